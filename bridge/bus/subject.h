@@ -1,0 +1,26 @@
+#pragma once
+
+#include "core/status.h"
+#include "core/detail.h"
+#include "model/stream.h"
+
+#include <stdbool.h>
+
+/* Subjects of the contract: namespace.{namespace}.component.{component}.{tail}.
+ * Threads: any thread. */
+
+enum { kvb_subject_bytes = 256 };
+
+/* [A-Za-z0-9_-]{1,64}; anything else could write other protocol lines. */
+bool kvb_name_is_valid(const char *name);
+
+/* Writes the subject into out (kvb_subject_bytes).  KVB_BAD_INPUT: a name is
+ * not valid (namespace and component may be "*"). */
+kvb_status kvb_subject_make(
+    char *out, const char *name_space, const char *component, const char *tail);
+
+/* Takes a subject apart; *out_tail points into subject.
+ * KVB_BAD_INPUT: not of that form. */
+kvb_status kvb_subject_split(
+    const char *subject, char out_namespace[kvb_name_bytes + 1],
+    char out_component[kvb_name_bytes + 1], const char **out_tail);

@@ -1,0 +1,40 @@
+#include "core/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { first_items = 16 };
+
+/* The next capacity: doubled until it fits, cut at the ceiling. */
+static size_t next_capacity(size_t capacity, size_t need, size_t ceiling)
+{
+    size_t next = capacity ? capacity : first_items;
+
+    while (next < need) {
+        next *= 2; /* cannot wrap: need <= ceiling, whose bytes were checked */
+    }
+    return next < ceiling ? next : ceiling;
+}
+
+kvb_status
+kvb_array_reserve(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling)
+{
+    void *items = NULL;
+    size_t bytes = 0;
+
+    if (need <= *capacity) {
+        return KVB_OK;
+    }
+    if (need > ceiling || __builtin_mul_overflow(ceiling, 2 * item_bytes, &bytes)) {
+        return KVB_TOO_LARGE;
+    }
+    const size_t next = next_capacity(*capacity, need, ceiling);
+    memcpy(&items, array, sizeof items);
+    items = realloc(items, next * item_bytes);
+    if (!items) {
+        return KVB_NO_MEMORY;
+    }
+    memcpy(array, &items, sizeof items);
+    *capacity = next;
+    return KVB_OK;
+}

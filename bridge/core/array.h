@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stddef.h>
+
+/* Makes room for `need` items in a growing array: doubles, up to a ceiling.
+ *
+ *     KVB_TRY(kvb_array_reserve(
+ *         &batch->events, &batch->event_capacity, need, sizeof *batch->events, ceiling));
+ *
+ * `array` is the address of the pointer (any object pointer type); the memory
+ * belongs to the caller, who frees it.  Nothing changes on failure.
+ * Threads: the caller locks.
+ *
+ * KVB_TOO_LARGE  need is above ceiling
+ * KVB_NO_MEMORY  allocation failed */
+kvb_status kvb_array_reserve(
+    void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling);

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <stdint.h>
+
+/* The two clocks.  Pure rooms never call these: they take now as an argument.
+ * Threads: any thread. */
+
+/* Nanoseconds since some fixed point; never goes back, not moved by ntp. */
+uint64_t kvb_clock_monotonic_ns(void);
+
+/* Microseconds since 1970, UTC.  May jump; only for names and event ids. */
+uint64_t kvb_clock_wall_us(void);
+
+#define KVB_NS_PER_MS UINT64_C(1000000)
+#define KVB_NS_PER_S UINT64_C(1000000000)

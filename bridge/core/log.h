@@ -1,0 +1,46 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One line a record on stderr:
+ *
+ *     info 2026-01-31T12:00:00.123Z bus connected url=nats://127.0.0.1:4222
+ *
+ * or, with is_json, one JSON object a line.  Values that come from peers are
+ * escaped and cut.  Never called once per event: count those.
+ *
+ * Threads: any thread (one write(2) a line). */
+
+enum kvb_log_level { KVB_LOG_ERROR, KVB_LOG_WARNING, KVB_LOG_INFO, KVB_LOG_DEBUG, KVB_LOG_LEVEL_COUNT };
+
+struct kvb_log {
+    enum kvb_log_level level; /* the least important that is written */
+    bool is_json;
+    int fd; /* 2 = stderr */
+};
+
+/* Pairs of key and value, both strings, closed by NULL:
+ *
+ *     kvb_log_write(log, KVB_LOG_INFO, "bus", "connected", "url", url, NULL);
+ *
+ * log may be NULL: nothing happens. */
+void kvb_log_write(
+    struct kvb_log *log, enum kvb_log_level level, const char *room, const char *message, ...)
+    __attribute__((sentinel));
+
+/* value in decimal, written into text (24 bytes), returned for use as a value. */
+const char *kvb_log_u64(char text[24], uint64_t value);
+
+/* "error", "warning", "info", "debug".  Never NULL. */
+const char *kvb_log_level_name(enum kvb_log_level level);
+
+/* Repeated trouble: one line at first, then a sum every 10 s. */
+struct kvb_log_limit {
+    uint64_t last_ns;    /* monotonic; 0 = never said */
+    uint64_t suppressed; /* since then */
+};
+
+/* Counts one occurrence; true when a line is due, and *out_count how many
+ * occurrences it speaks for.  The caller locks. */
+bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *out_count);

@@ -1,0 +1,157 @@
+#pragma once
+
+#include "core/ref.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Who holds how long a prefix of a prompt, exactly.
+ *
+ * Blocks form trees: a node is (parent node, tokens_hash), so equal prompts
+ * share nodes whatever their engines call them; block hashes are the keys by
+ * which events name nodes.  A slot is one (worker, rank, tier):
+ *
+ *     ROOT -- t0 {slots 1,2,3} -- t1 {1,2} -- t2 {1}
+ *                             \-- t7 {3}
+ *     match(t0 t1 t2) = slot 3: depth 1, slot 2: depth 2, slot 1: depth 3
+ *
+ * A slot's depth is the largest n such that it holds blocks 0 .. n-1 of the
+ * query now: every position is verified, none is guessed.
+ *
+ * Ghosts: a node that nobody holds stays while some descendant is held.
+ * Orphans: a stored run whose parent is unknown hangs below a placeholder that
+ * is reachable by block hash only; it joins the tree when its parent is stored.
+ * Aliases: a block hash that already names other content is placed by content,
+ * for its slot alone, and counted.
+ *
+ * Threads: none of its own; the caller locks.
+ * Memory:  max_nodes bounds it; see the .c file for bytes a node. */
+struct kvb_prefix_index;
+
+struct kvb_prefix_index_options {
+    size_t max_nodes; /* 1 .. kvb_max_index_blocks; ghosts and orphans count */
+    size_t max_slots; /* 1 .. 2^20 */
+};
+
+/* On KVB_OK the caller owns *out_index.
+ * KVB_TOO_LARGE  an option is 0 or above its range   KVB_NO_MEMORY */
+kvb_status kvb_prefix_index_new(
+    const struct kvb_prefix_index_options *options, struct kvb_prefix_index **out_index);
+
+/* NULL is fine. */
+void kvb_prefix_index_free(struct kvb_prefix_index *index);
+
+/* Draws an empty slot.  KVB_TOO_LARGE: all max_slots are in use. */
+kvb_status kvb_prefix_index_slot_new(struct kvb_prefix_index *index, kvb_slot_ref *out_slot);
+
+/* Forgets all that the slot holds; the slot stays. */
+void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref slot);
+
+/* Clears the slot and gives its number back.  The number is handed out again
+ * only when nothing of its last owner is left. */
+void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slot);
+
+/* Blocks the slot holds. */
+size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_slot_ref slot);
+
+/* A chain of blocks: each is the child of the one before, the first of parent. */
+struct kvb_index_run {
+    bool has_parent; /* else the first block begins a prompt */
+    kvb_block_hash parent;
+    const kvb_block_hash *blocks;
+    const kvb_tokens_hash *tokens; /* parallel to blocks */
+    size_t count;
+};
+
+/* The slot comes to hold the run.  out_changed, when not NULL, has room for
+ * run->count bytes: 1 where the slot did not hold the block before.
+ *
+ * Duplicates, unknown parents and aliases are dealt with and counted, not
+ * errors.  A run that contains its own parent is refused whole.
+ * KVB_BAD_INPUT  the run names its own parent: nothing changed
+ * KVB_TOO_LARGE  max_nodes is reached: the first part of the run is held, and
+ *                out_changed says which; a clear refusal, nothing is evicted
+ * KVB_NO_MEMORY  as KVB_TOO_LARGE */
+kvb_status kvb_prefix_index_store(
+    struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,
+    uint8_t *out_changed);
+
+/* The slot ceases to hold these blocks, in any order; unknown ones are counted.
+ * out_changed as above: 1 where the slot held the block. */
+void kvb_prefix_index_remove(
+    struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
+    uint8_t *out_changed);
+
+/* ---- Asking ---- */
+
+/* The slots whose held prefix is exactly `depth` blocks long: one slot, or a
+ * bit set (bit s of the set = slot s).  Levels come in rising depth; a slot
+ * stands in one level at most; slots of depth 0 in none. */
+struct kvb_match_level {
+    uint32_t depth;  /* blocks */
+    uint32_t slot;   /* the one slot, when set_at is kvb_match_one */
+    size_t set_at;   /* first word in kvb_match.words, or kvb_match_one */
+};
+
+#define kvb_match_one SIZE_MAX
+
+/* Reused between queries; {0} to begin with, kvb_match_done() to end with. */
+struct kvb_match {
+    struct kvb_match_level *levels; /* owned */
+    size_t level_count, level_capacity;
+    uint64_t *words; /* owned */
+    size_t word_count, word_capacity;
+    size_t words_per_set;
+};
+
+void kvb_match_done(struct kvb_match *match);
+
+/* Fills *match for the query.  KVB_NO_MEMORY: *match holds no level. */
+kvb_status kvb_prefix_index_match(
+    struct kvb_prefix_index *index, const kvb_tokens_hash *query, size_t count,
+    struct kvb_match *match);
+
+/* The same question by block hashes: each names its node, the first must be a
+ * prompt's beginning, each next a child of the one before. */
+kvb_status kvb_prefix_index_match_blocks(
+    struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
+    struct kvb_match *match);
+
+/* Calls visit(context, slot, depth) for each slot of each level, in order. */
+void kvb_match_each(
+    const struct kvb_match *match,
+    void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth), void *context);
+
+/* ---- Walking ---- */
+
+/* Return other than KVB_OK to stop the walk with that status. */
+typedef kvb_status (*kvb_index_visitor)(void *context, const struct kvb_index_run *run);
+
+/* Shows all that the slot holds as runs, parents before children.  Storing the
+ * runs in that order in an empty index gives the slot the same depths: a run
+ * below a hole names its unheld parent.  The index must not change meanwhile. */
+kvb_status kvb_prefix_index_walk(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit,
+    void *context);
+
+/* ---- Counting ---- */
+
+struct kvb_index_counters {
+    uint64_t nodes; /* in being; gauges up to here ... */
+    uint64_t ghosts;
+    uint64_t orphans; /* nodes below placeholders, placeholders included */
+    uint64_t memberships; /* (slot, block) pairs */
+    uint64_t stored; /* ... counters from here: (slot, block) pairs that came */
+    uint64_t removed;
+    uint64_t duplicate_stored;
+    uint64_t unknown_removed;
+    uint64_t unknown_parents;
+    uint64_t self_parents;
+    uint64_t aliases;
+    uint64_t refused; /* blocks beyond max_nodes */
+};
+
+void kvb_prefix_index_count(
+    const struct kvb_prefix_index *index, struct kvb_index_counters *out_counters);

@@ -1,0 +1,139 @@
+#pragma once
+
+#include "core/ref.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/tier.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One message of an engine, decoded: what its cache did, in its order.
+ *
+ * Everything lies in arrays that are reused from message to message; events
+ * point into them by position, so the arrays may move while they grow:
+ *
+ *     events  [ stored: hash_at 0, hash_count 2 ][ removed: hash_at 2 ] ...
+ *     hashes  [ h0 ][ h1 ] [ r0 ] ...
+ *     tokens  [ block 0's tokens ][ block 1's tokens ] ...   block_size each
+ *     extras  [ block 0 ][ block 1 ] ...       only where an event has them
+ *     keys    [ multimodal ids ] ...           extras point here
+ *     text    [ lora names and salts ] ...     events point here
+ *
+ * Nothing borrows from the message's bytes: the batch outlives them.
+ * Threads: the caller locks.
+ * Memory:  each array doubles up to its ceiling in core/limits.h and stays. */
+
+enum kvb_event_kind {
+    KVB_EVENT_STORED,
+    KVB_EVENT_REMOVED,
+    KVB_EVENT_CLEARED,
+    KVB_EVENT_SKIPPED /* not understood or not for us; `skip` says why */
+};
+
+/* Why an event was not taken.  What each may have hidden decides what the
+ * stream does about it: see kvb_skip_effect(). */
+enum kvb_skip {
+    KVB_SKIP_NONE,
+    KVB_SKIP_BAD_STORED,     /* a Stored whose fields do not fit together */
+    KVB_SKIP_BAD_REMOVED,    /* a Removed or Cleared that cannot be read */
+    KVB_SKIP_UNKNOWN_EVENT,  /* a tag on no list */
+    KVB_SKIP_NO_TOKENS,      /* a Stored without tokens for a block we do not know */
+    KVB_SKIP_NOT_PREFIX,     /* a cache group that is no full-attention prefix */
+    KVB_SKIP_REMOTE,         /* locality REMOTE: another worker's block */
+    KVB_SKIP_UNMATCHABLE,    /* keyed by something no query can name */
+    KVB_SKIP_NO_BLOCK,       /* a partial block: fewer tokens than a block has */
+    KVB_SKIP_COUNT
+};
+
+enum kvb_skip_effect {
+    KVB_EFFECT_NONE,       /* hides nothing */
+    KVB_EFFECT_MISSING,    /* may hide a block: PARTIAL(skipped) */
+    KVB_EFFECT_PHANTOM,    /* may hide a removal: clear and rebuild */
+    KVB_EFFECT_UNVERIFIED  /* may hide anything: UNVERIFIED(unknown_event) */
+};
+
+/* "bad_stored", ...: stable, for metric labels.  Never NULL. */
+const char *kvb_skip_name(enum kvb_skip skip);
+enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
+
+/* What else, beside tokens, went into one block's identity. */
+struct kvb_block_extra {
+    uint32_t key_at;    /* into keys */
+    uint32_t key_count; /* multimodal ids, any order */
+    bool unmatchable;   /* keyed by bytes that no query can repeat */
+};
+
+struct kvb_text_ref {
+    uint32_t at; /* into text */
+    uint32_t len;
+};
+
+struct kvb_engine_event {
+    enum kvb_event_kind kind;
+    enum kvb_skip skip;
+    enum kvb_tier tier;
+    bool all_tiers;  /* a Cleared that named no medium */
+    bool has_parent; /* else the first block begins a prompt */
+    bool has_group;
+    bool is_eagle; /* tokens are block_size + 1 wide windows, stride block_size */
+    kvb_engine_hash parent;
+    uint32_t group;
+    uint32_t block_size; /* tokens; 0 on a tokenless Stored */
+    uint32_t hash_at;
+    uint32_t hash_count;
+    uint32_t token_at;
+    uint32_t token_count; /* 0: tokenless, names blocks that are known already */
+    uint32_t extra_at;
+    uint32_t extra_count; /* 0, or hash_count */
+    struct kvb_text_ref lora_name; /* len 0: the base model */
+    struct kvb_text_ref salt;      /* given with the first block only */
+};
+
+struct kvb_event_batch {
+    double timestamp_s; /* the engine's clock */
+    bool has_rank;
+    uint32_t rank;
+
+    struct kvb_engine_event *events; /* owned, like the five below */
+    kvb_engine_hash *hashes;
+    uint32_t *tokens;
+    struct kvb_block_extra *extras;
+    uint64_t *keys;
+    uint8_t *text;
+    size_t event_count, event_capacity;
+    size_t hash_count, hash_capacity;
+    size_t token_count, token_capacity;
+    size_t extra_count, extra_capacity;
+    size_t key_count, key_capacity;
+    size_t text_len, text_capacity;
+};
+
+/* {0} is an empty batch; kvb_event_batch_done() frees what it grew. */
+void kvb_event_batch_done(struct kvb_event_batch *batch);
+
+/* Forgets the contents, keeps the memory. */
+void kvb_event_batch_reset(struct kvb_event_batch *batch);
+
+/* Each gives room for `more` items after the used ones; the caller writes them
+ * and adds to the count.  KVB_TOO_LARGE at the ceiling, KVB_NO_MEMORY. */
+kvb_status kvb_event_batch_reserve_events(struct kvb_event_batch *batch, size_t more);
+kvb_status kvb_event_batch_reserve_hashes(struct kvb_event_batch *batch, size_t more);
+kvb_status kvb_event_batch_reserve_tokens(struct kvb_event_batch *batch, size_t more);
+kvb_status kvb_event_batch_reserve_extras(struct kvb_event_batch *batch, size_t more);
+kvb_status kvb_event_batch_reserve_keys(struct kvb_event_batch *batch, size_t more);
+
+/* Copies text in and says where it lies. */
+kvb_status kvb_event_batch_add_text(
+    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref);
+
+/* Borrowed until the batch changes. */
+kvb_span kvb_event_batch_text(const struct kvb_event_batch *batch, struct kvb_text_ref ref);
+
+/* Makes *out_copy, which must be {0}, an independent copy; the caller owns it. */
+kvb_status
+kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch *out_copy);
+
+/* Bytes that a copy of this batch takes. */
+size_t kvb_event_batch_bytes(const struct kvb_event_batch *batch);

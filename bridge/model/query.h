@@ -1,0 +1,32 @@
+#pragma once
+
+#include "core/ref.h"
+#include "model/stream.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A router's question: who holds how much of this prompt? */
+
+enum kvb_query_form {
+    KVB_QUERY_TOKENS,        /* token ids; hashed once per block size in use */
+    KVB_QUERY_TOKENS_HASHES, /* tokens_hash per block */
+    KVB_QUERY_BLOCK_HASHES   /* rolling (canonical) hash per block */
+};
+
+struct kvb_query {
+    enum kvb_query_form form;
+    bool has_model; /* may be left out where there is one model */
+    bool has_instance_id;
+    uint64_t instance_id; /* only this worker */
+    char model[kvb_model_bytes + 1];
+    char lora_name[kvb_model_bytes + 1];  /* "" = base model */
+    char cache_salt[kvb_model_bytes + 1]; /* "" = none */
+    uint32_t *tokens;                     /* owned; NULL in the hash forms */
+    uint64_t *hashes;                     /* owned; NULL in the token form */
+    size_t count;                         /* tokens or hashes */
+};
+
+/* Frees what the query owns; {0} is fine. */
+void kvb_query_done(struct kvb_query *query);

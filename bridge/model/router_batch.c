@@ -1,0 +1,54 @@
+#include "model/router_batch.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+void kvb_router_batch_done(struct kvb_router_batch *batch)
+{
+    free(batch->events);
+    free(batch->blocks);
+    free(batch->tokens);
+    *batch = (struct kvb_router_batch){ 0 };
+}
+
+void kvb_router_batch_reset(struct kvb_router_batch *batch)
+{
+    batch->event_count = 0;
+    batch->block_count = 0;
+    batch->has_epoch = false;
+}
+
+kvb_status
+kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    KVB_TRY(kvb_array_reserve(
+        &batch->events, &batch->event_capacity, batch->event_count + 1, sizeof *batch->events,
+        kvb_max_router_events));
+    batch->events[batch->event_count] = *event;
+    batch->events[batch->event_count].block_at = (uint32_t)batch->block_count;
+    batch->events[batch->event_count].block_count = 0;
+    batch->event_count++;
+    return KVB_OK;
+}
+
+kvb_status kvb_router_batch_add_block(
+    struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens)
+{
+    const size_t need = batch->block_count + 1;
+
+    assert(batch->event_count > 0);
+    KVB_TRY(kvb_array_reserve(
+        &batch->blocks, &batch->block_capacity, need, sizeof *batch->blocks,
+        kvb_max_router_blocks));
+    KVB_TRY(kvb_array_reserve(
+        &batch->tokens, &batch->token_capacity, need, sizeof *batch->tokens,
+        kvb_max_router_blocks));
+    batch->blocks[batch->block_count] = block;
+    batch->tokens[batch->block_count] = tokens;
+    batch->block_count = need;
+    batch->events[batch->event_count - 1].block_count++;
+    return KVB_OK;
+}

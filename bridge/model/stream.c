@@ -1,0 +1,56 @@
+#include "model/stream.h"
+
+const char *kvb_stream_state_name(enum kvb_stream_state state)
+{
+    static const char *const names[KVB_STREAM_STATE_COUNT] = {
+        [KVB_STREAM_SYNCING] = "SYNCING",       [KVB_STREAM_EXACT] = "EXACT",
+        [KVB_STREAM_PARTIAL] = "PARTIAL",       [KVB_STREAM_UNVERIFIED] = "UNVERIFIED",
+        [KVB_STREAM_STALE] = "STALE",           [KVB_STREAM_DOWN] = "DOWN",
+    };
+    return (unsigned)state < KVB_STREAM_STATE_COUNT ? names[state] : "UNKNOWN";
+}
+
+const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
+{
+    static const char *const names[KVB_REASON_COUNT] = {
+        [KVB_REASON_NONE] = "",
+        [KVB_REASON_CONNECTING] = "connecting",
+        [KVB_REASON_REPLAYING] = "replaying",
+        [KVB_REASON_GONE] = "gone",
+        [KVB_REASON_HOLE] = "hole",
+        [KVB_REASON_POISON] = "poison",
+        [KVB_REASON_SKIPPED] = "skipped",
+        [KVB_REASON_UNROOTED] = "unrooted",
+        [KVB_REASON_NO_REPLAY] = "no_replay",
+        [KVB_REASON_REPLAY_FAILED] = "replay_failed",
+        [KVB_REASON_UNKNOWN_EVENT] = "unknown_event",
+        [KVB_REASON_NO_HEARTBEAT] = "no_heartbeat",
+        [KVB_REASON_MISSED_EVENTS] = "missed_events",
+        [KVB_REASON_JOINED_LATE] = "joined_late",
+        [KVB_REASON_DIFFERS] = "differs",
+        [KVB_REASON_SILENT] = "silent",
+        [KVB_REASON_ENGINE_AWAY] = "engine_away",
+        [KVB_REASON_BRIDGE_STOPPED] = "bridge_stopped",
+        [KVB_REASON_NATS_AWAY] = "nats_away",
+        [KVB_REASON_MEMORY] = "memory",
+    };
+    return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
+}
+
+const char *kvb_profile_name(enum kvb_profile profile)
+{
+    static const char *const names[KVB_PROFILE_COUNT] = {
+        [KVB_PROFILE_JSON] = "json",
+        [KVB_PROFILE_PROTOBUF] = "protobuf",
+    };
+    return (unsigned)profile < KVB_PROFILE_COUNT ? names[profile] : "unknown";
+}
+
+const char *kvb_hashes_name(enum kvb_hashes hashes)
+{
+    static const char *const names[KVB_HASHES_COUNT] = {
+        [KVB_HASHES_CANONICAL] = "canonical",
+        [KVB_HASHES_ENGINE] = "engine",
+    };
+    return (unsigned)hashes < KVB_HASHES_COUNT ? names[hashes] : "unknown";
+}

@@ -1,0 +1,93 @@
+#pragma once
+
+#include "core/hash.h"
+#include "core/ref.h"
+#include "model/tier.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A stream is one data-parallel rank of one worker of one component, and how
+ * far its list of blocks may be trusted. */
+
+enum { kvb_name_bytes = 64, kvb_model_bytes = 128 };
+
+struct kvb_stream_id {
+    char name_space[kvb_name_bytes + 1];
+    char component[kvb_name_bytes + 1];
+    uint64_t worker_id;
+    uint32_t dp_rank;
+};
+
+enum kvb_stream_state {
+    KVB_STREAM_SYNCING,    /* history is being fetched */
+    KVB_STREAM_EXACT,      /* lists what the engine holds, `doubtful` apart */
+    KVB_STREAM_PARTIAL,    /* lists a subset of what the engine holds */
+    KVB_STREAM_UNVERIFIED, /* nothing proves the list right */
+    KVB_STREAM_STALE,      /* NATS is away: what was known last */
+    KVB_STREAM_DOWN,       /* the worker or its bridge is away */
+    KVB_STREAM_STATE_COUNT
+};
+
+enum kvb_stream_reason {
+    KVB_REASON_NONE,
+    KVB_REASON_CONNECTING,       /* no byte from the engine yet */
+    KVB_REASON_REPLAYING,        /* a replay is under way */
+    KVB_REASON_GONE,             /* the engine's buffer no longer had the beginning */
+    KVB_REASON_HOLE,             /* a batch that no replay has */
+    KVB_REASON_POISON,           /* a batch that cannot be read */
+    KVB_REASON_SKIPPED,          /* a Stored that was not understood */
+    KVB_REASON_UNROOTED,         /* blocks whose parents are unknown */
+    KVB_REASON_NO_REPLAY,        /* no replay endpoint is configured */
+    KVB_REASON_REPLAY_FAILED,    /* the replay did not answer in time, or nonsense */
+    KVB_REASON_UNKNOWN_EVENT,    /* an event on no list */
+    KVB_REASON_NO_HEARTBEAT,     /* a stream whose bridge is not ours */
+    KVB_REASON_MISSED_EVENTS,    /* events between bridge and aggregator are missing */
+    KVB_REASON_JOINED_LATE,      /* the aggregator came after the epoch began */
+    KVB_REASON_DIFFERS,          /* same event, other content than the bridge counts */
+    KVB_REASON_SILENT,           /* three heartbeats are missing */
+    KVB_REASON_ENGINE_AWAY,      /* the engine's socket is disconnected */
+    KVB_REASON_BRIDGE_STOPPED,   /* the bridge said goodbye */
+    KVB_REASON_NATS_AWAY,        /* NATS is disconnected */
+    KVB_REASON_MEMORY,           /* a ceiling was reached */
+    KVB_REASON_COUNT
+};
+
+/* "EXACT", ...: as answers and screens show it.  Never NULL. */
+const char *kvb_stream_state_name(enum kvb_stream_state state);
+/* "gone", ...; "" for none.  Never NULL. */
+const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
+
+enum kvb_profile { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF, KVB_PROFILE_COUNT };
+enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
+
+const char *kvb_profile_name(enum kvb_profile profile);
+const char *kvb_hashes_name(enum kvb_hashes hashes);
+
+/* How much of a stream lies in one tier, and its fingerprint. */
+struct kvb_tier_count {
+    uint64_t blocks;
+    struct kvb_hash128 digest; /* sum mod 2^128; zero while digests are not kept */
+};
+
+/* What a bridge says of one of its streams, every second and on a change. */
+struct kvb_heartbeat {
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    kvb_epoch epoch;
+    uint64_t epoch_first_id; /* the `cleared` that opened the epoch */
+    uint64_t last_id;        /* the newest event published */
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    enum kvb_hashes hashes;
+    enum kvb_profile profile;
+    char model[kvb_model_bytes + 1];
+    uint32_t block_size; /* tokens */
+    bool eagle;
+    bool is_bye; /* the bridge stops now */
+    bool has_missing_at_most;
+    uint64_t digest_seed;
+    uint64_t doubtful; /* blocks that may or may not be held */
+    uint64_t missing_at_most;
+    struct kvb_tier_count tiers[KVB_TIER_COUNT];
+};

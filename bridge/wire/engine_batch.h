@@ -1,0 +1,21 @@
+#pragma once
+
+#include "core/span.h"
+#include "core/status.h"
+#include "model/event_batch.h"
+
+/* Reads one message of an engine (the payload frame of its PUB socket).
+ *
+ *     [ts, [event...], rank?]     each event [tag, fields...] or {"type": tag, ...}
+ *
+ * Tolerant: unknown keys, trailing fields and unknown tags cost that event or
+ * key, never the batch; such an event stands in the batch as KVB_EVENT_SKIPPED
+ * with its reason.  Bounded: ceilings of core/limits.h, nothing is allocated
+ * from a length that the bytes do not back.
+ * Source of the format: vLLM's distributed/kv_events.py, 0.9 to 0.32.
+ *
+ * Replaces what *batch held.  On any error the batch is empty.
+ * KVB_BAD_INPUT  no msgpack, cut short, not the shape of a batch, bytes after it
+ * KVB_TOO_LARGE  a ceiling: bytes, depth, events, hashes, tokens
+ * KVB_NO_MEMORY */
+kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch);

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/stream.h"
+
+/* StreamHeartbeat (proto/kvbridge.proto) on P.kv_heartbeat.
+ *
+ * decode: KVB_BAD_INPUT  no such message, or a value that cannot be: an unknown
+ *                        state, a worker_id above 2^63-1, a model name too long
+ * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
+kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
