@@ -25,7 +25,9 @@ struct kvb_bus_options {
     const char *credentials; /* path of a .creds file; NULL or "" for none */
     const char *ca_file;     /* PEM; NULL or "" for no TLS of our own */
     struct kvb_log *log;     /* borrowed; may be NULL */
-    void (*on_change)(void *context, bool is_connected); /* may be NULL */
+    /* On a thread of the bus, one call at a time; false, true for a loss that was
+     * over at once.  May be NULL. */
+    void (*on_change)(void *context, bool is_connected);
     void *context;
 };
 
@@ -34,8 +36,8 @@ struct kvb_bus_options {
 kvb_status kvb_bus_open(
     const struct kvb_bus_options *options, struct kvb_bus **out_bus, struct kvb_detail *detail);
 
-/* Flushes for at most 500 ms, then closes.  No handler runs after it returns.
- * NULL is fine. */
+/* Flushes for at most 500 ms, then closes.  No handler runs after it returns;
+ * subscriptions that are left are still to be ended.  NULL is fine. */
 void kvb_bus_close(struct kvb_bus *bus);
 
 /* From callbacks of nats.c, never asks it: does not block. */
@@ -65,13 +67,16 @@ typedef void (*kvb_bus_handler)(void *context, const struct kvb_bus_message *mes
 
 struct kvb_bus_subscription;
 
-/* Wildcards allowed.  The subscription is made again after each reconnect.
- * The caller owns *out_subscription. */
+/* Wildcards allowed.  The subscription is made again after each reconnect, and
+ * holds back at most 1,048,576 messages and 256 MiB.  While nobody is connected it
+ * is made when the connection is; the call may then wait for a second.
+ * Not from a handler.  The caller owns *out_subscription.  KVB_BAD_INPUT, KVB_IO,
+ * KVB_NO_MEMORY */
 kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription);
 
-/* No handler runs after it returns.  NULL is fine. */
+/* No handler runs after it returns.  Not from a handler.  NULL is fine. */
 void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 
 /* Messages that nats.c dropped because the handler was too slow. */

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/status.h"
-#include "core/detail.h"
 #include "model/stream.h"
 
 #include <stdbool.h>
@@ -16,11 +15,16 @@ bool kvb_name_is_valid(const char *name);
 
 /* Writes the subject into out (kvb_subject_bytes).  KVB_BAD_INPUT: a name is
  * not valid (namespace and component may be "*"). */
-kvb_status kvb_subject_make(
-    char *out, const char *name_space, const char *component, const char *tail);
+kvb_status
+kvb_subject_make(char *out, const char *name_space, const char *component, const char *tail);
 
 /* Takes a subject apart; *out_tail points into subject.
  * KVB_BAD_INPUT: not of that form. */
 kvb_status kvb_subject_split(
     const char *subject, char out_namespace[kvb_name_bytes + 1],
     char out_component[kvb_name_bytes + 1], const char **out_tail);
+
+/* True for what may stand on the wire: non-empty tokens of printable ASCII
+ * between dots, at most 1,023 bytes.  allow_wildcards: "*" as a token, ">" as
+ * the last one.  nats.c itself checks nothing. */
+bool kvb_subject_is_valid(const char *subject, bool allow_wildcards);

@@ -36,4 +36,5 @@ enum {
     kvb_max_ranks = 128,
     kvb_max_streams = 1 << 16,
     kvb_max_index_blocks = 1 << 26,
+    kvb_max_http_connections = 512,
 };

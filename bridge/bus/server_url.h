@@ -1,0 +1,14 @@
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Where NATS is: "nats://127.0.0.1:4222", or several with commas.
+ * Threads: any thread. */
+
+/* Each is [nats:// | tls://] [user[:password]@] host [:port]. */
+bool kvb_server_url_is_valid(const char *url);
+
+/* The url without user and password, for people; servers that do not fit into
+ * size bytes are left out. */
+void kvb_server_url_show(const char *url, char *out, size_t size);

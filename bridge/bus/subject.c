@@ -1,0 +1,126 @@
+#include "bus/subject.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { max_subject_bytes = 1023 };
+
+static bool is_name_byte(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-';
+}
+
+bool kvb_name_is_valid(const char *name)
+{
+    size_t len = 0;
+
+    while (len <= kvb_name_bytes && is_name_byte(name[len])) {
+        len++;
+    }
+    return len >= 1 && len <= kvb_name_bytes && name[len] == '\0';
+}
+
+static bool is_wildcard(const char *token, size_t len, bool is_last)
+{
+    return len == 1 && (token[0] == '*' || (token[0] == '>' && is_last));
+}
+
+static bool is_plain_token(const char *token, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (token[i] <= ' ' || token[i] > '~' || token[i] == '*' || token[i] == '>') {
+            return false;
+        }
+    }
+    return len > 0;
+}
+
+bool kvb_subject_is_valid(const char *subject, bool allow_wildcards)
+{
+    if (strnlen(subject, max_subject_bytes + 1) > max_subject_bytes) {
+        return false;
+    }
+    for (const char *token = subject;;) {
+        const size_t len = strcspn(token, ".");
+        const bool is_last = token[len] == '\0';
+        if (!is_plain_token(token, len) && !(allow_wildcards && is_wildcard(token, len, is_last))) {
+            return false;
+        }
+        if (is_last) {
+            return true;
+        }
+        token += len + 1;
+    }
+}
+
+static bool is_name_or_star(const char *name)
+{
+    return strcmp(name, "*") == 0 || kvb_name_is_valid(name);
+}
+
+kvb_status
+kvb_subject_make(char *out, const char *name_space, const char *component, const char *tail)
+{
+    char made[kvb_subject_bytes];
+
+    if (!is_name_or_star(name_space) || !is_name_or_star(component) ||
+        !kvb_subject_is_valid(tail, true)) {
+        return KVB_BAD_INPUT;
+    }
+    const int len =
+        snprintf(made, sizeof made, "namespace.%s.component.%s.%s", name_space, component, tail);
+    if (len < 0 || (size_t)len >= sizeof made) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(out, made, (size_t)len + 1);
+    return KVB_OK;
+}
+
+/* Steps over text at *rest. */
+static kvb_status take_text(const char **rest, const char *text)
+{
+    const size_t len = strlen(text);
+
+    if (strncmp(*rest, text, len) != 0) {
+        return KVB_BAD_INPUT;
+    }
+    *rest += len;
+    return KVB_OK;
+}
+
+/* Copies the token at *rest and steps over it. */
+static kvb_status take_name(const char **rest, char out[kvb_name_bytes + 1])
+{
+    const size_t len = strcspn(*rest, ".");
+
+    if (len > kvb_name_bytes) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(out, *rest, len);
+    out[len] = '\0';
+    *rest += len;
+    return kvb_name_is_valid(out) ? KVB_OK : KVB_BAD_INPUT;
+}
+
+kvb_status kvb_subject_split(
+    const char *subject, char out_namespace[kvb_name_bytes + 1],
+    char out_component[kvb_name_bytes + 1], const char **out_tail)
+{
+    char name_space[kvb_name_bytes + 1];
+    char component[kvb_name_bytes + 1];
+    const char *rest = subject;
+
+    KVB_TRY(take_text(&rest, "namespace."));
+    KVB_TRY(take_name(&rest, name_space));
+    KVB_TRY(take_text(&rest, ".component."));
+    KVB_TRY(take_name(&rest, component));
+    KVB_TRY(take_text(&rest, "."));
+    if (!kvb_subject_is_valid(rest, false)) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(out_namespace, name_space, sizeof name_space);
+    memcpy(out_component, component, sizeof component);
+    *out_tail = rest;
+    return KVB_OK;
+}

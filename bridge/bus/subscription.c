@@ -1,0 +1,251 @@
+#include "bus/link.h"
+#include "bus/subject.h"
+#include "core/own.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_pending_messages = 1 << 20, max_pending_bytes = 256 << 20 };
+
+struct kvb_bus_subscription {
+    struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
+    char *subject;       /* owned */
+    kvb_bus_handler handler;
+    void *context;
+    struct kvb_bus_subscription *next; /* bus->subscribing */
+
+    pthread_mutex_t lock;
+    pthread_cond_t finished;
+    natsSubscription *nats;  /* on the current link; NULL between links */
+    unsigned running;        /* delivery threads of nats.c that may call the handler */
+    uint64_t dropped_before; /* on earlier links */
+};
+
+/* ---- On threads of nats.c ------------------------------------------------------ */
+
+static void on_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
+{
+    const struct kvb_bus_subscription *subscription = closure;
+    const char *reply = natsMsg_GetReply(msg);
+    const int len = natsMsg_GetDataLength(msg);
+    const struct kvb_bus_message message = {
+        .subject = natsMsg_GetSubject(msg),
+        .reply = reply && reply[0] ? reply : NULL,
+        .payload = { (const uint8_t *)natsMsg_GetData(msg), len > 0 ? (size_t)len : 0 },
+    };
+
+    (void)nats;
+    (void)sub;
+    subscription->handler(subscription->context, &message);
+    natsMsg_Destroy(msg);
+}
+
+static void on_finished(void *closure)
+{
+    struct kvb_bus_subscription *subscription = closure;
+
+    pthread_mutex_lock(&subscription->lock);
+    subscription->running--;
+    pthread_cond_broadcast(&subscription->finished);
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+/* ---- On one link ---------------------------------------------------------------- */
+
+static void drop_nats(natsSubscription **sub)
+{
+    natsSubscription_Destroy(*sub); /* NULL is fine */
+}
+
+static void count_running(struct kvb_bus_subscription *subscription, int more)
+{
+    pthread_mutex_lock(&subscription->lock);
+    subscription->running += (unsigned)more;
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+static kvb_status make_on(struct kvb_bus_subscription *subscription, natsConnection *connection)
+{
+    KVB_OWN(drop_nats) natsSubscription *nats = NULL;
+
+    KVB_TRY(kvb_bus_from_nats(natsConnection_Subscribe(
+        &nats, connection, subscription->subject, on_message, subscription)));
+    count_running(subscription, 1);
+    natsStatus status = natsSubscription_SetOnCompleteCB(nats, on_finished, subscription);
+    if (status != NATS_OK) {
+        /* Only when the server hung up between these two calls: the delivery
+         * thread, without a message yet, ends by itself. */
+        count_running(subscription, -1);
+        return KVB_AGAIN;
+    }
+    status = natsSubscription_SetPendingLimits(nats, max_pending_messages, max_pending_bytes);
+    pthread_mutex_lock(&subscription->lock);
+    subscription->nats = nats;
+    pthread_mutex_unlock(&subscription->lock);
+    nats = NULL;
+    return kvb_bus_from_nats(status);
+}
+
+static uint64_t dropped_on(natsSubscription *nats)
+{
+    int64_t dropped = 0;
+
+    return nats && natsSubscription_GetDropped(nats, &dropped) == NATS_OK ? (uint64_t)dropped : 0;
+}
+
+/* Ends it on its link and waits until no handler runs. */
+static void retire(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    natsSubscription *nats = subscription->nats;
+    subscription->nats = NULL;
+    pthread_mutex_unlock(&subscription->lock);
+
+    const uint64_t dropped = dropped_on(nats);
+    natsSubscription_Destroy(nats);
+    pthread_mutex_lock(&subscription->lock);
+    subscription->dropped_before += dropped;
+    while (subscription->running > 0) {
+        pthread_cond_wait(&subscription->finished, &subscription->lock);
+    }
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        KVB_TRY(make_on(each, link->nats));
+    }
+    return KVB_OK;
+}
+
+void kvb_subscriptions_retire(struct kvb_bus *bus)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        retire(each);
+    }
+}
+
+void kvb_subscriptions_orphan(struct kvb_bus *bus)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        each->bus = NULL;
+    }
+}
+
+/* ---- In the bus's list ------------------------------------------------------------ */
+
+static void free_subscription(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_destroy(&subscription->lock);
+    pthread_cond_destroy(&subscription->finished);
+    free(subscription->subject);
+    free(subscription);
+}
+
+static struct kvb_bus_subscription *new_subscription(struct kvb_bus *bus, const char *subject)
+{
+    struct kvb_bus_subscription *made = calloc(1, sizeof *made);
+
+    if (!made) {
+        return NULL;
+    }
+    made->subject = strdup(subject);
+    if (!made->subject) {
+        free(made);
+        return NULL;
+    }
+    made->bus = bus;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->finished, NULL);
+    return made;
+}
+
+/* The current link whether connected or not; NULL before the first dial. */
+static struct kvb_link *use_any(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    struct kvb_link *link = bus->link;
+    if (link) {
+        link->uses++;
+    }
+    pthread_mutex_unlock(&bus->lock);
+    return link;
+}
+
+/* A link that is away, or comes later, gets the subscription when it comes. */
+static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription *subscription)
+{
+    struct kvb_link *link = use_any(bus);
+
+    if (!link) {
+        return KVB_OK;
+    }
+    const kvb_status status = make_on(subscription, link->nats);
+    kvb_link_release(link);
+    return status == KVB_AGAIN ? KVB_OK : status;
+}
+
+kvb_status kvb_bus_subscribe(
+    struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
+    struct kvb_bus_subscription **out_subscription)
+{
+    if (!kvb_subject_is_valid(subject, true)) {
+        return KVB_BAD_INPUT;
+    }
+    struct kvb_bus_subscription *made = new_subscription(bus, subject);
+    if (!made) {
+        return KVB_NO_MEMORY;
+    }
+    made->handler = handler;
+    made->context = context;
+
+    pthread_mutex_lock(&bus->subscribing);
+    const kvb_status status = make_if_there(bus, made);
+    if (status == KVB_OK) {
+        made->next = bus->subscriptions;
+        bus->subscriptions = made;
+    }
+    pthread_mutex_unlock(&bus->subscribing);
+    if (status != KVB_OK) {
+        retire(made);
+        free_subscription(made);
+        return status;
+    }
+    *out_subscription = made;
+    return KVB_OK;
+}
+
+static void unlink_from(struct kvb_bus *bus, struct kvb_bus_subscription *subscription)
+{
+    struct kvb_bus_subscription **at = &bus->subscriptions;
+
+    while (*at && *at != subscription) {
+        at = &(*at)->next;
+    }
+    if (*at) {
+        *at = subscription->next;
+    }
+}
+
+void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription)
+{
+    if (!subscription) {
+        return;
+    }
+    if (subscription->bus) {
+        pthread_mutex_lock(&subscription->bus->subscribing);
+        unlink_from(subscription->bus, subscription);
+        pthread_mutex_unlock(&subscription->bus->subscribing);
+    }
+    retire(subscription);
+    free_subscription(subscription);
+}
+
+uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->nats);
+    pthread_mutex_unlock(&subscription->lock);
+    return dropped;
+}

@@ -1,0 +1,157 @@
+#include "daemon/bridge.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "daemon/bridge_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { http_threads = 2, most_request_bytes = 1 << 16 };
+
+/* Unlike any other bridge's, also on the same host. */
+static kvb_status draw_bridge_id(struct kvb_bridge *bridge)
+{
+    char host[32] = "";
+    uint32_t random = 0;
+
+    (void)gethostname(host, sizeof host - 1); /* else: no host in the name */
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    (void)snprintf(
+        bridge->bridge_id, sizeof bridge->bridge_id, "%s-%ld-%08x", host, (long)getpid(), random);
+    return KVB_OK;
+}
+
+static kvb_status make_subjects(struct kvb_bridge *bridge)
+{
+    const char *name_space = bridge->config->publish.name_space;
+    const char *component = bridge->config->publish.component;
+
+    KVB_TRY(kvb_subject_make(bridge->heartbeat_subject, name_space, component, "kv_heartbeat"));
+    KVB_TRY(kvb_subject_make(bridge->load_subject, name_space, component, "load_metrics"));
+    return kvb_subject_make(bridge->status_subject, name_space, component, "bridge_status");
+}
+
+static kvb_status open_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    const struct kvb_bridge_config *config = bridge->config;
+    const struct kvb_bus_options options = { .url = config->nats.url,
+                                             .name = "kvbridge",
+                                             .credentials = config->nats.credentials,
+                                             .ca_file = config->nats.ca_file,
+                                             .log = bridge->log };
+
+    KVB_TRY(make_subjects(bridge));
+    KVB_TRY(kvb_bus_open(&options, &bridge->bus, detail));
+    KVB_TRY(kvb_event_publisher_init(
+        &bridge->events, bridge->bus, config->publish.profile, config->publish.name_space,
+        config->publish.component));
+    return kvb_bus_subscribe(
+        bridge->bus, bridge->status_subject, kvb_profile_guard_hear, &bridge->guard,
+        &bridge->statuses);
+}
+
+static kvb_status open_http(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    const struct kvb_http_options options = { .listen = bridge->config->http,
+                                              .max_body_bytes = most_request_bytes,
+                                              .threads = http_threads,
+                                              .log = bridge->log,
+                                              .handler = kvb_bridge_answer,
+                                              .context = bridge };
+
+    return bridge->config->http[0] ? kvb_http_start(&options, &bridge->http, detail) : KVB_OK;
+}
+
+static kvb_status start_thread(struct kvb_bridge *bridge)
+{
+    bridge->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (bridge->wake_fd < 0 || pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
+        return KVB_IO;
+    }
+    bridge->has_thread = true;
+    return KVB_OK;
+}
+
+static kvb_status start(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    KVB_TRY(draw_bridge_id(bridge));
+    KVB_TRY(open_bus(bridge, detail));
+    KVB_TRY(kvb_bridge_open_ranks(bridge, detail));
+    KVB_TRY(open_http(bridge, detail));
+    return start_thread(bridge);
+}
+
+kvb_status kvb_bridge_start(
+    const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
+    struct kvb_detail *detail)
+{
+    struct kvb_bridge *bridge = calloc(1, sizeof *bridge);
+
+    if (!bridge) {
+        return KVB_NO_MEMORY;
+    }
+    bridge->config = config;
+    bridge->log = log;
+    bridge->wake_fd = -1;
+    bridge->started_ns = kvb_clock_monotonic_ns();
+    bridge->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                            .values = bridge->values,
+                                            .count = kvb_bridge_metric_count };
+    kvb_buf_init(&bridge->buf, kvb_max_nats_payload_bytes);
+    kvb_buf_init(&bridge->state_text, kvb_max_nats_payload_bytes);
+    kvb_detail_set(&bridge->not_ready, "starting");
+    (void)pthread_mutex_init(&bridge->text_lock, NULL); /* cannot fail without attributes */
+    kvb_profile_guard_init(&bridge->guard, bridge->bridge_id, config->publish.profile);
+    const kvb_status status = start(bridge, detail);
+    if (status != KVB_OK) {
+        kvb_bridge_stop(bridge);
+        return status;
+    }
+    *out_bridge = bridge;
+    return KVB_OK;
+}
+
+uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge)
+{
+    return bridge->http ? kvb_http_port(bridge->http) : 0;
+}
+
+static void stop_thread(struct kvb_bridge *bridge)
+{
+    const uint64_t one = 1;
+
+    atomic_store(&bridge->is_stopping, true);
+    if (bridge->has_thread) {
+        (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
+        (void)pthread_join(bridge->thread, NULL);
+    }
+}
+
+/* In the reverse order of the start; takes half-started bridges. */
+void kvb_bridge_stop(struct kvb_bridge *bridge)
+{
+    if (!bridge) {
+        return;
+    }
+    kvb_http_stop(bridge->http);
+    stop_thread(bridge);
+    kvb_bridge_close_ranks(bridge);
+    kvb_bus_unsubscribe(bridge->statuses);
+    kvb_bus_close(bridge->bus);
+    kvb_event_publisher_done(&bridge->events);
+    kvb_event_batch_done(&bridge->batch);
+    kvb_profile_guard_done(&bridge->guard);
+    (void)pthread_mutex_destroy(&bridge->text_lock);
+    kvb_buf_done(&bridge->state_text);
+    kvb_buf_done(&bridge->buf);
+    if (bridge->wake_fd >= 0) {
+        (void)close(bridge->wake_fd);
+    }
+    free(bridge);
+}

@@ -1,0 +1,73 @@
+#include "core/limits.h"
+#include "daemon/bridge_inside.h"
+#include "serve/prometheus.h"
+
+#include <string.h>
+
+static void answer_text(struct kvb_http_answer *answer, unsigned status, const char *text)
+{
+    answer->status = status;
+    answer->content_type = "text/plain; charset=utf-8";
+    (void)kvb_buf_append_text(&answer->body, text); /* else: the status speaks */
+}
+
+static void answer_live(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+{
+    (void)bridge;
+    answer_text(answer, 200, "ok\n");
+}
+
+static void answer_ready(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+{
+    (void)pthread_mutex_lock(&bridge->text_lock);
+    const struct kvb_detail why = bridge->not_ready;
+    (void)pthread_mutex_unlock(&bridge->text_lock);
+    answer_text(answer, why.text[0] ? 503 : 200, why.text[0] ? why.text : "ready");
+    answer_text(answer, answer->status, "\n");
+}
+
+static void answer_metrics(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+{
+    answer->status = kvb_prometheus_table(&bridge->metrics, &answer->body) == KVB_OK ? 200 : 500;
+    answer->content_type = KVB_PROMETHEUS_TYPE;
+}
+
+static void answer_state(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+{
+    (void)pthread_mutex_lock(&bridge->text_lock);
+    const kvb_span text = kvb_buf_span(&bridge->state_text);
+    const kvb_status status = kvb_buf_append(&answer->body, text.data, text.len);
+    (void)pthread_mutex_unlock(&bridge->text_lock);
+    answer->status = status == KVB_OK && text.len > 0 ? 200 : 503;
+    answer->content_type = "application/json";
+}
+
+/* clang-format off */
+static const struct route {
+    const char *path;
+    void (*answer)(struct kvb_bridge *bridge, struct kvb_http_answer *answer);
+} routes[] = {
+    { "/livez", answer_live },
+    { "/readyz", answer_ready },
+    { "/metrics", answer_metrics },
+    { "/state", answer_state },
+};
+/* clang-format on */
+
+void kvb_bridge_answer(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(routes); i++) {
+        if (strcmp(request->path, routes[i].path) != 0) {
+            continue;
+        }
+        if (strcmp(request->method, "GET") != 0 && strcmp(request->method, "HEAD") != 0) {
+            answer->allow = "GET";
+            answer_text(answer, 405, "this path is read with GET\n");
+            return;
+        }
+        routes[i].answer(context, answer);
+        return;
+    }
+    answer_text(answer, 404, "no such path; there are /livez /readyz /metrics /state\n");
+}

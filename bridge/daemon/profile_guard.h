@@ -1,0 +1,39 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "core/detail.h"
+#include "model/bridge_report.h"
+#include "model/stream.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A component speaks one profile: one message that a router cannot decode stops
+ * some of them for good.  So a bridge listens to its component's bridge_status
+ * for 1.5 s before its first publish, and ever after, and publishes nothing while
+ * another bridge announces another profile.
+ *
+ * Threads: any thread. */
+struct kvb_profile_guard {
+    pthread_mutex_t lock;
+    const char *bridge_id; /* borrowed: ours */
+    enum kvb_profile profile;
+    uint64_t open_ns;                 /* when the first listening is over; 0 = not connected yet */
+    uint64_t heard_ns;                /* the newest status with another profile; 0 = none */
+    struct kvb_bridge_identity other; /* who sent it */
+};
+
+void kvb_profile_guard_init(
+    struct kvb_profile_guard *guard, const char *bridge_id, enum kvb_profile profile);
+void kvb_profile_guard_done(struct kvb_profile_guard *guard);
+
+/* A handler for P.bridge_status; context is the guard. */
+void kvb_profile_guard_hear(void *context, const struct kvb_bus_message *message);
+
+/* NATS is connected: the listening begins, the first time. */
+void kvb_profile_guard_begin(struct kvb_profile_guard *guard, uint64_t now_ns);
+
+/* May events be published?  If not, detail says why. */
+bool kvb_profile_guard_allows(
+    struct kvb_profile_guard *guard, uint64_t now_ns, struct kvb_detail *detail);

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "ingest/zmq_context.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The sockets of one engine rank:
+ *
+ *     SUB      <- PUB       live batches
+ *     PAIR     <- monitor   connected, disconnected (of the SUB)
+ *     DEALER  <-> ROUTER    one replay at a time, a fresh socket each
+ *
+ * The monitor is not ordered with the data: whoever receives a run of batches
+ * reads the monitor after it, and judges the run by what the monitor said.
+ *
+ * Threads: only the thread that made it.
+ * Memory:  at most 2,000 messages wait inside libzmq, each at most 16 MiB; what
+ *          overflows is dropped there, shows as a gap, and is repaired. */
+struct kvb_source;
+
+struct kvb_source_options {
+    const char *events; /* "tcp://127.0.0.1:5557" */
+    const char *replay; /* "" for none */
+    const char *topic;  /* prefix; "" for all */
+    bool bind;          /* bind the SUB: for engines that connect */
+};
+
+/* KVB_BAD_CONFIG  an endpoint that libzmq refuses; detail says which and why
+ * KVB_NO_MEMORY, KVB_IO */
+kvb_status kvb_source_open(
+    struct kvb_zmq *zmq, const struct kvb_source_options *options, struct kvb_source **out_source,
+    struct kvb_detail *detail);
+void kvb_source_close(struct kvb_source *source);
+
+/* ---- Live ---- */
+
+struct kvb_source_batch {
+    uint64_t seq;
+    kvb_span payload; /* borrowed until the next kvb_source_receive() */
+};
+
+enum { kvb_source_run = 64 };
+
+/* Receives what is there, at most kvb_source_run messages.  Messages that are no
+ * batch are dropped and counted in *out_refused. */
+size_t kvb_source_receive(
+    struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
+    uint64_t *out_refused);
+
+/* What happened to the connection since the last call, in order.  A slip is a
+ * loss and a reconnection, both unread until now. */
+struct kvb_source_link {
+    bool was_lost;
+    bool is_up;
+};
+
+struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
+
+/* ---- Replay ---- */
+
+/* Asks with a fresh socket; one that was open is closed.  KVB_IO, KVB_NO_MEMORY. */
+kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from);
+void kvb_source_replay_stop(struct kvb_source *source);
+
+enum kvb_source_reply { KVB_REPLY_BATCH, KVB_REPLY_END };
+
+/* The next reply; batch->payload is borrowed until the next call.
+ * KVB_AGAIN      nothing there
+ * KVB_BAD_INPUT  a reply that is neither batch nor end: count it */
+kvb_status kvb_source_replay_receive(
+    struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch);
+
+/* ---- Waiting ---- */
+
+enum { kvb_source_sockets = 3 };
+
+/* libzmq's handles for zmq_poll: SUB, monitor, and the DEALER while a replay
+ * runs.  Returns how many. */
+size_t kvb_source_handles(const struct kvb_source *source, void *out[kvb_source_sockets]);

@@ -1,0 +1,92 @@
+#pragma once
+
+#include "core/status.h"
+#include "model/load.h"
+#include "model/stream.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The newest load of every endpoint (one rank of one worker), and what the
+ * fleet looks like as a whole.
+ *
+ *     load of an endpoint = kv_active_blocks / kv_total_blocks   (0 without a total)
+ *     load_avg            = mean over the endpoints that are not stale
+ *     load_std            = sample standard deviation, 0 below two endpoints
+ *
+ * An endpoint that was silent for expire_ms is stale: it leaves the figures and
+ * is still listed.  After forget_ms of silence it is gone.
+ *
+ * Threads: the caller locks.  Memory: about 350 bytes an endpoint, at most
+ * max_endpoints. */
+struct kvb_load_tracker;
+
+enum kvb_load_statistic {
+    KVB_LOAD_USAGE,        /* kv_active_blocks / kv_total_blocks, sample deviation */
+    KVB_LOAD_ACTIVE_BLOCKS /* Dynamo's: kv_active_blocks, population deviation */
+};
+
+struct kvb_load_options {
+    size_t max_endpoints; /* cut at kvb_max_streams */
+    uint64_t expire_ms;
+    uint64_t forget_ms; /* at least expire_ms, or it counts as that */
+    enum kvb_load_statistic statistic;
+};
+
+struct kvb_load_endpoint {
+    struct kvb_stream_id id;
+    char endpoint_name[kvb_name_bytes + 1];
+    struct kvb_load load;
+    uint64_t seen_ns;       /* when the newest load came */
+    uint64_t routed_blocks; /* sent there by us since then */
+    bool is_stale;
+};
+
+struct kvb_load_stats {
+    double avg;
+    double std;
+    size_t endpoint_count; /* in the figures */
+    size_t stale_count;
+};
+
+/* On KVB_OK the caller owns *out_tracker.  KVB_NO_MEMORY. */
+kvb_status
+kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tracker **out_tracker);
+
+/* NULL is fine. */
+void kvb_load_tracker_free(struct kvb_load_tracker *tracker);
+
+/* Takes the newest load; what was routed there since the last one is forgotten,
+ * because the engine now counts it itself.  name_space and component are those
+ * of the subject.
+ * KVB_TOO_LARGE  max_endpoints are known   KVB_NO_MEMORY */
+kvb_status kvb_load_tracker_report(
+    struct kvb_load_tracker *tracker, const struct kvb_stream_id *id,
+    const struct kvb_load_report *report, uint64_t now_ns);
+
+/* A request of that many new blocks was sent there.  Without a load nothing is
+ * kept: nothing would ever take it back. */
+void kvb_load_tracker_add_routed(
+    struct kvb_load_tracker *tracker, const struct kvb_stream_id *id, uint64_t blocks);
+
+/* Marks the silent ones stale and drops the forgotten ones; true when either
+ * happened. */
+bool kvb_load_tracker_expire(struct kvb_load_tracker *tracker, uint64_t now_ns);
+
+void kvb_load_tracker_stats(
+    const struct kvb_load_tracker *tracker, struct kvb_load_stats *out_stats);
+
+/* The load of one endpoint by the tracker's statistic. */
+double
+kvb_load_value(const struct kvb_load_tracker *tracker, const struct kvb_load_endpoint *endpoint);
+
+/* Endpoints are numbered 0 .. limit - 1 with holes: NULL there.  Borrowed until
+ * the next report or expire. */
+size_t kvb_load_tracker_limit(const struct kvb_load_tracker *tracker);
+const struct kvb_load_endpoint *
+kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number);
+
+/* NULL when nothing was ever reported. */
+const struct kvb_load_endpoint *
+kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id);

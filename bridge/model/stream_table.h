@@ -1,0 +1,59 @@
+#pragma once
+
+#include "core/status.h"
+#include "model/stream.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Gives every stream a small number, so that its owner keeps plain arrays.
+ *
+ *     id  --hash-->  cells [ 2 | free | 0 | free ... ]     cell = number + 1
+ *                            |          |
+ *     entries  [ 0: id ][ 1: free ][ 2: id ] ...           number = position
+ *
+ * A number stays with its stream until it is removed; then it is used again.
+ * Open addressing, linear probing, at most half full, deleting by shifting back.
+ *
+ * Threads: the caller locks.
+ * Memory:  144 bytes a stream and 8 to 16 of cells; never shrinks. */
+struct kvb_stream_entry {
+    struct kvb_stream_id id;
+    uint32_t next_free; /* number + 1 of the next free entry; 0 ends the list */
+    uint32_t hash;
+    bool is_used;
+};
+
+struct kvb_stream_table {
+    struct kvb_stream_entry *entries; /* owned */
+    size_t limit;                     /* numbers ever given: 0 .. limit - 1 */
+    size_t capacity;
+    size_t count; /* in use */
+    size_t max_streams;
+    uint32_t *cells; /* owned */
+    size_t cell_count;
+    uint32_t first_free;
+};
+
+/* Allocates nothing.  max_streams is cut at kvb_max_streams. */
+void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams);
+void kvb_stream_table_done(struct kvb_stream_table *table);
+
+/* KVB_NOT_FOUND is an ordinary answer. */
+kvb_status kvb_stream_table_find(
+    const struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number);
+
+/* Finds or adds.  KVB_TOO_LARGE: max_streams are in it.  KVB_NO_MEMORY.  Nothing
+ * changed on failure. */
+kvb_status kvb_stream_table_add(
+    struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number);
+
+/* The number must be in use. */
+void kvb_stream_table_remove(struct kvb_stream_table *table, uint32_t number);
+
+/* NULL when the number is not in use.  Borrowed until the next add. */
+const struct kvb_stream_id *
+kvb_stream_table_id(const struct kvb_stream_table *table, uint32_t number);
+
+/* Same namespace, component, worker and rank. */
+bool kvb_stream_id_equal(const struct kvb_stream_id *a, const struct kvb_stream_id *b);

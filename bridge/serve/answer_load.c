@@ -1,0 +1,121 @@
+#include "serve/answers.h"
+#include "wire/json_writer.h"
+
+static void write_data(struct kvb_json_writer *json, const struct kvb_load *load)
+{
+    kvb_json_write_key(json, "data");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "request_active_slots", load->request_active_slots);
+    kvb_json_write_pair_u64(json, "request_total_slots", load->request_total_slots);
+    kvb_json_write_pair_u64(json, "kv_active_blocks", load->kv_active_blocks);
+    kvb_json_write_pair_u64(json, "kv_total_blocks", load->kv_total_blocks);
+    kvb_json_write_pair_number(json, "gpu_cache_usage_perc", (double)load->gpu_cache_usage_perc);
+    kvb_json_write_pair_number(
+        json, "gpu_prefix_cache_hit_rate", (double)load->gpu_prefix_cache_hit_rate);
+    kvb_json_write_pair_u64(json, "num_requests_waiting", load->num_requests_waiting);
+    kvb_json_write_end(json, '}');
+}
+
+static void write_names(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
+{
+    kvb_json_write_pair_u64(json, "worker_id", endpoint->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", endpoint->id.dp_rank);
+    kvb_json_write_pair_text(json, "name", endpoint->endpoint_name);
+}
+
+static void write_endpoint(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
+{
+    kvb_json_write_begin(json, '{');
+    write_names(json, endpoint);
+    write_data(json, &endpoint->load);
+    kvb_json_write_end(json, '}');
+}
+
+static void write_worker_id(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
+{
+    kvb_json_write_u64(json, endpoint->id.worker_id);
+}
+
+static void write_stale(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
+{
+    kvb_json_write_begin(json, '{');
+    write_names(json, endpoint);
+    kvb_json_write_end(json, '}');
+}
+
+/* A list of the endpoints that are (not) stale, each as `write` shows it. */
+static void write_list(
+    struct kvb_json_writer *json, const struct kvb_load_tracker *tracker, bool is_stale,
+    size_t max_rows, void (*write)(struct kvb_json_writer *, const struct kvb_load_endpoint *))
+{
+    size_t shown = 0;
+
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < kvb_load_tracker_limit(tracker) && shown < max_rows; i++) {
+        const struct kvb_load_endpoint *endpoint = kvb_load_tracker_at(tracker, i);
+        if (endpoint && endpoint->is_stale == is_stale) {
+            write(json, endpoint);
+            shown++;
+        }
+    }
+    kvb_json_write_end(json, ']');
+}
+
+/* Each worker once, though it has an endpoint per rank: a worker is listed by its
+ * lowest rank in the figures.  Quadratic in the ranks of one worker only where
+ * ranks stand apart; bounded by max_rows. */
+static bool is_first_rank(const struct kvb_load_tracker *tracker, size_t number)
+{
+    const struct kvb_load_endpoint *endpoint = kvb_load_tracker_at(tracker, number);
+
+    for (uint32_t rank = 0; rank < endpoint->id.dp_rank; rank++) {
+        struct kvb_stream_id id = endpoint->id;
+        id.dp_rank = rank;
+        const struct kvb_load_endpoint *other = kvb_load_tracker_find(tracker, &id);
+        if (other && !other->is_stale) {
+            return false;
+        }
+        if (rank >= 128) {
+            break; /* a rank beyond any real one: not worth the search */
+        }
+    }
+    return true;
+}
+
+static void
+write_worker_ids(struct kvb_json_writer *json, const struct kvb_load_tracker *tracker, size_t max_rows)
+{
+    size_t shown = 0;
+
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < kvb_load_tracker_limit(tracker) && shown < max_rows; i++) {
+        const struct kvb_load_endpoint *endpoint = kvb_load_tracker_at(tracker, i);
+        if (endpoint && !endpoint->is_stale && is_first_rank(tracker, i)) {
+            write_worker_id(json, endpoint);
+            shown++;
+        }
+    }
+    kvb_json_write_end(json, ']');
+}
+
+kvb_status kvb_answer_load(struct kvb_view *view, size_t max_rows, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    struct kvb_load_stats stats;
+
+    kvb_load_tracker_stats(view->tracker, &stats);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "endpoints");
+    write_list(&json, view->tracker, false, max_rows, write_endpoint);
+    kvb_json_write_key(&json, "worker_ids");
+    write_worker_ids(&json, view->tracker, max_rows);
+    kvb_json_write_pair_number(&json, "load_avg", stats.avg);
+    kvb_json_write_pair_number(&json, "load_std", stats.std);
+    kvb_json_write_key(&json, "stale");
+    write_list(&json, view->tracker, true, max_rows, write_stale);
+    if (stats.endpoint_count > max_rows) {
+        kvb_json_write_pair_u64(&json, "more", stats.endpoint_count - max_rows);
+    }
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}

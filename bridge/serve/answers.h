@@ -1,0 +1,109 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/detail.h"
+#include "core/status.h"
+#include "model/query.h"
+#include "serve/view.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the aggregator answers, as JSON (proto/README.md has every key).  The same
+ * functions serve NATS and HTTP.
+ *
+ * Each appends to `out`; on failure what it appended is to be thrown away.
+ *
+ * KVB_NOT_FOUND  no such model; detail is the sentence for the asker
+ * KVB_BAD_INPUT  the query leaves something open; detail names the field
+ * KVB_TOO_LARGE  the answer does not fit into out
+ * KVB_NO_MEMORY
+ *
+ * max_rows: how many streams are listed at most, the best first; what is left out
+ * is counted in "more".
+ *
+ * Threads: only the thread that owns the view. */
+
+/* R.kv_match: {block_size, blocks, workers:[{worker_id, dp_rank, namespace,
+ * component, state, reason, blocks, percent, doubtful, tokens:{device,host,disk}}]}.
+ * block_size and blocks are those of the first worker listed, or of the only block
+ * size in use; each worker's own where there are several. */
+kvb_status kvb_answer_match(
+    struct kvb_view *view, const struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_detail *detail);
+
+/* POST /query as Dynamo's stand-alone indexer answers it, in tokens:
+ *
+ *     {"scores":{worker:{rank:n}}, "frequencies":[],
+ *      "instances":{worker:{longest_matched, gpu, dp:{rank:n}, cpu, disk}}}
+ *
+ * scores, gpu and dp are what lies on the device; cpu is the longer of device and
+ * host, disk the longest of all tiers: each tier counts for itself, a prefix that
+ * changes tiers on its way counts up to there.  States other than EXACT are added
+ * as "states":{worker:{rank:"PARTIAL(gone)"}}. */
+kvb_status kvb_answer_query(
+    struct kvb_view *view, const struct kvb_query *query, bool with_down, struct kvb_buf *out,
+    struct kvb_detail *detail);
+
+/* What was decided, for R.kv-hit-rate and for whoever counts. */
+struct kvb_route_decision {
+    struct kvb_stream_id id;
+    uint64_t isl_tokens;
+    uint64_t hit_tokens;
+    uint64_t isl_blocks;
+    uint64_t overlap_blocks;
+};
+
+/* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks,
+ * reason, scores:[{worker_id, dp_rank, cost, overlap_blocks, decode_blocks,
+ * waiting}]}.  Notes in the load tracker that the request goes there.
+ * KVB_AGAIN  no worker of the model is up */
+kvb_status kvb_answer_route(
+    struct kvb_view *view, const struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_route_decision *out_decision, struct kvb_detail *detail);
+
+/* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
+kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct kvb_buf *out);
+
+/* R.load_stats, GET /load: ProcessedEndpoints {endpoints, worker_ids, load_avg,
+ * load_std, stale}. */
+kvb_status kvb_answer_load(struct kvb_view *view, size_t max_rows, struct kvb_buf *out);
+
+/* GET /streams: {streams:[{worker_id, dp_rank, namespace, component, model,
+ * block_size, state, reason, blocks, doubtful, missing_at_most, last_event_id,
+ * load}]}.  first: streams to pass over; "next" says where to go on when more
+ * are left. */
+kvb_status
+kvb_answer_streams(struct kvb_view *view, size_t first, size_t max_rows, struct kvb_buf *out);
+
+/* GET /workers: an array with the keys of Dynamo's indexer, source "nats". */
+kvb_status kvb_answer_workers(struct kvb_view *view, struct kvb_buf *out);
+
+/* R.kv_get.state: {version, streams:{EXACT:n,...}, index:{...}, followed:{...}, load}. */
+kvb_status kvb_answer_state(struct kvb_view *view, struct kvb_buf *out);
+
+/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}.  model NULL
+ * or "": all. */
+kvb_status kvb_answer_dump(struct kvb_view *view, const char *model, struct kvb_buf *out);
+
+/* Where the next page of rows begins. */
+struct kvb_dump_place {
+    size_t stream; /* follower number */
+    size_t row;    /* rows of that stream that were shown already */
+    bool is_end;
+};
+
+/* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash",
+ * from *place on until about max_bytes are written.  Pages of an index that moves
+ * meanwhile are not one moment's truth. */
+kvb_status kvb_answer_dump_rows(
+    struct kvb_view *view, size_t max_bytes, struct kvb_dump_place *place, struct kvb_buf *out);
+
+/* R.kv_get.dump: a page as JSON, {"rows":"...", "stream":n, "row":n}; without the
+ * last two when it was the last. */
+kvb_status kvb_answer_dump_page(
+    struct kvb_view *view, size_t max_bytes, struct kvb_dump_place place, struct kvb_buf *out);
+
+/* {"error":"..."} */
+kvb_status kvb_answer_error(const char *sentence, struct kvb_buf *out);

@@ -1,0 +1,379 @@
+#include "serve/view.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "index/block_hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_shapes = 16 };
+
+void kvb_view_done(struct kvb_view *view)
+{
+    kvb_match_done(&view->match);
+    free(view->overlaps);
+    free(view->places);
+    free(view->hashes);
+    free((void *)view->sorted);
+    view->overlaps = NULL;
+    view->places = NULL;
+    view->hashes = NULL;
+    view->sorted = NULL;
+}
+
+/* splitmix64: one addition and a finaliser, any seed. */
+double kvb_view_draw(struct kvb_view *view)
+{
+    view->luck += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t mixed = view->luck;
+    mixed = (mixed ^ (mixed >> 30U)) * UINT64_C(0xbf58476d1ce4e5b9);
+    mixed = (mixed ^ (mixed >> 27U)) * UINT64_C(0x94d049bb133111eb);
+    mixed ^= mixed >> 31U;
+    return (double)(mixed >> 11U) * 0x1p-53;
+}
+
+/* ---- Models ---- */
+
+const char *kvb_view_model(const struct kvb_view *view, const struct kvb_follower *follower)
+{
+    return follower->has_heartbeat ? follower->heartbeat.model : view->default_model;
+}
+
+uint32_t kvb_view_block_size(const struct kvb_view *view, const struct kvb_follower *follower)
+{
+    return follower->has_heartbeat ? follower->heartbeat.block_size : view->default_block_size;
+}
+
+static struct kvb_view_shape
+shape_of(const struct kvb_view *view, const struct kvb_follower *follower)
+{
+    return (struct kvb_view_shape){
+        .block_size = kvb_view_block_size(view, follower),
+        .eagle = follower->has_heartbeat && follower->heartbeat.eagle,
+    };
+}
+
+static bool is_known_model(const struct kvb_view *view, const char *model)
+{
+    for (size_t i = 0; i < kvb_followers_limit(view->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
+        if (follower && strcmp(kvb_view_model(view, follower), model) == 0) {
+            return true;
+        }
+    }
+    return *model && strcmp(view->default_model, model) == 0;
+}
+
+/* The model of all streams; NULL when there is none, or several. */
+static const char *find_only_model(const struct kvb_view *view, bool *out_has_several)
+{
+    const char *only = NULL;
+
+    *out_has_several = false;
+    for (size_t i = 0; i < kvb_followers_limit(view->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
+        if (!follower || *kvb_view_model(view, follower) == '\0') {
+            continue; /* a stream of unknown model answers no query */
+        }
+        if (only && strcmp(only, kvb_view_model(view, follower)) != 0) {
+            *out_has_several = true;
+            return NULL;
+        }
+        only = kvb_view_model(view, follower);
+    }
+    return !only && *view->default_model ? view->default_model : only;
+}
+
+kvb_status kvb_view_find_model(
+    const struct kvb_view *view, const struct kvb_query *query, const char **out_model,
+    struct kvb_detail *detail)
+{
+    bool has_several = false;
+    const char *model = query->has_model ? query->model : find_only_model(view, &has_several);
+
+    if (has_several) {
+        kvb_detail_set(detail, "missing field `model_name`: there are several models");
+        return KVB_BAD_INPUT;
+    }
+    if (!model) {
+        kvb_detail_set(detail, "no indexer: no stream with a model is known yet");
+        return KVB_NOT_FOUND;
+    }
+    if (!is_known_model(view, model)) {
+        kvb_detail_set(detail, "no indexer for model=%s routing_group=default", model);
+        return KVB_NOT_FOUND;
+    }
+    *out_model = model;
+    return KVB_OK;
+}
+
+/* ---- Overlaps ---- */
+
+static bool is_wanted(
+    const struct kvb_view *view, const struct kvb_query *query, const char *model,
+    struct kvb_view_ask ask, const struct kvb_follower *follower)
+{
+    return (follower->state != KVB_STREAM_DOWN || ask.with_down) &&
+           (!query->has_instance_id || query->instance_id == follower->id.worker_id) &&
+           kvb_view_block_size(view, follower) > 0 &&
+           strcmp(kvb_view_model(view, follower), model) == 0;
+}
+
+static kvb_status make_room(struct kvb_view *view)
+{
+    const size_t limit = kvb_followers_limit(view->followers);
+
+    KVB_TRY(kvb_array_reserve(
+        &view->overlaps, &view->overlap_capacity, limit + 1, sizeof *view->overlaps,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &view->places, &view->place_capacity, limit + 1, sizeof *view->places,
+        kvb_max_streams + 1));
+    memset(view->places, 0, limit * sizeof *view->places);
+    view->overlap_count = 0;
+    return KVB_OK;
+}
+
+/* Lists the streams that the query may be answered with, overlap 0 yet. */
+static void list_streams(
+    struct kvb_view *view, const struct kvb_query *query, const char *model,
+    struct kvb_view_ask ask)
+{
+    for (size_t i = 0; i < kvb_followers_limit(view->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
+        if (follower && is_wanted(view, query, model, ask, follower)) {
+            view->overlaps[view->overlap_count++] = (struct kvb_overlap){
+                .follower = follower,
+                .shape = shape_of(view, follower),
+            };
+            view->places[i] = (uint32_t)view->overlap_count;
+        }
+    }
+}
+
+static bool is_same_shape(struct kvb_view_shape a, struct kvb_view_shape b)
+{
+    return a.block_size == b.block_size && a.eagle == b.eagle;
+}
+
+/* A bridge may claim any block size; only the first max_shapes are served. */
+static size_t list_shapes(const struct kvb_view *view, struct kvb_view_shape *out_shapes)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < view->overlap_count; i++) {
+        bool is_new = true;
+        for (size_t n = 0; n < count; n++) {
+            is_new = is_new && !is_same_shape(out_shapes[n], view->overlaps[i].shape);
+        }
+        if (is_new && count < max_shapes) {
+            out_shapes[count++] = view->overlaps[i].shape;
+        }
+    }
+    return count;
+}
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+/* Windows of one token more than a block, a block apart. */
+static size_t hash_eagle(
+    const struct kvb_query *query, uint32_t block_size, uint64_t seed, kvb_tokens_hash *out_hashes)
+{
+    const size_t count = query->count > 0 ? (query->count - 1) / block_size : 0;
+
+    for (size_t i = 0; i < count; i++) {
+        out_hashes[i] = kvb_tokens_hash_of(
+            query->tokens + (i * block_size), (size_t)block_size + 1, NULL, 0, seed);
+    }
+    return count;
+}
+
+static kvb_status hash_tokens(
+    struct kvb_view *view, const struct kvb_query *query, struct kvb_view_shape shape,
+    size_t *out_count)
+{
+    const uint64_t seed = kvb_block_seed(span_of(query->lora_name), span_of(query->cache_salt));
+
+    KVB_TRY(kvb_array_reserve(
+        &view->hashes, &view->hash_capacity, (query->count / shape.block_size) + 1,
+        sizeof *view->hashes, kvb_max_query_tokens + 1));
+    *out_count = shape.eagle
+                     ? hash_eagle(query, shape.block_size, seed, view->hashes)
+                     : kvb_tokens_hash_prompt(
+                           query->tokens, query->count, shape.block_size, seed, view->hashes);
+    return KVB_OK;
+}
+
+static kvb_status take_hashes(struct kvb_view *view, const struct kvb_query *query)
+{
+    KVB_TRY(kvb_array_reserve(
+        &view->hashes, &view->hash_capacity, query->count + 1, sizeof *view->hashes,
+        kvb_max_query_tokens + 1));
+    for (size_t i = 0; i < query->count; i++) {
+        view->hashes[i] = (kvb_tokens_hash){ query->hashes[i] };
+    }
+    return KVB_OK;
+}
+
+struct noting {
+    struct kvb_view *view;
+    const struct kvb_view_shape *shape; /* NULL: any, the query came hashed */
+};
+
+static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
+{
+    const struct noting *noting = context;
+    struct kvb_view *view = noting->view;
+    enum kvb_tier tier = KVB_TIER_DEVICE;
+    uint32_t number = 0;
+
+    if (kvb_followers_of_slot(view->followers, slot, &number, &tier) != KVB_OK ||
+        view->places[number] == 0) {
+        return;
+    }
+    struct kvb_overlap *overlap = &view->overlaps[view->places[number] - 1];
+    if (!noting->shape || is_same_shape(*noting->shape, overlap->shape)) {
+        overlap->depths[tier] = depth;
+        overlap->blocks = depth > overlap->blocks ? depth : overlap->blocks;
+    }
+}
+
+static void set_request_blocks(struct kvb_view *view, const struct kvb_view_shape *shape, size_t n)
+{
+    for (size_t i = 0; i < view->overlap_count; i++) {
+        if (!shape || is_same_shape(*shape, view->overlaps[i].shape)) {
+            view->overlaps[i].request_blocks = n;
+        }
+    }
+}
+
+static kvb_status match_tokens(struct kvb_view *view, const struct kvb_query *query)
+{
+    struct kvb_view_shape shapes[max_shapes];
+    const size_t shape_count = list_shapes(view, shapes);
+
+    for (size_t i = 0; i < shape_count; i++) {
+        struct noting noting = { .view = view, .shape = &shapes[i] };
+        size_t count = 0;
+        KVB_TRY(hash_tokens(view, query, shapes[i], &count));
+        KVB_TRY(kvb_prefix_index_match(view->index, view->hashes, count, &view->match));
+        set_request_blocks(view, &shapes[i], count);
+        kvb_match_each(&view->match, note_depth, &noting);
+    }
+    return KVB_OK;
+}
+
+static kvb_status match_hashes(struct kvb_view *view, const struct kvb_query *query)
+{
+    struct noting noting = { .view = view };
+
+    KVB_TRY(take_hashes(view, query));
+    if (query->form == KVB_QUERY_TOKENS_HASHES) {
+        KVB_TRY(kvb_prefix_index_match(view->index, view->hashes, query->count, &view->match));
+    } else {
+        /* Both are one u64 by name only; the array is read, not kept. */
+        _Static_assert(sizeof(kvb_block_hash) == sizeof(uint64_t), "one u64");
+        KVB_TRY(kvb_prefix_index_match_blocks(
+            view->index, (const kvb_block_hash *)query->hashes, query->count, &view->match));
+    }
+    set_request_blocks(view, NULL, query->count);
+    kvb_match_each(&view->match, note_depth, &noting);
+    return KVB_OK;
+}
+
+static int compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+{
+    if (a->worker_id != b->worker_id) {
+        return a->worker_id < b->worker_id ? -1 : 1;
+    }
+    const int names = strcmp(a->name_space, b->name_space);
+    const int components = strcmp(a->component, b->component);
+    if (names != 0 || components != 0) {
+        return names != 0 ? names : components;
+    }
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+static uint64_t tokens_of(const struct kvb_overlap *overlap)
+{
+    return (uint64_t)overlap->blocks * overlap->shape.block_size;
+}
+
+static int best_first(const void *left, const void *right)
+{
+    const struct kvb_overlap *a = left;
+    const struct kvb_overlap *b = right;
+
+    if (tokens_of(a) != tokens_of(b)) {
+        return tokens_of(a) > tokens_of(b) ? -1 : 1;
+    }
+    return compare_ids(&a->follower->id, &b->follower->id);
+}
+
+static void drop_empty(struct kvb_view *view)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < view->overlap_count; i++) {
+        if (view->overlaps[i].blocks > 0) {
+            view->overlaps[kept++] = view->overlaps[i];
+        }
+    }
+    view->overlap_count = kept;
+}
+
+kvb_status kvb_view_overlaps(
+    struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask,
+    struct kvb_detail *detail)
+{
+    const char *model = NULL;
+
+    view->overlap_count = 0;
+    KVB_TRY(kvb_view_find_model(view, query, &model, detail));
+    KVB_TRY(make_room(view));
+    list_streams(view, query, model, ask);
+    const kvb_status status =
+        query->form == KVB_QUERY_TOKENS ? match_tokens(view, query) : match_hashes(view, query);
+    if (status != KVB_OK) {
+        view->overlap_count = 0;
+        return status;
+    }
+    if (!ask.with_none) {
+        drop_empty(view);
+    }
+    qsort(view->overlaps, view->overlap_count, sizeof *view->overlaps, best_first);
+    return KVB_OK;
+}
+
+/* ---- All streams ---- */
+
+static int by_id(const void *left, const void *right)
+{
+    const struct kvb_follower *const *a = left;
+    const struct kvb_follower *const *b = right;
+
+    return compare_ids(&(*a)->id, &(*b)->id);
+}
+
+kvb_status kvb_view_sort(struct kvb_view *view, size_t *out_count)
+{
+    const size_t limit = kvb_followers_limit(view->followers);
+    size_t count = 0;
+
+    KVB_TRY(kvb_array_reserve(
+        (void *)&view->sorted, &view->sorted_capacity, limit + 1, sizeof(void *),
+        kvb_max_streams + 1));
+    for (size_t i = 0; i < limit; i++) {
+        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
+        if (follower) {
+            view->sorted[count++] = follower;
+        }
+    }
+    qsort((void *)view->sorted, count, sizeof(void *), by_id);
+    *out_count = count;
+    return KVB_OK;
+}

@@ -1,0 +1,131 @@
+#pragma once
+
+#include "core/ref.h"
+#include "core/status.h"
+#include "index/prefix_index.h"
+#include "model/router_batch.h"
+#include "model/stream.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The aggregator's side of every stream: orders what bridges publish, keeps the
+ * index in step, and says how far each stream's list may be trusted.
+ *
+ *     events, heartbeats --> follower of the stream --> index slot per tier
+ *     clock, NATS away   -->   state, reason
+ *
+ * One rule carries the rest: what is listed is always a subset of what the
+ * bridge lists.  Wherever a removal may have been missed (a hole in the ids, a
+ * new epoch whose beginning was not seen, counts that differ) the stream is
+ * emptied and filled again by what follows.  A subset with as many blocks as the
+ * bridge counts is equal, so a heartbeat with our last id and our counts proves
+ * the stream, however it began, and its state becomes the bridge's own.
+ *
+ *     what happens                         state until a heartbeat proves it
+ *     first seen after the epoch began     PARTIAL(joined_late)
+ *     a hole in the ids                    PARTIAL(missed_events)
+ *     two heartbeats ahead of us           PARTIAL(missed_events)
+ *     our last id, other counts            PARTIAL(differs)
+ *     the index is full                    PARTIAL(memory)
+ *     `cleared`                            complete again: SYNCING, or as before
+ *                                          when nothing was missing
+ *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
+ *     three heartbeats missing             DOWN(silent)
+ *     goodbye of the bridge                DOWN(bridge_stopped)
+ *     NATS away, and until proven after    STALE(nats_away); what is DOWN stays so
+ *
+ * JSON streams without heartbeats come from bridges that are not ours: their ids
+ * may repeat, jump and go back; all of it is applied.
+ *
+ * Seat of the repair: lose() in follower_order.c is the one place where a stream is
+ * found incomplete; asking the bridge for a range or a snapshot begins there.
+ *
+ * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
+ * and never goes back.
+ * Memory:  about 600 bytes a stream, at most max_streams. */
+struct kvb_followers;
+
+struct kvb_followers_options {
+    size_t max_streams;             /* cut at kvb_max_streams */
+    uint64_t heartbeat_ms;          /* how often bridges say it; 1000 */
+    uint64_t forget_ms;             /* DOWN and silent for that long: removed */
+    struct kvb_prefix_index *index; /* borrowed; outlives the followers */
+};
+
+/* What answers read of one stream. */
+struct kvb_follower {
+    struct kvb_stream_id id;
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    bool has_heartbeat;
+    struct kvb_heartbeat heartbeat; /* the newest; zero without one */
+    bool has_last_id;
+    uint64_t last_id; /* the newest event applied */
+    bool has_slot[KVB_TIER_COUNT];
+    kvb_slot_ref slots[KVB_TIER_COUNT];
+};
+
+/* On KVB_OK the caller owns *out_followers.  KVB_NO_MEMORY. */
+kvb_status kvb_followers_new(
+    const struct kvb_followers_options *options, struct kvb_followers **out_followers);
+
+/* Gives all slots back to the index.  NULL is fine. */
+void kvb_followers_free(struct kvb_followers *followers);
+
+/* Events of one stream.  id carries the names of the subject; worker and rank
+ * are the payload's.
+ * KVB_TOO_LARGE  a new stream above max_streams: nothing is followed, counted
+ * KVB_NO_MEMORY  as KVB_TOO_LARGE
+ * An index without room is no error here: the stream is PARTIAL(memory). */
+kvb_status kvb_followers_apply(
+    struct kvb_followers *followers, const struct kvb_stream_id *id,
+    const struct kvb_router_batch *batch, uint64_t now_ns);
+
+/* Errors as kvb_followers_apply(). */
+kvb_status kvb_followers_heartbeat(
+    struct kvb_followers *followers, const struct kvb_stream_id *id,
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns);
+
+/* Finds the silent and forgets the long dead. */
+void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns);
+
+/* Our own connection to NATS was lost; or it is back, and what was published
+ * meanwhile is lost. */
+void kvb_followers_nats_away(struct kvb_followers *followers);
+void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns);
+
+/* ---- Reading ---- */
+
+/* Streams are numbered 0 .. limit - 1 with holes: NULL there.  Borrowed until
+ * the next change. */
+size_t kvb_followers_limit(const struct kvb_followers *followers);
+const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
+size_t kvb_followers_count(const struct kvb_followers *followers);
+
+/* Whose slot is it?  KVB_NOT_FOUND: nobody's. */
+kvb_status kvb_followers_of_slot(
+    const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,
+    enum kvb_tier *out_tier);
+
+/* Blocks that the stream lists in the tier. */
+uint64_t kvb_followers_blocks(
+    const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier);
+
+struct kvb_follower_counters {
+    uint64_t events_applied;
+    uint64_t events_old;     /* repeated, or of an epoch that is over: dropped */
+    uint64_t holes;          /* ids that jumped */
+    uint64_t blocks_refused; /* stored events the index had no room for, in part */
+    uint64_t heartbeats;
+    uint64_t heartbeats_late; /* found ahead of us */
+    uint64_t differs;         /* our last id, other counts */
+    uint64_t epochs_missed;   /* epochs whose `cleared` was not seen */
+    uint64_t silent;
+    uint64_t forgotten;
+    uint64_t streams_refused;
+};
+
+void kvb_followers_counters(
+    const struct kvb_followers *followers, struct kvb_follower_counters *out_counters);

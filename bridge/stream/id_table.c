@@ -1,0 +1,130 @@
+#include "stream/id_table.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { first_cells = 64 };
+
+uint32_t kvb_id_hash(uint64_t key)
+{
+    key ^= key >> 30;
+    key *= UINT64_C(0xbf58476d1ce4e5b9);
+    key ^= key >> 27;
+    key *= UINT64_C(0x94d049bb133111eb);
+    key ^= key >> 31;
+    return (uint32_t)key;
+}
+
+void kvb_id_table_done(struct kvb_id_table *table)
+{
+    free(table->cells);
+    *table = (struct kvb_id_table){ 0 };
+}
+
+static void set_all_free(struct kvb_id_cell *cells, size_t count)
+{
+    memset(cells, 0xff, count * sizeof *cells); /* every id is kvb_no_id */
+}
+
+void kvb_id_table_clear(struct kvb_id_table *table)
+{
+    if (table->cells) {
+        set_all_free(table->cells, table->mask + 1);
+    }
+    table->count = 0;
+}
+
+/* Ends because a quarter of the cells is free. */
+static void put_in_free_cell(struct kvb_id_table *table, uint32_t hash, uint32_t id)
+{
+    size_t i = hash & table->mask;
+
+    while (table->cells[i].id != kvb_no_id) {
+        i = (i + 1) & table->mask;
+    }
+    table->cells[i] = (struct kvb_id_cell){ .hash = hash, .id = id };
+}
+
+static kvb_status grow(struct kvb_id_table *table)
+{
+    const size_t old_cells = table->cells ? table->mask + 1 : 0;
+    const size_t cells = old_cells ? old_cells * 2 : first_cells;
+    struct kvb_id_table bigger = { .mask = cells - 1, .count = table->count };
+
+    bigger.cells = malloc(cells * sizeof *bigger.cells);
+    if (!bigger.cells) {
+        return KVB_NO_MEMORY;
+    }
+    set_all_free(bigger.cells, cells);
+    for (size_t i = 0; i < old_cells; i++) {
+        if (table->cells[i].id != kvb_no_id) {
+            put_in_free_cell(&bigger, table->cells[i].hash, table->cells[i].id);
+        }
+    }
+    free(table->cells);
+    *table = bigger;
+    return KVB_OK;
+}
+
+kvb_status kvb_id_table_put(struct kvb_id_table *table, uint32_t hash, uint32_t id)
+{
+    if (!table->cells || (table->count + 1) * 4 > (table->mask + 1) * 3) {
+        KVB_TRY(grow(table));
+    }
+    put_in_free_cell(table, hash, id);
+    table->count++;
+    return KVB_OK;
+}
+
+size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash)
+{
+    return hash & table->mask;
+}
+
+uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size_t *at)
+{
+    if (!table->cells) {
+        return kvb_no_id;
+    }
+    for (;;) {
+        const struct kvb_id_cell cell = table->cells[*at];
+        if (cell.id == kvb_no_id) {
+            return kvb_no_id;
+        }
+        *at = (*at + 1) & table->mask;
+        if (cell.hash == hash) {
+            return cell.id;
+        }
+    }
+}
+
+static size_t cell_of(const struct kvb_id_table *table, uint32_t hash, uint32_t id)
+{
+    size_t i = hash & table->mask;
+
+    while (table->cells[i].id != id || table->cells[i].hash != hash) {
+        assert(table->cells[i].id != kvb_no_id);
+        i = (i + 1) & table->mask;
+    }
+    return i;
+}
+
+void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
+{
+    size_t hole = cell_of(table, hash, id);
+
+    /* Pull back each later cell of the run that may live in the hole: one
+     * whose home is not strictly between the hole and itself. */
+    for (size_t i = (hole + 1) & table->mask; table->cells[i].id != kvb_no_id;
+         i = (i + 1) & table->mask) {
+        const size_t from_home = (i - table->cells[i].hash) & table->mask;
+        const size_t from_hole = (i - hole) & table->mask;
+        if (from_home >= from_hole) {
+            table->cells[hole] = table->cells[i];
+            hole = i;
+        }
+    }
+    table->cells[hole].id = kvb_no_id;
+    table->count--;
+}

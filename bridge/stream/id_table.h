@@ -1,0 +1,54 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Finds numbered things by a key that lies in the things themselves.
+ *
+ *     cell [ hash | id ][ hash | id ][ free ] ...     open addressing, linear probing
+ *
+ * The table knows the key's hash and the id only; the caller compares the real
+ * key of each candidate.  Several ids may share a key.  Deleting shifts later
+ * cells of the run back: no tombstones.
+ *
+ * Threads: the caller locks.
+ * Memory:  8 bytes a cell, at most 3/4 full, doubling, never shrinking. */
+struct kvb_id_cell {
+    uint32_t hash;
+    uint32_t id; /* kvb_no_id: free */
+};
+
+struct kvb_id_table {
+    struct kvb_id_cell *cells; /* owned */
+    size_t mask;               /* cells - 1 */
+    size_t count;
+};
+
+#define kvb_no_id UINT32_MAX
+
+/* {0} is an empty table. */
+void kvb_id_table_done(struct kvb_id_table *table);
+
+/* Forgets all ids, keeps the memory. */
+void kvb_id_table_clear(struct kvb_id_table *table);
+
+/* KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_id_table_put(struct kvb_id_table *table, uint32_t hash, uint32_t id);
+
+/* The pair must be there. */
+void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id);
+
+/* Walks the candidates of a hash:
+ *
+ *     size_t at = kvb_id_table_start(table, hash);
+ *     for (uint32_t id; (id = kvb_id_table_next(table, hash, &at)) != kvb_no_id;) { ... }
+ *
+ * The table must not change meanwhile. */
+size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash);
+uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size_t *at);
+
+/* Spreads a key over 32 bits (the finaliser of splitmix64): keys come from
+ * other processes and may share low bits. */
+uint32_t kvb_id_hash(uint64_t key);

@@ -1,0 +1,178 @@
+#include "stream/mirror.h"
+
+#include "core/limits.h"
+#include "stream/mirror_change.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Life ---- */
+
+static void reset(struct kvb_mirror *mirror)
+{
+    mirror->entry_end = 0;
+    mirror->entry_count = 0;
+    mirror->first_free = kvb_no_id;
+    mirror->oldest_doubtful = kvb_no_id;
+    mirror->newest_doubtful = kvb_no_id;
+    mirror->listed_doubtful = 0;
+    mirror->pending_count = 0;
+    memset(mirror->counts.held, 0, sizeof mirror->counts.held);
+    mirror->counts.proven_copies = 0;
+    mirror->counts.doubtful = 0;
+    mirror->counts.unrooted = 0;
+}
+
+static kvb_status keep_lora_name(struct kvb_mirror *mirror, const char *lora_name)
+{
+    const size_t len = lora_name ? strlen(lora_name) : 0;
+    uint8_t *copy = NULL;
+
+    if (len > 0) {
+        copy = malloc(len);
+        if (!copy) {
+            return KVB_NO_MEMORY;
+        }
+        memcpy(copy, lora_name, len);
+    }
+    mirror->default_lora = (kvb_span){ .data = copy, .len = len };
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror)
+{
+    if (options->max_blocks == 0 || options->max_blocks > kvb_max_stream_blocks) {
+        return KVB_TOO_LARGE;
+    }
+
+    struct kvb_mirror *mirror = calloc(1, sizeof *mirror);
+    if (!mirror) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = keep_lora_name(mirror, options->lora_name);
+    if (status != KVB_OK) {
+        free(mirror);
+        return status;
+    }
+    mirror->hashes = options->hashes;
+    mirror->tiers = options->tiers;
+    mirror->max_blocks = options->max_blocks;
+    reset(mirror);
+    *out_mirror = mirror;
+    return KVB_OK;
+}
+
+static void drop_bytes(kvb_span span)
+{
+    void *bytes = NULL;
+
+    memcpy(&bytes, &span.data, sizeof bytes); /* ours, const only towards readers */
+    free(bytes);
+}
+
+void kvb_mirror_free(struct kvb_mirror *mirror)
+{
+    if (!mirror) {
+        return;
+    }
+    kvb_id_table_done(&mirror->by_engine);
+    kvb_id_table_done(&mirror->by_block);
+    kvb_id_table_done(&mirror->by_parent);
+    drop_bytes(mirror->default_lora);
+    free(mirror->entries);
+    free(mirror->pending);
+    free(mirror);
+}
+
+void kvb_mirror_clear(struct kvb_mirror *mirror)
+{
+    kvb_id_table_clear(&mirror->by_engine);
+    kvb_id_table_clear(&mirror->by_block);
+    kvb_id_table_clear(&mirror->by_parent);
+    reset(mirror);
+}
+
+const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)
+{
+    return &mirror->counts;
+}
+
+/* ---- Removed, Cleared ---- */
+
+static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_tier tier = change->event->tier;
+    const uint32_t id = kvb_mirror_find(mirror, change->event->group, engine);
+
+    if (id == kvb_no_id || mirror->entries[id].copies[tier].most == 0) {
+        mirror->counts.unknown_removed++;
+        return KVB_OK;
+    }
+    struct copies copies = mirror->entries[id].copies[tier];
+    copies.most--;
+    copies.least = copies.least > 0 ? copies.least - 1 : 0;
+    KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
+    if (!kvb_mirror_has_copies(&mirror->entries[id])) {
+        kvb_mirror_drop(mirror, id);
+    }
+    return KVB_OK;
+}
+
+static kvb_status remove_blocks(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        KVB_TRY(take_copy(change, change->batch->hashes[event->hash_at + i]));
+    }
+    return KVB_OK;
+}
+
+static kvb_status clear_tier(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    for (size_t id = 0; id < mirror->entry_end; id++) {
+        if (!mirror->entries[id].is_used) {
+            continue;
+        }
+        KVB_TRY(kvb_mirror_change_copies(
+            change, (uint32_t)id, change->event->tier, (struct copies){ 0, 0 }));
+        if (mirror->entries[id].is_used && !kvb_mirror_has_copies(&mirror->entries[id])) {
+            kvb_mirror_drop(mirror, (uint32_t)id);
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status clear_all(struct mirror_change *change)
+{
+    kvb_mirror_clear(change->mirror);
+    return kvb_router_batch_add_event(
+        change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+}
+
+kvb_status kvb_mirror_apply(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at,
+    struct kvb_router_batch *out)
+{
+    struct mirror_change change = { .mirror = mirror,
+                                    .batch = batch,
+                                    .event = &batch->events[at],
+                                    .out = out,
+                                    .first_out = out->event_count };
+
+    mirror->pending_count = 0;
+    switch (change.event->kind) {
+    case KVB_EVENT_STORED:
+        return kvb_mirror_store(&change);
+    case KVB_EVENT_REMOVED:
+        return remove_blocks(&change);
+    case KVB_EVENT_CLEARED:
+        return change.event->all_tiers ? clear_all(&change) : clear_tier(&change);
+    case KVB_EVENT_SKIPPED:
+        break;
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,91 @@
+#pragma once
+
+#include "core/ref.h"
+#include "core/status.h"
+#include "model/event_batch.h"
+#include "model/router_batch.h"
+#include "model/stream.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What one stream's engine holds, as far as its events tell, under the names
+ * that routers know.  Token ids end here: they are hashed and dropped.
+ *
+ * One entry per (cache group, engine hash):
+ *
+ *     engine hash -> block (published name), tokens_hash, parent, seed
+ *                    and per tier an interval of physical copies, least..most
+ *
+ * Copies.  An engine repeats a Stored for two reasons that look alike: a second
+ * physical copy (removed twice) and a re-announcement (removed once).  So
+ *
+ *     stored:   least = max(least, 1)          most += 1 (saturates at 255)
+ *     removed:  least = max(least - 1, 0)      most -= 1; the entry goes at 0
+ *
+ * A block is held while some entry of that name has least >= 1.  An entry with
+ * least = 0 < most is doubtful: not listed, but counted.
+ *
+ * Unrooted entries: their parent is not known, so their published name is not
+ * either.  They wait under the parent's engine hash and are named, and published,
+ * parents first, when it comes.  (With hashes = engine names need no parent.)
+ *
+ * Only transitions come out: held -> stored event, no longer held -> removed.
+ *
+ * Threads: the caller locks.
+ * Memory:  about 100 bytes a block, max_blocks of them at most. */
+struct kvb_mirror;
+
+struct kvb_mirror_options {
+    enum kvb_hashes hashes;
+    size_t max_blocks;     /* 1 .. kvb_max_stream_blocks */
+    unsigned tiers;        /* bit t: tier t is published; others are kept, not shown */
+    const char *lora_name; /* where the events name none; NULL or "": base model; copied */
+};
+
+/* KVB_TOO_LARGE  max_blocks out of range    KVB_NO_MEMORY */
+kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror);
+void kvb_mirror_free(struct kvb_mirror *mirror);
+
+/* Applies event number `at` of the batch and appends what changed for routers
+ * to out (event_ids are left 0).  Skipped events change nothing.
+ *
+ * KVB_TOO_LARGE  max_blocks, or out, is full
+ * KVB_NO_MEMORY  on both the mirror may have taken a part whose transitions are
+ *                lost: the caller must clear it and begin a new epoch */
+kvb_status kvb_mirror_apply(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at,
+    struct kvb_router_batch *out);
+
+/* Forgets everything; counters stay. */
+void kvb_mirror_clear(struct kvb_mirror *mirror);
+
+struct kvb_mirror_counts {
+    uint64_t held[KVB_TIER_COUNT]; /* published names, per tier; gauges up to here ... */
+    uint64_t proven_copies;        /* sum of `least` over the device tier */
+    uint64_t doubtful;             /* entries that may or may not be held, forgotten ones too */
+    uint64_t unrooted;
+    uint32_t block_size;       /* tokens, of the newest Stored; 0 before the first */
+    bool is_eagle;             /* the newest Stored came as EAGLE pairs */
+    uint64_t duplicate_stored; /* ... counters from here */
+    uint64_t unknown_removed;
+    uint64_t unknown_parents;
+    uint64_t self_parents;
+    uint64_t aliases;
+    uint64_t no_tokens;
+    uint64_t unmatchable;
+    uint64_t forgotten_doubtful;
+};
+
+/* Borrowed; valid until the mirror is freed. */
+const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror);
+
+typedef kvb_status (*kvb_mirror_visitor)(void *context, const struct kvb_router_batch *chunk);
+
+/* Shows all that is published as stored events, parents before children, in
+ * chunks of at most max_chunk_blocks (>= 1) blocks.  The mirror must not change
+ * meanwhile.  Stops with what visit returns when that is not KVB_OK.
+ * Cost: O(n log n), 16 bytes a block for the time of the walk.  KVB_NO_MEMORY. */
+kvb_status kvb_mirror_walk(
+    const struct kvb_mirror *mirror, size_t max_chunk_blocks, kvb_mirror_visitor visit,
+    void *context);

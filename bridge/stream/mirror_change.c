@@ -1,0 +1,91 @@
+#include "stream/mirror_change.h"
+
+/* So that any event fits a NATS message in any profile. */
+enum { most_stored_in_an_event = 4096, most_removed_in_an_event = 512 };
+
+/* The block continues the last stored event when it is the child of that
+ * event's last block. */
+static bool continues_last(
+    const struct mirror_change *change, const struct mirror_entry *entry, enum kvb_tier tier)
+{
+    const struct kvb_router_batch *out = change->out;
+
+    if (out->event_count == change->first_out || !entry->has_parent) {
+        return false;
+    }
+    const struct kvb_router_event *last = &out->events[out->event_count - 1];
+    return last->kind == KVB_ROUTER_STORED && last->tier == tier && last->block_count > 0 &&
+           last->block_count < most_stored_in_an_event &&
+           out->blocks[out->block_count - 1].value == entry->parent;
+}
+
+static kvb_status
+tell_stored(struct mirror_change *change, const struct mirror_entry *entry, enum kvb_tier tier)
+{
+    if (!continues_last(change, entry, tier)) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
+                                                .tier = tier,
+                                                .has_parent = entry->has_parent,
+                                                .parent = { entry->parent } };
+        KVB_TRY(kvb_router_batch_add_event(change->out, &event));
+    }
+    return kvb_router_batch_add_block(change->out, entry->block, entry->tokens);
+}
+
+/* Removals of a batch share events: engines send them one by one. */
+static kvb_status
+tell_removed(struct mirror_change *change, const struct mirror_entry *entry, enum kvb_tier tier)
+{
+    struct kvb_router_batch *out = change->out;
+    const struct kvb_router_event *last =
+        out->event_count > 0 ? &out->events[out->event_count - 1] : NULL;
+
+    if (!last || last->kind != KVB_ROUTER_REMOVED || last->tier != tier ||
+        last->block_count >= most_removed_in_an_event) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .tier = tier };
+        KVB_TRY(kvb_router_batch_add_event(out, &event));
+    }
+    return kvb_router_batch_add_block(out, entry->block, (kvb_tokens_hash){ 0 });
+}
+
+static bool is_shown(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
+{
+    return (mirror->tiers >> tier & 1) && mirror->entries[id].standing == standing_rooted;
+}
+
+kvb_status kvb_mirror_change_copies(
+    struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const bool was_held = mirror->entries[id].copies[tier].least > 0;
+    const bool is_held = copies.least > 0;
+
+    kvb_mirror_set_copies(mirror, id, tier, copies);
+    const struct mirror_entry *entry = &mirror->entries[id];
+    if (was_held == is_held || !is_shown(mirror, id, tier) ||
+        kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
+        return KVB_OK;
+    }
+    if (is_held) {
+        mirror->counts.held[tier]++;
+        return tell_stored(change, entry, tier);
+    }
+    mirror->counts.held[tier]--;
+    return tell_removed(change, entry, tier);
+}
+
+kvb_status kvb_mirror_tell_named(struct mirror_change *change, uint32_t id)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        const enum kvb_tier tier = (enum kvb_tier)t;
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (entry->copies[tier].least > 0 && is_shown(mirror, id, tier) &&
+            !kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
+            mirror->counts.held[tier]++;
+            KVB_TRY(tell_stored(change, entry, tier));
+        }
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,274 @@
+#include "stream/mirror_entry.h"
+
+#include "core/array.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { doubtful_share = 8, doubtful_floor = 64 };
+
+uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine)
+{
+    return kvb_id_hash(engine + group * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
+{
+    const uint32_t hash = kvb_mirror_hash_engine(group, engine.value);
+    size_t at = kvb_id_table_start(&mirror->by_engine, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_engine, hash, &at)) != kvb_no_id;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (entry->engine.value == engine.value && entry->group == group) {
+            return id;
+        }
+    }
+    return kvb_no_id;
+}
+
+bool kvb_mirror_is_held_elsewhere(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
+{
+    const uint32_t hash = kvb_id_hash(block.value);
+    size_t at = kvb_id_table_start(&mirror->by_block, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != kvb_no_id;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && entry->block.value == block.value && entry->copies[tier].least > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The table and key under which an entry is filed besides its engine hash. */
+static struct kvb_id_table *
+second_table(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_hash)
+{
+    switch ((enum standing)entry->standing) {
+    case standing_rooted:
+        *out_hash = kvb_id_hash(entry->block.value);
+        return &mirror->by_block;
+    case standing_waiting:
+        *out_hash = kvb_mirror_hash_engine(entry->group, entry->parent);
+        return &mirror->by_parent;
+    case standing_unmatchable:
+        break;
+    }
+    return NULL;
+}
+
+static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
+{
+    uint32_t hash = 0;
+    struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
+
+    return table ? kvb_id_table_put(table, hash, id) : KVB_OK;
+}
+
+static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
+{
+    uint32_t hash = 0;
+    struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
+
+    if (table) {
+        kvb_id_table_remove(table, hash, id);
+    }
+}
+
+static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
+{
+    if (mirror->first_free != kvb_no_id) {
+        *out_id = mirror->first_free;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
+        mirror->max_blocks));
+    mirror->entries[mirror->entry_end].newer = kvb_no_id;
+    *out_id = (uint32_t)mirror->entry_end;
+    return KVB_OK;
+}
+
+static void take_id(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (id == mirror->first_free) {
+        mirror->first_free = mirror->entries[id].newer;
+    } else {
+        mirror->entry_end++;
+    }
+    mirror->entry_count++;
+}
+
+kvb_status
+kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_id)
+{
+    uint32_t id = kvb_no_id;
+
+    KVB_TRY(draw_id(mirror, &id));
+    const uint32_t next_free = mirror->entries[id].newer;
+    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
+    mirror->entries[id] = *entry;
+    mirror->entries[id].newer = next_free;
+    KVB_TRY(kvb_id_table_put(&mirror->by_engine, hash, id));
+    const kvb_status status = file_second(mirror, id);
+    if (status != KVB_OK) {
+        kvb_id_table_remove(&mirror->by_engine, hash, id);
+        mirror->entries[id].is_used = false;
+        return status;
+    }
+    take_id(mirror, id);
+    struct mirror_entry *mine = &mirror->entries[id];
+    mine->older = mine->newer = kvb_no_id;
+    mine->is_doubtful = false;
+    mine->is_used = true;
+    memset(mine->copies, 0, sizeof mine->copies);
+    mirror->counts.unrooted += mine->standing == standing_waiting;
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* ---- The doubtful list ---- */
+
+static void unlink_doubtful(struct kvb_mirror *mirror, struct mirror_entry *entry)
+{
+    if (entry->older != kvb_no_id) {
+        mirror->entries[entry->older].newer = entry->newer;
+    } else {
+        mirror->oldest_doubtful = entry->newer;
+    }
+    if (entry->newer != kvb_no_id) {
+        mirror->entries[entry->newer].older = entry->older;
+    } else {
+        mirror->newest_doubtful = entry->older;
+    }
+    entry->older = entry->newer = kvb_no_id;
+    entry->is_doubtful = false;
+    mirror->listed_doubtful--;
+    mirror->counts.doubtful--;
+}
+
+static void link_newest_doubtful(struct kvb_mirror *mirror, uint32_t id)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    entry->older = mirror->newest_doubtful;
+    entry->newer = kvb_no_id;
+    if (entry->older != kvb_no_id) {
+        mirror->entries[entry->older].newer = id;
+    } else {
+        mirror->oldest_doubtful = id;
+    }
+    mirror->newest_doubtful = id;
+    entry->is_doubtful = true;
+    mirror->listed_doubtful++;
+    mirror->counts.doubtful++;
+}
+
+static bool is_doubtful(const struct mirror_entry *entry)
+{
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (entry->copies[tier].least == 0 && entry->copies[tier].most > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool kvb_mirror_has_copies(const struct mirror_entry *entry)
+{
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (entry->copies[tier].most > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A doubtful entry is taken as gone where it is doubtful.  It still counts as
+ * doubtful for the router: it may be held. */
+static void forget_oldest_doubtful(struct kvb_mirror *mirror)
+{
+    const uint32_t id = mirror->oldest_doubtful;
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (entry->copies[tier].least == 0) {
+            entry->copies[tier].most = 0;
+        }
+    }
+    unlink_doubtful(mirror, entry);
+    mirror->counts.doubtful++; /* stays in the sum until the next clear */
+    mirror->counts.forgotten_doubtful++;
+    if (!kvb_mirror_has_copies(entry)) {
+        kvb_mirror_drop(mirror, id);
+    }
+}
+
+static size_t most_doubtful(const struct kvb_mirror *mirror)
+{
+    const size_t share = mirror->entry_count / doubtful_share;
+    return share > doubtful_floor ? share : doubtful_floor;
+}
+
+void kvb_mirror_set_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    if (tier == KVB_TIER_DEVICE) {
+        mirror->counts.proven_copies += copies.least;
+        mirror->counts.proven_copies -= entry->copies[tier].least;
+    }
+    entry->copies[tier] = copies;
+    const bool doubtful = is_doubtful(entry);
+    if (doubtful == entry->is_doubtful) {
+        return;
+    }
+    if (!doubtful) {
+        unlink_doubtful(mirror, entry);
+        return;
+    }
+    link_newest_doubtful(mirror, id);
+    if (mirror->listed_doubtful > most_doubtful(mirror) && mirror->oldest_doubtful != id) {
+        forget_oldest_doubtful(mirror);
+    }
+}
+
+/* ---- Leaving and naming ---- */
+
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    if (entry->is_doubtful) {
+        unlink_doubtful(mirror, entry);
+    }
+    kvb_id_table_remove(
+        &mirror->by_engine, kvb_mirror_hash_engine(entry->group, entry->engine.value), id);
+    unfile_second(mirror, id);
+    mirror->counts.unrooted -= entry->standing == standing_waiting;
+    mirror->counts.proven_copies -= entry->copies[KVB_TIER_DEVICE].least;
+    entry->is_used = false;
+    entry->newer = mirror->first_free;
+    mirror->first_free = id;
+    mirror->entry_count--;
+}
+
+kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *named)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    assert(entry->standing == standing_waiting && named->standing == standing_rooted);
+    KVB_TRY(kvb_id_table_put(&mirror->by_block, kvb_id_hash(named->block.value), id));
+    unfile_second(mirror, id); /* still under its old standing */
+    entry->standing = standing_rooted;
+    entry->block = named->block;
+    entry->tokens = named->tokens;
+    entry->seed = named->seed;
+    entry->parent = named->parent;
+    entry->has_parent = named->has_parent;
+    entry->depth = named->depth;
+    mirror->counts.unrooted--;
+    return KVB_OK;
+}

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "stream/id_table.h"
+#include "stream/mirror.h"
+
+#include <stdbool.h>
+
+/* The inside of a mirror, for the mirror_*.c files alone.
+ *
+ *     by_engine   (group, engine hash)         -> entry
+ *     by_block    published name               -> entries (rooted ones)
+ *     by_parent   (group, parent's engine hash) -> entries that wait for it
+ *
+ *     doubtful    oldest <-> ... <-> newest, through the entries
+ *     free        entry -> entry -> ...                                       */
+
+enum standing {
+    standing_rooted,     /* has its published name */
+    standing_waiting,    /* its parent is unknown */
+    standing_unmatchable /* no query can name it */
+};
+
+/* Physical copies: at least, at most. */
+struct copies {
+    uint8_t least;
+    uint8_t most;
+};
+
+struct mirror_entry {
+    kvb_engine_hash engine;
+    kvb_block_hash block;   /* rooted only */
+    kvb_tokens_hash tokens; /* rooted or waiting */
+    uint64_t parent;        /* rooted: published name; waiting: engine hash */
+    uint64_t seed;          /* of tokens; inherited by children */
+    uint32_t group;
+    uint32_t depth; /* blocks before this one, as far as known: orders the walk */
+    uint32_t older; /* doubtful list; kvb_no_id at the ends */
+    uint32_t newer; /* doubtful list, or free list */
+    uint8_t standing;
+    bool has_parent;
+    bool is_doubtful;
+    bool is_used;
+    struct copies copies[KVB_TIER_COUNT];
+};
+
+struct kvb_mirror {
+    enum kvb_hashes hashes;
+    unsigned tiers;
+    size_t max_blocks;
+    kvb_span default_lora; /* owned bytes; where events name none */
+
+    struct mirror_entry *entries; /* owned */
+    size_t entry_capacity;
+    size_t entry_end; /* entries ever used since the last clear */
+    size_t entry_count;
+    uint32_t first_free;
+
+    struct kvb_id_table by_engine;
+    struct kvb_id_table by_block;
+    struct kvb_id_table by_parent;
+
+    uint32_t oldest_doubtful;
+    uint32_t newest_doubtful;
+    size_t listed_doubtful; /* without the forgotten ones */
+
+    uint32_t *pending; /* owned: entries whose waiting children are to be named */
+    size_t pending_count;
+    size_t pending_capacity;
+
+    struct kvb_mirror_counts counts;
+};
+
+uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine);
+
+/* kvb_no_id when there is none. */
+uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine);
+
+/* Draws an entry, copies *entry into it, and files it under its keys.
+ * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */
+kvb_status
+kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_id);
+
+/* Unfiles and frees it; its copies must be 0 or of no more interest. */
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
+
+/* Gives a waiting entry its name; the caller filled block, parent, depth in
+ * *named.  KVB_NO_MEMORY: it still waits. */
+kvb_status
+kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *named);
+
+/* True when some rooted entry other than `except` holds the name in the tier. */
+bool kvb_mirror_is_held_elsewhere(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except);
+
+/* Sets one tier's copies, keeps the sums and the doubtful list right; may forget
+ * the oldest doubtful entries, but never `id`. */
+void kvb_mirror_set_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
+
+/* Has the entry a copy in any tier? */
+bool kvb_mirror_has_copies(const struct mirror_entry *entry);

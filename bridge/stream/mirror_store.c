@@ -1,0 +1,308 @@
+#include "stream/mirror_change.h"
+
+#include "core/array.h"
+#include "index/block_hash.h"
+
+enum { most_copies = UINT8_MAX };
+
+/* Where the next block of a Stored goes. */
+struct place {
+    enum standing standing;
+    bool has_parent;
+    uint64_t parent; /* rooted: published name; waiting: engine hash */
+    uint64_t seed;
+    uint32_t depth;
+};
+
+static uint64_t seed_of(const struct mirror_change *change)
+{
+    const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
+
+    return kvb_block_seed(
+        named.len > 0 ? named : change->mirror->default_lora,
+        kvb_event_batch_text(change->batch, change->event->salt));
+}
+
+static struct place place_after(const struct mirror_entry *entry)
+{
+    const bool is_rooted = entry->standing == standing_rooted;
+
+    return (struct place){ .standing = (enum standing)entry->standing,
+                           .has_parent = true,
+                           .parent = is_rooted ? entry->block.value : entry->engine.value,
+                           .seed = entry->seed,
+                           .depth = entry->depth + 1 };
+}
+
+static struct place first_place(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct kvb_mirror *mirror = change->mirror;
+
+    if (!event->has_parent) {
+        return (struct place){ .standing = standing_rooted, .seed = seed_of(change) };
+    }
+    const uint32_t parent = kvb_mirror_find(mirror, event->group, event->parent);
+    if (parent != kvb_no_id) {
+        return place_after(&mirror->entries[parent]);
+    }
+    mirror->counts.unknown_parents++;
+    return (struct place){ .standing = mirror->hashes == KVB_HASHES_ENGINE ? standing_rooted
+                                                                           : standing_waiting,
+                           .has_parent = true,
+                           .parent = event->parent.value,
+                           .seed = seed_of(change) };
+}
+
+/* Block i's tokens_hash under a seed, its multimodal ids included. */
+static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32_t i, uint64_t seed)
+{
+    const struct kvb_engine_event *event = change->event;
+    const struct kvb_event_batch *batch = change->batch;
+    const uint32_t *tokens = batch->tokens + event->token_at + (size_t)i * event->block_size;
+    const uint32_t width = event->block_size + (event->is_eagle ? 1 : 0);
+
+    if (event->extra_count == 0) {
+        return kvb_tokens_hash_of(tokens, width, NULL, 0, seed);
+    }
+    const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+    return kvb_tokens_hash_of(tokens, width, batch->keys + extra->key_at, extra->key_count, seed);
+}
+
+static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
+{
+    return change->event->extra_count > 0 &&
+           change->batch->extras[change->event->extra_at + i].unmatchable;
+}
+
+static kvb_block_hash name_at(
+    const struct kvb_mirror *mirror, const struct place *place, kvb_engine_hash engine,
+    kvb_tokens_hash tokens)
+{
+    if (mirror->hashes == KVB_HASHES_ENGINE) {
+        return (kvb_block_hash){ engine.value };
+    }
+    return place->has_parent ? kvb_block_hash_next((kvb_block_hash){ place->parent }, tokens)
+                             : kvb_block_hash_root(tokens);
+}
+
+/* The entry that block i of the event would be at this place. */
+static struct mirror_entry
+entry_at(const struct mirror_change *change, uint32_t i, const struct place *place)
+{
+    const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
+    struct mirror_entry entry = { .engine = engine,
+                                  .group = change->event->group,
+                                  .standing = (uint8_t)place->standing,
+                                  .has_parent = place->has_parent,
+                                  .parent = place->parent,
+                                  .seed = place->seed,
+                                  .depth = place->depth };
+
+    if (is_unmatchable(change, i)) {
+        entry.standing = standing_unmatchable;
+    }
+    if (entry.standing != standing_unmatchable) {
+        entry.tokens = tokens_hash_at(change, i, place->seed);
+    }
+    if (entry.standing == standing_rooted) {
+        entry.block = name_at(change->mirror, place, engine, entry.tokens);
+    }
+    return entry;
+}
+
+/* Same content as far as both sides know: a parent that was forgotten since, or
+ * that came since, is no difference. */
+static bool is_same_content(
+    const struct mirror_change *change, uint32_t i, const struct mirror_entry *known,
+    const struct mirror_entry *stored)
+{
+    if (known->standing == standing_unmatchable || stored->standing == standing_unmatchable) {
+        return known->standing == stored->standing;
+    }
+    if (known->standing == standing_rooted && stored->standing == standing_rooted) {
+        return known->block.value == stored->block.value &&
+               known->tokens.value == stored->tokens.value;
+    }
+    return known->tokens.value == tokens_hash_at(change, i, known->seed).value;
+}
+
+static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (mirror->counts.unrooted == 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->pending, &mirror->pending_capacity, mirror->pending_count + 1,
+        sizeof *mirror->pending, mirror->max_blocks));
+    mirror->pending[mirror->pending_count++] = id;
+    return KVB_OK;
+}
+
+/* A waiting entry gets its name; routers hear of the tiers that hold it. */
+static kvb_status
+name_entry(struct mirror_change *change, uint32_t id, const struct mirror_entry *named)
+{
+    KVB_TRY(kvb_mirror_name(change->mirror, id, named));
+    KVB_TRY(kvb_mirror_tell_named(change, id));
+    return remember_to_name_children(change->mirror, id);
+}
+
+static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
+{
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        KVB_TRY(kvb_mirror_change_copies(change, id, (enum kvb_tier)tier, (struct copies){ 0, 0 }));
+    }
+    kvb_mirror_drop(change->mirror, id);
+    return KVB_OK;
+}
+
+/* Finds or makes the entry of block i.  An engine hash that comes with other
+ * content than before takes the new content. */
+static kvb_status
+take_block(struct mirror_change *change, uint32_t i, const struct place *place, uint32_t *out_id)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry stored = entry_at(change, i, place);
+    uint32_t id = kvb_mirror_find(mirror, stored.group, stored.engine);
+
+    if (id != kvb_no_id && !is_same_content(change, i, &mirror->entries[id], &stored)) {
+        mirror->counts.aliases++;
+        KVB_TRY(remove_all_copies(change, id));
+        id = kvb_no_id;
+    }
+    if (id == kvb_no_id) {
+        mirror->counts.unmatchable += stored.standing == standing_unmatchable;
+        KVB_TRY(kvb_mirror_insert(mirror, &stored, &id));
+        if (stored.standing == standing_rooted) {
+            KVB_TRY(remember_to_name_children(mirror, id));
+        }
+    } else if (
+        mirror->entries[id].standing == standing_waiting && stored.standing == standing_rooted) {
+        KVB_TRY(name_entry(change, id, &stored));
+    }
+    *out_id = id;
+    return KVB_OK;
+}
+
+static kvb_status add_copy(struct mirror_change *change, uint32_t id)
+{
+    const enum kvb_tier tier = change->event->tier;
+    struct copies copies = change->mirror->entries[id].copies[tier];
+
+    change->mirror->counts.duplicate_stored += copies.most > 0;
+    copies.least = copies.least > 0 ? copies.least : 1;
+    copies.most = copies.most < most_copies ? copies.most + 1 : most_copies;
+    return kvb_mirror_change_copies(change, id, tier, copies);
+}
+
+/* Child `id` of `parent`, which has its name now.  A child hashed under another
+ * seed (its salt was in a block we never saw) cannot be named and waits on. */
+static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    struct mirror_entry named = mirror->entries[id];
+    const struct place place = place_after(&mirror->entries[parent]);
+
+    if (named.seed != place.seed) {
+        return KVB_OK;
+    }
+    named.standing = standing_rooted;
+    named.has_parent = true;
+    named.parent = place.parent;
+    named.depth = place.depth;
+    named.block = name_at(mirror, &place, named.engine, named.tokens);
+    return name_entry(change, id, &named);
+}
+
+/* The next child that waits for `parent` and can be named, or kvb_no_id. */
+static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
+{
+    const struct mirror_entry *entry = &mirror->entries[parent];
+    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
+    size_t at = kvb_id_table_start(&mirror->by_parent, hash);
+
+    if (!entry->is_used || entry->standing != standing_rooted) {
+        return kvb_no_id; /* forgotten since it was remembered */
+    }
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_parent, hash, &at)) != kvb_no_id;) {
+        const struct mirror_entry *child = &mirror->entries[id];
+        if (child->group == entry->group && child->parent == entry->engine.value &&
+            child->seed == entry->seed) {
+            return id;
+        }
+    }
+    return kvb_no_id;
+}
+
+/* Names all that waited for the entries just named.  Ends because each round
+ * makes one waiting entry a rooted one. */
+static kvb_status name_waiting_children(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    while (mirror->pending_count > 0) {
+        const uint32_t parent = mirror->pending[mirror->pending_count - 1];
+        const uint32_t child = waiting_child(mirror, parent);
+        if (child == kvb_no_id) {
+            mirror->pending_count--;
+            continue;
+        }
+        KVB_TRY(name_child(change, parent, child));
+    }
+    return KVB_OK;
+}
+
+static bool names_its_own_parent(const struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    for (uint32_t i = 0; event->has_parent && i < event->hash_count; i++) {
+        if (change->batch->hashes[event->hash_at + i].value == event->parent.value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Tokenless events only move known blocks between tiers. */
+static kvb_status store_known(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        const uint32_t id = kvb_mirror_find(
+            change->mirror, event->group, change->batch->hashes[event->hash_at + i]);
+        if (id == kvb_no_id) {
+            change->mirror->counts.no_tokens++;
+            continue;
+        }
+        KVB_TRY(add_copy(change, id));
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_store(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+
+    if (names_its_own_parent(change)) {
+        mirror->counts.self_parents++;
+        return KVB_OK;
+    }
+    if (event->token_count == 0) {
+        return store_known(change);
+    }
+    mirror->counts.block_size = event->block_size;
+    mirror->counts.is_eagle = event->is_eagle;
+    struct place place = first_place(change);
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        uint32_t id = kvb_no_id;
+        KVB_TRY(take_block(change, i, &place, &id));
+        KVB_TRY(add_copy(change, id));
+        place = place_after(&mirror->entries[id]);
+    }
+    return name_waiting_children(change);
+}

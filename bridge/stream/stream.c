@@ -1,0 +1,222 @@
+#include "stream/stream.h"
+
+#include "core/limits.h"
+#include "stream/stream_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_stream **out_stream)
+{
+    struct kvb_stream *stream = calloc(1, sizeof *stream);
+
+    if (!stream) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = kvb_mirror_new(&options->mirror, &stream->mirror);
+    if (status != KVB_OK) {
+        free(stream);
+        return status;
+    }
+    stream->options = *options;
+    stream->options.mirror.lora_name = NULL; /* the mirror has its own copy */
+    stream->held.max_bytes = options->max_held_bytes;
+    stream->flaw = KVB_REASON_CONNECTING;
+    kvb_stream_next_epoch(stream, 1);
+    *out_stream = stream;
+    return KVB_OK;
+}
+
+void kvb_stream_free(struct kvb_stream *stream)
+{
+    if (!stream) {
+        return;
+    }
+    kvb_mirror_free(stream->mirror);
+    kvb_held_done(&stream->held);
+    free(stream);
+}
+
+void kvb_stream_output_done(struct kvb_stream_output *output)
+{
+    kvb_router_batch_done(&output->events);
+}
+
+void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
+{
+    uint8_t bytes[sizeof stream->options.seed + sizeof stream->epochs];
+
+    stream->epochs++;
+    memcpy(bytes, stream->options.seed, sizeof stream->options.seed);
+    memcpy(bytes + sizeof stream->options.seed, &stream->epochs, sizeof stream->epochs);
+    const struct kvb_hash128 hash =
+        kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, 0);
+    memcpy(stream->epoch.bytes, &hash, sizeof stream->epoch.bytes);
+    stream->epoch_first_id = wall_us > stream->last_id ? wall_us : stream->last_id + 1;
+    stream->last_id = stream->epoch_first_id - 1; /* the `cleared` will take the first */
+}
+
+/* ---- State ---- */
+
+struct verdict {
+    bool holds;
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+};
+
+/* Blocks that may be held without being listed, as far as the engine's total
+ * tells; false when it is not known. */
+static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_blocks)
+{
+    const uint64_t proven = kvb_mirror_count(stream->mirror)->proven_copies;
+    const uint64_t total = stream->options.total_blocks;
+
+    *out_blocks = total > proven ? total - proven : 0;
+    return total > 0;
+}
+
+/* The first row that holds is the state. */
+void kvb_stream_state(
+    const struct kvb_stream *stream, enum kvb_stream_state *out_state,
+    enum kvb_stream_reason *out_reason)
+{
+    const struct replay *replay = &stream->replay;
+    uint64_t missing = 0;
+    const bool is_counted_whole = missing_at_most(stream, &missing) && missing == 0;
+    const bool is_syncing = (replay->is_wanted || replay->is_in_flight) && !replay->is_probe;
+    const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
+    /* clang-format off */
+    const struct verdict verdicts[] = {
+        { !stream->was_connected, KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
+        { !stream->is_connected, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
+        { stream->has_unknown_event, KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
+        { !stream->options.has_replay, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
+        { is_syncing, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
+        { stream->is_unproven, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
+        { is_counted_whole, KVB_STREAM_EXACT, KVB_REASON_NONE },
+        { !stream->is_complete, KVB_STREAM_PARTIAL, stream->flaw },
+        { stream->has_skipped, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
+        { is_unrooted, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
+        { true, KVB_STREAM_EXACT, KVB_REASON_NONE },
+    };
+    /* clang-format on */
+    const struct verdict *verdict = verdicts;
+
+    while (!verdict->holds) {
+        verdict++; /* ends: the last row always holds */
+    }
+    *out_state = verdict->state;
+    *out_reason = verdict->reason;
+}
+
+void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    struct kvb_heartbeat beat = {
+        .worker_id = stream->options.worker_id,
+        .dp_rank = stream->options.dp_rank,
+        .epoch = stream->epoch,
+        .epoch_first_id = stream->epoch_first_id,
+        .last_id = stream->last_id,
+        .hashes = stream->options.mirror.hashes,
+        .profile = stream->options.profile,
+        .block_size = counts->block_size ? counts->block_size : stream->options.block_size,
+        .eagle = counts->is_eagle,
+        .doubtful = counts->doubtful,
+    };
+
+    memcpy(beat.model, stream->options.model, sizeof beat.model);
+    kvb_stream_state(stream, &beat.state, &beat.reason);
+    beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        beat.tiers[tier].blocks = counts->held[tier];
+    }
+    *out_heartbeat = beat;
+}
+
+const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream)
+{
+    return &stream->counters;
+}
+
+const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream)
+{
+    return kvb_mirror_count(stream->mirror);
+}
+
+bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
+{
+    *out_seq = stream->last_seq;
+    return stream->has_last;
+}
+
+/* ---- Announcing ---- */
+
+struct announcement {
+    struct kvb_stream *stream;
+    kvb_mirror_visitor visit;
+    void *context;
+    struct kvb_router_batch chunk; /* owned */
+};
+
+/* Puts the stream's identity and the next ids on a chunk and hands it on. */
+static kvb_status tell_chunk(struct announcement *told)
+{
+    struct kvb_stream *stream = told->stream;
+    struct kvb_router_batch *chunk = &told->chunk;
+
+    chunk->worker_id = stream->options.worker_id;
+    chunk->dp_rank = stream->options.dp_rank;
+    chunk->has_epoch = true;
+    chunk->epoch = stream->epoch;
+    for (size_t i = 0; i < chunk->event_count; i++) {
+        chunk->events[i].event_id = ++stream->last_id;
+    }
+    return told->visit(told->context, chunk);
+}
+
+static kvb_status copy_event(
+    struct kvb_router_batch *to, const struct kvb_router_batch *from,
+    const struct kvb_router_event *event)
+{
+    KVB_TRY(kvb_router_batch_add_event(to, event));
+    for (uint32_t i = 0; i < event->block_count; i++) {
+        const size_t at = (size_t)event->block_at + i;
+        KVB_TRY(kvb_router_batch_add_block(to, from->blocks[at], from->tokens[at]));
+    }
+    return KVB_OK;
+}
+
+static kvb_status tell_walked(void *context, const struct kvb_router_batch *walked)
+{
+    struct announcement *told = context;
+
+    kvb_router_batch_reset(&told->chunk);
+    for (size_t i = 0; i < walked->event_count; i++) {
+        KVB_TRY(copy_event(&told->chunk, walked, &walked->events[i]));
+    }
+    return tell_chunk(told);
+}
+
+static kvb_status tell_cleared(struct announcement *told)
+{
+    kvb_router_batch_reset(&told->chunk);
+    KVB_TRY(kvb_router_batch_add_event(
+        &told->chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
+    return tell_chunk(told);
+}
+
+kvb_status kvb_stream_announce(
+    struct kvb_stream *stream, uint64_t wall_us, size_t max_chunk_blocks, kvb_mirror_visitor visit,
+    void *context)
+{
+    struct announcement told = { .stream = stream, .visit = visit, .context = context };
+
+    kvb_stream_next_epoch(stream, wall_us);
+    kvb_status status = tell_cleared(&told);
+    if (status == KVB_OK) {
+        status = kvb_mirror_walk(stream->mirror, max_chunk_blocks, tell_walked, &told);
+    }
+    kvb_router_batch_done(&told.chunk);
+    return status;
+}

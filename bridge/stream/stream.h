@@ -1,0 +1,130 @@
+#pragma once
+
+#include "core/hash.h"
+#include "core/status.h"
+#include "model/event_batch.h"
+#include "model/router_batch.h"
+#include "model/stream.h"
+#include "stream/mirror.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One stream of one engine, from its sequence numbers to what routers are told.
+ *
+ *     engine's batches, replays, connection ---> step() ---> router events, state
+ *
+ * The sequence number alone proves nothing: engines restart at 0 and may overtake
+ * us while we are away.  So every replay is asked for from the last batch we
+ * applied, inclusive, and its first reply must be that batch, by the hash of its
+ * bytes.  Equal: the same life of the engine, and what follows is what we missed.
+ * Otherwise: another life, or the engine forgot: begin again.
+ *
+ *     live, seq = last + 1        apply
+ *     live, seq > last + 1        gap: hold it, ask for a replay from last
+ *     live, seq <= last           its old hash: duplicate.  else: hold it, ask
+ *     quiet for 1 s, reconnected  ask (the lost tail shows)
+ *     while a replay runs         hold what is live, apply when it ends
+ *
+ * What can no longer be repaired clears the stream (a new epoch, opened by
+ * `cleared`) and goes on from there: a set that starts empty and is fed any
+ * later part of the history is a subset of the truth, and PARTIAL says so.
+ *
+ * Pure: no clock, no I/O; time and randomness come with the inputs.
+ * Threads: the caller locks.
+ * Memory:  the mirror, 32 KiB of fingerprints, and held batches up to a ceiling. */
+struct kvb_stream;
+
+struct kvb_stream_options {
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    char model[kvb_model_bytes + 1];
+    uint32_t block_size;   /* what the heartbeat says until the engine says its own */
+    uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
+    bool has_replay;       /* without: UNVERIFIED, never EXACT */
+    enum kvb_profile profile;
+    size_t max_held_bytes;
+    uint8_t seed[16]; /* random: epochs are drawn from it */
+    struct kvb_mirror_options mirror;
+};
+
+/* KVB_TOO_LARGE an option out of range, KVB_NO_MEMORY.  The caller owns it. */
+kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_stream **out_stream);
+void kvb_stream_free(struct kvb_stream *stream);
+
+enum kvb_stream_input_kind {
+    KVB_INPUT_UP,         /* the engine's socket is connected */
+    KVB_INPUT_DOWN,       /* it is not */
+    KVB_INPUT_LIVE,       /* a batch from the PUB socket */
+    KVB_INPUT_REPLAY,     /* a batch from the replay socket */
+    KVB_INPUT_REPLAY_END, /* the replay says that it is complete */
+    KVB_INPUT_TICK        /* time passes; at least every 100 ms */
+};
+
+struct kvb_stream_input {
+    enum kvb_stream_input_kind kind;
+    uint64_t now_ns;  /* monotonic */
+    uint64_t wall_us; /* where a new epoch's event ids begin */
+    /* KVB_INPUT_LIVE and KVB_INPUT_REPLAY: */
+    uint64_t seq;
+    struct kvb_hash128 fingerprint;      /* of the payload's bytes, seed 0 */
+    const struct kvb_event_batch *batch; /* borrowed; NULL: it cannot be read */
+};
+
+/* Owned by the caller and reused; {0} to begin with. */
+struct kvb_stream_output {
+    struct kvb_router_batch events; /* to publish, in order, ids set, one epoch */
+    bool is_changed;                /* state, reason or epoch: send a heartbeat now */
+    bool drops_replay;              /* a replay in flight is of no more use */
+};
+
+/* Replaces *output.  Ordinary trouble (gaps, poison, full ceilings) is dealt with
+ * and shows in state and counters.
+ * KVB_NO_MEMORY  output could not be filled: what was to be published is lost;
+ *                announce the stream again */
+kvb_status kvb_stream_step(
+    struct kvb_stream *stream, const struct kvb_stream_input *input,
+    struct kvb_stream_output *output);
+
+void kvb_stream_output_done(struct kvb_stream_output *output);
+
+/* Does the stream want a replay now, and from which seq?  When the caller has
+ * asked the engine for it, it says so; until then the wish stands. */
+bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);
+void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns);
+bool kvb_stream_is_replaying(const struct kvb_stream *stream);
+
+/* Tells everything anew: a new epoch, `cleared`, then all that the stream holds,
+ * parents first, in chunks of at most max_chunk_blocks.  For the first time, and
+ * whenever something on the way to the routers may be lost. */
+kvb_status kvb_stream_announce(
+    struct kvb_stream *stream, uint64_t wall_us, size_t max_chunk_blocks, kvb_mirror_visitor visit,
+    void *context);
+
+/* What to publish about the stream; digests are zero. */
+void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat);
+
+struct kvb_stream_counters {
+    uint64_t batches_applied; /* live and replayed */
+    uint64_t events_applied;
+    uint64_t duplicates;
+    uint64_t gaps;
+    uint64_t batches_missed; /* numbers that were jumped over */
+    uint64_t replays_requested;
+    uint64_t replays_completed;
+    uint64_t replays_failed; /* no answer in time */
+    uint64_t batches_replayed;
+    uint64_t restarts; /* another life of the engine was found */
+    uint64_t clears;   /* begun again, for whatever reason */
+    uint64_t poison;   /* batches that could not be read */
+    uint64_t held_refused;
+    uint64_t skipped[KVB_SKIP_COUNT];
+};
+
+/* Borrowed; valid until the stream is freed. */
+const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream);
+const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream);
+
+/* The newest seq applied; false when there is none yet. */
+bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq);

@@ -1,0 +1,124 @@
+#include "stream/stream_inside.h"
+
+kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reason flaw)
+{
+    struct kvb_stream *stream = step->stream;
+
+    kvb_mirror_clear(stream->mirror);
+    stream->has_last = false;
+    stream->is_complete = false;
+    stream->flaw = flaw;
+    stream->has_skipped = false;
+    stream->has_unknown_event = false;
+    stream->counters.clears++;
+    kvb_stream_next_epoch(stream, step->in->wall_us);
+    kvb_router_batch_reset(&step->out->events);
+    return kvb_router_batch_add_event(
+        &step->out->events, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+}
+
+kvb_status kvb_stream_begin_other_life(struct stream_step *step, enum kvb_stream_reason flaw)
+{
+    step->stream->counters.restarts++;
+    kvb_fingerprints_clear(&step->stream->fingerprints);
+    return kvb_stream_begin_again(step, flaw);
+}
+
+/* ---- Applying ---- */
+
+static bool clears_all(const struct kvb_event_batch *batch, size_t at)
+{
+    return batch->events[at].kind == KVB_EVENT_CLEARED && batch->events[at].all_tiers;
+}
+
+bool kvb_stream_is_base(const struct stream_arrival *arrival)
+{
+    const struct kvb_event_batch *batch = arrival->batch;
+
+    return arrival->seq == 0 || (batch && batch->event_count > 0 && clears_all(batch, 0));
+}
+
+void kvb_stream_take_as_complete(struct kvb_stream *stream)
+{
+    stream->is_complete = true;
+    stream->flaw = KVB_REASON_NONE;
+    stream->has_skipped = false;
+    stream->has_unknown_event = false;
+}
+
+static kvb_status note_skip(struct stream_step *step, enum kvb_skip skip)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->counters.skipped[skip]++;
+    switch (kvb_skip_effect(skip)) {
+    case KVB_EFFECT_NONE:
+        break;
+    case KVB_EFFECT_MISSING:
+        stream->has_skipped = true;
+        break;
+    case KVB_EFFECT_UNVERIFIED:
+        stream->has_unknown_event = true;
+        break;
+    case KVB_EFFECT_PHANTOM:
+        return kvb_stream_begin_again(step, KVB_REASON_POISON);
+    }
+    return KVB_OK;
+}
+
+/* What the mirror itself passed over. */
+static uint64_t passed_over(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    return counts->self_parents + counts->no_tokens;
+}
+
+static kvb_status
+apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_t at)
+{
+    struct kvb_stream *stream = step->stream;
+    const uint64_t passed_before = passed_over(stream);
+
+    if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
+        return note_skip(step, batch->events[at].skip);
+    }
+    stream->counters.events_applied++;
+    if (kvb_mirror_apply(stream->mirror, batch, at, &step->out->events) != KVB_OK) {
+        return kvb_stream_begin_again(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
+    }
+    if (clears_all(batch, at)) {
+        kvb_stream_take_as_complete(stream);
+    }
+    stream->has_skipped |= passed_over(stream) != passed_before;
+    return KVB_OK;
+}
+
+static kvb_status apply_events(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    if (!arrival->batch) {
+        step->stream->counters.poison++;
+        return kvb_stream_begin_again(step, KVB_REASON_POISON);
+    }
+    for (size_t at = 0; at < arrival->batch->event_count; at++) {
+        KVB_TRY(apply_event(step, arrival->batch, at));
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (!stream->has_last && !stream->is_complete && kvb_stream_is_base(arrival)) {
+        kvb_stream_take_as_complete(stream);
+    } else if (!stream->has_last && stream->is_complete && !kvb_stream_is_base(arrival)) {
+        stream->is_complete = false; /* an empty history, and now not its first batch */
+        stream->flaw = KVB_REASON_GONE;
+    }
+    KVB_TRY(apply_events(step, arrival));
+    stream->has_last = true;
+    stream->last_seq = arrival->seq;
+    kvb_fingerprints_put(&stream->fingerprints, arrival->seq, arrival->fingerprint);
+    stream->counters.batches_applied++;
+    return KVB_OK;
+}

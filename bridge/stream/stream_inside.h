@@ -1,0 +1,91 @@
+#pragma once
+
+#include "stream/fingerprints.h"
+#include "stream/held.h"
+#include "stream/stream.h"
+
+/* The inside of a stream, for the stream_*.c files alone. */
+
+struct replay {
+    bool is_wanted;
+    bool is_in_flight;
+    bool is_probe;     /* nothing is missing that we know of: the state stands */
+    bool has_answered; /* the first reply came */
+    bool is_blind;     /* asked from 0 without anything to compare with */
+    uint64_t from;
+    uint64_t deadline_ns;   /* in flight: no reply until then is a failure */
+    uint64_t not_before_ns; /* wanted: rationed until then */
+    unsigned fruitless;     /* rounds in a row that brought nothing new */
+    uint64_t applied;       /* batches that this round brought */
+};
+
+struct kvb_stream {
+    struct kvb_stream_options options;
+    struct kvb_mirror *mirror; /* owned */
+
+    bool is_connected;
+    bool was_connected;
+
+    /* How far we are. */
+    bool has_last;
+    uint64_t last_seq;
+    struct kvb_fingerprint_ring fingerprints;
+    struct kvb_held held;
+    struct replay replay;
+    uint64_t heard_ns; /* the newest live batch, or proof that there is none */
+    uint64_t full_ns;  /* the newest replay from the beginning; 0 = never */
+    uint64_t back_off_ns;
+
+    /* How complete it is. */
+    bool is_complete;            /* history since the base was seen whole */
+    enum kvb_stream_reason flaw; /* why not */
+    bool has_skipped;            /* a Stored was not understood */
+    bool has_unknown_event;
+    bool is_unproven; /* the last probe got no answer */
+
+    /* What routers were told. */
+    kvb_epoch epoch;
+    uint64_t epochs; /* drawn so far */
+    uint64_t epoch_first_id;
+    uint64_t last_id;
+
+    struct kvb_stream_counters counters;
+};
+
+/* One input on its way through the machine. */
+struct stream_step {
+    struct kvb_stream *stream;
+    const struct kvb_stream_input *in;
+    struct kvb_stream_output *out;
+};
+
+/* A batch to be judged or applied, live or held or replayed. */
+struct stream_arrival {
+    uint64_t seq;
+    struct kvb_hash128 fingerprint;
+    const struct kvb_event_batch *batch; /* NULL: it cannot be read */
+};
+
+/* Forgets what was listed and opens a new epoch.  What the step was about to
+ * publish in the old one is dropped: the `cleared` supersedes it. */
+kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reason flaw);
+
+/* The same, because the engine lives another life than the one we followed. */
+kvb_status kvb_stream_begin_other_life(struct stream_step *step, enum kvb_stream_reason flaw);
+
+/* History is whole from here: an engine's first batch, or one that begins by
+ * clearing everything. */
+bool kvb_stream_is_base(const struct stream_arrival *arrival);
+
+/* The history that was seen is whole, whatever was skipped before. */
+void kvb_stream_take_as_complete(struct kvb_stream *stream);
+
+/* Takes the batch as the next one, or as the first. */
+kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival);
+
+/* Draws the next epoch and sets where its event ids begin. */
+void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us);
+
+void kvb_stream_state(
+    const struct kvb_stream *stream, enum kvb_stream_state *out_state,
+    enum kvb_stream_reason *out_reason);

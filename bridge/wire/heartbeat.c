@@ -1,0 +1,267 @@
+#include "wire/heartbeat.h"
+
+#include "core/own.h"
+#include "kvbridge.pb-c.h"
+#include "wire/proto_guard.h"
+#include "wire/proto_number.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    max_message_bytes = 4096, /* ours have at most 400 */
+    max_fields = 64,          /* the message has 19; the rest is for a newer one */
+    digest_words = 2          /* per tier: low, high */
+};
+
+static const uint32_t states[KVB_STREAM_STATE_COUNT] = {
+    [KVB_STREAM_SYNCING] = KVB__STREAM_HEARTBEAT__STATE__SYNCING,
+    [KVB_STREAM_EXACT] = KVB__STREAM_HEARTBEAT__STATE__EXACT,
+    [KVB_STREAM_PARTIAL] = KVB__STREAM_HEARTBEAT__STATE__PARTIAL,
+    [KVB_STREAM_UNVERIFIED] = KVB__STREAM_HEARTBEAT__STATE__UNVERIFIED,
+    [KVB_STREAM_STALE] = KVB__STREAM_HEARTBEAT__STATE__STALE,
+    [KVB_STREAM_DOWN] = KVB__STREAM_HEARTBEAT__STATE__DOWN,
+};
+
+static const uint32_t reasons[KVB_REASON_COUNT] = {
+    [KVB_REASON_NONE] = KVB__STREAM_HEARTBEAT__REASON__NONE,
+    [KVB_REASON_CONNECTING] = KVB__STREAM_HEARTBEAT__REASON__CONNECTING,
+    [KVB_REASON_REPLAYING] = KVB__STREAM_HEARTBEAT__REASON__REPLAYING,
+    [KVB_REASON_GONE] = KVB__STREAM_HEARTBEAT__REASON__GONE,
+    [KVB_REASON_HOLE] = KVB__STREAM_HEARTBEAT__REASON__HOLE,
+    [KVB_REASON_POISON] = KVB__STREAM_HEARTBEAT__REASON__POISON,
+    [KVB_REASON_SKIPPED] = KVB__STREAM_HEARTBEAT__REASON__SKIPPED,
+    [KVB_REASON_UNROOTED] = KVB__STREAM_HEARTBEAT__REASON__UNROOTED,
+    [KVB_REASON_NO_REPLAY] = KVB__STREAM_HEARTBEAT__REASON__NO_REPLAY,
+    [KVB_REASON_REPLAY_FAILED] = KVB__STREAM_HEARTBEAT__REASON__REPLAY_FAILED,
+    [KVB_REASON_UNKNOWN_EVENT] = KVB__STREAM_HEARTBEAT__REASON__UNKNOWN_EVENT,
+    [KVB_REASON_NO_HEARTBEAT] = KVB__STREAM_HEARTBEAT__REASON__NO_HEARTBEAT,
+    [KVB_REASON_MISSED_EVENTS] = KVB__STREAM_HEARTBEAT__REASON__MISSED_EVENTS,
+    [KVB_REASON_JOINED_LATE] = KVB__STREAM_HEARTBEAT__REASON__JOINED_LATE,
+    [KVB_REASON_DIFFERS] = KVB__STREAM_HEARTBEAT__REASON__DIFFERS,
+    [KVB_REASON_SILENT] = KVB__STREAM_HEARTBEAT__REASON__SILENT,
+    [KVB_REASON_ENGINE_AWAY] = KVB__STREAM_HEARTBEAT__REASON__ENGINE_AWAY,
+    [KVB_REASON_BRIDGE_STOPPED] = KVB__STREAM_HEARTBEAT__REASON__BRIDGE_STOPPED,
+    [KVB_REASON_NATS_AWAY] = KVB__STREAM_HEARTBEAT__REASON__NATS_AWAY,
+    [KVB_REASON_MEMORY] = KVB__STREAM_HEARTBEAT__REASON__MEMORY,
+};
+
+static const uint32_t profiles[KVB_PROFILE_COUNT] = {
+    [KVB_PROFILE_JSON] = KVB__STREAM_HEARTBEAT__PROFILE__JSON,
+    [KVB_PROFILE_PROTOBUF] = KVB__STREAM_HEARTBEAT__PROFILE__PROTOBUF,
+};
+
+static const uint32_t hash_kinds[KVB_HASHES_COUNT] = {
+    [KVB_HASHES_CANONICAL] = KVB__STREAM_HEARTBEAT__HASHES__CANONICAL,
+    [KVB_HASHES_ENGINE] = KVB__STREAM_HEARTBEAT__HASHES__ENGINE,
+};
+
+/* ---- encode ------------------------------------------------------------------ */
+
+/* The columns of the tiers that are not empty. */
+struct tier_columns {
+    uint32_t tiers[KVB_TIER_COUNT];
+    uint64_t blocks[KVB_TIER_COUNT];
+    uint64_t digests[KVB_TIER_COUNT * digest_words];
+    size_t count;
+};
+
+static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_columns *columns)
+{
+    for (unsigned i = 0; i < KVB_TIER_COUNT; i++) {
+        const struct kvb_tier_count *tier = &heartbeat->tiers[i];
+        if (tier->blocks == 0 && tier->digest.low == 0 && tier->digest.high == 0) {
+            continue;
+        }
+        const size_t at = columns->count++;
+        columns->tiers[at] = kvb_proto_tiers[i];
+        columns->blocks[at] = tier->blocks;
+        columns->digests[at * digest_words] = tier->digest.low;
+        columns->digests[at * digest_words + 1] = tier->digest.high;
+    }
+}
+
+static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
+{
+    assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
+    assert((unsigned)heartbeat->reason < KVB_REASON_COUNT);
+    assert((unsigned)heartbeat->profile < KVB_PROFILE_COUNT);
+    assert((unsigned)heartbeat->hashes < KVB_HASHES_COUNT);
+    message->state = (Kvb__StreamHeartbeat__State)states[heartbeat->state];
+    message->reason = (Kvb__StreamHeartbeat__Reason)reasons[heartbeat->reason];
+    message->profile = (Kvb__StreamHeartbeat__Profile)profiles[heartbeat->profile];
+    message->hashes = (Kvb__StreamHeartbeat__Hashes)hash_kinds[heartbeat->hashes];
+    message->doubtful = heartbeat->doubtful;
+    if (heartbeat->has_missing_at_most) {
+        message->missing_case = KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST;
+        message->missing_at_most = heartbeat->missing_at_most;
+    }
+}
+
+kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out)
+{
+    struct kvb_heartbeat copy = *heartbeat; /* protobuf-c's types ask for writable memory */
+    struct tier_columns columns = { 0 };
+    Kvb__StreamHeartbeat message;
+
+    kvb__stream_heartbeat__init(&message);
+    message.epoch.data = copy.epoch.bytes;
+    message.epoch.len = sizeof copy.epoch.bytes;
+    message.worker_id = copy.worker_id;
+    message.dp_rank = copy.dp_rank;
+    message.epoch_first_id = copy.epoch_first_id;
+    message.last_id = copy.last_id;
+    message.model = copy.model;
+    message.block_size = copy.block_size;
+    message.eagle = copy.eagle;
+    message.bye = copy.is_bye;
+    message.digest_seed = copy.digest_seed;
+    fill_trust(&copy, &message);
+    fill_tiers(&copy, &columns);
+    message.tiers = columns.tiers;
+    message.n_tiers = columns.count;
+    message.tier_blocks = columns.blocks;
+    message.n_tier_blocks = columns.count;
+    message.tier_digests = columns.digests;
+    message.n_tier_digests = columns.count * digest_words;
+
+    KVB_TRY(kvb_buf_reserve(out, kvb__stream_heartbeat__get_packed_size(&message)));
+    out->len += kvb__stream_heartbeat__pack(&message, out->data + out->len);
+    return KVB_OK;
+}
+
+/* ---- decode ------------------------------------------------------------------ */
+
+/* Bytes that follow `first` in a UTF-8 character; 4 when none begins so. */
+static unsigned followers_of(uint8_t first)
+{
+    if (first < 0x80) {
+        return 0;
+    }
+    if (first >= 0xc2 && first <= 0xdf) {
+        return 1;
+    }
+    if (first >= 0xe0 && first <= 0xef) {
+        return 2;
+    }
+    return first >= 0xf0 && first <= 0xf4 ? 3 : 4;
+}
+
+/* The name goes into our JSON answers, so it must be text: protobuf-c does not
+ * check.  (Overlong and surrogate forms pass; no reader of JSON trips on them.) */
+static bool is_text(const char *name)
+{
+    const uint8_t *at = (const uint8_t *)name;
+
+    while (*at != 0) {
+        const unsigned followers = followers_of(*at);
+        if (followers > 3 || *at < 0x20) {
+            return false;
+        }
+        at++;
+        for (unsigned i = 0; i < followers; i++, at++) {
+            if ((*at & 0xc0) != 0x80) {
+                return false; /* also at the NUL */
+            }
+        }
+    }
+    return true;
+}
+
+static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    unsigned state = 0;
+    unsigned reason = 0;
+    unsigned profile = 0;
+    unsigned hashes = 0;
+
+    KVB_TRY(kvb_proto_number_find(states, KVB_COUNT_OF(states), message->state, &state));
+    KVB_TRY(kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->reason, &reason));
+    KVB_TRY(kvb_proto_number_find(profiles, KVB_COUNT_OF(profiles), message->profile, &profile));
+    KVB_TRY(kvb_proto_number_find(hash_kinds, KVB_COUNT_OF(hash_kinds), message->hashes, &hashes));
+    heartbeat->state = (enum kvb_stream_state)state;
+    heartbeat->reason = (enum kvb_stream_reason)reason;
+    heartbeat->profile = (enum kvb_profile)profile;
+    heartbeat->hashes = (enum kvb_hashes)hashes;
+    return KVB_OK;
+}
+
+static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    bool seen[KVB_TIER_COUNT] = { 0 };
+
+    if (message->n_tier_blocks != message->n_tiers ||
+        message->n_tier_digests != message->n_tiers * digest_words) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_tiers; i++) {
+        unsigned tier = 0;
+        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_TIER_COUNT, message->tiers[i], &tier));
+        if (seen[tier]) {
+            return KVB_BAD_INPUT;
+        }
+        seen[tier] = true;
+        heartbeat->tiers[tier] = (struct kvb_tier_count){
+            .blocks = message->tier_blocks[i],
+            .digest = { .low = message->tier_digests[i * digest_words],
+                        .high = message->tier_digests[i * digest_words + 1] },
+        };
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    const size_t model_len = strlen(message->model);
+
+    if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes ||
+        model_len > kvb_model_bytes || !is_text(message->model)) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(heartbeat->epoch.bytes, message->epoch.data, sizeof heartbeat->epoch.bytes);
+    memcpy(heartbeat->model, message->model, model_len);
+    return KVB_OK;
+}
+
+static kvb_status read_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *out)
+{
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = message->worker_id,
+        .dp_rank = message->dp_rank,
+        .epoch_first_id = message->epoch_first_id,
+        .last_id = message->last_id,
+        .block_size = message->block_size,
+        .eagle = message->eagle,
+        .is_bye = message->bye,
+        .digest_seed = message->digest_seed,
+        .doubtful = message->doubtful,
+    };
+
+    KVB_TRY(read_names(message, &heartbeat));
+    KVB_TRY(read_trust(message, &heartbeat));
+    KVB_TRY(read_tiers(message, &heartbeat));
+    if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
+        heartbeat.has_missing_at_most = true;
+        heartbeat.missing_at_most = message->missing_at_most;
+    }
+    *out = heartbeat;
+    return KVB_OK;
+}
+
+kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat)
+{
+    if (bytes.len > max_message_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_proto_guard(bytes, max_fields));
+
+    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
+    Kvb__StreamHeartbeat *message =
+        kvb__stream_heartbeat__unpack(&memory.allocator, bytes.len, bytes.data);
+    if (!message) {
+        return kvb_proto_refusal(&memory);
+    }
+    const kvb_status status = read_message(message, out_heartbeat);
+    kvb__stream_heartbeat__free_unpacked(message, &memory.allocator);
+    return status;
+}

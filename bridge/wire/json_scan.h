@@ -1,0 +1,75 @@
+#pragma once
+
+#include "core/span.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Walks JSON text (RFC 8259, nothing looser) without allocating: the reader of
+ * the hot RouterEvent decoder, and the guard in front of json-c.
+ *
+ *     {"worker_id":7, "event": ... }
+ *                  ^ at                  ^ end
+ *
+ * Every read skips white space first.  KVB_BAD_INPUT: the text is something
+ * else; the scan is then of no further use.
+ * Threads: the caller locks. */
+struct kvb_json_scan {
+    const uint8_t *at; /* borrowed, like end */
+    const uint8_t *end;
+};
+
+/* What a walk may meet, and what it met. */
+struct kvb_json_budget {
+    unsigned depth;        /* arrays and objects inside each other */
+    size_t containers;     /* arrays and objects; each is heap memory in json-c */
+    size_t values;         /* numbers, strings, true, false, null */
+    bool has_wide_integer; /* out: one that no i64 and no u64 holds, which json-c
+                              would silently replace by the nearest */
+};
+
+struct kvb_json_scan kvb_json_scan_of(kvb_span text);
+
+/* Reads past c when it comes next; otherwise moves past white space only. */
+bool kvb_json_take(struct kvb_json_scan *scan, char c);
+/* The same for a whole word: `null`. */
+bool kvb_json_take_word(struct kvb_json_scan *scan, const char *word);
+/* KVB_BAD_INPUT when anything else than c comes next. */
+kvb_status kvb_json_expect(struct kvb_json_scan *scan, char c);
+
+/* Digits only: no sign, no fraction, no exponent, no leading zero, at most
+ * 2^64-1. */
+kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value);
+
+/* The bytes between the quotes, escapes checked but left as they are. */
+kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw);
+
+/* Walks over any one value.  KVB_TOO_LARGE: the budget is used up. */
+kvb_status kvb_json_skip(struct kvb_json_scan *scan, struct kvb_json_budget *budget);
+
+/* KVB_BAD_INPUT when more than white space is left. */
+kvb_status kvb_json_finish(struct kvb_json_scan *scan);
+
+/* One whole text: a value and nothing after it.  KVB_TOO_LARGE as above. */
+kvb_status kvb_json_guard(kvb_span text, struct kvb_json_budget *budget);
+
+/* Reads an object by a table: known fields in any order, each at most once;
+ * unknown ones are skipped, nested at most 16 deep.  A key spelt with escapes
+ * counts as unknown.
+ * KVB_BAD_INPUT  no object, a known field twice, a required one missing; or
+ *                whatever a reader returned */
+struct kvb_json_field {
+    const char *name;
+    bool is_required;
+    kvb_status (*read)(struct kvb_json_scan *scan, void *context);
+};
+
+kvb_status kvb_json_object(
+    struct kvb_json_scan *scan, const struct kvb_json_field *fields, size_t count, void *context);
+
+/* Reads an array, one call of `read` an element. */
+kvb_status kvb_json_array(
+    struct kvb_json_scan *scan, kvb_status (*read)(struct kvb_json_scan *scan, void *context),
+    void *context);

@@ -1,0 +1,191 @@
+#include "wire/json_writer.h"
+
+#include <math.h>
+#include <string.h>
+
+struct kvb_json_writer kvb_json_writer_of(struct kvb_buf *out)
+{
+    return (struct kvb_json_writer){ .out = out, .status = KVB_OK };
+}
+
+static void put(struct kvb_json_writer *json, const void *bytes, size_t len)
+{
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append(json->out, bytes, len);
+    }
+}
+
+static void put_comma(struct kvb_json_writer *json)
+{
+    if (json->is_after_value) {
+        put(json, ",", 1);
+    }
+    json->is_after_value = true;
+}
+
+void kvb_json_write_begin(struct kvb_json_writer *json, char bracket)
+{
+    put_comma(json);
+    put(json, &bracket, 1);
+    json->is_after_value = false;
+}
+
+void kvb_json_write_end(struct kvb_json_writer *json, char bracket)
+{
+    put(json, &bracket, 1);
+    json->is_after_value = true;
+}
+
+/* ---- Text ---- */
+
+/* How many bytes the character at the front takes; 0 when it is no UTF-8.
+ * Rows: the first byte under mask is bits; the second lies in low .. high (which
+ * keeps out overlong forms, surrogates and what is above U+10FFFF). */
+static size_t utf8_len(const uint8_t *at, size_t left)
+{
+    static const struct {
+        uint8_t first, last, len, low, high;
+    } rows[] = {
+        { 0x00, 0x7f, 1, 0, 0 },       { 0xc2, 0xdf, 2, 0x80, 0xbf }, { 0xe0, 0xe0, 3, 0xa0, 0xbf },
+        { 0xe1, 0xec, 3, 0x80, 0xbf }, { 0xed, 0xed, 3, 0x80, 0x9f }, { 0xee, 0xef, 3, 0x80, 0xbf },
+        { 0xf0, 0xf0, 4, 0x90, 0xbf }, { 0xf1, 0xf3, 4, 0x80, 0xbf }, { 0xf4, 0xf4, 4, 0x80, 0x8f },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (*at < rows[i].first || *at > rows[i].last || rows[i].len > left) {
+            continue;
+        }
+        bool is_good = rows[i].len == 1 || (at[1] >= rows[i].low && at[1] <= rows[i].high);
+        for (size_t n = 2; n < rows[i].len; n++) {
+            is_good = is_good && (at[n] & 0xc0U) == 0x80;
+        }
+        return is_good ? rows[i].len : 0;
+    }
+    return 0;
+}
+
+static void put_escaped(struct kvb_json_writer *json, uint8_t c)
+{
+    static const char hex[] = "0123456789abcdef";
+    static const char shorts[][2] = {
+        { '"', '"' }, { '\\', '\\' }, { '\n', 'n' }, { '\r', 'r' }, { '\t', 't' }
+    };
+    char text[6] = { '\\', 'u', '0', '0', hex[c >> 4U], hex[c & 15U] };
+
+    for (size_t i = 0; i < sizeof shorts / sizeof shorts[0]; i++) {
+        if ((uint8_t)shorts[i][0] == c) {
+            text[1] = shorts[i][1];
+            put(json, text, 2);
+            return;
+        }
+    }
+    put(json, text, sizeof text);
+}
+
+static bool is_plain(uint8_t c)
+{
+    return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f;
+}
+
+static void put_quoted(struct kvb_json_writer *json, kvb_span text)
+{
+    put(json, "\"", 1);
+    for (size_t at = 0; at < text.len;) {
+        const size_t len = utf8_len(text.data + at, text.len - at);
+        if (len == 0) {
+            put(json, "\xef\xbf\xbd", 3);
+        } else if (len > 1 || is_plain(text.data[at])) {
+            put(json, text.data + at, len);
+        } else {
+            put_escaped(json, text.data[at]);
+        }
+        at += len ? len : 1;
+    }
+    put(json, "\"", 1);
+}
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text)
+{
+    put_comma(json);
+    put_quoted(json, text);
+}
+
+void kvb_json_write_text(struct kvb_json_writer *json, const char *text)
+{
+    kvb_json_write_span(json, span_of(text));
+}
+
+void kvb_json_write_key(struct kvb_json_writer *json, const char *key)
+{
+    kvb_json_write_text(json, key);
+    put(json, ":", 1);
+    json->is_after_value = false;
+}
+
+void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
+{
+    put_comma(json);
+    put(json, "\"", 1);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_u64(json->out, key);
+    }
+    put(json, "\":", 2);
+    json->is_after_value = false;
+}
+
+/* ---- The rest ---- */
+
+void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value)
+{
+    put_comma(json);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_u64(json->out, value);
+    }
+}
+
+void kvb_json_write_number(struct kvb_json_writer *json, double value)
+{
+    if (!isfinite(value)) {
+        kvb_json_write_null(json);
+        return;
+    }
+    put_comma(json);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_format(json->out, "%.9g", value);
+    }
+}
+
+void kvb_json_write_bool(struct kvb_json_writer *json, bool value)
+{
+    put_comma(json);
+    put(json, value ? "true" : "false", value ? 4 : 5);
+}
+
+void kvb_json_write_null(struct kvb_json_writer *json)
+{
+    put_comma(json);
+    put(json, "null", 4);
+}
+
+void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, const char *text)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_text(json, text);
+}
+
+void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_u64(json, value);
+}
+
+void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_number(json, value);
+}

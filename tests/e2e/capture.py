@@ -1,0 +1,59 @@
+"""The capture of a real vLLM 0.32 (tests/data/vllm-0.32): its messages, and what
+its block pool really held at 14 points."""
+
+import pathlib
+
+import msgspec
+
+import contract
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "vllm-0.32"
+BLOCK_SIZE = 32
+
+
+def frames(name="frames.hex"):
+    """[(topic, seq, payload)] in the order sent."""
+    out = []
+    for line in (DATA / name).read_text().splitlines():
+        topic, seq, payload = line.split()
+        out.append((bytes.fromhex(topic), int(seq, 16), bytes.fromhex(payload)))
+    return out
+
+
+def labels():
+    """[(label, last_seq, unsent, {engine_hash})]."""
+    out = []
+    for line in (DATA / "resident.txt").read_text().splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        head, _, rest = line.partition("|")
+        label, last_seq, unsent = head.split()
+        # One column a group, each `group:hash:copies`; the capture has group 0 alone.
+        held = {int(cell.split(":")[1]) for cell in rest.replace(" | ", " ").split() if ":" in cell}
+        out.append((label, int(last_seq), int(unsent), held))
+    return out
+
+
+def canonical_names(rows):
+    """engine hash -> the block's name in the fleet, from the tokens in the frames."""
+    names = {}
+    seeds = {}  # engine hash -> seed: a child inherits the salt of its parent
+    for _, _, payload in rows:
+        for event in msgspec.msgpack.decode(payload)[1]:
+            if event["type"] != "BlockStored":
+                continue
+            parent = event["parent_block_hash"]
+            if parent is None:
+                keys = (event.get("extra_keys") or [None])[0]
+                seed = contract.block_seed(event["lora_name"], keys[0] if keys else None)
+                name = None
+            else:
+                seed, name = seeds[parent], names[parent]
+            tokens = event["token_ids"]
+            for i, engine_hash in enumerate(event["block_hashes"]):
+                own = contract.tokens_hash(tokens[i * BLOCK_SIZE : (i + 1) * BLOCK_SIZE], seed)
+                name = contract.next_hash(name, own)
+                assert names.get(engine_hash, name) == name
+                names[engine_hash] = name
+                seeds[engine_hash] = seed
+    return names

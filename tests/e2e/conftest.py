@@ -1,0 +1,184 @@
+"""What the tests stand on: real nats-servers, our programs, a fake engine.  Each
+test has its own of everything; on failure all logs are printed."""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+import bus
+import engine
+import programs
+
+NAMESPACE, COMPONENT = "dynamo", "VllmWorker"
+PUBLISH = f"namespace.{NAMESPACE}.component.{COMPONENT}"
+ROUTER = f"namespace.{NAMESPACE}.component.Router"
+
+# Debian's server is 2.9; the other is a current one, a Python package.
+SERVERS = {
+    "debian": shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin"),
+    "current": str(pathlib.Path(sys.executable).parent / "nats-server"),
+}
+
+
+class Scene:
+    """Everything that one test started, in order, and the folder of its logs."""
+
+    def __init__(self, folder, server):
+        self.folder = folder
+        self.server = server
+        self.started = []
+        self.clients = []
+        self.engines = []
+        self.nats_port = None
+
+    # ---- nats-server -------------------------------------------------------
+
+    def start_nats(self, port=None):
+        """On a free port, or on the one given (an absent server that comes later)."""
+        ports = self.folder / f"ports{len(self.started)}"
+        ports.mkdir()
+        nats = programs.Program(
+            self.folder, f"nats{len(self.started)}",
+            [self.server, "-a", "127.0.0.1", "-p", port or -1, "--ports_file_dir", ports],
+        )
+        self.started.append(nats)
+
+        def read_ports():
+            assert nats.is_running(), nats.text()
+            for file in ports.glob("*.ports"):
+                return json.loads(file.read_text())["nats"][0]
+            return None
+
+        url = programs.wait_for("nats-server writes its ports", read_ports)
+        self.nats_port = int(url.rsplit(":", 1)[1])
+        return nats
+
+    @property
+    def nats_url(self):
+        if self.nats_port is None:
+            self.nats_port = programs.free_port()
+        return f"nats://127.0.0.1:{self.nats_port}"
+
+    def bus(self):
+        client = bus.Bus(self.nats_url)
+        self.clients.append(client)
+        return client
+
+    # ---- engines -----------------------------------------------------------
+
+    def engine(self, **options):
+        one = engine.Engine(**options)
+        self.engines.append(one)
+        return one
+
+    # ---- our programs --------------------------------------------------------
+
+    def start(self, name, argv, **options):
+        program = programs.Program(self.folder, name, argv, **options)
+        self.started.append(program)
+        return program
+
+    def daemon(self, program, config, port, name=None):
+        daemon = programs.Daemon(self.folder, name or program, program, config, port)
+        self.started.append(daemon)
+        return daemon
+
+    def bridge(self, *workers, name="kvbridge", component=COMPONENT, wait=True, **publish):
+        port = programs.free_port()
+        settings = {"profile": "json", **publish}
+        extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
+        rows = ",\n  ".join("{ " + row + " }" for row in workers)
+        bridge = self.daemon(
+            "kvbridge",
+            f'nats = {{ url = "{self.nats_url}"; }};\n'
+            f'publish = {{ namespace = "{NAMESPACE}"; component = "{component}";{extra} }};\n'
+            f"workers = (\n  {rows}\n);\n"
+            f'http = "127.0.0.1:{port}";\n',
+            port, name,
+        )
+        if wait:
+            programs.wait_for("kvbridge is ready", bridge.is_ready, 15)
+        return bridge
+
+    def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra=""):
+        port = programs.free_port()
+        aggregator = self.daemon(
+            "kvaggregator",
+            f'nats = {{ url = "{self.nats_url}"; }};\n'
+            f'subscribe = {{ namespace = "*"; component = "*";'
+            f' default = {{ model = "{model}"; block_size = {block_size}; }}; }};\n'
+            f'router = {{ namespace = "{NAMESPACE}"; component = "Router"; policy = "kv"; }};\n'
+            f'http = "127.0.0.1:{port}";\n{extra}',
+            port, name,
+        )
+        if wait:
+            programs.wait_for("kvaggregator is ready", aggregator.is_ready, 15)
+        return aggregator
+
+    # ---- the end -------------------------------------------------------------
+
+    def close(self):
+        """Stops everything, newest first; a daemon that does not exit 0 on SIGTERM fails."""
+        trouble = []
+        for client in self.clients:
+            client.close()
+        for program in reversed(self.started):
+            try:
+                # nats-server 2.9 exits 1 on SIGTERM; ours owe a 0.
+                if program.is_running() and program.stop() != 0 and program.is_ours:
+                    trouble.append(f"{program.name} exited {program.process.returncode}")
+            except AssertionError as error:
+                trouble.append(str(error))
+        for one in self.engines:
+            one.close()
+        for program in self.started:
+            if "Sanitizer" in program.text() or "runtime error:" in program.text():
+                trouble.append(f"{program.name}: a sanitizer report")
+        return trouble
+
+    def logs(self):
+        return "\n".join(f"---- {p.name} ({p.process.args}) ----\n{p.text()[-6000:]}" for p in self.started)
+
+
+def worker(one, worker_id=7, model="m", block_size=16, replay=True, more=""):
+    """A row of `workers` for a fake engine."""
+    row = f'id = {worker_id}L; model = "{model}"; block_size = {block_size}; events = "{one.events}";'
+    if replay:
+        row += f' replay = "{one.replay}";'
+    return row + " " + more
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    scene = item.funcargs.get("scene")
+    if report.failed and scene is not None:
+        report.sections.append(("logs of the programs", scene.logs()))
+    return report
+
+
+@pytest.fixture
+def scene(request, tmp_path):
+    """A nats-server and what a test adds to it.  Tests that must hold with a
+    current server too are marked `both_servers`."""
+    one = Scene(tmp_path, SERVERS[getattr(request, "param", "debian")])
+    if "no_nats" not in request.keywords:
+        one.start_nats()
+    yield one
+    trouble = one.close()
+    assert not trouble, "\n".join(trouble)
+
+
+def pytest_generate_tests(metafunc):
+    if metafunc.definition.get_closest_marker("both_servers") and "scene" in metafunc.fixturenames:
+        metafunc.parametrize("scene", ["debian", "current"], indirect=True)
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "both_servers: run with Debian's and with a current nats-server")
+    config.addinivalue_line("markers", "no_nats: the test starts nats-server itself, or not at all")
+    config.addinivalue_line("markers", "sanitize: also run on sanitized programs")
+    config.addinivalue_line("markers", "quickstart: builds and runs etc/quickstart")

@@ -1,0 +1,186 @@
+"""A vLLM as far as the wire goes: structs as vLLM declares them, a PUB socket and
+a ROUTER that answers replays from its buffer."""
+
+import collections
+import threading
+import time
+from typing import Any, Optional, Union
+
+import msgspec
+import zmq
+
+END = b"\xff" * 8
+
+
+# As in vllm/distributed/kv_events.py of 0.11 (array form).
+class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: Optional[int] = None
+
+
+class KVCacheEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+    pass
+
+
+class BlockStored(KVCacheEvent):
+    block_hashes: list[Union[bytes, int]]
+    parent_block_hash: Optional[Union[bytes, int]]
+    token_ids: list[int]
+    block_size: int
+    lora_id: Optional[int]
+    medium: Optional[str]
+
+
+class BlockRemoved(KVCacheEvent):
+    block_hashes: list[Union[bytes, int]]
+    medium: Optional[str]
+
+
+class AllBlocksCleared(KVCacheEvent):
+    pass
+
+
+# As in 0.24 and later (map form): the batch stays an array, its events do not.
+class MapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
+    pass
+
+
+class MapBlockStored(MapEvent, tag="BlockStored"):
+    block_hashes: list[Union[bytes, int]]
+    parent_block_hash: Optional[Union[bytes, int]]
+    token_ids: list[int]
+    block_size: int
+    lora_id: Optional[int]
+    medium: Optional[str]
+    lora_name: Optional[str]
+    extra_keys: Optional[list[Optional[list[Any]]]] = None
+    group_idx: Optional[int] = None
+    kv_cache_spec_kind: Optional[str] = None
+
+
+class MapBlockRemoved(MapEvent, tag="BlockRemoved"):
+    block_hashes: list[Union[bytes, int]]
+    medium: Optional[str]
+    group_idx: Optional[int] = None
+
+
+class MapAllBlocksCleared(MapEvent, tag="AllBlocksCleared"):
+    pass
+
+
+def batch(*events, rank=0, ts=None):
+    return msgspec.msgpack.encode(
+        EventBatch(time.time() if ts is None else ts, list(events), rank)
+    )
+
+
+class ArrayForm:
+    """vLLM 0.11."""
+
+    @staticmethod
+    def stored(hashes, tokens, block_size, parent=None, medium="GPU"):
+        return BlockStored(list(hashes), parent, list(tokens), block_size, None, medium)
+
+    @staticmethod
+    def removed(*hashes, medium="GPU"):
+        return BlockRemoved(list(hashes), medium)
+
+    cleared = staticmethod(AllBlocksCleared)
+
+
+class MapForm:
+    """vLLM 0.31."""
+
+    @staticmethod
+    def stored(hashes, tokens, block_size, parent=None, medium="GPU"):
+        return MapBlockStored(
+            list(hashes), parent, list(tokens), block_size, None, medium, None,
+            group_idx=0, kv_cache_spec_kind="full_attention",
+        )
+
+    @staticmethod
+    def removed(*hashes, medium="GPU"):
+        return MapBlockRemoved(list(hashes), medium, group_idx=0)
+
+    cleared = staticmethod(MapAllBlocksCleared)
+
+
+stored, removed, cleared = ArrayForm.stored, ArrayForm.removed, ArrayForm.cleared
+
+
+class Engine:
+    """One publisher: one rank.  publish() goes to subscribers and into the replay
+    buffer; `live=False` keeps it from the subscribers, as a full queue would."""
+
+    def __init__(self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*"):
+        self.topic = topic
+        self.form = form  # "new": topic in replies (0.26+); "old": without
+        self.next_seq = 0
+        self.buffer = collections.deque(maxlen=10_000)
+        self.requests = []  # start of each replay asked for
+        self.lock = threading.Lock()
+        self.context = zmq.Context()
+        self.pub = self.context.socket(zmq.PUB)
+        self.pub.set(zmq.SNDHWM, 100_000)
+        self.pub.set(zmq.LINGER, 0)
+        self.pub.bind(bind)
+        self.events = self.pub.get(zmq.LAST_ENDPOINT).decode()
+        self.router = self.context.socket(zmq.ROUTER)
+        self.router.set(zmq.LINGER, 0)
+        self.router.bind("tcp://127.0.0.1:*")
+        self.replay = self.router.get(zmq.LAST_ENDPOINT).decode()
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def publish(self, payload, live=True, buffered=True, seq=None):
+        with self.lock:
+            if seq is None:
+                seq = self.next_seq
+            self.next_seq = seq + 1
+            if buffered:
+                self.buffer.append((seq, payload))
+        if live:
+            self.send_raw(self.topic, seq.to_bytes(8, "big"), payload)
+        return seq
+
+    def send_raw(self, *frames):
+        """Any frames at all, past the numbering and the buffer."""
+        self.pub.send_multipart(frames)
+
+    def forget(self):
+        """What a restarted process has: no buffer, seq from 0."""
+        with self.lock:
+            self.buffer.clear()
+            self.next_seq = 0
+
+    def close(self):
+        self.stopping.set()
+        self.thread.join()
+        self.router.close()
+        self.pub.close()
+        self.context.term()
+
+    def _serve(self):
+        poller = zmq.Poller()
+        poller.register(self.router, zmq.POLLIN)
+        while not self.stopping.is_set():
+            if not poller.poll(50):
+                continue
+            frames = self.router.recv_multipart()
+            if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != 8:
+                continue  # as vLLM does: not a word
+            start = int.from_bytes(frames[2], "big")
+            with self.lock:
+                self.requests.append(start)
+                kept = [row for row in self.buffer if row[0] >= start]
+            for seq, payload in kept:
+                self._reply(frames[0], seq.to_bytes(8, "big"), payload)
+            self._reply(frames[0], END, b"")
+
+    def _reply(self, peer, seq, payload):
+        middle = [self.topic] if self.form == "new" and seq != END else []
+        if self.form == "new" and seq == END:
+            middle = [b""]
+        self.router.send_multipart([peer, b"", *middle, seq, payload])

@@ -1,0 +1,111 @@
+"""Starting, asking and stopping real programs."""
+
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+BIN = pathlib.Path(os.environ.get("KVB_BIN", "build/release")).resolve()
+# Sanitized programs are slower; deadlines stretch with KVB_PATIENCE.
+PATIENCE = float(os.environ.get("KVB_PATIENCE", "1"))
+
+
+def wait_for(what, condition, seconds=10.0):
+    """Waits until condition() is true and returns it; fails when it never is."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while True:
+        try:
+            value, trouble = condition(), None
+        except (OSError, http.client.HTTPException, KeyError, ValueError) as error:
+            value, trouble = None, error
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what} (last: {trouble or value!r})"
+        time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Program:
+    """One running process; its output goes to a file that is shown on failure."""
+
+    def __init__(self, folder, name, argv, env=None):
+        self.name = name
+        self.is_ours = pathlib.Path(argv[0]).parent == BIN
+        self.log = folder / f"{name}.log"
+        with open(self.log, "ab") as out:
+            self.process = subprocess.Popen(
+                [str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env={**os.environ, **(env or {})},
+            )
+
+    def is_running(self):
+        return self.process.poll() is None
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def stop(self, seconds=10.0):
+        """SIGTERM; returns the exit status.  A program that does not stop is a failure."""
+        if self.is_running():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop within {seconds} s") from None
+
+    def kill(self):
+        if self.is_running():
+            self.process.kill()
+        self.process.wait()
+
+
+class Daemon(Program):
+    """kvbridge or kvaggregator, with its HTTP server."""
+
+    def __init__(self, folder, name, program, config, port):
+        path = folder / f"{name}.cfg"
+        path.write_text(config)
+        self.port = port
+        super().__init__(folder, name, [BIN / program, "--config", path])
+
+    def http(self, method, path, body=None, headers=None):
+        """(status, text)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5 * PATIENCE)
+        try:
+            if body is not None and not isinstance(body, (bytes, str)):
+                body = json.dumps(body)
+            if body is not None and headers is None:
+                headers = {"Content-Type": "application/json"}
+            connection.request(method, path, body=body, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+    def get(self, path):
+        status, text = self.http("GET", path)
+        assert status == 200, (path, status, text)
+        return json.loads(text)
+
+    def is_ready(self):
+        return self.http("GET", "/readyz")[0] == 200
+
+    def metric(self, name, **labels):
+        """The sum of a metric over all its label sets that hold these labels."""
+        total = 0.0
+        for line in self.http("GET", "/metrics")[1].splitlines():
+            head, _, value = line.rpartition(" ")
+            base, _, rest = head.partition("{")
+            if base == name and all(f'{key}="{word}"' in rest for key, word in labels.items()):
+                total += float(value)
+        return total

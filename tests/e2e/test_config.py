@@ -1,0 +1,94 @@
+"""Are an operator's mistakes said all at once, with file and line, before anything
+starts?"""
+
+import re
+import subprocess
+
+import pytest
+
+import programs
+
+
+def check(program, tmp_path, text):
+    path = tmp_path / "bad.cfg"
+    path.write_text(text)
+    return path, subprocess.run(
+        [programs.BIN / program, "--config", path, "--check"], capture_output=True, text=True, timeout=30
+    )
+
+
+BRIDGE = """nats = { url = "nats://127.0.0.1:4222"; colour = "blue"; };
+publish = {
+  namespace = "dynamo";
+  component = "has a space";
+  profile = "yaml";
+  load_period_ms = "often";
+};
+workers = (
+  { id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:5557";
+    replay = "tcp://127.0.0.1:5558"; ranks = 2; },
+  { id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:6557"; },
+  { id = "9223372036854775808"; model = "m"; block_size = 16; events = "tcp://127.0.0.1:7557"; },
+  { id = 3; model = "m"; block_size = 0; events = "tcp://127.0.0.1:8557"; }
+);
+checkpoint = "/nowhere/at/all";
+"""
+# Line in the file above: what the sentence about it must name.
+MISTAKES = {
+    1: "colour", 4: "component", 5: "profile", 6: "load_period_ms", 11: "id", 12: "id",
+    13: "block_size", 15: "checkpoint",
+}
+
+
+def test_all_mistakes_of_a_bridge_are_said_at_once_with_their_lines(tmp_path):
+    path, done = check("kvbridge", tmp_path, BRIDGE)
+    assert done.returncode == 78, done
+    said = {}
+    for line in done.stderr.splitlines():
+        found = re.search(rf"{re.escape(str(path))}:(\d+): (.*)", line)
+        if found:
+            said.setdefault(int(found[1]), []).append(found[2])
+    for line, word in MISTAKES.items():
+        assert any(word in text for text in said.get(line, [])), (line, word, done.stderr)
+    collision = [text for line in (9, 10) for text in said.get(line, [])]
+    assert any("replay" in text for text in collision), ("colliding ports", done.stderr)
+
+
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
+def test_a_daemon_refuses_to_start_on_them_too(tmp_path, program):
+    path = tmp_path / "bad.cfg"
+    path.write_text('nats = { uri = "nats://127.0.0.1:4222"; };\n')
+    done = subprocess.run(
+        [programs.BIN / program, "--config", path], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 78 and f"{path}:1: " in done.stderr and "uri" in done.stderr, done
+
+
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
+def test_a_file_that_is_no_configuration_or_missing_is_named(tmp_path, program):
+    path, done = check(program, tmp_path, "nats = {\n;;\n")
+    assert done.returncode == 78 and str(path) in done.stderr, done
+    done = subprocess.run(
+        [programs.BIN / program, "--config", tmp_path / "none.cfg", "--check"],
+        capture_output=True, text=True, timeout=30,
+    )
+    assert done.returncode == 78 and "none.cfg" in done.stderr, done
+
+
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
+def test_the_shipped_configuration_is_good(program):
+    import pathlib
+
+    shipped = pathlib.Path(__file__).resolve().parents[2] / "etc" / f"{program}.cfg"
+    done = subprocess.run(
+        [programs.BIN / program, "--config", shipped, "--check"], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator", "kvctl", "kvfleet"])
+def test_every_program_says_its_version_and_its_options(program):
+    done = subprocess.run([programs.BIN / program, "--version"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout), done
+    done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and "Usage" in done.stdout, done

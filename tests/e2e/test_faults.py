@@ -1,0 +1,292 @@
+"""Do bridge and aggregator come back to the truth by themselves after the faults of
+this issue: a gap, an engine's restart, frames that are no batch, an absent server?"""
+
+import json
+
+import pytest
+
+import contract
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+
+BLOCK = 16
+
+
+def tokens_of(number, blocks=1):
+    return [number * 1000 + i for i in range(blocks * BLOCK)]
+
+
+def name_of(number):
+    return contract.prompt_hashes(tokens_of(number), BLOCK)[0][0]
+
+
+def store(number):
+    """A batch that stores one block, a prompt of its own."""
+    return engine.batch(engine.stored([number], tokens_of(number), BLOCK))
+
+
+class Reader(contract.HeldBlocks):
+    """Held blocks, fed by a subscription."""
+
+    def __init__(self, bus, subject=f"{PUBLISH}.kv_events"):
+        super().__init__()
+        self.messages = bus.watch(subject)
+        self.log = []
+
+    def names(self, worker_id=7):
+        while self.messages:
+            self.log.append(json.loads(self.messages[0].data)["event"]["data"])
+            self.apply(self.messages.pop(0).data)
+        return set(self.of(worker_id))
+
+    def holds(self, *numbers):
+        return lambda: self.names() == {name_of(n) for n in numbers}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("form", ["old", "new"])
+def test_a_gap_is_repaired_by_an_inclusive_replay_in_order(scene, form):
+    reader = Reader(scene.bus())
+    vllm = scene.engine(form=form)
+    bridge = scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+
+    asked = len(vllm.requests)
+    vllm.publish(store(2), live=False)
+    vllm.publish(engine.batch(engine.removed(1), engine.removed(2)), live=False)
+    vllm.publish(store(3))
+    wait_for("the gap is filled", reader.holds(3))
+    wait_for("the replay began at the last batch known", lambda: 0 in vllm.requests[asked:])
+    assert "cleared" not in reader.log[1:], "a repaired gap needs no clear"
+    stored = [e["stored"]["blocks"][0]["block_hash"] for e in reader.log if "stored" in e]
+    assert stored == [name_of(1), name_of(2), name_of(3)], "in the order of the sequence"
+    assert bridge.metric("kvb_batches_missed_total") == 2
+
+
+def test_a_lost_tail_on_an_idle_engine_is_found(scene):
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    vllm.publish(store(2), live=False)  # and then silence
+    wait_for("the tail probe finds block 2", reader.holds(1, 2))
+
+
+@pytest.mark.sanitize
+def test_a_restarted_engine_is_cleared_first(scene):
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    scene.bridge(worker(vllm))
+    for number in (1, 2, 3):
+        vllm.publish(store(number))
+    wait_for("three blocks", reader.holds(1, 2, 3))
+
+    vllm.forget()
+    vllm.publish(store(4))
+    wait_for("only the new block", reader.holds(4))
+    cleared = len(reader.log) - 1 - reader.log[::-1].index("cleared")
+    assert [e for e in reader.log[cleared + 1 :]] and cleared > 0
+
+
+def test_a_restart_that_fills_our_gap_exactly_leaves_no_phantom(scene):
+    """The new process has as many batches as we had, and its next is the one expected."""
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    scene.bridge(worker(vllm))
+    for number in (1, 2, 3):
+        vllm.publish(store(number))
+    wait_for("three blocks", reader.holds(1, 2, 3))
+
+    vllm.forget()
+    for number in (4, 5, 6):
+        vllm.publish(store(number), live=False)
+    vllm.publish(store(7))
+    wait_for("the fingerprint tells the restart", reader.holds(4, 5, 6, 7))
+
+
+BAD_PAYLOADS = {
+    "not-msgpack": b"\xc1\xc1\xc1",
+    "empty": b"",
+    "lying-array": bytes.fromhex("dd05f5e100"),
+    "lying-array-inside": bytes.fromhex("93cb41d954fc40200000dd05f5e10000"),
+    "lying-string": bytes.fromhex("93cb41d954fc40200000db7fffffff"),
+    "lying-map": bytes.fromhex("df7fffffff"),
+    "depth-bomb": b"\x91" * 100_000,
+    "depth-bomb-of-maps": b"\x81\xa1a" * 50_000,
+    "truncated": store(9)[:-3],
+    "trailing": store(9) + b"\x00",
+    "bad-hash-in-removed": bytes.fromhex("93cb41d954fc402000009192ac426c6f636b52656d6f76656491a17800"),
+}
+
+
+def refused(bridge):
+    return bridge.metric("kvb_batches_refused_total", reason="payload") + bridge.metric(
+        "kvb_events_skipped_total", reason="bad_removed"
+    )
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("payload", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS.keys())
+def test_a_batch_that_cannot_be_read_is_counted_and_the_next_is_applied(scene, payload):
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+
+    # In a replay an empty payload would be the end mark.
+    vllm.publish(payload, buffered=payload != b"")
+    vllm.publish(store(2))
+    # It may have hidden a removal: what stood before is no longer claimed.
+    wait_for("the next batch is applied, and nothing doubtful stays", reader.holds(2))
+    assert refused(bridge) >= 1
+    wait_for(
+        "the state says why",
+        lambda: (bridge.get("/state")["streams"][0]["state"],
+                 bridge.get("/state")["streams"][0]["reason"]) == ("PARTIAL", "poison"),
+    )
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"kv-events", b"\0\0\1", store(8)],
+        [b"kv-events", store(8)],
+        [b"kv-events", (1).to_bytes(8, "big"), store(8), b"more"],
+    ],
+    ids=["seq-of-3-bytes", "2-frames", "4-frames"],
+)
+def test_frames_that_are_no_batch_are_counted_and_the_next_is_applied(scene, frames):
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    before = bridge.metric("kvb_batches_refused_total", reason="frames")
+    vllm.send_raw(*frames)
+    vllm.publish(store(2))
+    wait_for("the next batch is applied", reader.holds(1, 2))
+    assert bridge.metric("kvb_batches_refused_total", reason="frames") == before + 1
+
+
+@pytest.mark.no_nats
+@pytest.mark.both_servers
+def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
+    port = int(scene.nats_url.rsplit(":", 1)[1])
+    vllm = scene.engine()
+    vllm.publish(store(1), live=False)
+    aggregator = scene.aggregator(wait=False)
+    bridge = scene.bridge(worker(vllm), wait=False)
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} serves", lambda: daemon.http("GET", "/livez")[0] == 200)
+        status, text = daemon.http("GET", "/readyz")
+        assert status == 503 and "NATS" in text, (daemon.name, status, text)
+
+    scene.start_nats(port)
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+    wait_for(
+        "the block is listed",
+        lambda: aggregator.http("GET", "/dump?format=rows")[1].split()[-1:] == [str(name_of(1))],
+        15,
+    )
+
+
+@pytest.mark.sanitize
+@pytest.mark.both_servers
+def test_what_is_no_router_event_is_counted_and_nothing_else(scene):
+    bus = scene.bus()
+    aggregator = scene.aggregator()
+    good = {"worker_id": 5, "event": {"event_id": 1, "data": {"stored": {"parent_hash": None,
+            "blocks": [{"block_hash": 11, "tokens_hash": 12}]}}}}
+    subject = "namespace.dynamo.component.Foreign.kv_events"
+    bus.publish(subject, json.dumps(good).encode())
+    wait_for("a foreign bridge's block is listed", lambda: len(rows(aggregator)) == 1)
+    name = "kvb_messages_refused_total"
+    before = aggregator.metric(name)
+
+    bad = [
+        b"", b"x", b"{", b"[]", b"null", b'{"worker_id":5}', b"\x0a\xff\xff\xff\xff\x0f", b"\x85\xa1a",
+        b"\xef\xbb\xbf" + json.dumps(good).encode(),
+        json.dumps([good]).encode(),
+        json.dumps({**good, "worker_id": -1}).encode(),
+        json.dumps({**good, "worker_id": 1 << 63}).encode(),
+        json.dumps({**good, "worker_id": 1.5}).encode(),
+        json.dumps(good).encode() * 2,
+        b"[" * 100_000,
+    ]
+    for payload in bad:
+        bus.publish(subject, payload)
+    wait_for("each is counted", lambda: aggregator.metric(name) - before == len(bad))
+    assert len(rows(aggregator)) == 1
+    assert [s["worker_id"] for s in aggregator.get("/streams")["streams"]] == [5]
+
+    good["event"] = {"event_id": 2, "data": {"removed": {"block_hashes": [11]}}}
+    bus.publish(subject, json.dumps(good).encode())
+    wait_for("the next message is applied", lambda: rows(aggregator) == [])
+
+
+def rows(aggregator):
+    return aggregator.http("GET", "/dump?format=rows")[1].splitlines()
+
+
+def test_a_bridge_of_another_profile_publishes_nothing(scene):
+    one, other = scene.engine(), scene.engine()
+    reader = Reader(scene.bus())
+    scene.bridge(worker(one), profile="json")
+    second = scene.bridge(worker(other, worker_id=8), name="second", profile="protobuf", wait=False)
+    one.publish(store(1))
+    other.publish(store(2))
+    wait_for("the first publishes", reader.holds(1))
+    wait_for(
+        "the second says why it does not",
+        lambda: second.http("GET", "/readyz")[0] == 503 and "profile" in second.http("GET", "/readyz")[1],
+    )
+    one.publish(store(3))
+    wait_for("the first goes on alone", reader.holds(1, 3))
+
+
+@pytest.mark.sanitize
+def test_load_figures_reach_the_router(scene):
+    """A ZMQ publisher of ForwardPassMetrics, as WIRE-IN names the fields."""
+    import msgspec
+    import zmq
+
+    bus = scene.bus()
+    messages = bus.watch(f"{PUBLISH}.load_metrics")
+    stats = bus.watch("namespace.dynamo.component.Router.load_stats")
+    context = zmq.Context()
+    pub = context.socket(zmq.PUB)
+    pub.bind("tcp://127.0.0.1:*")
+    endpoint = pub.get(zmq.LAST_ENDPOINT).decode()
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm, more=f'total_blocks = 100; load = {{ zmq = "{endpoint}"; }};'))
+    figures = {
+        "request_active_slots": 3, "request_total_slots": 256, "kv_active_blocks": 50,
+        "kv_total_blocks": 100, "gpu_cache_usage_perc": 0.5, "gpu_prefix_cache_hit_rate": 0.25,
+        "num_requests_waiting": 2,
+    }
+    try:
+        def arrived():
+            pub.send(msgspec.msgpack.encode(figures))
+            return any(json.loads(m.data)["metrics"] == figures for m in messages)
+
+        wait_for("the newest figures are published", arrived)
+        first = json.loads(messages[-1].data)
+        assert (first["worker_id"], first["dp_rank"], first["endpoint_name"]) == (7, 0, "generate")
+        wait_for(
+            "the aggregator's statistics follow",
+            lambda: aggregator.get("/load")["load_avg"] == pytest.approx(0.5),
+        )
+        wait_for(
+            "and are published",
+            lambda: any(json.loads(m.data)["load_avg"] == pytest.approx(0.5) for m in stats),
+        )
+    finally:
+        pub.close(0)
+        context.term()

@@ -1,0 +1,173 @@
+"""Does the aggregator answer questions over HTTP and NATS alike, and refuse bad ones
+with the status codes of Dynamo's stand-alone indexer and a sentence?"""
+
+import json
+import subprocess
+
+import pytest
+
+import contract
+import engine
+import programs
+from conftest import ROUTER, worker
+from programs import wait_for
+
+BLOCK = 16
+PROMPT = list(range(100, 100 + 6 * BLOCK))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """An aggregator that lists four blocks of PROMPT at worker 1, two at worker 2."""
+    import conftest
+
+    scene = conftest.Scene(tmp_path_factory.mktemp("http"), conftest.SERVERS["debian"])
+    scene.start_nats()
+    one, two = scene.engine(), scene.engine()
+    aggregator = scene.aggregator()
+    try:
+        scene.bridge(worker(one, 1), worker(two, 2))
+        one.publish(engine.batch(engine.stored([1, 2, 3, 4], PROMPT[: 4 * BLOCK], BLOCK)))
+        two.publish(engine.batch(engine.stored([1, 2], PROMPT[: 2 * BLOCK], BLOCK)))
+        wait_for("six blocks are listed", lambda: len(rows(aggregator)) == 6)
+        wait_for(
+            "both are in sync",
+            lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT", "EXACT"],
+        )
+        aggregator.scene = scene
+        yield aggregator
+    except BaseException:
+        print(scene.logs())
+        raise
+    finally:
+        trouble = scene.close()
+    assert not trouble, trouble
+
+
+def rows(aggregator):
+    return aggregator.http("GET", "/dump?format=rows")[1].splitlines()
+
+
+def post(aggregator, path, body):
+    status, text = aggregator.http("POST", path, body)
+    return status, text
+
+
+def test_query_has_the_shape_of_dynamos_indexer(asked):
+    status, text = post(asked, "/query", {"token_ids": PROMPT, "model_name": "m"})
+    assert status == 200, text
+    answer = json.loads(text)
+    assert answer["scores"] == {"1": {"0": 64}, "2": {"0": 32}}
+    assert answer["instances"]["1"]["longest_matched"] == 64
+    assert answer["instances"]["1"]["gpu"] == 64
+    assert answer["instances"]["1"]["dp"] == {"0": 64}
+
+
+def test_query_by_hash_takes_u64_i64_and_strings(asked):
+    own = [row[1] for row in contract.prompt_hashes(PROMPT, BLOCK)]
+    signed = [h - (1 << 64) if h >> 63 else h for h in own]
+    for hashes in (own, signed, [str(h) for h in own]):
+        status, text = post(asked, "/query_by_hash", {"block_hashes": hashes, "model_name": "m"})
+        assert status == 200, text
+        assert json.loads(text)["scores"] == {"1": {"0": 64}, "2": {"0": 32}}
+
+
+def test_another_prompt_matches_nobody(asked):
+    status, text = post(asked, "/query", {"token_ids": PROMPT[1:], "model_name": "m"})
+    assert (status, json.loads(text)["scores"]) == (200, {})
+
+
+def test_match_over_nats_is_best_first(asked):
+    answer = json.loads(asked.scene.bus().request(f"{ROUTER}.kv_match", json.dumps({"token_ids": PROMPT}).encode()))
+    assert answer["block_size"] == BLOCK and answer["blocks"] == 6
+    assert [(w["worker_id"], w["dp_rank"], w["blocks"], w["state"]) for w in answer["workers"]] == [
+        (1, 0, 4, "EXACT"), (2, 0, 2, "EXACT"),
+    ]
+
+
+def test_route_goes_to_the_worker_that_holds_most(asked):
+    bus = asked.scene.bus()
+    hits = bus.watch(f"{ROUTER}.kv-hit-rate")
+    answer = json.loads(bus.request(f"{ROUTER}.kv_route", json.dumps({"token_ids": PROMPT}).encode()))
+    assert (answer["worker_id"], answer["overlap_blocks"], answer["policy"]) == (1, 4, "kv")
+    assert {s["worker_id"] for s in answer["scores"]} == {1, 2}
+    wait_for("the decision is published", lambda: len(hits) == 1)
+    event = json.loads(hits[0].data)
+    assert (event["worker_id"], event["isl_tokens"], event["hit_tokens"]) == (1, 96, 64)
+    assert (event["isl_blocks"], event["overlap_blocks"]) == (6, 4)
+    status, text = post(asked, "/route", {"token_ids": PROMPT, "model": "m"})
+    assert status == 200 and json.loads(text)["worker_id"] in (1, 2), text
+
+
+BAD = {
+    "not-json": ("/query", b"x", 400, ""),
+    "open-object": ("/query", b"{", 400, ""),
+    "unknown-model": ("/query", {"token_ids": [1], "model_name": "zz"}, 404, "zz"),
+    "no-tokens": ("/query", {"model_name": "m"}, 422, "token_ids"),
+    "negative-token": ("/query", {"token_ids": [1, -1], "model_name": "m"}, 422, "token_ids[1]"),
+    "token-above-u32": ("/query", {"token_ids": [1 << 32], "model_name": "m"}, 422, "token_ids[0]"),
+    "token-is-text": ("/query", {"token_ids": ["1"], "model_name": "m"}, 422, "token_ids[0]"),
+    "token-is-a-fraction": ("/query", {"token_ids": [1.5], "model_name": "m"}, 422, "token_ids[0]"),
+    "tokens-no-list": ("/query", {"token_ids": 3, "model_name": "m"}, 422, "token_ids"),
+    "model-no-text": ("/query", {"token_ids": [1], "model_name": 3}, 422, "model"),
+    "hash-is-a-fraction": ("/query_by_hash", {"block_hashes": [1.5], "model_name": "m"}, 422, "block_hashes[0]"),
+    "no-hashes": ("/query_by_hash", {"block_hash": [1], "model_name": "m"}, 422, "block_hashes"),
+    "route-not-json": ("/route", b"x", 400, ""),
+    "deep": ("/query", b"[" * 100_000, 400, ""),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_a_bad_question_is_refused_with_a_sentence(asked, case):
+    path, body, expected, word = case
+    status, text = post(asked, path, body)
+    assert status == expected, text
+    assert word in text and len(text.strip()) > 10 and text.count("\n") <= 1, text
+    assert post(asked, "/query", {"token_ids": PROMPT, "model_name": "m"})[0] == 200
+
+
+def test_a_body_over_the_ceiling_is_refused(asked):
+    status, text = post(asked, "/query", b" " * ((16 << 20) + 1))
+    assert status in (400, 413) and text.strip(), (status, text)
+    assert asked.http("GET", "/livez")[0] == 200
+
+
+@pytest.mark.parametrize("method,path,expected", [
+    ("GET", "/query", 405), ("GET", "/nope", 404), ("POST", "/livez", 405),
+    ("GET", "/health", 200), ("GET", "/livez", 200), ("GET", "/readyz", 200),
+    ("GET", "/workers", 200), ("GET", "/dump", 200), ("GET", "/load", 200), ("GET", "/metrics", 200),
+])
+def test_status_codes_of_the_surface(asked, method, path, expected):
+    status, text = asked.http(method, path, b"{}" if method == "POST" else None)
+    assert status == expected, text
+
+
+def test_the_wrong_content_type_is_415(asked):
+    status, _ = asked.http("POST", "/query", b"{}", {"Content-Type": "text/plain"})
+    assert status == 415
+
+
+def test_kvctl_shows_what_the_aggregator_knows(asked):
+    url = asked.scene.nats_url
+
+    def kvctl(*words):
+        return subprocess.run(
+            [programs.BIN / "kvctl", "--nats", url, *words], capture_output=True, text=True, timeout=30
+        )
+
+    done = kvctl("--json", "match", "--tokens", ",".join(map(str, PROMPT)))
+    assert done.returncode == 0, done.stderr
+    assert [w["worker_id"] for w in json.loads(done.stdout)["workers"]] == [1, 2]
+    for command in (["state"], ["load"], ["dump"], ["match", "--tokens", "1,2,3"]):
+        done = kvctl(*command)
+        assert done.returncode == 0 and done.stdout.strip(), (command, done)
+    done = kvctl("match", "--tokens", "1,x")
+    assert done.returncode != 0 and "x" in done.stderr and not done.stdout, done
+
+
+def test_kvctl_says_what_to_do_without_a_server():
+    done = subprocess.run(
+        [programs.BIN / "kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state"],
+        capture_output=True, text=True, timeout=30,
+    )
+    assert done.returncode != 0 and "nats" in done.stderr.lower() and not done.stdout, done

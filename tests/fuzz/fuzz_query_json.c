@@ -1,0 +1,102 @@
+#include "wire/query_json.h"
+
+#include "core/own.h"
+
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void drop_object(struct json_object **object)
+{
+    (void)json_object_put(*object);
+}
+
+static void add(struct json_object *object, const char *name, struct json_object *value)
+{
+    if (!object || json_object_object_add(object, name, value) != 0) {
+        abort();
+    }
+}
+
+/* Hashes as strings: another form than most inputs have. */
+static struct json_object *list_of(const struct kvb_query *query)
+{
+    struct json_object *list = json_object_new_array();
+
+    for (size_t i = 0; i < query->count; i++) {
+        char digits[32] = "";
+        struct json_object *item = NULL;
+        if (query->tokens) {
+            item = json_object_new_int64(query->tokens[i]);
+        } else {
+            (void)snprintf(digits, sizeof digits, "%" PRIu64, query->hashes[i]);
+            item = json_object_new_string(digits);
+        }
+        if (json_object_array_add(list, item) != 0) {
+            abort();
+        }
+    }
+    return list;
+}
+
+static struct json_object *object_of(const struct kvb_query *query)
+{
+    static const char *const names[] = {
+        [KVB_QUERY_TOKENS] = "token_ids",
+        [KVB_QUERY_TOKENS_HASHES] = "block_hashes",
+        [KVB_QUERY_BLOCK_HASHES] = "seq_hashes",
+    };
+    struct json_object *object = json_object_new_object();
+
+    add(object, names[query->form], list_of(query));
+    if (query->has_model) {
+        add(object, "model", json_object_new_string(query->model));
+    }
+    if (query->has_instance_id) {
+        add(object, "instance_id", json_object_new_uint64(query->instance_id));
+    }
+    add(object, "lora_name", json_object_new_string(query->lora_name));
+    add(object, "cache_salt", json_object_new_string(query->cache_salt));
+    return object;
+}
+
+static bool is_same(const struct kvb_query *a, const struct kvb_query *b)
+{
+    const bool is_same_head = a->form == b->form && a->has_model == b->has_model &&
+                              a->has_instance_id == b->has_instance_id &&
+                              a->instance_id == b->instance_id && a->count == b->count;
+
+    return is_same_head && strcmp(a->model, b->model) == 0 &&
+           strcmp(a->lora_name, b->lora_name) == 0 && strcmp(a->cache_salt, b->cache_salt) == 0 &&
+           (a->tokens ? memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens)
+                      : memcmp(a->hashes, b->hashes, a->count * sizeof *a->hashes)) == 0;
+}
+
+/* Whatever is accepted, written down by json-c, is read as the same question;
+ * whatever is refused comes with a sentence. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    KVB_OWN(kvb_query_done) struct kvb_query again = { 0 };
+    KVB_OWN(drop_object) struct json_object *object = NULL;
+    struct kvb_detail detail = { "" };
+
+    if (kvb_query_json_decode((kvb_span){ data, size }, &query, &detail) != KVB_OK) {
+        if (detail.text[0] == '\0' || query.tokens || query.hashes) {
+            abort();
+        }
+        return 0;
+    }
+    object = object_of(&query);
+    size_t len = 0;
+    const char *text = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN, &len);
+    const kvb_span json = { (const uint8_t *)text, len };
+    if (kvb_query_json_decode(json, &again, &detail) != KVB_OK || !is_same(&query, &again)) {
+        abort();
+    }
+    return 0;
+}

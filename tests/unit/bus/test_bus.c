@@ -1,0 +1,506 @@
+#include "bus/bus.h"
+#include "core/own.h"
+#include "process.h"
+
+#include "kvb_test.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { patience_ms = 15000, max_text = 64 };
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ (const uint8_t *)text, strlen(text) };
+}
+
+/* ---- What a test watches ------------------------------------------------------------ */
+
+struct inbox {
+    _Atomic unsigned count;
+    pthread_mutex_t lock;
+    char last[max_text]; /* lock */
+};
+
+static void take_message(void *context, const struct kvb_bus_message *message)
+{
+    struct inbox *inbox = context;
+    const int len = message->payload.len < max_text ? (int)message->payload.len : max_text - 1;
+
+    pthread_mutex_lock(&inbox->lock);
+    (void)snprintf(inbox->last, max_text, "%.*s", len, (const char *)message->payload.data);
+    pthread_mutex_unlock(&inbox->lock);
+    atomic_fetch_add(&inbox->count, 1);
+}
+
+static bool last_is(struct inbox *inbox, const char *text)
+{
+    pthread_mutex_lock(&inbox->lock);
+    const bool is_same = strcmp(inbox->last, text) == 0;
+    pthread_mutex_unlock(&inbox->lock);
+    return is_same;
+}
+
+static bool is_up(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+static bool is_down(void *context)
+{
+    return !kvb_bus_is_connected(context);
+}
+
+static bool has_one(void *context)
+{
+    struct inbox *inbox = context;
+
+    return atomic_load(&inbox->count) >= 1;
+}
+
+static struct kvb_bus *open_bus(const char *url)
+{
+    const struct kvb_bus_options options = { .url = url, .name = "test" };
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = NULL;
+
+    assert_ok(kvb_bus_open(&options, &bus, &detail));
+    return bus;
+}
+
+static struct kvb_bus *open_connected(const char *url)
+{
+    struct kvb_bus *bus = open_bus(url);
+
+    assert_true(wait_until(is_up, bus, patience_ms));
+    return bus;
+}
+
+static void start_server(struct nats_server *server)
+{
+    *server = (struct nats_server){ 0 };
+    assert_ok(nats_server_start(server, 0, NULL));
+}
+
+/* ---- Tests ---------------------------------------------------------------------------- */
+
+static void refuses_urls_and_files_that_cannot_be_right(void **state)
+{
+    static const char *const bad[] = {
+        "",           "nats://",         "http://h:1",   "nats://h:0",     "nats://h:65536",
+        "nats://h:x", "nats://a b:4222", "nats://h:1,,", "nats://h:1\r\n", "nats://[::1",
+    };
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(bad) - 1; i++) {
+        const struct kvb_bus_options options = { .url = bad[i], .name = "test" };
+        detail.text[0] = '\0';
+        assert_int_equal(kvb_bus_open(&options, &bus, &detail), KVB_BAD_CONFIG);
+        assert_non_null(strstr(detail.text, "nats.url"));
+    }
+    const struct kvb_bus_options no_creds = { .url = "nats://h:1", .credentials = "/nowhere/a" };
+    assert_int_equal(kvb_bus_open(&no_creds, &bus, &detail), KVB_BAD_CONFIG);
+    assert_non_null(strstr(detail.text, "/nowhere/a"));
+    const struct kvb_bus_options no_pem = { .url = "nats://h:1", .ca_file = "/dev/null" };
+    assert_int_equal(kvb_bus_open(&no_pem, &bus, &detail), KVB_BAD_CONFIG);
+    assert_null(bus);
+}
+
+static void a_message_for_people_shows_no_password(void **state)
+{
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = open_bus("nats://me:secret@127.0.0.1:1,tls://you:secret@[::1]:1");
+
+    (void)state;
+    assert_int_equal(
+        kvb_bus_request(
+            bus, "ask", (kvb_span){ NULL, 0 }, 100, (kvb_bus_handler)NULL, NULL, &detail),
+        KVB_AGAIN);
+    assert_string_equal(detail.text, "not connected to nats://127.0.0.1:1,tls://[::1]:1");
+    kvb_bus_close(bus);
+}
+
+static void opens_without_a_server_and_connects_when_it_comes(void **state)
+{
+    struct nats_server server = { 0 };
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    uint16_t port = 0;
+    char url[64];
+
+    (void)state;
+    assert_ok(free_port(&port));
+    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", port);
+    struct kvb_bus *bus = open_bus(url);
+    assert_ok(kvb_bus_subscribe(bus, "news", take_message, &inbox, &subscription));
+    assert_false(kvb_bus_is_connected(bus));
+    assert_int_equal(kvb_bus_publish(bus, "news", span_of("early")), KVB_AGAIN);
+    assert_int_equal(kvb_bus_flush(bus, 100), KVB_AGAIN);
+    assert_int_equal(kvb_bus_connects(bus), 0);
+
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    assert_int_equal(kvb_bus_connects(bus), 1);
+    assert_ok(kvb_bus_publish(bus, "news", span_of("late")));
+    assert_true(wait_until(has_one, &inbox, patience_ms));
+    assert_true(last_is(&inbox, "late"));
+
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
+static void what_is_published_arrives(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe(bus, "namespace.*.kv_events", take_message, &inbox, &subscription));
+    assert_ok(kvb_bus_publish(bus, "namespace.a.kv_events", span_of("one")));
+    assert_ok(kvb_bus_publish(bus, "namespace.a.other", span_of("two")));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_true(wait_until(has_one, &inbox, patience_ms));
+    assert_true(last_is(&inbox, "one"));
+    assert_int_equal(kvb_bus_dropped(subscription), 0);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
+static void no_handler_runs_after_unsubscribe(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe(bus, "flood", take_message, &inbox, &subscription));
+    for (int i = 0; i < 20000; i++) {
+        assert_ok(kvb_bus_publish(bus, "flood", span_of("x")));
+    }
+    assert_true(wait_until(has_one, &inbox, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+    const unsigned count = atomic_load(&inbox.count);
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_int_equal(atomic_load(&inbox.count), count);
+    kvb_bus_close(bus);
+}
+
+static void refuses_subjects_that_would_write_other_lines(void **state)
+{
+    const struct nats_server *server = *state;
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_int_equal(kvb_bus_publish(bus, "a 0\r\n\r\nPUB b", span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(kvb_bus_publish(bus, "a.*", span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(kvb_bus_publish(bus, "", span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(
+        kvb_bus_subscribe(bus, "a b", take_message, NULL, &subscription), KVB_BAD_INPUT);
+    assert_int_equal(
+        kvb_bus_request(bus, "a b", span_of(""), 100, take_message, NULL, NULL), KVB_BAD_INPUT);
+    assert_null(subscription);
+    kvb_bus_close(bus);
+}
+
+static void refuses_more_than_the_server_takes(void **state)
+{
+    static const uint8_t big[(1 << 20) + 1];
+    const struct nats_server *server = *state;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_int_equal(kvb_bus_publish(bus, "big", (kvb_span){ big, sizeof big }), KVB_TOO_LARGE);
+    assert_ok(kvb_bus_publish(bus, "big", (kvb_span){ big, sizeof big - 1 }));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_int_equal(kvb_bus_connects(bus), 1);
+    kvb_bus_close(bus);
+}
+
+static void answer_with_echo(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_bus *bus = *(struct kvb_bus **)context;
+
+    assert_non_null(message->reply);
+    assert_ok(kvb_bus_publish(bus, message->reply, message->payload));
+}
+
+static void a_request_gets_its_answer(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *server_side = open_connected(server->url);
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe(server_side, "ask", answer_with_echo, &server_side, &subscription));
+    assert_ok(kvb_bus_flush(server_side, patience_ms));
+    assert_ok(
+        kvb_bus_request(bus, "ask", span_of("well?"), patience_ms, take_message, &inbox, NULL));
+    assert_int_equal(atomic_load(&inbox.count), 1);
+    assert_true(last_is(&inbox, "well?"));
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(server_side);
+    kvb_bus_close(bus);
+}
+
+static void keep_silent(void *context, const struct kvb_bus_message *message)
+{
+    (void)context;
+    (void)message;
+}
+
+static void a_request_without_an_answer_says_why(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_int_equal(
+        kvb_bus_request(bus, "nobody", span_of(""), patience_ms, take_message, &inbox, &detail),
+        KVB_NOT_FOUND);
+    assert_string_equal(detail.text, "nobody answers nobody");
+    assert_ok(kvb_bus_subscribe(bus, "mute", keep_silent, NULL, &subscription));
+    assert_int_equal(
+        kvb_bus_request(bus, "mute", span_of(""), 50, take_message, &inbox, &detail), KVB_IO);
+    assert_string_equal(detail.text, "no answer to mute within 50 ms");
+    assert_int_equal(atomic_load(&inbox.count), 0);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
+/* ---- Losses -------------------------------------------------------------------------- */
+
+struct second_connect {
+    struct kvb_bus *bus;
+    uint64_t before;
+};
+
+static bool connected_again(void *context)
+{
+    const struct second_connect *wanted = context;
+
+    return kvb_bus_is_connected(wanted->bus) && kvb_bus_connects(wanted->bus) > wanted->before;
+}
+
+struct echo {
+    struct kvb_bus *bus;
+    struct inbox inbox;
+};
+
+/* Publishes until it comes back: what was sent just before or after a loss may go. */
+static bool comes_back(void *context)
+{
+    struct echo *echo = context;
+
+    (void)kvb_bus_publish(echo->bus, "again", span_of("hello")); /* asked again soon */
+    return has_one(&echo->inbox);
+}
+
+static void assert_works_again(struct kvb_bus *bus)
+{
+    struct echo echo = { .bus = bus, .inbox = { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    struct kvb_bus_subscription *subscription = NULL;
+
+    assert_ok(kvb_bus_subscribe(bus, "again", take_message, &echo.inbox, &subscription));
+    assert_true(wait_until(comes_back, &echo, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+}
+
+struct changes {
+    _Atomic unsigned ups;
+    _Atomic unsigned downs;
+};
+
+static void count_change(void *context, bool is_connected)
+{
+    struct changes *changes = context;
+
+    atomic_fetch_add(is_connected ? &changes->ups : &changes->downs, 1);
+}
+
+static bool came_and_went(void *context)
+{
+    struct changes *changes = context;
+
+    return atomic_load(&changes->ups) == 2 && atomic_load(&changes->downs) == 1;
+}
+
+static void a_restarted_server_is_found_again_with_its_subscriptions(void **state)
+{
+    struct nats_server server;
+    struct changes changes = { 0 };
+    struct echo echo = { .inbox = { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    struct kvb_bus_subscription *subscription = NULL;
+
+    (void)state;
+    start_server(&server);
+    const struct kvb_bus_options options = {
+        .url = server.url, .name = "test", .on_change = count_change, .context = &changes
+    };
+    assert_ok(kvb_bus_open(&options, &echo.bus, NULL));
+    assert_ok(kvb_bus_subscribe(echo.bus, "again", take_message, &echo.inbox, &subscription));
+    assert_true(wait_until(is_up, echo.bus, patience_ms));
+
+    const uint16_t port = server.port;
+    nats_server_kill(&server);
+    assert_true(wait_until(is_down, echo.bus, patience_ms));
+    assert_int_equal(kvb_bus_publish(echo.bus, "again", span_of("void")), KVB_AGAIN);
+
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(comes_back, &echo, patience_ms));
+    assert_int_equal(kvb_bus_connects(echo.bus), 2);
+    assert_true(last_is(&echo.inbox, "hello"));
+    assert_true(wait_until(came_and_went, &changes, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(echo.bus);
+    nats_server_kill(&server);
+}
+
+/* A server that shuts the door for good: nats.c closes the connection at an error
+ * that it does not know, here one that a subscription too many brings. */
+static void dials_anew_after_nats_c_gave_up(void **state)
+{
+    struct nats_server server = { 0 };
+    struct kvb_bus_subscription *subscriptions[3] = { NULL };
+
+    (void)state;
+    assert_ok(nats_server_start(&server, 0, "max_subscriptions: 2\n"));
+    struct kvb_bus *bus = open_connected(server.url);
+    const struct second_connect again = { .bus = bus, .before = kvb_bus_connects(bus) };
+    for (size_t i = 0; i < KVB_COUNT_OF(subscriptions); i++) {
+        assert_ok(kvb_bus_subscribe(bus, "a", keep_silent, NULL, &subscriptions[i]));
+    }
+    assert_true(wait_until(is_down, bus, patience_ms));
+    kvb_bus_unsubscribe(subscriptions[0]);
+    kvb_bus_unsubscribe(subscriptions[1]);
+    assert_true(wait_until(connected_again, (void *)(uintptr_t)&again, patience_ms));
+    assert_works_again(bus);
+    kvb_bus_unsubscribe(subscriptions[2]);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
+struct stuck {
+    struct kvb_bus *bus;
+    uint64_t published;
+};
+
+static bool refuses_to_publish(void *context)
+{
+    static const uint8_t big[1 << 19];
+    struct stuck *stuck = context;
+    const kvb_status status = kvb_bus_publish(stuck->bus, "big", (kvb_span){ big, sizeof big });
+
+    stuck->published += status == KVB_OK;
+    return status == KVB_AGAIN;
+}
+
+static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
+{
+    struct nats_server server;
+
+    (void)state;
+    start_server(&server);
+    struct kvb_bus *bus = open_connected(server.url);
+    struct stuck stuck = { .bus = bus };
+    const struct second_connect again = { .bus = bus, .before = kvb_bus_connects(bus) };
+    assert_int_equal(kill(server.pid, SIGSTOP), 0);
+    /* The kernel's buffers take some; then a write runs into its deadline. */
+    assert_true(wait_until(refuses_to_publish, &stuck, patience_ms));
+    assert_false(kvb_bus_is_connected(bus));
+    assert_int_equal(kill(server.pid, SIGCONT), 0);
+    assert_true(wait_until(connected_again, (void *)(uintptr_t)&again, patience_ms));
+    assert_works_again(bus);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
+static void wrong_credentials_do_not_end_the_trying(void **state)
+{
+    struct nats_server server = { 0 };
+    char right[96];
+
+    (void)state;
+    assert_ok(nats_server_start(&server, 0, "authorization: { user: u, password: p }\n"));
+    const uint16_t port = server.port;
+    struct kvb_bus *bus = open_bus(server.url);
+    (void)snprintf(right, sizeof right, "nats://u:p@127.0.0.1:%u", port);
+    struct kvb_bus *allowed = open_connected(right);
+    assert_false(kvb_bus_is_connected(bus));
+    nats_server_kill(&server);
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    kvb_bus_close(bus);
+    kvb_bus_close(allowed);
+    nats_server_kill(&server);
+}
+
+static void closes_while_no_server_answers(void **state)
+{
+    uint16_t port = 0;
+    char url[64];
+
+    (void)state;
+    assert_ok(free_port(&port));
+    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", port);
+    for (int i = 0; i < 5; i++) {
+        kvb_bus_close(open_bus(url));
+    }
+    kvb_bus_close(NULL);
+}
+
+static void subscriptions_may_be_ended_after_the_bus(void **state)
+{
+    const struct nats_server *server = *state;
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe(bus, "a", keep_silent, NULL, &subscription));
+    kvb_bus_close(bus);
+    kvb_bus_unsubscribe(subscription);
+}
+
+static int start_group(void **state)
+{
+    static struct nats_server server;
+
+    *state = &server;
+    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
+}
+
+static int stop_group(void **state)
+{
+    nats_server_kill(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_urls_and_files_that_cannot_be_right),
+        cmocka_unit_test(a_message_for_people_shows_no_password),
+        cmocka_unit_test(opens_without_a_server_and_connects_when_it_comes),
+        cmocka_unit_test(what_is_published_arrives),
+        cmocka_unit_test(no_handler_runs_after_unsubscribe),
+        cmocka_unit_test(refuses_subjects_that_would_write_other_lines),
+        cmocka_unit_test(refuses_more_than_the_server_takes),
+        cmocka_unit_test(a_request_gets_its_answer),
+        cmocka_unit_test(a_request_without_an_answer_says_why),
+        cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
+        cmocka_unit_test(dials_anew_after_nats_c_gave_up),
+        cmocka_unit_test(a_frozen_server_holds_nobody_up_and_is_found_again),
+        cmocka_unit_test(wrong_credentials_do_not_end_the_trying),
+        cmocka_unit_test(closes_while_no_server_answers),
+        cmocka_unit_test(subscriptions_may_be_ended_after_the_bus),
+    };
+
+    return cmocka_run_group_tests(tests, start_group, stop_group);
+}

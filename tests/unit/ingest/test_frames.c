@@ -1,0 +1,142 @@
+#include "kvb_test.h"
+
+#include "ingest/frames.h"
+
+#include <string.h>
+
+static const uint8_t seven[] = { 0, 0, 0, 0, 0, 0, 0, 7 };
+static const uint8_t all_ones[] = { 255, 255, 255, 255, 255, 255, 255, 255 };
+static const uint8_t payload[] = { 0x93, 1, 2 };
+
+#define SEVEN                                                                                      \
+    {                                                                                              \
+        seven, 8                                                                                   \
+    }
+#define ALL_ONES                                                                                   \
+    {                                                                                              \
+        all_ones, 8                                                                                \
+    }
+#define PAYLOAD                                                                                    \
+    {                                                                                              \
+        payload, sizeof payload                                                                    \
+    }
+#define EMPTY                                                                                      \
+    {                                                                                              \
+        NULL, 0                                                                                    \
+    }
+#define TOPIC                                                                                      \
+    {                                                                                              \
+        (const uint8_t *)"kv\0x", 4                                                                \
+    }
+
+static void a_live_message_has_topic_seq_and_payload(void **state)
+{
+    (void)state;
+    const struct kvb_frames good = { { TOPIC, SEVEN, PAYLOAD }, 3 };
+    uint64_t seq = 0;
+    kvb_span got = { 0 };
+
+    assert_int_equal(kvb_frames_read_live(&good, &seq, &got), KVB_OK);
+    assert_int_equal(seq, 7);
+    assert_ptr_equal(got.data, payload);
+}
+
+static void other_live_messages_are_refused(void **state)
+{
+    (void)state;
+    const struct kvb_frames bad[] = {
+        { { EMPTY }, 0 },
+        { { SEVEN, PAYLOAD }, 2 },
+        { { TOPIC, SEVEN, PAYLOAD, EMPTY }, 4 },
+        { { TOPIC, { seven, 3 }, PAYLOAD }, 3 },
+        { { TOPIC, EMPTY, PAYLOAD }, 3 },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        uint64_t seq = 99;
+        kvb_span got = { 0 };
+        assert_int_equal(kvb_frames_read_live(&bad[i], &seq, &got), KVB_BAD_INPUT);
+        assert_null(got.data);
+    }
+}
+
+static void every_layout_of_a_replayed_batch_is_read(void **state)
+{
+    (void)state;
+    const struct kvb_frames layouts[] = {
+        { { EMPTY, SEVEN, PAYLOAD }, 3 },        /* vLLM before 0.26, SGLang, Mooncake */
+        { { EMPTY, TOPIC, SEVEN, PAYLOAD }, 4 }, /* vLLM 0.26 and later, TensorRT-LLM */
+        { { EMPTY, EMPTY, SEVEN, PAYLOAD }, 4 }, /* the same with an empty topic */
+    };
+
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        enum kvb_replay_frame kind = KVB_REPLAY_END;
+        uint64_t seq = 0;
+        kvb_span got = { 0 };
+        assert_int_equal(kvb_frames_read_replay(&layouts[i], &kind, &seq, &got), KVB_OK);
+        assert_int_equal(kind, KVB_REPLAY_BATCH);
+        assert_int_equal(seq, 7);
+        assert_ptr_equal(got.data, payload);
+    }
+}
+
+static void every_form_of_the_end_is_read(void **state)
+{
+    (void)state;
+    const struct kvb_frames ends[] = {
+        { { EMPTY, ALL_ONES, EMPTY }, 3 },
+        { { EMPTY, EMPTY, ALL_ONES, EMPTY }, 4 },
+        { { EMPTY, TOPIC, ALL_ONES, EMPTY }, 4 },
+        { { EMPTY, EMPTY, ALL_ONES }, 3 },
+    };
+
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        enum kvb_replay_frame kind = KVB_REPLAY_BATCH;
+        uint64_t seq = 0;
+        kvb_span got = { 0 };
+        assert_int_equal(kvb_frames_read_replay(&ends[i], &kind, &seq, &got), KVB_OK);
+        assert_int_equal(kind, KVB_REPLAY_END);
+    }
+}
+
+static void other_replies_are_refused(void **state)
+{
+    (void)state;
+    const struct kvb_frames bad[] = {
+        { { EMPTY }, 0 },
+        { { EMPTY }, 1 },
+        { { EMPTY, PAYLOAD }, 2 },
+        { { EMPTY, { seven, 3 }, PAYLOAD }, 3 },
+        { { EMPTY, TOPIC, SEVEN, PAYLOAD }, kvb_most_frames + 1 },
+    };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        enum kvb_replay_frame kind = KVB_REPLAY_END;
+        uint64_t seq = 0;
+        kvb_span got = { 0 };
+        assert_int_equal(kvb_frames_read_replay(&bad[i], &kind, &seq, &got), KVB_BAD_INPUT);
+    }
+}
+
+static void a_seq_is_written_big_endian(void **state)
+{
+    (void)state;
+    const uint8_t want[] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    uint8_t got[8];
+
+    kvb_frames_write_seq(UINT64_C(0x0102030405060708), got);
+    assert_memory_equal(got, want, 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_live_message_has_topic_seq_and_payload),
+        cmocka_unit_test(other_live_messages_are_refused),
+        cmocka_unit_test(every_layout_of_a_replayed_batch_is_read),
+        cmocka_unit_test(every_form_of_the_end_is_read),
+        cmocka_unit_test(other_replies_are_refused),
+        cmocka_unit_test(a_seq_is_written_big_endian),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+#include "kvb_test.h"
+
+#include "load/route.h"
+
+static const struct kvb_route_options plain = { .policy = KVB_ROUTE_KV, .overlap_weight = 1 };
+
+/* request blocks, overlap, active blocks; room for everything */
+static struct kvb_route_candidate
+candidate(uint64_t request_blocks, uint64_t overlap_blocks, uint64_t active_blocks)
+{
+    return (struct kvb_route_candidate){
+        .state = KVB_STREAM_EXACT,
+        .request_blocks = request_blocks,
+        .overlap_blocks = overlap_blocks,
+        .has_load = true,
+        .load = { .kv_active_blocks = active_blocks,
+                  .kv_total_blocks = 1000,
+                  .request_total_slots = 10 },
+    };
+}
+
+static size_t choose(
+    const struct kvb_route_options *options, struct kvb_route_luck luck,
+    struct kvb_route_candidate *candidates, size_t count)
+{
+    size_t chosen = 99;
+
+    assert_ok(kvb_route_choose(options, luck, candidates, count, &chosen));
+    return chosen;
+}
+
+static void cost_is_weighted_prefill_plus_decode(void **state)
+{
+    (void)state;
+    const struct kvb_route_options options = { .overlap_weight = 2 };
+    struct kvb_route_candidate two[2] = { candidate(10, 4, 7), candidate(10, 0, 0) };
+
+    two[0].routed_blocks = 5;
+    assert_int_equal(choose(&options, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_true(two[0].cost == 2 * 6 + 12);
+    assert_true(two[1].cost == 20);
+    assert_int_equal(two[0].decode_blocks, 12);
+}
+
+static void overlap_wins_among_equally_loaded(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate three[3] = { candidate(10, 1, 5), candidate(10, 9, 5),
+                                            candidate(10, 3, 5) };
+
+    for (uint64_t turn = 0; turn < 5; turn++) {
+        assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = turn }, three, 3), 1);
+    }
+}
+
+static void what_was_routed_since_the_last_load_counts(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 9, 5), candidate(10, 8, 5) };
+
+    two[0].routed_blocks = 10;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+}
+
+static void equal_ones_take_turns(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate three[3] = { candidate(10, 0, 5), candidate(10, 0, 6),
+                                            candidate(10, 0, 5) };
+
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 0 }, three, 3), 0);
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 1 }, three, 3), 2);
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 2 }, three, 3), 0);
+}
+
+static void a_worker_that_is_down_is_never_chosen(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 10, 0), candidate(10, 0, 900) };
+    size_t chosen = 0;
+
+    two[0].state = KVB_STREAM_DOWN;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    two[1].state = KVB_STREAM_DOWN;
+    assert_int_equal(
+        kvb_route_choose(&plain, (struct kvb_route_luck){ 0 }, two, 2, &chosen), KVB_NOT_FOUND);
+    assert_int_equal(
+        kvb_route_choose(&plain, (struct kvb_route_luck){ 0 }, two, 0, &chosen), KVB_NOT_FOUND);
+}
+
+static void a_full_worker_is_chosen_only_when_all_are_full(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate three[3] = { candidate(10, 10, 5), candidate(10, 9, 5),
+                                            candidate(10, 0, 800) };
+
+    three[0].load.request_active_slots = 10;
+    three[1].load.kv_total_blocks = 5;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, three, 3), 2);
+    three[2].load.request_active_slots = 10;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, three, 3), 0);
+}
+
+static void unverified_and_stale_count_unless_avoided(void **state)
+{
+    (void)state;
+    const struct kvb_route_options careful = { .overlap_weight = 1,
+                                               .avoids_unverified = true,
+                                               .avoids_stale = true };
+    struct kvb_route_candidate two[2] = { candidate(10, 10, 0), candidate(10, 0, 0) };
+
+    two[0].state = KVB_STREAM_UNVERIFIED;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 0);
+    assert_int_equal(choose(&careful, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    two[1].state = KVB_STREAM_STALE;
+    assert_int_equal(choose(&careful, (struct kvb_route_luck){ 0 }, two, 2), 0);
+}
+
+static void partial_counts_in_full(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 9, 0), candidate(10, 10, 0) };
+
+    two[1].state = KVB_STREAM_PARTIAL;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+}
+
+static void a_worker_without_load_counts_as_idle(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 0, 1), candidate(10, 0, 999) };
+
+    two[1].has_load = false;
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+}
+
+/* Costs 0, 5, 10: normalised 0, 0.5, 1; at temperature 0.5 the weights are
+ * 1, e^-1, e^-2, so the shares are 0.665, 0.245, 0.090. */
+static void temperature_draws_by_softmax_over_the_normalised_cost(void **state)
+{
+    (void)state;
+    const struct kvb_route_options warm = { .overlap_weight = 1, .temperature = 0.5 };
+    struct kvb_route_candidate three[3] = { candidate(10, 10, 0), candidate(10, 5, 0),
+                                            candidate(10, 0, 0) };
+    size_t hits[3] = { 0 };
+
+    for (size_t i = 0; i < 10000; i++) {
+        const struct kvb_route_luck luck = { .draw = (double)i / 10000 };
+        hits[choose(&warm, luck, three, 3)]++;
+    }
+    assert_in_range(hits[0], 6650, 6655);
+    assert_in_range(hits[1], 2446, 2449);
+    assert_in_range(hits[2], 899, 902);
+}
+
+static void by_chance_the_down_and_the_full_get_nothing(void **state)
+{
+    (void)state;
+    const struct kvb_route_options hot = { .overlap_weight = 1, .temperature = 100 };
+    struct kvb_route_candidate three[3] = { candidate(10, 10, 0), candidate(10, 5, 0),
+                                            candidate(10, 0, 0) };
+
+    three[0].state = KVB_STREAM_DOWN;
+    three[2].load.kv_active_blocks = 1000;
+    for (size_t i = 0; i < 1000; i++) {
+        const struct kvb_route_luck luck = { .draw = (double)i / 1000 };
+        assert_int_equal(choose(&hot, luck, three, 3), 1);
+    }
+}
+
+static void overlap_above_the_request_costs_nothing_below_zero(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate one[1] = { candidate(3, 8, 0) };
+
+    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, one, 1), 0);
+    assert_true(one[0].cost == 0);
+}
+
+static void policies_have_names(void **state)
+{
+    (void)state;
+    enum kvb_route_policy policy = KVB_ROUTE_POLICY_COUNT;
+
+    assert_ok(kvb_route_policy_find("kv", &policy));
+    assert_int_equal(policy, KVB_ROUTE_KV);
+    assert_string_equal(kvb_route_policy_name(policy), "kv");
+    assert_int_equal(kvb_route_policy_find("best", &policy), KVB_NOT_FOUND);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cost_is_weighted_prefill_plus_decode),
+        cmocka_unit_test(overlap_wins_among_equally_loaded),
+        cmocka_unit_test(what_was_routed_since_the_last_load_counts),
+        cmocka_unit_test(equal_ones_take_turns),
+        cmocka_unit_test(a_worker_that_is_down_is_never_chosen),
+        cmocka_unit_test(a_full_worker_is_chosen_only_when_all_are_full),
+        cmocka_unit_test(unverified_and_stale_count_unless_avoided),
+        cmocka_unit_test(partial_counts_in_full),
+        cmocka_unit_test(a_worker_without_load_counts_as_idle),
+        cmocka_unit_test(temperature_draws_by_softmax_over_the_normalised_cost),
+        cmocka_unit_test(by_chance_the_down_and_the_full_get_nothing),
+        cmocka_unit_test(overlap_above_the_request_costs_nothing_below_zero),
+        cmocka_unit_test(policies_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,259 @@
+#include "process.h"
+
+#include "core/clock.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { poll_ms = 2, path_bytes = 512 };
+
+static void pause_shortly(void)
+{
+    const struct timespec pause = { .tv_nsec = poll_ms * (long)KVB_NS_PER_MS };
+
+    (void)nanosleep(&pause, NULL); /* cut short by a signal: the caller asks again */
+}
+
+bool wait_until(condition holds, void *context, uint32_t timeout_ms)
+{
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + timeout_ms * KVB_NS_PER_MS;
+
+    while (!holds(context)) {
+        if (kvb_clock_monotonic_ns() >= end_ns) {
+            return false;
+        }
+        pause_shortly();
+    }
+    return true;
+}
+
+/* ---- Programs --------------------------------------------------------------------- */
+
+/* Debian keeps nats-server in /usr/sbin, which is not on everybody's PATH. */
+static const char *program_path(const char *name, char path[path_bytes])
+{
+    (void)snprintf(path, path_bytes, "/usr/sbin/%s", name);
+    return access(path, X_OK) == 0 ? path : name;
+}
+
+static kvb_status add_output(posix_spawn_file_actions_t *actions, const char *log_path)
+{
+    if (!log_path) {
+        return KVB_OK;
+    }
+    if (posix_spawn_file_actions_addopen(
+            actions, 1, log_path, O_WRONLY | O_CREAT | O_APPEND, 0600) != 0 ||
+        posix_spawn_file_actions_adddup2(actions, 1, 2) != 0) {
+        return KVB_NO_MEMORY;
+    }
+    return KVB_OK;
+}
+
+/* posix_spawnp() wants pointers that it may not write through. */
+static char *const *as_argv(const char *const argv[])
+{
+    union {
+        const char *const *ours;
+        char *const *theirs;
+    } both = { .ours = argv };
+
+    return both.theirs;
+}
+
+kvb_status process_start(const char *const argv[], const char *log_path, pid_t *out_pid)
+{
+    posix_spawn_file_actions_t actions;
+    char path[path_bytes];
+    pid_t pid = 0;
+
+    if (posix_spawn_file_actions_init(&actions) != 0) {
+        return KVB_NO_MEMORY;
+    }
+    kvb_status status = add_output(&actions, log_path);
+    if (status == KVB_OK &&
+        posix_spawnp(&pid, program_path(argv[0], path), &actions, NULL, as_argv(argv), environ) !=
+            0) {
+        status = KVB_IO;
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    KVB_TRY(status);
+    *out_pid = pid;
+    return KVB_OK;
+}
+
+struct ending {
+    pid_t pid;
+    int wait_status;
+};
+
+static bool has_ended(void *context)
+{
+    struct ending *ending = context;
+
+    return waitpid(ending->pid, &ending->wait_status, WNOHANG) != 0;
+}
+
+kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit)
+{
+    struct ending ending = { .pid = pid };
+
+    if (signal != 0 && kill(pid, signal) != 0) {
+        return KVB_NOT_FOUND;
+    }
+    const bool in_time = wait_until(has_ended, &ending, timeout_ms);
+    if (!in_time) {
+        (void)kill(pid, SIGKILL); /* it may just have ended */
+        (void)waitpid(pid, &ending.wait_status, 0);
+    }
+    if (out_exit) {
+        *out_exit = WIFEXITED(ending.wait_status) ? WEXITSTATUS(ending.wait_status)
+                                                  : 128 + WTERMSIG(ending.wait_status);
+    }
+    return in_time ? KVB_OK : KVB_AGAIN;
+}
+
+/* ---- Files --------------------------------------------------------------------------- */
+
+kvb_status folder_make(char out_path[64])
+{
+    char path[] = "/tmp/kvb-test-XXXXXX";
+
+    if (!mkdtemp(path)) {
+        return KVB_IO;
+    }
+    memcpy(out_path, path, sizeof path);
+    return KVB_OK;
+}
+
+void folder_remove(const char *path)
+{
+    DIR *folder = opendir(path);
+    char file[path_bytes];
+
+    if (!folder) {
+        return;
+    }
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): this folder is ours alone */
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            (void)snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+            (void)remove(file); /* a folder inside keeps ours: seen in /tmp */
+        }
+    }
+    closedir(folder);
+    (void)rmdir(path);
+}
+
+kvb_status file_read(const char *path, char *out, size_t size)
+{
+    FILE *file = fopen(path, "re");
+
+    if (!file) {
+        return KVB_NOT_FOUND;
+    }
+    const size_t len = fread(out, 1, size, file);
+    fclose(file);
+    if (len == size) {
+        return KVB_TOO_LARGE;
+    }
+    out[len] = '\0';
+    return KVB_OK;
+}
+
+/* ---- nats-server ------------------------------------------------------------------------ */
+
+enum { server_start_ms = 10000 };
+
+/* Looks for "nats://127.0.0.1:4222" in the file that the server writes when it
+ * listens. */
+static bool has_port(void *context)
+{
+    struct nats_server *server = context;
+    char path[path_bytes];
+    char text[1024];
+
+    (void)snprintf(path, sizeof path, "%s/nats-server_%d.ports", server->folder, server->pid);
+    if (file_read(path, text, sizeof text) != KVB_OK) {
+        return false;
+    }
+    const char *url = strstr(text, "nats://");
+    const char *colon = url ? strchr(url + strlen("nats://"), ':') : NULL;
+    if (!colon) {
+        return false;
+    }
+    server->port = (uint16_t)strtoul(colon + 1, NULL, 10);
+    return server->port != 0;
+}
+
+static kvb_status write_config(const struct nats_server *server, const char *text, char path[])
+{
+    (void)snprintf(path, path_bytes, "%s/server.conf", server->folder);
+    FILE *file = fopen(path, "we");
+    if (!file) {
+        return KVB_IO;
+    }
+    fputs(text ? text : "", file);
+    return fclose(file) == 0 ? KVB_OK : KVB_IO;
+}
+
+kvb_status nats_server_start(struct nats_server *server, uint16_t port, const char *config)
+{
+    char port_text[16] = "-1";
+    char config_path[path_bytes];
+    char log_path[path_bytes];
+
+    KVB_TRY(folder_make(server->folder));
+    KVB_TRY(write_config(server, config, config_path));
+    (void)snprintf(log_path, sizeof log_path, "%s/log", server->folder);
+    if (port != 0) {
+        (void)snprintf(port_text, sizeof port_text, "%u", port);
+    }
+    const char *const argv[] = { "nats-server",  "-c",      config_path, "-a", "127.0.0.1",
+                                 "-p",           port_text, "-m",        "-1", "--ports_file_dir",
+                                 server->folder, NULL };
+    KVB_TRY(process_start(argv, log_path, &server->pid));
+    if (!wait_until(has_port, server, server_start_ms)) {
+        nats_server_kill(server);
+        return KVB_IO;
+    }
+    (void)snprintf(server->url, sizeof server->url, "nats://127.0.0.1:%u", server->port);
+    return KVB_OK;
+}
+
+void nats_server_kill(struct nats_server *server)
+{
+    if (server->pid > 0) {
+        (void)process_end(server->pid, SIGKILL, server_start_ms, NULL);
+        server->pid = 0;
+    }
+    folder_remove(server->folder);
+}
+
+kvb_status free_port(uint16_t *out_port)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET };
+    socklen_t len = sizeof address;
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool is_bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+                          getsockname(fd, (struct sockaddr *)&address, &len) == 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (!is_bound) {
+        return KVB_IO;
+    }
+    *out_port = ntohs(address.sin_port);
+    return KVB_OK;
+}

@@ -1,0 +1,74 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "index/block_hash.h"
+
+struct kvb_engine_event *last_event(struct kvb_event_batch *batch)
+{
+    return &batch->events[batch->event_count - 1];
+}
+
+static struct kvb_engine_event *add_event(struct kvb_event_batch *batch, enum kvb_event_kind kind)
+{
+    assert_int_equal(kvb_event_batch_reserve_events(batch, 1), KVB_OK);
+    batch->events[batch->event_count++] = (struct kvb_engine_event){ .kind = kind };
+    return last_event(batch);
+}
+
+static void add_hashes(struct kvb_event_batch *batch, const uint64_t *hashes, size_t count)
+{
+    struct kvb_engine_event *event = last_event(batch);
+
+    event->hash_at = (uint32_t)batch->hash_count;
+    event->hash_count = (uint32_t)count;
+    assert_int_equal(kvb_event_batch_reserve_hashes(batch, count), KVB_OK);
+    for (size_t i = 0; i < count; i++) {
+        batch->hashes[batch->hash_count++].value = hashes[i];
+    }
+}
+
+void add_stored(
+    struct kvb_event_batch *batch, const uint64_t *parent, const uint64_t *hashes,
+    const uint32_t *tokens, size_t count)
+{
+    struct kvb_engine_event *event = add_event(batch, KVB_EVENT_STORED);
+
+    event->has_parent = parent != NULL;
+    event->parent.value = parent ? *parent : 0;
+    event->block_size = 1;
+    event->token_at = (uint32_t)batch->token_count;
+    event->token_count = tokens ? (uint32_t)count : 0;
+    assert_int_equal(kvb_event_batch_reserve_tokens(batch, count), KVB_OK);
+    for (size_t i = 0; tokens && i < count; i++) {
+        batch->tokens[batch->token_count++] = tokens[i];
+    }
+    add_hashes(batch, hashes, count);
+}
+
+void add_removed(struct kvb_event_batch *batch, const uint64_t *hashes, size_t count)
+{
+    (void)add_event(batch, KVB_EVENT_REMOVED);
+    add_hashes(batch, hashes, count);
+}
+
+void add_cleared(struct kvb_event_batch *batch)
+{
+    add_event(batch, KVB_EVENT_CLEARED)->all_tiers = true;
+}
+
+void add_skipped(struct kvb_event_batch *batch, enum kvb_skip skip)
+{
+    add_event(batch, KVB_EVENT_SKIPPED)->skip = skip;
+}
+
+kvb_block_hash name_of(const uint32_t *path, size_t depth)
+{
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, (kvb_span){ 0 });
+    kvb_block_hash name = { 0 };
+
+    for (size_t i = 0; i < depth; i++) {
+        const kvb_tokens_hash tokens = kvb_tokens_hash_of(&path[i], 1, NULL, 0, seed);
+        name = i ? kvb_block_hash_next(name, tokens) : kvb_block_hash_root(tokens);
+    }
+    return name;
+}

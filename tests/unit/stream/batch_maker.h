@@ -1,0 +1,19 @@
+#pragma once
+
+#include "model/event_batch.h"
+
+/* Makes engine batches by hand, one token a block, for the tests of this room.
+ * tokens NULL: a tokenless Stored. */
+
+void add_stored(
+    struct kvb_event_batch *batch, const uint64_t *parent, const uint64_t *hashes,
+    const uint32_t *tokens, size_t count);
+void add_removed(struct kvb_event_batch *batch, const uint64_t *hashes, size_t count);
+void add_cleared(struct kvb_event_batch *batch);
+void add_skipped(struct kvb_event_batch *batch, enum kvb_skip skip);
+
+/* The event added last, to be changed. */
+struct kvb_engine_event *last_event(struct kvb_event_batch *batch);
+
+/* The published name of the block that ends this path of tokens. */
+kvb_block_hash name_of(const uint32_t *path, size_t depth);

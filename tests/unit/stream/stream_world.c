@@ -1,0 +1,136 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "stream_world.h"
+
+#include <string.h>
+
+void stream_world_begin(struct stream_world *world, bool has_replay)
+{
+    const struct kvb_stream_options options = {
+        .worker_id = 7,
+        .dp_rank = 1,
+        .model = "m",
+        .block_size = 1,
+        .has_replay = has_replay,
+        .max_held_bytes = 1 << 20,
+        .seed = "0123456789abcde",
+        .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
+    };
+
+    *world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
+    assert_ok(kvb_stream_new(&options, &world->stream));
+}
+
+void stream_world_end(struct stream_world *world)
+{
+    kvb_stream_free(world->stream);
+    kvb_stream_output_done(&world->output);
+    kvb_event_batch_done(&world->batch);
+}
+
+bool router_holds(const struct stream_world *world, kvb_block_hash block)
+{
+    for (size_t i = 0; i < world->held_count; i++) {
+        if (world->held[i].value == block.value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void router_adds(struct stream_world *world, kvb_block_hash block)
+{
+    assert_false(router_holds(world, block)); /* only transitions are published */
+    assert_true(world->held_count < sizeof world->held / sizeof world->held[0]);
+    world->held[world->held_count++] = block;
+}
+
+static void router_drops(struct stream_world *world, kvb_block_hash block)
+{
+    for (size_t i = 0; i < world->held_count; i++) {
+        if (world->held[i].value == block.value) {
+            world->held[i] = world->held[--world->held_count];
+            return;
+        }
+    }
+    fail_msg("a removal of a block that is not listed");
+}
+
+static void router_reads(struct stream_world *world)
+{
+    const struct kvb_router_batch *events = &world->output.events;
+
+    world->saw_cleared = false;
+    for (size_t i = 0; i < events->event_count; i++) {
+        const struct kvb_router_event *event = &events->events[i];
+        const bool is_cleared = event->kind == KVB_ROUTER_CLEARED;
+        assert_true(event->event_id > world->last_id);
+        assert_true(is_cleared || world->last_id == 0 || event->event_id == world->last_id + 1);
+        world->last_id = event->event_id;
+        world->saw_cleared |= is_cleared;
+        world->held_count = is_cleared ? 0 : world->held_count;
+        for (size_t b = event->block_at; b < event->block_at + event->block_count; b++) {
+            if (event->kind == KVB_ROUTER_STORED) {
+                router_adds(world, events->blocks[b]);
+            } else {
+                router_drops(world, events->blocks[b]);
+            }
+        }
+    }
+}
+
+static void step(struct stream_world *world, const struct kvb_stream_input *input)
+{
+    assert_ok(kvb_stream_step(world->stream, input, &world->output));
+    router_reads(world);
+}
+
+void give_batch(
+    struct stream_world *world, enum kvb_stream_input_kind kind, uint64_t seq, uint64_t salt,
+    bool is_poison)
+{
+    const struct kvb_stream_input input = { .kind = kind,
+                                            .now_ns = world->now_ns,
+                                            .wall_us = 1000 + world->now_ns / 1000,
+                                            .seq = seq,
+                                            .fingerprint = { .low = seq, .high = salt },
+                                            .batch = is_poison ? NULL : &world->batch };
+    step(world, &input);
+    kvb_event_batch_reset(&world->batch);
+}
+
+void give(struct stream_world *world, enum kvb_stream_input_kind kind)
+{
+    const struct kvb_stream_input input = { .kind = kind,
+                                            .now_ns = world->now_ns,
+                                            .wall_us = 1000 + world->now_ns / 1000 };
+    step(world, &input);
+}
+
+void pass_ms(struct stream_world *world, uint64_t ms)
+{
+    for (uint64_t i = 0; i < ms; i += 50) {
+        world->now_ns += 50 * KVB_NS_PER_MS;
+        give(world, KVB_INPUT_TICK);
+    }
+}
+
+uint64_t start_wanted_replay(struct stream_world *world)
+{
+    uint64_t from = 0;
+
+    assert_true(kvb_stream_wants_replay(world->stream, world->now_ns, &from));
+    kvb_stream_replay_started(world->stream, world->now_ns);
+    return from;
+}
+
+void assert_state(
+    const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(world->stream, &beat);
+    assert_string_equal(kvb_stream_state_name(beat.state), kvb_stream_state_name(state));
+    assert_string_equal(kvb_stream_reason_name(beat.reason), kvb_stream_reason_name(reason));
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "stream/stream.h"
+
+/* A stream under test, driven by hand, and the list that a router would build
+ * from what it publishes. */
+struct stream_world {
+    struct kvb_stream *stream;
+    struct kvb_stream_output output;
+    struct kvb_event_batch batch;
+    uint64_t now_ns;
+    uint64_t last_id;          /* of the newest event published */
+    bool saw_cleared;          /* in the last step */
+    kvb_block_hash held[4096]; /* the router's list */
+    size_t held_count;
+};
+
+void stream_world_begin(struct stream_world *world, bool has_replay);
+void stream_world_end(struct stream_world *world);
+
+/* Steps with world->batch as the content (is_poison: cannot be read), then
+ * empties it.  salt makes the fingerprint of one life differ from another's. */
+void give_batch(
+    struct stream_world *world, enum kvb_stream_input_kind kind, uint64_t seq, uint64_t salt,
+    bool is_poison);
+void give(struct stream_world *world, enum kvb_stream_input_kind kind);
+void pass_ms(struct stream_world *world, uint64_t ms);
+
+/* Starts the replay that the stream must want; returns from where. */
+uint64_t start_wanted_replay(struct stream_world *world);
+
+bool router_holds(const struct stream_world *world, kvb_block_hash block);
+void assert_state(
+    const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason);

@@ -1,0 +1,480 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/status.h"
+#include "index/block_hash.h"
+#include "stream/mirror.h"
+
+#include <string.h>
+
+struct world {
+    struct kvb_mirror *mirror;
+    struct kvb_event_batch batch;
+    struct kvb_router_batch out;
+};
+
+static struct world new_world(enum kvb_hashes hashes)
+{
+    const struct kvb_mirror_options options = { .hashes = hashes,
+                                                .max_blocks = 1000,
+                                                .tiers = 1U << KVB_TIER_DEVICE };
+    struct world world = { 0 };
+
+    assert_ok(kvb_mirror_new(&options, &world.mirror));
+    return world;
+}
+
+static void end_world(struct world *world)
+{
+    kvb_mirror_free(world->mirror);
+    kvb_event_batch_done(&world->batch);
+    kvb_router_batch_done(&world->out);
+}
+
+/* Applies all events of the batch, then empties it. */
+static void apply(struct world *world)
+{
+    kvb_router_batch_reset(&world->out);
+    for (size_t at = 0; at < world->batch.event_count; at++) {
+        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
+    }
+    kvb_event_batch_reset(&world->batch);
+}
+
+static void store(struct world *world, const uint64_t *parent, uint64_t hash, uint32_t token)
+{
+    add_stored(&world->batch, parent, &hash, &token, 1);
+    apply(world);
+}
+
+static void remove_one(struct world *world, uint64_t hash)
+{
+    add_removed(&world->batch, &hash, 1);
+    apply(world);
+}
+
+static void assert_one_event(const struct world *world, enum kvb_router_kind kind, size_t blocks)
+{
+    assert_int_equal(world->out.event_count, 1);
+    assert_int_equal(world->out.events[0].kind, kind);
+    assert_int_equal(world->out.events[0].block_count, blocks);
+}
+
+static uint64_t held(const struct world *world)
+{
+    return kvb_mirror_count(world->mirror)->held[KVB_TIER_DEVICE];
+}
+
+static void a_chain_is_published_under_rolling_names(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint64_t hashes[] = { 901, 902, 903 };
+    const uint32_t tokens[] = { 1, 2, 3 };
+
+    add_stored(&world.batch, NULL, hashes, tokens, 3);
+    apply(&world);
+    assert_one_event(&world, KVB_ROUTER_STORED, 3);
+    assert_false(world.out.events[0].has_parent);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(world.out.blocks[i].value == name_of(tokens, i + 1).value);
+    }
+    end_world(&world);
+}
+
+static void a_child_names_its_parent(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint32_t path[] = { 1, 2 };
+
+    store(&world, NULL, 901, 1);
+    store(&world, &(uint64_t){ 901 }, 902, 2);
+    assert_one_event(&world, KVB_ROUTER_STORED, 1);
+    assert_true(world.out.events[0].has_parent);
+    assert_true(world.out.events[0].parent.value == name_of(path, 1).value);
+    assert_true(world.out.blocks[0].value == name_of(path, 2).value);
+    end_world(&world);
+}
+
+static void removals_of_a_batch_share_one_event(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    store(&world, NULL, 902, 2);
+    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
+    add_removed(&world.batch, &(uint64_t){ 902 }, 1);
+    apply(&world);
+    assert_one_event(&world, KVB_ROUTER_REMOVED, 2);
+    assert_int_equal(held(&world), 0);
+    end_world(&world);
+}
+
+/* Stored twice, removed once: two copies or a re-announcement?  Not listed, but
+ * counted, until something decides it. */
+static void a_second_store_and_one_removal_leave_a_doubtful_block(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    store(&world, NULL, 901, 1);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->duplicate_stored, 1);
+    remove_one(&world, 901);
+    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
+    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 1);
+    assert_int_equal(held(&world), 0);
+
+    store(&world, NULL, 901, 1);
+    assert_one_event(&world, KVB_ROUTER_STORED, 1);
+    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 0);
+
+    remove_one(&world, 901);
+    remove_one(&world, 901);
+    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 0);
+    remove_one(&world, 901);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 1);
+    end_world(&world);
+}
+
+static void an_unknown_removal_is_counted_and_nothing_else(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    remove_one(&world, 901);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 1);
+    end_world(&world);
+}
+
+static void a_block_without_its_parent_waits_and_is_published_parents_first(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint32_t path[] = { 1, 2, 3 };
+
+    store(&world, &(uint64_t){ 902 }, 903, 3);
+    store(&world, &(uint64_t){ 901 }, 902, 2);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 2);
+
+    store(&world, NULL, 901, 1);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    assert_int_equal(world.out.block_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_true(world.out.blocks[i].value == name_of(path, i + 1).value);
+    }
+    assert_int_equal(held(&world), 3);
+    end_world(&world);
+}
+
+static void a_waiting_block_can_be_removed(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, &(uint64_t){ 901 }, 902, 2);
+    remove_one(&world, 902);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    store(&world, NULL, 901, 1);
+    assert_int_equal(held(&world), 1);
+    end_world(&world);
+}
+
+static void engine_names_need_no_parent(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_ENGINE);
+
+    store(&world, &(uint64_t){ 901 }, 902, 2);
+    assert_one_event(&world, KVB_ROUTER_STORED, 1);
+    assert_true(world.out.blocks[0].value == 902);
+    assert_true(world.out.events[0].parent.value == 901);
+    end_world(&world);
+}
+
+/* Two prompts that differ in the salt of their first block only. */
+static void a_child_inherits_the_salt(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint32_t two = 2;
+    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
+
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
+    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
+    apply(&world);
+    store(&world, &(uint64_t){ 901 }, 902, two);
+    assert_true(world.out.tokens[0].value == kvb_tokens_hash_of(&two, 1, NULL, 0, seed).value);
+    end_world(&world);
+}
+
+static void two_groups_with_one_name_hold_it_until_both_are_gone(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
+    last_event(&world.batch)->group = 1;
+    apply(&world);
+    assert_int_equal(world.out.event_count, 0);
+    remove_one(&world, 901);
+    assert_int_equal(world.out.event_count, 0);
+    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
+    last_event(&world.batch)->group = 1;
+    apply(&world);
+    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
+    end_world(&world);
+}
+
+static void another_tier_is_kept_but_not_shown(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    apply(&world);
+    assert_int_equal(world.out.event_count, 0);
+    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    apply(&world);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(held(&world), 1);
+    end_world(&world);
+}
+
+/* Offloading names blocks without their tokens. */
+static void a_tokenless_store_moves_known_blocks_only(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint64_t hashes[] = { 901, 999 };
+
+    store(&world, NULL, 901, 1);
+    remove_one(&world, 901);
+    store(&world, NULL, 901, 1);
+    add_stored(&world.batch, NULL, hashes, NULL, 2);
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    apply(&world);
+    assert_int_equal(kvb_mirror_count(world.mirror)->no_tokens, 1);
+    remove_one(&world, 901);
+    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
+    end_world(&world);
+}
+
+static void a_block_that_names_itself_as_parent_is_refused_whole(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, &(uint64_t){ 901 }, 901, 1);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->self_parents, 1);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    end_world(&world);
+}
+
+static void an_engine_hash_with_other_content_takes_the_new_content(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    store(&world, NULL, 901, 7);
+    assert_int_equal(kvb_mirror_count(world.mirror)->aliases, 1);
+    assert_int_equal(world.out.event_count, 2);
+    assert_int_equal(world.out.events[0].kind, KVB_ROUTER_REMOVED);
+    assert_int_equal(world.out.events[1].kind, KVB_ROUTER_STORED);
+    assert_int_equal(held(&world), 1);
+    end_world(&world);
+}
+
+static void what_no_query_can_name_is_kept_apart(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
+    assert_ok(kvb_event_batch_reserve_extras(&world.batch, 1));
+    world.batch.extras[0] = (struct kvb_block_extra){ .unmatchable = true };
+    world.batch.extra_count = 1;
+    last_event(&world.batch)->extra_count = 1;
+    apply(&world);
+    store(&world, &(uint64_t){ 901 }, 902, 2);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unmatchable, 2);
+    end_world(&world);
+}
+
+static void clearing_forgets_everything_and_says_so(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    store(&world, &(uint64_t){ 555 }, 556, 2);
+    add_cleared(&world.batch);
+    apply(&world);
+    assert_one_event(&world, KVB_ROUTER_CLEARED, 0);
+    assert_int_equal(held(&world), 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    remove_one(&world, 901);
+    assert_int_equal(world.out.event_count, 0);
+    end_world(&world);
+}
+
+static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    for (uint32_t i = 1; i <= 100; i++) {
+        store(&world, NULL, 900 + i, i);
+        store(&world, NULL, 900 + i, i);
+        remove_one(&world, 900 + i);
+    }
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(world.mirror);
+    assert_int_equal(counts->doubtful, 100);
+    assert_int_equal(counts->forgotten_doubtful, 36); /* 64 may be kept */
+    remove_one(&world, 901);                          /* the oldest: forgotten */
+    assert_int_equal(counts->unknown_removed, 1);
+    end_world(&world);
+}
+
+static kvb_status note_walked(void *context, const struct kvb_router_batch *chunk)
+{
+    struct kvb_router_batch *all = context;
+
+    for (size_t i = 0; i < chunk->event_count; i++) {
+        const struct kvb_router_event *event = &chunk->events[i];
+        KVB_TRY(kvb_router_batch_add_event(all, event));
+        for (size_t b = event->block_at; b < event->block_at + event->block_count; b++) {
+            KVB_TRY(kvb_router_batch_add_block(all, chunk->blocks[b], chunk->tokens[b]));
+        }
+    }
+    return KVB_OK;
+}
+
+/* A tree of three prompts:  1-2-3-4, 1-2-5, 6. */
+static void a_walk_shows_all_parents_first(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    struct kvb_router_batch all = { 0 };
+    const uint64_t hashes[] = { 901, 902, 903, 904 };
+    const uint32_t tokens[] = { 1, 2, 3, 4 };
+
+    add_stored(&world.batch, NULL, hashes, tokens, 4);
+    add_stored(&world.batch, &hashes[1], &(uint64_t){ 905 }, &(uint32_t){ 5 }, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 906 }, &(uint32_t){ 6 }, 1);
+    apply(&world);
+    for (size_t chunk = 1; chunk <= 7; chunk++) {
+        kvb_router_batch_reset(&all);
+        assert_ok(kvb_mirror_walk(world.mirror, chunk, note_walked, &all));
+        assert_int_equal(all.block_count, 6);
+        for (size_t i = 0; i < all.event_count; i++) {
+            bool is_known = !all.events[i].has_parent;
+            for (size_t b = 0; b < all.events[i].block_at; b++) {
+                is_known |= all.blocks[b].value == all.events[i].parent.value;
+            }
+            assert_true(is_known);
+        }
+    }
+    kvb_router_batch_done(&all);
+    end_world(&world);
+}
+
+static kvb_status do_everything(struct world *world)
+{
+    struct kvb_router_batch all = { 0 };
+    kvb_status status = KVB_OK;
+
+    kvb_router_batch_reset(&world->out);
+    for (size_t at = 0; status == KVB_OK && at < world->batch.event_count; at++) {
+        status = kvb_mirror_apply(world->mirror, &world->batch, at, &world->out);
+    }
+    if (status == KVB_OK) {
+        status = kvb_mirror_walk(world->mirror, 2, note_walked, &all);
+    }
+    kvb_router_batch_done(&all);
+    return status;
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    const struct kvb_mirror_options options = { .max_blocks = 100,
+                                                .tiers = 1U << KVB_TIER_DEVICE,
+                                                .lora_name = "adapter-a" };
+    const uint64_t hashes[] = { 901, 902, 903 };
+    const uint32_t tokens[] = { 1, 2, 3 };
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct world world = { 0 };
+        add_stored(&world.batch, &hashes[0], &hashes[1], &tokens[1], 2);
+        add_stored(&world.batch, NULL, hashes, tokens, 1);
+        add_removed(&world.batch, hashes, 1);
+        fail_alloc_after(n);
+        status = kvb_mirror_new(&options, &world.mirror);
+        if (status == KVB_OK) {
+            status = do_everything(&world);
+        }
+        fail_alloc_after(-1);
+        end_world(&world);
+        assert_true(n < 200);
+    }
+    assert_ok(status);
+}
+
+static void refuses_more_blocks_than_its_ceiling(void **state)
+{
+    (void)state;
+    const struct kvb_mirror_options options = { .max_blocks = 2, .tiers = 1U << KVB_TIER_DEVICE };
+    struct world world = { 0 };
+    const uint64_t hashes[] = { 901, 902, 903 };
+    const uint32_t tokens[] = { 1, 2, 3 };
+
+    assert_ok(kvb_mirror_new(&options, &world.mirror));
+    add_stored(&world.batch, NULL, hashes, tokens, 3);
+    assert_int_equal(kvb_mirror_apply(world.mirror, &world.batch, 0, &world.out), KVB_TOO_LARGE);
+    end_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chain_is_published_under_rolling_names),
+        cmocka_unit_test(a_child_names_its_parent),
+        cmocka_unit_test(removals_of_a_batch_share_one_event),
+        cmocka_unit_test(a_second_store_and_one_removal_leave_a_doubtful_block),
+        cmocka_unit_test(an_unknown_removal_is_counted_and_nothing_else),
+        cmocka_unit_test(a_block_without_its_parent_waits_and_is_published_parents_first),
+        cmocka_unit_test(a_waiting_block_can_be_removed),
+        cmocka_unit_test(engine_names_need_no_parent),
+        cmocka_unit_test(a_child_inherits_the_salt),
+        cmocka_unit_test(two_groups_with_one_name_hold_it_until_both_are_gone),
+        cmocka_unit_test(another_tier_is_kept_but_not_shown),
+        cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
+        cmocka_unit_test(a_block_that_names_itself_as_parent_is_refused_whole),
+        cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
+        cmocka_unit_test(what_no_query_can_name_is_kept_apart),
+        cmocka_unit_test(clearing_forgets_everything_and_says_so),
+        cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
+        cmocka_unit_test(a_walk_shows_all_parents_first),
+        cmocka_unit_test(refuses_more_blocks_than_its_ceiling),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+#include "kvb_test.h"
+
+#include "wire/bridge_status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void what_is_written_names_the_bridge_and_its_profile(void **state)
+{
+    (void)state;
+    struct kvb_stream_report stream = { .endpoint = "tcp://127.0.0.1:5557",
+                                        .has_last_seq = true,
+                                        .last_seq = 41 };
+    struct kvb_bridge_report report = { .bridge_id = "host-1-2",
+                                        .version = "0.1.0",
+                                        .name_space = "dynamo",
+                                        .component = "backend",
+                                        .profile = KVB_PROFILE_PROTOBUF,
+                                        .streams = &stream,
+                                        .stream_count = 1 };
+    struct kvb_buf out;
+    struct kvb_bridge_identity identity;
+
+    (void)snprintf(stream.beat.model, sizeof stream.beat.model, "a \"quoted\" model");
+    stream.beat.worker_id = UINT64_C(9223372036854775807);
+    stream.beat.state = KVB_STREAM_PARTIAL;
+    stream.beat.reason = KVB_REASON_GONE;
+    kvb_buf_init(&out, 1 << 16);
+    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
+    assert_int_equal(kvb_bridge_status_decode(kvb_buf_span(&out), &identity), KVB_OK);
+    assert_string_equal(identity.bridge_id, "host-1-2");
+    assert_true(identity.has_profile && identity.profile == KVB_PROFILE_PROTOBUF);
+    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
+    const char *text = (const char *)out.data;
+    assert_non_null(strstr(text, "\"worker_id\":9223372036854775807"));
+    assert_non_null(strstr(text, "\"state\":\"PARTIAL\",\"reason\":\"gone\""));
+    assert_non_null(strstr(text, "\"model\":\"a \\\"quoted\\\" model\""));
+    assert_non_null(strstr(text, "\"last_seq\":41"));
+    kvb_buf_done(&out);
+}
+
+static void what_is_no_status_is_refused(void **state)
+{
+    (void)state;
+    const char *const bad[] = { "",
+                                "[]",
+                                "{}",
+                                "{\"bridge_id\":7,\"profile\":\"json\"}",
+                                "{\"bridge_id\":\"b\"}",
+                                "{\"bridge_id\":\"b\",\"profile\":null}" };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct kvb_bridge_identity identity;
+        const kvb_span json = { .data = (const uint8_t *)bad[i], .len = strlen(bad[i]) };
+        assert_int_not_equal(kvb_bridge_status_decode(json, &identity), KVB_OK);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_names_the_bridge_and_its_profile),
+        cmocka_unit_test(what_is_no_status_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

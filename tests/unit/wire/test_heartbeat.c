@@ -1,0 +1,306 @@
+#include "wire/heartbeat.h"
+
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct kvb_heartbeat full(void)
+{
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = INT64_MAX,
+        .dp_rank = 3,
+        .epoch = { .bytes = { 1, 0, 2, [15] = 9 } },
+        .epoch_first_id = 1700000000000000,
+        .last_id = UINT64_MAX,
+        .state = KVB_STREAM_PARTIAL,
+        .reason = KVB_REASON_GONE,
+        .hashes = KVB_HASHES_ENGINE,
+        .profile = KVB_PROFILE_PROTOBUF,
+        .model = "meta-llama/Llama-3.1-8B-Instruct",
+        .block_size = 16,
+        .eagle = true,
+        .is_bye = true,
+        .has_missing_at_most = true,
+        .digest_seed = 77,
+        .doubtful = 4,
+        .missing_at_most = 0, /* known to be none: not the same as unknown */
+    };
+    heartbeat.tiers[KVB_TIER_DEVICE] =
+        (struct kvb_tier_count){ .blocks = 5, .digest = { .low = 6, .high = UINT64_MAX } };
+    heartbeat.tiers[KVB_TIER_DISK] = (struct kvb_tier_count){ .digest = { .high = 1 } };
+    heartbeat.tiers[KVB_TIER_EXTERNAL] = (struct kvb_tier_count){ .blocks = UINT64_MAX };
+    return heartbeat;
+}
+
+static void assert_same_tiers(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b)
+{
+    for (int i = 0; i < KVB_TIER_COUNT; i++) {
+        assert_true(a->tiers[i].blocks == b->tiers[i].blocks);
+        assert_true(a->tiers[i].digest.low == b->tiers[i].digest.low);
+        assert_true(a->tiers[i].digest.high == b->tiers[i].digest.high);
+    }
+}
+
+static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b)
+{
+    assert_true(a->worker_id == b->worker_id);
+    assert_int_equal(a->dp_rank, b->dp_rank);
+    assert_memory_equal(a->epoch.bytes, b->epoch.bytes, sizeof a->epoch.bytes);
+    assert_true(a->epoch_first_id == b->epoch_first_id);
+    assert_true(a->last_id == b->last_id);
+    assert_int_equal(a->state, b->state);
+    assert_int_equal(a->reason, b->reason);
+    assert_int_equal(a->hashes, b->hashes);
+    assert_int_equal(a->profile, b->profile);
+    assert_string_equal(a->model, b->model);
+    assert_int_equal(a->block_size, b->block_size);
+    assert_int_equal(a->eagle, b->eagle);
+    assert_int_equal(a->is_bye, b->is_bye);
+    assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
+    assert_true(a->missing_at_most == b->missing_at_most);
+    assert_true(a->digest_seed == b->digest_seed);
+    assert_true(a->doubtful == b->doubtful);
+    assert_same_tiers(a, b);
+}
+
+static void encode_into(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out)
+{
+    kvb_buf_init(out, 4096);
+    assert_ok(kvb_heartbeat_encode(heartbeat, out));
+}
+
+static void assert_round_trip(const struct kvb_heartbeat *heartbeat)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat got = { 0 };
+
+    encode_into(heartbeat, &out);
+    assert_ok(kvb_heartbeat_decode(kvb_buf_span(&out), &got));
+    assert_same(heartbeat, &got);
+}
+
+static void decodes_what_it_encoded([[maybe_unused]] void **state)
+{
+    const struct kvb_heartbeat empty = { 0 };
+    const struct kvb_heartbeat heartbeat = full();
+
+    assert_round_trip(&empty);
+    assert_round_trip(&heartbeat);
+}
+
+static void carries_every_state_reason_profile_and_kind_of_hashes([[maybe_unused]] void **state)
+{
+    struct kvb_heartbeat heartbeat = full();
+
+    for (int i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        heartbeat.state = (enum kvb_stream_state)i;
+        assert_round_trip(&heartbeat);
+    }
+    for (int i = 0; i < KVB_REASON_COUNT; i++) {
+        heartbeat.reason = (enum kvb_stream_reason)i;
+        assert_round_trip(&heartbeat);
+    }
+    for (int i = 0; i < KVB_PROFILE_COUNT; i++) {
+        heartbeat.profile = (enum kvb_profile)i;
+        assert_round_trip(&heartbeat);
+    }
+    for (int i = 0; i < KVB_HASHES_COUNT; i++) {
+        heartbeat.hashes = (enum kvb_hashes)i;
+        assert_round_trip(&heartbeat);
+    }
+}
+
+/* Every field that is not 0, by the wire format's own rules. */
+static const uint8_t golden[] = {
+    0x0a, 16,   1,   2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,    /* 1 epoch */
+    0x11, 7,    0,   0, 0, 0, 0, 0, 0,                                      /* 2 worker */
+    0x18, 1,                                                                /* 3 rank */
+    0x21, 100,  0,   0, 0, 0, 0, 0, 0,                                      /* 4 epoch_first_id */
+    0x29, 101,  0,   0, 0, 0, 0, 0, 0,                                      /* 5 last_id */
+    0x30, 3,                                                                /* 6 PARTIAL */
+    0x38, 7,                                                                /* 7 UNROOTED */
+    0x40, 1,                                                                /* 8 JSON */
+    0x48, 1,                                                                /* 9 CANONICAL */
+    0x52, 1,    'm',                                                        /* 10 model */
+    0x58, 16,                                                               /* 11 block_size */
+    0x60, 1,                                                                /* 12 eagle */
+    0x68, 1,                                                                /* 13 bye */
+    0x70, 2,                                                                /* 14 doubtful */
+    0x78, 3,                                                                /* 15 missing_at_most */
+    0x82, 0x01, 1,   1,                                                     /* 16 tiers: host */
+    0x8a, 0x01, 1,   9,                                                     /* 17 blocks */
+    0x92, 0x01, 16,  4, 0, 0, 0, 0, 0, 0, 0, 5,  0,  0,  0,  0,  0,  0,  0, /* 18 digest */
+    0x99, 0x01, 8,   0, 0, 0, 0, 0, 0, 0,                                   /* 19 digest_seed */
+};
+
+enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
+enum { model_at = 57, tier_at = 71 };
+
+static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = { 0 };
+
+    assert_ok(kvb_heartbeat_decode((kvb_span){ golden, sizeof golden }, &heartbeat));
+    assert_int_equal(heartbeat.epoch.bytes[15], 16);
+    assert_int_equal(heartbeat.worker_id, 7);
+    assert_int_equal(heartbeat.dp_rank, 1);
+    assert_int_equal(heartbeat.epoch_first_id, 100);
+    assert_int_equal(heartbeat.last_id, 101);
+    assert_int_equal(heartbeat.state, KVB_STREAM_PARTIAL);
+    assert_int_equal(heartbeat.reason, KVB_REASON_UNROOTED);
+    assert_int_equal(heartbeat.profile, KVB_PROFILE_JSON);
+    assert_int_equal(heartbeat.hashes, KVB_HASHES_CANONICAL);
+    assert_string_equal(heartbeat.model, "m");
+    assert_int_equal(heartbeat.block_size, 16);
+    assert_true(heartbeat.eagle && heartbeat.is_bye && heartbeat.has_missing_at_most);
+    assert_int_equal(heartbeat.doubtful, 2);
+    assert_int_equal(heartbeat.missing_at_most, 3);
+    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].blocks, 9);
+    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.low, 4);
+    assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.high, 5);
+    assert_int_equal(heartbeat.digest_seed, 8);
+    encode_into(&heartbeat, &out);
+    assert_int_equal(out.len, sizeof golden);
+    assert_memory_equal(out.data, golden, sizeof golden);
+}
+
+static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
+{
+    static const struct {
+        size_t at;
+        uint8_t value;
+        const char *why;
+    } breaks[] = {
+        { state_at, 0, "a state that was not given" },
+        { state_at, 7, "an unknown state" },
+        { reason_at, 20, "an unknown reason" },
+        { profile_at, 0, "a profile that was not given" },
+        { profile_at, 3, "an unknown profile" },
+        { hashes_at, 0, "hashes that were not given" },
+        { hashes_at, 3, "unknown hashes" },
+        { worker_top_at, 0x80, "worker_id above 2^63-1" },
+        { model_at, 0xff, "a model that is no UTF-8" },
+        { model_at, '\n', "a model with a line end" },
+        { tier_at, 4, "an unknown tier" },
+        { 1, 15, "an epoch of 15 bytes" },
+    };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(breaks); i++) {
+        memcpy(bytes, golden, sizeof golden);
+        bytes[breaks[i].at] = breaks[i].value;
+        if (kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat) != KVB_BAD_INPUT) {
+            fail_msg("%s", breaks[i].why);
+        }
+        assert_int_equal(heartbeat.worker_id, 0); /* untouched */
+    }
+}
+
+static void refuses_a_tier_that_is_named_twice([[maybe_unused]] void **state)
+{
+    static const uint8_t again[] = { 0x82, 0x01, 1, 1, 0x8a, 0x01, 1, 9, 0x92, 0x01, 16, 4, 0, 0,
+                                     0,    0,    0, 0, 0,    0,    0, 0, 0,    0,    0,  0, 0 };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden + sizeof again];
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, again, sizeof again);
+    assert_int_equal(
+        kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat), KVB_BAD_INPUT);
+}
+
+/* The fixed head of golden, then a model of len bytes. */
+static kvb_status decode_with_model(size_t len)
+{
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[model_at - 2 + 3 + 200];
+    size_t at = model_at - 2;
+
+    memcpy(bytes, golden, at);
+    bytes[at++] = 0x52;
+    bytes[at++] = (uint8_t)(0x80 | (len & 0x7f));
+    bytes[at++] = (uint8_t)(len >> 7);
+    memset(bytes + at, 'm', len);
+    return kvb_heartbeat_decode((kvb_span){ bytes, at + len }, &heartbeat);
+}
+
+static void refuses_a_model_name_that_is_too_long([[maybe_unused]] void **state)
+{
+    assert_ok(decode_with_model(kvb_model_bytes));
+    assert_int_equal(decode_with_model(kvb_model_bytes + 1), KVB_BAD_INPUT);
+}
+
+static void carries_a_model_name_of_several_bytes_a_letter([[maybe_unused]] void **state)
+{
+    struct kvb_heartbeat heartbeat = { .model = "m\xc3\xa9\xe6\xa8\xa1\xf0\x9f\x98\x80" };
+
+    assert_round_trip(&heartbeat);
+}
+
+static void reads_or_refuses_a_message_that_is_cut([[maybe_unused]] void **state)
+{
+    /* Up to `hashes` something is missing that must be there; after it, a cut
+     * between two fields leaves a whole message. */
+    for (size_t len = 0; len < sizeof golden; len++) {
+        struct kvb_heartbeat heartbeat = { 0 };
+        uint8_t *cut = malloc(len ? len : 1);
+        assert_non_null(cut);
+        memcpy(cut, golden, len);
+        const kvb_status status = kvb_heartbeat_decode((kvb_span){ cut, len }, &heartbeat);
+        free(cut);
+        if (len <= hashes_at) {
+            assert_int_equal(status, KVB_BAD_INPUT);
+        }
+        assert_true(status == KVB_OK || status == KVB_BAD_INPUT);
+    }
+}
+
+static void refuses_a_message_above_the_ceiling([[maybe_unused]] void **state)
+{
+    struct kvb_heartbeat heartbeat = { 0 };
+
+    assert_int_equal(kvb_heartbeat_decode((kvb_span){ golden, 4097 }, &heartbeat), KVB_TOO_LARGE);
+}
+
+static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
+{
+    kvb_status status = KVB_NO_MEMORY;
+    long n = 0;
+
+    for (; status != KVB_OK; n++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        struct kvb_heartbeat heartbeat = { 0 };
+        kvb_buf_init(&out, 4096);
+        fail_alloc_after(n);
+        status = kvb_heartbeat_decode((kvb_span){ golden, sizeof golden }, &heartbeat);
+        if (status == KVB_OK) {
+            status = kvb_heartbeat_encode(&heartbeat, &out);
+        }
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && out.len == 0));
+        assert_true(n < 100);
+    }
+    assert_true(n > 5); /* protobuf-c's own allocations failed too */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decodes_what_it_encoded),
+        cmocka_unit_test(carries_every_state_reason_profile_and_kind_of_hashes),
+        cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
+        cmocka_unit_test(refuses_values_that_cannot_be),
+        cmocka_unit_test(refuses_a_tier_that_is_named_twice),
+        cmocka_unit_test(refuses_a_model_name_that_is_too_long),
+        cmocka_unit_test(carries_a_model_name_of_several_bytes_a_letter),
+        cmocka_unit_test(reads_or_refuses_a_message_that_is_cut),
+        cmocka_unit_test(refuses_a_message_above_the_ceiling),
+        cmocka_unit_test(survives_every_allocation_that_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,318 @@
+#include "wire/router_proto.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvb_test.h"
+#include "wire/router_json.h"
+#include "wire/router_sample.h"
+
+#include <stdlib.h>
+
+/* One stored event with one block, by the wire format's own rules: every
+ * tag and number of kvbridge.proto stands here in the open. */
+static const uint8_t golden[] = {
+    0x0a, 0x10, 0,    1,    2,    3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, /* 1 epoch */
+    0x11, 7,    0,    0,    0,    0, 0, 0, 0,                                  /* 2 worker */
+    0x18, 2,                                                                   /* 3 rank */
+    0x21, 100,  0,    0,    0,    0, 0, 0, 0,                                  /* 4 first id */
+    0x2a, 3,    0x25, 0x0a, 0x03, /* 5 forms: stored host parent; removed disk; cleared */
+    0x32, 3,    1,    1,    0,    /* 6 counts */
+    0x3a, 8,    5,    0,    0,    0, 0, 0, 0, 0,                              /* 7 parents */
+    0x42, 16,   6,    0,    0,    0, 0, 0, 0, 0, 8, 0, 0,  0,  0,  0,  0,  0, /* 8 blocks */
+    0x4a, 8,    9,    0,    0,    0, 0, 0, 0, 0,                              /* 9 tokens */
+};
+
+static void make_golden(struct kvb_router_batch *batch)
+{
+    const struct kvb_router_event events[] = {
+        { .kind = KVB_ROUTER_STORED,
+          .tier = KVB_TIER_HOST,
+          .has_parent = true,
+          .parent = { 5 },
+          .event_id = 100 },
+        { .kind = KVB_ROUTER_REMOVED, .tier = KVB_TIER_DISK, .event_id = 101 },
+        { .kind = KVB_ROUTER_CLEARED, .event_id = 102 },
+    };
+
+    batch->worker_id = 7;
+    batch->dp_rank = 2;
+    batch->has_epoch = true;
+    for (size_t i = 0; i < sizeof batch->epoch.bytes; i++) {
+        batch->epoch.bytes[i] = (uint8_t)i;
+    }
+    assert_ok(kvb_router_batch_add_event(batch, &events[0]));
+    assert_ok(kvb_router_batch_add_block(batch, (kvb_block_hash){ 6 }, (kvb_tokens_hash){ 9 }));
+    assert_ok(kvb_router_batch_add_event(batch, &events[1]));
+    assert_ok(kvb_router_batch_add_block(batch, (kvb_block_hash){ 8 }, (kvb_tokens_hash){ 0 }));
+    assert_ok(kvb_router_batch_add_event(batch, &events[2]));
+}
+
+static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    make_golden(&batch);
+    kvb_buf_init(&out, 4096);
+    assert_ok(kvb_router_proto_encode(&batch, 0, 3, &out));
+    assert_int_equal(out.len, sizeof golden);
+    assert_memory_equal(out.data, golden, sizeof golden);
+    assert_ok(kvb_router_proto_decode((kvb_span){ golden, sizeof golden }, &got));
+    assert_same_batch(&batch, &got);
+}
+
+static void packs_a_part_of_a_batch([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    make_golden(&batch);
+    kvb_buf_init(&out, 4096);
+    assert_ok(kvb_router_proto_encode(&batch, 1, 2, &out));
+    assert_ok(kvb_router_proto_decode(kvb_buf_span(&out), &got));
+    assert_int_equal(got.event_count, 2);
+    assert_same_event(&batch, 1, &got, 0);
+    assert_same_event(&batch, 2, &got, 1);
+}
+
+static void decodes_what_it_encoded([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    uint64_t seed = 7;
+
+    kvb_buf_init(&out, 1 << 16);
+    for (int round = 0; round < 20000; round++) {
+        sample_batch(&seed, &batch);
+        kvb_buf_reset(&out);
+        assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &out));
+        assert_int_equal(out.data[0], 0x0a);
+        assert_ok(kvb_router_proto_decode(kvb_buf_span(&out), &got));
+        assert_same_batch(&batch, &got);
+    }
+}
+
+static void json_and_protobuf_of_one_event_decode_equal([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch from_json = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch from_proto = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    uint64_t seed = 99;
+
+    kvb_buf_init(&out, 1 << 16);
+    for (int round = 0; round < 20000; round++) {
+        sample_batch(&seed, &batch);
+        const size_t at = sample_next(&seed) % batch.event_count;
+        kvb_buf_reset(&out);
+        assert_ok(kvb_router_json_encode(&batch, at, &out));
+        assert_ok(kvb_router_payload_decode(kvb_buf_span(&out), &from_json));
+        kvb_buf_reset(&out);
+        assert_ok(kvb_router_proto_encode(&batch, at, 1, &out));
+        assert_ok(kvb_router_payload_decode(kvb_buf_span(&out), &from_proto));
+        assert_int_equal(from_json.event_count, 1);
+        assert_int_equal(from_proto.event_count, 1);
+        assert_same_event(&from_json, 0, &from_proto, 0);
+    }
+}
+
+static void refuses_a_payload_that_begins_like_no_profile([[maybe_unused]] void **state)
+{
+    static const char *const texts[] = {
+        "", "x", " {}", "[", "\x85\xac", "\x0b", "\xef\xbb\xbf{}"
+    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
+        assert_int_equal(kvb_router_payload_decode(span_of(texts[i]), &batch), KVB_BAD_INPUT);
+        assert_int_equal(batch.event_count, 0);
+    }
+}
+
+static void skips_a_field_of_a_newer_version([[maybe_unused]] void **state)
+{
+    static const uint8_t unknown[] = { 0xa2, 0x06, 3, 'n', 'e', 'w' }; /* field 100, bytes */
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    uint8_t bytes[sizeof golden + sizeof unknown];
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, unknown, sizeof unknown);
+    assert_ok(kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch));
+    assert_int_equal(batch.event_count, 3);
+}
+
+/* Where a value of the golden message stands, and what breaks it. */
+static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
+{
+    static const struct {
+        size_t at;
+        uint8_t value;
+        const char *why;
+    } breaks[] = {
+        { 26, 0x80, "worker_id above 2^63-1" },
+        { 40, 0x24, "kind 0" },
+        { 40, 0x31, "tier 4" },
+        { 40, 0x45, "a form above the highest" },
+        { 41, 0x2a, "removed with a parent" },
+        { 42, 0x07, "a clear of one tier" },
+        { 45, 2, "more blocks than there are" },
+        { 45, 0, "fewer blocks than there are" },
+        { 46, 2, "more blocks than there are, in the second event" },
+        { 46, 0x7f, "far more blocks than there are" },
+        { 47, 1, "a clear with a block" },
+        { 40, 0x05, "a parent that nobody has" },
+        { 41, 0x09, "a removal that becomes a store: tokens are missing" },
+    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    uint8_t bytes[sizeof golden];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(breaks); i++) {
+        memcpy(bytes, golden, sizeof golden);
+        bytes[breaks[i].at] = breaks[i].value;
+        if (kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch) != KVB_BAD_INPUT) {
+            fail_msg("%s", breaks[i].why);
+        }
+    }
+}
+
+static void refuses_an_epoch_of_another_size([[maybe_unused]] void **state)
+{
+    static const uint8_t no_epoch[] = { 0x2a, 1, 3, 0x32, 1, 0 };
+    static const uint8_t short_epoch[] = { 0x0a, 1, 7, 0x2a, 1, 3, 0x32, 1, 0 };
+    static const uint8_t no_events[] = { 0x0a, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    assert_int_equal(
+        kvb_router_proto_decode((kvb_span){ no_epoch, sizeof no_epoch }, &batch), KVB_BAD_INPUT);
+    assert_int_equal(
+        kvb_router_proto_decode((kvb_span){ short_epoch, sizeof short_epoch }, &batch),
+        KVB_BAD_INPUT);
+    assert_int_equal(
+        kvb_router_proto_decode((kvb_span){ no_events, sizeof no_events }, &batch), KVB_BAD_INPUT);
+}
+
+/* Each column with one value that no event takes. */
+static void refuses_a_column_that_is_too_long([[maybe_unused]] void **state)
+{
+    static const uint8_t more[][10] = {
+        { 0x3a, 8, 1 }, /* parents */
+        { 0x42, 8, 1 }, /* block_hashes */
+        { 0x4a, 8, 1 }, /* tokens_hashes */
+    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    uint8_t bytes[sizeof golden + sizeof more[0]];
+
+    memcpy(bytes, golden, sizeof golden);
+    for (size_t i = 0; i < KVB_COUNT_OF(more); i++) {
+        memcpy(bytes + sizeof golden, more[i], sizeof more[i]);
+        assert_int_equal(
+            kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch), KVB_BAD_INPUT);
+    }
+}
+
+static void refuses_event_ids_that_wrap([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    uint8_t bytes[sizeof golden];
+
+    memcpy(bytes, golden, sizeof golden);
+    memset(bytes + 30, 0xff, 8);
+    assert_int_equal(
+        kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch), KVB_BAD_INPUT);
+    bytes[30] = 0xfd; /* the last of three is 2^64-1 */
+    assert_ok(kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch));
+}
+
+static void refuses_a_message_that_is_cut([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    for (size_t len = 0; len < sizeof golden; len++) {
+        uint8_t *cut = malloc(len ? len : 1);
+        assert_non_null(cut);
+        memcpy(cut, golden, len);
+        assert_int_equal(kvb_router_proto_decode((kvb_span){ cut, len }, &batch), KVB_BAD_INPUT);
+        assert_int_equal(batch.event_count, 0);
+        free(cut);
+    }
+}
+
+/* protobuf-c would keep 40 bytes for each of these two-byte fields. */
+static void refuses_a_message_of_countless_fields([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    const size_t len = 1 << 20;
+    uint8_t *bytes = malloc(len);
+
+    assert_non_null(bytes);
+    for (size_t i = 0; i < len; i += 2) {
+        bytes[i] = 0x78; /* field 15, varint */
+        bytes[i + 1] = 1;
+    }
+    fail_alloc_after(0); /* nothing may be allocated on the way */
+    assert_int_equal(kvb_router_proto_decode((kvb_span){ bytes, len }, &batch), KVB_BAD_INPUT);
+    fail_alloc_after(-1);
+    free(bytes);
+}
+
+static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    make_golden(&batch);
+    kvb_buf_init(&out, sizeof golden);
+    assert_ok(kvb_buf_append_text(&out, "x"));
+    assert_int_equal(kvb_router_proto_encode(&batch, 0, 3, &out), KVB_TOO_LARGE);
+    assert_int_equal(out.len, 1);
+    kvb_buf_reset(&out);
+    assert_ok(kvb_router_proto_encode(&batch, 0, 3, &out));
+}
+
+static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
+{
+    kvb_status status = KVB_NO_MEMORY;
+    long n = 0;
+
+    for (; status != KVB_OK; n++) {
+        KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        kvb_buf_init(&out, 4096);
+        fail_alloc_after(n);
+        status = kvb_router_proto_decode((kvb_span){ golden, sizeof golden }, &batch);
+        const bool is_decoded = status == KVB_OK;
+        if (is_decoded) {
+            status = kvb_router_proto_encode(&batch, 0, 3, &out);
+        }
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_int_equal(batch.event_count, is_decoded ? 3 : 0);
+        assert_true(n < 100);
+    }
+    assert_true(n > 10); /* protobuf-c's own allocations failed too */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
+        cmocka_unit_test(packs_a_part_of_a_batch),
+        cmocka_unit_test(decodes_what_it_encoded),
+        cmocka_unit_test(json_and_protobuf_of_one_event_decode_equal),
+        cmocka_unit_test(refuses_a_payload_that_begins_like_no_profile),
+        cmocka_unit_test(skips_a_field_of_a_newer_version),
+        cmocka_unit_test(refuses_values_that_cannot_be),
+        cmocka_unit_test(refuses_an_epoch_of_another_size),
+        cmocka_unit_test(refuses_a_column_that_is_too_long),
+        cmocka_unit_test(refuses_event_ids_that_wrap),
+        cmocka_unit_test(refuses_a_message_that_is_cut),
+        cmocka_unit_test(refuses_a_message_of_countless_fields),
+        cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
+        cmocka_unit_test(survives_every_allocation_that_fails),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
