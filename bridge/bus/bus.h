@@ -76,7 +76,8 @@ kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription);
 
-/* No handler runs after it returns.  Not from a handler.  NULL is fine. */
+/* No handler runs after it returns, which may take a second.  Not from a handler.
+ * NULL is fine. */
 void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 
 /* Messages that nats.c dropped because the handler was too slow. */

@@ -29,7 +29,8 @@ struct kvb_link {
     unsigned uses;        /* the bus, calls under way, the closed callback to come */
     bool is_up;
     bool saw_loss;
-    bool is_broken; /* closed for good, or its bytes are torn */
+    bool is_broken;           /* closed for good, or its bytes are torn */
+    struct kvb_grave *graves; /* owned; subscriptions that may not be freed before it */
 };
 
 struct kvb_bus {
@@ -77,7 +78,15 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
 /* The current link for one call, or NULL when not connected.  Never blocks on
  * nats.c.  Ended with kvb_link_release(). */
 struct kvb_link *kvb_link_use(struct kvb_bus *bus);
+void kvb_link_retain(struct kvb_link *link); /* one use more */
 void kvb_link_release(struct kvb_link *link);
+
+/* Frees a subscription that was unsubscribed.  nats.c 3.4.1 (until 3.6.0, its issue
+ * 637) lets go of a subscription between finding and locking it when a message
+ * comes: freed then, its reading thread reads freed memory.  So it is freed once
+ * that thread has read a PONG that was asked for later; where none comes, together
+ * with the link.  May wait for a second. */
+void kvb_link_bury(struct kvb_link *link, natsSubscription *nats);
 
 /* Its bytes are torn: no more calls; the keeper dials anew. */
 void kvb_link_break(struct kvb_link *link);

@@ -1,6 +1,5 @@
 #include "bus/link.h"
 #include "bus/subject.h"
-#include "core/own.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,8 @@ struct kvb_bus_subscription {
 
     pthread_mutex_t lock;
     pthread_cond_t finished;
-    natsSubscription *nats;  /* on the current link; NULL between links */
+    natsSubscription *nats;  /* on `link`; both NULL between links */
+    struct kvb_link *link;   /* one use of it */
     unsigned running;        /* delivery threads of nats.c that may call the handler */
     uint64_t dropped_before; /* on earlier links */
 };
@@ -52,11 +52,6 @@ static void on_finished(void *closure)
 
 /* ---- On one link ---------------------------------------------------------------- */
 
-static void drop_nats(natsSubscription **sub)
-{
-    natsSubscription_Destroy(*sub); /* NULL is fine */
-}
-
 static void count_running(struct kvb_bus_subscription *subscription, int more)
 {
     pthread_mutex_lock(&subscription->lock);
@@ -64,26 +59,32 @@ static void count_running(struct kvb_bus_subscription *subscription, int more)
     pthread_mutex_unlock(&subscription->lock);
 }
 
-static kvb_status make_on(struct kvb_bus_subscription *subscription, natsConnection *connection)
+static void keep_native(
+    struct kvb_bus_subscription *subscription, struct kvb_link *link, natsSubscription *nats)
 {
-    KVB_OWN(drop_nats) natsSubscription *nats = NULL;
+    kvb_link_retain(link);
+    pthread_mutex_lock(&subscription->lock);
+    subscription->nats = nats;
+    subscription->link = link;
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+static kvb_status make_on(struct kvb_bus_subscription *subscription, struct kvb_link *link)
+{
+    natsSubscription *nats = NULL;
 
     KVB_TRY(kvb_bus_from_nats(natsConnection_Subscribe(
-        &nats, connection, subscription->subject, on_message, subscription)));
+        &nats, link->nats, subscription->subject, on_message, subscription)));
     count_running(subscription, 1);
-    natsStatus status = natsSubscription_SetOnCompleteCB(nats, on_finished, subscription);
-    if (status != NATS_OK) {
-        /* Only when the server hung up between these two calls: the delivery
-         * thread, without a message yet, ends by itself. */
+    keep_native(subscription, link, nats);
+    if (natsSubscription_SetOnCompleteCB(nats, on_finished, subscription) != NATS_OK) {
+        /* Only when the server hung up between these calls: the delivery thread,
+         * without a message yet, ends by itself. */
         count_running(subscription, -1);
         return KVB_AGAIN;
     }
-    status = natsSubscription_SetPendingLimits(nats, max_pending_messages, max_pending_bytes);
-    pthread_mutex_lock(&subscription->lock);
-    subscription->nats = nats;
-    pthread_mutex_unlock(&subscription->lock);
-    nats = NULL;
-    return kvb_bus_from_nats(status);
+    return kvb_bus_from_nats(
+        natsSubscription_SetPendingLimits(nats, max_pending_messages, max_pending_bytes));
 }
 
 static uint64_t dropped_on(natsSubscription *nats)
@@ -98,23 +99,28 @@ static void retire(struct kvb_bus_subscription *subscription)
 {
     pthread_mutex_lock(&subscription->lock);
     natsSubscription *nats = subscription->nats;
+    struct kvb_link *link = subscription->link;
     subscription->nats = NULL;
+    subscription->link = NULL;
     pthread_mutex_unlock(&subscription->lock);
-
-    const uint64_t dropped = dropped_on(nats);
-    natsSubscription_Destroy(nats);
+    if (!nats) {
+        return;
+    }
+    (void)natsSubscription_Unsubscribe(nats); /* may be over already: its link closed */
     pthread_mutex_lock(&subscription->lock);
-    subscription->dropped_before += dropped;
     while (subscription->running > 0) {
         pthread_cond_wait(&subscription->finished, &subscription->lock);
     }
+    subscription->dropped_before += dropped_on(nats);
     pthread_mutex_unlock(&subscription->lock);
+    kvb_link_bury(link, nats);
+    kvb_link_release(link);
 }
 
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        KVB_TRY(make_on(each, link->nats));
+        KVB_TRY(make_on(each, link));
     }
     return KVB_OK;
 }
@@ -181,7 +187,7 @@ static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription
     if (!link) {
         return KVB_OK;
     }
-    const kvb_status status = make_on(subscription, link->nats);
+    const kvb_status status = make_on(subscription, link);
     kvb_link_release(link);
     return status == KVB_AGAIN ? KVB_OK : status;
 }

@@ -15,5 +15,5 @@
  *
  * KVB_TOO_LARGE  need is above ceiling
  * KVB_NO_MEMORY  allocation failed */
-kvb_status kvb_array_reserve(
-    void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling);
+kvb_status
+kvb_array_reserve(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling);

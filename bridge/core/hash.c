@@ -8,6 +8,18 @@ uint64_t kvb_hash64(kvb_span bytes, uint64_t seed)
     return XXH3_64bits_withSeed(bytes.data, bytes.len, seed);
 }
 
+uint64_t kvb_hash64_parts(const kvb_span *parts, size_t count, uint64_t seed)
+{
+    XXH3_state_t state;
+
+    XXH3_INITSTATE(&state);
+    (void)XXH3_64bits_reset_withSeed(&state, seed); /* fails for no state only */
+    for (size_t i = 0; i < count; i++) {
+        (void)XXH3_64bits_update(&state, parts[i].data, parts[i].len);
+    }
+    return XXH3_64bits_digest(&state);
+}
+
 struct kvb_hash128 kvb_hash128(kvb_span bytes, uint64_t seed)
 {
     const XXH128_hash_t hash = XXH3_128bits_withSeed(bytes.data, bytes.len, seed);

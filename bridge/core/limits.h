@@ -12,6 +12,7 @@ enum {
     kvb_max_batch_hashes = 1 << 20,
     kvb_max_batch_tokens = 1 << 22,
     kvb_max_batch_keys = 1 << 18,
+    kvb_max_block_keys = 64, /* multimodal ids of one block */
     kvb_max_batch_text_bytes = 1 << 16,
     kvb_max_string_bytes = 1024, /* a LoRA name, a salt, a tag */
 
@@ -36,5 +37,6 @@ enum {
     kvb_max_ranks = 128,
     kvb_max_streams = 1 << 16,
     kvb_max_index_blocks = 1 << 26,
+    kvb_max_config_bytes = 4 << 20,
     kvb_max_http_connections = 512,
 };

@@ -12,7 +12,13 @@
  *
  * Threads: any thread (one write(2) a line). */
 
-enum kvb_log_level { KVB_LOG_ERROR, KVB_LOG_WARNING, KVB_LOG_INFO, KVB_LOG_DEBUG, KVB_LOG_LEVEL_COUNT };
+enum kvb_log_level {
+    KVB_LOG_ERROR,
+    KVB_LOG_WARNING,
+    KVB_LOG_INFO,
+    KVB_LOG_DEBUG,
+    KVB_LOG_LEVEL_COUNT
+};
 
 struct kvb_log {
     enum kvb_log_level level; /* the least important that is written */

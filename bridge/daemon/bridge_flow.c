@@ -2,6 +2,8 @@
 #include "daemon/bridge_inside.h"
 #include "wire/engine_batch.h"
 
+static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
+
 enum { announce_chunk_blocks = 4096, replies_a_turn = 256 };
 
 static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
@@ -17,13 +19,14 @@ static kvb_status publish_chunk(void *context, const struct kvb_router_batch *ch
     return kvb_event_publisher_publish(&bridge->events, chunk);
 }
 
-void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank)
+void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     const kvb_status status = kvb_stream_announce(
         rank->stream, kvb_clock_wall_us(), announce_chunk_blocks, publish_chunk, bridge);
 
     count(bridge, kvb_bridge_announcements, 1);
     rank->is_announced = status == KVB_OK;
+    rank->announce_ns = now_ns + announce_again_ns;
     rank->is_beat_due = true;
 }
 

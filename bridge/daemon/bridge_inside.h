@@ -31,8 +31,9 @@ struct bridge_rank {
     struct kvb_stream *stream;
     struct kvb_stream_output output;
     bool is_up;
-    bool is_announced; /* routers were told all, and everything since */
-    bool is_beat_due;  /* the state changed since the last heartbeat */
+    bool is_announced;    /* routers were told all, and everything since */
+    uint64_t announce_ns; /* not before: the last try failed */
+    bool is_beat_due;     /* the state changed since the last heartbeat */
     uint64_t next_beat_ns;
     uint64_t applied_ns; /* the newest batch or proof */
     bool has_load;
@@ -105,7 +106,7 @@ void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);
 
 /* Tells routers all that the rank holds, in a new epoch. */
-void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank);
+void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 
 /* ---- bridge_report.c: what is said every so often ---- */
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);

@@ -110,10 +110,10 @@ static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
         struct bridge_rank *rank = &bridge->ranks[i];
-        if (!rank->is_announced) {
-            kvb_bridge_announce(bridge, rank);
+        if (!rank->is_announced && now_ns >= rank->announce_ns) {
+            kvb_bridge_announce(bridge, rank, now_ns);
         }
-        if (rank->is_beat_due || now_ns >= rank->next_beat_ns) {
+        if (rank->is_announced && (rank->is_beat_due || now_ns >= rank->next_beat_ns)) {
             rank->next_beat_ns = now_ns + beat_ns;
             kvb_bridge_beat(bridge, rank, false);
         }

@@ -19,8 +19,7 @@ static bool options_fit(const struct kvb_engine_options *options)
            is_probability(options->bypass_probability);
 }
 
-kvb_status
-kvb_engine_new(const struct kvb_engine_options *options, struct kvb_engine **out_engine)
+kvb_status kvb_engine_new(const struct kvb_engine_options *options, struct kvb_engine **out_engine)
 {
     if (!options_fit(options)) {
         return KVB_BAD_INPUT;
@@ -33,8 +32,7 @@ kvb_engine_new(const struct kvb_engine_options *options, struct kvb_engine **out
     engine->dice = options->seed;
     engine->waiting_capacity = options->max_waiting + options->max_running;
 
-    kvb_status status =
-        kvb_block_pool_new(options->blocks, options->block_size, &engine->pool);
+    kvb_status status = kvb_block_pool_new(options->blocks, options->block_size, &engine->pool);
     if (status == KVB_OK) {
         engine->running = calloc(options->max_running, sizeof(struct kvb_request *));
         engine->waiting = calloc(engine->waiting_capacity, sizeof(struct kvb_request *));

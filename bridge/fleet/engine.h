@@ -38,16 +38,15 @@ struct kvb_engine_options {
     uint32_t block_size; /* tokens */
     uint32_t max_running;
     uint32_t max_waiting;
-    uint32_t step_tokens;       /* scheduled in one step at most: vLLM's max_num_batched_tokens */
-    double report_probability;  /* of a request in report mode, 0 .. 1 */
-    double bypass_probability;  /* of a request that computes its whole prompt again */
-    uint64_t seed;              /* of hashes and dice: another one is another process */
+    uint32_t step_tokens;      /* scheduled in one step at most: vLLM's max_num_batched_tokens */
+    double report_probability; /* of a request in report mode, 0 .. 1 */
+    double bypass_probability; /* of a request that computes its whole prompt again */
+    uint64_t seed;             /* of hashes and dice: another one is another process */
 };
 
 /* KVB_BAD_INPUT  an option is out of range (blocks 2 .., all counts 1 ..)
  * KVB_NO_MEMORY */
-kvb_status
-kvb_engine_new(const struct kvb_engine_options *options, struct kvb_engine **out_engine);
+kvb_status kvb_engine_new(const struct kvb_engine_options *options, struct kvb_engine **out_engine);
 
 /* NULL is fine. */
 void kvb_engine_free(struct kvb_engine *engine);
@@ -83,8 +82,8 @@ struct kvb_engine_figures {
     uint64_t hit_tokens;     /* vllm:prefix_cache_hits_total */
     uint64_t requests_finished;
     uint64_t preemptions;
-    uint64_t batches;      /* numbered since the process began */
-    uint64_t held_blocks;  /* physical, copies included */
+    uint64_t batches;     /* numbered since the process began */
+    uint64_t held_blocks; /* physical, copies included */
 };
 
 void kvb_engine_figures(const struct kvb_engine *engine, struct kvb_engine_figures *out_figures);

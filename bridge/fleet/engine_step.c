@@ -37,8 +37,8 @@ static kvb_status grow(struct kvb_engine *engine, struct kvb_request *request, u
     return KVB_OK;
 }
 
-static kvb_status announce(
-    struct kvb_engine *engine, const struct kvb_request *request, uint32_t from, uint32_t to)
+static kvb_status
+announce(struct kvb_engine *engine, const struct kvb_request *request, uint32_t from, uint32_t to)
 {
     const uint32_t block_size = engine->options.block_size;
     const struct kvb_stored_run run = {
@@ -206,8 +206,7 @@ static bool run_request(struct kvb_engine *engine, struct kvb_request *request)
     if (!was_scheduled || request->computed < request->token_count) {
         return false;
     }
-    kvb_request_append(
-        request, (uint32_t)kvb_random_below(&engine->dice, kvb_fleet_vocabulary));
+    kvb_request_append(request, (uint32_t)kvb_random_below(&engine->dice, kvb_fleet_vocabulary));
     return request->output_left == 0;
 }
 

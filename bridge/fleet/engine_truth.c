@@ -5,8 +5,8 @@
 /* Numbers the nodes parents first, while it walks them in any order. */
 struct lister {
     const struct kvb_prefix_tree *tree;
-    uint32_t *position;             /* of each node; kvb_no_parent: not listed yet */
-    uint32_t *path;                 /* a node and its unlisted ancestors, upwards */
+    uint32_t *position; /* of each node; kvb_no_parent: not listed yet */
+    uint32_t *path;     /* a node and its unlisted ancestors, upwards */
     struct kvb_truth_block *blocks;
     uint32_t count;
 };

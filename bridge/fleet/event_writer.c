@@ -18,8 +18,7 @@ append(struct kvb_event_batch *batch, enum kvb_event_kind kind, uint32_t hash_co
     return event;
 }
 
-kvb_status
-kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run)
+kvb_status kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run)
 {
     const size_t token_count = (size_t)run->count * run->block_size;
 

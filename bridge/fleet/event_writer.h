@@ -24,8 +24,7 @@ struct kvb_stored_run {
     uint32_t block_size;
 };
 
-kvb_status
-kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run);
+kvb_status kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run);
 
 /* vLLM names one block in each Removed. */
 kvb_status kvb_event_writer_removed(struct kvb_event_batch *batch, kvb_engine_hash hash);

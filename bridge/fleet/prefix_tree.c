@@ -103,8 +103,7 @@ kvb_status kvb_prefix_tree_put(
         .hash = hash, .parent = parent, .first_copy = kvb_no_block, .last_copy = kvb_no_block
     };
     memcpy(
-        tree->tokens + (size_t)node * tree->block_size, tokens,
-        tree->block_size * sizeof *tokens);
+        tree->tokens + (size_t)node * tree->block_size, tokens, tree->block_size * sizeof *tokens);
     if (parent != kvb_no_node) {
         tree->nodes[parent].children++;
     }

@@ -16,7 +16,7 @@
  * committed: how many of its blocks are in the prefix cache, found or stored.
  * Threads: the caller locks.  Memory: all of it is taken at the start. */
 struct kvb_request {
-    uint32_t *tokens;        /* owned, like hashes and blocks */
+    uint32_t *tokens; /* owned, like hashes and blocks */
     kvb_engine_hash *hashes;
     uint32_t *blocks;
     uint32_t token_count;

@@ -25,7 +25,7 @@ uint64_t kvb_block_seed(kvb_span lora_name, kvb_span salt);
  * name themselves; here it is a span like any other. */
 
 /* tokens: block_size of them (block_size + 1 for EAGLE windows).  keys: the
- * block's multimodal ids, any order; key_count 0 for a plain block. */
+ * block's multimodal ids, any order, at most kvb_max_block_keys. */
 kvb_tokens_hash kvb_tokens_hash_of(
     const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed);
 

@@ -90,9 +90,9 @@ void kvb_prefix_index_remove(
  * bit set (bit s of the set = slot s).  Levels come in rising depth; a slot
  * stands in one level at most; slots of depth 0 in none. */
 struct kvb_match_level {
-    uint32_t depth;  /* blocks */
-    uint32_t slot;   /* the one slot, when set_at is kvb_match_one */
-    size_t set_at;   /* first word in kvb_match.words, or kvb_match_one */
+    uint32_t depth; /* blocks */
+    uint32_t slot;  /* the one slot, when set_at is kvb_match_one */
+    size_t set_at;  /* first word in kvb_match.words, or kvb_match_one */
 };
 
 #define kvb_match_one SIZE_MAX
@@ -121,8 +121,8 @@ kvb_status kvb_prefix_index_match_blocks(
 
 /* Calls visit(context, slot, depth) for each slot of each level, in order. */
 void kvb_match_each(
-    const struct kvb_match *match,
-    void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth), void *context);
+    const struct kvb_match *match, void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth),
+    void *context);
 
 /* ---- Walking ---- */
 
@@ -141,9 +141,9 @@ kvb_status kvb_prefix_index_walk(
 struct kvb_index_counters {
     uint64_t nodes; /* in being; gauges up to here ... */
     uint64_t ghosts;
-    uint64_t orphans; /* nodes below placeholders, placeholders included */
+    uint64_t orphans;     /* nodes below placeholders, placeholders included */
     uint64_t memberships; /* (slot, block) pairs */
-    uint64_t stored; /* ... counters from here: (slot, block) pairs that came */
+    uint64_t stored;      /* ... counters from here: (slot, block) pairs that came */
     uint64_t removed;
     uint64_t duplicate_stored;
     uint64_t unknown_removed;

@@ -1,3 +1,4 @@
+#include "core/limits.h"
 #include "serve/answers.h"
 #include "wire/json_writer.h"
 
@@ -31,11 +32,6 @@ static void write_endpoint(struct kvb_json_writer *json, const struct kvb_load_e
     kvb_json_write_end(json, '}');
 }
 
-static void write_worker_id(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
-{
-    kvb_json_write_u64(json, endpoint->id.worker_id);
-}
-
 static void write_stale(struct kvb_json_writer *json, const struct kvb_load_endpoint *endpoint)
 {
     kvb_json_write_begin(json, '{');
@@ -61,37 +57,33 @@ static void write_list(
     kvb_json_write_end(json, ']');
 }
 
-/* Each worker once, though it has an endpoint per rank: a worker is listed by its
- * lowest rank in the figures.  Quadratic in the ranks of one worker only where
- * ranks stand apart; bounded by max_rows. */
-static bool is_first_rank(const struct kvb_load_tracker *tracker, size_t number)
+/* Each worker once, though it has an endpoint per rank: it is listed by its lowest
+ * rank in the figures. */
+static bool
+is_first_rank(const struct kvb_load_tracker *tracker, const struct kvb_load_endpoint *endpoint)
 {
-    const struct kvb_load_endpoint *endpoint = kvb_load_tracker_at(tracker, number);
+    struct kvb_stream_id id = endpoint->id;
 
-    for (uint32_t rank = 0; rank < endpoint->id.dp_rank; rank++) {
-        struct kvb_stream_id id = endpoint->id;
-        id.dp_rank = rank;
+    for (id.dp_rank = 0; id.dp_rank < endpoint->id.dp_rank && id.dp_rank < kvb_max_ranks;
+         id.dp_rank++) {
         const struct kvb_load_endpoint *other = kvb_load_tracker_find(tracker, &id);
         if (other && !other->is_stale) {
             return false;
-        }
-        if (rank >= 128) {
-            break; /* a rank beyond any real one: not worth the search */
         }
     }
     return true;
 }
 
-static void
-write_worker_ids(struct kvb_json_writer *json, const struct kvb_load_tracker *tracker, size_t max_rows)
+static void write_worker_ids(
+    struct kvb_json_writer *json, const struct kvb_load_tracker *tracker, size_t max_rows)
 {
     size_t shown = 0;
 
     kvb_json_write_begin(json, '[');
     for (size_t i = 0; i < kvb_load_tracker_limit(tracker) && shown < max_rows; i++) {
         const struct kvb_load_endpoint *endpoint = kvb_load_tracker_at(tracker, i);
-        if (endpoint && !endpoint->is_stale && is_first_rank(tracker, i)) {
-            write_worker_id(json, endpoint);
+        if (endpoint && !endpoint->is_stale && is_first_rank(tracker, endpoint)) {
+            kvb_json_write_u64(json, endpoint->id.worker_id);
             shown++;
         }
     }

@@ -151,8 +151,8 @@ static size_t next_worker(const struct kvb_view *view, size_t at)
     return at;
 }
 
-static void write_ranks(
-    struct kvb_json_writer *json, const struct kvb_view *view, size_t from, size_t to)
+static void
+write_ranks(struct kvb_json_writer *json, const struct kvb_view *view, size_t from, size_t to)
 {
     kvb_json_write_begin(json, '{');
     for (size_t i = from; i < to; i++) {

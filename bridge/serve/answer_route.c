@@ -31,10 +31,10 @@ static void fill_candidate(
     }
 }
 
-static kvb_status make_candidates(struct kvb_view *view, struct kvb_route_candidate **out_candidates)
+static kvb_status
+make_candidates(struct kvb_view *view, struct kvb_route_candidate **out_candidates)
 {
-    struct kvb_route_candidate *candidates =
-        calloc(view->overlap_count + 1, sizeof *candidates);
+    struct kvb_route_candidate *candidates = calloc(view->overlap_count + 1, sizeof *candidates);
 
     if (!candidates) {
         return KVB_NO_MEMORY;
@@ -87,8 +87,7 @@ static void write_reason(
             text, sizeof text, "drawn among %zu at temperature %.9g; cost %.9g", candidate_count,
             view->route.temperature, chosen->cost);
     } else {
-        (void)snprintf(
-            text, sizeof text, "lowest cost %.9g of %zu", chosen->cost, candidate_count);
+        (void)snprintf(text, sizeof text, "lowest cost %.9g of %zu", chosen->cost, candidate_count);
     }
     kvb_json_write_pair_text(json, "reason", text);
 }

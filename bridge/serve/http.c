@@ -102,15 +102,13 @@ send_answer(struct MHD_Connection *connection, const struct kvb_http_answer *ans
 
 static enum MHD_Result send_busy(struct MHD_Connection *connection)
 {
-    static const uint8_t text[] = "out of memory, try again later\n";
-    /* Read only: libmicrohttpd copies nothing and writes nothing. */
-    const struct kvb_http_answer answer = {
-        .status = MHD_HTTP_SERVICE_UNAVAILABLE,
-        .content_type = "text/plain",
-        .body = { .data = (uint8_t *)(uintptr_t)text, .len = sizeof text - 1 },
-    };
+    char text[] = "{\"error\":\"out of memory, try again later\"}\n";
+    KVB_OWN(drop_response)
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(sizeof text - 1, text, MHD_RESPMEM_MUST_COPY);
 
-    return send_answer(connection, &answer);
+    return response ? MHD_queue_response(connection, MHD_HTTP_SERVICE_UNAVAILABLE, response)
+                    : MHD_NO;
 }
 
 static enum MHD_Result send_too_large(

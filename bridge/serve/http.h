@@ -16,17 +16,17 @@
 struct kvb_http;
 
 struct kvb_http_request {
-    const char *method;       /* all borrowed for the call */
-    const char *path;         /* without the query part */
-    const char *query;        /* after '?', as sent; "" when there is none */
-    const char *content_type; /* "" when not given */
+    const char *method;        /* all borrowed for the call */
+    const char *path;          /* without the query part */
+    const char *query;         /* after '?', as sent; "" when there is none */
+    const char *content_type;  /* "" when not given */
     const char *authorization; /* "" when not given */
     kvb_span body;
 };
 
 /* The handler fills this; body is freed by the server. */
 struct kvb_http_answer {
-    unsigned status; /* 200, 404, ... */
+    unsigned status;          /* 200, 404, ... */
     const char *content_type; /* static; NULL for none */
     const char *allow;        /* static; for 405, e.g. "GET"; else NULL */
     struct kvb_buf body;
@@ -36,10 +36,10 @@ typedef void (*kvb_http_handler)(
     void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
 
 struct kvb_http_options {
-    const char *listen;      /* "127.0.0.1:9402"; port 0 draws a free one */
-    size_t max_body_bytes;   /* above: 413 with a sentence */
-    unsigned threads;        /* 1 .. 16 */
-    struct kvb_log *log;     /* borrowed; may be NULL */
+    const char *listen;    /* "127.0.0.1:9402"; port 0 draws a free one */
+    size_t max_body_bytes; /* above: 413 with a sentence */
+    unsigned threads;      /* 1 .. 16 */
+    struct kvb_log *log;   /* borrowed; may be NULL */
     kvb_http_handler handler;
     void *context;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "stream/id_table.h"
+#include "index/id_table.h"
 #include "stream/mirror.h"
 
 #include <stdbool.h>

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { poll_ms = 2, path_bytes = 512 };
+enum { poll_ms = 2, path_bytes = 512, max_words = 32 };
 
 static void pause_shortly(void)
 {
@@ -72,17 +72,25 @@ static char *const *as_argv(const char *const argv[])
 
 kvb_status process_start(const char *const argv[], const char *log_path, pid_t *out_pid)
 {
+    /* setpriv(1) lets the program die with us, also when a test crashes. */
+    const char *words[max_words + 5] = { "setpriv", "--pdeathsig", "KILL", "--" };
     posix_spawn_file_actions_t actions;
     char path[path_bytes];
     pid_t pid = 0;
 
+    words[4] = program_path(argv[0], path);
+    for (size_t i = 1; argv[i]; i++) {
+        if (i == max_words) {
+            return KVB_TOO_LARGE;
+        }
+        words[4 + i] = argv[i];
+    }
     if (posix_spawn_file_actions_init(&actions) != 0) {
         return KVB_NO_MEMORY;
     }
     kvb_status status = add_output(&actions, log_path);
     if (status == KVB_OK &&
-        posix_spawnp(&pid, program_path(argv[0], path), &actions, NULL, as_argv(argv), environ) !=
-            0) {
+        posix_spawnp(&pid, words[0], &actions, NULL, as_argv(words), environ) != 0) {
         status = KVB_IO;
     }
     posix_spawn_file_actions_destroy(&actions);
@@ -91,16 +99,27 @@ kvb_status process_start(const char *const argv[], const char *log_path, pid_t *
     return KVB_OK;
 }
 
+bool process_has_ended(pid_t pid, int *out_exit)
+{
+    int status = 0;
+
+    if (waitpid(pid, &status, WNOHANG) != pid) {
+        return false;
+    }
+    *out_exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return true;
+}
+
 struct ending {
     pid_t pid;
-    int wait_status;
+    int exit;
 };
 
 static bool has_ended(void *context)
 {
     struct ending *ending = context;
 
-    return waitpid(ending->pid, &ending->wait_status, WNOHANG) != 0;
+    return process_has_ended(ending->pid, &ending->exit);
 }
 
 kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit)
@@ -113,11 +132,11 @@ kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit
     const bool in_time = wait_until(has_ended, &ending, timeout_ms);
     if (!in_time) {
         (void)kill(pid, SIGKILL); /* it may just have ended */
-        (void)waitpid(pid, &ending.wait_status, 0);
+        (void)waitpid(pid, NULL, 0);
+        ending.exit = 128 + SIGKILL;
     }
     if (out_exit) {
-        *out_exit = WIFEXITED(ending.wait_status) ? WEXITSTATUS(ending.wait_status)
-                                                  : 128 + WTERMSIG(ending.wait_status);
+        *out_exit = ending.exit;
     }
     return in_time ? KVB_OK : KVB_AGAIN;
 }
@@ -174,8 +193,8 @@ kvb_status file_read(const char *path, char *out, size_t size)
 
 enum { server_start_ms = 10000 };
 
-/* Looks for "nats://127.0.0.1:4222" in the file that the server writes when it
- * listens. */
+/* Looks for {"nats":["nats://127.0.0.1:4222"], in the file that the server writes
+ * when it listens; tls:// where it wants that. */
 static bool has_port(void *context)
 {
     struct nats_server *server = context;
@@ -186,8 +205,9 @@ static bool has_port(void *context)
     if (file_read(path, text, sizeof text) != KVB_OK) {
         return false;
     }
-    const char *url = strstr(text, "nats://");
-    const char *colon = url ? strchr(url + strlen("nats://"), ':') : NULL;
+    const char *list = strstr(text, "\"nats\"");
+    const char *host = list ? strstr(list, "://") : NULL;
+    const char *colon = host ? strchr(host + strlen("://"), ':') : NULL;
     if (!colon) {
         return false;
     }

@@ -18,12 +18,16 @@ typedef bool (*condition)(void *context);
 bool wait_until(condition holds, void *context, uint32_t timeout_ms);
 
 /* Starts a program, found on PATH or in /usr/sbin, with argv closed by NULL; its
- * stdout and stderr go to the file log_path (NULL: to ours). */
+ * stdout and stderr go to the file log_path (NULL: to ours).  It is killed when the
+ * thread that started it ends.  A program that is not there ends with 127. */
 kvb_status process_start(const char *const argv[], const char *log_path, pid_t *out_pid);
 
 /* Sends a signal (0: none) and waits for the end; SIGKILL after timeout_ms.
  * *out_exit is the exit status, or 128 + the signal that ended it. */
 kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit);
+
+/* True, and how it ended, when it has; asked once more afterwards it is false. */
+bool process_has_ended(pid_t pid, int *out_exit);
 
 /* An empty folder below /tmp, and its removal with all that lies in it. */
 kvb_status folder_make(char out_path[64]);

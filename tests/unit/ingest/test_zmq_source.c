@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
+#include "ingest/frames.h"
 #include "ingest/waiter.h"
 
 #include <string.h>

@@ -278,10 +278,17 @@ static void an_endless_body_is_hung_up_on(void **state)
 
 static void what_is_no_http_leaves_nothing_behind(void **state)
 {
-    static const char *const bad[] = {
-        "\r\n\r\n\r\n",           "GET\r\n\r\n",
-        "GET /a?b\r\n\r\n",       "\x16\x03\x01\x02",
-        "GET / HTTP/9.9\r\n\r\n", "GET /x?y HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    static const struct {
+        const char *text;
+        bool is_answered; /* else the server waits for more of it */
+    } bad[] = {
+        { "\r\n\r\n\r\n", false },
+        { "\x16\x03\x01\x02", false },
+        { "GET /half?of=it HTTP/1.1\r\nHost", false },
+        { "GET\r\n\r\n", true },
+        { "GET /a?b\r\n\r\n", true },
+        { "GET / HTTP/9.9\r\n\r\n", true },
+        { "GET /x?y HTTP/1.1\r\nContent-Length: -1\r\n\r\n", true },
     };
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -290,9 +297,12 @@ static void what_is_no_http_leaves_nothing_behind(void **state)
     start(&room, echo);
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         const int fd = dial(&room);
-        send_text(fd, bad[i], strlen(bad[i]));
-        assert_int_equal(shutdown(fd, SHUT_WR), 0);
-        read_all(fd, answer);
+        send_text(fd, bad[i].text, strlen(bad[i].text));
+        if (bad[i].is_answered) {
+            read_all(fd, answer);
+        } else {
+            close(fd);
+        }
     }
     ask(&room, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
     assert_status(answer, "200");

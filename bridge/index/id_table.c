@@ -1,4 +1,4 @@
-#include "stream/id_table.h"
+#include "index/id_table.h"
 
 #include <assert.h>
 #include <stdlib.h>

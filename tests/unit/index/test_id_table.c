@@ -2,7 +2,7 @@
 #include "kvb_test.h"
 
 #include "core/status.h"
-#include "stream/id_table.h"
+#include "index/id_table.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

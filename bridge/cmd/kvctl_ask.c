@@ -1,0 +1,183 @@
+#include "bus/server_url.h"
+#include "bus/subject.h"
+#include "cmd/kvctl.h"
+#include "core/clock.h"
+#include "core/own.h"
+#include "wire/json_tree.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <time.h>
+
+enum { answer_depth = 16, answer_values = 1 << 23 };
+
+void kvctl_say(const char *format, ...)
+{
+    va_list arguments;
+
+    fputs("kvctl: ", stderr);
+    va_start(arguments, format);
+    (void)vfprintf(stderr, format, arguments); /* stderr: nobody left to tell */
+    va_end(arguments);
+    fputs("\n", stderr);
+}
+
+/* ---- Connecting ------------------------------------------------------------------- */
+
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+static void on_change(void *context, bool is_connected)
+{
+    struct gate *gate = context;
+
+    (void)is_connected; /* the waiting one asks the bus */
+    pthread_mutex_lock(&gate->lock);
+    pthread_cond_broadcast(&gate->changed);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static bool wait_for(struct kvb_bus *bus, struct gate *gate, uint32_t timeout_ms)
+{
+    const uint64_t end_ns = kvb_clock_wall_us() * 1000 + timeout_ms * KVB_NS_PER_MS;
+    const struct timespec end = { .tv_sec = (time_t)(end_ns / KVB_NS_PER_S),
+                                  .tv_nsec = (long)(end_ns % KVB_NS_PER_S) };
+    bool is_late = false;
+
+    pthread_mutex_lock(&gate->lock);
+    while (!kvb_bus_is_connected(bus) && !is_late) {
+        is_late = pthread_cond_timedwait(&gate->changed, &gate->lock, &end) != 0;
+    }
+    pthread_mutex_unlock(&gate->lock);
+    return kvb_bus_is_connected(bus);
+}
+
+enum kvctl_exit
+kvctl_connect(const struct kvctl_options *options, struct kvb_log *log, struct kvctl_line *out_line)
+{
+    /* The bus may tell as long as it lives, which is as long as the program does. */
+    static struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER };
+    const struct kvb_bus_options bus_options = {
+        .url = options->url,
+        .name = "kvctl",
+        .log = log,
+        .on_change = on_change,
+        .context = &gate,
+    };
+    struct kvb_detail detail = { 0 };
+    struct kvb_bus *bus = NULL;
+
+    const kvb_status status = kvb_bus_open(&bus_options, &bus, &detail);
+    if (status != KVB_OK) {
+        kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
+        return status == KVB_BAD_CONFIG ? kvctl_usage : kvctl_failed;
+    }
+    if (!wait_for(bus, &gate, options->timeout_ms)) {
+        char shown[256];
+        kvb_server_url_show(options->url, shown, sizeof shown);
+        kvctl_say("nats-server at %s does not answer: is it running?  Give --nats URL", shown);
+        kvb_bus_close(bus);
+        return kvctl_failed;
+    }
+    *out_line = (struct kvctl_line){ .options = options, .bus = bus };
+    return kvctl_ok;
+}
+
+void kvctl_hang_up(struct kvctl_line *line)
+{
+    kvb_bus_close(line->bus);
+    line->bus = NULL;
+}
+
+/* ---- Asking ------------------------------------------------------------------------ */
+
+struct taking {
+    struct kvb_buf *answer;
+    kvb_status status;
+};
+
+static void take_answer(void *context, const struct kvb_bus_message *message)
+{
+    struct taking *taking = context;
+
+    kvb_buf_reset(taking->answer);
+    taking->status = kvb_buf_append(taking->answer, message->payload.data, message->payload.len);
+}
+
+static void explain(
+    const struct kvctl_options *options, kvb_status status, const char *subject,
+    const struct kvb_detail *detail)
+{
+    switch (status) {
+    case KVB_NOT_FOUND:
+        kvctl_say(
+            "nobody answers %s: is kvaggregator running with router.namespace = \"%s\" and "
+            "router.component = \"%s\"?  Give --namespace and --component",
+            subject, options->name_space, options->component);
+        break;
+    case KVB_TOO_LARGE:
+        kvctl_say("the question to %s is larger than nats-server's max_payload", subject);
+        break;
+    case KVB_IO:
+        kvctl_say("%s: is kvaggregator stuck?  Give --timeout MS", detail->text);
+        break;
+    default:
+        kvctl_say("%s", detail->text[0] ? detail->text : kvb_status_name(status));
+        break;
+    }
+}
+
+enum kvctl_exit kvctl_ask(
+    const struct kvctl_line *line, const char *tail, kvb_span question, struct kvb_buf *answer)
+{
+    struct kvctl_options options = *line->options;
+    struct taking taking = { .answer = answer, .status = KVB_OK };
+    struct kvb_detail detail = { 0 };
+    char subject[kvb_subject_bytes];
+
+    options.name_space = options.name_space ? options.name_space : "dynamo";
+    options.component = options.component ? options.component : "Router";
+    if (!kvb_name_is_valid(options.name_space) || !kvb_name_is_valid(options.component) ||
+        kvb_subject_make(subject, options.name_space, options.component, tail) != KVB_OK) {
+        kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -");
+        return kvctl_usage;
+    }
+    kvb_status status = kvb_bus_request(
+        line->bus, subject, question, options.timeout_ms, take_answer, &taking, &detail);
+    if (status != KVB_OK) {
+        explain(&options, status, subject, &detail);
+        return kvctl_failed;
+    }
+    if (taking.status != KVB_OK) {
+        kvctl_say("the answer does not fit: %s", kvb_status_name(taking.status));
+        return kvctl_failed;
+    }
+    return kvctl_ok;
+}
+
+enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    struct kvb_json_budget budget = {
+        .depth = answer_depth,
+        .containers = answer_values,
+        .values = answer_values,
+    };
+    char text[512];
+
+    const kvb_status status = kvb_json_parse(kvb_buf_span(answer), &budget, &root);
+    if (status != KVB_OK || !json_object_is_type(root, json_type_object)) {
+        kvctl_say("the answer is no JSON object: is there another program on this subject?");
+        return kvctl_failed;
+    }
+    if (kvb_json_member(root, "error")) {
+        kvctl_text_at(root, "error", text, sizeof text);
+        kvctl_say("%s", text);
+        return kvctl_failed;
+    }
+    *out_root = root;
+    root = NULL;
+    return kvctl_ok;
+}

@@ -1,0 +1,247 @@
+#include "cmd/kvctl.h"
+#include "core/own.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* argp ends the program on wrong usage; no thread runs yet.
+ * NOLINTBEGIN(concurrency-mt-unsafe) */
+
+enum { most_timeout_ms = 3600000, default_timeout_ms = 2000, default_wait_ms = 10000 };
+
+/* Options without a letter. */
+enum option_key {
+    key_nats = 0x100,
+    key_namespace,
+    key_component,
+    key_json,
+    key_timeout,
+    key_tokens,
+    key_tokens_file,
+    key_model,
+    key_lora,
+    key_salt,
+    key_worker,
+    key_kind,
+    key_count,
+    key_truth,
+    key_wait,
+    key_sample,
+};
+
+static const struct argp_option option_rows[] = {
+    { "nats", key_nats, "URL", 0, "Where NATS is (nats://127.0.0.1:4222)", 1 },
+    { "namespace", key_namespace, "N", 0,
+      "Namespace of the router (dynamo); of the workers for watch (all)", 1 },
+    { "component", key_component, "C", 0,
+      "Component of the router (Router); of the workers for watch (all)", 1 },
+    { "json", key_json, NULL, 0, "Print answers as they came, events as JSON lines", 1 },
+    { "timeout", key_timeout, "MS", 0, "How long to wait for NATS, and for each answer (2000)", 1 },
+    { NULL, 0, NULL, 0, "match and route:", 2 },
+    { "tokens", key_tokens, "1,2,3", 0, "Token ids of the prompt", 2 },
+    { "tokens-file", key_tokens_file, "FILE", 0,
+      "The same from a file: numbers between blanks or commas, or a JSON array; - is stdin", 2 },
+    { "model", key_model, "M", 0, "May be left out where there is one", 2 },
+    { "lora", key_lora, "L", 0, "LoRA name", 2 },
+    { "salt", key_salt, "S", 0, "Cache salt", 2 },
+    { NULL, 0, NULL, 0, "watch:", 3 },
+    { "worker", key_worker, "ID", 0, "Only this worker's events", 3 },
+    { "kind", key_kind, "K", 0, "Only stored, removed or cleared; may be repeated", 3 },
+    { "count", key_count, "N", 0, "Stop after N events", 3 },
+    { NULL, 0, NULL, 0, "verify:", 4 },
+    { "truth", key_truth, "PATH", 0, "kvfleet's truth socket", 4 },
+    { "wait", key_wait, "MS", 0, "How long the index may take to become equal (10000)", 4 },
+    { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds", 4 },
+    { 0 },
+};
+
+static const char doc[] =
+    "Asks a kvaggregator, and watches what bridges publish.\n\n"
+    "  match        who holds how much of a prompt\n"
+    "  route        which worker to send it to, and why\n"
+    "  load         how busy the workers are\n"
+    "  state        counters of the aggregator\n"
+    "  streams      every stream and how far it may be trusted\n"
+    "  dump         every held block: worker rank tier hash\n"
+    "  watch        events as they are published, one a line\n"
+    "  verify       is the index what the engines of a kvfleet hold?  (pauses it meanwhile)\n"
+    "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
+    "\vExit status: 0 done, 1 no or a bad answer, 64 wrong usage, 78 wrong configuration.";
+
+static uint64_t
+read_number(const char *text, const char *what, uint64_t most, const struct argp_state *state)
+{
+    char *end = NULL;
+
+    errno = 0;
+    const uint64_t value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > most) {
+        argp_error(state, "%s: expected a number from 0 to %lu, got \"%s\"", what, most, text);
+    }
+    return value;
+}
+
+static unsigned read_kind(const char *text, const struct argp_state *state)
+{
+    static const struct {
+        const char *name;
+        enum kvctl_kind kind;
+    } kinds[] = {
+        { "stored", kvctl_stored },
+        { "removed", kvctl_removed },
+        { "cleared", kvctl_cleared },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        if (strcmp(text, kinds[i].name) == 0) {
+            return kinds[i].kind;
+        }
+    }
+    argp_error(state, "--kind: expected stored, removed or cleared, got \"%s\"", text);
+    return 0;
+}
+
+/* The options that are kept as they are. */
+static const char **text_of(int key, struct kvctl_options *options)
+{
+    switch (key) {
+    case key_nats:
+        return &options->url;
+    case key_namespace:
+        return &options->name_space;
+    case key_component:
+        return &options->component;
+    case key_tokens:
+        return &options->tokens;
+    case key_tokens_file:
+        return &options->tokens_file;
+    case key_model:
+        return &options->model;
+    case key_lora:
+        return &options->lora;
+    case key_salt:
+        return &options->salt;
+    case key_truth:
+        return &options->truth;
+    case key_sample:
+        return &options->sample;
+    default:
+        return NULL;
+    }
+}
+
+static error_t
+read_word(const char *word, struct kvctl_options *options, const struct argp_state *state)
+{
+    if (!options->command) {
+        options->command = word;
+    } else if (!options->file) {
+        options->file = word;
+    } else {
+        argp_error(state, "one word too many: \"%s\"", word);
+    }
+    return 0;
+}
+
+static const struct kvctl_command *find_command(const char *name)
+{
+    const struct kvctl_command *command = kvctl_commands();
+
+    while (command->name && strcmp(command->name, name) != 0) {
+        command++;
+    }
+    return command->name ? command : NULL;
+}
+
+static void check_words(const struct kvctl_options *options, const struct argp_state *state)
+{
+    const struct kvctl_command *command = options->command ? find_command(options->command) : NULL;
+
+    if (!options->command) {
+        argp_error(state, "which command?");
+        return;
+    }
+    if (!command) {
+        argp_error(state, "no such command: \"%s\"", options->command);
+        return;
+    }
+    if (command->argument && !options->file) {
+        argp_error(state, "%s: expected %s", command->name, command->argument);
+    }
+    if (!command->argument && options->file) {
+        argp_error(state, "%s: one word too many: \"%s\"", command->name, options->file);
+    }
+    if (command->needs_tokens && !options->tokens == !options->tokens_file) {
+        argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
+    }
+    if (command->run == kvctl_verify && !options->truth) {
+        argp_error(state, "verify: give --truth PATH, as kvfleet has it");
+    }
+}
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct kvctl_options *options = state->input;
+    const char **text = text_of(key, options);
+
+    if (text) {
+        *text = argument;
+        return 0;
+    }
+    switch (key) {
+    case key_json:
+        options->is_json = true;
+        return 0;
+    case key_timeout:
+        options->timeout_ms = (uint32_t)read_number(argument, "--timeout", most_timeout_ms, state);
+        return 0;
+    case key_wait:
+        options->wait_ms = (uint32_t)read_number(argument, "--wait", most_timeout_ms, state);
+        return 0;
+    case key_worker:
+        options->has_worker = true;
+        options->worker_id = read_number(argument, "--worker", INT64_MAX, state);
+        return 0;
+    case key_kind:
+        options->kinds |= read_kind(argument, state);
+        return 0;
+    case key_count:
+        options->count = read_number(argument, "--count", UINT64_MAX, state);
+        return 0;
+    case ARGP_KEY_ARG:
+        return read_word(argument, options, state);
+    case ARGP_KEY_END:
+        check_words(options, state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_version(FILE *out, struct argp_state *state)
+{
+    (void)state;
+    fputs("kvctl " KVB_VERSION "\n", out);
+}
+
+void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options)
+{
+    static const struct argp argp = {
+        .options = option_rows,
+        .parser = parse,
+        .args_doc = "COMMAND",
+        .doc = doc,
+    };
+
+    *out_options = (struct kvctl_options){
+        .url = "nats://127.0.0.1:4222",
+        .timeout_ms = default_timeout_ms,
+        .wait_ms = default_wait_ms,
+    };
+    argp_program_version_hook = print_version;
+    (void)argp_parse(&argp, argc, argv, 0, NULL, out_options); /* exits by itself on an error */
+}
+
+/* NOLINTEND(concurrency-mt-unsafe) */

@@ -1,0 +1,477 @@
+#include "core/conf.h"
+#include "core/conf_inside.h"
+#include "core/own.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <libconfig.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { path_bytes = 96 };
+
+/* One key of one group, and where its value goes. */
+struct value {
+    struct kvb_conf *conf;
+    const char *group; /* "", or "workers[1]." */
+    const struct kvb_conf_key *key;
+    const config_setting_t *setting; /* NULL: a default, which cannot be wrong */
+    void *field;
+};
+
+__attribute__((format(printf, 2, 3))) static void
+wrong(const struct value *value, const char *format, ...)
+{
+    char path[path_bytes];
+    struct kvb_detail text;
+    va_list values;
+
+    va_start(values, format);
+    (void)vsnprintf(text.text, sizeof text.text, format, values);
+    va_end(values);
+    (void)snprintf(path, sizeof path, "%s%s", value->group, value->key->path);
+    kvb_conf_add_error(value->conf, config_setting_source_line(value->setting), path, text.text);
+}
+
+/* ---- Values: each takes the text of a default, and what libconfig read -------------- */
+
+/* Decimal digits only; false when it does not fit. */
+static bool read_decimal(const char *text, uint64_t *out)
+{
+    errno = 0;
+    const unsigned long long number = strtoull(text, NULL, 10);
+
+    if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0' || errno != 0) {
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
+static void put_whole(const struct value *value, uint64_t number)
+{
+    const uint32_t narrow = (uint32_t)number;
+
+    assert(value->key->bytes == (value->key->type == KVB_CONF_U64 ? 8 : 4));
+    memcpy(
+        value->field, value->key->bytes == 8 ? (const void *)&number : &narrow, value->key->bytes);
+}
+
+static void take_whole(const struct value *value, uint64_t number)
+{
+    const struct kvb_conf_key *key = value->key;
+
+    if (number < key->min || number > key->max) {
+        wrong(
+            value, "%" PRIu64 " is out of range: give %" PRIu64 " .. %" PRIu64, number, key->min,
+            key->max);
+    } else {
+        put_whole(value, number);
+    }
+}
+
+static void default_whole(const struct value *value)
+{
+    uint64_t number = 0;
+    const bool is_read = read_decimal(value->key->fallback, &number);
+
+    assert(is_read);
+    (void)is_read;
+    put_whole(value, number);
+}
+
+static void read_integer(const struct value *value)
+{
+    const long long number = config_setting_get_int64(value->setting);
+
+    if (number < 0) {
+        wrong(
+            value, "%lld is out of range: give %" PRIu64 " .. %" PRIu64, number, value->key->min,
+            value->key->max);
+    } else {
+        take_whole(value, (uint64_t)number);
+    }
+}
+
+static void read_number_string(const struct value *value)
+{
+    uint64_t number = 0;
+    const char *text = config_setting_get_string(value->setting);
+
+    if (value->key->type != KVB_CONF_U64) {
+        wrong(value, "expected a whole number: leave out the quotes");
+    } else if (!read_decimal(text, &number)) {
+        wrong(
+            value, "\"%.32s\" is no decimal number in %" PRIu64 " .. %" PRIu64, text,
+            value->key->min, value->key->max);
+    } else {
+        take_whole(value, number);
+    }
+}
+
+/* A fraction, or what conf_guard.c made of an integer that libconfig would have cut. */
+static void refuse_fraction(const struct value *value)
+{
+    const struct kvb_conf_key *key = value->key;
+    const double number = config_setting_get_float(value->setting);
+    const bool may_help = key->type == KVB_CONF_U64 && (number >= 1 || number <= -1);
+
+    wrong(
+        value, "expected a whole number in %" PRIu64 " .. %" PRIu64 "%s", key->min, key->max,
+        may_help ? "; above 2147483647 add L (5000000000L) or quotes" : "");
+}
+
+static void read_whole(const struct value *value)
+{
+    switch (config_setting_type(value->setting)) {
+    case CONFIG_TYPE_INT:
+    case CONFIG_TYPE_INT64:
+        read_integer(value);
+        break;
+    case CONFIG_TYPE_STRING:
+        read_number_string(value);
+        break;
+    case CONFIG_TYPE_FLOAT:
+        refuse_fraction(value);
+        break;
+    default:
+        wrong(value, "expected a whole number");
+    }
+}
+
+static void default_string(const struct value *value)
+{
+    const size_t len = strlen(value->key->fallback);
+
+    assert(len < value->key->bytes);
+    memcpy(value->field, value->key->fallback, len + 1);
+}
+
+static bool has_control(const char *text)
+{
+    while (*text != '\0' && (unsigned char)*text >= ' ' && *text != 0x7f) {
+        text++;
+    }
+    return *text != '\0';
+}
+
+static void read_string(const struct value *value)
+{
+    const struct kvb_conf_key *key = value->key;
+    const char *text = config_setting_get_string(value->setting);
+
+    if (!text) {
+        wrong(value, "expected a string in quotes");
+    } else if (strlen(text) < key->min) {
+        wrong(value, "is empty: give at least %" PRIu64 " bytes", key->min);
+    } else if (strlen(text) >= key->bytes) {
+        wrong(value, "is too long: at most %zu bytes", key->bytes - 1);
+    } else if (has_control(text)) {
+        wrong(value, "holds a control character: take it out");
+    } else {
+        memcpy(value->field, text, strlen(text) + 1);
+    }
+}
+
+static void default_bool(const struct value *value)
+{
+    const bool is_true = strcmp(value->key->fallback, "true") == 0;
+
+    assert(value->key->bytes == sizeof is_true);
+    memcpy(value->field, &is_true, sizeof is_true);
+}
+
+static void read_bool(const struct value *value)
+{
+    const bool is_true = config_setting_get_bool(value->setting);
+
+    if (config_setting_type(value->setting) != CONFIG_TYPE_BOOL) {
+        wrong(value, "expected true or false, without quotes");
+    } else {
+        memcpy(value->field, &is_true, sizeof is_true);
+    }
+}
+
+static void default_double(const struct value *value)
+{
+    const double number = strtod(value->key->fallback, NULL);
+
+    assert(value->key->bytes == sizeof number);
+    memcpy(value->field, &number, sizeof number);
+}
+
+static void read_double(const struct value *value)
+{
+    const struct kvb_conf_key *key = value->key;
+    const bool is_float = config_setting_type(value->setting) == CONFIG_TYPE_FLOAT;
+    const double number = is_float ? config_setting_get_float(value->setting)
+                                   : (double)config_setting_get_int64(value->setting);
+
+    if (!config_setting_is_number(value->setting)) {
+        wrong(value, "expected a number, without quotes");
+    } else if (!(number >= (double)key->min && number <= (double)key->max)) {
+        wrong(value, "is out of range: give %" PRIu64 " .. %" PRIu64, key->min, key->max);
+    } else {
+        memcpy(value->field, &number, sizeof number);
+    }
+}
+
+static bool take_name(const struct value *value, const char *name)
+{
+    for (unsigned i = 0; i <= value->key->max; i++) {
+        if (strcmp(value->key->name_of(i), name) == 0) {
+            put_whole(value, i); /* enums are unsigned int to gcc and clang */
+            return true;
+        }
+    }
+    return false;
+}
+
+static void default_enum(const struct value *value)
+{
+    const bool is_known = take_name(value, value->key->fallback);
+
+    assert(is_known);
+    (void)is_known;
+}
+
+static void read_enum(const struct value *value)
+{
+    const char *text = config_setting_get_string(value->setting);
+    char names[path_bytes] = "";
+
+    if (text && take_name(value, text)) {
+        return;
+    }
+    for (unsigned i = 0; i <= value->key->max; i++) {
+        const size_t len = strlen(names);
+        (void)snprintf(
+            names + len, sizeof names - len, "%s\"%s\"", i ? " or " : "", value->key->name_of(i));
+    }
+    wrong(value, "expected %s", names);
+}
+
+/* Lists stand apart: they may fail, and their groups have tables of their own. */
+static const struct {
+    void (*take_default)(const struct value *value);
+    void (*read)(const struct value *value);
+} types[KVB_CONF_TYPE_COUNT] = {
+    [KVB_CONF_STRING] = { default_string, read_string },
+    [KVB_CONF_U64] = { default_whole, read_whole },
+    [KVB_CONF_U32] = { default_whole, read_whole },
+    [KVB_CONF_BOOL] = { default_bool, read_bool },
+    [KVB_CONF_DOUBLE] = { default_double, read_double },
+    [KVB_CONF_ENUM] = { default_enum, read_enum },
+};
+
+/* ---- Unknown keys ------------------------------------------------------------------- */
+
+enum row_match { match_none, match_key, match_group };
+
+/* Is path a row, or the beginning of one ("nats" of "nats.url")? */
+static enum row_match find_row(const struct kvb_conf_table *table, const char *path)
+{
+    const size_t len = strlen(path);
+
+    for (size_t i = 0; i < table->count; i++) {
+        if (strncmp(table->keys[i].path, path, len) == 0) {
+            const char next = table->keys[i].path[len];
+            if (next == '\0' || next == '.') {
+                return next == '.' ? match_group : match_key;
+            }
+        }
+    }
+    return match_none;
+}
+
+/* The place of a group: the table it belongs to, and its path from there on. */
+struct group {
+    struct kvb_conf *conf;
+    const struct kvb_conf_table *table;
+    const char *prefix;        /* "", or "workers[1]." */
+    config_setting_t *setting; /* not const: libconfig 1.5 wants it so to look keys up */
+};
+
+static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
+
+static void check_member(const struct group *group, const config_setting_t *member, const char *at)
+{
+    char path[path_bytes];
+    char full[2 * path_bytes];
+
+    (void)snprintf(path, sizeof path, "%s%.64s", at, config_setting_name(member));
+    (void)snprintf(full, sizeof full, "%s%s", group->prefix, path);
+    switch (find_row(group->table, path)) {
+    case match_none:
+        kvb_conf_add_error(
+            group->conf, config_setting_source_line(member), full,
+            "unknown key: --help lists the known ones");
+        break;
+    case match_key:
+        break;
+    case match_group:
+        if (!config_setting_is_group(member)) {
+            kvb_conf_add_error(
+                group->conf, config_setting_source_line(member), full, "expected a group { ... }");
+        } else {
+            const size_t len = strlen(path);
+            (void)snprintf(path + len, sizeof path - len, ".");
+            check_group(group, member, path);
+        }
+        break;
+    }
+}
+
+/* Goes as deep as the rows do: an unknown group is not entered. */
+static void check_group(const struct group *group, const config_setting_t *setting, const char *at)
+{
+    const int count = config_setting_length(setting);
+
+    for (int i = 0; i < count; i++) {
+        check_member(group, config_setting_get_elem(setting, (unsigned)i), at);
+    }
+}
+
+/* ---- Groups and lists ------------------------------------------------------------------ */
+
+static kvb_status read_group(const struct group *group, void *out);
+
+static void say_missing(const struct group *group, const struct kvb_conf_key *key)
+{
+    char path[path_bytes];
+
+    (void)snprintf(path, sizeof path, "%s%s", group->prefix, key->path);
+    kvb_conf_error(group->conf, path, "is missing and has no default: add it");
+}
+
+static kvb_status
+read_items(const struct value *value, const struct kvb_conf_table *table, uint8_t *items)
+{
+    const int count = config_setting_length(value->setting);
+
+    for (int i = 0; i < count; i++) {
+        char prefix[path_bytes];
+        config_setting_t *item = config_setting_get_elem(value->setting, (unsigned)i);
+        (void)snprintf(prefix, sizeof prefix, "%s[%d].", value->key->path, i);
+        const struct group group = {
+            .conf = value->conf, .table = table, .prefix = prefix, .setting = item
+        };
+        if (!config_setting_is_group(item)) {
+            wrong(value, "entry %d is no group { ... }", i);
+        } else {
+            KVB_TRY(read_group(&group, items + (size_t)i * table->bytes));
+        }
+    }
+    return KVB_OK;
+}
+
+static void drop_items(uint8_t **items)
+{
+    free(*items);
+}
+
+static kvb_status fill_list(const struct value *value, void *out)
+{
+    const struct kvb_conf_table *table = value->key->items;
+    const size_t count = (size_t)config_setting_length(value->setting);
+    KVB_OWN(drop_items) uint8_t *items = calloc(count ? count : 1, table->bytes);
+
+    if (!items) {
+        return KVB_NO_MEMORY;
+    }
+    KVB_TRY(read_items(value, table, items));
+    memcpy(value->field, &items, sizeof items);
+    memcpy((uint8_t *)out + value->key->count_offset, &count, sizeof count);
+    items = NULL;
+    return KVB_OK;
+}
+
+static kvb_status read_list(const struct value *value, void *out)
+{
+    const struct kvb_conf_key *key = value->key;
+
+    if (!config_setting_is_list(value->setting)) {
+        wrong(value, "expected a list of groups ( { ... }, { ... } )");
+        return KVB_OK;
+    }
+    const int count = config_setting_length(value->setting);
+    if ((uint64_t)count < key->min || (uint64_t)count > key->max) {
+        wrong(value, "has %d entries: give %" PRIu64 " .. %" PRIu64, count, key->min, key->max);
+        return KVB_OK;
+    }
+    return fill_list(value, out);
+}
+
+static void prefill(const struct value *value)
+{
+    const enum kvb_conf_type type = value->key->type;
+
+    if (value->key->fallback) {
+        types[type].take_default(value);
+    } else if (type == KVB_CONF_U64 || type == KVB_CONF_U32) {
+        memset(value->field, 0xff, value->key->bytes); /* cross checks can tell it from 0 */
+    }
+}
+
+static kvb_status read_key(const struct group *group, const struct kvb_conf_key *key, void *out)
+{
+    const struct value value = {
+        .conf = group->conf,
+        .group = group->prefix,
+        .key = key,
+        .setting = config_setting_lookup(group->setting, key->path),
+        .field = (uint8_t *)out + key->offset,
+    };
+    const bool is_list = key->type == KVB_CONF_LIST;
+
+    if (!is_list) {
+        prefill(&value);
+    }
+    if (!value.setting) {
+        if (is_list ? key->min > 0 : !key->fallback) {
+            say_missing(group, key);
+        }
+        return KVB_OK;
+    }
+    if (is_list) {
+        return read_list(&value, out);
+    }
+    types[key->type].read(&value);
+    return KVB_OK;
+}
+
+static kvb_status read_group(const struct group *group, void *out)
+{
+    check_group(group, group->setting, "");
+    for (size_t i = 0; i < group->table->count; i++) {
+        KVB_TRY(read_key(group, &group->table->keys[i], out));
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out)
+{
+    const struct group root = {
+        .conf = conf, .table = table, .prefix = "", .setting = config_root_setting(conf->tree)
+    };
+    const kvb_status status = read_group(&root, out);
+
+    if (status != KVB_OK) {
+        kvb_conf_done(table, out);
+    }
+    return status;
+}
+
+void kvb_conf_done(const struct kvb_conf_table *table, void *out)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        if (table->keys[i].type == KVB_CONF_LIST) {
+            uint8_t *items = NULL;
+            memcpy(&items, (uint8_t *)out + table->keys[i].offset, sizeof items);
+            free(items);
+        }
+    }
+    memset(out, 0, table->bytes);
+}

@@ -1,0 +1,236 @@
+#include "daemon/aggregator.h"
+
+#include "core/limits.h"
+#include "daemon/aggregator_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+enum {
+    http_threads = 4,
+    heartbeat_ms = 1000,          /* what bridges promise */
+    most_event_bytes = 256 << 20, /* that lie in the event ring */
+    most_slots = KVB_TIER_COUNT * kvb_max_streams
+};
+
+static kvb_status make_state(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_aggregator_config *config = aggregator->config;
+    const struct kvb_prefix_index_options index = {
+        .max_nodes = config->limits.max_index_blocks,
+        .max_slots = most_slots,
+    };
+    const struct kvb_load_options load = {
+        .max_endpoints = kvb_max_streams,
+        .expire_ms = config->load.expire_ms,
+        .forget_ms = config->forget_ms,
+        .statistic = config->load.statistic,
+    };
+
+    KVB_TRY(kvb_prefix_index_new(&index, &aggregator->index));
+    const struct kvb_followers_options followers = {
+        .max_streams = kvb_max_streams,
+        .heartbeat_ms = heartbeat_ms,
+        .forget_ms = config->forget_ms,
+        .index = aggregator->index,
+    };
+    KVB_TRY(kvb_followers_new(&followers, &aggregator->followers));
+    return kvb_load_tracker_new(&load, &aggregator->tracker);
+}
+
+static kvb_status make_view(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_aggregator_config *config = aggregator->config;
+    uint64_t luck = 0;
+
+    if (getrandom(&luck, sizeof luck, 0) != sizeof luck) {
+        return KVB_IO;
+    }
+    aggregator->view = (struct kvb_view){
+        .index = aggregator->index,
+        .followers = aggregator->followers,
+        .tracker = aggregator->tracker,
+        .route = { .policy = config->router.policy,
+                   .overlap_weight = config->router.overlap_weight,
+                   .temperature = config->router.temperature },
+        .default_model = config->subscribe.fallback.model,
+        .default_block_size = config->subscribe.fallback.block_size,
+        .luck = luck,
+    };
+    return KVB_OK;
+}
+
+static kvb_status make_rings(struct kvb_aggregator *aggregator)
+{
+    KVB_TRY(kvb_ring_new(
+        aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
+    return kvb_ring_new(
+        aggregator->config->limits.query_ring, kvb_aggregator_drop_ask, &aggregator->asks);
+}
+
+static kvb_status make_subjects(struct kvb_aggregator *aggregator)
+{
+    const char *name_space = aggregator->config->router.name_space;
+    const char *component = aggregator->config->router.component;
+
+    KVB_TRY(kvb_subject_make(aggregator->load_subject, name_space, component, "load_stats"));
+    KVB_TRY(kvb_subject_make(aggregator->hit_rate_subject, name_space, component, "kv-hit-rate"));
+    if (aggregator->config->router.hit_rate_alias) {
+        (void)snprintf(/* fits: a name has 64 bytes at most */
+                       aggregator->alias_subject, sizeof aggregator->alias_subject,
+                       "namespace.%s.kv-hit-rate", name_space);
+    }
+    return KVB_OK;
+}
+
+static kvb_status listen_for(
+    struct kvb_aggregator *aggregator, const char *tail,
+    struct kvb_bus_subscription **out_subscription)
+{
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_subject_make(
+        subject, aggregator->config->router.name_space, aggregator->config->router.component,
+        tail));
+    return kvb_bus_subscribe(
+        aggregator->bus, subject, kvb_aggregator_hear_question, aggregator, out_subscription);
+}
+
+/* One subscription for events, heartbeats and load: their order is NATS's order. */
+static kvb_status subscribe(struct kvb_aggregator *aggregator)
+{
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_subject_make(
+        subject, aggregator->config->subscribe.name_space, aggregator->config->subscribe.component,
+        "*"));
+    KVB_TRY(kvb_bus_subscribe(
+        aggregator->bus, subject, kvb_aggregator_hear, aggregator, &aggregator->heard));
+    KVB_TRY(listen_for(aggregator, "kv_match", &aggregator->asked_match));
+    KVB_TRY(listen_for(aggregator, "kv_route", &aggregator->asked_route));
+    return listen_for(aggregator, "kv_get.*", &aggregator->asked_get);
+}
+
+static kvb_status open_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const struct kvb_nats_config *nats = &aggregator->config->nats;
+    const struct kvb_bus_options options = { .url = nats->url,
+                                             .name = "kvaggregator",
+                                             .credentials = nats->credentials,
+                                             .ca_file = nats->ca_file,
+                                             .log = aggregator->log };
+
+    KVB_TRY(make_subjects(aggregator));
+    KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
+    return subscribe(aggregator);
+}
+
+static kvb_status open_http(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const struct kvb_http_options options = {
+        .listen = aggregator->config->http,
+        .max_body_bytes = aggregator->config->limits.max_query_body_bytes,
+        .threads = http_threads,
+        .log = aggregator->log,
+        .handler = kvb_aggregator_answer_http,
+        .context = aggregator,
+    };
+
+    return aggregator->config->http[0] ? kvb_http_start(&options, &aggregator->http, detail)
+                                       : KVB_OK;
+}
+
+static kvb_status start_thread(struct kvb_aggregator *aggregator)
+{
+    if (pthread_create(&aggregator->thread, NULL, kvb_aggregator_run, aggregator) != 0) {
+        return KVB_IO;
+    }
+    aggregator->has_thread = true;
+    return KVB_OK;
+}
+
+/* The index thread comes last: until then nobody reads bus and subscriptions but
+ * the thread that starts them. */
+static kvb_status start(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    KVB_TRY(make_state(aggregator));
+    KVB_TRY(make_view(aggregator));
+    KVB_TRY(make_rings(aggregator));
+    KVB_TRY(open_bus(aggregator, detail));
+    KVB_TRY(open_http(aggregator, detail));
+    return start_thread(aggregator);
+}
+
+kvb_status kvb_aggregator_start(
+    const struct kvb_aggregator_config *config, struct kvb_log *log,
+    struct kvb_aggregator **out_aggregator, struct kvb_detail *detail)
+{
+    struct kvb_aggregator *aggregator = calloc(1, sizeof *aggregator);
+
+    if (!aggregator) {
+        return KVB_NO_MEMORY;
+    }
+    aggregator->config = config;
+    aggregator->log = log;
+    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                                .values = aggregator->values,
+                                                .count = kvb_aggregator_metric_count };
+    kvb_byte_budget_init(&aggregator->event_bytes, most_event_bytes);
+    kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
+    const kvb_status status = start(aggregator, detail);
+    if (status != KVB_OK) {
+        kvb_aggregator_stop(aggregator);
+        return status;
+    }
+    *out_aggregator = aggregator;
+    return KVB_OK;
+}
+
+uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator)
+{
+    return aggregator->http ? kvb_http_port(aggregator->http) : 0;
+}
+
+static void close_ring(struct kvb_ring *ring)
+{
+    if (ring) {
+        kvb_ring_close(ring);
+    }
+}
+
+static void stop_threads(struct kvb_aggregator *aggregator)
+{
+    kvb_http_stop(aggregator->http); /* while somebody still answers */
+    atomic_store(&aggregator->is_stopping, true);
+    kvb_byte_budget_close(&aggregator->event_bytes); /* handlers that wait go home */
+    close_ring(aggregator->events);
+    close_ring(aggregator->asks);
+    if (aggregator->has_thread) {
+        (void)pthread_join(aggregator->thread, NULL);
+    }
+    kvb_bus_unsubscribe(aggregator->asked_get);
+    kvb_bus_unsubscribe(aggregator->asked_route);
+    kvb_bus_unsubscribe(aggregator->asked_match);
+    kvb_bus_unsubscribe(aggregator->heard);
+}
+
+/* In the reverse order of the start; takes half-started aggregators. */
+void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
+{
+    if (!aggregator) {
+        return;
+    }
+    stop_threads(aggregator);
+    kvb_bus_close(aggregator->bus);
+    kvb_ring_free(aggregator->asks);
+    kvb_ring_free(aggregator->events);
+    kvb_view_done(&aggregator->view);
+    kvb_load_tracker_free(aggregator->tracker);
+    kvb_followers_free(aggregator->followers);
+    kvb_prefix_index_free(aggregator->index);
+    kvb_router_batch_done(&aggregator->batch);
+    kvb_byte_budget_done(&aggregator->event_bytes);
+    kvb_buf_done(&aggregator->buf);
+    free(aggregator);
+}

@@ -1,0 +1,308 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/aggregator_inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { answer_wait_s = 2 };
+
+/* A question on its way through the query ring.
+ *
+ * From HTTP it has two owners, the waiting thread and the ring, because the former
+ * may give up; from NATS the ring alone.  Who lets go last frees it. */
+struct ask {
+    /* from HTTP */
+    const struct kvb_http_route *route; /* NULL: from NATS */
+    struct kvb_http_request request;    /* query and body point into text */
+    struct kvb_http_answer answer;
+    pthread_mutex_t lock;
+    pthread_cond_t answered;
+    bool is_answered;
+    unsigned owners;
+    /* from NATS */
+    const struct kvb_question *question;
+    const char *reply; /* into text */
+    kvb_span payload;
+    char text[]; /* copies of what the asker's thread has borrowed */
+};
+
+static struct ask *new_ask(size_t text_bytes, unsigned owners)
+{
+    struct ask *ask = calloc(1, sizeof *ask + text_bytes);
+    pthread_condattr_t monotonic;
+
+    if (!ask) {
+        return NULL;
+    }
+    ask->owners = owners;
+    (void)pthread_mutex_init(&ask->lock, NULL); /* none of these can fail with glibc */
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&ask->answered, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    kvb_buf_init(&ask->answer.body, kvb_max_answer_bytes);
+    return ask;
+}
+
+static void free_ask(struct ask *ask)
+{
+    (void)pthread_cond_destroy(&ask->answered);
+    (void)pthread_mutex_destroy(&ask->lock);
+    kvb_buf_done(&ask->answer.body);
+    free(ask);
+}
+
+static void let_go(struct ask *ask)
+{
+    (void)pthread_mutex_lock(&ask->lock);
+    const unsigned left = --ask->owners;
+    (void)pthread_mutex_unlock(&ask->lock);
+    if (left == 0) {
+        free_ask(ask);
+    }
+}
+
+void kvb_aggregator_drop_ask(void *item)
+{
+    let_go(item);
+}
+
+static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
+{
+    kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* ---- On HTTP threads ---- */
+
+static struct ask *
+copy_request(const struct kvb_http_route *route, const struct kvb_http_request *request)
+{
+    const size_t query_bytes = strlen(request->query) + 1;
+    struct ask *ask = new_ask(query_bytes + request->body.len, 2);
+
+    if (!ask) {
+        return NULL;
+    }
+    memcpy(ask->text, request->query, query_bytes);
+    if (request->body.len > 0) {
+        memcpy(ask->text + query_bytes, request->body.data, request->body.len);
+    }
+    ask->route = route;
+    ask->request = (struct kvb_http_request){
+        .method = "",
+        .path = "",
+        .query = ask->text,
+        .content_type = "",
+        .authorization = "",
+        .body = { .data = (const uint8_t *)ask->text + query_bytes, .len = request->body.len },
+    };
+    return ask;
+}
+
+/* False: not answered in time. */
+static bool wait_for_answer(struct ask *ask)
+{
+    struct timespec deadline;
+    bool is_late = false;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += answer_wait_s;
+    (void)pthread_mutex_lock(&ask->lock);
+    while (!ask->is_answered && !is_late) {
+        is_late = pthread_cond_timedwait(&ask->answered, &ask->lock, &deadline) != 0;
+    }
+    const bool is_answered = ask->is_answered;
+    (void)pthread_mutex_unlock(&ask->lock);
+    return is_answered;
+}
+
+static void take_answer(struct ask *ask, struct kvb_http_answer *answer)
+{
+    kvb_buf_done(&answer->body);
+    *answer = ask->answer;
+    ask->answer.body = (struct kvb_buf){ 0 }; /* now the server's */
+}
+
+static void ask_index_thread(
+    struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
+    const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    struct ask *ask = copy_request(route, request);
+
+    if (!ask) {
+        kvb_http_route_refuse(answer, 503, "out of memory; try again later");
+        return;
+    }
+    if (kvb_ring_put(aggregator->asks, ask) != KVB_OK) {
+        free_ask(ask);
+        count(aggregator, kvb_aggregator_questions_refused);
+        kvb_http_route_refuse(answer, 503, "busy");
+        return;
+    }
+    if (wait_for_answer(ask)) {
+        take_answer(ask, answer);
+        count(aggregator, kvb_aggregator_questions_http);
+    } else {
+        count(aggregator, kvb_aggregator_questions_late);
+        kvb_http_route_refuse(answer, 503, "no answer within 2 s; try again later");
+    }
+    let_go(ask);
+}
+
+void kvb_aggregator_answer_http(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    struct kvb_aggregator *aggregator = context;
+    const struct kvb_http_route *route = kvb_http_route_find(request, answer);
+
+    if (!route) {
+        return;
+    }
+    if (kvb_http_route_needs_view(route)) {
+        ask_index_thread(aggregator, route, request, answer);
+        return;
+    }
+    struct kvb_http_route_context here = {
+        .metrics = &aggregator->metrics,
+        .not_ready = kvb_aggregator_not_ready(aggregator),
+    };
+    kvb_http_route_answer(route, &here, request, answer);
+}
+
+/* ---- On nats.c's threads ---- */
+
+static void
+refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const char *sentence)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    count(aggregator, kvb_aggregator_questions_refused);
+    kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
+    if (kvb_answer_error(sentence, &buf) == KVB_OK) {
+        kvb_aggregator_publish(aggregator, reply, kvb_buf_span(&buf));
+    }
+}
+
+static struct ask *
+copy_question(const struct kvb_question *question, const struct kvb_bus_message *message)
+{
+    const size_t reply_bytes = strlen(message->reply) + 1;
+    struct ask *ask = new_ask(reply_bytes + message->payload.len, 1);
+
+    if (!ask) {
+        return NULL;
+    }
+    memcpy(ask->text, message->reply, reply_bytes);
+    if (message->payload.len > 0) {
+        memcpy(ask->text + reply_bytes, message->payload.data, message->payload.len);
+    }
+    ask->question = question;
+    ask->reply = ask->text;
+    ask->payload =
+        (kvb_span){ .data = (const uint8_t *)ask->text + reply_bytes, .len = message->payload.len };
+    return ask;
+}
+
+void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    char name_space[kvb_name_bytes + 1];
+    char component[kvb_name_bytes + 1];
+    const char *tail = NULL;
+
+    if (!message->reply ||
+        kvb_subject_split(message->subject, name_space, component, &tail) != KVB_OK) {
+        count(aggregator, kvb_aggregator_questions_mute);
+        return;
+    }
+    const struct kvb_question *question = kvb_question_find(tail);
+    if (!question) {
+        refuse_over_nats(
+            aggregator, message->reply,
+            "unknown question: there are kv_match, kv_route and kv_get.{state,load,streams,dump}");
+        return;
+    }
+    struct ask *ask = copy_question(question, message);
+    if (!ask || kvb_ring_put(aggregator->asks, ask) != KVB_OK) {
+        if (ask) {
+            free_ask(ask);
+        }
+        refuse_over_nats(aggregator, message->reply, "busy");
+    }
+}
+
+/* ---- On the index thread ---- */
+
+static void answer_route(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    struct kvb_http_route_context context = {
+        .view = &aggregator->view,
+        .metrics = &aggregator->metrics,
+    };
+
+    kvb_http_route_answer(ask->route, &context, &ask->request, &ask->answer);
+    if (context.has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &context.decision);
+    }
+    (void)pthread_mutex_lock(&ask->lock);
+    ask->is_answered = true;
+    (void)pthread_cond_signal(&ask->answered);
+    (void)pthread_mutex_unlock(&ask->lock);
+}
+
+/* The answer goes out in one message or not at all. */
+static void reply(struct kvb_aggregator *aggregator, const struct ask *ask)
+{
+    const kvb_status status =
+        kvb_bus_publish(aggregator->bus, ask->reply, kvb_buf_span(&ask->answer.body));
+
+    if (status == KVB_TOO_LARGE) {
+        refuse_over_nats(
+            aggregator, ask->reply, "the answer is larger than nats-server's max_payload");
+    } else if (status != KVB_OK) {
+        count(aggregator, kvb_aggregator_publish_failures);
+    }
+}
+
+static void answer_question(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    bool has_decision = false;
+    struct kvb_route_decision decision = { 0 };
+
+    kvb_question_answer(
+        ask->question, aggregator, ask->payload, &ask->answer.body, &has_decision, &decision);
+    reply(aggregator, ask);
+    if (has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &decision);
+    }
+}
+
+/* The asker has given up already: the ring is the only owner left. */
+static bool is_given_up(struct ask *ask)
+{
+    (void)pthread_mutex_lock(&ask->lock);
+    const bool is_alone = ask->route && ask->owners == 1;
+    (void)pthread_mutex_unlock(&ask->lock);
+    return is_alone;
+}
+
+bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < kvb_aggregator_asks_a_turn; i++) {
+        void *item = NULL;
+        if (kvb_ring_take(aggregator->asks, &item) != KVB_OK) {
+            return i > 0;
+        }
+        struct ask *ask = item;
+        if (ask->question) {
+            answer_question(aggregator, ask);
+        } else if (!is_given_up(ask)) {
+            answer_route(aggregator, ask);
+        }
+        let_go(ask);
+    }
+    return true;
+}

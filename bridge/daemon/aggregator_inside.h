@@ -1,0 +1,121 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "bus/subject.h"
+#include "core/metric.h"
+#include "core/ring.h"
+#include "daemon/aggregator.h"
+#include "daemon/aggregator_metrics.h"
+#include "daemon/byte_budget.h"
+#include "index/prefix_index.h"
+#include "load/tracker.h"
+#include "model/router_batch.h"
+#include "serve/http.h"
+#include "serve/routes.h"
+#include "serve/view.h"
+#include "stream/follower.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The inside of a running aggregator, for the aggregator_*.c files alone. */
+
+enum {
+    kvb_aggregator_most_rows = 2048, /* streams in one NATS answer: about 600 KiB */
+    kvb_aggregator_page_bytes = 384 << 10,
+    kvb_aggregator_events_a_turn = 64, /* messages between two looks at the questions */
+    kvb_aggregator_asks_a_turn = 64,
+};
+
+struct kvb_aggregator {
+    const struct kvb_aggregator_config *config; /* borrowed, like log */
+    struct kvb_log *log;
+
+    struct kvb_bus *bus; /* owned, like all below */
+    struct kvb_bus_subscription *heard;
+    struct kvb_bus_subscription *asked_match;
+    struct kvb_bus_subscription *asked_route;
+    struct kvb_bus_subscription *asked_get;
+    struct kvb_http *http;
+    struct kvb_ring *events;
+    struct kvb_ring *asks;
+    struct kvb_byte_budget event_bytes;
+    char load_subject[kvb_subject_bytes];
+    char hit_rate_subject[kvb_subject_bytes];
+    char alias_subject[kvb_subject_bytes]; /* "" = none */
+
+    /* The index thread's own. */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_stopping;
+    struct kvb_prefix_index *index;
+    struct kvb_followers *followers;
+    struct kvb_load_tracker *tracker;
+    struct kvb_view view;
+    struct kvb_router_batch batch; /* decoded into, again and again */
+    struct kvb_buf buf;
+    bool was_connected;
+    uint64_t connects_seen;
+    bool has_load_changed;
+    uint64_t load_published_ns;
+    uint64_t next_tick_ns;
+    struct kvb_log_limit refusals;
+
+    /* Read by HTTP threads. */
+    _Atomic uint64_t connects_subscribed; /* the connection on which the server has
+                                             confirmed our subscriptions */
+    _Atomic uint64_t values[kvb_aggregator_metric_count];
+    struct kvb_metrics metrics;
+};
+
+/* ---- aggregator_intake.c: from NATS to followers and tracker ---- */
+
+/* On nats.c's thread. */
+void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message);
+
+/* Applies what lies in the event ring, a turn's worth; true when there was any. */
+bool kvb_aggregator_take_events(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* Frees what nobody takes any more: the drop of the event ring. */
+void kvb_aggregator_drop_event(void *item);
+
+/* ---- aggregator_asks.c: questions and answers ---- */
+
+/* On nats.c's threads. */
+void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *message);
+
+/* On HTTP threads. */
+void kvb_aggregator_answer_http(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+/* Answers what lies in the query ring, a turn's worth; true when there was any. */
+bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator);
+void kvb_aggregator_drop_ask(void *item);
+
+/* ---- aggregator_questions.c: what may be asked over NATS ---- */
+
+struct kvb_question;
+
+/* By the subject's tail: "kv_match", "kv_get.state".  NULL: no such question. */
+const struct kvb_question *kvb_question_find(const char *tail);
+
+/* Appends the answer, or {"error":...}, to out.  *has_decision: a route was chosen. */
+void kvb_question_answer(
+    const struct kvb_question *question, struct kvb_aggregator *aggregator, kvb_span payload,
+    struct kvb_buf *out, bool *has_decision, struct kvb_route_decision *out_decision);
+
+/* ---- aggregator_report.c: what is said every so often ---- */
+void kvb_aggregator_publish(
+    struct kvb_aggregator *aggregator, const char *subject, kvb_span payload);
+void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns);
+void kvb_aggregator_publish_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator);
+
+/* ---- aggregator_loop.c: the index thread ---- */
+
+/* NULL, or why no events can come just now.  Any thread. */
+const char *kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator);
+void *kvb_aggregator_run(void *context);

@@ -1,0 +1,221 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/aggregator_inside.h"
+#include "wire/heartbeat.h"
+#include "wire/load_json.h"
+#include "wire/router_proto.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A message as it lies in the event ring. */
+struct heard {
+    const struct kind *kind;
+    struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
+    size_t len;
+    uint8_t payload[];
+};
+
+struct kind {
+    const char *tail;
+    enum kvb_aggregator_metric counter;
+    kvb_status (*apply)(
+        struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload,
+        uint64_t now_ns);
+};
+
+void kvb_aggregator_drop_event(void *item)
+{
+    free(item);
+}
+
+static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
+{
+    kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* ---- On the index thread: each kind of message ---- */
+
+static kvb_status apply_events(
+    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+{
+    KVB_TRY(kvb_router_payload_decode(payload, &aggregator->batch));
+    id->worker_id = aggregator->batch.worker_id;
+    id->dp_rank = aggregator->batch.dp_rank;
+    return kvb_followers_apply(aggregator->followers, id, &aggregator->batch, now_ns);
+}
+
+static kvb_status apply_heartbeat(
+    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_heartbeat heartbeat;
+
+    KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
+    id->worker_id = heartbeat.worker_id;
+    id->dp_rank = heartbeat.dp_rank;
+    return kvb_followers_heartbeat(aggregator->followers, id, &heartbeat, now_ns);
+}
+
+static bool is_same_load(const struct kvb_load *a, const struct kvb_load *b)
+{
+    return a->request_active_slots == b->request_active_slots &&
+           a->request_total_slots == b->request_total_slots &&
+           a->kv_active_blocks == b->kv_active_blocks && a->kv_total_blocks == b->kv_total_blocks &&
+           a->num_requests_waiting == b->num_requests_waiting &&
+           a->gpu_cache_usage_perc == b->gpu_cache_usage_perc &&
+           a->gpu_prefix_cache_hit_rate == b->gpu_prefix_cache_hit_rate;
+}
+
+static kvb_status apply_load(
+    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_load_report report;
+
+    KVB_TRY(kvb_load_json_decode(payload, &report));
+    id->worker_id = report.worker_id;
+    id->dp_rank = report.dp_rank;
+    const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, id);
+    if (!known || known->is_stale || !is_same_load(&known->load, &report.load)) {
+        aggregator->has_load_changed = true;
+    }
+    return kvb_load_tracker_report(aggregator->tracker, id, &report, now_ns);
+}
+
+/* clang-format off */
+static const struct kind kinds[] = {
+    { "kv_events",    kvb_aggregator_messages_events,    apply_events },
+    { "kv_heartbeat", kvb_aggregator_messages_heartbeat, apply_heartbeat },
+    { "load_metrics", kvb_aggregator_messages_load,      apply_load },
+};
+/* clang-format on */
+
+static const struct kind *find_kind(const char *tail)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        if (strcmp(kinds[i].tail, tail) == 0) {
+            return &kinds[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- On nats.c's thread ---- */
+
+static struct heard *
+copy_message(const struct kind *kind, const struct kvb_stream_id *names, kvb_span payload)
+{
+    struct heard *heard = malloc(sizeof *heard + payload.len);
+
+    if (heard) {
+        heard->kind = kind;
+        heard->names = *names;
+        heard->len = payload.len;
+        if (payload.len > 0) {
+            memcpy(heard->payload, payload.data, payload.len);
+        }
+    }
+    return heard;
+}
+
+/* Waits for room, so that NATS holds back; what is lost here leaves a hole in the
+ * ids of its stream, which its follower finds. */
+static void hand_over(
+    struct kvb_aggregator *aggregator, const struct kind *kind, const struct kvb_stream_id *names,
+    kvb_span payload)
+{
+    if (kvb_byte_budget_take(&aggregator->event_bytes, payload.len) != KVB_OK) {
+        return; /* stopping */
+    }
+    struct heard *heard = copy_message(kind, names, payload);
+    if (!heard) {
+        count(aggregator, kvb_aggregator_refused_no_memory);
+        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
+        return;
+    }
+    if (kvb_ring_put_wait(aggregator->events, heard) != KVB_OK) {
+        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
+        free(heard); /* stopping */
+    }
+}
+
+void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct kvb_stream_id names = { 0 };
+    const char *tail = NULL;
+
+    if (kvb_subject_split(message->subject, names.name_space, names.component, &tail) != KVB_OK) {
+        count(aggregator, kvb_aggregator_refused_bad_input);
+        return;
+    }
+    const struct kind *kind = find_kind(tail);
+    if (!kind) {
+        return; /* requests, bridge_status and what others say there: not ours */
+    }
+    if (message->payload.len > kvb_max_payload_bytes) {
+        count(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    hand_over(aggregator, kind, &names, message->payload);
+}
+
+/* ---- Taking ---- */
+
+/* Why a message was refused, as a counter. */
+static enum kvb_aggregator_metric counter_of(const struct kind *kind, kvb_status status)
+{
+    if (status == KVB_NO_MEMORY) {
+        return kvb_aggregator_refused_no_memory;
+    }
+    if (status == KVB_TOO_LARGE) {
+        /* A RouterEvent above our ceilings is refused as a message; of the other
+         * kinds only the number of streams can be too large. */
+        return kind->apply == apply_events ? kvb_aggregator_refused_too_large
+                                           : kvb_aggregator_refused_stream;
+    }
+    return kvb_aggregator_refused_bad_input;
+}
+
+static void note_refusal(
+    struct kvb_aggregator *aggregator, const struct heard *heard, kvb_status status,
+    uint64_t now_ns)
+{
+    uint64_t times = 0;
+    char text[24];
+
+    count(aggregator, counter_of(heard->kind, status));
+    if (kvb_log_limit_due(&aggregator->refusals, now_ns, &times)) {
+        kvb_log_write(
+            aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
+            kvb_log_u64(text, times), "namespace", heard->names.name_space, "component",
+            heard->names.component, "kind", heard->kind->tail, "last_reason",
+            kvb_status_name(status), NULL);
+    }
+}
+
+static void take_one(struct kvb_aggregator *aggregator, struct heard *heard, uint64_t now_ns)
+{
+    struct kvb_stream_id id = heard->names;
+    const kvb_span payload = { .data = heard->payload, .len = heard->len };
+
+    count(aggregator, heard->kind->counter);
+    const kvb_status status = heard->kind->apply(aggregator, &id, payload, now_ns);
+    if (status != KVB_OK) {
+        note_refusal(aggregator, heard, status, now_ns);
+    }
+    kvb_byte_budget_give(&aggregator->event_bytes, heard->len);
+    free(heard);
+}
+
+bool kvb_aggregator_take_events(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    for (size_t i = 0; i < kvb_aggregator_events_a_turn; i++) {
+        void *item = NULL;
+        if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
+            return i > 0;
+        }
+        take_one(aggregator, item, now_ns);
+    }
+    return true;
+}

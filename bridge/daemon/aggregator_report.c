@@ -1,0 +1,127 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "daemon/aggregator_inside.h"
+
+void kvb_aggregator_publish(
+    struct kvb_aggregator *aggregator, const char *subject, kvb_span payload)
+{
+    const kvb_status status = kvb_bus_publish(aggregator->bus, subject, payload);
+
+    if (status != KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+    }
+}
+
+/* Every load.publish_ms, and with the next tick after a change. */
+static bool is_load_due(const struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    const uint64_t period_ns = aggregator->config->load.publish_ms * KVB_NS_PER_MS;
+
+    return aggregator->has_load_changed || now_ns - aggregator->load_published_ns >= period_ns;
+}
+
+void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    if (!is_load_due(aggregator, now_ns) || !kvb_bus_is_connected(aggregator->bus)) {
+        return;
+    }
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_answer_load(&aggregator->view, kvb_aggregator_most_rows, &aggregator->buf) == KVB_OK) {
+        kvb_aggregator_publish(
+            aggregator, aggregator->load_subject, kvb_buf_span(&aggregator->buf));
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_load_published, 1);
+    }
+    aggregator->has_load_changed = false;
+    aggregator->load_published_ns = now_ns;
+}
+
+void kvb_aggregator_publish_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+
+    kvb_metric_add(metrics, kvb_aggregator_routed, 1);
+    kvb_metric_add(metrics, kvb_aggregator_routed_blocks, decision->isl_blocks);
+    kvb_metric_add(metrics, kvb_aggregator_routed_overlap, decision->overlap_blocks);
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_answer_hit_rate(decision, &aggregator->buf) != KVB_OK) {
+        return;
+    }
+    const kvb_span event = kvb_buf_span(&aggregator->buf);
+    kvb_aggregator_publish(aggregator, aggregator->hit_rate_subject, event);
+    if (aggregator->alias_subject[0]) {
+        kvb_aggregator_publish(aggregator, aggregator->alias_subject, event);
+    }
+}
+
+/* ---- Metrics ---- */
+
+static void count_followers(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_follower_counters counters;
+
+    kvb_followers_counters(aggregator->followers, &counters);
+    kvb_metric_set(metrics, kvb_aggregator_events_applied, counters.events_applied);
+    kvb_metric_set(metrics, kvb_aggregator_events_old, counters.events_old);
+    kvb_metric_set(metrics, kvb_aggregator_event_holes, counters.holes);
+    kvb_metric_set(metrics, kvb_aggregator_heartbeats_late, counters.heartbeats_late);
+    kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
+    kvb_metric_set(metrics, kvb_aggregator_epochs_missed, counters.epochs_missed);
+    kvb_metric_set(metrics, kvb_aggregator_streams_silent, counters.silent);
+    kvb_metric_set(metrics, kvb_aggregator_streams_forgotten, counters.forgotten);
+    kvb_metric_set(metrics, kvb_aggregator_stored_refused, counters.blocks_refused);
+}
+
+static void count_states(struct kvb_aggregator *aggregator)
+{
+    /* clang-format off */
+    static const enum kvb_aggregator_metric gauges[KVB_STREAM_STATE_COUNT] = {
+        [KVB_STREAM_SYNCING] = kvb_aggregator_streams_syncing,
+        [KVB_STREAM_EXACT] = kvb_aggregator_streams_exact,
+        [KVB_STREAM_PARTIAL] = kvb_aggregator_streams_partial,
+        [KVB_STREAM_UNVERIFIED] = kvb_aggregator_streams_unverified,
+        [KVB_STREAM_STALE] = kvb_aggregator_streams_stale,
+        [KVB_STREAM_DOWN] = kvb_aggregator_streams_down,
+    };
+    /* clang-format on */
+    uint64_t counts[KVB_STREAM_STATE_COUNT] = { 0 };
+
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower) {
+            counts[follower->state]++;
+        }
+    }
+    for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        kvb_metric_set(&aggregator->metrics, gauges[i], counts[i]);
+    }
+}
+
+static void count_index(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_index_counters counters;
+    struct kvb_load_stats stats;
+
+    kvb_prefix_index_count(aggregator->index, &counters);
+    kvb_load_tracker_stats(aggregator->tracker, &stats);
+    kvb_metric_set(metrics, kvb_aggregator_index_nodes, counters.nodes);
+    kvb_metric_set(metrics, kvb_aggregator_index_memberships, counters.memberships);
+    kvb_metric_set(metrics, kvb_aggregator_index_orphans, counters.orphans);
+    kvb_metric_set(metrics, kvb_aggregator_endpoints, stats.endpoint_count);
+}
+
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    const bool is_connected = kvb_bus_is_connected(aggregator->bus);
+
+    count_followers(aggregator);
+    count_states(aggregator);
+    count_index(aggregator);
+    kvb_metric_set(metrics, kvb_aggregator_nats_connected, is_connected);
+    kvb_metric_set(metrics, kvb_aggregator_nats_connects, kvb_bus_connects(aggregator->bus));
+    kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
+    kvb_metric_set(metrics, kvb_aggregator_refused_dropped, kvb_bus_dropped(aggregator->heard));
+}

@@ -1,0 +1,50 @@
+#include "daemon/byte_budget.h"
+
+void kvb_byte_budget_init(struct kvb_byte_budget *budget, size_t limit_bytes)
+{
+    *budget = (struct kvb_byte_budget){ .limit_bytes = limit_bytes };
+    (void)pthread_mutex_init(&budget->lock, NULL); /* with glibc and no attributes */
+    (void)pthread_cond_init(&budget->given, NULL); /* these two cannot fail */
+}
+
+void kvb_byte_budget_done(struct kvb_byte_budget *budget)
+{
+    (void)pthread_cond_destroy(&budget->given);
+    (void)pthread_mutex_destroy(&budget->lock);
+}
+
+static bool has_room(const struct kvb_byte_budget *budget, size_t bytes)
+{
+    return budget->taken_bytes == 0 ||
+           (bytes <= budget->limit_bytes && budget->taken_bytes <= budget->limit_bytes - bytes);
+}
+
+kvb_status kvb_byte_budget_take(struct kvb_byte_budget *budget, size_t bytes)
+{
+    (void)pthread_mutex_lock(&budget->lock);
+    while (!budget->is_closed && !has_room(budget, bytes)) {
+        (void)pthread_cond_wait(&budget->given, &budget->lock);
+    }
+    const kvb_status status = budget->is_closed ? KVB_CLOSED : KVB_OK;
+    if (status == KVB_OK) {
+        budget->taken_bytes += bytes;
+    }
+    (void)pthread_mutex_unlock(&budget->lock);
+    return status;
+}
+
+void kvb_byte_budget_give(struct kvb_byte_budget *budget, size_t bytes)
+{
+    (void)pthread_mutex_lock(&budget->lock);
+    budget->taken_bytes -= bytes;
+    (void)pthread_cond_broadcast(&budget->given);
+    (void)pthread_mutex_unlock(&budget->lock);
+}
+
+void kvb_byte_budget_close(struct kvb_byte_budget *budget)
+{
+    (void)pthread_mutex_lock(&budget->lock);
+    budget->is_closed = true;
+    (void)pthread_cond_broadcast(&budget->given);
+    (void)pthread_mutex_unlock(&budget->lock);
+}

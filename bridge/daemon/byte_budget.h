@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* How many bytes may lie between two threads: a ring bounds their number, this
+ * their size.  Who takes waits until enough was given back; one item larger than
+ * the whole budget passes when nothing else is out.
+ *
+ * Threads: any thread. */
+struct kvb_byte_budget {
+    pthread_mutex_t lock;
+    pthread_cond_t given;
+    size_t limit_bytes;
+    size_t taken_bytes;
+    bool is_closed;
+};
+
+void kvb_byte_budget_init(struct kvb_byte_budget *budget, size_t limit_bytes);
+void kvb_byte_budget_done(struct kvb_byte_budget *budget);
+
+/* KVB_CLOSED: nothing was taken. */
+kvb_status kvb_byte_budget_take(struct kvb_byte_budget *budget, size_t bytes);
+void kvb_byte_budget_give(struct kvb_byte_budget *budget, size_t bytes);
+
+/* Wakes all who wait; later takes are refused. */
+void kvb_byte_budget_close(struct kvb_byte_budget *budget);

@@ -1,0 +1,52 @@
+#include "fleet/config_text.h"
+
+/* libconfig 1.5 rounds whole numbers above 2^31 that lack the L. */
+static kvb_status append_id(uint64_t id, struct kvb_buf *out)
+{
+    return kvb_buf_append_format(
+        out, "id = %llu%s;", (unsigned long long)id, id > INT32_MAX ? "L" : "");
+}
+
+static kvb_status append_load(
+    const struct kvb_config_options *options, const struct kvb_fleet_ports *ports,
+    struct kvb_buf *out)
+{
+    if (options->http_port == 0) {
+        return kvb_buf_append_format(
+            out, "    load = { zmq = \"tcp://%s:%u\"; };\n", options->address, ports->load);
+    }
+    return kvb_buf_append_format(
+        out,
+        "    load = { prometheus = \"http://%s:%u/workers/%llu/metrics\"; total_slots = %llu; };\n",
+        options->address, options->http_port, (unsigned long long)ports->worker_id,
+        (unsigned long long)options->slots);
+}
+
+static kvb_status append_worker(
+    const struct kvb_config_options *options, const struct kvb_fleet_ports *ports,
+    struct kvb_buf *out)
+{
+    KVB_TRY(kvb_buf_append_text(out, "  { "));
+    KVB_TRY(append_id(ports->worker_id, out));
+    KVB_TRY(kvb_buf_append_format(
+        out, " model = \"%s\"; block_size = %u;\n", options->model, options->block_size));
+    KVB_TRY(kvb_buf_append_format(
+        out, "    events = \"tcp://%s:%u\"; replay = \"tcp://%s:%u\";\n", options->address,
+        ports->events, options->address, ports->replay));
+    KVB_TRY(kvb_buf_append_format(out, "    first_rank = 0; ranks = %u;\n", options->ranks));
+    KVB_TRY(append_load(options, ports, out));
+    return kvb_buf_append_text(out, "  }");
+}
+
+kvb_status kvb_config_text(
+    const struct kvb_fleet *fleet, const struct kvb_config_options *options, uint32_t from,
+    uint32_t to, struct kvb_buf *out)
+{
+    KVB_TRY(kvb_buf_append_text(out, "# Written by kvfleet.\nworkers = (\n"));
+    for (uint32_t worker = from; worker < to; worker++) {
+        const struct kvb_fleet_ports ports = kvb_fleet_ports(fleet, worker);
+        KVB_TRY(append_worker(options, &ports, out));
+        KVB_TRY(kvb_buf_append_text(out, worker + 1 < to ? ",\n" : "\n"));
+    }
+    return kvb_buf_append_text(out, ");\n");
+}

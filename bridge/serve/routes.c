@@ -1,0 +1,372 @@
+#include "serve/routes.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "serve/prometheus.h"
+#include "wire/query_json.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static const char json_type[] = "application/json";
+static const char text_type[] = "text/plain; charset=utf-8";
+
+typedef void (*route_handler)(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
+
+struct kvb_http_route {
+    const char *method;
+    const char *path;
+    bool needs_view;
+    route_handler answer;
+};
+
+/* ---- Small answers ---- */
+
+static void set(struct kvb_http_answer *answer, unsigned status, const char *content_type)
+{
+    kvb_buf_reset(&answer->body);
+    answer->status = status;
+    answer->content_type = content_type;
+    answer->allow = NULL;
+}
+
+static void
+say(struct kvb_http_answer *answer, unsigned status, const char *before, const char *sentence)
+{
+    set(answer, status, text_type);
+    /* Without memory for a sentence the status alone must do. */
+    (void)kvb_buf_append_format(&answer->body, "%s%s", before, sentence);
+}
+
+void kvb_http_route_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence)
+{
+    set(answer, status, json_type);
+    if (kvb_answer_error(sentence, &answer->body) != KVB_OK) {
+        kvb_buf_reset(&answer->body); /* the status alone must do */
+    }
+}
+
+/* What a failed answer means to the asker.  Rows: status, HTTP status, how the
+ * sentence begins; NULL: as {"error":...}. */
+static void refuse(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *why)
+{
+    /* clang-format off */
+    static const struct {
+        kvb_status status;
+        unsigned http;
+        const char *fallback;
+    } rows[] = {
+        { KVB_NOT_FOUND, 404, "not found" },
+        { KVB_AGAIN,     503, "no worker of the model is up" },
+        { KVB_TOO_LARGE, 503, "the answer is larger than may be sent; ask for less" },
+        { KVB_NO_MEMORY, 503, "out of memory; try again later" },
+    };
+    /* clang-format on */
+
+    if (status == KVB_BAD_INPUT) {
+        say(answer, 422, "Failed to deserialize the JSON body into the target type: ", why->text);
+        return;
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        if (rows[i].status == status) {
+            kvb_http_route_refuse(answer, rows[i].http, *why->text ? why->text : rows[i].fallback);
+            return;
+        }
+    }
+    kvb_http_route_refuse(answer, 500, kvb_status_name(status));
+}
+
+static void
+finish(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *detail)
+{
+    static const struct kvb_detail nothing = { { 0 } };
+
+    if (status == KVB_OK) {
+        answer->status = 200;
+        answer->content_type = json_type;
+    } else {
+        refuse(answer, status, detail ? detail : &nothing);
+    }
+}
+
+/* ---- Questions with a body ---- */
+
+/* False: the answer says what is wrong with the body. */
+static bool read_query(
+    const struct kvb_http_request *request, struct kvb_http_answer *answer,
+    struct kvb_query *out_query)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_status status = kvb_query_json_decode(request->body, out_query, &detail);
+
+    if (status == KVB_OK) {
+        return true;
+    }
+    if (status == KVB_BAD_INPUT) {
+        say(answer, 400, "Failed to parse the request body as JSON: ", detail.text);
+    } else if (status == KVB_NOT_FOUND) {
+        say(answer, 422, "Failed to deserialize the JSON body into the target type: ", detail.text);
+    } else if (status == KVB_TOO_LARGE) {
+        kvb_http_route_refuse(answer, 413, detail.text);
+    } else {
+        refuse(answer, status, &detail);
+    }
+    return false;
+}
+
+bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes)
+{
+    const size_t key_len = strlen(key);
+
+    for (const char *at = query; *at;) {
+        const size_t len = strcspn(at, "&");
+        if (len > key_len && strncmp(at, key, key_len) == 0 && at[key_len] == '=') {
+            const size_t value_len = len - key_len - 1;
+            if (value_len >= out_bytes) {
+                return false;
+            }
+            memcpy(out, at + key_len + 1, value_len);
+            out[value_len] = '\0';
+            return true;
+        }
+        at += len + (at[len] == '&');
+    }
+    return false;
+}
+
+static bool
+has_parameter(const struct kvb_http_request *request, const char *key, const char *value)
+{
+    char given[32];
+
+    return kvb_http_parameter(request->query, key, given, sizeof given) &&
+           strcmp(given, value) == 0;
+}
+
+static void answer_query(
+    const struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    bool is_hashed, struct kvb_http_answer *answer)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query asked = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    const bool with_down = has_parameter(request, "down", "true");
+
+    if (!read_query(request, answer, &asked)) {
+        return;
+    }
+    kvb_status status = KVB_BAD_INPUT;
+    if (is_hashed && asked.form == KVB_QUERY_TOKENS) {
+        kvb_detail_set(&detail, "missing field `block_hashes`");
+    } else {
+        status = kvb_answer_query(context->view, &asked, with_down, &answer->body, &detail);
+    }
+    finish(answer, status, &detail);
+}
+
+static void query(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_query(context, request, false, answer);
+}
+
+static void query_by_hash(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_query(context, request, true, answer);
+}
+
+static void route(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query asked = { 0 };
+    struct kvb_detail detail = { { 0 } };
+
+    if (!read_query(request, answer, &asked)) {
+        return;
+    }
+    const kvb_status status = kvb_answer_route(
+        context->view, &asked, kvb_max_streams, &answer->body, &context->decision, &detail);
+    context->has_decision = status == KVB_OK;
+    finish(answer, status, &detail);
+}
+
+/* ---- Questions without ---- */
+
+static void workers(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish(answer, kvb_answer_workers(context->view, &answer->body), NULL);
+}
+
+static void streams(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish(answer, kvb_answer_streams(context->view, 0, kvb_max_streams, &answer->body), NULL);
+}
+
+static void load(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish(answer, kvb_answer_load(context->view, kvb_max_streams, &answer->body), NULL);
+}
+
+static void dump_rows(struct kvb_http_route_context *context, struct kvb_http_answer *answer)
+{
+    struct kvb_dump_place place = { 0 };
+    kvb_status status =
+        kvb_answer_dump_rows(context->view, answer->body.ceiling, &place, &answer->body);
+
+    if (status == KVB_OK && !place.is_end) {
+        status = KVB_TOO_LARGE; /* half a dump would pass for a whole one */
+    }
+    finish(answer, status, NULL);
+    if (status == KVB_OK) {
+        answer->content_type = text_type;
+    }
+}
+
+static void dump(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    char model[kvb_model_bytes + 1] = "";
+
+    if (has_parameter(request, "format", "rows")) {
+        dump_rows(context, answer);
+        return;
+    }
+    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
+    finish(answer, kvb_answer_dump(context->view, model, &answer->body), NULL);
+}
+
+static void health(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)context;
+    (void)request;
+    set(answer, 200, NULL);
+}
+
+static void livez(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)context;
+    (void)request;
+    say(answer, 200, "ok\n", "");
+}
+
+static void readyz(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    if (context->not_ready) {
+        say(answer, 503, context->not_ready, "\n");
+    } else {
+        say(answer, 200, "ready\n", "");
+    }
+}
+
+static void metrics(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    const kvb_status status = kvb_prometheus_table(context->metrics, &answer->body);
+
+    (void)request;
+    finish(answer, status, NULL);
+    if (status == KVB_OK) {
+        answer->content_type = KVB_PROMETHEUS_TYPE;
+    }
+}
+
+/* ---- The table ---- */
+
+/* clang-format off */
+static const struct kvb_http_route routes[] = {
+    { "POST", "/query",         true,  query },
+    { "POST", "/query_by_hash", true,  query_by_hash },
+    { "POST", "/route",         true,  route },
+    { "GET",  "/workers",       true,  workers },
+    { "GET",  "/streams",       true,  streams },
+    { "GET",  "/load",          true,  load },
+    { "GET",  "/dump",          true,  dump },
+    { "GET",  "/health",        false, health },
+    { "GET",  "/livez",         false, livez },
+    { "GET",  "/readyz",        false, readyz },
+    { "GET",  "/metrics",       false, metrics },
+};
+/* clang-format on */
+
+static bool is_post(const struct kvb_http_route *found)
+{
+    return strcmp(found->method, "POST") == 0;
+}
+
+/* HEAD is a GET whose body the server keeps to itself. */
+static bool fits_method(const struct kvb_http_route *found, const char *method)
+{
+    return strcmp(found->method, method) == 0 || (strcmp(method, "HEAD") == 0 && !is_post(found));
+}
+
+/* "application/json", with or without parameters, in any case. */
+static bool is_json(const char *content_type)
+{
+    const size_t len = strlen(json_type);
+
+    return strncasecmp(content_type, json_type, len) == 0 &&
+           (content_type[len] == '\0' || content_type[len] == ';' || content_type[len] == ' ');
+}
+
+const struct kvb_http_route *
+kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    const struct kvb_http_route *found = NULL;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(routes); i++) {
+        if (strcmp(routes[i].path, request->path) == 0) {
+            found = &routes[i];
+        }
+    }
+    if (!found) {
+        set(answer, 404, NULL);
+        return NULL;
+    }
+    if (!fits_method(found, request->method)) {
+        set(answer, 405, NULL);
+        answer->allow = found->method;
+        return NULL;
+    }
+    if (is_post(found) && !is_json(request->content_type)) {
+        say(answer, 415, "Expected request with `Content-Type: application/json`", "");
+        return NULL;
+    }
+    return found;
+}
+
+bool kvb_http_route_needs_view(const struct kvb_http_route *found)
+{
+    return found->needs_view;
+}
+
+void kvb_http_route_answer(
+    const struct kvb_http_route *found, struct kvb_http_route_context *context,
+    const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    found->answer(context, request, answer);
+}

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "core/metric.h"
+#include "serve/answers.h"
+#include "serve/http.h"
+#include "serve/view.h"
+
+#include <stdbool.h>
+
+/* The aggregator's HTTP side as a table: request -> answer, no socket.
+ *
+ *     method path      --find-->  handler, or 404, 405, 415 at once
+ *     handler + view   --answer--> status, content type, body
+ *
+ * What needs no view (/livez /readyz /metrics /health) is answered on the HTTP
+ * thread; the rest runs where the view is owned.
+ *
+ * Where Dynamo's stand-alone indexer has the path, status codes, content types and
+ * keys are as recorded of it: 400 not JSON, 404 no such model, 405, 415, 422 a
+ * field is missing or wrong.
+ *
+ * Threads: find from any thread; answer only on the thread that owns the view. */
+
+struct kvb_http_route;
+
+struct kvb_http_route_context {
+    struct kvb_view *view;             /* NULL for routes that need none */
+    const struct kvb_metrics *metrics; /* borrowed */
+    const char *not_ready;             /* why /readyz says no; NULL when all is well */
+    /* written by a route decision */
+    bool has_decision;
+    struct kvb_route_decision decision;
+};
+
+/* NULL: *answer is complete (404, 405, 415). */
+const struct kvb_http_route *
+kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+bool kvb_http_route_needs_view(const struct kvb_http_route *found);
+
+/* answer->body is empty and has its ceiling. */
+void kvb_http_route_answer(
+    const struct kvb_http_route *found, struct kvb_http_route_context *context,
+    const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+/* Says why the request is not served, as {"error":"..."}. */
+void kvb_http_route_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence);
+
+/* The value of a key in a query part such as "format=rows&down=true": not decoded,
+ * which none of our values needs.  False when it is missing or too long for out. */
+bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes);

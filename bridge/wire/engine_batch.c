@@ -1,0 +1,333 @@
+#include "wire/engine_batch.h"
+
+#include "core/limits.h"
+#include "wire/engine_fields.h"
+#include "wire/mp_guard.h"
+
+#include <string.h>
+
+/* Where each field stands: its key in a map, its place in the array of each kind
+ * of event (0 = it has none there; place 0 is the tag).  A new field is a row. */
+/* clang-format off */
+static const struct field_place {
+    const char *key;
+    uint8_t in_stored;
+    uint8_t in_removed;
+    uint8_t in_cleared;
+} places[field_count] = {
+    [field_block_hashes]      = { "block_hashes",        1, 1, 0 },
+    [field_parent_block_hash] = { "parent_block_hash",   2, 0, 0 },
+    [field_token_ids]         = { "token_ids",           3, 0, 0 },
+    [field_block_size]        = { "block_size",          4, 0, 0 },
+    [field_lora_id]           = { "lora_id",             5, 0, 0 },
+    [field_medium]            = { "medium",              6, 2, 1 },
+    [field_lora_name]         = { "lora_name",           7, 0, 0 },
+    [field_extra_keys]        = { "extra_keys",          8, 0, 0 },
+    [field_group_idx]         = { "group_idx",           9, 3, 0 },
+    [field_spec_kind]         = { "kv_cache_spec_kind", 10, 0, 0 },
+    [field_locality]          = { "locality",           12, 0, 0 },
+};
+/* clang-format on */
+
+typedef kvb_status (*event_reader)(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+static kvb_status read_stored(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    event->skip = kvb_engine_scope(fields);
+    KVB_TRY(kvb_engine_read_group(fields, event));
+    if (event->skip != KVB_SKIP_NONE) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_engine_read_medium(fields, event));
+    KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
+    KVB_TRY(kvb_engine_read_tokens(batch, fields, event));
+    KVB_TRY(kvb_engine_read_parent(fields, event));
+    KVB_TRY(kvb_engine_read_lora(batch, fields, event));
+    return kvb_engine_read_extra_keys(batch, fields, event);
+}
+
+static kvb_status read_removed(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    KVB_TRY(kvb_engine_read_medium(fields, event));
+    KVB_TRY(kvb_engine_read_group(fields, event));
+    return kvb_engine_read_hashes(batch, fields, event);
+}
+
+static kvb_status read_cleared(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->all_tiers = !fields->has[field_medium];
+    return kvb_engine_read_medium(fields, event);
+}
+
+/* The events that are understood, and what it costs when one cannot be read. */
+/* clang-format off */
+static const struct event_form {
+    const char *tag;
+    enum kvb_event_kind kind;
+    enum kvb_skip when_bad;
+    event_reader read;
+    size_t place_at; /* offset of its column in struct field_place */
+} forms[] = {
+    { "BlockStored",      KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,  read_stored,
+      offsetof(struct field_place, in_stored) },
+    { "BlockRemoved",     KVB_EVENT_REMOVED, KVB_SKIP_BAD_REMOVED, read_removed,
+      offsetof(struct field_place, in_removed) },
+    { "AllBlocksCleared", KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED, read_cleared,
+      offsetof(struct field_place, in_cleared) },
+};
+/* clang-format on */
+
+static bool is_text(kvb_span text, const char *word)
+{
+    return text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
+}
+
+static const struct event_form *find_form(kvb_span tag)
+{
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (is_text(tag, forms[i].tag)) {
+            return &forms[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- Finding the fields ---- */
+
+static void
+note_field(struct engine_fields *fields, enum engine_field field, const struct kvb_mp_cursor *at)
+{
+    fields->at[field] = *at;
+    fields->has[field] = kvb_mp_next(at) != KVB_MP_NIL;
+}
+
+static uint8_t place_of(const struct event_form *form, enum engine_field field)
+{
+    return *((const uint8_t *)&places[field] + form->place_at);
+}
+
+/* [tag, fields...] */
+static kvb_status find_in_array(
+    struct kvb_mp_cursor cursor, const struct event_form **out_form, struct engine_fields *fields)
+{
+    uint32_t count = 0;
+    kvb_span tag = { 0 };
+
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    if (count == 0 || kvb_mp_take_text(&cursor, &tag) != KVB_OK) {
+        return KVB_OK;
+    }
+    *out_form = find_form(tag);
+    for (uint32_t place = 1; *out_form && place < count; place++) {
+        for (int field = 0; field < field_count; field++) {
+            if (place_of(*out_form, (enum engine_field)field) == place) {
+                note_field(fields, (enum engine_field)field, &cursor);
+            }
+        }
+        KVB_TRY(kvb_mp_skip(&cursor));
+    }
+    return KVB_OK;
+}
+
+/* {"type": tag, key: field, ...} in any order; unknown keys are passed over. */
+static kvb_status find_in_map(
+    struct kvb_mp_cursor cursor, const struct event_form **out_form, struct engine_fields *fields)
+{
+    uint32_t pairs = 0;
+    kvb_span tag = { 0 };
+
+    KVB_TRY(kvb_mp_take_map(&cursor, &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        kvb_span key = { 0 };
+        if (kvb_mp_take_text(&cursor, &key) != KVB_OK) {
+            KVB_TRY(kvb_mp_skip(&cursor));
+        } else if (is_text(key, "type")) {
+            struct kvb_mp_cursor ahead = cursor;
+            (void)kvb_mp_take_text(&ahead, &tag); /* else: no tag, an unknown event */
+        }
+        for (int field = 0; field < field_count; field++) {
+            if (is_text(key, places[field].key)) {
+                note_field(fields, (enum engine_field)field, &cursor);
+            }
+        }
+        KVB_TRY(kvb_mp_skip(&cursor));
+    }
+    *out_form = find_form(tag);
+    return KVB_OK;
+}
+
+/* ---- One event ---- */
+
+struct marks {
+    size_t hashes, tokens, extras, keys, text;
+};
+
+static struct marks mark(const struct kvb_event_batch *batch)
+{
+    return (struct marks){ batch->hash_count, batch->token_count, batch->extra_count,
+                           batch->key_count, batch->text_len };
+}
+
+static void roll_back(struct kvb_event_batch *batch, const struct marks *marks)
+{
+    batch->hash_count = marks->hashes;
+    batch->token_count = marks->tokens;
+    batch->extra_count = marks->extras;
+    batch->key_count = marks->keys;
+    batch->text_len = marks->text;
+}
+
+static struct kvb_engine_event skipped(enum kvb_skip skip, const struct kvb_engine_event *event)
+{
+    return (struct kvb_engine_event){ .kind = KVB_EVENT_SKIPPED,
+                                      .skip = skip,
+                                      .has_group = event->has_group,
+                                      .group = event->group };
+}
+
+/* Reads the fields; an event that cannot be read leaves nothing but its skip. */
+static kvb_status read_event(
+    struct kvb_event_batch *batch, const struct event_form *form,
+    const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    const struct marks marks = mark(batch);
+    const kvb_status status = form->read(batch, fields, event);
+
+    event->kind = form->kind;
+    if (status == KVB_OK && event->skip == KVB_SKIP_NONE) {
+        return KVB_OK;
+    }
+    if (status != KVB_OK && status != KVB_BAD_INPUT) {
+        return status;
+    }
+    roll_back(batch, &marks);
+    *event = skipped(status == KVB_OK ? event->skip : form->when_bad, event);
+    return KVB_OK;
+}
+
+static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+{
+    const struct event_form *form = NULL;
+    struct engine_fields fields = { 0 };
+    struct kvb_engine_event event = { 0 };
+
+    if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
+        KVB_TRY(find_in_array(*cursor, &form, &fields));
+    } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
+        KVB_TRY(find_in_map(*cursor, &form, &fields));
+    }
+    if (form) {
+        KVB_TRY(read_event(batch, form, &fields, &event));
+    } else {
+        event = skipped(KVB_SKIP_UNKNOWN_EVENT, &event);
+    }
+    KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
+    batch->events[batch->event_count++] = event;
+    return kvb_mp_skip(cursor);
+}
+
+/* ---- The batch ---- */
+
+/* ts, events and rank, wherever they stand. */
+struct batch_parts {
+    struct kvb_mp_cursor ts;
+    struct kvb_mp_cursor events;
+    struct kvb_mp_cursor rank;
+    bool has_rank;
+};
+
+static kvb_status find_parts_in_array(struct kvb_mp_cursor cursor, struct batch_parts *parts)
+{
+    uint32_t count = 0;
+
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    if (count < 2) {
+        return KVB_BAD_INPUT;
+    }
+    parts->ts = cursor;
+    KVB_TRY(kvb_mp_skip(&cursor));
+    parts->events = cursor;
+    KVB_TRY(kvb_mp_skip(&cursor));
+    parts->rank = cursor;
+    parts->has_rank = count > 2;
+    return KVB_OK;
+}
+
+static kvb_status find_parts_in_map(struct kvb_mp_cursor cursor, struct batch_parts *parts)
+{
+    uint32_t pairs = 0;
+    bool has_ts = false;
+    bool has_events = false;
+
+    KVB_TRY(kvb_mp_take_map(&cursor, &pairs));
+    for (uint32_t i = 0; i < pairs; i++) {
+        kvb_span key = { 0 };
+        KVB_TRY(kvb_mp_take_text(&cursor, &key));
+        if (is_text(key, "ts")) {
+            parts->ts = cursor;
+            has_ts = true;
+        } else if (is_text(key, "events")) {
+            parts->events = cursor;
+            has_events = true;
+        } else if (is_text(key, "data_parallel_rank")) {
+            parts->rank = cursor;
+            parts->has_rank = true;
+        }
+        KVB_TRY(kvb_mp_skip(&cursor));
+    }
+    return has_ts && has_events ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status take_events(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
+{
+    uint32_t count = 0;
+
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    if (count > kvb_max_batch_events) {
+        return KVB_TOO_LARGE;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(take_event(batch, &cursor));
+    }
+    return KVB_OK;
+}
+
+static kvb_status decode(kvb_span payload, struct kvb_event_batch *batch)
+{
+    const struct kvb_mp_cursor cursor = kvb_mp_cursor_of(payload);
+    struct batch_parts parts = { .has_rank = false };
+    size_t used = 0;
+
+    if (payload.len > kvb_max_payload_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_mp_guard(payload, kvb_max_depth, &used));
+    if (used != payload.len) {
+        return KVB_BAD_INPUT; /* a second value, or garbage */
+    }
+    KVB_TRY(
+        kvb_mp_next(&cursor) == KVB_MP_MAP ? find_parts_in_map(cursor, &parts)
+                                           : find_parts_in_array(cursor, &parts));
+    KVB_TRY(kvb_mp_take_number(&parts.ts, &batch->timestamp_s));
+    batch->has_rank = parts.has_rank && kvb_mp_take_u32(&parts.rank, &batch->rank) == KVB_OK;
+    return take_events(batch, parts.events);
+}
+
+kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
+{
+    kvb_event_batch_reset(batch);
+    const kvb_status status = decode(payload, batch);
+    if (status != KVB_OK) {
+        kvb_event_batch_reset(batch);
+    }
+    return status;
+}

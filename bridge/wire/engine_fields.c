@@ -1,0 +1,248 @@
+#include "wire/engine_fields.h"
+
+#include "core/limits.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- Hashes ---- */
+
+/* sha256 and the like are named by their last 8 bytes, big-endian. */
+static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+{
+    kvb_span bytes = { 0 };
+    uint64_t hash = 0;
+
+    KVB_TRY(kvb_mp_take_bytes(cursor, &bytes));
+    if (bytes.len < sizeof hash) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = bytes.len - sizeof hash; i < bytes.len; i++) {
+        hash = hash << 8 | bytes.data[i];
+    }
+    *out_hash = hash;
+    return KVB_OK;
+}
+
+static kvb_status take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+{
+    return kvb_mp_next(cursor) == KVB_MP_BYTES ? take_byte_hash(cursor, out_hash)
+                                               : kvb_mp_take_bits(cursor, out_hash);
+}
+
+kvb_status kvb_engine_read_hashes(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_block_hashes];
+    uint32_t count = 0;
+
+    if (!fields->has[field_block_hashes]) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    KVB_TRY(kvb_event_batch_reserve_hashes(batch, count));
+    event->hash_at = (uint32_t)batch->hash_count;
+    event->hash_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(take_hash(&cursor, &batch->hashes[batch->hash_count].value));
+        batch->hash_count++;
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_parent_block_hash];
+
+    event->has_parent = fields->has[field_parent_block_hash];
+    return event->has_parent ? take_hash(&cursor, &event->parent.value) : KVB_OK;
+}
+
+/* ---- Tokens ---- */
+
+/* The usual case, without a call per token: small numbers in 1, 2 or 3 bytes. */
+static kvb_status take_tokens(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *at = cursor->at;
+        const size_t left = (size_t)(cursor->end - at);
+        if (left >= 3 && at[0] == 0xcd) {
+            out[i] = (uint32_t)at[1] << 8 | at[2];
+            cursor->at += 3;
+        } else if (left >= 1 && at[0] <= 0x7f) {
+            out[i] = at[0];
+            cursor->at += 1;
+        } else {
+            KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
+        }
+    }
+    return KVB_OK;
+}
+
+/* EAGLE: (a,b) (b,c) (c,d) is a b c d. */
+static kvb_status take_pairs(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t members = 0;
+        KVB_TRY(kvb_mp_take_array(cursor, &members));
+        if (members != 2) {
+            return KVB_BAD_INPUT;
+        }
+        KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
+        KVB_TRY(kvb_mp_take_u32(cursor, &out[i + 1])); /* the next pair's first */
+    }
+    return KVB_OK;
+}
+
+/* Do the tokens cover the blocks?  More is fine, less is not. */
+static kvb_status check_cover(const struct kvb_engine_event *event, uint32_t tokens)
+{
+    const uint64_t need = (uint64_t)event->hash_count * event->block_size;
+    const bool is_block_size = event->block_size > 0 && event->block_size <= kvb_max_block_tokens;
+
+    return is_block_size && tokens >= need ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status read_block_size(const struct engine_fields *fields, uint32_t *out_size)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_block_size];
+
+    return fields->has[field_block_size] ? kvb_mp_take_u32(&cursor, out_size) : KVB_OK;
+}
+
+kvb_status kvb_engine_read_tokens(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_token_ids];
+    uint32_t count = 0;
+
+    KVB_TRY(read_block_size(fields, &event->block_size));
+    if (!fields->has[field_token_ids]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    event->token_at = (uint32_t)batch->token_count;
+    if (count == 0) {
+        return KVB_OK; /* tokenless */
+    }
+    KVB_TRY(check_cover(event, count));
+    KVB_TRY(kvb_event_batch_reserve_tokens(batch, (size_t)count + 1));
+    event->is_eagle = kvb_mp_next(&cursor) == KVB_MP_ARRAY;
+    uint32_t *out = batch->tokens + batch->token_count;
+    KVB_TRY(event->is_eagle ? take_pairs(&cursor, count, out) : take_tokens(&cursor, count, out));
+    event->token_count = count + (event->is_eagle ? 1 : 0);
+    batch->token_count += event->token_count;
+    return KVB_OK;
+}
+
+/* ---- LoRA, group, tier ---- */
+
+kvb_status kvb_engine_read_lora(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor id_at = fields->at[field_lora_id];
+    struct kvb_mp_cursor name_at = fields->at[field_lora_name];
+    kvb_span name = { 0 };
+    char numbered[40];
+    uint64_t id = 0;
+
+    if (fields->has[field_lora_name]) {
+        KVB_TRY(kvb_mp_take_text(&name_at, &name));
+    } else if (fields->has[field_lora_id]) {
+        KVB_TRY(kvb_mp_take_bits(&id_at, &id));
+        const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);
+        name = (kvb_span){ .data = (const uint8_t *)numbered, .len = (size_t)len };
+    }
+    return kvb_event_batch_add_text(batch, name, &event->lora_name);
+}
+
+kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_group_idx];
+
+    event->has_group = fields->has[field_group_idx];
+    return event->has_group ? kvb_mp_take_u32(&cursor, &event->group) : KVB_OK;
+}
+
+struct word {
+    const char *text;
+    unsigned value;
+};
+
+/* NULL when the text is none of them; case does not matter. */
+static const struct word *find_word(const struct word *words, size_t count, kvb_span text)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (strlen(words[i].text) == text.len &&
+            strncasecmp(words[i].text, (const char *)text.data, text.len) == 0) {
+            return &words[i];
+        }
+    }
+    return NULL;
+}
+
+/* clang-format off */
+static const struct word media[] = {
+    { "GPU",       KVB_TIER_DEVICE },
+    { "DEVICE",    KVB_TIER_DEVICE },
+    { "CPU",       KVB_TIER_HOST },
+    { "CPU_PINNED", KVB_TIER_HOST },
+    { "CPU_TIER1", KVB_TIER_HOST },
+    { "CPU_TIER2", KVB_TIER_DISK },
+    { "DISK",      KVB_TIER_DISK },
+    { "NVME",      KVB_TIER_DISK },
+    { "STORAGE",   KVB_TIER_DISK },
+    { "EXTERNAL",  KVB_TIER_EXTERNAL },
+    { "NETWORK",   KVB_TIER_EXTERNAL },
+    { "REMOTE",    KVB_TIER_EXTERNAL },
+    { "SHARED",    KVB_TIER_EXTERNAL },
+};
+
+/* Cache groups whose blocks are prefixes. */
+static const struct word prefix_kinds[] = {
+    { "full_attention", 0 },
+    { "mla_attention", 0 },
+    { "sink_full_attention", 0 },
+};
+/* clang-format on */
+
+kvb_status
+kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_medium];
+    kvb_span text = { 0 };
+
+    event->tier = KVB_TIER_DEVICE;
+    if (!fields->has[field_medium]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_text(&cursor, &text));
+    const struct word *medium = find_word(media, sizeof media / sizeof media[0], text);
+    /* a medium on no list is not the device: kept apart, never matched as such */
+    event->tier = medium ? (enum kvb_tier)medium->value : KVB_TIER_EXTERNAL;
+    return KVB_OK;
+}
+
+enum kvb_skip kvb_engine_scope(const struct engine_fields *fields)
+{
+    struct kvb_mp_cursor kind_at = fields->at[field_spec_kind];
+    struct kvb_mp_cursor locality_at = fields->at[field_locality];
+    kvb_span text = { 0 };
+    const struct word remote = { "REMOTE", 0 };
+
+    if (fields->has[field_locality] && kvb_mp_take_text(&locality_at, &text) == KVB_OK &&
+        find_word(&remote, 1, text)) {
+        return KVB_SKIP_REMOTE;
+    }
+    if (fields->has[field_spec_kind] &&
+        (kvb_mp_take_text(&kind_at, &text) != KVB_OK ||
+         !find_word(prefix_kinds, sizeof prefix_kinds / sizeof prefix_kinds[0], text))) {
+        return KVB_SKIP_NOT_PREFIX;
+    }
+    return KVB_SKIP_NONE;
+}

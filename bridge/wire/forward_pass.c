@@ -1,0 +1,252 @@
+#include "wire/forward_pass.h"
+
+#include "core/limits.h"
+#include "wire/mp_guard.h"
+
+#include <math.h>
+#include <msgpack.h>
+#include <stddef.h>
+#include <string.h>
+
+/* The seven figures in the order of the contract, and the group that holds each
+ * in the nested form. */
+/* clang-format off */
+static const struct figure {
+    const char *key;
+    const char *group;
+    size_t offset; /* in struct kvb_load */
+    bool is_ratio; /* a float from 0 to 1; else a u64 */
+} figures[] = {
+    { "request_active_slots",      "worker_stats", offsetof(struct kvb_load, request_active_slots),      false },
+    { "request_total_slots",       "worker_stats", offsetof(struct kvb_load, request_total_slots),       false },
+    { "kv_active_blocks",          "kv_stats",     offsetof(struct kvb_load, kv_active_blocks),          false },
+    { "kv_total_blocks",           "kv_stats",     offsetof(struct kvb_load, kv_total_blocks),           false },
+    { "num_requests_waiting",      "worker_stats", offsetof(struct kvb_load, num_requests_waiting),      false },
+    { "gpu_cache_usage_perc",      "kv_stats",     offsetof(struct kvb_load, gpu_cache_usage_perc),      true },
+    { "gpu_prefix_cache_hit_rate", "kv_stats",     offsetof(struct kvb_load, gpu_prefix_cache_hit_rate), true },
+};
+/* clang-format on */
+
+enum { figure_count = sizeof figures / sizeof figures[0] };
+
+static const char *const groups[] = { "worker_stats", "kv_stats" };
+
+/* ---- Reading ---- */
+
+static bool is_text(const msgpack_object *object, const char *text)
+{
+    return object->type == MSGPACK_OBJECT_STR && object->via.str.size == strlen(text) &&
+           memcmp(object->via.str.ptr, text, object->via.str.size) == 0;
+}
+
+/* NULL when the map has no such key, or nil there. */
+static const msgpack_object *member(const msgpack_object *map, const char *key)
+{
+    for (uint32_t i = 0; i < map->via.map.size; i++) {
+        const msgpack_object_kv *pair = &map->via.map.ptr[i];
+        if (is_text(&pair->key, key)) {
+            return pair->val.type == MSGPACK_OBJECT_NIL ? NULL : &pair->val;
+        }
+    }
+    return NULL;
+}
+
+static kvb_status read_count(const msgpack_object *value, uint64_t *out_count)
+{
+    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        return KVB_BAD_INPUT;
+    }
+    *out_count = value->via.u64;
+    return KVB_OK;
+}
+
+static kvb_status read_ratio(const msgpack_object *value, float *out_ratio)
+{
+    double ratio = NAN;
+
+    if (value->type == MSGPACK_OBJECT_FLOAT32 || value->type == MSGPACK_OBJECT_FLOAT64) {
+        ratio = value->via.f64;
+    } else if (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        ratio = (double)value->via.u64;
+    }
+    if (!(ratio >= 0 && ratio <= 1)) { /* NaN is neither */
+        return KVB_BAD_INPUT;
+    }
+    *out_ratio = (float)ratio;
+    return KVB_OK;
+}
+
+static kvb_status
+read_figure(const struct figure *figure, const msgpack_object *value, struct kvb_load *load)
+{
+    uint8_t *at = (uint8_t *)load + figure->offset;
+    uint64_t count = 0;
+    float ratio = 0;
+
+    if (figure->is_ratio) {
+        KVB_TRY(read_ratio(value, &ratio));
+        memcpy(at, &ratio, sizeof ratio);
+        return KVB_OK;
+    }
+    KVB_TRY(read_count(value, &count));
+    memcpy(at, &count, sizeof count);
+    return KVB_OK;
+}
+
+/* Missing figures are 0; `found` tells whether there was any. */
+static kvb_status
+read_figures(const msgpack_object *map, const char *group, struct kvb_load *load, bool *found)
+{
+    for (size_t i = 0; i < figure_count; i++) {
+        const bool is_here = !group || strcmp(figures[i].group, group) == 0;
+        const msgpack_object *value = is_here ? member(map, figures[i].key) : NULL;
+        if (value) {
+            KVB_TRY(read_figure(&figures[i], value, load));
+            *found = true;
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_rank(const msgpack_object *map, struct kvb_load_sample *sample)
+{
+    const msgpack_object *value = member(map, "data_parallel_rank");
+    uint64_t rank = 0;
+
+    if (!value) {
+        return KVB_OK;
+    }
+    KVB_TRY(read_count(value, &rank));
+    if (rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    sample->has_rank = true;
+    sample->dp_rank = (uint32_t)rank;
+    return KVB_OK;
+}
+
+static kvb_status read_sample(const msgpack_object *root, struct kvb_load_sample *out_sample)
+{
+    struct kvb_load_sample sample = { .has_rank = false };
+    bool found = false;
+
+    if (root->type != MSGPACK_OBJECT_MAP) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(read_figures(root, NULL, &sample.load, &found));
+    KVB_TRY(read_rank(root, &sample));
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const msgpack_object *group = member(root, groups[i]);
+        if (group && group->type != MSGPACK_OBJECT_MAP) {
+            return KVB_BAD_INPUT;
+        }
+        if (group) {
+            KVB_TRY(read_figures(group, groups[i], &sample.load, &found));
+            KVB_TRY(read_rank(group, &sample));
+        }
+    }
+    if (!found) {
+        return KVB_BAD_INPUT; /* some other map */
+    }
+    *out_sample = sample;
+    return KVB_OK;
+}
+
+kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out_sample)
+{
+    msgpack_unpacked unpacked;
+    size_t used = 0;
+
+    KVB_TRY(kvb_mp_guard(payload, kvb_max_depth, &used));
+    if (used != payload.len) {
+        return KVB_BAD_INPUT;
+    }
+    msgpack_unpacked_init(&unpacked);
+    used = 0;
+    const msgpack_unpack_return got =
+        msgpack_unpack_next(&unpacked, (const char *)payload.data, payload.len, &used);
+    kvb_status status = got == MSGPACK_UNPACK_NOMEM_ERROR ? KVB_NO_MEMORY : KVB_BAD_INPUT;
+    if (got == MSGPACK_UNPACK_SUCCESS) {
+        status = read_sample(&unpacked.data, out_sample);
+    }
+    msgpack_unpacked_destroy(&unpacked);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+static int write_bytes(void *data, const char *bytes, size_t len)
+{
+    return kvb_buf_append(data, bytes, len) == KVB_OK ? 0 : -1;
+}
+
+static int pack_text(msgpack_packer *packer, const char *text)
+{
+    return msgpack_pack_str_with_body(packer, text, strlen(text));
+}
+
+static int
+pack_figure(msgpack_packer *packer, const struct figure *figure, const struct kvb_load *load)
+{
+    const uint8_t *at = (const uint8_t *)load + figure->offset;
+    uint64_t count = 0;
+    float ratio = 0;
+
+    if (pack_text(packer, figure->key) != 0) {
+        return -1;
+    }
+    if (figure->is_ratio) {
+        memcpy(&ratio, at, sizeof ratio);
+        return msgpack_pack_float(packer, ratio);
+    }
+    memcpy(&count, at, sizeof count);
+    return msgpack_pack_uint64(packer, count);
+}
+
+static bool is_in(const struct figure *figure, const char *group)
+{
+    return !group || strcmp(figure->group, group) == 0;
+}
+
+static int pack_figures(
+    msgpack_packer *packer, const char *group, const struct kvb_load_sample *sample, bool with_rank)
+{
+    size_t count = with_rank ? 1 : 0;
+    int failed = 0;
+
+    for (size_t i = 0; i < figure_count; i++) {
+        count += is_in(&figures[i], group);
+    }
+    failed = msgpack_pack_map(packer, count);
+    for (size_t i = 0; i < figure_count && !failed; i++) {
+        failed = is_in(&figures[i], group) ? pack_figure(packer, &figures[i], &sample->load) : 0;
+    }
+    if (with_rank && !failed) {
+        failed =
+            pack_text(packer, "data_parallel_rank") || msgpack_pack_uint32(packer, sample->dp_rank);
+    }
+    return failed;
+}
+
+static int pack_nested(msgpack_packer *packer, const struct kvb_load_sample *sample)
+{
+    return msgpack_pack_map(packer, 2) || pack_text(packer, groups[0]) ||
+           pack_figures(packer, groups[0], sample, true) || pack_text(packer, groups[1]) ||
+           pack_figures(packer, groups[1], sample, false);
+}
+
+kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out)
+{
+    const size_t len_before = out->len;
+    msgpack_packer packer;
+
+    msgpack_packer_init(&packer, out, write_bytes);
+    const int failed = sample->has_rank ? pack_nested(&packer, sample)
+                                        : pack_figures(&packer, NULL, sample, false);
+    if (failed) {
+        const bool is_full = out->capacity >= out->ceiling;
+        out->len = len_before;
+        return is_full ? KVB_TOO_LARGE : KVB_NO_MEMORY;
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,264 @@
+#include "wire/mp_cursor.h"
+
+#include "core/limits.h"
+#include "wire/mp_guard.h"
+
+#include <string.h>
+
+enum {
+    code_nil = 0xc0,
+    code_false = 0xc2,
+    code_true = 0xc3,
+    code_float32 = 0xca,
+    code_float64 = 0xcb,
+    code_uint8 = 0xcc,
+    code_uint64 = 0xcf,
+    code_int8 = 0xd0,
+    code_int64 = 0xd3,
+    first_negative_fixint = 0xe0,
+    last_positive_fixint = 0x7f
+};
+
+/* One row per run of type bytes, in order: what a value is. */
+/* clang-format off */
+static const struct run {
+    uint8_t last;
+    enum kvb_mp_type type;
+} runs[] = {
+    { 0x7f, KVB_MP_INTEGER }, { 0x8f, KVB_MP_MAP },     { 0x9f, KVB_MP_ARRAY },
+    { 0xbf, KVB_MP_TEXT },    { 0xc0, KVB_MP_NIL },     { 0xc1, KVB_MP_OTHER },
+    { 0xc3, KVB_MP_BOOL },    { 0xc6, KVB_MP_BYTES },   { 0xc9, KVB_MP_OTHER },
+    { 0xcb, KVB_MP_FLOAT },   { 0xd3, KVB_MP_INTEGER }, { 0xd8, KVB_MP_OTHER },
+    { 0xdb, KVB_MP_TEXT },    { 0xdd, KVB_MP_ARRAY },   { 0xdf, KVB_MP_MAP },
+    { 0xff, KVB_MP_INTEGER },
+};
+/* clang-format on */
+
+struct kvb_mp_cursor kvb_mp_cursor_of(kvb_span bytes)
+{
+    return (struct kvb_mp_cursor){ .at = bytes.data, .end = bytes.data + bytes.len };
+}
+
+static size_t left(const struct kvb_mp_cursor *cursor)
+{
+    return (size_t)(cursor->end - cursor->at);
+}
+
+enum kvb_mp_type kvb_mp_next(const struct kvb_mp_cursor *cursor)
+{
+    const struct run *run = runs;
+
+    if (left(cursor) == 0) {
+        return KVB_MP_OTHER;
+    }
+    while (*cursor->at > run->last) {
+        run++; /* ends: the last row takes 0xff */
+    }
+    return run->type;
+}
+
+bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor)
+{
+    const bool is_nil = left(cursor) > 0 && *cursor->at == code_nil;
+
+    cursor->at += is_nil;
+    return is_nil;
+}
+
+static uint64_t big_endian(const uint8_t *bytes, size_t count)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return value;
+}
+
+/* Sign-extends a value of `bytes` bytes. */
+static uint64_t extend(uint64_t value, size_t bytes)
+{
+    const unsigned unused_bits = (unsigned)(64 - 8 * bytes);
+
+    return (uint64_t)((int64_t)(value << unused_bits) >> unused_bits);
+}
+
+/* Reads an integer; *out_negative: its bits are a negative number's. */
+static kvb_status take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negative)
+{
+    if (left(cursor) == 0) {
+        return KVB_BAD_INPUT;
+    }
+    const uint8_t code = *cursor->at;
+    if (code <= last_positive_fixint || code >= first_negative_fixint) {
+        *out_bits = extend(code, 1);
+        *out_negative = code >= first_negative_fixint;
+        cursor->at++;
+        return KVB_OK;
+    }
+    if (code < code_uint8 || code > code_int64) {
+        return KVB_BAD_INPUT;
+    }
+    const bool is_signed = code >= code_int8;
+    const size_t bytes = (size_t)1 << (code - (is_signed ? code_int8 : code_uint8));
+    if (left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const uint64_t value = big_endian(cursor->at + 1, bytes);
+    *out_bits = is_signed ? extend(value, bytes) : value;
+    *out_negative = is_signed && (int64_t)*out_bits < 0;
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
+{
+    bool is_negative = false;
+    return take_integer(cursor, out_bits, &is_negative);
+}
+
+kvb_status kvb_mp_take_u64(struct kvb_mp_cursor *cursor, uint64_t *out_value)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+    uint64_t bits = 0;
+    bool is_negative = false;
+
+    KVB_TRY(take_integer(&ahead, &bits, &is_negative));
+    if (is_negative) {
+        return KVB_BAD_INPUT;
+    }
+    *cursor = ahead;
+    *out_value = bits;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+    uint64_t value = 0;
+
+    KVB_TRY(kvb_mp_take_u64(&ahead, &value));
+    if (value > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    *cursor = ahead;
+    *out_value = (uint32_t)value;
+    return KVB_OK;
+}
+
+static kvb_status take_float(struct kvb_mp_cursor *cursor, double *out_value)
+{
+    const size_t bytes = *cursor->at == code_float32 ? sizeof(float) : sizeof(double);
+
+    if (left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const uint64_t bits = big_endian(cursor->at + 1, bytes);
+    if (bytes == sizeof(float)) {
+        const uint32_t half = (uint32_t)bits;
+        float value = 0;
+        memcpy(&value, &half, sizeof value);
+        *out_value = (double)value;
+    } else {
+        memcpy(out_value, &bits, sizeof *out_value);
+    }
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_number(struct kvb_mp_cursor *cursor, double *out_value)
+{
+    uint64_t bits = 0;
+    bool is_negative = false;
+
+    if (kvb_mp_next(cursor) == KVB_MP_FLOAT) {
+        return take_float(cursor, out_value);
+    }
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
+    *out_value = is_negative ? (double)(int64_t)bits : (double)bits;
+    return KVB_OK;
+}
+
+/* A family of types whose count stands in the type byte (small ones) or in
+ * 1 << width bytes after it. */
+struct family {
+    uint8_t small; /* first small code; mask 0 = none */
+    uint8_t mask;
+    uint8_t sized; /* first sized code */
+    uint8_t count; /* of sized codes */
+    uint8_t width; /* of the first one: 0 = one byte, 1 = two bytes */
+};
+
+static const struct family texts = { 0xa0, 0x1f, 0xd9, 3, 0 };
+static const struct family byte_strings = { 0, 0, 0xc4, 3, 0 };
+static const struct family arrays = { 0x90, 0x0f, 0xdc, 2, 1 };
+static const struct family maps = { 0x80, 0x0f, 0xde, 2, 1 };
+
+static kvb_status
+take_count(struct kvb_mp_cursor *cursor, const struct family *family, uint32_t *out_count)
+{
+    if (left(cursor) == 0) {
+        return KVB_BAD_INPUT;
+    }
+    const uint8_t code = *cursor->at;
+    if (family->mask && (code & ~family->mask) == family->small) {
+        *out_count = code & family->mask;
+        cursor->at++;
+        return KVB_OK;
+    }
+    if (code < family->sized || code >= family->sized + family->count) {
+        return KVB_BAD_INPUT;
+    }
+    const size_t bytes = (size_t)1 << (code - family->sized + family->width);
+    if (left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    *out_count = (uint32_t)big_endian(cursor->at + 1, bytes);
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+static kvb_status
+take_string(struct kvb_mp_cursor *cursor, const struct family *family, kvb_span *out_bytes)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+    uint32_t len = 0;
+
+    KVB_TRY(take_count(&ahead, family, &len));
+    if (len > left(&ahead)) {
+        return KVB_BAD_INPUT;
+    }
+    *out_bytes = (kvb_span){ .data = ahead.at, .len = len };
+    cursor->at = ahead.at + len;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_text(struct kvb_mp_cursor *cursor, kvb_span *out_text)
+{
+    return take_string(cursor, &texts, out_text);
+}
+
+kvb_status kvb_mp_take_bytes(struct kvb_mp_cursor *cursor, kvb_span *out_bytes)
+{
+    return take_string(cursor, &byte_strings, out_bytes);
+}
+
+kvb_status kvb_mp_take_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    return take_count(cursor, &arrays, out_count);
+}
+
+kvb_status kvb_mp_take_map(struct kvb_mp_cursor *cursor, uint32_t *out_pairs)
+{
+    return take_count(cursor, &maps, out_pairs);
+}
+
+kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor)
+{
+    size_t used = 0;
+
+    KVB_TRY(
+        kvb_mp_guard((kvb_span){ .data = cursor->at, .len = left(cursor) }, kvb_max_depth, &used));
+    cursor->at += used;
+    return KVB_OK;
+}

@@ -1,0 +1,452 @@
+#include "bus/bus.h"
+#include "core/own.h"
+#include "process.h"
+
+#include "kvb_test.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* kvctl as a program, against a real nats-server and answers that are written here. */
+
+enum { patience_ms = 15000, text_bytes = 16384, max_words = 16 };
+
+/* ---- Running it ------------------------------------------------------------------------ */
+
+struct run {
+    int exit;
+    char out[text_bytes];
+    char err[text_bytes];
+};
+
+/* words are closed by NULL; without --nats none is added. */
+static void kvctl(struct run *run, const char *url, const char *const words[])
+{
+    const char *argv[max_words + 8] = { "sh", "-c",
+                                        "out=$1; shift; exec \"$@\" >\"$out.out\" 2>\"$out.err\"",
+                                        "sh" };
+    char folder[64];
+    char base[96];
+    char path[128];
+    size_t n = 4;
+    pid_t pid = 0;
+
+    assert_ok(folder_make(folder));
+    (void)snprintf(base, sizeof base, "%s/kvctl", folder);
+    argv[n++] = base;
+    argv[n++] = KVB_KVCTL;
+    if (url) {
+        argv[n++] = "--nats";
+        argv[n++] = url;
+    }
+    while (*words && n < KVB_COUNT_OF(argv) - 1) {
+        argv[n++] = *words++;
+    }
+    argv[n] = NULL;
+    assert_ok(process_start(argv, NULL, &pid));
+    assert_ok(process_end(pid, 0, patience_ms, &run->exit));
+    (void)snprintf(path, sizeof path, "%s.out", base);
+    assert_ok(file_read(path, run->out, sizeof run->out));
+    (void)snprintf(path, sizeof path, "%s.err", base);
+    assert_ok(file_read(path, run->err, sizeof run->err));
+    folder_remove(folder);
+}
+
+#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+static void assert_contains(const char *text, const char *part)
+{
+    if (!strstr(text, part)) {
+        print_error("\"%s\" is not in:\n%s\n", part, text);
+        fail();
+    }
+}
+
+/* ---- An aggregator of canned answers ------------------------------------------------------ */
+
+struct fake {
+    struct kvb_bus *bus;
+    struct kvb_bus_subscription *subscription;
+    const char *answers[3]; /* one after the other, the last again and again */
+    unsigned asked;
+    char questions[3][256];
+};
+
+static void answer(void *context, const struct kvb_bus_message *message)
+{
+    struct fake *fake = context;
+    const unsigned at = fake->asked < 2 && fake->answers[fake->asked] ? fake->asked : 0;
+    const char *text = fake->answers[at];
+
+    (void)snprintf(
+        fake->questions[at], sizeof fake->questions[at], "%.*s", (int)message->payload.len,
+        (const char *)message->payload.data);
+    fake->asked++;
+    assert_non_null(message->reply);
+    assert_ok(kvb_bus_publish(
+        fake->bus, message->reply, (kvb_span){ (const uint8_t *)text, strlen(text) }));
+}
+
+static bool is_up(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+static void start_fake(struct fake *fake, const char *url, const char *subject)
+{
+    const struct kvb_bus_options options = { .url = url, .name = "fake" };
+
+    assert_ok(kvb_bus_open(&options, &fake->bus, NULL));
+    assert_true(wait_until(is_up, fake->bus, patience_ms));
+    assert_ok(kvb_bus_subscribe(fake->bus, subject, answer, fake, &fake->subscription));
+    assert_ok(kvb_bus_flush(fake->bus, patience_ms));
+}
+
+static void stop_fake(struct fake *fake)
+{
+    kvb_bus_unsubscribe(fake->subscription);
+    kvb_bus_close(fake->bus);
+}
+
+/* ---- Tests -------------------------------------------------------------------------------- */
+
+static const char match_answer[] =
+    "{\"block_size\":16,\"blocks\":3,\"workers\":[{\"worker_id\":18446744073709551615,\"dp_rank\":"
+    "1,"
+    "\"namespace\":\"dynamo\",\"component\":\"V\",\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,"
+    "\"percent\":66.6666667,\"tokens\":{\"device\":32,\"host\":0,\"disk\":0}},"
+    "{\"worker_id\":7,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"a\\u001bb\","
+    "\"state\":\"PARTIAL\",\"reason\":\"gone\",\"blocks\":1,\"percent\":33.3,"
+    "\"tokens\":{\"device\":16,\"host\":16,\"disk\":0}}]}";
+
+static void match_prints_an_aligned_table(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = { match_answer } };
+    struct run run;
+
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_match");
+    kvctl(&run, server->url, WORDS("match", "--tokens", "1,2, 3", "--model", "m\"x"));
+    stop_fake(&fake);
+    assert_int_equal(run.exit, 0);
+    assert_string_equal(fake.questions[0], "{\"token_ids\":[1,2,3],\"model\":\"m\\\"x\"}");
+    assert_string_equal(
+        run.out,
+        "3 complete blocks of 16 tokens; DEVICE, HOST, DISK in tokens\n"
+        "              WORKER  RANK  BLOCKS  PERCENT  DEVICE  HOST  DISK  STATE    REASON  "
+        "NAMESPACE  COMPONENT\n"
+        "18446744073709551615     1       2  66.6667      32     0     0  EXACT    -       "
+        "dynamo     V\n"
+        "                   7     0       1     33.3      16    16     0  PARTIAL  gone    "
+        "dynamo     a?b\n");
+}
+
+static void json_is_printed_as_it_came(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = { match_answer } };
+    struct run run;
+
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_match");
+    kvctl(&run, server->url, WORDS("--json", "match", "--tokens", "1"));
+    stop_fake(&fake);
+    assert_int_equal(run.exit, 0);
+    assert_int_equal(strncmp(run.out, match_answer, sizeof match_answer - 1), 0);
+    assert_string_equal(run.out + sizeof match_answer - 1, "\n");
+}
+
+static void an_error_in_the_answer_goes_to_stderr(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = { "{\"error\":\"no model m\"}" } };
+    struct run run;
+
+    start_fake(&fake, server->url, "namespace.a.component.b.kv_route");
+    kvctl(
+        &run, server->url, WORDS("--namespace", "a", "--component", "b", "route", "--tokens", "1"));
+    stop_fake(&fake);
+    assert_int_equal(run.exit, 1);
+    assert_string_equal(run.out, "");
+    assert_string_equal(run.err, "kvctl: no model m\n");
+}
+
+static void a_dump_comes_in_pages(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = { "{\"rows\":\"7 0 device 1\\n\",\"stream\":0,\"row\":1}",
+                                      "{\"rows\":\"7 0 device 2\\n\"}" } };
+    struct run run;
+
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.dump");
+    kvctl(&run, server->url, WORDS("dump"));
+    stop_fake(&fake);
+    assert_int_equal(run.exit, 0);
+    assert_string_equal(run.out, "7 0 device 1\n7 0 device 2\n");
+    assert_string_equal(fake.questions[0], "");
+    assert_string_equal(fake.questions[1], "{\"stream\":0,\"row\":1}");
+}
+
+static void state_is_a_list_of_paths(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = {
+                             "{\"version\":\"1\",\"index\":{\"blocks\":12,\"ghosts\":0}}" } };
+    struct run run;
+
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.state");
+    kvctl(&run, server->url, WORDS("state"));
+    stop_fake(&fake);
+    assert_int_equal(run.exit, 0);
+    assert_string_equal(run.out, "version       1\nindex.blocks  12\nindex.ghosts  0\n");
+}
+
+static void nobody_there_says_what_to_do(void **state)
+{
+    const struct nats_server *server = *state;
+    struct run run;
+    uint16_t port = 0;
+    char url[64];
+
+    kvctl(&run, server->url, WORDS("load"));
+    assert_int_equal(run.exit, 1);
+    assert_contains(
+        run.err, "nobody answers namespace.dynamo.component.Router.kv_get.load: is "
+                 "kvaggregator running with router.namespace = \"dynamo\"");
+    assert_ok(free_port(&port));
+    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", port);
+    kvctl(&run, url, WORDS("load", "--timeout", "100"));
+    assert_int_equal(run.exit, 1);
+    assert_contains(run.err, "does not answer: is it running?  Give --nats URL");
+}
+
+static void wrong_usage_exits_64(void **state)
+{
+    static const char *const uses[][6] = {
+        { NULL },
+        { "dance", NULL },
+        { "match", NULL },
+        { "match", "--tokens", "1", "--tokens-file", "x", NULL },
+        { "match", "--tokens", "1,-2", NULL },
+        { "match", "--tokens", "4294967296", NULL },
+        { "match", "--tokens", "1.5", NULL },
+        { "match", "--tokens-file", "/nowhere", NULL },
+        { "load", "extra", NULL },
+        { "check", NULL },
+        { "watch", "--kind", "lost", NULL },
+        { "watch", "--worker", "-1", NULL },
+        { "watch", "--namespace", "a b", NULL },
+        { "load", "--namespace", "*", NULL },
+        { "load", "--timeout", "soon", NULL },
+        { "load", "--nats", "http://h", NULL },
+    };
+    const struct nats_server *server = *state;
+    struct run run;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(uses); i++) {
+        kvctl(&run, server->url, uses[i]);
+        if (run.exit != 64) {
+            print_error("use %zu: exit %d\n%s\n", i, run.exit, run.err);
+        }
+        assert_int_equal(run.exit, 64);
+        assert_string_not_equal(run.err, "");
+    }
+}
+
+static void tokens_may_come_from_a_file(void **state)
+{
+    const struct nats_server *server = *state;
+    struct fake fake = { .answers = { match_answer } };
+    struct run run;
+    char folder[64];
+    char path[96];
+
+    assert_ok(folder_make(folder));
+    (void)snprintf(path, sizeof path, "%s/tokens", folder);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("[1, 2,\n 4294967295]\n", file);
+    assert_int_equal(fclose(file), 0);
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_match");
+    kvctl(&run, server->url, WORDS("match", "--tokens-file", path, "--lora", "l", "--salt", "s"));
+    stop_fake(&fake);
+    folder_remove(folder);
+    assert_int_equal(run.exit, 0);
+    assert_string_equal(
+        fake.questions[0],
+        "{\"token_ids\":[1,2,4294967295],\"lora_name\":\"l\",\"cache_salt\":\"s\"}");
+}
+
+static void check_says_what_is_wrong_and_exits_78(void **state)
+{
+    struct run run;
+    char folder[64];
+    char path[96];
+
+    (void)state;
+    assert_ok(folder_make(folder));
+    (void)snprintf(path, sizeof path, "%s/a.cfg", folder);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("nats = { url = 5; };\nnonsense = 1;\n", file);
+    assert_int_equal(fclose(file), 0);
+    kvctl(&run, NULL, WORDS("check", path));
+    assert_int_equal(run.exit, 78);
+    assert_contains(run.err, "a.cfg:1: nats.url");
+    assert_contains(run.err, "a.cfg:2: nonsense");
+    kvctl(&run, NULL, WORDS("--json", "check", path));
+    assert_int_equal(run.exit, 78);
+    assert_contains(run.out, "\"errors\":[\"");
+    folder_remove(folder);
+    kvctl(&run, NULL, WORDS("check", path));
+    assert_int_equal(run.exit, 78);
+    assert_contains(run.err, path);
+}
+
+static void check_tells_the_two_programs_apart(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *said;
+    } files[] = {
+        { "nats = { url = \"nats://127.0.0.1:4222\"; };\nsubscribe = { namespace = \"dynamo\"; "
+          "component = \"*\"; };\nrouter = { namespace = 5; };\n",
+          "read as a kvaggregator configuration" },
+        { "nats = { url = \"nats://127.0.0.1:4222\"; };\npublish = { namespace = \"dynamo\"; "
+          "component = 5; };\nworkers = ( );\n",
+          "read as a kvbridge configuration" },
+    };
+    struct run run;
+    char folder[64];
+    char path[96];
+
+    (void)state;
+    assert_ok(folder_make(folder));
+    (void)snprintf(path, sizeof path, "%s/a.cfg", folder);
+    for (size_t i = 0; i < KVB_COUNT_OF(files); i++) {
+        FILE *file = fopen(path, "we");
+        assert_non_null(file);
+        fputs(files[i].text, file);
+        assert_int_equal(fclose(file), 0);
+        kvctl(&run, NULL, WORDS("check", path));
+        assert_int_equal(run.exit, 78);
+        assert_contains(run.err, files[i].said);
+    }
+    folder_remove(folder);
+}
+
+/* ---- watch ---- */
+
+static bool has_subscriber(void *context)
+{
+    struct kvb_bus *bus = context;
+    static const char *const events[] = {
+        "no event at all",
+        "{\"worker_id\":8,\"event\":{\"event_id\":1,\"data\":\"cleared\",\"dp_rank\":0}}",
+        "{\"worker_id\":7,\"event\":{\"event_id\":5,\"data\":{\"removed\":{\"block_hashes\":[255]}}"
+        ","
+        "\"dp_rank\":2}}",
+        "{\"worker_id\":7,\"event\":{\"event_id\":6,\"data\":{\"stored\":{\"parent_hash\":1,"
+        "\"blocks\":[{\"block_hash\":18446744073709551615,\"tokens_hash\":3}]}},\"dp_rank\":2}}",
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
+        (void)kvb_bus_publish(/* again and again, until kvctl has seen them */
+                              bus, "namespace.n.component.c.kv_events",
+                              (kvb_span){ (const uint8_t *)events[i], strlen(events[i]) });
+    }
+    return false;
+}
+
+/* Publishes while kvctl watches, until it ends by --count. */
+static void watch(struct run *run, const struct nats_server *server, const char *const words[])
+{
+    const struct kvb_bus_options options = { .url = server->url, .name = "fake" };
+    const char *argv[max_words] = { KVB_KVCTL, "--nats", server->url, "watch" };
+    struct kvb_bus *bus = NULL;
+    char folder[64];
+    char log[96];
+    size_t n = 4;
+    pid_t pid = 0;
+
+    assert_ok(kvb_bus_open(&options, &bus, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    assert_ok(folder_make(folder));
+    (void)snprintf(log, sizeof log, "%s/log", folder);
+    while (*words) {
+        argv[n++] = *words++;
+    }
+    assert_ok(process_start(argv, log, &pid));
+    const uint32_t turns = 200;
+    kvb_status ended = KVB_AGAIN;
+    for (uint32_t i = 0; i < turns && ended != KVB_OK; i++) {
+        (void)wait_until(has_subscriber, bus, 5);
+        ended = process_has_ended(pid, &run->exit) ? KVB_OK : KVB_AGAIN;
+    }
+    assert_ok(ended);
+    assert_ok(file_read(log, run->out, sizeof run->out));
+    folder_remove(folder);
+    kvb_bus_close(bus);
+}
+
+static void watch_prints_a_line_an_event(void **state)
+{
+    struct run run;
+
+    watch(&run, *state, WORDS("--worker", "7", "--kind", "stored", "--count", "1"));
+    assert_int_equal(run.exit, 0);
+    assert_contains(
+        run.out, " n/c worker 7 rank 2 event 6 stored device 1 block ffffffffffffffff after "
+                 "0000000000000001\n");
+    assert_null(strstr(run.out, "worker 8"));
+    assert_null(strstr(run.out, "removed"));
+}
+
+static void watch_prints_json_lines(void **state)
+{
+    struct run run;
+
+    watch(&run, *state, WORDS("--json", "--kind", "removed", "--kind", "cleared", "--count", "2"));
+    assert_int_equal(run.exit, 0);
+    assert_contains(
+        run.out, "{\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":8,\"dp_rank\":0,"
+                 "\"event_id\":1,\"kind\":\"cleared\",\"blocks\":[]}\n");
+    assert_contains(
+        run.out, "{\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":7,\"dp_rank\":2,"
+                 "\"event_id\":5,\"kind\":\"removed\",\"tier\":\"device\","
+                 "\"blocks\":[{\"block_hash\":255}]}\n");
+}
+
+static int start_group(void **state)
+{
+    static struct nats_server server;
+
+    *state = &server;
+    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
+}
+
+static int stop_group(void **state)
+{
+    nats_server_kill(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(match_prints_an_aligned_table),
+        cmocka_unit_test(json_is_printed_as_it_came),
+        cmocka_unit_test(an_error_in_the_answer_goes_to_stderr),
+        cmocka_unit_test(a_dump_comes_in_pages),
+        cmocka_unit_test(state_is_a_list_of_paths),
+        cmocka_unit_test(nobody_there_says_what_to_do),
+        cmocka_unit_test(wrong_usage_exits_64),
+        cmocka_unit_test(tokens_may_come_from_a_file),
+        cmocka_unit_test(check_says_what_is_wrong_and_exits_78),
+        cmocka_unit_test(check_tells_the_two_programs_apart),
+        cmocka_unit_test(watch_prints_a_line_an_event),
+        cmocka_unit_test(watch_prints_json_lines),
+    };
+
+    return cmocka_run_group_tests(tests, start_group, stop_group);
+}

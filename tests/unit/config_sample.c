@@ -1,0 +1,65 @@
+#include "config_file.h"
+
+#include "kvb_test.h"
+
+#include <libconfig.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "  workers[].load.zmq = ..." gives workers.[0].load.zmq, libconfig's own spelling;
+ * false for a line that names no key. */
+static bool read_key(const char *line, char key[128])
+{
+    size_t len = 0;
+
+    if (strncmp(line, "  ", 2) != 0 || line[2] == ' ') {
+        return false;
+    }
+    for (const char *at = line + 2; *at != ' '; at++) {
+        if (strncmp(at, "[].", 3) == 0) {
+            memcpy(key + len, ".[0]", 4);
+            len += 4;
+            at += 2;
+            key[len++] = '.';
+        } else {
+            key[len++] = *at;
+        }
+        assert_true(len < 100);
+    }
+    key[len] = '\0';
+    return true;
+}
+
+static size_t check_keys(config_t *sample, const char *path, char *help)
+{
+    size_t count = 0;
+    char key[128];
+
+    for (char *line = help; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        if (read_key(line, key)) {
+            count++;
+            if (!config_lookup(sample, key)) {
+                fail_msg("%s does not mention %s", path, key);
+            }
+        }
+    }
+    return count;
+}
+
+void assert_sample_has_every_key(const char *name, void (*print_keys)(FILE *out))
+{
+    config_t sample;
+    char path[512];
+    char *help = NULL;
+    size_t help_len = 0;
+    FILE *out = open_memstream(&help, &help_len);
+
+    print_keys(out);
+    (void)fclose(out);
+    (void)snprintf(path, sizeof path, "%s/%s", KVB_DATA "/../../etc", name);
+    config_init(&sample);
+    assert_int_equal(config_read_file(&sample, path), CONFIG_TRUE);
+    assert_true(check_keys(&sample, path, help) > 15);
+    config_destroy(&sample);
+    free(help);
+}

@@ -1,0 +1,564 @@
+#include "kvb_test.h"
+
+#include "config_file.h"
+#include "core/conf.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "fail_alloc.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A table with a row of each type -------------------------------------------------- */
+
+enum colour { RED, GREEN, COLOUR_COUNT };
+
+struct thing {
+    uint64_t id;
+    char name[8];
+    struct {
+        uint32_t slots;
+    } load;
+};
+
+struct sample {
+    char text[16];
+    uint64_t big;
+    uint32_t small;
+    bool is_on;
+    double ratio;
+    enum colour colour;
+    struct thing *things;
+    size_t thing_count;
+};
+
+static const char *colour_name(unsigned value)
+{
+    return value == GREEN ? "green" : "red";
+}
+
+/* clang-format off */
+#define FIELD(field) KVB_CONF_FIELD(struct thing, field)
+static const struct kvb_conf_key thing_keys[] = {
+    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id), .help = "Its number." },
+    { "name", KVB_CONF_STRING, "none", 0, FIELD(name), .help = "Its name." },
+    { "load.slots", KVB_CONF_U32, "3", 0, 9, FIELD(load.slots), .help = "Its slots." },
+};
+#undef FIELD
+
+static const struct kvb_conf_table thing_table = {
+    thing_keys, KVB_COUNT_OF(thing_keys), sizeof(struct thing)
+};
+
+#define FIELD(field) KVB_CONF_FIELD(struct sample, field)
+static const struct kvb_conf_key keys[] = {
+    { "a.text", KVB_CONF_STRING, "hello", 1, FIELD(text), .help = "Some text,\non two lines." },
+    { "a.b.big", KVB_CONF_U64, "70", 10, INT64_MAX, FIELD(big), .help = "Big." },
+    { "a.b.small", KVB_CONF_U32, "7", 1, 100, FIELD(small), .help = "Small." },
+    { "is_on", KVB_CONF_BOOL, "true", 0, 0, FIELD(is_on), .help = "On." },
+    { "ratio", KVB_CONF_DOUBLE, "0.5", 0, 2, FIELD(ratio), .help = "Ratio." },
+    { "colour", KVB_CONF_ENUM, "green", 0, COLOUR_COUNT - 1, FIELD(colour),
+      .name_of = colour_name, .help = "Colour." },
+    { "things", KVB_CONF_LIST, NULL, 0, 40, .items = &thing_table,
+      .offset = offsetof(struct sample, things),
+      .count_offset = offsetof(struct sample, thing_count), .help = "Things." },
+};
+#undef FIELD
+/* clang-format on */
+
+static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys), sizeof(struct sample) };
+
+/* ---- Reading a text, and what must be wrong with it ---------------------------------------- */
+
+static kvb_status
+read_file(const struct config_file *file, struct sample *out_sample, struct kvb_conf_errors *errors)
+{
+    struct kvb_conf *conf = NULL;
+
+    KVB_TRY(kvb_conf_open(file->path, errors, &conf));
+    const kvb_status status = kvb_conf_read(conf, &table, out_sample);
+    kvb_conf_close(conf);
+    return status;
+}
+
+/* The caller undoes it by kvb_conf_done(). */
+static struct sample read_good(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct sample sample = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = read_file(&file, &sample, &errors);
+    assert_errors(&file, &errors, (const char *const[]){ NULL });
+    assert_ok(status);
+    config_file_remove(&file);
+    return sample;
+}
+
+/* Reads it, and expects exactly these errors. */
+static struct sample read_bad(const char *text, const char *const expected[])
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct sample sample = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = read_file(&file, &sample, &errors);
+    assert_true(status == KVB_OK || status == KVB_BAD_CONFIG);
+    assert_errors(&file, &errors, expected);
+    config_file_remove(&file);
+    return sample;
+}
+
+#define assert_wrong(text, ...)                                                                    \
+    do {                                                                                           \
+        struct sample wrong_sample = read_bad(text, (const char *const[]){ __VA_ARGS__, NULL });   \
+        kvb_conf_done(&table, &wrong_sample);                                                      \
+    } while (0)
+
+static const struct thing *thing_at(const struct sample *sample, size_t at)
+{
+    if (at >= sample->thing_count || !sample->things) {
+        fail_msg("there is no thing %zu", at);
+        abort();
+    }
+    return &sample->things[at];
+}
+
+/* libconfig 1.5 loses the strings of a file whose syntax is wrong.  The leak checker
+ * asks for this by its own name.
+ * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:strbuf_append\nleak:libconfig_yylex\n";
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+/* ---- Good files ------------------------------------------------------------------------ */
+
+static void an_empty_file_gives_the_defaults(void **state)
+{
+    (void)state;
+    struct sample sample = read_good("");
+
+    assert_string_equal(sample.text, "hello");
+    assert_int_equal(sample.big, 70);
+    assert_int_equal(sample.small, 7);
+    assert_true(sample.is_on);
+    assert_true(sample.ratio == 0.5);
+    assert_int_equal(sample.colour, GREEN);
+    assert_null(sample.things);
+    assert_int_equal(sample.thing_count, 0);
+    kvb_conf_done(&table, &sample);
+}
+
+static void every_type_is_read(void **state)
+{
+    (void)state;
+    struct sample sample =
+        read_good("a = { text = \"fifteen bytes..\"; b = { big = 5000000000L; small = 100; }; };\n"
+                  "is_on = false; ratio = 2; colour = \"red\";\n"
+                  "things = ( { id = 0x7FFFFFFFFFFFFFFEL; }, { id = \"9223372036854775807\";\n"
+                  "  name = \"x\"; load = { slots = 9; }; } );\n");
+
+    assert_string_equal(sample.text, "fifteen bytes..");
+    assert_true(sample.big == 5000000000);
+    assert_int_equal(sample.small, 100);
+    assert_false(sample.is_on);
+    assert_true(sample.ratio == 2.0);
+    assert_int_equal(sample.colour, RED);
+    assert_int_equal(sample.thing_count, 2);
+    assert_true(thing_at(&sample, 0)->id == INT64_MAX - 1);
+    assert_string_equal(thing_at(&sample, 0)->name, "none");
+    assert_int_equal(thing_at(&sample, 0)->load.slots, 3);
+    assert_true(thing_at(&sample, 1)->id == INT64_MAX);
+    assert_string_equal(thing_at(&sample, 1)->name, "x");
+    assert_int_equal(thing_at(&sample, 1)->load.slots, 9);
+    kvb_conf_done(&table, &sample);
+    assert_null(sample.things);
+}
+
+static void empty_groups_and_lists_are_fine(void **state)
+{
+    (void)state;
+    struct sample sample = read_good("a = { b = {}; };\nthings = ();");
+
+    assert_int_equal(sample.small, 7);
+    assert_int_equal(sample.thing_count, 0);
+    kvb_conf_done(&table, &sample);
+}
+
+/* ---- Mistakes ---------------------------------------------------------------------------- */
+
+static void unknown_keys_are_errors_at_every_depth(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "tex = 1;\na = {\n  text2 = \"x\";\n  b = { bigger = 1; };\n};\nother = { x = 1; };\n"
+        "things = (\n { id = 1; load = {\n slot = 1; }; a = 2; } );",
+        "1: tex: unknown key", "3: a.text2: unknown key", "4: a.b.bigger: unknown key",
+        "6: other: unknown key", "9: things[0].load.slot: unknown key",
+        "9: things[0].a: unknown key");
+}
+
+static void wrong_types_are_errors_with_a_remedy(void **state)
+{
+    (void)state;
+    assert_wrong("a = 1;", "1: a: expected a group { ... }");
+    assert_wrong("a = { text = { x = 1; }; };", "1: a.text: expected a string in quotes");
+    assert_wrong("a = { text = 5; };", "1: a.text: expected a string in quotes");
+    assert_wrong(
+        "a = { b = { small = \"5\"; }; };",
+        "1: a.b.small: expected a whole number: leave out the quotes");
+    assert_wrong("a = { b = { big = true; }; };", "1: a.b.big: expected a whole number");
+    assert_wrong("is_on = 1;", "1: is_on: expected true or false, without quotes");
+    assert_wrong("ratio = \"1\";", "1: ratio: expected a number, without quotes");
+    assert_wrong("colour = \"blue\";", "1: colour: expected \"red\" or \"green\"");
+    assert_wrong("colour = 1;", "1: colour: expected \"red\" or \"green\"");
+    assert_wrong("things = { id = 1; };", "1: things: expected a list of groups");
+    assert_wrong("things = [ 1, 2 ];", "1: things: expected a list of groups");
+    assert_wrong("things = (\n 5 );", "1: things: entry 0 is no group { ... }");
+}
+
+static void values_out_of_range_are_errors(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "a = { b = { small = 0;\n big = 9; }; };", "2: a.b.big: 9 is out of range: give 10 .. ",
+        "1: a.b.small: 0 is out of range: give 1 .. 100");
+    assert_wrong("a = { b = { small = 101; }; };", "1: a.b.small: 101 is out of range");
+    assert_wrong("a = { b = { small = -5; }; };", "1: a.b.small: -5 is out of range");
+    assert_wrong("a = { b = { small = 4294967297L; }; };", "1: a.b.small: 4294967297 is out of");
+    assert_wrong("ratio = 2.1;", "1: ratio: is out of range: give 0 .. 2");
+    assert_wrong("ratio = -0.1;", "1: ratio: is out of range: give 0 .. 2");
+    assert_wrong("ratio = 1.0e999;", "1: ratio: is out of range: give 0 .. 2");
+    assert_wrong("a = { text = \"\"; };", "1: a.text: is empty: give at least 1 byte");
+    assert_wrong(
+        "a = { text = \"sixteen bytes...\"; };", "1: a.text: is too long: at most 15 bytes");
+    assert_wrong("a = { text = \"x\\ny\"; };", "1: a.text: holds a control character");
+}
+
+/* libconfig 1.5 alone would read 4294967297 as 1, and 2^63 as 2^63-1. */
+static void integers_that_libconfig_would_cut_are_errors(void **state)
+{
+    (void)state;
+    static const char *const too_big[] = {
+        "2147483648", "4294967297", "-4294967297", "+4294967297", "99999999999999999999999",
+        "0xFFFFFFFF", "0xEEEEEEEEE"
+    };
+    static const char *const too_big_even_so[] = { "9223372036854775808L", "0x8000000000000000L",
+                                                   "18446744073709551617L",
+                                                   "9223372036854775808LL" };
+    char text[100];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(too_big); i++) {
+        (void)snprintf(text, sizeof text, "a={b={big=%s;};};", too_big[i]);
+        assert_wrong(
+            text, "1: a.b.big: expected a whole number in 10 .. 9223372036854775807; above "
+                  "2147483647 add L (5000000000L) or quotes");
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(too_big_even_so); i++) {
+        struct sample sample;
+        (void)snprintf(text, sizeof text, "a={b={big=%s;};};", too_big_even_so[i]);
+        sample = read_bad(
+            text, (const char *const[]){ "1: a.b.big: expected a whole number in 10 .. 92", NULL });
+        assert_int_equal(sample.big, 70);
+        kvb_conf_done(&table, &sample);
+    }
+    assert_wrong("a = { b = { big = 1.5; }; };", "1: a.b.big: expected a whole number in 10 .. ");
+}
+
+static void big_integers_may_stand_in_names_strings_and_comments(void **state)
+{
+    (void)state;
+    struct sample sample = read_good("# 99999999999 \" @include\n// 99999999999\n"
+                                     "/* 99999999999 \" \n @ */ ratio = 1.5; "
+                                     "a = { text = \"99999999999 \\\"@\"; b = { small = 0x0a; }; };"
+                                     "things = ( { id = 2147483647; name = \"*\" } );");
+
+    assert_string_equal(sample.text, "99999999999 \"@");
+    assert_int_equal(sample.small, 10);
+    assert_true(thing_at(&sample, 0)->id == 2147483647);
+    kvb_conf_done(&table, &sample);
+}
+
+static void numbers_in_strings_must_be_plain_decimals(void **state)
+{
+    (void)state;
+    static const char *const bad[] = { "",    " 50",  "50 ", "-50",
+                                       "+50", "0x50", "5e3", "18446744073709551616" };
+    char text[100];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        char expected[100];
+        (void)snprintf(text, sizeof text, "a={b={big=\"%s\";};};", bad[i]);
+        (void)snprintf(
+            expected, sizeof expected, "1: a.b.big: \"%s\" is no decimal number in 10 .. ", bad[i]);
+        assert_wrong(text, expected);
+    }
+    assert_wrong(
+        "a={b={big=\"9223372036854775808\";};};",
+        "1: a.b.big: 9223372036854775808 is out of range: give 10 .. 9223372036854775807");
+}
+
+static void required_keys_are_missed_where_their_group_stands(void **state)
+{
+    (void)state;
+    struct sample sample = read_bad(
+        "\nthings = (\n {\n },\n { name = \"x\"; }\n);",
+        (const char *const[]){ "3: things[0].id: is missing", "5: things[1].id: is missing",
+                               NULL });
+
+    assert_true(thing_at(&sample, 0)->id == UINT64_MAX); /* not to be mistaken for a value */
+    kvb_conf_done(&table, &sample);
+}
+
+static void lists_have_a_least_and_a_greatest_length(void **state)
+{
+    (void)state;
+    char text[1000] = "things = ( {id=1;}";
+
+    for (int i = 0; i < 40; i++) {
+        const size_t len = strlen(text);
+        (void)snprintf(text + len, sizeof text - len, ",{id=1;}");
+    }
+    const size_t len = strlen(text);
+    (void)snprintf(text + len, sizeof text - len, ");");
+    assert_wrong(text, "1: things: has 41 entries: give 0 .. 40");
+}
+
+static void a_wrong_value_keeps_the_default(void **state)
+{
+    (void)state;
+    struct sample sample =
+        read_bad("ratio = 5;", (const char *const[]){ "1: ratio: is out of range", NULL });
+
+    assert_true(sample.ratio == 0.5);
+    kvb_conf_done(&table, &sample);
+}
+
+static void errors_beyond_the_ceiling_are_only_counted(void **state)
+{
+    (void)state;
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct sample sample = { 0 };
+    char text[1000] = "";
+    char *printed = NULL;
+    size_t printed_len = 0;
+
+    for (int i = 0; i < 40; i++) {
+        const size_t len = strlen(text);
+        (void)snprintf(text + len, sizeof text - len, "unknown%d = 1;\n", i);
+    }
+    config_file_write(&file, text, strlen(text));
+    assert_ok(read_file(&file, &sample, &errors));
+    assert_int_equal(errors.count, 40);
+    FILE *out = open_memstream(&printed, &printed_len);
+    kvb_conf_errors_print(&errors, out);
+    (void)fclose(out);
+    assert_non_null(strstr(printed, ":32: unknown31: unknown key"));
+    assert_null(strstr(printed, "unknown32"));
+    assert_non_null(strstr(printed, "... and 8 more\n"));
+    free(printed);
+    config_file_remove(&file);
+    kvb_conf_done(&table, &sample);
+}
+
+/* ---- Files that are no configuration -------------------------------------------------------- */
+
+static void wrong_syntax_is_reported_with_its_line(void **state)
+{
+    (void)state;
+    assert_wrong("ratio = 1;\na = { text = ;\n};", "2: syntax error");
+    assert_wrong("ratio = 1;\nratio = 1;", "2: duplicate setting name");
+    assert_wrong("ratio = 1;\na = {", "2: syntax error");
+    assert_wrong("ratio = 1;\na = { text = \"x\n\n", "2: the string that begins here");
+    assert_wrong(
+        "ratio = 1;\n/* never closed\n", "2: the comment that begins here is never closed");
+    assert_wrong("ratio = 1;\n\n@include \"x\"\n", "3: @include is not supported");
+}
+
+static void unreadable_files_are_errors(void **state)
+{
+    (void)state;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+
+    assert_int_equal(kvb_conf_open("/tmp", &errors, &conf), KVB_BAD_CONFIG);
+    assert_int_equal(kvb_conf_open("/nowhere/x.cfg", &errors, &conf), KVB_BAD_CONFIG);
+    assert_int_equal(errors.count, 2);
+    assert_string_equal(errors.texts[0].text, "/tmp:1: cannot read the file: Is a directory");
+    assert_string_equal(
+        errors.texts[1].text, "/nowhere/x.cfg:1: cannot read the file: No such file or directory");
+    assert_null(conf);
+    kvb_conf_close(NULL);
+}
+
+static void files_with_nul_bytes_or_too_many_bytes_are_errors(void **state)
+{
+    (void)state;
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct sample sample = { 0 };
+    char *text = calloc(1, kvb_max_config_bytes + 1);
+
+    assert_non_null(text);
+    config_file_write(&file, "a\0b", 3);
+    assert_int_equal(read_file(&file, &sample, &errors), KVB_BAD_CONFIG);
+    config_file_remove(&file);
+    memset(text, ' ', kvb_max_config_bytes + 1);
+    config_file_write(&file, text, kvb_max_config_bytes + 1);
+    assert_int_equal(read_file(&file, &sample, &errors), KVB_BAD_CONFIG);
+    config_file_remove(&file);
+    config_file_write(&file, text, kvb_max_config_bytes);
+    assert_ok(read_file(&file, &sample, &errors));
+    config_file_remove(&file);
+    assert_int_equal(errors.count, 2);
+    assert_non_null(strstr(errors.texts[0].text, "NUL bytes"));
+    assert_non_null(strstr(errors.texts[1].text, "larger than 4 MiB"));
+    kvb_conf_done(&table, &sample);
+    free(text);
+}
+
+/* Any bytes give an answer, never a crash; the leak checker looks on. */
+static void survives_random_texts(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {
+        "a",           "=", "{",  "}", ";",  "\"",    "things", "(",  ")",     "1",   "-",
+        "99999999999", "L", "0x", ".", "\n", "/*",    "*/",     "//", "ratio", "id",  "[",
+        "]",           ",", "\\", "#", " ",  "is_on", "text",   "b",  "true",  "\xff"
+    };
+    unsigned seed = 3;
+
+    for (int round = 0; round < 2000; round++) {
+        struct config_file file;
+        struct kvb_conf_errors errors = { 0 };
+        struct sample sample = { 0 };
+        char text[600] = "";
+        for (int i = rand_r(&seed) % 60; i > 0; i--) {
+            const size_t len = strlen(text);
+            (void)snprintf(
+                text + len, sizeof text - len, "%s",
+                pieces[(size_t)rand_r(&seed) % KVB_COUNT_OF(pieces)]);
+        }
+        config_file_write(&file, text, strlen(text));
+        if (read_file(&file, &sample, &errors) == KVB_OK) {
+            kvb_conf_done(&table, &sample);
+        } else {
+            assert_int_equal(errors.count, 1);
+        }
+        config_file_remove(&file);
+    }
+}
+
+/* ---- The rest ---------------------------------------------------------------------------------
+ */
+
+static void cross_checks_name_the_line_of_a_key_or_of_its_group(void **state)
+{
+    (void)state;
+    static const char text[] = "a = {\n b =\n {\n big = 70;\n };\n};\n"
+                               "things = (\n {\n id = 1; },\n { id = 2;\n load = {}; } );";
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_conf_open(file.path, &errors, &conf));
+    kvb_conf_error(conf, "a.b.big", "is %d", 70);
+    kvb_conf_error(conf, "a.b.small", "is not there");
+    kvb_conf_error(conf, "nothing.at.all", "x");
+    kvb_conf_error(conf, "things[0].id", "x");
+    kvb_conf_error(conf, "things[1].load.slots", "x");
+    kvb_conf_error(conf, "things[7].id", "x");
+    kvb_conf_error(conf, "a[7].id", "x");
+    kvb_conf_error(conf, "", "x");
+    assert_errors(
+        &file, &errors,
+        (const char *const[]){ "4: a.b.big: is 70", "2: a.b.small: is not there",
+                               "1: nothing.at.all: x", "9: things[0].id: x",
+                               "11: things[1].load.slots: x", "7: things[7].id: x", "1: a[7].id: x",
+                               "1: x", NULL });
+    kvb_conf_close(conf);
+    config_file_remove(&file);
+}
+
+static void help_lists_every_key_with_default_range_and_help(void **state)
+{
+    (void)state;
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+
+    kvb_conf_help(&table, out);
+    (void)fclose(out);
+    assert_string_equal(
+        text, "  a.text = \"hello\"\n      Some text,\n      on two lines.\n"
+              "  a.b.big = 70\n      Big.\n      10 .. 9223372036854775807\n"
+              "  a.b.small = 7\n      Small.\n      1 .. 100\n"
+              "  is_on = true\n      On.\n"
+              "  ratio = 0.5\n      Ratio.\n      0 .. 2\n"
+              "  colour = \"green\"\n      Colour.\n      \"red\" | \"green\"\n"
+              "  things = ( { ... }, ... )\n      Things.\n"
+              "  things[].id = ...   (required)\n      Its number.\n"
+              "      0 .. 9223372036854775807\n"
+              "  things[].name = \"none\"\n      Its name.\n"
+              "  things[].load.slots = 3\n      Its slots.\n      0 .. 9\n");
+    free(text);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    static const char text[] = "things = ( { id = 1; }, { id = 2; } ); ratio = 1;";
+    struct config_file file;
+    kvb_status status = KVB_NO_MEMORY;
+
+    config_file_write(&file, text, strlen(text));
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_conf_errors errors = { 0 };
+        struct sample sample = { 0 };
+        fail_alloc_after(n);
+        status = read_file(&file, &sample, &errors);
+        fail_alloc_after(-1);
+        assert_int_equal(errors.count, 0);
+        assert_int_equal(sample.thing_count, status == KVB_OK ? 2 : 0);
+        kvb_conf_done(&table, &sample);
+        assert_true(n < 10);
+    }
+    assert_ok(status);
+    config_file_remove(&file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_file_gives_the_defaults),
+        cmocka_unit_test(every_type_is_read),
+        cmocka_unit_test(empty_groups_and_lists_are_fine),
+        cmocka_unit_test(unknown_keys_are_errors_at_every_depth),
+        cmocka_unit_test(wrong_types_are_errors_with_a_remedy),
+        cmocka_unit_test(values_out_of_range_are_errors),
+        cmocka_unit_test(integers_that_libconfig_would_cut_are_errors),
+        cmocka_unit_test(big_integers_may_stand_in_names_strings_and_comments),
+        cmocka_unit_test(numbers_in_strings_must_be_plain_decimals),
+        cmocka_unit_test(required_keys_are_missed_where_their_group_stands),
+        cmocka_unit_test(lists_have_a_least_and_a_greatest_length),
+        cmocka_unit_test(a_wrong_value_keeps_the_default),
+        cmocka_unit_test(errors_beyond_the_ceiling_are_only_counted),
+        cmocka_unit_test(wrong_syntax_is_reported_with_its_line),
+        cmocka_unit_test(unreadable_files_are_errors),
+        cmocka_unit_test(files_with_nul_bytes_or_too_many_bytes_are_errors),
+        cmocka_unit_test(survives_random_texts),
+        cmocka_unit_test(cross_checks_name_the_line_of_a_key_or_of_its_group),
+        cmocka_unit_test(help_lists_every_key_with_default_range_and_help),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
