@@ -17,17 +17,29 @@ struct heard {
     uint8_t payload[];
 };
 
+/* What one message tells: which stream it is of, once it could be read. */
+struct told {
+    struct kvb_stream_id id;
+    bool is_read;
+};
+
 struct kind {
     const char *tail;
     enum kvb_aggregator_metric counter;
     kvb_status (*apply)(
-        struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload,
-        uint64_t now_ns);
+        struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns);
 };
 
 void kvb_aggregator_drop_event(void *item)
 {
     free(item);
+}
+
+static void note_read(struct told *told, uint64_t worker_id, uint32_t dp_rank)
+{
+    told->id.worker_id = worker_id;
+    told->id.dp_rank = dp_rank;
+    told->is_read = true;
 }
 
 static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
@@ -38,23 +50,21 @@ static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric 
 /* ---- On the index thread: each kind of message ---- */
 
 static kvb_status apply_events(
-    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
     KVB_TRY(kvb_router_payload_decode(payload, &aggregator->batch));
-    id->worker_id = aggregator->batch.worker_id;
-    id->dp_rank = aggregator->batch.dp_rank;
-    return kvb_followers_apply(aggregator->followers, id, &aggregator->batch, now_ns);
+    note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
+    return kvb_followers_apply(aggregator->followers, &told->id, &aggregator->batch, now_ns);
 }
 
 static kvb_status apply_heartbeat(
-    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
     struct kvb_heartbeat heartbeat;
 
     KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
-    id->worker_id = heartbeat.worker_id;
-    id->dp_rank = heartbeat.dp_rank;
-    return kvb_followers_heartbeat(aggregator->followers, id, &heartbeat, now_ns);
+    note_read(told, heartbeat.worker_id, heartbeat.dp_rank);
+    return kvb_followers_heartbeat(aggregator->followers, &told->id, &heartbeat, now_ns);
 }
 
 static bool is_same_load(const struct kvb_load *a, const struct kvb_load *b)
@@ -67,19 +77,18 @@ static bool is_same_load(const struct kvb_load *a, const struct kvb_load *b)
            a->gpu_prefix_cache_hit_rate == b->gpu_prefix_cache_hit_rate;
 }
 
-static kvb_status apply_load(
-    struct kvb_aggregator *aggregator, struct kvb_stream_id *id, kvb_span payload, uint64_t now_ns)
+static kvb_status
+apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
     struct kvb_load_report report;
 
     KVB_TRY(kvb_load_json_decode(payload, &report));
-    id->worker_id = report.worker_id;
-    id->dp_rank = report.dp_rank;
-    const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, id);
+    note_read(told, report.worker_id, report.dp_rank);
+    const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, &told->id);
     if (!known || known->is_stale || !is_same_load(&known->load, &report.load)) {
         aggregator->has_load_changed = true;
     }
-    return kvb_load_tracker_report(aggregator->tracker, id, &report, now_ns);
+    return kvb_load_tracker_report(aggregator->tracker, &told->id, &report, now_ns);
 }
 
 /* clang-format off */
@@ -162,29 +171,27 @@ void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message)
 
 /* ---- Taking ---- */
 
-/* Why a message was refused, as a counter. */
-static enum kvb_aggregator_metric counter_of(const struct kind *kind, kvb_status status)
+/* Why a message was refused, as a counter.  One that was read can only have met
+ * the ceiling of streams. */
+static enum kvb_aggregator_metric counter_of(const struct told *told, kvb_status status)
 {
     if (status == KVB_NO_MEMORY) {
         return kvb_aggregator_refused_no_memory;
     }
-    if (status == KVB_TOO_LARGE) {
-        /* A RouterEvent above our ceilings is refused as a message; of the other
-         * kinds only the number of streams can be too large. */
-        return kind->apply == apply_events ? kvb_aggregator_refused_too_large
-                                           : kvb_aggregator_refused_stream;
+    if (told->is_read) {
+        return kvb_aggregator_refused_stream;
     }
-    return kvb_aggregator_refused_bad_input;
+    return status == KVB_TOO_LARGE ? kvb_aggregator_refused_too_large
+                                   : kvb_aggregator_refused_bad_input;
 }
 
-static void note_refusal(
+static void log_refusal(
     struct kvb_aggregator *aggregator, const struct heard *heard, kvb_status status,
     uint64_t now_ns)
 {
     uint64_t times = 0;
     char text[24];
 
-    count(aggregator, counter_of(heard->kind, status));
     if (kvb_log_limit_due(&aggregator->refusals, now_ns, &times)) {
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
@@ -196,13 +203,14 @@ static void note_refusal(
 
 static void take_one(struct kvb_aggregator *aggregator, struct heard *heard, uint64_t now_ns)
 {
-    struct kvb_stream_id id = heard->names;
+    struct told told = { .id = heard->names };
     const kvb_span payload = { .data = heard->payload, .len = heard->len };
 
     count(aggregator, heard->kind->counter);
-    const kvb_status status = heard->kind->apply(aggregator, &id, payload, now_ns);
+    const kvb_status status = heard->kind->apply(aggregator, &told, payload, now_ns);
     if (status != KVB_OK) {
-        note_refusal(aggregator, heard, status, now_ns);
+        count(aggregator, counter_of(&told, status));
+        log_refusal(aggregator, heard, status, now_ns);
     }
     kvb_byte_budget_give(&aggregator->event_bytes, heard->len);
     free(heard);

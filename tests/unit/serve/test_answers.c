@@ -93,7 +93,7 @@ static size_t count_overlaps(struct scene *scene, const char *model, struct kvb_
 static void streams_that_are_down_are_listed_only_when_asked_for(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3 };
+    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
     struct scene scene;
     scene_empty(&scene);
 
@@ -108,7 +108,7 @@ static void streams_that_are_down_are_listed_only_when_asked_for(void **state)
 static void only_streams_of_the_model_are_listed(void **state)
 {
     (void)state;
-    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3 };
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
     struct scene scene;
     scene_recorded(&scene);
 
@@ -121,7 +121,7 @@ static void only_streams_of_the_model_are_listed(void **state)
 static void a_query_is_hashed_for_each_block_size_in_use(void **state)
 {
     (void)state;
-    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3 };
+    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
     struct scene scene;
     scene_recorded(&scene);
 
@@ -135,10 +135,27 @@ static void a_query_is_hashed_for_each_block_size_in_use(void **state)
     scene_done(&scene);
 }
 
+static void eagle_streams_are_asked_in_windows_of_one_token_more(void **state)
+{
+    (void)state;
+    const struct scene_holding eagle = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, true };
+    struct kvb_query query = scene_query(48, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &eagle);
+    assert_ok(kvb_view_overlaps(&scene.view, &query, (struct kvb_view_ask){ 0 }, &detail));
+    assert_int_equal(scene.view.overlaps[0].request_blocks, 2); /* the third lacks its pair */
+    assert_int_equal(scene.view.overlaps[0].blocks, 2);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 static void streams_without_heartbeats_use_the_default_model(void **state)
 {
     (void)state;
-    const struct scene_holding foreign = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3 };
+    const struct scene_holding foreign = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3, false };
     struct scene scene;
     scene_empty(&scene);
 
@@ -153,7 +170,7 @@ static void streams_without_heartbeats_use_the_default_model(void **state)
 static void the_model_may_be_left_out_where_there_is_one(void **state)
 {
     (void)state;
-    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3 };
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
     struct kvb_query query = scene_query(96, NULL);
     struct kvb_detail detail = { { 0 } };
     const char *model = NULL;
@@ -238,7 +255,7 @@ static void hashes_find_the_same_as_tokens(void **state)
 static void cpu_and_disk_are_cumulative(void **state)
 {
     (void)state;
-    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3 };
+    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
     struct kvb_query query = scene_query(96, "m");
     struct kvb_detail detail = { { 0 } };
     struct kvb_buf buf = new_buf();
@@ -257,7 +274,7 @@ static void cpu_and_disk_are_cumulative(void **state)
 static void states_other_than_exact_are_added(void **state)
 {
     (void)state;
-    const struct scene_holding foreign = { 5, 1, NULL, 16, KVB_TIER_DEVICE, 1 };
+    const struct scene_holding foreign = { 5, 1, NULL, 16, KVB_TIER_DEVICE, 1, false };
     struct kvb_query query = scene_query(16, NULL);
     struct kvb_detail detail = { { 0 } };
     struct kvb_buf buf = new_buf();
@@ -345,8 +362,8 @@ static void what_was_routed_counts_until_the_next_load(void **state)
 static void an_idle_fleet_without_load_takes_turns(void **state)
 {
     (void)state;
-    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2 };
-    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2 };
+    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
     struct scene scene;
     scene_empty(&scene);
 
@@ -361,7 +378,7 @@ static void an_idle_fleet_without_load_takes_turns(void **state)
 static void route_never_chooses_a_worker_that_is_down(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2 };
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
     struct kvb_query query = scene_query(96, "m");
     struct kvb_detail detail = { { 0 } };
     struct kvb_buf buf = new_buf();
@@ -410,7 +427,7 @@ static void load_lists_endpoints_averages_and_the_stale(void **state)
 static void streams_tell_state_blocks_and_load(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_HOST, 3 };
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_HOST, 3, false };
     struct kvb_buf buf = new_buf();
     struct scene scene;
     scene_empty(&scene);
@@ -535,6 +552,7 @@ int main(void)
         cmocka_unit_test(streams_that_are_down_are_listed_only_when_asked_for),
         cmocka_unit_test(only_streams_of_the_model_are_listed),
         cmocka_unit_test(a_query_is_hashed_for_each_block_size_in_use),
+        cmocka_unit_test(eagle_streams_are_asked_in_windows_of_one_token_more),
         cmocka_unit_test(streams_without_heartbeats_use_the_default_model),
         cmocka_unit_test(the_model_may_be_left_out_where_there_is_one),
         cmocka_unit_test(lora_and_salt_change_the_hashes),

@@ -275,7 +275,7 @@ static void workers_have_the_recorded_keys(void **state)
 static void dump_is_router_events_by_model(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 1, 3, "m", 16, KVB_TIER_HOST, 1 };
+    const struct scene_holding holding = { 1, 3, "m", 16, KVB_TIER_HOST, 1, false };
     struct scene scene;
     scene_empty(&scene);
 
@@ -315,7 +315,7 @@ static void dump_takes_a_model_and_a_format(void **state)
 static void query_lists_streams_that_are_down_when_asked_to(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1 };
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
     struct scene scene;
     scene_empty(&scene);
     scene_hold(&scene, &holding);
@@ -357,7 +357,7 @@ static void route_decides_and_says_what_it_decided(void **state)
 static void route_with_all_down_is_503(void **state)
 {
     (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1 };
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
     struct scene scene;
     scene_empty(&scene);
 
@@ -373,7 +373,7 @@ static void route_with_all_down_is_503(void **state)
 static void several_models_and_none_named_is_422(void **state)
 {
     (void)state;
-    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 1 };
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 1, false };
     struct scene scene;
     scene_recorded(&scene);
 

@@ -69,15 +69,16 @@ add_blocks(struct scene *scene, struct kvb_router_batch *batch, const struct sce
         .tier = holding->tier,
         .event_id = next_id(scene),
     };
+    const uint32_t width = holding->block_size + holding->is_eagle;
     uint32_t tokens[most_tokens];
     kvb_block_hash block = { 0 };
 
     assert_ok(kvb_router_batch_add_event(batch, &stored));
     for (uint32_t i = 0; i < holding->count; i++) {
-        for (uint32_t n = 0; n < holding->block_size; n++) {
+        for (uint32_t n = 0; n < width; n++) {
             tokens[n] = 100 + (i * holding->block_size) + n;
         }
-        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, holding->block_size, NULL, 0, 1337);
+        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, width, NULL, 0, 1337);
         block = i == 0 ? kvb_block_hash_root(hash) : kvb_block_hash_next(block, hash);
         assert_ok(kvb_router_batch_add_block(batch, block, hash));
     }
@@ -92,6 +93,7 @@ static void beat(struct scene *scene, const struct scene_holding *holding, bool 
         .last_id = scene->event_id - 1,
         .state = KVB_STREAM_EXACT,
         .block_size = holding->block_size,
+        .eagle = holding->is_eagle,
         .is_bye = is_bye,
     };
 
@@ -142,9 +144,9 @@ void scene_recorded(struct scene *scene)
 {
     /* clang-format off */
     static const struct scene_holding holdings[] = {
-        { 1, 0, "m", scene_block_size, KVB_TIER_DEVICE, 4 },
-        { 2, 0, "m", scene_block_size, KVB_TIER_DEVICE, 1 },
-        { 2, 1, "m", scene_block_size, KVB_TIER_DEVICE, 2 },
+        { 1, 0, "m", scene_block_size, KVB_TIER_DEVICE, 4, false },
+        { 2, 0, "m", scene_block_size, KVB_TIER_DEVICE, 1, false },
+        { 2, 1, "m", scene_block_size, KVB_TIER_DEVICE, 2, false },
     };
     /* clang-format on */
 

@@ -29,6 +29,7 @@ struct scene_holding {
     uint32_t block_size;
     enum kvb_tier tier;
     uint32_t count;
+    bool is_eagle;
 };
 void scene_hold(struct scene *scene, const struct scene_holding *holding);
 

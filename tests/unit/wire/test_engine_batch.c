@@ -1,0 +1,396 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "core/hash.h"
+#include "vector_file.h"
+#include "wire/engine_batch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The vectors, each with what it must become ---- */
+
+/* A batch in one line: events apart by ';', then the rank. */
+static const struct vector {
+    const char *name;
+    const char *want;
+} vectors[] = {
+    { "v090_stored_2blk_root",
+      "stored device root 1122334455667788,fffffffffffffffb size 4 tokens 1 2 3 4 5 6 7 300;" },
+    { "v090_removed", "removed device 1122334455667788;" },
+    { "v090_cleared", "cleared all;" },
+    { "v0101_batch_dp0", "cleared all; rank 0" },
+    { "v0101_batch_dpnone", "cleared all;" },
+    { "v011_stored_bytes",
+      "stored device root 18191a1b1c1d1e1f size 4 tokens 1 2 3 4 lora lora_id:7; rank 1" },
+    { "v011_removed", "removed device deadbeef12345678; rank 0" },
+    { "v022_stored_array_full",
+      "stored device root b,c size 4 tokens 1 2 3 4 5 6 7 8 lora adapter salt salt-1 group 0; "
+      "rank 0" },
+    { "v022_removed_array", "removed device b group 0; rank 0" },
+    { "v022_cleared_array", "cleared all; rank 0" },
+    { "v031_stored_map",
+      "stored device root deadbeef12345678 size 4 tokens 128000 65535 255 127 group 0; rank 0" },
+    { "v031_stored_map_sw_lora", "skipped not_prefix group 1; rank 2" },
+    { "v031_stored_map_cpu_notokens", "stored host root 7 size 0 tokens; rank 0" },
+    { "v031_removed_map", "removed device 8000000000000001 group 0; rank 0" },
+    { "v031_cleared_map", "cleared all; rank 0" },
+    { "empty_batch_heartbeat", " rank 0" },
+};
+
+struct line {
+    char text[1024];
+    size_t len;
+};
+
+static void say(struct line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(struct line *line, const char *format, ...)
+{
+    va_list values;
+
+    va_start(values, format);
+    line->len +=
+        (size_t)vsnprintf(line->text + line->len, sizeof line->text - line->len, format, values);
+    va_end(values);
+    assert_true(line->len < sizeof line->text);
+}
+
+static void say_text(
+    struct line *line, const char *label, const struct kvb_event_batch *batch,
+    struct kvb_text_ref ref)
+{
+    const kvb_span text = kvb_event_batch_text(batch, ref);
+
+    if (text.len > 0) {
+        say(line, " %s %.*s", label, (int)text.len, (const char *)text.data);
+    }
+}
+
+static void say_hashes(
+    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        say(line, "%s%llx", i ? "," : " ",
+            (unsigned long long)batch->hashes[event->hash_at + i].value);
+    }
+}
+
+static void say_stored(
+    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    say(line, "stored %s", kvb_tier_name(event->tier));
+    if (event->has_parent) {
+        say(line, " after %llx", (unsigned long long)event->parent.value);
+    } else {
+        say(line, " root");
+    }
+    say_hashes(line, batch, event);
+    say(line, " size %u tokens", event->block_size);
+    for (uint32_t i = 0; i < event->token_count; i++) {
+        say(line, " %u", batch->tokens[event->token_at + i]);
+    }
+    say_text(line, "lora", batch, event->lora_name);
+    say_text(line, "salt", batch, event->salt);
+}
+
+static void say_event(
+    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    switch (event->kind) {
+    case KVB_EVENT_STORED:
+        say_stored(line, batch, event);
+        break;
+    case KVB_EVENT_REMOVED:
+        say(line, "removed %s", kvb_tier_name(event->tier));
+        say_hashes(line, batch, event);
+        break;
+    case KVB_EVENT_CLEARED:
+        say(line, "cleared %s", event->all_tiers ? "all" : kvb_tier_name(event->tier));
+        break;
+    case KVB_EVENT_SKIPPED:
+        say(line, "skipped %s", kvb_skip_name(event->skip));
+        break;
+    }
+    if (event->has_group) {
+        say(line, " group %u", event->group);
+    }
+    say(line, ";");
+}
+
+static struct line line_of(const struct kvb_event_batch *batch)
+{
+    struct line line = { .len = 0 };
+
+    line.text[0] = '\0';
+    for (size_t i = 0; i < batch->event_count; i++) {
+        say(&line, "%s", i ? " " : "");
+        say_event(&line, batch, &batch->events[i]);
+    }
+    if (batch->has_rank) {
+        say(&line, " rank %u", batch->rank);
+    }
+    return line;
+}
+
+static const char *hex_of_vector(const char *text, const char *name)
+{
+    const size_t len = strlen(name);
+
+    while (strncmp(text, name, len) != 0 || text[len] != '|') {
+        text = strchr(text, '\n');
+        assert_non_null(text); /* else: no such vector */
+        text++;
+    }
+    return strchr(text + len + 1, '|') + 1;
+}
+
+static void every_vector_of_vllm_becomes_what_it_says(void **state)
+{
+    (void)state;
+    char *text = read_text_file("vectors/engine-events.txt");
+    struct kvb_event_batch batch = { 0 };
+
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        size_t len = 0;
+        uint8_t *bytes = bytes_of_hex(hex_of_vector(text, vectors[i].name), &len);
+        assert_ok(kvb_engine_batch_decode((kvb_span){ bytes, len }, &batch));
+        assert_string_equal(line_of(&batch).text, vectors[i].want);
+        assert_true(batch.timestamp_s == 1700000000.5);
+        free(bytes);
+    }
+    kvb_event_batch_done(&batch);
+    free(text);
+}
+
+/* ---- By hand ---- */
+
+/* Decodes hex (spaces allowed) into a batch. */
+static kvb_status decode_hex(const char *spaced, struct kvb_event_batch *batch)
+{
+    char hex[2048];
+    size_t at = 0;
+    size_t len = 0;
+
+    for (const char *c = spaced; *c; c++) {
+        if (*c != ' ') {
+            hex[at++] = *c;
+        }
+    }
+    hex[at] = '\0';
+    uint8_t *bytes = bytes_of_hex(hex, &len);
+    const kvb_status status = kvb_engine_batch_decode((kvb_span){ bytes, len }, batch);
+    free(bytes);
+    return status;
+}
+
+struct case_of_hex {
+    const char *hex;
+    const char *want;
+};
+
+#define STORED "ab 426c6f636b53746f726564 "
+#define REMOVED "ac 426c6f636b52656d6f766564 "
+
+static void an_odd_event_costs_itself_alone(void **state)
+{
+    (void)state;
+    const struct case_of_hex cases[] = {
+        /* an unknown tag between good ones */
+        { "92 01 93 92 " REMOVED "91 01  92 a3 4e6577 01  92 " REMOVED "91 02",
+          "removed device 1; skipped unknown_event; removed device 2;" },
+        { "92 01 91 05", "skipped unknown_event;" },    /* an event that is a number */
+        { "92 01 91 90", "skipped unknown_event;" },    /* an empty array */
+        { "92 01 91 91 01", "skipped unknown_event;" }, /* a tag that is a number */
+        { "92 01 91 80", "skipped unknown_event;" },    /* a map without a type */
+        { "92 01 91 81 a4 74797065 c0", "skipped unknown_event;" },
+        { "92 01 91 92 " REMOVED "01", "skipped bad_removed;" }, /* hashes are a number */
+        { "92 01 91 91 " REMOVED, "skipped bad_removed;" },      /* no hashes at all */
+        { "92 01 91 92 " REMOVED "91 a1 78", "skipped bad_removed;" },
+        { "92 01 91 92 " REMOVED "91 c4 03 010203", "skipped bad_removed;" },       /* 3 bytes */
+        { "92 01 91 95 " STORED "91 01 c0 93 01 02 03 04", "skipped bad_stored;" }, /* short */
+        { "92 01 91 95 " STORED "91 01 c0 92 01 ff 02", "skipped bad_stored;" },    /* token -1 */
+        { "92 01 91 95 " STORED "91 01 c0 91 cf 0000000100000000 01", "skipped bad_stored;" },
+        { "92 01 91 95 " STORED "91 01 c0 92 01 02 00", "skipped bad_stored;" }, /* size 0 */
+        { "92 01 91 95 " STORED "91 01 c0 c0 00", "stored device root 1 size 0 tokens;" },
+        /* more tokens than the blocks cover, no hashes, another medium */
+        { "92 01 91 95 " STORED "91 01 c0 93 01 02 03 02",
+          "stored device root 1 size 2 tokens 1 2 3;" },
+        { "92 01 91 95 " STORED "90 c0 90 02", "stored device root size 2 tokens;" },
+        { "92 01 91 97 " STORED "91 01 02 91 05 01 c0 a3 637075",
+          "stored host after 2 1 size 1 tokens 5;" },
+        { "92 01 91 97 " STORED "91 01 c0 91 05 01 c0 a3 4e6577",
+          "stored external root 1 size 1 tokens 5;" },
+        /* EAGLE: (1,2) (2,3) */
+        { "92 01 91 95 " STORED "91 01 c0 92 92 01 02 92 02 03 02",
+          "stored device root 1 size 2 tokens 1 2 3;" },
+    };
+    struct kvb_event_batch batch = { 0 };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_ok(decode_hex(cases[i].hex, &batch));
+        assert_string_equal(line_of(&batch).text, cases[i].want);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+static void a_batch_comes_as_a_map_or_with_more_elements_too(void **state)
+{
+    (void)state;
+    const struct case_of_hex cases[] = {
+        { "83 a2 7473 01 a6 6576656e7473 91 91 b0 416c6c426c6f636b73436c6561726564"
+          " b2 646174615f706172616c6c656c5f72616e6b 03",
+          "cleared all; rank 3" },
+        { "94 01 90 02 a1 78", " rank 2" },
+        { "93 01 90 ff", "" }, /* a rank below 0 is none */
+        { "93 ce 6553f100 90 c0", "" },
+    };
+    struct kvb_event_batch batch = { 0 };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_ok(decode_hex(cases[i].hex, &batch));
+        assert_string_equal(line_of(&batch).text, cases[i].want);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+static void what_is_no_batch_is_refused(void **state)
+{
+    (void)state;
+    const char *const bad[] = {
+        "",
+        "c1c1c1",
+        "dd05f5e100",                             /* 10^8 items in 5 bytes */
+        "01",                                     /* a number */
+        "91 01",                                  /* one element */
+        "92 c0 90",                               /* no timestamp */
+        "92 01 80",                               /* events are a map */
+        "92 01 90 00",                            /* a byte after it */
+        "92 01 dd ffffffff",                      /* lying count */
+        "81 a2 7473 01",                          /* a map without events */
+        "82 01 02 03 04",                         /* a map with other keys */
+        "92 01 91 91 91 91 91 91 91 91 91 91 90", /* too deep */
+    };
+    struct kvb_event_batch batch = { 0 };
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const kvb_status status = decode_hex(bad[i], &batch);
+        assert_true(status == KVB_BAD_INPUT || status == KVB_TOO_LARGE);
+        assert_int_equal(batch.event_count, 0);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+/* ---- Extra keys ---- */
+
+static void extra_keys_become_salt_ids_or_unmatchable(void **state)
+{
+    (void)state;
+    struct kvb_event_batch batch = { 0 };
+
+    /* three blocks of one token; lora "ad"; extras:
+     * ["ad", "s"]   [["img", 0], "00..00ff" (64 digits)]   [bin] */
+    assert_ok(decode_hex(
+        "92 01 91 99 " STORED "93 01 02 03 c0 93 05 06 07 01 c0 c0 a2 6164 93"
+        " 92 a2 6164 a1 73"
+        " 92 92 a3 696d67 00 d9 40"
+        " 30303030303030303030303030306666 30303030303030303030303030303030"
+        " 30303030303030303030303030303030 30303030303030303030303030303030"
+        " 91 c4 01 00",
+        &batch));
+    const struct kvb_engine_event *event = &batch.events[0];
+    assert_int_equal(event->kind, KVB_EVENT_STORED);
+    assert_int_equal(event->extra_count, 3);
+    assert_int_equal(kvb_event_batch_text(&batch, event->salt).len, 1);
+    const struct kvb_block_extra *extras = batch.extras + event->extra_at;
+    assert_int_equal(extras[0].key_count, 0);
+    assert_false(extras[0].unmatchable);
+    assert_int_equal(extras[1].key_count, 2);
+    const kvb_span img = { (const uint8_t *)"img", 3 };
+    assert_true(batch.keys[extras[1].key_at] == kvb_hash64(img, 0));
+    assert_int_equal(batch.keys[extras[1].key_at + 1], 0xff);
+    assert_true(extras[2].unmatchable);
+    kvb_event_batch_done(&batch);
+}
+
+/* ---- Whole recordings ---- */
+
+static void a_real_engine_is_understood_to_the_last_event(void **state)
+{
+    (void)state;
+    char *text = read_text_file("vllm-0.32/frames.hex");
+    struct kvb_event_batch batch = { 0 };
+    size_t frames = 0;
+
+    for (char *line = text; *line; line = strchr(line, '\n') + 1, frames++) {
+        size_t len = 0;
+        uint8_t *bytes = bytes_of_hex(strchr(strchr(line, ' ') + 1, ' ') + 1, &len);
+        assert_ok(kvb_engine_batch_decode((kvb_span){ bytes, len }, &batch));
+        for (size_t i = 0; i < batch.event_count; i++) {
+            assert_int_equal(batch.events[i].skip, KVB_SKIP_NONE);
+        }
+        free(bytes);
+    }
+    assert_int_equal(frames, 176);
+    kvb_event_batch_done(&batch);
+    free(text);
+}
+
+/* Every prefix of a good batch is refused; none reads beyond its end (ASan). */
+static void a_batch_that_is_cut_anywhere_is_refused(void **state)
+{
+    (void)state;
+    char *text = read_text_file("vectors/engine-events.txt");
+    struct kvb_event_batch batch = { 0 };
+    size_t len = 0;
+    uint8_t *bytes = bytes_of_hex(hex_of_vector(text, "v022_stored_array_full"), &len);
+
+    for (size_t cut = 0; cut < len; cut++) {
+        uint8_t *copy = malloc(cut ? cut : 1);
+        assert_non_null(copy);
+        memcpy(copy, bytes, cut);
+        assert_int_equal(kvb_engine_batch_decode((kvb_span){ copy, cut }, &batch), KVB_BAD_INPUT);
+        free(copy);
+    }
+    kvb_event_batch_done(&batch);
+    free(bytes);
+    free(text);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    char *text = read_text_file("vectors/engine-events.txt");
+    size_t len = 0;
+    uint8_t *bytes = bytes_of_hex(hex_of_vector(text, "v022_stored_array_full"), &len);
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_event_batch batch = { 0 };
+        fail_alloc_after(n);
+        status = kvb_engine_batch_decode((kvb_span){ bytes, len }, &batch);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || batch.event_count == 0);
+        kvb_event_batch_done(&batch);
+        assert_true(n < 50);
+    }
+    assert_ok(status);
+    free(bytes);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_vector_of_vllm_becomes_what_it_says),
+        cmocka_unit_test(an_odd_event_costs_itself_alone),
+        cmocka_unit_test(a_batch_comes_as_a_map_or_with_more_elements_too),
+        cmocka_unit_test(what_is_no_batch_is_refused),
+        cmocka_unit_test(extra_keys_become_salt_ids_or_unmatchable),
+        cmocka_unit_test(a_real_engine_is_understood_to_the_last_event),
+        cmocka_unit_test(a_batch_that_is_cut_anywhere_is_refused),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
