@@ -121,18 +121,27 @@ class Engine:
         self.requests = []  # start of each replay asked for
         self.lock = threading.Lock()
         self.context = zmq.Context()
+        self._open(bind, "tcp://127.0.0.1:*")
+
+    def _open(self, events, replay):
         self.pub = self.context.socket(zmq.PUB)
         self.pub.set(zmq.SNDHWM, 100_000)
         self.pub.set(zmq.LINGER, 0)
-        self.pub.bind(bind)
+        self.pub.bind(events)
         self.events = self.pub.get(zmq.LAST_ENDPOINT).decode()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.set(zmq.LINGER, 0)
-        self.router.bind("tcp://127.0.0.1:*")
+        self.router.bind(replay)
         self.replay = self.router.get(zmq.LAST_ENDPOINT).decode()
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
+
+    def _close_sockets(self):
+        self.stopping.set()
+        self.thread.join()
+        self.router.close()
+        self.pub.close()
 
     def publish(self, payload, live=True, buffered=True, seq=None):
         with self.lock:
@@ -149,17 +158,25 @@ class Engine:
         """Any frames at all, past the numbering and the buffer."""
         self.pub.send_multipart(frames)
 
-    def forget(self):
-        """What a restarted process has: no buffer, seq from 0."""
-        with self.lock:
-            self.buffer.clear()
-            self.next_seq = 0
+    def restart(self):
+        """Another process at the same addresses: connections break, the buffer is
+        empty, seq begins at 0."""
+        self._close_sockets()
+        self.buffer.clear()
+        self.next_seq = 0
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self._open(self.events, self.replay)
+            except zmq.ZMQError as error:  # libzmq closes sockets in the background
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                self.pub.close()
+                self.router.close()
+                time.sleep(0.02)
 
     def close(self):
-        self.stopping.set()
-        self.thread.join()
-        self.router.close()
-        self.pub.close()
+        self._close_sockets()
         self.context.term()
 
     def _serve(self):

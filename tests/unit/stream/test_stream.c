@@ -261,6 +261,29 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     stream_world_end(&world);
 }
 
+/* All replies behind the engine's high-water mark are dropped, END among them. */
+static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2);
+    pass_ms(&world, 600);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, first_life, 2);
+    replayed(&world, 2, first_life, 3);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 3);
+    assert_int_equal(kvb_stream_count(world.stream)->replays_failed, 0);
+    stream_world_end(&world);
+}
+
 static void a_batch_that_no_replay_has_is_a_hole(void **state)
 {
     (void)state;
@@ -508,6 +531,7 @@ int main(void)
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
         cmocka_unit_test(a_replay_that_was_cut_is_asked_again_from_the_hole),
+        cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),
         cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
         cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
