@@ -304,7 +304,7 @@ static kvb_status take_stats(void *context, struct json_object *line)
     struct kvctl_truth *truth = context;
 
     if (kvb_json_member(line, "worker_id")) {
-        truth->finished += number_of(line, "requests_finished");
+        truth->requests += number_of(line, "requests_finished") + number_of(line, "running");
         truth->hit_tokens += number_of(line, "hit_tokens");
     }
     return KVB_OK;

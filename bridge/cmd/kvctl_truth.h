@@ -27,7 +27,7 @@ struct kvctl_truth {
     size_t count;
     size_t capacity;
     uint64_t held_blocks; /* of all ranks */
-    uint64_t finished;    /* requests since the fleet began */
+    uint64_t requests;    /* begun since the fleet began */
     uint64_t hit_tokens;  /* their tokens that were found in the cache */
 };
 

@@ -375,7 +375,7 @@ static enum kvctl_exit look_until_clean(
 
 static double mean_hit_tokens(const struct kvctl_truth *truth)
 {
-    return truth->finished > 0 ? (double)truth->hit_tokens / (double)truth->finished : 0.0;
+    return truth->requests > 0 ? (double)truth->hit_tokens / (double)truth->requests : 0.0;
 }
 
 static void print_verdict(const struct kvctl_truth *truth, const struct verdict *verdict)
@@ -383,9 +383,9 @@ static void print_verdict(const struct kvctl_truth *truth, const struct verdict 
     printf(
         "streams       %" PRIu64 " of %zu in sync\n"
         "blocks held   %" PRIu64 "\n"
-        "requests      %" PRIu64 " finished, mean hit tokens %.1f\n"
+        "requests      %" PRIu64 ", mean hit tokens %.1f\n"
         "match         %" PRIu64 " prompts that engines hold, %" PRIu64 " answered wrongly\n",
-        verdict->exact, truth->count, truth->held_blocks, truth->finished, mean_hit_tokens(truth),
+        verdict->exact, truth->count, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
         verdict->asked, verdict->wrong);
     printf(
         "index == truth: PHANTOM %" PRIu64 " MISSING %" PRIu64, verdict->phantom, verdict->missing);
@@ -399,10 +399,10 @@ static void print_verdict_json(const struct kvctl_truth *truth, const struct ver
 {
     printf(
         "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64
-        ",\"requests_finished\":%" PRIu64 ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64
+        ",\"requests\":%" PRIu64 ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64
         ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64 ",\"missing\":%" PRIu64
         ",\"doubtful\":%" PRIu64 "}\n",
-        truth->count, verdict->exact, truth->held_blocks, truth->finished, mean_hit_tokens(truth),
+        truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
         verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
 }
 

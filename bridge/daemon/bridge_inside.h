@@ -32,7 +32,7 @@ struct bridge_rank {
     struct kvb_stream_output output;
     bool is_up;
     bool is_announced;    /* routers were told all, and everything since */
-    uint64_t announce_ns; /* not before: the last try failed */
+    uint64_t announce_ns; /* not before: the last try failed, or NATS is just back */
     bool is_beat_due;     /* the state changed since the last heartbeat */
     uint64_t next_beat_ns;
     uint64_t applied_ns; /* the newest batch or proof */

@@ -7,6 +7,10 @@ static const int poll_ms = 20;
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t status_ns = KVB_NS_PER_S;
 
+/* Aggregators reconnect at most a second after NATS is back; what they miss before
+ * that, they miss. */
+static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
+
 /* ---- What the sockets brought ---- */
 
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
@@ -83,6 +87,7 @@ static void follow_nats(struct kvb_bridge *bridge, uint64_t now_ns)
     kvb_profile_guard_begin(&bridge->guard, now_ns);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         bridge->ranks[i].is_announced = false;
+        bridge->ranks[i].announce_ns = now_ns + after_connect_ns;
     }
     bridge->next_status_ns = now_ns;
 }
@@ -94,10 +99,13 @@ static bool may_publish(struct kvb_bridge *bridge, uint64_t now_ns)
         kvb_bus_is_connected(bridge->bus) && kvb_profile_guard_allows(&bridge->guard, now_ns, &why);
 
     if (allowed != bridge->was_allowed) {
-        kvb_log_write(
-            bridge->log, allowed ? KVB_LOG_INFO : KVB_LOG_WARNING, "bridge",
-            allowed ? "publishing" : "not publishing", "why",
-            why.text[0] ? why.text : "NATS connection", NULL);
+        if (allowed) {
+            kvb_log_write(bridge->log, KVB_LOG_INFO, "bridge", "publishing", NULL);
+        } else {
+            kvb_log_write(
+                bridge->log, KVB_LOG_WARNING, "bridge", "not publishing", "why",
+                why.text[0] ? why.text : "not connected to NATS", NULL);
+        }
         bridge->was_allowed = allowed;
         bridge->next_status_ns = now_ns;
     }

@@ -1,0 +1,231 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "index/prefix_index.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* The index at its limits: one endless prompt, and no memory. */
+
+/* ---- Size ---- */
+
+enum { deep = 200000 };
+
+struct long_run {
+    struct kvb_index_run run;
+    kvb_block_hash *blocks;  /* owned */
+    kvb_tokens_hash *tokens; /* owned */
+};
+
+/* Blocks named first_name, first_name + 1 ...; contents 1, 2 ... */
+static struct long_run make_long_run(size_t count, uint64_t first_name)
+{
+    struct long_run made = { .blocks = calloc(count, sizeof *made.blocks),
+                             .tokens = calloc(count, sizeof *made.tokens) };
+
+    assert_non_null(made.blocks);
+    assert_non_null(made.tokens);
+    for (size_t i = 0; i < count; i++) {
+        made.blocks[i].value = first_name + i;
+        made.tokens[i].value = 1 + i;
+    }
+    made.run =
+        (struct kvb_index_run){ .blocks = made.blocks, .tokens = made.tokens, .count = count };
+    return made;
+}
+
+static void drop_long_run(struct long_run *made)
+{
+    free(made->blocks);
+    free(made->tokens);
+}
+
+static kvb_status count_blocks(void *context, const struct kvb_index_run *run)
+{
+    *(size_t *)context += run->count;
+    return KVB_OK;
+}
+
+/* One prompt of 200,000 blocks, one slot rooted and one merged from below a
+ * placeholder: nothing here may call itself once a block. */
+static void a_very_deep_prompt_needs_no_deep_stack(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_index_options options = { .max_nodes = 2 * deep + 10, .max_slots = 2 };
+    struct long_run rooted = make_long_run(deep, 1);
+    struct long_run waiting = make_long_run(deep, deep + 1);
+    struct kvb_index_run tail = waiting.run;
+    struct kvb_prefix_index *index = NULL;
+    kvb_slot_ref slot[2];
+    struct kvb_match match = { 0 };
+    size_t shown = 0;
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot[0]));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot[1]));
+    assert_ok(kvb_prefix_index_store(index, slot[0], &rooted.run, NULL));
+    tail.has_parent = true;
+    tail.parent = *tail.blocks++;
+    tail.tokens++;
+    tail.count--;
+    assert_ok(kvb_prefix_index_store(index, slot[1], &tail, NULL));
+    waiting.run.count = 1;
+    assert_ok(kvb_prefix_index_store(index, slot[1], &waiting.run, NULL));
+
+    struct kvb_index_counters counters;
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, deep);
+    assert_ok(kvb_prefix_index_match(index, rooted.tokens, deep, &match));
+    assert_int_equal(match.level_count, 2);
+    assert_int_equal(match.levels[0].depth, deep);
+    assert_int_equal(match.levels[1].depth, deep);
+    assert_ok(kvb_prefix_index_walk(index, slot[1], count_blocks, &shown));
+    assert_int_equal(shown, deep);
+    kvb_prefix_index_slot_free(index, slot[0]);
+    kvb_prefix_index_remove(index, slot[1], waiting.blocks, deep - 1, NULL); /* leaves one leaf */
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.ghosts, deep - 1);
+    kvb_prefix_index_slot_clear(index, slot[1]); /* and all its ghosts */
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, 0);
+    kvb_match_done(&match);
+    kvb_prefix_index_free(index);
+    drop_long_run(&rooted);
+    drop_long_run(&waiting);
+}
+
+/* ---- Every allocation fails once ---- */
+
+/* A call that ran out of memory is made again; it must then succeed, as if nothing
+ * had been. */
+static size_t failures;
+
+static bool must_retry(kvb_status status)
+{
+    if (status == KVB_NO_MEMORY) {
+        failures++;
+        return true;
+    }
+    assert_ok(status);
+    return false;
+}
+
+static kvb_status run_into(void *context, const struct kvb_index_run *run)
+{
+    return count_blocks(context, run);
+}
+
+static struct kvb_prefix_index *torture_index(kvb_slot_ref slot[2])
+{
+    const struct kvb_prefix_index_options options = { .max_nodes = 1000, .max_slots = 2 };
+    struct kvb_prefix_index *index = NULL;
+
+    while (must_retry(kvb_prefix_index_new(&options, &index))) {
+        assert_null(index);
+    }
+    for (size_t s = 0; s < 2; s++) {
+        while (must_retry(kvb_prefix_index_slot_new(index, &slot[s]))) {
+        }
+    }
+    return index;
+}
+
+/* Whatever a failed store says it changed is held, and nothing else. */
+static void
+torture_store(struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run)
+{
+    uint8_t changed[200];
+    kvb_status status = KVB_OK;
+
+    do {
+        size_t came = 0;
+        const size_t before = kvb_prefix_index_slot_blocks(index, slot);
+        status = kvb_prefix_index_store(index, slot, run, changed);
+        for (size_t i = 0; i < run->count; i++) {
+            came += changed[i];
+        }
+        assert_int_equal(kvb_prefix_index_slot_blocks(index, slot), before + came);
+    } while (must_retry(status));
+}
+
+static void
+torture_answers(struct kvb_prefix_index *index, kvb_slot_ref slot, const struct long_run *all)
+{
+    struct kvb_match match = { 0 };
+    size_t shown = 0;
+
+    while (must_retry(kvb_prefix_index_match(index, all->tokens, 150, &match))) {
+        assert_int_equal(match.level_count, 0);
+    }
+    assert_int_equal(match.level_count, 2);
+    assert_int_equal(match.levels[0].depth, 100);
+    assert_int_equal(match.levels[1].depth, 150);
+    kvb_match_done(&match);
+    while (must_retry(kvb_prefix_index_match_blocks(index, all->blocks, 150, &match))) {
+        assert_int_equal(match.level_count, 0);
+    }
+    assert_int_equal(match.level_count, 2);
+    kvb_match_done(&match);
+    while (must_retry(kvb_prefix_index_walk(index, slot, run_into, &shown))) {
+        shown = 0;
+    }
+    assert_int_equal(shown, 150);
+}
+
+/* Slot 0 gets the prompt's head last, slot 1 has its first part in order.  Slot 0's
+ * orphan is the first store of all, so that a failure meets empty tables. */
+static void torture_life(const struct long_run *all)
+{
+    kvb_slot_ref slot[2];
+    struct kvb_prefix_index *index = torture_index(slot);
+    struct kvb_index_run head = all->run;
+    struct kvb_index_run tail = all->run;
+    struct kvb_index_counters counters;
+
+    head.count = 60;
+    tail.has_parent = true;
+    tail.parent = all->blocks[59];
+    tail.blocks += 60;
+    tail.tokens += 60;
+    tail.count = 90;
+    torture_store(index, slot[0], &tail);
+    torture_store(index, slot[0], &head);
+    head.count = 100;
+    torture_store(index, slot[1], &head);
+    torture_answers(index, slot[0], all);
+    fail_alloc_after(-1);
+    kvb_prefix_index_slot_clear(index, slot[0]);
+    kvb_prefix_index_slot_clear(index, slot[1]);
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, 0);
+    assert_int_equal(counters.ghosts, 0);
+    assert_int_equal(counters.orphans, 0);
+    assert_int_equal(counters.memberships, 0);
+    assert_int_equal(counters.stored, counters.removed);
+    kvb_prefix_index_free(index);
+}
+
+static void every_allocation_may_fail_once(void **state)
+{
+    (void)state;
+    struct long_run all = make_long_run(150, 1000);
+    long n = 0;
+
+    do {
+        failures = 0;
+        fail_alloc_after(n++);
+        torture_life(&all);
+    } while (failures > 0);
+    assert_true(n > 20);
+    drop_long_run(&all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_very_deep_prompt_needs_no_deep_stack),
+        cmocka_unit_test(every_allocation_may_fail_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
