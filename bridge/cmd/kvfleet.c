@@ -106,8 +106,7 @@ static kvb_status start(struct program *program, struct kvb_detail *detail)
         KVB_TRY(kvb_truth_server_new(options->truth_path, program->fleet, detail, &program->truth));
     }
     if (options->config_path) {
-        const uint16_t port = program->page ? kvb_metrics_page_port(program->page) : 0;
-        KVB_TRY(kvb_kvfleet_write_config(options, program->fleet, port, detail));
+        KVB_TRY(kvb_kvfleet_write_config(options, program->fleet, detail));
     }
     return open_timer(program);
 }

@@ -14,7 +14,6 @@ struct kvb_kvfleet_options {
     const char *truth_path;  /* NULL: none */
     const char *config_path; /* NULL: none */
     uint32_t config_split;   /* files to divide the workers among */
-    bool loads_over_http;    /* in the configuration files */
     bool has_http;
     char http_address[64];
     uint16_t http_port;
@@ -30,5 +29,5 @@ void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options
  * KVB_BAD_CONFIG  it cannot be written: detail says why
  * KVB_NO_MEMORY */
 kvb_status kvb_kvfleet_write_config(
-    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet, uint16_t http_port,
+    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet,
     struct kvb_detail *detail);

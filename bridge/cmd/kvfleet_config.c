@@ -65,7 +65,7 @@ static kvb_status write_part(
 }
 
 kvb_status kvb_kvfleet_write_config(
-    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet, uint16_t http_port,
+    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet,
     struct kvb_detail *detail)
 {
     const struct kvb_config_options config = {
@@ -73,8 +73,6 @@ kvb_status kvb_kvfleet_write_config(
         .model = options->model,
         .block_size = options->fleet.engine.block_size,
         .ranks = options->fleet.ranks,
-        .slots = options->fleet.engine.max_running,
-        .http_port = options->loads_over_http ? http_port : 0,
     };
     const uint32_t workers = options->fleet.workers;
     const uint32_t parts = options->config_split;

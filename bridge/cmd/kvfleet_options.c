@@ -39,7 +39,6 @@ enum option_key {
     key_truth,
     key_config_out,
     key_config_split,
-    key_config_load,
 };
 
 /* clang-format off */
@@ -73,7 +72,6 @@ static const struct argp_option option_rows[] = {
     { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, stats, pause, resume, drain, reset, restart, drop, stop", 3 },
     { "config-out", key_config_out, "FILE", 0, "Write the workers section of a kvbridge configuration", 3 },
     { "config-split", key_config_split, "K", 0, "Write FILE.0 .. FILE.K-1, the workers divided among K bridges", 3 },
-    { "config-load", key_config_load, "zmq|prometheus", 0, "Where that section takes load figures from (zmq)", 3 },
     { 0 },
 };
 /* clang-format on */
@@ -144,14 +142,6 @@ read_http(const char *text, struct kvb_kvfleet_options *options, const struct ar
         options->http_address, sizeof options->http_address, "%.*s", (int)(colon - text), text);
     options->http_port = (uint16_t)read_number(colon + 1, "port of http", 0, UINT16_MAX, state);
     options->has_http = true;
-}
-
-static bool read_config_load(const char *text, const struct argp_state *state)
-{
-    if (strcmp(text, "zmq") != 0 && strcmp(text, "prometheus") != 0) {
-        argp_error(state, "config-load: expected zmq or prometheus, got \"%s\"", text);
-    }
-    return strcmp(text, "prometheus") == 0;
 }
 
 /* Whole numbers and where they go. */
@@ -243,9 +233,6 @@ take_other(struct kvb_kvfleet_options *options, int key, char *text, struct argp
     case key_config_out:
         options->config_path = text;
         return 0;
-    case key_config_load:
-        options->loads_over_http = read_config_load(text, state);
-        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -258,9 +245,6 @@ static void check_together(struct kvb_kvfleet_options *options, const struct arg
     }
     if (options->config_split > options->fleet.workers) {
         argp_error(state, "config-split: more bridges than workers");
-    }
-    if (options->loads_over_http && !options->has_http) {
-        argp_error(state, "--config-load prometheus needs --http ADDRESS:PORT");
     }
     if (!options->advertised) {
         options->advertised = options->fleet.address;

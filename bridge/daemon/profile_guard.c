@@ -20,6 +20,14 @@ void kvb_profile_guard_done(struct kvb_profile_guard *guard)
     (void)pthread_mutex_destroy(&guard->lock);
 }
 
+static bool
+has_the_right(const struct kvb_profile_guard *guard, const struct kvb_bridge_identity *other)
+{
+    return other->is_publishing != guard->is_publishing
+               ? other->is_publishing
+               : strcmp(other->bridge_id, guard->bridge_id) < 0;
+}
+
 void kvb_profile_guard_hear(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_profile_guard *guard = context;
@@ -33,8 +41,10 @@ void kvb_profile_guard_hear(void *context, const struct kvb_bus_message *message
         return;
     }
     (void)pthread_mutex_lock(&guard->lock);
-    guard->heard_ns = kvb_clock_monotonic_ns();
-    guard->other = other;
+    if (has_the_right(guard, &other)) {
+        guard->heard_ns = kvb_clock_monotonic_ns();
+        guard->other = other;
+    }
     (void)pthread_mutex_unlock(&guard->lock);
 }
 
@@ -69,6 +79,7 @@ bool kvb_profile_guard_allows(
 {
     (void)pthread_mutex_lock(&guard->lock);
     const bool allows = judge(guard, now_ns, detail);
+    guard->is_publishing = allows;
     (void)pthread_mutex_unlock(&guard->lock);
     return allows;
 }

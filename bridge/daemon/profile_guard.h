@@ -12,7 +12,11 @@
 /* A component speaks one profile: one message that a router cannot decode stops
  * some of them for good.  So a bridge listens to its component's bridge_status
  * for 1.5 s before its first publish, and ever after, and publishes nothing while
- * another bridge announces another profile.
+ * another bridge has the right to another profile:
+ *
+ *     the other publishes, we do not      it has: a newcomer never stops a component
+ *     we publish, the other does not      we have
+ *     both, or neither (started at once)  the smaller bridge_id has
  *
  * Threads: any thread. */
 struct kvb_profile_guard {
@@ -20,7 +24,8 @@ struct kvb_profile_guard {
     const char *bridge_id; /* borrowed: ours */
     enum kvb_profile profile;
     uint64_t open_ns;                 /* when the first listening is over; 0 = not connected yet */
-    uint64_t heard_ns;                /* the newest status with another profile; 0 = none */
+    uint64_t heard_ns;                /* the newest status of one that we yield to; 0 = none */
+    bool is_publishing;               /* what was answered last */
     struct kvb_bridge_identity other; /* who sent it */
 };
 

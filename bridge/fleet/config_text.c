@@ -7,21 +7,6 @@ static kvb_status append_id(uint64_t id, struct kvb_buf *out)
         out, "id = %llu%s;", (unsigned long long)id, id > INT32_MAX ? "L" : "");
 }
 
-static kvb_status append_load(
-    const struct kvb_config_options *options, const struct kvb_fleet_ports *ports,
-    struct kvb_buf *out)
-{
-    if (options->http_port == 0) {
-        return kvb_buf_append_format(
-            out, "    load = { zmq = \"tcp://%s:%u\"; };\n", options->address, ports->load);
-    }
-    return kvb_buf_append_format(
-        out,
-        "    load = { prometheus = \"http://%s:%u/workers/%llu/metrics\"; total_slots = %llu; };\n",
-        options->address, options->http_port, (unsigned long long)ports->worker_id,
-        (unsigned long long)options->slots);
-}
-
 static kvb_status append_worker(
     const struct kvb_config_options *options, const struct kvb_fleet_ports *ports,
     struct kvb_buf *out)
@@ -34,7 +19,8 @@ static kvb_status append_worker(
         out, "    events = \"tcp://%s:%u\"; replay = \"tcp://%s:%u\";\n", options->address,
         ports->events, options->address, ports->replay));
     KVB_TRY(kvb_buf_append_format(out, "    first_rank = 0; ranks = %u;\n", options->ranks));
-    KVB_TRY(append_load(options, ports, out));
+    KVB_TRY(kvb_buf_append_format(
+        out, "    load = { zmq = \"tcp://%s:%u\"; };\n", options->address, ports->load));
     return kvb_buf_append_text(out, "  }");
 }
 

@@ -14,8 +14,6 @@ struct kvb_config_options {
     const char *model;
     uint32_t block_size;
     uint32_t ranks;
-    uint64_t slots;
-    uint16_t http_port; /* 0: load figures over ZMQ; else from GET /workers/ID/metrics */
 };
 
 kvb_status kvb_config_text(

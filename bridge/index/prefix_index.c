@@ -165,8 +165,9 @@ static kvb_status name_block(
 
     *out_is_new = member == kvb_none;
     if (*out_is_new) {
+        KVB_TRY(kvb_prefix_member_make(index, slot, block, node, out_member));
         index->counters.stored++;
-        return kvb_prefix_member_make(index, slot, block, node, out_member);
+        return KVB_OK;
     }
     *out_member = member;
     const uint32_t old = index->members[member].node;
@@ -180,7 +181,8 @@ static kvb_status name_block(
     return KVB_OK;
 }
 
-/* Block i of the run, as a child of *place; *place becomes its node. */
+/* Block i of the run, as a child of *place.  *place becomes its node as soon as
+ * there is one, also when naming it fails: the caller releases it then. */
 static kvb_status store_block(
     struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run, size_t i,
     uint32_t *place, bool *out_is_new)
@@ -189,19 +191,13 @@ static kvb_status store_block(
     uint32_t member = kvb_none;
 
     KVB_TRY(kvb_prefix_child_make(index, *place, run->tokens[i].value, &node));
-    const kvb_status status = name_block(index, slot, run->blocks[i], node, &member, out_is_new);
-    if (status != KVB_OK) {
-        index->counters.stored--;
-        kvb_prefix_release(index, node);
-        return status;
-    }
-    index->members[member].has_parent = i > 0 || run->has_parent;
+    *place = node;
+    KVB_TRY(name_block(index, slot, run->blocks[i], node, &member, out_is_new));
     index->members[member].parent_block = i > 0 ? run->blocks[i - 1] : run->parent;
     const uint32_t waiting = kvb_prefix_placeholder(index, slot, run->blocks[i]);
     if (waiting != kvb_none) {
         kvb_prefix_join(index, waiting, node);
     }
-    *place = node;
     return KVB_OK;
 }
 
@@ -233,7 +229,7 @@ kvb_status kvb_prefix_index_store(
         }
     }
     if (place != kvb_none) {
-        kvb_prefix_release(index, place); /* a placeholder whose first block was refused */
+        kvb_prefix_release(index, place); /* what a refused block leaves behind, if anything */
     }
     return status;
 }

@@ -23,8 +23,10 @@
  * Ghosts: a node that nobody holds stays while some descendant is held.
  * Orphans: a stored run whose parent is unknown hangs below a placeholder that
  * is reachable by block hash only; it joins the tree when its parent is stored.
- * Aliases: a block hash that already names other content is placed by content,
- * for its slot alone, and counted.
+ * Aliases: names belong to a slot.  One that already means other content to the
+ * same slot is placed by its new content, which replaces the old, and is counted;
+ * to other slots nothing happens.  A slot may have several names for one node: it
+ * holds the node until the last of them is removed.
  *
  * Threads: none of its own; the caller locks.
  * Memory:  max_nodes bounds it; see the .c file for bytes a node. */
@@ -53,7 +55,7 @@ void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref sl
  * only when nothing of its last owner is left. */
 void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slot);
 
-/* Blocks the slot holds. */
+/* Blocks the slot holds, by name: a node of two names counts twice. */
 size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_slot_ref slot);
 
 /* A chain of blocks: each is the child of the one before, the first of parent. */
@@ -131,7 +133,9 @@ typedef kvb_status (*kvb_index_visitor)(void *context, const struct kvb_index_ru
 
 /* Shows all that the slot holds as runs, parents before children.  Storing the
  * runs in that order in an empty index gives the slot the same depths: a run
- * below a hole names its unheld parent.  The index must not change meanwhile. */
+ * below a hole names its unheld parent as the slot called it, or, when that name
+ * means another block by now, by one that the slot does not use.  The index must
+ * not change meanwhile. */
 kvb_status kvb_prefix_index_walk(
     const struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit,
     void *context);
@@ -139,8 +143,8 @@ kvb_status kvb_prefix_index_walk(
 /* ---- Counting ---- */
 
 struct kvb_index_counters {
-    uint64_t nodes; /* in being; gauges up to here ... */
-    uint64_t ghosts;
+    uint64_t nodes;       /* in being; gauges up to here ... */
+    uint64_t ghosts;      /* that nobody holds, placeholders included */
     uint64_t orphans;     /* nodes below placeholders, placeholders included */
     uint64_t memberships; /* (slot, block) pairs */
     uint64_t stored;      /* ... counters from here: (slot, block) pairs that came */

@@ -23,7 +23,7 @@
  *
  * A node lives while it has members or children.
  *
- * Memory: a node 48 bytes, a member 48, a table cell 8 (tables are 3/8 to 3/4
+ * Memory: a node 40 bytes, a member 40, a table cell 8 (tables are 3/8 to 3/4
  * full). */
 
 enum node_kind { node_free, node_root, node_content, node_placeholder };
@@ -44,8 +44,7 @@ struct prefix_node {
 
 struct prefix_member {
     kvb_block_hash block;
-    kvb_block_hash parent_block; /* as the slot called it when it stored this one */
-    bool has_parent;
+    kvb_block_hash parent_block; /* as the slot called it when it stored this one; not of roots */
     uint32_t slot;
     uint32_t node;
     uint32_t slot_previous; /* slot list */

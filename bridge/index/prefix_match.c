@@ -74,6 +74,13 @@ static int by_depth(const void *left, const void *right)
                                 : (a->slot > b->slot) - (a->slot < b->slot);
 }
 
+static void sort_levels(struct kvb_match *match)
+{
+    if (match->level_count > 0) { /* qsort() wants an array even for nothing */
+        qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
+    }
+}
+
 /* Cost: the members of the nodes on the query's path. */
 kvb_status kvb_prefix_index_match(
     struct kvb_prefix_index *index, const kvb_tokens_hash *query, size_t count,
@@ -98,7 +105,7 @@ kvb_status kvb_prefix_index_match(
         forget_levels(match);
         return status;
     }
-    qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
+    sort_levels(match);
     return KVB_OK;
 }
 
@@ -135,7 +142,7 @@ kvb_status kvb_prefix_index_match_blocks(
             return status;
         }
     }
-    qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
+    sort_levels(match);
     return KVB_OK;
 }
 

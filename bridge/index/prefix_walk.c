@@ -40,17 +40,34 @@ static uint32_t held_on(const struct walk *walk, uint32_t node)
     return kvb_prefix_member_on(walk->index, node, walk->slot);
 }
 
+/* What to call an unheld parent: as the slot called it.  When that name means
+ * another block by now, who reads the walk would hang the run below that one and
+ * see a prefix that nobody holds: then a name that the slot does not use. */
+static kvb_block_hash unheld_name(const struct walk *walk, const struct prefix_member *member)
+{
+    const uint32_t parent_node = walk->index->nodes[member->node].parent;
+    kvb_block_hash name = member->parent_block;
+
+    if (walk->index->nodes[parent_node].kind == node_placeholder) {
+        return name; /* it is what the run waits for */
+    }
+    while (kvb_prefix_member(walk->index, walk->slot, name) != kvb_none) {
+        name.value++;
+    }
+    return name;
+}
+
 /* The parent by the name it has now, or had when it was held. */
 static void begin_run(struct walk *walk, const struct prefix_member *member)
 {
     const uint32_t parent_node = walk->index->nodes[member->node].parent;
-    const uint32_t parent = parent_node != kvb_root_node && parent_node != kvb_none
-                                ? held_on(walk, parent_node)
-                                : kvb_none;
 
-    walk->run.has_parent = member->has_parent;
-    walk->run.parent =
-        parent != kvb_none ? walk->index->members[parent].block : member->parent_block;
+    walk->run.has_parent = parent_node != kvb_root_node;
+    if (walk->run.has_parent) {
+        const uint32_t parent = held_on(walk, parent_node);
+        walk->run.parent =
+            parent != kvb_none ? walk->index->members[parent].block : unheld_name(walk, member);
+    }
 }
 
 static kvb_status add_block(struct walk *walk, const struct prefix_member *member)

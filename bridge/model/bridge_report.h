@@ -41,6 +41,7 @@ struct kvb_bridge_report {
 /* What one bridge wants to know of another. */
 struct kvb_bridge_identity {
     char bridge_id[kvb_bridge_id_bytes + 1];
+    bool is_publishing;
     bool has_profile; /* a profile that we know */
     enum kvb_profile profile;
     char profile_name[kvb_name_bytes + 1];

@@ -135,6 +135,10 @@ kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *o
         kvb_json_member(root, "bridge_id"), identity.bridge_id, sizeof identity.bridge_id));
     KVB_TRY(kvb_json_text(
         kvb_json_member(root, "profile"), identity.profile_name, sizeof identity.profile_name));
+    /* what does not say that it is silent may be publishing */
+    struct json_object *publishing = kvb_json_member(root, "publishing");
+    identity.is_publishing =
+        !json_object_is_type(publishing, json_type_boolean) || json_object_get_boolean(publishing);
     for (int profile = 0; profile < KVB_PROFILE_COUNT; profile++) {
         if (strcmp(identity.profile_name, kvb_profile_name((enum kvb_profile)profile)) == 0) {
             identity.has_profile = true;

@@ -34,8 +34,9 @@ def check_label(label, unsent, held, listed, doubtful):
     assert len(missing) <= doubtful, f"{label}: {len(missing)} missing, {doubtful} doubtful"
 
 
-@pytest.mark.both_servers
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
+@pytest.mark.parametrize(
+    "scene,profile", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
+)
 def test_live_messages_give_what_the_engine_held_at_each_label(scene, profile):
     rows = capture.frames()
     names = capture.canonical_names(rows)

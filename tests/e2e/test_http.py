@@ -113,7 +113,7 @@ BAD = {
     "hash-is-a-fraction": ("/query_by_hash", {"block_hashes": [1.5], "model_name": "m"}, 422, "block_hashes[0]"),
     "no-hashes": ("/query_by_hash", {"block_hash": [1], "model_name": "m"}, 422, "block_hashes"),
     "route-not-json": ("/route", b"x", 400, ""),
-    "deep": ("/query", b"[" * 100_000, 400, ""),
+    "deep": ("/query", b"[" * 100_000, 413, "levels"),
 }
 
 

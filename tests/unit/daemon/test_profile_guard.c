@@ -16,32 +16,45 @@ static void hear(struct kvb_profile_guard *guard, const char *json)
 
 struct heard {
     const char *json;
+    bool we_publish; /* when it is heard */
     bool may_publish;
 };
 
-static void another_profile_on_the_component_stops_us(void **state)
+#define OTHER(id, profile, publishing)                                                             \
+    "{\"bridge_id\":\"" id "\",\"profile\":\"" profile "\",\"publishing\":" publishing "}"
+
+/* We are "me" and speak json. */
+static void another_profile_stops_the_one_that_has_no_right(void **state)
 {
     (void)state;
     const struct heard cases[] = {
-        { "{\"bridge_id\":\"other\",\"profile\":\"json\"}", true },
-        { "{\"bridge_id\":\"other\",\"profile\":\"protobuf\"}", false },
-        { "{\"bridge_id\":\"other\",\"profile\":\"of a later version\"}", false },
-        { "{\"bridge_id\":\"me\",\"profile\":\"protobuf\"}", true }, /* our own, echoed */
-        { "not JSON", true },
-        { "{\"profile\":\"protobuf\"}", true }, /* no bridge's */
+        { OTHER("a", "json", "true"), false, true },
+        { OTHER("z", "protobuf", "true"), false, false },
+        { OTHER("z", "of a later version", "true"), false, false },
+        { OTHER("a", "protobuf", "false"), true, true },   /* a newcomer */
+        { OTHER("a", "protobuf", "false"), false, false }, /* both new: the smaller id */
+        { OTHER("z", "protobuf", "false"), false, true },
+        { OTHER("a", "protobuf", "true"), true, false },
+        { OTHER("z", "protobuf", "true"), true, true },
+        { OTHER("me", "protobuf", "true"), false, true },                   /* our own, echoed */
+        { "{\"bridge_id\":\"z\",\"profile\":\"protobuf\"}", false, false }, /* says not */
+        { "not JSON", false, true },
+        { "{\"profile\":\"protobuf\"}", false, true }, /* no bridge's */
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kvb_profile_guard guard;
         struct kvb_detail why = { .text = "" };
         const uint64_t now_ns = kvb_clock_monotonic_ns();
+        const uint64_t later_ns = now_ns + 2 * KVB_NS_PER_S;
         kvb_profile_guard_init(&guard, "me", KVB_PROFILE_JSON);
         kvb_profile_guard_begin(&guard, now_ns);
+        if (cases[i].we_publish) {
+            assert_true(kvb_profile_guard_allows(&guard, later_ns, &why));
+        }
         hear(&guard, cases[i].json);
-        assert_int_equal(
-            kvb_profile_guard_allows(&guard, now_ns + 2 * KVB_NS_PER_S, &why),
-            cases[i].may_publish);
-        assert_int_equal(strstr(why.text, "other") != NULL, !cases[i].may_publish);
+        assert_int_equal(kvb_profile_guard_allows(&guard, later_ns, &why), cases[i].may_publish);
+        assert_int_equal(strstr(why.text, "publishes profile") != NULL, !cases[i].may_publish);
         assert_true(kvb_profile_guard_allows(&guard, now_ns + 9 * KVB_NS_PER_S, &why));
         kvb_profile_guard_done(&guard);
     }
@@ -67,7 +80,7 @@ static void nothing_is_published_before_the_first_listening_is_over(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_profile_on_the_component_stops_us),
+        cmocka_unit_test(another_profile_stops_the_one_that_has_no_right),
         cmocka_unit_test(nothing_is_published_before_the_first_listening_is_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,7 +273,7 @@ static void writes_a_workers_section(void **state)
 
     set_up(&fixture, 0);
     const struct kvb_config_options options = {
-        .address = "engines", .model = "m", .block_size = 16, .ranks = ranks, .slots = 8
+        .address = "engines", .model = "m", .block_size = 16, .ranks = ranks
     };
     const struct kvb_fleet_ports ports = kvb_fleet_ports(fixture.fleet, 1);
     (void)snprintf(

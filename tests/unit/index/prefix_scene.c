@@ -1,6 +1,6 @@
-#include "index/prefix_scene.h"
-
 #include "kvb_test.h"
+
+#include "index/prefix_scene.h"
 
 #include <string.h>
 

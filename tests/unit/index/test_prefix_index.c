@@ -1,7 +1,7 @@
-#include "index/prefix_scene.h"
 #include "kvb_test.h"
 
 #include "core/limits.h"
+#include "index/prefix_scene.h"
 
 /* The traps of an index, one by one. */
 
