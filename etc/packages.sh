@@ -1,5 +1,5 @@
-# Sourced by etc/quickstart and tests/run: the Debian 12 packages that the project
-# needs, and a function that installs those of them that are missing.
+# Sourced by etc/quickstart and tests/run, from the top of the tree: the Debian 12
+# packages that the project needs, and a function that installs what is missing.
 
 # To build the programs.
 packages_build=(
@@ -26,6 +26,27 @@ packages_missing() {
     done
 }
 
+# What runs as root.  Debian's nats-server package would start a service and start it
+# again at each boot: whoever only tries us out does not ask for that.  policy-rc.d is
+# Debian's way to say so.
+packages_as_root='
+    set -eu
+    export DEBIAN_FRONTEND=noninteractive
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap "rm -f $policy" EXIT
+        printf "#!/bin/sh\nexit 101\n" >"$policy" && chmod 755 "$policy"
+    fi
+    # A list that cannot be refreshed is no reason to give up: the install says more.
+    apt-get update -qq || echo "apt-get update failed; trying with the lists as they are"
+    apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "$@"
+    case " $* " in
+    *" nats-server "*)
+        [ ! -d /run/systemd/system ] || systemctl --quiet disable nats-server.service || true
+        ;;
+    esac
+'
+
 # Installs those of "$@" that are missing; asks apt for nothing when none is.
 packages_install() {
     local missing=() as_root=()
@@ -37,7 +58,8 @@ packages_install() {
     if [ ${#missing[@]} -eq 0 ]; then
         return 0
     fi
-    echo "installing ${missing[*]}"
+    mkdir -p build
+    echo "installing ${missing[*]} (log: build/apt.log)"
     if [ "$(id -u)" -ne 0 ]; then
         if ! command -v sudo >/dev/null; then
             echo "not root and no sudo here.  As root: apt-get install ${missing[*]}" >&2
@@ -45,14 +67,10 @@ packages_install() {
         fi
         as_root=(sudo)
     fi
-    # The environment goes through env, because sudo drops ours.
-    as_root+=(env DEBIAN_FRONTEND=noninteractive)
-    # A list that cannot be refreshed is no reason to give up: the install says more.
-    "${as_root[@]}" apt-get update -qq </dev/null ||
-        echo "apt-get update failed; trying with the package lists as they are" >&2
-    "${as_root[@]}" apt-get install -y -qq --no-install-recommends \
-        -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null >&2 || {
-        echo "apt-get install failed: see above; then try again" >&2
+    # sudo asks for its password on the terminal, not on stderr.
+    "${as_root[@]}" sh -c "$packages_as_root" sh "${missing[@]}" </dev/null >build/apt.log 2>&1 || {
+        tail -n 20 build/apt.log >&2
+        echo "apt-get failed: see above and build/apt.log; then try again" >&2
         return 1
     }
 }

@@ -39,8 +39,8 @@ struct kvctl_options {
     const char *salt;
     bool has_worker;
     uint64_t worker_id;
-    unsigned kinds; /* of enum kvctl_kind */
-    uint64_t count; /* events to show; 0: no end */
+    unsigned kinds;     /* of enum kvctl_kind */
+    uint64_t count;     /* events to show; 0: no end */
     const char *truth;  /* of `verify`: kvfleet's truth socket */
     const char *sample; /* of `verify`: file to write a prompt to; NULL: none */
     uint32_t wait_ms;   /* of `verify`: for the index to become equal */

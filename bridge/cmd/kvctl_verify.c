@@ -398,10 +398,9 @@ static void print_verdict(const struct kvctl_truth *truth, const struct verdict 
 static void print_verdict_json(const struct kvctl_truth *truth, const struct verdict *verdict)
 {
     printf(
-        "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64
-        ",\"requests\":%" PRIu64 ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64
-        ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64 ",\"missing\":%" PRIu64
-        ",\"doubtful\":%" PRIu64 "}\n",
+        "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64 ",\"requests\":%" PRIu64
+        ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64
+        ",\"missing\":%" PRIu64 ",\"doubtful\":%" PRIu64 "}\n",
         truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
         verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
 }

@@ -84,6 +84,12 @@ static kvb_status add_block(struct walk *walk, const struct prefix_member *membe
     return KVB_OK;
 }
 
+/* Names may form a circle; a run that contained its own parent would be refused. */
+static bool is_parent_of_run(const struct walk *walk, const struct prefix_member *member)
+{
+    return walk->run.has_parent && walk->run.parent.value == member->block.value;
+}
+
 /* A slot that has two names for a node shows it twice, the second time alone. */
 static kvb_status show_node(struct walk *walk, uint32_t node)
 {
@@ -94,7 +100,7 @@ static kvb_status show_node(struct walk *walk, uint32_t node)
         if (members[id].slot != walk->slot) {
             continue;
         }
-        if (!continues) {
+        if (!continues || is_parent_of_run(walk, &members[id])) {
             KVB_TRY(flush(walk));
             begin_run(walk, &members[id]);
         }

@@ -54,8 +54,12 @@ static kvb_status read_removed(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    KVB_TRY(kvb_engine_read_medium(fields, event));
+    event->skip = kvb_engine_scope(fields); /* only maps say: arrays have no such place */
     KVB_TRY(kvb_engine_read_group(fields, event));
+    if (event->skip != KVB_SKIP_NONE) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_engine_read_medium(fields, event));
     return kvb_engine_read_hashes(batch, fields, event);
 }
 

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 
 #include <msgpack.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- Packing into a kvb_buf ---- */
@@ -66,9 +67,10 @@ static void pack_parent(msgpack_packer *packer, const struct source *source)
 /* EAGLE: a b c d is (a,b) (b,c) (c,d). */
 static void pack_tokens(msgpack_packer *packer, const struct source *source)
 {
-    const uint32_t *tokens = source->batch->tokens + source->event->token_at;
     const bool is_eagle = source->event->is_eagle;
     const uint32_t count = source->event->token_count - (is_eagle ? 1 : 0);
+    /* of a batch without tokens the array is NULL: nothing may be added to it */
+    const uint32_t *tokens = count > 0 ? source->batch->tokens + source->event->token_at : NULL;
 
     (void)msgpack_pack_array(packer, count);
     for (uint32_t i = 0; i < count; i++) {
@@ -109,22 +111,26 @@ static void pack_lora_name(msgpack_packer *packer, const struct source *source)
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->lora_name));
 }
 
-/* The salt in the first block, as vLLM writes it; a multimodal key as the 64
- * digits whose first 16 it is; what cannot be matched as bytes. */
+/* As vLLM writes it: the LoRA name, then the salt in the first block; a multimodal
+ * key as the 64 digits whose first 16 it is; what cannot be matched as bytes. */
 static void pack_block_extra(msgpack_packer *packer, const struct source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
     const struct kvb_block_extra none = { 0 };
     const struct kvb_block_extra *extra =
         event->extra_count > 0 ? &source->batch->extras[event->extra_at + i] : &none;
+    const bool has_lora = event->lora_name.len > 0;
     const bool has_salt = i == 0 && event->salt.len > 0;
-    const size_t items = extra->key_count + (extra->unmatchable ? 1 : 0) + (has_salt ? 1 : 0);
+    const size_t items = extra->key_count + extra->unmatchable + has_lora + has_salt;
 
     if (items == 0) {
         (void)msgpack_pack_nil(packer);
         return;
     }
     (void)msgpack_pack_array(packer, items);
+    if (has_lora) {
+        pack_lora_name(packer, source);
+    }
     if (has_salt) {
         pack_span(packer, kvb_event_batch_text(source->batch, event->salt));
     }
@@ -193,6 +199,12 @@ struct field {
     bool (*is_sent)(const struct source *source);
 };
 
+/* A Cleared of one tier; of all tiers it names none. */
+static bool has_medium(const struct source *source)
+{
+    return !source->event->all_tiers;
+}
+
 static bool never(const struct source *source)
 {
     (void)source;
@@ -220,6 +232,10 @@ static const struct field removed_fields[] = {
     { "group_idx",    pack_group,  KVB_DIALECT_VLLM_0_22, has_group },
 };
 
+static const struct field cleared_fields[] = {
+    { "medium", pack_medium, KVB_DIALECT_VLLM_0_31, has_medium },
+};
+
 static const struct event_form {
     const char *tag;
     const struct field *fields;
@@ -227,7 +243,7 @@ static const struct event_form {
 } forms[] = {
     [KVB_EVENT_STORED] = { "BlockStored", stored_fields, sizeof stored_fields / sizeof stored_fields[0] },
     [KVB_EVENT_REMOVED] = { "BlockRemoved", removed_fields, sizeof removed_fields / sizeof removed_fields[0] },
-    [KVB_EVENT_CLEARED] = { "AllBlocksCleared", NULL, 0 },
+    [KVB_EVENT_CLEARED] = { "AllBlocksCleared", cleared_fields, sizeof cleared_fields / sizeof cleared_fields[0] },
 };
 /* clang-format on */
 

@@ -10,7 +10,8 @@
  *     KVB_DIALECT_VLLM_0_22  arrays of 12: lora_name, extra_keys, group_idx, kind, window
  *     KVB_DIALECT_VLLM_0_31  maps with "type", nil defaults left out
  *
- * Appends to out.  Skipped events are not written.
+ * Appends to out; a failure leaves it as it was.  Skipped events are not written;
+ * what a dialect has no field for is left out.
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append() */
 enum kvb_dialect {
     KVB_DIALECT_VLLM_0_11,

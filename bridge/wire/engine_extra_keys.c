@@ -8,11 +8,15 @@
 
 /* What vLLM adds to a block's identity beside its tokens, one entry a block:
  *
- *     nil, or [item...]     item: "text"        the LoRA name again; the salt, in
- *                                               the first block; or a 64-digit id
+ *     nil, or [item...]     item: "text"        the LoRA name again, before all
+ *                                               others; the salt, in the first
+ *                                               block; or a 64-digit id
  *                                 [id, offset]  a multimodal input
  *                                 bytes         prompt embeddings: no query can
- *                                               repeat them                     */
+ *                                               repeat them
+ *
+ * SGLang has no such list; its salted events hold {"cache_salt": "text"} in the
+ * place of the LoRA name. */
 
 enum { digits_in_id = 64, digits_in_key = 16 };
 
@@ -21,6 +25,7 @@ struct extras {
     struct kvb_engine_event *event;
     struct kvb_block_extra *block; /* the one being read */
     bool is_first;
+    bool has_lora; /* the LoRA name went by in this block */
 };
 
 static bool is_hex_id(kvb_span text)
@@ -65,19 +70,26 @@ static bool is_lora_name(const struct extras *extras, kvb_span text)
     return name.len > 0 && name.len == text.len && memcmp(name.data, text.data, name.len) == 0;
 }
 
-static kvb_status take_text_item(struct extras *extras, kvb_span text)
+static kvb_status add_salt_or_id(struct extras *extras, kvb_span text)
 {
-    if (is_lora_name(extras, text)) {
-        return KVB_OK; /* hashed already */
-    }
     if (is_hex_id(text)) {
         return add_key(extras, text);
     }
     if (extras->is_first && extras->event->salt.len == 0) {
-        return kvb_event_batch_add_text(extras->batch, text, &extras->event->salt);
+        return kvb_engine_add_text(extras->batch, text, &extras->event->salt);
     }
     extras->block->unmatchable = true;
     return KVB_OK;
+}
+
+static kvb_status take_text_item(struct extras *extras, kvb_span text)
+{
+    /* once: a salt may be spelt like the LoRA name */
+    if (!extras->has_lora && is_lora_name(extras, text)) {
+        extras->has_lora = true;
+        return KVB_OK; /* part of the event already */
+    }
+    return add_salt_or_id(extras, text);
 }
 
 static kvb_status take_pair_item(struct extras *extras, struct kvb_mp_cursor *cursor)
@@ -131,19 +143,35 @@ static kvb_status take_block(struct extras *extras, struct kvb_mp_cursor *cursor
     return KVB_OK;
 }
 
-/* The list may be shorter or longer than the blocks: what is missing is nil, what
- * is too much belongs to no block. */
-kvb_status kvb_engine_read_extra_keys(
-    struct kvb_event_batch *batch, const struct engine_fields *fields,
-    struct kvb_engine_event *event)
+/* Finds {"cache_salt": text}; *out_salt stays empty when there is none. */
+static kvb_status find_salt(const struct engine_fields *fields, kvb_span *out_salt)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_extra_keys];
-    uint32_t count = 0;
+    struct kvb_mp_cursor cursor = fields->at[field_lora_name];
+    uint32_t pairs = 0;
 
-    if (!fields->has[field_extra_keys] || event->hash_count == 0) {
+    if (!fields->has[field_lora_name] || kvb_mp_take_map(&cursor, &pairs) != KVB_OK) {
         return KVB_OK;
     }
-    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    for (uint32_t i = 0; i < pairs; i++) {
+        const char *const wanted = "cache_salt";
+        kvb_span key = { 0 };
+        KVB_TRY(kvb_mp_take_text(&cursor, &key));
+        if (key.len == strlen(wanted) && memcmp(key.data, wanted, key.len) == 0 &&
+            kvb_mp_next(&cursor) != KVB_MP_NIL) {
+            struct kvb_mp_cursor value = cursor;
+            KVB_TRY(kvb_mp_take_text(&value, out_salt));
+        }
+        KVB_TRY(kvb_mp_skip(&cursor));
+    }
+    return KVB_OK;
+}
+
+/* The list may be shorter or longer than the blocks: what is missing is nil, what
+ * is too much belongs to no block. */
+static kvb_status read_blocks(
+    struct kvb_event_batch *batch, struct kvb_engine_event *event, struct kvb_mp_cursor cursor,
+    uint32_t count, kvb_span salt)
+{
     KVB_TRY(kvb_event_batch_reserve_extras(batch, event->hash_count));
     event->extra_at = (uint32_t)batch->extra_count;
     event->extra_count = event->hash_count;
@@ -154,9 +182,30 @@ kvb_status kvb_engine_read_extra_keys(
                                  .block = &batch->extras[event->extra_at + i],
                                  .is_first = i == 0 };
         *extras.block = (struct kvb_block_extra){ .key_at = (uint32_t)batch->key_count };
+        if (i == 0 && salt.len > 0) {
+            KVB_TRY(add_salt_or_id(&extras, salt));
+        }
         if (i < count) {
             KVB_TRY(take_block(&extras, &cursor));
         }
     }
     return KVB_OK;
+}
+
+kvb_status kvb_engine_read_extra_keys(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = fields->at[field_extra_keys];
+    kvb_span salt = { 0 };
+    uint32_t count = 0;
+
+    KVB_TRY(find_salt(fields, &salt));
+    if (fields->has[field_extra_keys]) {
+        KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    }
+    if (event->hash_count == 0 || (!fields->has[field_extra_keys] && salt.len == 0)) {
+        return KVB_OK;
+    }
+    return read_blocks(batch, event, cursor, count, salt);
 }

@@ -130,16 +130,24 @@ kvb_status kvb_engine_read_tokens(
         return KVB_OK; /* tokenless */
     }
     KVB_TRY(check_cover(event, count));
-    KVB_TRY(kvb_event_batch_reserve_tokens(batch, (size_t)count + 1));
     event->is_eagle = kvb_mp_next(&cursor) == KVB_MP_ARRAY;
+    event->token_count = count + (event->is_eagle ? 1 : 0);
+    KVB_TRY(kvb_event_batch_reserve_tokens(batch, event->token_count));
     uint32_t *out = batch->tokens + batch->token_count;
     KVB_TRY(event->is_eagle ? take_pairs(&cursor, count, out) : take_tokens(&cursor, count, out));
-    event->token_count = count + (event->is_eagle ? 1 : 0);
     batch->token_count += event->token_count;
     return KVB_OK;
 }
 
 /* ---- LoRA, group, tier ---- */
+
+kvb_status
+kvb_engine_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref)
+{
+    /* checked here, for to the batch it is a ceiling: that would refuse all events */
+    return text.len > kvb_max_string_bytes ? KVB_BAD_INPUT
+                                           : kvb_event_batch_add_text(batch, text, out_ref);
+}
 
 kvb_status kvb_engine_read_lora(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
@@ -151,22 +159,27 @@ kvb_status kvb_engine_read_lora(
     char numbered[40];
     uint64_t id = 0;
 
-    if (fields->has[field_lora_name]) {
+    /* SGLang's salted form has a map in the place of the name: see engine_extra_keys.c */
+    if (fields->has[field_lora_name] && kvb_mp_next(&name_at) != KVB_MP_MAP) {
         KVB_TRY(kvb_mp_take_text(&name_at, &name));
     } else if (fields->has[field_lora_id]) {
         KVB_TRY(kvb_mp_take_bits(&id_at, &id));
         const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);
         name = (kvb_span){ .data = (const uint8_t *)numbered, .len = (size_t)len };
     }
-    return kvb_event_batch_add_text(batch, name, &event->lora_name);
+    return kvb_engine_add_text(batch, name, &event->lora_name);
 }
 
 kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
     struct kvb_mp_cursor cursor = fields->at[field_group_idx];
 
-    event->has_group = fields->has[field_group_idx];
-    return event->has_group ? kvb_mp_take_u32(&cursor, &event->group) : KVB_OK;
+    if (!fields->has[field_group_idx]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_u32(&cursor, &event->group));
+    event->has_group = true; /* not before: a skipped event names its group too */
+    return KVB_OK;
 }
 
 struct word {

@@ -26,7 +26,8 @@ struct engine_fields {
 };
 
 /* Each reads one field into the event and the batch's arrays.
- * KVB_BAD_INPUT  the field is not of its type: the event cannot be taken
+ * KVB_BAD_INPUT  the field is not of its type, or a text is longer than
+ *                kvb_max_string_bytes: the event cannot be taken
  * KVB_TOO_LARGE, KVB_NO_MEMORY  the batch cannot be taken */
 kvb_status kvb_engine_read_hashes(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
@@ -43,6 +44,10 @@ kvb_status
 kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event);
 kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event);
+
+/* Copies a peer's text into the batch; statuses as above. */
+kvb_status
+kvb_engine_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref);
 
 /* After hashes and lora: salt, multimodal ids, what cannot be matched. */
 kvb_status kvb_engine_read_extra_keys(

@@ -157,27 +157,37 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
     msgpack_unpacked unpacked;
     size_t used = 0;
 
+    if (payload.len > kvb_max_load_payload_bytes) {
+        return KVB_TOO_LARGE;
+    }
     KVB_TRY(kvb_mp_guard(payload, kvb_max_depth, &used));
     if (used != payload.len) {
         return KVB_BAD_INPUT;
     }
+    /* what the guard passed is well-formed: only memory can fail now */
     msgpack_unpacked_init(&unpacked);
     used = 0;
     const msgpack_unpack_return got =
         msgpack_unpack_next(&unpacked, (const char *)payload.data, payload.len, &used);
-    kvb_status status = got == MSGPACK_UNPACK_NOMEM_ERROR ? KVB_NO_MEMORY : KVB_BAD_INPUT;
-    if (got == MSGPACK_UNPACK_SUCCESS) {
-        status = read_sample(&unpacked.data, out_sample);
-    }
+    const kvb_status status =
+        got == MSGPACK_UNPACK_SUCCESS ? read_sample(&unpacked.data, out_sample) : KVB_NO_MEMORY;
     msgpack_unpacked_destroy(&unpacked);
     return status;
 }
 
 /* ---- Writing ---- */
 
+struct sink {
+    struct kvb_buf *out;
+    kvb_status status; /* why the last write failed; msgpack-c itself has no reasons */
+};
+
 static int write_bytes(void *data, const char *bytes, size_t len)
 {
-    return kvb_buf_append(data, bytes, len) == KVB_OK ? 0 : -1;
+    struct sink *sink = data;
+
+    sink->status = kvb_buf_append(sink->out, bytes, len);
+    return sink->status == KVB_OK ? 0 : -1;
 }
 
 static int pack_text(msgpack_packer *packer, const char *text)
@@ -237,16 +247,15 @@ static int pack_nested(msgpack_packer *packer, const struct kvb_load_sample *sam
 
 kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out)
 {
+    struct sink sink = { .out = out, .status = KVB_OK };
     const size_t len_before = out->len;
     msgpack_packer packer;
 
-    msgpack_packer_init(&packer, out, write_bytes);
+    msgpack_packer_init(&packer, &sink, write_bytes);
     const int failed = sample->has_rank ? pack_nested(&packer, sample)
                                         : pack_figures(&packer, NULL, sample, false);
     if (failed) {
-        const bool is_full = out->capacity >= out->ceiling;
         out->len = len_before;
-        return is_full ? KVB_TOO_LARGE : KVB_NO_MEMORY;
     }
-    return KVB_OK;
+    return sink.status;
 }

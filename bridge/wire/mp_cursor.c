@@ -36,7 +36,9 @@ static const struct run {
 
 struct kvb_mp_cursor kvb_mp_cursor_of(kvb_span bytes)
 {
-    return (struct kvb_mp_cursor){ .at = bytes.data, .end = bytes.data + bytes.len };
+    /* adding to NULL is not defined, not even 0 */
+    return (struct kvb_mp_cursor){ .at = bytes.data,
+                                   .end = bytes.len > 0 ? bytes.data + bytes.len : bytes.data };
 }
 
 static size_t left(const struct kvb_mp_cursor *cursor)

@@ -62,10 +62,10 @@ static void an_idle_engine_makes_no_batch(void **state)
     uint64_t seq = 0;
 
     assert_int_equal(kvb_engine_step(engine, 0, &batch, &seq), KVB_AGAIN);
-    const struct kvb_truth truth = truth_of(engine);
+    struct kvb_truth truth = truth_of(engine);
     assert_false(truth.has_seq);
     assert_int_equal(truth.count, 0);
-    free(truth.blocks);
+    kvb_truth_done(&truth);
     kvb_engine_free(engine);
 }
 
@@ -81,10 +81,10 @@ static void numbers_batches_from_zero_without_a_hole(void **state)
         assert_ok(kvb_engine_step(engine, 0, &batch, &seq));
         assert_int_equal(seq, expected);
     }
-    const struct kvb_truth truth = truth_of(engine);
+    struct kvb_truth truth = truth_of(engine);
     assert_true(truth.has_seq);
     assert_int_equal(truth.seq, 19);
-    free(truth.blocks);
+    kvb_truth_done(&truth);
     kvb_engine_free(engine);
 }
 
@@ -120,12 +120,12 @@ static void a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last(void **stat
     assert_int_equal(batch->events[0].hash_count, 1);
     assert_true(batch->events[0].has_parent);
 
-    const struct kvb_truth truth = truth_of(engine);
+    struct kvb_truth truth = truth_of(engine);
     assert_int_equal(truth.count, 2);
     assert_int_equal(truth.blocks[0].copies, 1);
     assert_int_equal(truth.blocks[1].copies, 2);
     assert_int_equal(truth.blocks[1].parent, 0);
-    free(truth.blocks);
+    kvb_truth_done(&truth);
     kvb_engine_free(engine);
 }
 
@@ -146,12 +146,12 @@ static void report_mode_announces_the_prefix_again_from_the_root(void **state)
     assert_false(batch->events[0].has_parent);
     assert_true(batch->events[1].has_parent);
 
-    const struct kvb_truth truth = truth_of(engine);
+    struct kvb_truth truth = truth_of(engine);
     assert_int_equal(truth.count, 3);
     for (uint32_t i = 0; i < truth.count; i++) {
         assert_int_equal(truth.blocks[i].copies, 1);
     }
-    free(truth.blocks);
+    kvb_truth_done(&truth);
     kvb_engine_free(engine);
 }
 

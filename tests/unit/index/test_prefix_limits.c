@@ -95,6 +95,68 @@ static void a_very_deep_prompt_needs_no_deep_stack(void **state)
     drop_long_run(&waiting);
 }
 
+/* ---- Hashes that collide ---- */
+
+/* The tables keep 32 bits of a key's hash: among 200,000 keys several pairs are
+ * alike, so what they lead to must be compared in full. */
+
+static void equal_blocks_all_the_way_down_stay_apart(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_index_options options = { .max_nodes = deep, .max_slots = 1 };
+    struct long_run made = make_long_run(deep, 1);
+    struct kvb_prefix_index *index = NULL;
+    kvb_slot_ref slot;
+    struct kvb_match match = { 0 };
+    struct kvb_index_counters counters;
+
+    for (size_t i = 0; i < deep; i++) {
+        made.tokens[i].value = 7;
+    }
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    assert_ok(kvb_prefix_index_store(index, slot, &made.run, NULL));
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, deep);
+    assert_ok(kvb_prefix_index_match(index, made.tokens, deep, &match));
+    assert_int_equal(match.level_count, 1);
+    assert_int_equal(match.levels[0].depth, deep);
+    kvb_match_done(&match);
+    kvb_prefix_index_free(index);
+    drop_long_run(&made);
+}
+
+static void one_name_in_very_many_slots_stays_apart(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_index_options options = { .max_nodes = (size_t)2 * deep,
+                                                      .max_slots = deep };
+    struct long_run made = make_long_run(1, 1);
+    struct kvb_prefix_index *index = NULL;
+    struct kvb_index_counters counters;
+
+    made.run.has_parent = true;
+    made.run.parent.value = 9;
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    for (size_t s = 0; s < deep; s++) {
+        kvb_slot_ref slot;
+        assert_ok(kvb_prefix_index_slot_new(index, &slot));
+        assert_ok(kvb_prefix_index_store(index, slot, &made.run, NULL));
+    }
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.memberships, deep);
+    assert_int_equal(counters.duplicate_stored, 0);
+    assert_int_equal(counters.nodes, (size_t)2 * deep); /* a placeholder and a block each */
+    for (uint32_t s = 0; s < deep; s++) {
+        assert_int_equal(kvb_prefix_index_slot_blocks(index, (kvb_slot_ref){ s }), 1);
+        kvb_prefix_index_slot_free(index, (kvb_slot_ref){ s });
+    }
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, 0);
+    kvb_prefix_index_free(index);
+    drop_long_run(&made);
+}
+
 /* ---- Every allocation fails once ---- */
 
 /* A call that ran out of memory is made again; it must then succeed, as if nothing
@@ -225,6 +287,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_very_deep_prompt_needs_no_deep_stack),
+        cmocka_unit_test(equal_blocks_all_the_way_down_stay_apart),
+        cmocka_unit_test(one_name_in_very_many_slots_stays_apart),
         cmocka_unit_test(every_allocation_may_fail_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
 #include "kvb_test.h"
 
 #include "core/hash.h"
+#include "core/limits.h"
 #include "vector_file.h"
 #include "wire/engine_batch.h"
 
@@ -222,6 +223,11 @@ static void an_odd_event_costs_itself_alone(void **state)
           "stored host after 2 1 size 1 tokens 5;" },
         { "92 01 91 97 " STORED "91 01 c0 91 05 01 c0 a3 4e6577",
           "stored external root 1 size 1 tokens 5;" },
+        /* another worker's copy, a group that is none: by maps */
+        { "92 01 91 83 a4 74797065 " REMOVED "ac 626c6f636b5f686173686573 91 01"
+          " a8 6c6f63616c697479 a6 52454d4f5445",
+          "skipped remote;" },
+        { "92 01 91 94 " REMOVED "91 01 c0 ff", "skipped bad_removed;" }, /* no group of 0 */
         /* EAGLE: (1,2) (2,3) */
         { "92 01 91 95 " STORED "91 01 c0 92 92 01 02 92 02 03 02",
           "stored device root 1 size 2 tokens 1 2 3;" },
@@ -314,6 +320,84 @@ static void extra_keys_become_salt_ids_or_unmatchable(void **state)
     kvb_event_batch_done(&batch);
 }
 
+static void a_salt_is_found_wherever_an_engine_puts_it(void **state)
+{
+    (void)state;
+    const struct case_of_hex cases[] = {
+        /* SGLang: {"cache_salt": "s"} in the place of lora_name, also beside a lora_id */
+        { "92 01 91 98 " STORED "91 01 c0 91 05 01 c0 c0 81 aa 63616368655f73616c74 a1 73",
+          "stored device root 1 size 1 tokens 5 salt s;" },
+        { "92 01 91 98 " STORED "91 01 c0 91 05 01 07 c0 82 01 02 aa 63616368655f73616c74 a1 73",
+          "skipped bad_stored;" }, /* a key that is no text */
+        { "92 01 91 98 " STORED "91 01 c0 91 05 01 07 c0 81 aa 63616368655f73616c74 a1 73",
+          "stored device root 1 size 1 tokens 5 lora lora_id:7 salt s;" },
+        { "92 01 91 98 " STORED "91 01 c0 91 05 01 c0 c0 81 aa 63616368655f73616c74 c0",
+          "stored device root 1 size 1 tokens 5;" },
+        { "92 01 91 98 " STORED "91 01 c0 91 05 01 c0 c0 81 aa 63616368655f73616c74 05",
+          "skipped bad_stored;" },
+        /* vLLM: behind the LoRA name, and it may be spelt the same */
+        { "92 01 91 99 " STORED "91 01 c0 91 05 01 c0 c0 a2 6164 91 92 a2 6164 a2 6164",
+          "stored device root 1 size 1 tokens 5 lora ad salt ad;" },
+    };
+    struct kvb_event_batch batch = { 0 };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_ok(decode_hex(cases[i].hex, &batch));
+        assert_string_equal(line_of(&batch).text, cases[i].want);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+/* ---- Ceilings ---- */
+
+/* count Stored events, each with a LoRA name of text_len bytes, then one Removed. */
+static kvb_status
+decode_long_names(uint16_t count, uint16_t text_len, struct kvb_event_batch *batch)
+{
+    const uint8_t before[] = "\x98\xab"
+                             "BlockStored\x91\x01\xc0\x91\x05\x01\xc0\xc0\xda";
+    const uint8_t after[] = "\x92\xac"
+                            "BlockRemoved\x91\x02";
+    const size_t each = sizeof before - 1 + 2 + text_len;
+    const size_t len = 5 + count * each + sizeof after - 1;
+    const uint16_t events = (uint16_t)(count + 1);
+    uint8_t *bytes = malloc(len);
+
+    assert_non_null(bytes);
+    memcpy(
+        bytes, (const uint8_t[]){ 0x92, 0x01, 0xdc, (uint8_t)(events >> 8), (uint8_t)events }, 5);
+    for (uint16_t i = 0; i < count; i++) {
+        uint8_t *at = bytes + 5 + i * each;
+        memcpy(at, before, sizeof before - 1);
+        at += sizeof before - 1;
+        at[0] = (uint8_t)(text_len >> 8);
+        at[1] = (uint8_t)text_len;
+        memset(at + 2, 'x', text_len);
+    }
+    memcpy(bytes + len - (sizeof after - 1), after, sizeof after - 1);
+    const kvb_status status = kvb_engine_batch_decode((kvb_span){ bytes, len }, batch);
+    free(bytes);
+    return status;
+}
+
+static void a_text_too_long_costs_its_event_and_too_many_the_batch(void **state)
+{
+    (void)state;
+    const uint16_t most = kvb_max_batch_text_bytes / kvb_max_string_bytes;
+    struct kvb_event_batch batch = { 0 };
+
+    assert_ok(decode_long_names(1, kvb_max_string_bytes, &batch));
+    assert_int_equal(batch.events[0].lora_name.len, kvb_max_string_bytes);
+    assert_ok(decode_long_names(2, kvb_max_string_bytes + 1, &batch));
+    assert_string_equal(
+        line_of(&batch).text, "skipped bad_stored; skipped bad_stored; removed device 2;");
+    assert_int_equal(batch.text_len, 0);
+    assert_ok(decode_long_names(most, kvb_max_string_bytes, &batch));
+    assert_int_equal(decode_long_names(most + 1, kvb_max_string_bytes, &batch), KVB_TOO_LARGE);
+    assert_int_equal(batch.event_count, 0);
+    kvb_event_batch_done(&batch);
+}
+
 /* ---- Whole recordings ---- */
 
 static void a_real_engine_is_understood_to_the_last_event(void **state)
@@ -388,6 +472,8 @@ int main(void)
         cmocka_unit_test(a_batch_comes_as_a_map_or_with_more_elements_too),
         cmocka_unit_test(what_is_no_batch_is_refused),
         cmocka_unit_test(extra_keys_become_salt_ids_or_unmatchable),
+        cmocka_unit_test(a_salt_is_found_wherever_an_engine_puts_it),
+        cmocka_unit_test(a_text_too_long_costs_its_event_and_too_many_the_batch),
         cmocka_unit_test(a_real_engine_is_understood_to_the_last_event),
         cmocka_unit_test(a_batch_that_is_cut_anywhere_is_refused),
         cmocka_unit_test(survives_every_allocation_failing),

@@ -1,0 +1,104 @@
+"""Does the proof prove?  kvctl verify compares what simulated engines hold with what
+the aggregator lists, and finds what is made wrong on purpose."""
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+import programs
+from conftest import PUBLISH
+from programs import wait_for
+
+TRACE = pathlib.Path(__file__).resolve().parents[1] / "data/conversation_trace.jsonl"
+
+
+def start_fleet(scene, *options):
+    truth, workers = scene.folder / "truth", scene.folder / "workers"
+    scene.start("kvfleet", [
+        programs.BIN / "kvfleet", "--workers", 3, "--ranks", 2, "--blocks", 512, "--rate", 40,
+        "--trace", TRACE, "--truth", truth, "--config-out", workers, *options,
+    ])
+    wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
+    return truth, workers.read_text()
+
+
+def verify(scene, truth, wait_ms=10_000):
+    done = subprocess.run(
+        [programs.BIN / "kvctl", "--nats", scene.nats_url, "--json", "verify", "--truth", truth,
+         "--wait", str(wait_ms)], capture_output=True, text=True, timeout=60,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def start_bridge(scene, workers, profile):
+    port = programs.free_port()
+    bridge = scene.daemon(
+        "kvbridge",
+        f'nats = {{ url = "{scene.nats_url}"; }};\n'
+        f'publish = {{ namespace = "dynamo"; component = "VllmWorker"; profile = "{profile}"; }};\n'
+        f'{workers}http = "127.0.0.1:{port}";\n', port,
+    )
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    return bridge
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "scene,profile", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
+)
+def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, profile):
+    truth, workers = start_fleet(scene)
+    aggregator = scene.aggregator(block_size=16)
+    start_bridge(scene, workers, profile)
+    wait_for("all caches have begun to evict",
+             lambda: aggregator.metric("kvb_index_blocks") > 6 * 400, 30)
+
+    status, verdict = verify(scene, truth)
+    assert status == 0, verdict
+    assert (verdict["streams"], verdict["exact"]) == (6, 6)
+    assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0)
+    assert verdict["held_blocks"] > 6 * 400 and verdict["asked"] > 0 and verdict["requests"] > 0
+
+    # Somebody else announces two blocks for a worker of the fleet.
+    liar = {"worker_id": 2, "event": {"event_id": 1 << 62, "data": {"stored": {"parent_hash": None,
+            "blocks": [{"block_hash": 1, "tokens_hash": 1}, {"block_hash": 2, "tokens_hash": 2}]}}}}
+    scene.bus().publish(f"{PUBLISH}.kv_events", json.dumps(liar).encode())
+    status, verdict = verify(scene, truth, wait_ms=0)
+    assert status == 1, verdict
+    assert verdict["phantom"] >= 2 or verdict["missing"] > 0 or verdict["exact"] < 6, verdict
+
+
+def test_engines_restarted_and_reset_under_load_are_followed(scene):
+    truth, workers = start_fleet(scene)
+    aggregator = scene.aggregator(block_size=16)
+    start_bridge(scene, workers, "protobuf")
+    wait_for("the caches fill", lambda: aggregator.metric("kvb_index_blocks") > 1500, 30)
+    for command in ("restart 1 0", "restart 2 1 same", "reset 3 0", "drop 3 1 20"):
+        say(truth, command)
+    wait_for("the withheld batches are over", lambda: withheld(truth) >= 20, 30)
+    status, verdict = verify(scene, truth)
+    assert status == 0, verdict
+
+
+def say(truth, command):
+    import socket
+
+    lines = []
+    with socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(10)
+        door.connect(str(truth))
+        door.sendall(command.encode() + b"\n")
+        for line in door.makefile():
+            answer = json.loads(line)
+            assert "error" not in answer, answer
+            if "end" in answer:
+                return lines
+            lines.append(answer)
+    raise AssertionError("the fleet hung up")
+
+
+def withheld(truth):
+    return sum(row.get("withheld", 0) for row in say(truth, "stats"))

@@ -1,0 +1,94 @@
+#include "wire/engine_batch.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "engine_same.h"
+#include "wire/engine_encode.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(bool holds)
+{
+    if (!holds) {
+        abort();
+    }
+}
+
+static bool is_within(uint32_t at, uint32_t count, size_t whole)
+{
+    return (size_t)at + count <= whole;
+}
+
+static void check_extras(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    check(event->extra_count == 0 || event->extra_count == event->hash_count);
+    for (uint32_t i = 0; i < event->extra_count; i++) {
+        const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+        check(is_within(extra->key_at, extra->key_count, batch->key_count));
+        check(extra->key_count <= kvb_max_block_keys);
+    }
+}
+
+/* Nothing points outside the arrays, and what belongs together fits together. */
+static void check_event(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    const uint64_t covered = (uint64_t)event->hash_count * event->block_size;
+
+    check((event->kind == KVB_EVENT_SKIPPED) == (event->skip != KVB_SKIP_NONE));
+    check((unsigned)event->tier < KVB_TIER_COUNT);
+    check(is_within(event->hash_at, event->hash_count, batch->hash_count));
+    check(is_within(event->token_at, event->token_count, batch->token_count));
+    check(is_within(event->extra_at, event->extra_count, batch->extra_count));
+    check(is_within(event->lora_name.at, event->lora_name.len, batch->text_len));
+    check(is_within(event->salt.at, event->salt.len, batch->text_len));
+    check(event->lora_name.len <= kvb_max_string_bytes && event->salt.len <= kvb_max_string_bytes);
+    check(event->token_count == 0 || event->token_count - event->is_eagle >= covered);
+    check(event->token_count == 0 || event->block_size > 0);
+    check_extras(batch, event);
+}
+
+static bool has_skipped(const struct kvb_event_batch *batch)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        if (batch->events[i].kind == KVB_EVENT_SKIPPED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The newest dialect can say all that a batch holds. */
+static void check_round_trip(const struct kvb_event_batch *batch)
+{
+    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch again = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
+
+    kvb_buf_init(&bytes, kvb_max_payload_bytes);
+    const kvb_status status = kvb_engine_batch_encode(batch, KVB_DIALECT_VLLM_0_31, &bytes);
+    if (status == KVB_TOO_LARGE) {
+        return; /* a key of few bytes becomes 64 digits */
+    }
+    check(status == KVB_OK);
+    check(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again) == KVB_OK);
+    check(is_same_engine_batch(batch, &again));
+}
+
+/* What the decoder takes is sound, and the encoder says it again. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
+
+    if (kvb_engine_batch_decode((kvb_span){ data, size }, &batch) != KVB_OK) {
+        check(batch.event_count == 0 && batch.hash_count == 0 && batch.text_len == 0);
+        return 0;
+    }
+    for (size_t i = 0; i < batch.event_count; i++) {
+        check_event(&batch, &batch.events[i]);
+    }
+    if (!has_skipped(&batch)) {
+        check_round_trip(&batch);
+    }
+    return 0;
+}

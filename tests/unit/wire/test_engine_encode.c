@@ -1,0 +1,364 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "../../fuzz/engine_same.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/engine_batch.h"
+#include "wire/engine_encode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Random batches, from a fixed seed ---- */
+
+struct dice {
+    uint64_t state;
+};
+
+static uint64_t roll(struct dice *dice)
+{
+    dice->state ^= dice->state << 13;
+    dice->state ^= dice->state >> 7;
+    dice->state ^= dice->state << 17;
+    return dice->state * 0x2545f4914f6cdd1dull;
+}
+
+static uint32_t below(struct dice *dice, uint32_t limit)
+{
+    return (uint32_t)((roll(dice) >> 33) % limit);
+}
+
+static bool one_in(struct dice *dice, uint32_t count)
+{
+    return below(dice, count) == 0;
+}
+
+/* Any number, the borders of the wire's integer widths among them. */
+static uint64_t any_u64(struct dice *dice)
+{
+    const uint64_t borders[] = {
+        0,          127,       128,        255,        256,   UINT16_MAX,     UINT32_MAX,
+        1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, 65536, UINT64_MAX - 31
+    };
+
+    return one_in(dice, 3) ? borders[below(dice, sizeof borders / sizeof borders[0])] : roll(dice);
+}
+
+static struct kvb_text_ref
+add_text(struct dice *dice, struct kvb_event_batch *batch, uint32_t longest)
+{
+    uint8_t text[64];
+    struct kvb_text_ref ref = { 0 };
+    const uint32_t len = 1 + below(dice, longest);
+
+    for (uint32_t i = 0; i < len; i++) {
+        text[i] = (uint8_t)('a' + below(dice, 26));
+    }
+    assert_ok(kvb_event_batch_add_text(batch, (kvb_span){ text, len }, &ref));
+    return ref;
+}
+
+static void
+add_hashes(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->hash_at = (uint32_t)batch->hash_count;
+    event->hash_count = one_in(dice, 10) ? 20 : below(dice, 4);
+    assert_ok(kvb_event_batch_reserve_hashes(batch, event->hash_count));
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        batch->hashes[batch->hash_count++].value = any_u64(dice);
+    }
+}
+
+/* As many as the blocks need, or some more. */
+static void
+add_tokens(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->block_size = 1 + below(dice, 20);
+    event->is_eagle = one_in(dice, 4);
+    const uint32_t covered = event->hash_count * event->block_size;
+    const uint32_t extra = one_in(dice, 3) || covered == 0 ? 1 + below(dice, 5) : 0;
+
+    event->token_at = (uint32_t)batch->token_count;
+    event->token_count = covered + extra + (event->is_eagle ? 1 : 0);
+    assert_ok(kvb_event_batch_reserve_tokens(batch, event->token_count));
+    for (uint32_t i = 0; i < event->token_count; i++) {
+        batch->tokens[batch->token_count++] = (uint32_t)any_u64(dice);
+    }
+}
+
+static void
+add_extras(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->extra_at = (uint32_t)batch->extra_count;
+    event->extra_count = event->hash_count;
+    assert_ok(kvb_event_batch_reserve_extras(batch, event->hash_count));
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        struct kvb_block_extra *extra = &batch->extras[batch->extra_count++];
+        *extra = (struct kvb_block_extra){ .key_at = (uint32_t)batch->key_count,
+                                           .key_count = one_in(dice, 20) ? 64 : below(dice, 3),
+                                           .unmatchable = one_in(dice, 4) };
+        assert_ok(kvb_event_batch_reserve_keys(batch, extra->key_count));
+        for (uint32_t k = 0; k < extra->key_count; k++) {
+            batch->keys[batch->key_count++] = any_u64(dice);
+        }
+    }
+}
+
+static void
+make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    add_hashes(dice, batch, event);
+    event->has_parent = one_in(dice, 2);
+    event->parent.value = event->has_parent ? any_u64(dice) : 0;
+    if (one_in(dice, 5)) {
+        event->block_size = below(dice, 3); /* tokenless */
+    } else {
+        add_tokens(dice, batch, event);
+    }
+    if (one_in(dice, 3)) {
+        event->lora_name = add_text(dice, batch, 60);
+    }
+    if (one_in(dice, 3) && event->hash_count > 0) {
+        add_extras(dice, batch, event);
+    }
+    if (one_in(dice, 3) && event->hash_count > 0) {
+        const bool is_twin = event->lora_name.len > 0 && one_in(dice, 2);
+        event->salt = is_twin ? event->lora_name : add_text(dice, batch, 60);
+    }
+}
+
+static struct kvb_engine_event random_event(struct dice *dice, struct kvb_event_batch *batch)
+{
+    struct kvb_engine_event event = { .kind = (enum kvb_event_kind)below(dice, 4) };
+
+    if (event.kind == KVB_EVENT_SKIPPED) {
+        event.skip = KVB_SKIP_UNKNOWN_EVENT;
+        return event;
+    }
+    event.all_tiers = event.kind == KVB_EVENT_CLEARED && one_in(dice, 2);
+    event.tier = event.all_tiers ? KVB_TIER_DEVICE : (enum kvb_tier)below(dice, KVB_TIER_COUNT);
+    if (event.kind != KVB_EVENT_CLEARED && one_in(dice, 2)) {
+        event.has_group = true;
+        event.group = below(dice, 300);
+    }
+    if (event.kind == KVB_EVENT_STORED) {
+        make_stored(dice, batch, &event);
+    } else if (event.kind == KVB_EVENT_REMOVED) {
+        add_hashes(dice, batch, &event);
+    }
+    return event;
+}
+
+static void random_batch(struct dice *dice, struct kvb_event_batch *batch)
+{
+    const uint32_t count = one_in(dice, 20) ? 100 : below(dice, 6);
+
+    kvb_event_batch_reset(batch);
+    batch->timestamp_s = (double)any_u64(dice) / 1000;
+    batch->has_rank = one_in(dice, 2);
+    batch->rank = batch->has_rank ? (uint32_t)any_u64(dice) : 0;
+    assert_ok(kvb_event_batch_reserve_events(batch, count));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct kvb_engine_event event = random_event(dice, batch);
+        batch->events[batch->event_count++] = event;
+    }
+}
+
+/* ---- What a dialect cannot carry ---- */
+
+static void forget_lora(struct kvb_engine_event *event)
+{
+    event->lora_name = (struct kvb_text_ref){ 0 };
+}
+
+static void forget_extra_keys(struct kvb_engine_event *event)
+{
+    event->salt = (struct kvb_text_ref){ 0 };
+    event->extra_count = 0;
+}
+
+static void forget_group(struct kvb_engine_event *event)
+{
+    event->has_group = false;
+    event->group = 0;
+}
+
+/* A Cleared of one tier turns into one of all: the reader drops too much, not too little. */
+static void widen_cleared(struct kvb_engine_event *event)
+{
+    if (event->kind == KVB_EVENT_CLEARED) {
+        event->all_tiers = true;
+        event->tier = KVB_TIER_DEVICE;
+    }
+}
+
+/* Each is lost by the dialects older than `since`; skipped events are lost by all. */
+static const struct loss {
+    enum kvb_dialect since;
+    void (*forget)(struct kvb_engine_event *event);
+} losses[] = {
+    { KVB_DIALECT_VLLM_0_22, forget_lora },
+    { KVB_DIALECT_VLLM_0_22, forget_extra_keys },
+    { KVB_DIALECT_VLLM_0_22, forget_group },
+    { KVB_DIALECT_VLLM_0_31, widen_cleared },
+};
+
+/* Changes the batch into what is left of it after a journey in the dialect. */
+static void lose(struct kvb_event_batch *batch, enum kvb_dialect dialect)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < batch->event_count; i++) {
+        for (size_t k = 0; k < sizeof losses / sizeof losses[0]; k++) {
+            if (dialect < losses[k].since) {
+                losses[k].forget(&batch->events[i]);
+            }
+        }
+        if (batch->events[i].kind != KVB_EVENT_SKIPPED) {
+            batch->events[kept++] = batch->events[i];
+        }
+    }
+    batch->event_count = kept;
+}
+
+static void what_is_written_in_any_dialect_is_read_again(void **state)
+{
+    (void)state;
+    struct dice dice = { 42 };
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_event_batch again = { 0 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, kvb_max_payload_bytes);
+    for (unsigned round = 0; round < 3000; round++) {
+        const enum kvb_dialect dialect = (enum kvb_dialect)(round % KVB_DIALECT_COUNT);
+        random_batch(&dice, &batch);
+        kvb_buf_reset(&bytes);
+        assert_ok(kvb_engine_batch_encode(&batch, dialect, &bytes));
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
+        lose(&batch, dialect);
+        assert_true(is_same_engine_batch(&batch, &again));
+    }
+    kvb_buf_done(&bytes);
+    kvb_event_batch_done(&batch);
+    kvb_event_batch_done(&again);
+}
+
+/* ---- The bytes themselves ---- */
+
+static void each_dialect_has_the_shape_of_its_version(void **state)
+{
+    (void)state;
+    const uint8_t first[KVB_DIALECT_COUNT] = { 0x97, 0x9c, 0x87 }; /* of the event */
+    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED, .tier = KVB_TIER_HOST };
+    const struct kvb_event_batch batch = { .events = &event, .event_count = 1 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 1000);
+    for (int i = 0; i < KVB_DIALECT_COUNT; i++) {
+        kvb_buf_reset(&bytes);
+        assert_ok(kvb_engine_batch_encode(&batch, (enum kvb_dialect)i, &bytes));
+        assert_int_equal(bytes.data[0], 0x93);
+        assert_int_equal(bytes.data[10], 0x91); /* behind ts: one event */
+        assert_int_equal(bytes.data[11] & 0xf0, first[i] & 0xf0);
+    }
+    kvb_buf_done(&bytes);
+}
+
+static void appends_behind_what_is_there(void **state)
+{
+    (void)state;
+    const struct kvb_event_batch batch = { .timestamp_s = 1 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 100);
+    assert_ok(kvb_buf_append_text(&bytes, "head"));
+    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes));
+    assert_int_equal(bytes.len, 4 + 12);
+    assert_memory_equal(bytes.data, "head", 4);
+    kvb_buf_done(&bytes);
+}
+
+static void every_dialect_is_found_by_its_name(void **state)
+{
+    (void)state;
+    enum kvb_dialect found = KVB_DIALECT_COUNT;
+
+    for (int i = 0; i < KVB_DIALECT_COUNT; i++) {
+        assert_ok(kvb_dialect_find(kvb_dialect_name((enum kvb_dialect)i), &found));
+        assert_int_equal(found, i);
+    }
+    assert_int_equal(kvb_dialect_find("vllm-9.99", &found), KVB_NOT_FOUND);
+    assert_int_equal(found, KVB_DIALECT_COUNT - 1);
+    assert_string_equal(kvb_dialect_name(KVB_DIALECT_COUNT), "unknown");
+}
+
+/* ---- Ceiling and torture ---- */
+
+static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
+{
+    (void)state;
+    struct dice dice = { 7 };
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf whole;
+
+    random_batch(&dice, &batch);
+    while (batch.event_count < 3) {
+        random_batch(&dice, &batch);
+    }
+    kvb_buf_init(&whole, kvb_max_payload_bytes);
+    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &whole));
+    for (size_t ceiling = 4; ceiling < 4 + whole.len; ceiling++) {
+        struct kvb_buf bytes;
+        kvb_buf_init(&bytes, ceiling);
+        assert_ok(kvb_buf_append_text(&bytes, "head"));
+        assert_int_equal(
+            kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes), KVB_TOO_LARGE);
+        assert_int_equal(bytes.len, 4);
+        kvb_buf_done(&bytes);
+    }
+    kvb_buf_done(&whole);
+    kvb_event_batch_done(&batch);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    struct dice dice = { 9 };
+    struct kvb_event_batch batch = { 0 };
+    kvb_status status = KVB_NO_MEMORY;
+    long failures = 0;
+
+    do {
+        random_batch(&dice, &batch);
+    } while (batch.event_count < 100);
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_buf bytes;
+        kvb_buf_init(&bytes, kvb_max_payload_bytes);
+        fail_alloc_after(n);
+        status = kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_22, &bytes);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || bytes.len == 0);
+        failures += status == KVB_NO_MEMORY;
+        kvb_buf_done(&bytes);
+        assert_true(n < 50);
+    }
+    assert_ok(status);
+    assert_true(failures > 5); /* it grew several times */
+    kvb_event_batch_done(&batch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_in_any_dialect_is_read_again),
+        cmocka_unit_test(each_dialect_has_the_shape_of_its_version),
+        cmocka_unit_test(appends_behind_what_is_there),
+        cmocka_unit_test(every_dialect_is_found_by_its_name),
+        cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,365 @@
+#include "kvb_test.h"
+
+#include "vector_file.h"
+#include "wire/mp_cursor.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What comes next ---- */
+
+static enum kvb_mp_type type_of(uint8_t code)
+{
+    const struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ &code, 1 });
+
+    return kvb_mp_next(&cursor);
+}
+
+static void knows_the_type_of_every_first_byte(void **state)
+{
+    (void)state;
+    /* clang-format off */
+    const struct {
+        unsigned first;
+        unsigned last;
+        enum kvb_mp_type type;
+    } ranges[] = {
+        { 0x00, 0x7f, KVB_MP_INTEGER }, { 0x80, 0x8f, KVB_MP_MAP },
+        { 0x90, 0x9f, KVB_MP_ARRAY },   { 0xa0, 0xbf, KVB_MP_TEXT },
+        { 0xc0, 0xc0, KVB_MP_NIL },     { 0xc1, 0xc1, KVB_MP_OTHER },
+        { 0xc2, 0xc3, KVB_MP_BOOL },    { 0xc4, 0xc6, KVB_MP_BYTES },
+        { 0xc7, 0xc9, KVB_MP_OTHER },   { 0xca, 0xcb, KVB_MP_FLOAT },
+        { 0xcc, 0xd3, KVB_MP_INTEGER }, { 0xd4, 0xd8, KVB_MP_OTHER },
+        { 0xd9, 0xdb, KVB_MP_TEXT },    { 0xdc, 0xdd, KVB_MP_ARRAY },
+        { 0xde, 0xdf, KVB_MP_MAP },     { 0xe0, 0xff, KVB_MP_INTEGER },
+    };
+    /* clang-format on */
+    unsigned code = 0;
+
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        assert_int_equal(code, ranges[i].first);
+        for (; code <= ranges[i].last; code++) {
+            assert_int_equal(type_of((uint8_t)code), ranges[i].type);
+        }
+    }
+    assert_int_equal(code, 256);
+}
+
+/* ---- Taking, by each of the takers ---- */
+
+/* What one value is to each taker of numbers. */
+struct want {
+    const char *hex;
+    bool is_integer;
+    bool is_negative;
+    uint64_t bits;
+    double number;
+};
+
+/* clang-format off */
+static const struct want numbers[] = {
+    { "00",                 true,  false, 0,                    0 },
+    { "7f",                 true,  false, 127,                  127 },
+    { "cc00",               true,  false, 0,                    0 },
+    { "ccff",               true,  false, 255,                  255 },
+    { "cd0100",             true,  false, 256,                  256 },
+    { "cdffff",             true,  false, 65535,                65535 },
+    { "ce00010000",         true,  false, 65536,                65536 },
+    { "ceffffffff",         true,  false, UINT32_MAX,           4294967295.0 },
+    { "cf0000000100000000", true,  false, UINT32_MAX + 1ull,    4294967296.0 },
+    { "cf8000000000000000", true,  false, 1ull << 63,           0x1p63 },
+    { "cfffffffffffffffff", true,  false, UINT64_MAX,           0x1p64 },
+    { "ff",                 true,  true,  (uint64_t)-1,         -1 },
+    { "e0",                 true,  true,  (uint64_t)-32,        -32 },
+    { "d0df",               true,  true,  (uint64_t)-33,        -33 },
+    { "d080",               true,  true,  (uint64_t)-128,       -128 },
+    { "d07f",               true,  false, 127,                  127 },
+    { "d1ff7f",             true,  true,  (uint64_t)-129,       -129 },
+    { "d18000",             true,  true,  (uint64_t)-32768,     -32768 },
+    { "d17fff",             true,  false, 32767,                32767 },
+    { "d2ffff7fff",         true,  true,  (uint64_t)-32769,     -32769 },
+    { "d280000000",         true,  true,  (uint64_t)INT32_MIN,  -0x1p31 },
+    { "d27fffffff",         true,  false, INT32_MAX,            2147483647.0 },
+    { "d3ffffffff7fffffff", true,  true,  (uint64_t)(INT32_MIN - 1ll), -2147483649.0 },
+    { "d38000000000000000", true,  true,  1ull << 63,           -0x1p63 },
+    { "d37fffffffffffffff", true,  false, INT64_MAX,            0x1p63 },
+    { "ca3f800000",         false, false, 0,                    1 },
+    { "cabf000000",         false, false, 0,                    -0.5 },
+    { "cb3ff8000000000000", false, false, 0,                    1.5 },
+    { "cb41d954fc40200000", false, false, 0,                    1700000000.5 },
+    { "cb7ff0000000000000", false, false, 0,                    INFINITY },
+};
+/* clang-format on */
+
+static void check_number(const struct want *want, kvb_span value)
+{
+    const bool is_u64 = want->is_integer && !want->is_negative;
+    const bool is_u32 = is_u64 && want->bits <= UINT32_MAX;
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of(value);
+    uint64_t bits = 77;
+    uint64_t large = 77;
+    uint32_t small = 77;
+    double number = 77;
+
+    /* whoever refuses stands still, so the next one finds the value again */
+    assert_int_equal(kvb_mp_take_u32(&cursor, &small), is_u32 ? KVB_OK : KVB_BAD_INPUT);
+    assert_true(cursor.at == value.data + (is_u32 ? value.len : 0));
+    cursor.at = value.data;
+    assert_int_equal(kvb_mp_take_u64(&cursor, &large), is_u64 ? KVB_OK : KVB_BAD_INPUT);
+    assert_true(cursor.at == value.data + (is_u64 ? value.len : 0));
+    cursor.at = value.data;
+    assert_int_equal(kvb_mp_take_bits(&cursor, &bits), want->is_integer ? KVB_OK : KVB_BAD_INPUT);
+    assert_true(cursor.at == value.data + (want->is_integer ? value.len : 0));
+    cursor.at = value.data;
+    assert_ok(kvb_mp_take_number(&cursor, &number));
+    assert_true(cursor.at == cursor.end);
+    assert_true(bits == (want->is_integer ? want->bits : 77));
+    assert_true(large == (is_u64 ? want->bits : 77));
+    assert_true(small == (is_u32 ? want->bits : 77));
+    assert_true(number == want->number);
+}
+
+static void takes_numbers_of_every_width_at_their_borders(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        size_t len = 0;
+        uint8_t *bytes = bytes_of_hex(numbers[i].hex, &len);
+        check_number(&numbers[i], (kvb_span){ bytes, len });
+        free(bytes);
+    }
+}
+
+/* A taker behind one signature. */
+typedef kvb_status (*taker)(struct kvb_mp_cursor *cursor);
+
+static kvb_status take_bits(struct kvb_mp_cursor *cursor)
+{
+    uint64_t bits = 0;
+    return kvb_mp_take_bits(cursor, &bits);
+}
+
+static kvb_status take_u64(struct kvb_mp_cursor *cursor)
+{
+    uint64_t value = 0;
+    return kvb_mp_take_u64(cursor, &value);
+}
+
+static kvb_status take_u32(struct kvb_mp_cursor *cursor)
+{
+    uint32_t value = 0;
+    return kvb_mp_take_u32(cursor, &value);
+}
+
+static kvb_status take_number(struct kvb_mp_cursor *cursor)
+{
+    double value = 0;
+    return kvb_mp_take_number(cursor, &value);
+}
+
+static kvb_status take_text(struct kvb_mp_cursor *cursor)
+{
+    kvb_span text = { 0 };
+    return kvb_mp_take_text(cursor, &text);
+}
+
+static kvb_status take_bytes(struct kvb_mp_cursor *cursor)
+{
+    kvb_span bytes = { 0 };
+    return kvb_mp_take_bytes(cursor, &bytes);
+}
+
+static kvb_status take_array(struct kvb_mp_cursor *cursor)
+{
+    uint32_t count = 0;
+    return kvb_mp_take_array(cursor, &count);
+}
+
+static kvb_status take_map(struct kvb_mp_cursor *cursor)
+{
+    uint32_t pairs = 0;
+    return kvb_mp_take_map(cursor, &pairs);
+}
+
+static kvb_status take_nil(struct kvb_mp_cursor *cursor)
+{
+    return kvb_mp_take_nil(cursor) ? KVB_OK : KVB_BAD_INPUT;
+}
+
+enum { taker_count = 9 };
+
+static const struct {
+    taker take;
+    const char *values[10]; /* of its type, one of each width */
+} takers[taker_count] = {
+    { take_nil, { "c0" } },
+    { take_bits, { "01", "ff", "cc01", "cd0001", "ce00000001", "cf0000000000000001", "d001" } },
+    { take_u64, { "01", "cc01", "cd0001", "ce00000001", "cf0000000000000001", "d10001" } },
+    { take_u32, { "01", "cc01", "cd0001", "ce00000001", "cf0000000000000001", "d200000001" } },
+    { take_number, { "ca00000000", "cb0000000000000000", "d30000000000000001", "05" } },
+    { take_text, { "a0", "a161", "d90161", "da000161", "db0000000161" } },
+    { take_bytes, { "c400", "c40161", "c5000161", "c60000000161" } },
+    { take_array, { "90", "9f", "dc0001", "dd00000001" } },
+    { take_map, { "80", "8f", "de0001", "df00000001" } },
+};
+
+/* Each on a heap copy of exactly that length, so that ASan sees a read too far. */
+static void refuses_a_value_cut_at_any_byte_and_stays(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < taker_count; i++) {
+        for (const char *const *hex = takers[i].values; *hex; hex++) {
+            size_t len = 0;
+            uint8_t *bytes = bytes_of_hex(*hex, &len);
+            for (size_t cut = 0; cut <= len; cut++) {
+                uint8_t *copy = malloc(cut ? cut : 1);
+                assert_non_null(copy);
+                memcpy(copy, bytes, cut);
+                struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ copy, cut });
+                assert_int_equal(takers[i].take(&cursor), cut == len ? KVB_OK : KVB_BAD_INPUT);
+                assert_true(cursor.at == copy + (cut == len ? len : 0));
+                free(copy);
+            }
+            free(bytes);
+        }
+    }
+}
+
+/* A taker of another type, among those that share no value. */
+static void refuses_values_of_another_type_and_stays(void **state)
+{
+    (void)state;
+    const char *const others[] = { "c0", "c2", "c1", "d40161", "c7000161" };
+    const size_t alone[] = { 0, 1, 5, 6, 7, 8 }; /* nil integer text bytes array map */
+    const size_t kinds = sizeof alone / sizeof alone[0];
+
+    for (size_t i = 0; i < taker_count; i++) {
+        for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
+            size_t len = 0;
+            uint8_t *bytes = bytes_of_hex(others[k], &len);
+            struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+            const bool is_its_own = i == 0 && k == 0;
+            assert_int_equal(takers[i].take(&cursor), is_its_own ? KVB_OK : KVB_BAD_INPUT);
+            assert_true(cursor.at == bytes + is_its_own);
+            free(bytes);
+        }
+    }
+    for (size_t pair = 0; pair < kinds * kinds; pair++) {
+        const size_t of = alone[pair / kinds];
+        const size_t by = alone[pair % kinds];
+        size_t len = 0;
+        uint8_t *bytes = bytes_of_hex(takers[of].values[0], &len);
+        struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+        assert_int_equal(takers[by].take(&cursor), of == by ? KVB_OK : KVB_BAD_INPUT);
+        free(bytes);
+    }
+}
+
+/* ---- Strings and containers ---- */
+
+static void text_and_bytes_are_borrowed_from_where_they_stand(void **state)
+{
+    (void)state;
+    const uint8_t bytes[] = { 0xa2, 'h', 'i', 0xc4, 3, 1, 2, 3, 0xd9, 0, 0xc0 };
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, sizeof bytes });
+    kvb_span span = { 0 };
+
+    assert_ok(kvb_mp_take_text(&cursor, &span));
+    assert_true(span.data == bytes + 1 && span.len == 2);
+    assert_ok(kvb_mp_take_bytes(&cursor, &span));
+    assert_true(span.data == bytes + 5 && span.len == 3);
+    assert_ok(kvb_mp_take_text(&cursor, &span));
+    assert_int_equal(span.len, 0);
+    assert_false(kvb_mp_take_nil(&(struct kvb_mp_cursor){ bytes, bytes + 1 }));
+    assert_true(kvb_mp_take_nil(&cursor));
+    assert_false(kvb_mp_take_nil(&cursor)); /* the end */
+    assert_int_equal(kvb_mp_next(&cursor), KVB_MP_OTHER);
+}
+
+static void a_length_beyond_the_end_is_refused(void **state)
+{
+    (void)state;
+    const char *const lies[] = { "bf61", "d9ff61", "daffff61", "dbffffffff61" };
+
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        size_t len = 0;
+        uint8_t *bytes = bytes_of_hex(lies[i], &len);
+        struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+        assert_int_equal(take_text(&cursor), KVB_BAD_INPUT);
+        assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT);
+        assert_true(cursor.at == bytes);
+        free(bytes);
+    }
+}
+
+static uint32_t count_in(const char *hex, kvb_status (*take)(struct kvb_mp_cursor *, uint32_t *))
+{
+    size_t len = 0;
+    uint8_t *bytes = bytes_of_hex(hex, &len);
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+    uint32_t count = 0;
+
+    assert_ok(take(&cursor, &count));
+    assert_true(cursor.at == cursor.end);
+    free(bytes);
+    return count;
+}
+
+static void counts_of_every_width_are_read(void **state)
+{
+    (void)state;
+    assert_int_equal(count_in("90", kvb_mp_take_array), 0);
+    assert_int_equal(count_in("9f", kvb_mp_take_array), 15);
+    assert_int_equal(count_in("dcffff", kvb_mp_take_array), 65535);
+    assert_int_equal(count_in("ddffffffff", kvb_mp_take_array), UINT32_MAX);
+    assert_int_equal(count_in("80", kvb_mp_take_map), 0);
+    assert_int_equal(count_in("8f", kvb_mp_take_map), 15);
+    assert_int_equal(count_in("deffff", kvb_mp_take_map), 65535);
+    assert_int_equal(count_in("dfffffffff", kvb_mp_take_map), UINT32_MAX);
+}
+
+static void skips_one_value_whatever_is_in_it(void **state)
+{
+    (void)state;
+    size_t len = 0;
+    /* [1, {2: "a"}], then 3 */
+    uint8_t *bytes = bytes_of_hex("92018102a16103", &len);
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+    uint32_t value = 0;
+
+    assert_ok(kvb_mp_skip(&cursor));
+    assert_ok(kvb_mp_take_u32(&cursor, &value));
+    assert_int_equal(value, 3);
+    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT); /* the end */
+    free(bytes);
+}
+
+static void nothing_at_all_holds_nothing(void **state)
+{
+    (void)state;
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ NULL, 0 });
+
+    assert_int_equal(kvb_mp_next(&cursor), KVB_MP_OTHER);
+    for (size_t i = 0; i < taker_count; i++) {
+        assert_int_equal(takers[i].take(&cursor), KVB_BAD_INPUT);
+    }
+    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT);
+    assert_null(cursor.at);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(knows_the_type_of_every_first_byte),
+        cmocka_unit_test(takes_numbers_of_every_width_at_their_borders),
+        cmocka_unit_test(refuses_a_value_cut_at_any_byte_and_stays),
+        cmocka_unit_test(refuses_values_of_another_type_and_stays),
+        cmocka_unit_test(text_and_bytes_are_borrowed_from_where_they_stand),
+        cmocka_unit_test(a_length_beyond_the_end_is_refused),
+        cmocka_unit_test(counts_of_every_width_are_read),
+        cmocka_unit_test(skips_one_value_whatever_is_in_it),
+        cmocka_unit_test(nothing_at_all_holds_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

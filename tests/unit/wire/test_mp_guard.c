@@ -1,0 +1,202 @@
+#include "kvb_test.h"
+
+#include "vector_file.h"
+#include "wire/mp_guard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Guards a heap copy of exactly these bytes, so that ASan sees a read too far. */
+static kvb_status guard(const uint8_t *bytes, size_t len, unsigned max_depth, size_t *out_used)
+{
+    uint8_t *copy = malloc(len ? len : 1);
+    assert_non_null(copy);
+    memcpy(copy, bytes, len);
+    const kvb_status status = kvb_mp_guard((kvb_span){ copy, len }, max_depth, out_used);
+    free(copy);
+    return status;
+}
+
+static kvb_status guard_hex(const char *hex, unsigned max_depth, size_t *out_used)
+{
+    size_t len = 0;
+    uint8_t *bytes = bytes_of_hex(hex, &len);
+    const kvb_status status = guard(bytes, len, max_depth, out_used);
+    free(bytes);
+    return status;
+}
+
+/* A head and how many bytes (scalars) or values (containers, as nils) follow it. */
+struct form {
+    const char *head;
+    size_t body;
+};
+
+/* Each form of the format at its smallest and its largest that is quick to make. */
+/* clang-format off */
+static const struct form forms[] = {
+    { "00", 0 },           { "7f", 0 },           { "e0", 0 },           { "ff", 0 },
+    { "c0", 0 },           { "c2", 0 },           { "c3", 0 },
+    { "cc", 1 },           { "cd", 2 },           { "ce", 4 },           { "cf", 8 },
+    { "d0", 1 },           { "d1", 2 },           { "d2", 4 },           { "d3", 8 },
+    { "ca", 4 },           { "cb", 8 },
+    { "a0", 0 },           { "a1", 1 },           { "bf", 31 },
+    { "d900", 0 },         { "d9ff", 255 },       { "da0000", 0 },       { "daffff", 65535 },
+    { "db00000000", 0 },   { "db00010000", 65536 },
+    { "c400", 0 },         { "c4ff", 255 },       { "c50000", 0 },       { "c5ffff", 65535 },
+    { "c600000000", 0 },   { "c600010000", 65536 },
+    { "d4", 2 },           { "d5", 3 },           { "d6", 5 },           { "d7", 9 },
+    { "d8", 17 },
+    { "c700", 1 },         { "c7ff", 256 },       { "c80000", 1 },       { "c8ffff", 65536 },
+    { "c900000000", 1 },   { "c900010000", 65537 },
+    { "90", 0 },           { "91", 1 },           { "9f", 15 },
+    { "dc0000", 0 },       { "dcffff", 65535 },   { "dd00000000", 0 },   { "dd00010000", 65536 },
+    { "80", 0 },           { "81", 2 },           { "8f", 30 },
+    { "de0000", 0 },       { "deffff", 131070 },  { "df00000000", 0 },   { "df00010000", 131072 },
+};
+/* clang-format on */
+
+/* The head and a body of nils; the caller frees it. */
+static uint8_t *value_of(const struct form *form, size_t *out_len)
+{
+    size_t head_len = 0;
+    uint8_t *head = bytes_of_hex(form->head, &head_len);
+    uint8_t *value = malloc(head_len + form->body);
+
+    assert_non_null(value);
+    memcpy(value, head, head_len);
+    memset(value + head_len, 0xc0, form->body);
+    free(head);
+    *out_len = head_len + form->body;
+    return value;
+}
+
+static void takes_every_form_to_the_byte(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        size_t len = 0;
+        size_t used = 0;
+        uint8_t *value = value_of(&forms[i], &len);
+
+        assert_ok(guard(value, len, 1, &used));
+        assert_int_equal(used, len);
+        free(value);
+    }
+}
+
+static void refuses_every_form_one_byte_short(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        size_t len = 0;
+        size_t used = 77;
+        uint8_t *value = value_of(&forms[i], &len);
+        /* every cut of the short ones; of the long ones the last */
+        for (size_t cut = len > 300 ? len - 1 : 0; cut < len; cut++) {
+            assert_int_equal(guard(value, cut, 1, &used), KVB_BAD_INPUT);
+        }
+        assert_int_equal(used, 77); /* untouched */
+        free(value);
+    }
+}
+
+static void stops_after_the_first_value(void **state)
+{
+    (void)state;
+    size_t used = 0;
+
+    assert_ok(guard_hex("93010203c1c1", 8, &used));
+    assert_int_equal(used, 4);
+    assert_ok(guard_hex("c0c1", 8, &used));
+    assert_int_equal(used, 1);
+}
+
+static void refuses_the_type_that_is_never_used(void **state)
+{
+    (void)state;
+    size_t used = 0;
+
+    assert_int_equal(guard_hex("c1", 8, &used), KVB_BAD_INPUT);
+    assert_int_equal(guard_hex("92c0c1", 8, &used), KVB_BAD_INPUT);
+    assert_int_equal(kvb_mp_guard((kvb_span){ NULL, 0 }, 8, &used), KVB_BAD_INPUT);
+}
+
+static void refuses_a_count_that_the_bytes_cannot_hold(void **state)
+{
+    (void)state;
+    const char *const lies[] = {
+        "dd05f5e100",         /* 10^8 items in nothing */
+        "ddffffffff",         /* 2^32-1 */
+        "dfffffffff",         /* 2^32-1 pairs: twice that many values */
+        "df80000000c0c0",     /* 2^31 pairs must not wrap to 0 */
+        "dcffffc0c0c0",       /* a few of them are there */
+        "82c0c0c0",           /* the last pair has no value */
+        "dbffffffff61",       /* text */
+        "c6ffffffff61",       /* bytes */
+        "c9ffffffff0161",     /* ext: the length and its tag */
+        "929fc0c0c0c0c0c0c0", /* inside another */
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        size_t used = 0;
+        assert_int_equal(guard_hex(lies[i], 8, &used), KVB_BAD_INPUT);
+    }
+}
+
+/* `depth` arrays of one around a nil. */
+static kvb_status guard_nested(unsigned depth, unsigned max_depth)
+{
+    uint8_t bytes[256];
+    size_t used = 0;
+
+    memset(bytes, 0x91, depth);
+    bytes[depth] = 0xc0;
+    return guard(bytes, depth + 1, max_depth, &used);
+}
+
+static void allows_nesting_to_the_depth_and_no_deeper(void **state)
+{
+    (void)state;
+    for (unsigned max_depth = 1; max_depth <= 32; max_depth++) {
+        assert_ok(guard_nested(max_depth, max_depth));
+        assert_int_equal(guard_nested(max_depth + 1, max_depth), KVB_TOO_LARGE);
+        assert_int_equal(guard_nested(200, max_depth), KVB_TOO_LARGE);
+    }
+    assert_int_equal(guard_nested(0, 33), KVB_TOO_LARGE); /* beyond what it can count */
+}
+
+static void an_empty_container_is_no_level(void **state)
+{
+    (void)state;
+    size_t used = 0;
+
+    assert_ok(guard_hex("9190", 1, &used));
+    assert_ok(guard_hex("9180", 1, &used));
+    assert_int_equal(guard_hex("9181c0c0", 1, &used), KVB_TOO_LARGE);
+}
+
+static void comes_back_up_after_a_nested_value(void **state)
+{
+    (void)state;
+    size_t used = 0;
+
+    /* [[1, [2]], {3: [4]}, 5] and the same without its last */
+    assert_ok(guard_hex("93920191028103910405", 3, &used));
+    assert_int_equal(used, 10);
+    assert_int_equal(guard_hex("939201910281039104", 3, &used), KVB_BAD_INPUT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_every_form_to_the_byte),
+        cmocka_unit_test(refuses_every_form_one_byte_short),
+        cmocka_unit_test(stops_after_the_first_value),
+        cmocka_unit_test(refuses_the_type_that_is_never_used),
+        cmocka_unit_test(refuses_a_count_that_the_bytes_cannot_hold),
+        cmocka_unit_test(allows_nesting_to_the_depth_and_no_deeper),
+        cmocka_unit_test(an_empty_container_is_no_level),
+        cmocka_unit_test(comes_back_up_after_a_nested_value),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
