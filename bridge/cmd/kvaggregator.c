@@ -1,9 +1,9 @@
 #include "cmd/daemon_options.h"
+#include "cmd/daemon_run.h"
 #include "core/log.h"
 #include "daemon/aggregator.h"
 #include "daemon/aggregator_config.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,55 +16,18 @@ static const struct kvb_daemon_program program = {
     .print_keys = kvb_aggregator_config_help,
 };
 
-/* Before any thread starts, so that all inherit the mask and only the main thread,
- * in sigwait, sees them. */
-static void block_signals(sigset_t *out_signals)
-{
-    const struct sigaction ignore = { .sa_handler = SIG_IGN };
-
-    (void)sigemptyset(out_signals); /* these fail for numbers that are no signals only */
-    (void)sigaddset(out_signals, SIGINT);
-    (void)sigaddset(out_signals, SIGTERM);
-    (void)sigaddset(out_signals, SIGHUP); /* nothing to read again: ignored */
-    (void)pthread_sigmask(SIG_BLOCK, out_signals, NULL);
-    (void)sigaction(SIGPIPE, &ignore, NULL); /* a peer that hangs up is no reason to end */
-}
-
-static void wait_for_end(const sigset_t *signals)
-{
-    int number = SIGHUP;
-
-    while (number == SIGHUP) {
-        (void)sigwait(signals, &number); /* fails for an invalid set only */
-    }
-}
-
-static void say_started(struct kvb_log *log, const struct kvb_aggregator *aggregator)
-{
-    char port[24];
-
-    kvb_log_write(
-        log, KVB_LOG_INFO, "kvaggregator", "started", "version", KVB_VERSION, "http_port",
-        kvb_log_u64(port, kvb_aggregator_http_port(aggregator)), NULL);
-}
-
 static int run(const struct kvb_aggregator_config *config, struct kvb_log *log)
 {
     struct kvb_aggregator *aggregator = NULL;
     struct kvb_detail detail = { { 0 } };
     sigset_t signals;
 
-    block_signals(&signals);
+    kvb_daemon_block_signals(&signals);
     const kvb_status status = kvb_aggregator_start(config, log, &aggregator, &detail);
     if (status != KVB_OK) {
-        kvb_log_write(
-            log, KVB_LOG_ERROR, "kvaggregator", "cannot start", "reason",
-            detail.text[0] ? detail.text : kvb_status_name(status), NULL);
-        return status == KVB_BAD_CONFIG ? kvb_daemon_exit_config : kvb_daemon_exit_failed;
+        return kvb_daemon_say_not_started(log, "kvaggregator", status, &detail);
     }
-    say_started(log, aggregator);
-    wait_for_end(&signals);
-    kvb_log_write(log, KVB_LOG_INFO, "kvaggregator", "stopping", NULL);
+    kvb_daemon_wait_for_end(&signals, log, "kvaggregator", kvb_aggregator_http_port(aggregator));
     kvb_aggregator_stop(aggregator);
     return EXIT_SUCCESS;
 }

@@ -1,10 +1,11 @@
 #include "cmd/daemon_options.h"
+#include "cmd/daemon_run.h"
 #include "daemon/bridge.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+/* kvbridge: listens to engines on ZMQ and tells NATS. */
 
 static const struct kvb_daemon_program program = {
     .about = "Takes the KV-cache events and load figures of inference engines from ZMQ and "
@@ -13,37 +14,18 @@ static const struct kvb_daemon_program program = {
     .print_keys = kvb_bridge_config_help,
 };
 
-static void block_signals(sigset_t *out_stop)
-{
-    (void)sigemptyset(out_stop);
-    (void)sigaddset(out_stop, SIGINT);
-    (void)sigaddset(out_stop, SIGTERM);
-    (void)pthread_sigmask(SIG_BLOCK, out_stop, NULL); /* every thread inherits it */
-    (void)signal(SIGPIPE, SIG_IGN);
-}
-
 static int run(const struct kvb_bridge_config *config, struct kvb_log *log)
 {
     struct kvb_bridge *bridge = NULL;
-    struct kvb_detail detail = { .text = "" };
-    sigset_t stop;
-    int signal_number = 0;
-    char port[24];
+    struct kvb_detail detail = { { 0 } };
+    sigset_t signals;
 
-    block_signals(&stop);
+    kvb_daemon_block_signals(&signals);
     const kvb_status status = kvb_bridge_start(config, log, &bridge, &detail);
     if (status != KVB_OK) {
-        kvb_log_write(
-            log, KVB_LOG_ERROR, "kvbridge", "cannot start", "why",
-            detail.text[0] ? detail.text : kvb_status_name(status), NULL);
-        return status == KVB_BAD_CONFIG ? kvb_daemon_exit_config : kvb_daemon_exit_failed;
+        return kvb_daemon_say_not_started(log, "kvbridge", status, &detail);
     }
-    kvb_log_write(
-        log, KVB_LOG_INFO, "kvbridge", "started", "version", KVB_VERSION, "http_port",
-        kvb_log_u64(port, kvb_bridge_http_port(bridge)), NULL);
-    (void)sigwait(&stop, &signal_number); /* fails for a bad set only */
-    kvb_log_write(
-        log, KVB_LOG_INFO, "kvbridge", "stopping", "signal", strsignal(signal_number), NULL);
+    kvb_daemon_wait_for_end(&signals, log, "kvbridge", kvb_bridge_http_port(bridge));
     kvb_bridge_stop(bridge);
     return EXIT_SUCCESS;
 }

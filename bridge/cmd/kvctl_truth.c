@@ -159,11 +159,6 @@ struct block {
 
 enum { no_parent = -1 };
 
-static void drop_blocks(struct block **blocks)
-{
-    free(*blocks);
-}
-
 static uint64_t number_of(struct json_object *object, const char *name)
 {
     return json_object_get_uint64(kvb_json_member(object, name));
@@ -260,6 +255,14 @@ keep_prompt(const struct block *blocks, size_t count, struct kvctl_truth_rank *r
     return KVB_OK;
 }
 
+static kvb_status read_blocks(struct json_object *list, uint32_t block_size, struct block *blocks)
+{
+    for (size_t i = 0; i < json_object_array_length(list); i++) {
+        KVB_TRY(read_block(json_object_array_get_idx(list, i), block_size, blocks, i));
+    }
+    return KVB_OK;
+}
+
 static kvb_status read_rank(struct json_object *line, struct kvctl_truth_rank *rank)
 {
     struct json_object *list = kvb_json_member(line, "blocks");
@@ -274,15 +277,15 @@ static kvb_status read_rank(struct json_object *line, struct kvctl_truth_rank *r
     rank->block_size = (uint32_t)block_size;
 
     const size_t count = json_object_array_length(list);
-    KVB_OWN(drop_blocks) struct block *blocks = calloc(count + 1, sizeof *blocks);
+    struct block *blocks = calloc(count + 1, sizeof *blocks);
     if (!blocks) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < count; i++) {
-        KVB_TRY(read_block(json_object_array_get_idx(list, i), rank->block_size, blocks, i));
-    }
-    KVB_TRY(keep_held(blocks, count, rank));
-    return keep_prompt(blocks, count, rank);
+    kvb_status status = read_blocks(list, rank->block_size, blocks);
+    status = status == KVB_OK ? keep_held(blocks, count, rank) : status;
+    status = status == KVB_OK ? keep_prompt(blocks, count, rank) : status;
+    free(blocks);
+    return status;
 }
 
 static kvb_status take_truth(void *context, struct json_object *line)

@@ -1,6 +1,6 @@
 #include "cmd/kvctl.h"
+#include "cmd/kvctl_picture.h"
 #include "cmd/kvctl_truth.h"
-#include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
@@ -23,23 +23,6 @@
 
 enum { ask_again_ms = 100 };
 
-/* What the aggregator says of one stream. */
-struct listed {
-    uint64_t worker_id;
-    uint32_t dp_rank;
-    bool is_exact;
-    uint64_t doubtful;
-    uint64_t *names; /* owned */
-    size_t count;
-    size_t capacity;
-};
-
-struct index_picture {
-    struct listed *streams; /* owned */
-    size_t count;
-    size_t capacity;
-};
-
 struct verdict {
     uint64_t streams; /* followed */
     uint64_t exact;
@@ -50,156 +33,9 @@ struct verdict {
     uint64_t wrong;    /* answered with another number of blocks */
 };
 
-static void drop_picture(struct index_picture *picture)
-{
-    for (size_t i = 0; i < picture->count; i++) {
-        free(picture->streams[i].names);
-    }
-    free(picture->streams);
-    *picture = (struct index_picture){ 0 };
-}
-
-static struct listed *
-find_listed(const struct index_picture *picture, uint64_t worker_id, uint32_t dp_rank)
-{
-    for (size_t i = 0; i < picture->count; i++) {
-        if (picture->streams[i].worker_id == worker_id && picture->streams[i].dp_rank == dp_rank) {
-            return &picture->streams[i];
-        }
-    }
-    return NULL;
-}
-
 static uint64_t number_of(struct json_object *object, const char *name)
 {
     return json_object_get_uint64(kvb_json_member(object, name));
-}
-
-/* ---- Reading the aggregator ----------------------------------------------------------- */
-
-/* One page of an answer.  What it says about the next page goes into the question. */
-typedef kvb_status (*page_taker)(struct index_picture *picture, struct json_object *page);
-
-struct pages {
-    const char *tail;
-    page_taker take;
-    struct {
-        const char *said;
-        const char *asked;
-    } places[2];
-};
-
-static kvb_status take_streams(struct index_picture *picture, struct json_object *page)
-{
-    struct json_object *rows = kvb_json_member(page, "streams");
-    const size_t more = rows ? json_object_array_length(rows) : 0;
-
-    KVB_TRY(kvb_array_reserve(
-        &picture->streams, &picture->capacity, picture->count + more, sizeof *picture->streams,
-        kvb_max_streams));
-    for (size_t i = 0; i < more; i++) {
-        struct json_object *row = json_object_array_get_idx(rows, i);
-        const char *state = json_object_get_string(kvb_json_member(row, "state"));
-        picture->streams[picture->count++] = (struct listed){
-            .worker_id = number_of(row, "worker_id"),
-            .dp_rank = (uint32_t)number_of(row, "dp_rank"),
-            .is_exact = state && strcmp(state, "EXACT") == 0,
-            .doubtful = number_of(row, "doubtful"),
-        };
-    }
-    return KVB_OK;
-}
-
-/* "worker rank tier hash" */
-static kvb_status take_row(struct index_picture *picture, const char *row)
-{
-    uint64_t worker_id = 0;
-    uint32_t dp_rank = 0;
-    uint64_t name = 0;
-
-    if (sscanf(row, "%" SCNu64 " %" SCNu32 " %*s %" SCNu64, &worker_id, &dp_rank, &name) != 3) {
-        return KVB_BAD_INPUT;
-    }
-    struct listed *stream = find_listed(picture, worker_id, dp_rank);
-    if (!stream) {
-        return KVB_OK; /* began after the list of streams was read: the next try sees it */
-    }
-    KVB_TRY(kvb_array_reserve(
-        &stream->names, &stream->capacity, stream->count + 1, sizeof *stream->names,
-        kvb_max_stream_blocks));
-    stream->names[stream->count++] = name;
-    return KVB_OK;
-}
-
-static kvb_status take_rows(struct index_picture *picture, struct json_object *page)
-{
-    const char *row = json_object_get_string(kvb_json_member(page, "rows"));
-
-    while (row && *row != '\0') {
-        KVB_TRY(take_row(picture, row));
-        const char *end = strchr(row, '\n');
-        row = end ? end + 1 : NULL;
-    }
-    return KVB_OK;
-}
-
-static bool
-next_question(struct json_object *page, const struct pages *pages, struct kvb_buf *question)
-{
-    struct kvb_json_writer json = kvb_json_writer_of(question);
-    bool has_next = false;
-
-    kvb_buf_reset(question);
-    kvb_json_write_begin(&json, '{');
-    for (size_t i = 0; i < KVB_COUNT_OF(pages->places); i++) {
-        const char *said = pages->places[i].said;
-        struct json_object *place = said ? kvb_json_member(page, said) : NULL;
-        if (place) {
-            kvb_json_write_pair_u64(&json, pages->places[i].asked, json_object_get_uint64(place));
-            has_next = true;
-        }
-    }
-    kvb_json_write_end(&json, '}');
-    return has_next && json.status == KVB_OK;
-}
-
-static enum kvctl_exit
-read_pages(const struct kvctl_line *line, const struct pages *pages, struct index_picture *picture)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf question = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
-    bool has_next = true;
-
-    kvb_buf_init(&question, 256);
-    kvb_buf_init(&answer, kvb_max_answer_bytes);
-    while (has_next) {
-        KVB_OWN(kvb_json_drop) struct json_object *page = NULL;
-        const enum kvctl_exit asked =
-            kvctl_ask(line, pages->tail, kvb_buf_span(&question), &answer);
-        const enum kvctl_exit read = asked == kvctl_ok ? kvctl_read_answer(&answer, &page) : asked;
-        if (read != kvctl_ok) {
-            return read;
-        }
-        const kvb_status status = pages->take(picture, page);
-        if (status != KVB_OK) {
-            kvctl_say(
-                "%s: an answer that cannot be used: %s", pages->tail, kvb_status_name(status));
-            return kvctl_failed;
-        }
-        has_next = next_question(page, pages, &question);
-    }
-    return kvctl_ok;
-}
-
-static enum kvctl_exit read_index(const struct kvctl_line *line, struct index_picture *picture)
-{
-    const struct pages streams = { "kv_get.streams", take_streams, { { "next", "from" } } };
-    const struct pages rows = { "kv_get.dump",
-                                take_rows,
-                                { { "stream", "stream" }, { "row", "row" } } };
-
-    const enum kvctl_exit result = read_pages(line, &streams, picture);
-    return result == kvctl_ok ? read_pages(line, &rows, picture) : result;
 }
 
 /* ---- Comparing ------------------------------------------------------------------------- */
@@ -213,13 +49,15 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Both lists rise; each name stands once in each. */
-static void
-compare_rank(const struct kvctl_truth_rank *rank, struct listed *stream, struct verdict *verdict)
+static void compare_rank(
+    const struct kvctl_truth_rank *rank, struct kvctl_listed *stream, struct verdict *verdict)
 {
     uint64_t missing = 0;
     size_t at = 0;
 
-    qsort(stream->names, stream->count, sizeof *stream->names, compare_names);
+    if (stream->count > 0) {
+        qsort(stream->names, stream->count, sizeof *stream->names, compare_names);
+    }
     for (size_t i = 0; i < rank->held_count; i++) {
         while (at < stream->count && stream->names[at] < rank->held[i]) {
             verdict->phantom++;
@@ -237,7 +75,7 @@ compare_rank(const struct kvctl_truth_rank *rank, struct listed *stream, struct 
     verdict->missing += missing - doubtful;
 }
 
-static struct verdict compare(const struct kvctl_truth *truth, struct index_picture *picture)
+static struct verdict compare(const struct kvctl_truth *truth, struct kvctl_picture *picture)
 {
     struct verdict verdict = { .streams = picture->count };
     uint64_t listed = 0;
@@ -249,7 +87,7 @@ static struct verdict compare(const struct kvctl_truth *truth, struct index_pict
     }
     for (size_t i = 0; i < truth->count; i++) {
         const struct kvctl_truth_rank *rank = &truth->ranks[i];
-        struct listed *stream = find_listed(picture, rank->worker_id, rank->dp_rank);
+        struct kvctl_listed *stream = kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
         if (!stream) {
             verdict.missing += rank->held_count;
             continue;
@@ -321,11 +159,12 @@ static enum kvctl_exit ask_about_prompt(
 /* Where a rank has doubtful blocks, its answer may rightly be shorter: not asked. */
 static enum kvctl_exit ask_about_prompts(
     const struct kvctl_line *line, const struct kvctl_truth *truth,
-    const struct index_picture *picture, struct verdict *verdict)
+    const struct kvctl_picture *picture, struct verdict *verdict)
 {
     for (size_t i = 0; i < truth->count; i++) {
         const struct kvctl_truth_rank *rank = &truth->ranks[i];
-        const struct listed *stream = find_listed(picture, rank->worker_id, rank->dp_rank);
+        const struct kvctl_listed *stream =
+            kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
         if (!stream || stream->doubtful > 0 || rank->prompt_tokens == 0) {
             continue;
         }
@@ -348,9 +187,9 @@ static bool is_clean(const struct kvctl_truth *truth, const struct verdict *verd
 static enum kvctl_exit
 look_once(const struct kvctl_line *line, const struct kvctl_truth *truth, struct verdict *verdict)
 {
-    KVB_OWN(drop_picture) struct index_picture picture = { 0 };
+    KVB_OWN(kvctl_picture_done) struct kvctl_picture picture = { 0 };
 
-    const enum kvctl_exit result = read_index(line, &picture);
+    const enum kvctl_exit result = kvctl_picture_read(line, &picture);
     if (result != kvctl_ok) {
         return result;
     }

@@ -24,7 +24,7 @@ void kvb_id_table_done(struct kvb_id_table *table)
 
 static void set_all_free(struct kvb_id_cell *cells, size_t count)
 {
-    memset(cells, 0xff, count * sizeof *cells); /* every id is kvb_no_id */
+    memset(cells, 0xff, count * sizeof *cells); /* every id is KVB_NO_ID */
 }
 
 void kvb_id_table_clear(struct kvb_id_table *table)
@@ -40,7 +40,7 @@ static void put_in_free_cell(struct kvb_id_table *table, uint32_t hash, uint32_t
 {
     size_t i = hash & table->mask;
 
-    while (table->cells[i].id != kvb_no_id) {
+    while (table->cells[i].id != KVB_NO_ID) {
         i = (i + 1) & table->mask;
     }
     table->cells[i] = (struct kvb_id_cell){ .hash = hash, .id = id };
@@ -58,7 +58,7 @@ static kvb_status grow(struct kvb_id_table *table)
     }
     set_all_free(bigger.cells, cells);
     for (size_t i = 0; i < old_cells; i++) {
-        if (table->cells[i].id != kvb_no_id) {
+        if (table->cells[i].id != KVB_NO_ID) {
             put_in_free_cell(&bigger, table->cells[i].hash, table->cells[i].id);
         }
     }
@@ -85,12 +85,12 @@ size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash)
 uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size_t *at)
 {
     if (!table->cells) {
-        return kvb_no_id;
+        return KVB_NO_ID;
     }
     for (;;) {
         const struct kvb_id_cell cell = table->cells[*at];
-        if (cell.id == kvb_no_id) {
-            return kvb_no_id;
+        if (cell.id == KVB_NO_ID) {
+            return KVB_NO_ID;
         }
         *at = (*at + 1) & table->mask;
         if (cell.hash == hash) {
@@ -104,7 +104,7 @@ static size_t cell_of(const struct kvb_id_table *table, uint32_t hash, uint32_t 
     size_t i = hash & table->mask;
 
     while (table->cells[i].id != id || table->cells[i].hash != hash) {
-        assert(table->cells[i].id != kvb_no_id);
+        assert(table->cells[i].id != KVB_NO_ID);
         i = (i + 1) & table->mask;
     }
     return i;
@@ -116,7 +116,7 @@ void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
 
     /* Pull back each later cell of the run that may live in the hole: one
      * whose home is not strictly between the hole and itself. */
-    for (size_t i = (hole + 1) & table->mask; table->cells[i].id != kvb_no_id;
+    for (size_t i = (hole + 1) & table->mask; table->cells[i].id != KVB_NO_ID;
          i = (i + 1) & table->mask) {
         const size_t from_home = (i - table->cells[i].hash) & table->mask;
         const size_t from_hole = (i - hole) & table->mask;
@@ -125,6 +125,6 @@ void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
             hole = i;
         }
     }
-    table->cells[hole].id = kvb_no_id;
+    table->cells[hole].id = KVB_NO_ID;
     table->count--;
 }

@@ -17,7 +17,7 @@
  * Memory:  8 bytes a cell, at most 3/4 full, doubling, never shrinking. */
 struct kvb_id_cell {
     uint32_t hash;
-    uint32_t id; /* kvb_no_id: free */
+    uint32_t id; /* KVB_NO_ID: free */
 };
 
 struct kvb_id_table {
@@ -26,7 +26,7 @@ struct kvb_id_table {
     size_t count;
 };
 
-#define kvb_no_id UINT32_MAX
+#define KVB_NO_ID UINT32_MAX
 
 /* {0} is an empty table. */
 void kvb_id_table_done(struct kvb_id_table *table);
@@ -43,7 +43,7 @@ void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
 /* Walks the candidates of a hash:
  *
  *     size_t at = kvb_id_table_start(table, hash);
- *     for (uint32_t id; (id = kvb_id_table_next(table, hash, &at)) != kvb_no_id;) { ... }
+ *     for (uint32_t id; (id = kvb_id_table_next(table, hash, &at)) != KVB_NO_ID;) { ... }
  *
  * The table must not change meanwhile. */
 size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash);

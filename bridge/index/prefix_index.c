@@ -16,11 +16,11 @@ static kvb_status make_root(struct kvb_prefix_index *index)
         &index->nodes, &index->node_capacity, 1, sizeof *index->nodes,
         index->options.max_nodes + 1));
     index->nodes[kvb_root_node] = (struct prefix_node){ .kind = node_root,
-                                                        .parent = kvb_none,
-                                                        .first_child = kvb_none,
-                                                        .previous_sibling = kvb_none,
-                                                        .next_sibling = kvb_none,
-                                                        .first_member = kvb_none };
+                                                        .parent = KVB_NONE,
+                                                        .first_child = KVB_NONE,
+                                                        .previous_sibling = KVB_NONE,
+                                                        .next_sibling = KVB_NONE,
+                                                        .first_member = KVB_NONE };
     index->node_end = 1;
     return KVB_OK;
 }
@@ -38,9 +38,9 @@ kvb_status kvb_prefix_index_new(
         return KVB_NO_MEMORY;
     }
     index->options = *options;
-    index->free_node = kvb_none;
-    index->free_member = kvb_none;
-    index->free_slot = kvb_none;
+    index->free_node = KVB_NONE;
+    index->free_member = KVB_NONE;
+    index->free_slot = KVB_NONE;
     const kvb_status status = make_root(index);
     if (status != KVB_OK) {
         kvb_prefix_index_free(index);
@@ -70,7 +70,7 @@ void kvb_prefix_index_free(struct kvb_prefix_index *index)
 /* The scratch of queries grows along, so that a query cannot lack it. */
 static kvb_status draw_slot(struct kvb_prefix_index *index, uint32_t *out_slot)
 {
-    if (index->free_slot != kvb_none) {
+    if (index->free_slot != KVB_NONE) {
         *out_slot = index->free_slot;
         index->free_slot = index->slots[*out_slot].next_free;
         return KVB_OK;
@@ -88,10 +88,10 @@ static kvb_status draw_slot(struct kvb_prefix_index *index, uint32_t *out_slot)
 
 kvb_status kvb_prefix_index_slot_new(struct kvb_prefix_index *index, kvb_slot_ref *out_slot)
 {
-    uint32_t slot = kvb_none;
+    uint32_t slot = KVB_NONE;
 
     KVB_TRY(draw_slot(index, &slot));
-    index->slots[slot] = (struct prefix_slot){ .is_used = true, .first_member = kvb_none };
+    index->slots[slot] = (struct prefix_slot){ .is_used = true, .first_member = KVB_NONE };
     out_slot->value = slot;
     return KVB_OK;
 }
@@ -107,7 +107,7 @@ static void forget_member(struct kvb_prefix_index *index, uint32_t member)
 
 void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref slot)
 {
-    while (index->slots[slot.value].first_member != kvb_none) {
+    while (index->slots[slot.value].first_member != KVB_NONE) {
         forget_member(index, index->slots[slot.value].first_member);
     }
 }
@@ -147,7 +147,7 @@ static kvb_status first_place(
         return KVB_OK;
     }
     const uint32_t member = kvb_prefix_member(index, slot, run->parent);
-    if (member != kvb_none) {
+    if (member != KVB_NONE) {
         *out_node = index->members[member].node;
         return KVB_OK;
     }
@@ -163,7 +163,7 @@ static kvb_status name_block(
 {
     const uint32_t member = kvb_prefix_member(index, slot, block);
 
-    *out_is_new = member == kvb_none;
+    *out_is_new = member == KVB_NONE;
     if (*out_is_new) {
         KVB_TRY(kvb_prefix_member_make(index, slot, block, node, out_member));
         index->counters.stored++;
@@ -187,15 +187,15 @@ static kvb_status store_block(
     struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run, size_t i,
     uint32_t *place, bool *out_is_new)
 {
-    uint32_t node = kvb_none;
-    uint32_t member = kvb_none;
+    uint32_t node = KVB_NONE;
+    uint32_t member = KVB_NONE;
 
     KVB_TRY(kvb_prefix_child_make(index, *place, run->tokens[i].value, &node));
     *place = node;
     KVB_TRY(name_block(index, slot, run->blocks[i], node, &member, out_is_new));
     index->members[member].parent_block = i > 0 ? run->blocks[i - 1] : run->parent;
     const uint32_t waiting = kvb_prefix_placeholder(index, slot, run->blocks[i]);
-    if (waiting != kvb_none) {
+    if (waiting != KVB_NONE) {
         kvb_prefix_join(index, waiting, node);
     }
     return KVB_OK;
@@ -205,7 +205,7 @@ kvb_status kvb_prefix_index_store(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,
     uint8_t *out_changed)
 {
-    uint32_t place = kvb_none;
+    uint32_t place = KVB_NONE;
 
     for (size_t i = 0; out_changed && i < run->count; i++) {
         out_changed[i] = 0;
@@ -228,7 +228,7 @@ kvb_status kvb_prefix_index_store(
             out_changed[i] = is_new && status == KVB_OK;
         }
     }
-    if (place != kvb_none) {
+    if (place != KVB_NONE) {
         kvb_prefix_release(index, place); /* what a refused block leaves behind, if anything */
     }
     return status;
@@ -241,9 +241,9 @@ void kvb_prefix_index_remove(
     for (size_t i = 0; i < count; i++) {
         const uint32_t member = kvb_prefix_member(index, slot.value, blocks[i]);
         if (out_changed) {
-            out_changed[i] = member != kvb_none;
+            out_changed[i] = member != KVB_NONE;
         }
-        if (member == kvb_none) {
+        if (member == KVB_NONE) {
             index->counters.unknown_removed++;
         } else {
             forget_member(index, member);

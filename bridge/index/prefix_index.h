@@ -93,11 +93,11 @@ void kvb_prefix_index_remove(
  * stands in one level at most; slots of depth 0 in none. */
 struct kvb_match_level {
     uint32_t depth; /* blocks */
-    uint32_t slot;  /* the one slot, when set_at is kvb_match_one */
-    size_t set_at;  /* first word in kvb_match.words, or kvb_match_one */
+    uint32_t slot;  /* the one slot, when set_at is KVB_MATCH_ONE */
+    size_t set_at;  /* first word in kvb_match.words, or KVB_MATCH_ONE */
 };
 
-#define kvb_match_one SIZE_MAX
+#define KVB_MATCH_ONE SIZE_MAX
 
 /* Reused between queries; {0} to begin with, kvb_match_done() to end with. */
 struct kvb_match {

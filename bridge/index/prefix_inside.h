@@ -28,7 +28,7 @@
 
 enum node_kind { node_free, node_root, node_content, node_placeholder };
 
-#define kvb_none kvb_no_id
+#define KVB_NONE KVB_NO_ID
 
 struct prefix_node {
     uint64_t key; /* content: tokens_hash; placeholder: block hash */
@@ -92,14 +92,14 @@ enum { kvb_root_node = 0 };
 
 /* ---- prefix_nodes.c ---- */
 
-/* The child of `parent` with this content, or kvb_none. */
+/* The child of `parent` with this content, or KVB_NONE. */
 uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens);
 
 /* The same, made when it is not there.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvb_prefix_child_make(
     struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, uint32_t *out_node);
 
-/* The slot's placeholder for a block, or kvb_none; the same, made. */
+/* The slot's placeholder for a block, or KVB_NONE; the same, made. */
 uint32_t
 kvb_prefix_placeholder(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
 kvb_status kvb_prefix_placeholder_make(
@@ -114,7 +114,7 @@ void kvb_prefix_join(struct kvb_prefix_index *index, uint32_t placeholder, uint3
 
 /* ---- prefix_members.c ---- */
 
-/* What the slot calls so, or kvb_none. */
+/* What the slot calls so, or KVB_NONE. */
 uint32_t
 kvb_prefix_member(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
 
@@ -130,5 +130,5 @@ void kvb_prefix_member_move(struct kvb_prefix_index *index, uint32_t member, uin
 /* Forgets the member; its node is not released. */
 void kvb_prefix_member_drop(struct kvb_prefix_index *index, uint32_t member);
 
-/* The slot's first member on a node, or kvb_none.  Cost: the node's members. */
+/* The slot's first member on a node, or KVB_NONE.  Cost: the node's members. */
 uint32_t kvb_prefix_member_on(const struct kvb_prefix_index *index, uint32_t node, uint32_t slot);

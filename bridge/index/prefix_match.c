@@ -25,7 +25,7 @@ static kvb_status add_level(struct kvb_match *match, uint32_t slot, uint32_t dep
         &match->levels, &match->level_capacity, match->level_count + 1, sizeof *match->levels,
         most_levels));
     match->levels[match->level_count++] =
-        (struct kvb_match_level){ .depth = depth, .slot = slot, .set_at = kvb_match_one };
+        (struct kvb_match_level){ .depth = depth, .slot = slot, .set_at = KVB_MATCH_ONE };
     return KVB_OK;
 }
 
@@ -37,7 +37,7 @@ static size_t deepen(struct kvb_prefix_index *index, uint32_t node, uint32_t dep
 {
     size_t deepened = 0;
 
-    for (uint32_t id = index->nodes[node].first_member; id != kvb_none;
+    for (uint32_t id = index->nodes[node].first_member; id != KVB_NONE;
          id = index->members[id].node_next) {
         uint32_t *mine = &index->depths[index->members[id].slot];
         if (*mine == depth) {
@@ -54,7 +54,7 @@ collect(struct kvb_prefix_index *index, uint32_t first_node, struct kvb_match *m
 {
     kvb_status status = KVB_OK;
 
-    for (uint32_t id = index->nodes[first_node].first_member; id != kvb_none;
+    for (uint32_t id = index->nodes[first_node].first_member; id != KVB_NONE;
          id = index->members[id].node_next) {
         const uint32_t slot = index->members[id].slot;
         if (index->depths[slot] > 0 && status == KVB_OK) {
@@ -87,17 +87,17 @@ kvb_status kvb_prefix_index_match(
     struct kvb_match *match)
 {
     uint32_t node = kvb_root_node;
-    uint32_t first = kvb_none;
+    uint32_t first = KVB_NONE;
 
     forget_levels(match);
     for (size_t i = 0; i < count; i++) {
         node = kvb_prefix_child(index, node, query[i].value);
-        if (node == kvb_none || deepen(index, node, (uint32_t)i) == 0) {
+        if (node == KVB_NONE || deepen(index, node, (uint32_t)i) == 0) {
             break;
         }
         first = i == 0 ? node : first;
     }
-    if (first == kvb_none) {
+    if (first == KVB_NONE) {
         return KVB_OK;
     }
     const kvb_status status = collect(index, first, match);
@@ -119,7 +119,7 @@ static uint32_t depth_by_names(
 
     for (size_t i = 0; i < count; i++) {
         const uint32_t member = kvb_prefix_member(index, slot, query[i]);
-        if (member == kvb_none || index->nodes[index->members[member].node].parent != place) {
+        if (member == KVB_NONE || index->nodes[index->members[member].node].parent != place) {
             return (uint32_t)i;
         }
         place = index->members[member].node;
@@ -166,7 +166,7 @@ void kvb_match_each(
 {
     for (size_t i = 0; i < match->level_count; i++) {
         const struct kvb_match_level *level = &match->levels[i];
-        if (level->set_at == kvb_match_one) {
+        if (level->set_at == KVB_MATCH_ONE) {
             visit(context, (kvb_slot_ref){ level->slot }, level->depth);
         } else {
             each_of_set(

@@ -17,19 +17,19 @@ kvb_prefix_member(const struct kvb_prefix_index *index, uint32_t slot, kvb_block
     const uint32_t hash = hash_name(slot, block);
     size_t at = kvb_id_table_start(&index->names, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&index->names, hash, &at)) != kvb_none;) {
+    for (uint32_t id; (id = kvb_id_table_next(&index->names, hash, &at)) != KVB_NONE;) {
         if (index->members[id].slot == slot && index->members[id].block.value == block.value) {
             return id;
         }
     }
-    return kvb_none;
+    return KVB_NONE;
 }
 
 uint32_t kvb_prefix_member_on(const struct kvb_prefix_index *index, uint32_t node, uint32_t slot)
 {
     uint32_t id = index->nodes[node].first_member;
 
-    while (id != kvb_none && index->members[id].slot != slot) {
+    while (id != KVB_NONE && index->members[id].slot != slot) {
         id = index->members[id].node_next;
     }
     return id;
@@ -41,9 +41,9 @@ static void link_to_node(struct kvb_prefix_index *index, uint32_t id, uint32_t n
     const uint32_t first = index->nodes[node].first_member;
 
     member->node = node;
-    member->node_previous = kvb_none;
+    member->node_previous = KVB_NONE;
     member->node_next = first;
-    if (first != kvb_none) {
+    if (first != KVB_NONE) {
         index->members[first].node_previous = id;
     } else {
         index->counters.ghosts--;
@@ -55,15 +55,15 @@ static void unlink_from_node(struct kvb_prefix_index *index, uint32_t id)
 {
     const struct prefix_member *member = &index->members[id];
 
-    if (member->node_previous != kvb_none) {
+    if (member->node_previous != KVB_NONE) {
         index->members[member->node_previous].node_next = member->node_next;
     } else {
         index->nodes[member->node].first_member = member->node_next;
     }
-    if (member->node_next != kvb_none) {
+    if (member->node_next != KVB_NONE) {
         index->members[member->node_next].node_previous = member->node_previous;
     }
-    index->counters.ghosts += index->nodes[member->node].first_member == kvb_none;
+    index->counters.ghosts += index->nodes[member->node].first_member == KVB_NONE;
 }
 
 static void link_to_slot(struct kvb_prefix_index *index, uint32_t id, uint32_t slot)
@@ -72,9 +72,9 @@ static void link_to_slot(struct kvb_prefix_index *index, uint32_t id, uint32_t s
     const uint32_t first = index->slots[slot].first_member;
 
     member->slot = slot;
-    member->slot_previous = kvb_none;
+    member->slot_previous = KVB_NONE;
     member->slot_next = first;
-    if (first != kvb_none) {
+    if (first != KVB_NONE) {
         index->members[first].slot_previous = id;
     }
     index->slots[slot].first_member = id;
@@ -85,12 +85,12 @@ static void unlink_from_slot(struct kvb_prefix_index *index, uint32_t id)
 {
     const struct prefix_member *member = &index->members[id];
 
-    if (member->slot_previous != kvb_none) {
+    if (member->slot_previous != KVB_NONE) {
         index->members[member->slot_previous].slot_next = member->slot_next;
     } else {
         index->slots[member->slot].first_member = member->slot_next;
     }
-    if (member->slot_next != kvb_none) {
+    if (member->slot_next != KVB_NONE) {
         index->members[member->slot_next].slot_previous = member->slot_previous;
     }
     index->slots[member->slot].members--;
@@ -100,14 +100,14 @@ static kvb_status draw_member(struct kvb_prefix_index *index, uint32_t *out_id)
 {
     const size_t wanted = index->options.max_nodes * members_a_node;
 
-    if (index->free_member != kvb_none) {
+    if (index->free_member != KVB_NONE) {
         *out_id = index->free_member;
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
         &index->members, &index->member_capacity, index->member_end + 1, sizeof *index->members,
         wanted < most_members ? wanted : most_members));
-    index->members[index->member_end].slot_next = kvb_none; /* as the free list's end */
+    index->members[index->member_end].slot_next = KVB_NONE; /* as the free list's end */
     *out_id = (uint32_t)index->member_end;
     return KVB_OK;
 }
@@ -116,7 +116,7 @@ kvb_status kvb_prefix_member_make(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
     uint32_t *out_member)
 {
-    uint32_t id = kvb_none;
+    uint32_t id = KVB_NONE;
 
     KVB_TRY(draw_member(index, &id));
     KVB_TRY(kvb_id_table_put(&index->names, hash_name(slot, block), id));

@@ -18,12 +18,12 @@ uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t parent,
     const uint32_t hash = hash_child(parent, tokens);
     size_t at = kvb_id_table_start(&index->children, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&index->children, hash, &at)) != kvb_none;) {
+    for (uint32_t id; (id = kvb_id_table_next(&index->children, hash, &at)) != KVB_NONE;) {
         if (index->nodes[id].parent == parent && index->nodes[id].key == tokens) {
             return id;
         }
     }
-    return kvb_none;
+    return KVB_NONE;
 }
 
 uint32_t
@@ -32,12 +32,12 @@ kvb_prefix_placeholder(const struct kvb_prefix_index *index, uint32_t slot, kvb_
     const uint32_t hash = hash_placeholder(slot, block);
     size_t at = kvb_id_table_start(&index->placeholders, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&index->placeholders, hash, &at)) != kvb_none;) {
+    for (uint32_t id; (id = kvb_id_table_next(&index->placeholders, hash, &at)) != KVB_NONE;) {
         if (index->nodes[id].slot == slot && index->nodes[id].key == block.value) {
             return id;
         }
     }
-    return kvb_none;
+    return KVB_NONE;
 }
 
 /* ---- Coming ---- */
@@ -48,14 +48,14 @@ static kvb_status draw_node(struct kvb_prefix_index *index, uint32_t *out_id)
     if (index->counters.nodes >= index->options.max_nodes) {
         return KVB_TOO_LARGE;
     }
-    if (index->free_node != kvb_none) {
+    if (index->free_node != KVB_NONE) {
         *out_id = index->free_node;
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
         &index->nodes, &index->node_capacity, index->node_end + 1, sizeof *index->nodes,
         index->options.max_nodes + 1));
-    index->nodes[index->node_end].parent = kvb_none; /* as the free list's end */
+    index->nodes[index->node_end].parent = KVB_NONE; /* as the free list's end */
     *out_id = (uint32_t)index->node_end;
     return KVB_OK;
 }
@@ -68,10 +68,10 @@ static void take_node(struct kvb_prefix_index *index, uint32_t id, const struct 
         index->node_end++;
     }
     index->nodes[id] = *node;
-    index->nodes[id].first_child = kvb_none;
-    index->nodes[id].previous_sibling = kvb_none;
-    index->nodes[id].next_sibling = kvb_none;
-    index->nodes[id].first_member = kvb_none;
+    index->nodes[id].first_child = KVB_NONE;
+    index->nodes[id].previous_sibling = KVB_NONE;
+    index->nodes[id].next_sibling = KVB_NONE;
+    index->nodes[id].first_member = KVB_NONE;
     index->counters.nodes++;
     index->counters.ghosts++; /* nobody holds it yet */
     index->counters.orphans += node->is_orphan;
@@ -82,9 +82,9 @@ static void link_child(struct kvb_prefix_index *index, uint32_t parent, uint32_t
     const uint32_t first = index->nodes[parent].first_child;
 
     index->nodes[child].parent = parent;
-    index->nodes[child].previous_sibling = kvb_none;
+    index->nodes[child].previous_sibling = KVB_NONE;
     index->nodes[child].next_sibling = first;
-    if (first != kvb_none) {
+    if (first != KVB_NONE) {
         index->nodes[first].previous_sibling = child;
     }
     index->nodes[parent].first_child = child;
@@ -94,12 +94,12 @@ static void unlink_child(struct kvb_prefix_index *index, uint32_t child)
 {
     const struct prefix_node *node = &index->nodes[child];
 
-    if (node->previous_sibling != kvb_none) {
+    if (node->previous_sibling != KVB_NONE) {
         index->nodes[node->previous_sibling].next_sibling = node->next_sibling;
     } else {
         index->nodes[node->parent].first_child = node->next_sibling;
     }
-    if (node->next_sibling != kvb_none) {
+    if (node->next_sibling != KVB_NONE) {
         index->nodes[node->next_sibling].previous_sibling = node->previous_sibling;
     }
 }
@@ -109,7 +109,7 @@ kvb_status kvb_prefix_child_make(
 {
     uint32_t id = kvb_prefix_child(index, parent, tokens);
 
-    if (id != kvb_none) {
+    if (id != KVB_NONE) {
         *out_node = id;
         return KVB_OK;
     }
@@ -129,7 +129,7 @@ kvb_status kvb_prefix_placeholder_make(
 {
     uint32_t id = kvb_prefix_placeholder(index, slot, block);
 
-    if (id != kvb_none) {
+    if (id != KVB_NONE) {
         *out_node = id;
         return KVB_OK;
     }
@@ -138,7 +138,7 @@ kvb_status kvb_prefix_placeholder_make(
     const struct prefix_node node = { .key = block.value,
                                       .kind = node_placeholder,
                                       .slot = slot,
-                                      .parent = kvb_none,
+                                      .parent = KVB_NONE,
                                       .is_orphan = true };
     take_node(index, id, &node);
     *out_node = id;
@@ -175,9 +175,9 @@ static void unfile(struct kvb_prefix_index *index, uint32_t id)
 /* Ends at ROOT, at a placeholder, or at a node that is needed. */
 void kvb_prefix_release(struct kvb_prefix_index *index, uint32_t node)
 {
-    while (node != kvb_root_node && node != kvb_none &&
-           index->nodes[node].first_child == kvb_none &&
-           index->nodes[node].first_member == kvb_none) {
+    while (node != kvb_root_node && node != KVB_NONE &&
+           index->nodes[node].first_child == KVB_NONE &&
+           index->nodes[node].first_member == KVB_NONE) {
         const uint32_t parent = index->nodes[node].parent;
         unfile(index, node);
         give_back(index, node);
@@ -189,7 +189,7 @@ void kvb_prefix_release(struct kvb_prefix_index *index, uint32_t node)
 
 static bool hangs_below(const struct kvb_prefix_index *index, uint32_t node, uint32_t above)
 {
-    while (node != above && node != kvb_root_node && node != kvb_none) {
+    while (node != above && node != kvb_root_node && node != KVB_NONE) {
         node = index->nodes[node].parent;
     }
     return node == above;
@@ -198,19 +198,19 @@ static bool hangs_below(const struct kvb_prefix_index *index, uint32_t node, uin
 /* The node after `node` in a walk of the tree below `top`, parents first. */
 static uint32_t next_below(const struct kvb_prefix_index *index, uint32_t node, uint32_t top)
 {
-    if (index->nodes[node].first_child != kvb_none) {
+    if (index->nodes[node].first_child != KVB_NONE) {
         return index->nodes[node].first_child;
     }
-    while (node != top && index->nodes[node].next_sibling == kvb_none) {
+    while (node != top && index->nodes[node].next_sibling == KVB_NONE) {
         node = index->nodes[node].parent;
     }
-    return node == top ? kvb_none : index->nodes[node].next_sibling;
+    return node == top ? KVB_NONE : index->nodes[node].next_sibling;
 }
 
 /* All of a subtree is an orphan, or all of it is not. */
 static void mark_rooted(struct kvb_prefix_index *index, uint32_t top)
 {
-    for (uint32_t node = top; node != kvb_none; node = next_below(index, node, top)) {
+    for (uint32_t node = top; node != KVB_NONE; node = next_below(index, node, top)) {
         index->counters.orphans -= index->nodes[node].is_orphan;
         index->nodes[node].is_orphan = false;
     }
@@ -218,7 +218,7 @@ static void mark_rooted(struct kvb_prefix_index *index, uint32_t top)
 
 static void move_members(struct kvb_prefix_index *index, uint32_t from, uint32_t to)
 {
-    while (index->nodes[from].first_member != kvb_none) {
+    while (index->nodes[from].first_member != KVB_NONE) {
         kvb_prefix_member_move(index, index->nodes[from].first_member, to);
     }
 }
@@ -258,10 +258,10 @@ void kvb_prefix_join(struct kvb_prefix_index *index, uint32_t placeholder, uint3
     }
     for (;;) {
         const uint32_t child = index->nodes[from].first_child;
-        if (child == kvb_none && from == placeholder) {
+        if (child == KVB_NONE && from == placeholder) {
             break;
         }
-        if (child == kvb_none) { /* merged: up again */
+        if (child == KVB_NONE) { /* merged: up again */
             const uint32_t up = index->nodes[from].parent;
             unfile(index, from);
             give_back(index, from);
@@ -270,7 +270,7 @@ void kvb_prefix_join(struct kvb_prefix_index *index, uint32_t placeholder, uint3
             continue;
         }
         const uint32_t twin = kvb_prefix_child(index, to, index->nodes[child].key);
-        if (twin == kvb_none) {
+        if (twin == KVB_NONE) {
             move_child(index, child, to);
         } else {
             move_members(index, child, twin);

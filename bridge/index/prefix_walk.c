@@ -51,7 +51,7 @@ static kvb_block_hash unheld_name(const struct walk *walk, const struct prefix_m
     if (walk->index->nodes[parent_node].kind == node_placeholder) {
         return name; /* it is what the run waits for */
     }
-    while (kvb_prefix_member(walk->index, walk->slot, name) != kvb_none) {
+    while (kvb_prefix_member(walk->index, walk->slot, name) != KVB_NONE) {
         name.value++;
     }
     return name;
@@ -66,7 +66,7 @@ static void begin_run(struct walk *walk, const struct prefix_member *member)
     if (walk->run.has_parent) {
         const uint32_t parent = held_on(walk, parent_node);
         walk->run.parent =
-            parent != kvb_none ? walk->index->members[parent].block : unheld_name(walk, member);
+            parent != KVB_NONE ? walk->index->members[parent].block : unheld_name(walk, member);
     }
 }
 
@@ -96,7 +96,7 @@ static kvb_status show_node(struct walk *walk, uint32_t node)
     const struct prefix_member *members = walk->index->members;
     bool continues = walk->run.count > 0 && walk->index->nodes[node].parent == walk->last_node;
 
-    for (uint32_t id = held_on(walk, node); id != kvb_none; id = members[id].node_next) {
+    for (uint32_t id = held_on(walk, node); id != KVB_NONE; id = members[id].node_next) {
         if (members[id].slot != walk->slot) {
             continue;
         }
@@ -113,7 +113,7 @@ static kvb_status show_node(struct walk *walk, uint32_t node)
 
 static uint32_t first_held(const struct walk *walk, uint32_t node)
 {
-    while (node != kvb_none && held_on(walk, node) == kvb_none) {
+    while (node != KVB_NONE && held_on(walk, node) == KVB_NONE) {
         node = walk->index->nodes[node].next_sibling;
     }
     return node;
@@ -125,17 +125,17 @@ static uint32_t next_held(const struct walk *walk, uint32_t node, uint32_t top)
     const struct prefix_node *nodes = walk->index->nodes;
     const uint32_t child = first_held(walk, nodes[node].first_child);
 
-    if (child != kvb_none) {
+    if (child != KVB_NONE) {
         return child;
     }
     while (node != top) {
         const uint32_t sibling = first_held(walk, nodes[node].next_sibling);
-        if (sibling != kvb_none) {
+        if (sibling != KVB_NONE) {
             return sibling;
         }
         node = nodes[node].parent;
     }
-    return kvb_none;
+    return KVB_NONE;
 }
 
 static bool is_top(const struct walk *walk, uint32_t member)
@@ -143,7 +143,7 @@ static bool is_top(const struct walk *walk, uint32_t member)
     const uint32_t node = walk->index->members[member].node;
     const uint32_t parent = walk->index->nodes[node].parent;
     const bool has_held_parent =
-        parent != kvb_root_node && parent != kvb_none && held_on(walk, parent) != kvb_none;
+        parent != kvb_root_node && parent != KVB_NONE && held_on(walk, parent) != KVB_NONE;
 
     return !has_held_parent && held_on(walk, node) == member;
 }
@@ -152,13 +152,13 @@ static kvb_status walk_slot(struct walk *walk)
 {
     const struct kvb_prefix_index *index = walk->index;
 
-    for (uint32_t id = index->slots[walk->slot].first_member; id != kvb_none;
+    for (uint32_t id = index->slots[walk->slot].first_member; id != KVB_NONE;
          id = index->members[id].slot_next) {
         const uint32_t top = index->members[id].node;
         if (!is_top(walk, id)) {
             continue;
         }
-        for (uint32_t node = top; node != kvb_none; node = next_held(walk, node, top)) {
+        for (uint32_t node = top; node != KVB_NONE; node = next_held(walk, node, top)) {
             KVB_TRY(show_node(walk, node));
         }
         KVB_TRY(flush(walk));

@@ -12,9 +12,9 @@ static void reset(struct kvb_mirror *mirror)
 {
     mirror->entry_end = 0;
     mirror->entry_count = 0;
-    mirror->first_free = kvb_no_id;
-    mirror->oldest_doubtful = kvb_no_id;
-    mirror->newest_doubtful = kvb_no_id;
+    mirror->first_free = KVB_NO_ID;
+    mirror->oldest_doubtful = KVB_NO_ID;
+    mirror->newest_doubtful = KVB_NO_ID;
     mirror->listed_doubtful = 0;
     mirror->pending_count = 0;
     memset(mirror->counts.held, 0, sizeof mirror->counts.held);
@@ -105,7 +105,7 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     const enum kvb_tier tier = change->event->tier;
     const uint32_t id = kvb_mirror_find(mirror, change->event->group, engine);
 
-    if (id == kvb_no_id || mirror->entries[id].copies[tier].most == 0) {
+    if (id == KVB_NO_ID || mirror->entries[id].copies[tier].most == 0) {
         mirror->counts.unknown_removed++;
         return KVB_OK;
     }

@@ -17,13 +17,13 @@ uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_en
     const uint32_t hash = kvb_mirror_hash_engine(group, engine.value);
     size_t at = kvb_id_table_start(&mirror->by_engine, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_engine, hash, &at)) != kvb_no_id;) {
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_engine, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (entry->engine.value == engine.value && entry->group == group) {
             return id;
         }
     }
-    return kvb_no_id;
+    return KVB_NO_ID;
 }
 
 bool kvb_mirror_is_held_elsewhere(
@@ -32,7 +32,7 @@ bool kvb_mirror_is_held_elsewhere(
     const uint32_t hash = kvb_id_hash(block.value);
     size_t at = kvb_id_table_start(&mirror->by_block, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != kvb_no_id;) {
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (id != except && entry->block.value == block.value && entry->copies[tier].least > 0) {
             return true;
@@ -78,14 +78,14 @@ static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
 
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
 {
-    if (mirror->first_free != kvb_no_id) {
+    if (mirror->first_free != KVB_NO_ID) {
         *out_id = mirror->first_free;
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
         &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
         mirror->max_blocks));
-    mirror->entries[mirror->entry_end].newer = kvb_no_id;
+    mirror->entries[mirror->entry_end].newer = KVB_NO_ID;
     *out_id = (uint32_t)mirror->entry_end;
     return KVB_OK;
 }
@@ -103,7 +103,7 @@ static void take_id(struct kvb_mirror *mirror, uint32_t id)
 kvb_status
 kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_id)
 {
-    uint32_t id = kvb_no_id;
+    uint32_t id = KVB_NO_ID;
 
     KVB_TRY(draw_id(mirror, &id));
     const uint32_t next_free = mirror->entries[id].newer;
@@ -119,7 +119,7 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, u
     }
     take_id(mirror, id);
     struct mirror_entry *mine = &mirror->entries[id];
-    mine->older = mine->newer = kvb_no_id;
+    mine->older = mine->newer = KVB_NO_ID;
     mine->is_doubtful = false;
     mine->is_used = true;
     memset(mine->copies, 0, sizeof mine->copies);
@@ -132,17 +132,17 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, u
 
 static void unlink_doubtful(struct kvb_mirror *mirror, struct mirror_entry *entry)
 {
-    if (entry->older != kvb_no_id) {
+    if (entry->older != KVB_NO_ID) {
         mirror->entries[entry->older].newer = entry->newer;
     } else {
         mirror->oldest_doubtful = entry->newer;
     }
-    if (entry->newer != kvb_no_id) {
+    if (entry->newer != KVB_NO_ID) {
         mirror->entries[entry->newer].older = entry->older;
     } else {
         mirror->newest_doubtful = entry->older;
     }
-    entry->older = entry->newer = kvb_no_id;
+    entry->older = entry->newer = KVB_NO_ID;
     entry->is_doubtful = false;
     mirror->listed_doubtful--;
     mirror->counts.doubtful--;
@@ -153,8 +153,8 @@ static void link_newest_doubtful(struct kvb_mirror *mirror, uint32_t id)
     struct mirror_entry *entry = &mirror->entries[id];
 
     entry->older = mirror->newest_doubtful;
-    entry->newer = kvb_no_id;
-    if (entry->older != kvb_no_id) {
+    entry->newer = KVB_NO_ID;
+    if (entry->older != KVB_NO_ID) {
         mirror->entries[entry->older].newer = id;
     } else {
         mirror->oldest_doubtful = id;

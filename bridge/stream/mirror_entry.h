@@ -34,7 +34,7 @@ struct mirror_entry {
     uint64_t seed;          /* of tokens; inherited by children */
     uint32_t group;
     uint32_t depth; /* blocks before this one, as far as known: orders the walk */
-    uint32_t older; /* doubtful list; kvb_no_id at the ends */
+    uint32_t older; /* doubtful list; KVB_NO_ID at the ends */
     uint32_t newer; /* doubtful list, or free list */
     uint8_t standing;
     bool has_parent;
@@ -72,7 +72,7 @@ struct kvb_mirror {
 
 uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine);
 
-/* kvb_no_id when there is none. */
+/* KVB_NO_ID when there is none. */
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine);
 
 /* Draws an entry, copies *entry into it, and files it under its keys.

@@ -43,7 +43,7 @@ static struct place first_place(struct mirror_change *change)
         return (struct place){ .standing = standing_rooted, .seed = seed_of(change) };
     }
     const uint32_t parent = kvb_mirror_find(mirror, event->group, event->parent);
-    if (parent != kvb_no_id) {
+    if (parent != KVB_NO_ID) {
         return place_after(&mirror->entries[parent]);
     }
     mirror->counts.unknown_parents++;
@@ -166,12 +166,12 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
     const struct mirror_entry stored = entry_at(change, i, place);
     uint32_t id = kvb_mirror_find(mirror, stored.group, stored.engine);
 
-    if (id != kvb_no_id && !is_same_content(change, i, &mirror->entries[id], &stored)) {
+    if (id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], &stored)) {
         mirror->counts.aliases++;
         KVB_TRY(remove_all_copies(change, id));
-        id = kvb_no_id;
+        id = KVB_NO_ID;
     }
-    if (id == kvb_no_id) {
+    if (id == KVB_NO_ID) {
         mirror->counts.unmatchable += stored.standing == standing_unmatchable;
         KVB_TRY(kvb_mirror_insert(mirror, &stored, &id));
         if (stored.standing == standing_rooted) {
@@ -215,7 +215,7 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
     return name_entry(change, id, &named);
 }
 
-/* The next child that waits for `parent` and can be named, or kvb_no_id. */
+/* The next child that waits for `parent` and can be named, or KVB_NO_ID. */
 static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
 {
     const struct mirror_entry *entry = &mirror->entries[parent];
@@ -223,17 +223,17 @@ static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
     size_t at = kvb_id_table_start(&mirror->by_parent, hash);
 
     if (!entry->is_used || entry->standing != standing_rooted) {
-        return kvb_no_id; /* forgotten since it was remembered */
+        return KVB_NO_ID; /* forgotten since it was remembered */
     }
 
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_parent, hash, &at)) != kvb_no_id;) {
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_parent, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *child = &mirror->entries[id];
         if (child->group == entry->group && child->parent == entry->engine.value &&
             child->seed == entry->seed) {
             return id;
         }
     }
-    return kvb_no_id;
+    return KVB_NO_ID;
 }
 
 /* Names all that waited for the entries just named.  Ends because each round
@@ -245,7 +245,7 @@ static kvb_status name_waiting_children(struct mirror_change *change)
     while (mirror->pending_count > 0) {
         const uint32_t parent = mirror->pending[mirror->pending_count - 1];
         const uint32_t child = waiting_child(mirror, parent);
-        if (child == kvb_no_id) {
+        if (child == KVB_NO_ID) {
             mirror->pending_count--;
             continue;
         }
@@ -274,7 +274,7 @@ static kvb_status store_known(struct mirror_change *change)
     for (uint32_t i = 0; i < event->hash_count; i++) {
         const uint32_t id = kvb_mirror_find(
             change->mirror, event->group, change->batch->hashes[event->hash_at + i]);
-        if (id == kvb_no_id) {
+        if (id == KVB_NO_ID) {
             change->mirror->counts.no_tokens++;
             continue;
         }
@@ -299,7 +299,7 @@ kvb_status kvb_mirror_store(struct mirror_change *change)
     mirror->counts.is_eagle = event->is_eagle;
     struct place place = first_place(change);
     for (uint32_t i = 0; i < event->hash_count; i++) {
-        uint32_t id = kvb_no_id;
+        uint32_t id = KVB_NO_ID;
         KVB_TRY(take_block(change, i, &place, &id));
         KVB_TRY(add_copy(change, id));
         place = place_after(&mirror->entries[id]);

@@ -40,7 +40,7 @@ speaks_for_its_block(const struct kvb_mirror *mirror, uint32_t speaker, enum kvb
     const uint32_t hash = kvb_id_hash(block.value);
     size_t at = kvb_id_table_start(&mirror->by_block, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != kvb_no_id;) {
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (entry->block.value == block.value && entry->copies[tier].least > 0) {
             return id == speaker;
@@ -94,20 +94,20 @@ static kvb_status prepare(struct walk *walk)
 }
 
 /* A position in order whose parent is the named block and that was not shown;
- * kvb_no_id when there is none.  Taken from the table: the next call finds another. */
+ * KVB_NO_ID when there is none.  Taken from the table: the next call finds another. */
 static uint32_t take_child(struct walk *walk, kvb_block_hash block)
 {
     const uint32_t hash = kvb_id_hash(block.value);
     size_t at = kvb_id_table_start(&walk->children, hash);
 
-    for (uint32_t i; (i = kvb_id_table_next(&walk->children, hash, &at)) != kvb_no_id;) {
+    for (uint32_t i; (i = kvb_id_table_next(&walk->children, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &walk->mirror->entries[walk->order[i]];
         if (entry->parent == block.value && !walk->is_shown[i]) {
             kvb_id_table_remove(&walk->children, hash, i);
             return i;
         }
     }
-    return kvb_no_id;
+    return KVB_NO_ID;
 }
 
 static kvb_status flush(struct walk *walk)
@@ -134,7 +134,7 @@ static kvb_status show_chain(struct walk *walk, size_t i)
 {
     bool is_new_event = true;
 
-    for (uint32_t next = (uint32_t)i; next != kvb_no_id;) {
+    for (uint32_t next = (uint32_t)i; next != KVB_NO_ID;) {
         const struct mirror_entry *entry = &walk->mirror->entries[walk->order[next]];
         if (walk->chunk.block_count >= walk->max_chunk_blocks) {
             KVB_TRY(flush(walk));

@@ -53,12 +53,34 @@ static void seed_and_every_byte_matter(void **state)
     assert_true(kvb_hash128(span_of("abc"), 0).high != kvb_hash128(span_of("abd"), 0).high);
 }
 
+/* Lengths around every limit at which XXH3 changes its way, cut at every place. */
+static void parts_hash_as_their_bytes_in_a_row(void **state)
+{
+    (void)state;
+    enum { most_bytes = 1100, few = 300 };
+    uint8_t bytes[most_bytes];
+
+    for (size_t i = 0; i < most_bytes; i++) {
+        bytes[i] = (uint8_t)(i * 7 + i / 256);
+    }
+    for (size_t len = 0; len <= most_bytes; len += len < few ? 1 : 50) {
+        const uint64_t whole = kvb_hash64((kvb_span){ bytes, len }, 1337);
+        for (size_t cut = 0; cut <= len; cut += len < few ? 1 : 50) {
+            const kvb_span parts[] = { { bytes, cut }, { NULL, 0 }, { bytes + cut, len - cut } };
+            assert_true(kvb_hash64_parts(parts, 3, 1337) == whole);
+        }
+        assert_true(kvb_hash64_parts(&(kvb_span){ bytes, len }, 1, 1338) != whole);
+    }
+    assert_true(kvb_hash64_parts(NULL, 0, 1337) == kvb_hash64((kvb_span){ 0 }, 1337));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_published_vector),
         cmocka_unit_test(hashes_nothing_as_xxh3_does),
         cmocka_unit_test(seed_and_every_byte_matter),
+        cmocka_unit_test(parts_hash_as_their_bytes_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

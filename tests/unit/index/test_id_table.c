@@ -12,7 +12,7 @@ static size_t count_of(const struct kvb_id_table *table, uint32_t hash, uint32_t
     size_t found = 0;
     size_t at = kvb_id_table_start(table, hash);
 
-    for (uint32_t got; (got = kvb_id_table_next(table, hash, &at)) != kvb_no_id;) {
+    for (uint32_t got; (got = kvb_id_table_next(table, hash, &at)) != KVB_NO_ID;) {
         found += got == id;
     }
     return found;

@@ -392,6 +392,8 @@ static void a_text_too_long_costs_its_event_and_too_many_the_batch(void **state)
     assert_string_equal(
         line_of(&batch).text, "skipped bad_stored; skipped bad_stored; removed device 2;");
     assert_int_equal(batch.text_len, 0);
+    assert_int_equal(batch.token_count, 0); /* what was read of them is gone too */
+    assert_int_equal(batch.hash_count, 1);
     assert_ok(decode_long_names(most, kvb_max_string_bytes, &batch));
     assert_int_equal(decode_long_names(most + 1, kvb_max_string_bytes, &batch), KVB_TOO_LARGE);
     assert_int_equal(batch.event_count, 0);

@@ -17,7 +17,7 @@
 /* clang-format off */
 static const char *const wanted[] = {
     [1] = "S1/16 #0",   [2] = "S3/48 #0",   [3] = "S1/16 #0",   [4] = "S3/48 #0",
-    [5] = "S2/32 #0",   [6] = "S3/48 #0",   [7] = "S1/16 #0",
+    [5] = "S2/32 #0",   [6] = "S2/32 #0",   [7] = "S1/16 #0",
     [8] = "S1/16 #0",   /* a hash of 32 bytes */
     [9] = "s #0",       /* 15 tokens for a block of 16 */
     [10] = "S1/20 #0",  /* 20 tokens for one block */

@@ -81,7 +81,7 @@ static const struct want numbers[] = {
     { "d2ffff7fff",         true,  true,  (uint64_t)-32769,     -32769 },
     { "d280000000",         true,  true,  (uint64_t)INT32_MIN,  -0x1p31 },
     { "d27fffffff",         true,  false, INT32_MAX,            2147483647.0 },
-    { "d3ffffffff7fffffff", true,  true,  (uint64_t)(INT32_MIN - 1ll), -2147483649.0 },
+    { "d3ffffffff7fffffff", true,  true,  (uint64_t)(INT32_MIN - 1LL), -2147483649.0 },
     { "d38000000000000000", true,  true,  1ull << 63,           -0x1p63 },
     { "d37fffffffffffffff", true,  false, INT64_MAX,            0x1p63 },
     { "ca3f800000",         false, false, 0,                    1 },

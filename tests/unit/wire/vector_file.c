@@ -42,7 +42,7 @@ uint8_t *bytes_of_hex(const char *hex, size_t *out_len)
     uint8_t *bytes = malloc(len ? len : 1);
     assert_non_null(bytes);
     for (size_t i = 0; i < len; i++) {
-        bytes[i] = (uint8_t)(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
+        bytes[i] = (uint8_t)(16 * digit(hex[2 * i]) + digit(hex[2 * i + 1]));
     }
     *out_len = len;
     return bytes;
