@@ -96,8 +96,8 @@ kvb_status kvb_event_batch_reserve_keys(struct kvb_event_batch *batch, size_t mo
         kvb_max_batch_keys);
 }
 
-kvb_status kvb_event_batch_add_text(
-    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref)
+kvb_status
+kvb_event_batch_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref)
 {
     if (text.len > kvb_max_string_bytes) {
         return KVB_TOO_LARGE;

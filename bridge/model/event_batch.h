@@ -36,22 +36,22 @@ enum kvb_event_kind {
  * stream does about it: see kvb_skip_effect(). */
 enum kvb_skip {
     KVB_SKIP_NONE,
-    KVB_SKIP_BAD_STORED,     /* a Stored whose fields do not fit together */
-    KVB_SKIP_BAD_REMOVED,    /* a Removed or Cleared that cannot be read */
-    KVB_SKIP_UNKNOWN_EVENT,  /* a tag on no list */
-    KVB_SKIP_NO_TOKENS,      /* a Stored without tokens for a block we do not know */
-    KVB_SKIP_NOT_PREFIX,     /* a cache group that is no full-attention prefix */
-    KVB_SKIP_REMOTE,         /* locality REMOTE: another worker's block */
-    KVB_SKIP_UNMATCHABLE,    /* keyed by something no query can name */
-    KVB_SKIP_NO_BLOCK,       /* a partial block: fewer tokens than a block has */
+    KVB_SKIP_BAD_STORED,    /* a Stored whose fields do not fit together */
+    KVB_SKIP_BAD_REMOVED,   /* a Removed or Cleared that cannot be read */
+    KVB_SKIP_UNKNOWN_EVENT, /* a tag on no list */
+    KVB_SKIP_NO_TOKENS,     /* a Stored without tokens for a block we do not know */
+    KVB_SKIP_NOT_PREFIX,    /* a cache group that is no full-attention prefix */
+    KVB_SKIP_REMOTE,        /* locality REMOTE: another worker's block */
+    KVB_SKIP_UNMATCHABLE,   /* keyed by something no query can name */
+    KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
     KVB_SKIP_COUNT
 };
 
 enum kvb_skip_effect {
-    KVB_EFFECT_NONE,       /* hides nothing */
-    KVB_EFFECT_MISSING,    /* may hide a block: PARTIAL(skipped) */
-    KVB_EFFECT_PHANTOM,    /* may hide a removal: clear and rebuild */
-    KVB_EFFECT_UNVERIFIED  /* may hide anything: UNVERIFIED(unknown_event) */
+    KVB_EFFECT_NONE,      /* hides nothing */
+    KVB_EFFECT_MISSING,   /* may hide a block: PARTIAL(skipped) */
+    KVB_EFFECT_PHANTOM,   /* may hide a removal: clear and rebuild */
+    KVB_EFFECT_UNVERIFIED /* may hide anything: UNVERIFIED(unknown_event) */
 };
 
 /* "bad_stored", ...: stable, for metric labels.  Never NULL. */
@@ -86,7 +86,7 @@ struct kvb_engine_event {
     uint32_t token_at;
     uint32_t token_count; /* 0: tokenless, names blocks that are known already */
     uint32_t extra_at;
-    uint32_t extra_count; /* 0, or hash_count */
+    uint32_t extra_count;          /* 0, or hash_count */
     struct kvb_text_ref lora_name; /* len 0: the base model */
     struct kvb_text_ref salt;      /* given with the first block only */
 };

@@ -51,8 +51,8 @@ void kvb_router_batch_reset(struct kvb_router_batch *batch);
 
 /* Adds an event without blocks yet; the blocks added next belong to it.
  * KVB_TOO_LARGE at the ceiling, KVB_NO_MEMORY: nothing changed. */
-kvb_status kvb_router_batch_add_event(
-    struct kvb_router_batch *batch, const struct kvb_router_event *event);
+kvb_status
+kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event);
 
 /* Adds one block to the last event. */
 kvb_status kvb_router_batch_add_block(

@@ -3,9 +3,9 @@
 const char *kvb_stream_state_name(enum kvb_stream_state state)
 {
     static const char *const names[KVB_STREAM_STATE_COUNT] = {
-        [KVB_STREAM_SYNCING] = "SYNCING",       [KVB_STREAM_EXACT] = "EXACT",
-        [KVB_STREAM_PARTIAL] = "PARTIAL",       [KVB_STREAM_UNVERIFIED] = "UNVERIFIED",
-        [KVB_STREAM_STALE] = "STALE",           [KVB_STREAM_DOWN] = "DOWN",
+        [KVB_STREAM_SYNCING] = "SYNCING", [KVB_STREAM_EXACT] = "EXACT",
+        [KVB_STREAM_PARTIAL] = "PARTIAL", [KVB_STREAM_UNVERIFIED] = "UNVERIFIED",
+        [KVB_STREAM_STALE] = "STALE",     [KVB_STREAM_DOWN] = "DOWN",
     };
     return (unsigned)state < KVB_STREAM_STATE_COUNT ? names[state] : "UNKNOWN";
 }

@@ -31,25 +31,25 @@ enum kvb_stream_state {
 
 enum kvb_stream_reason {
     KVB_REASON_NONE,
-    KVB_REASON_CONNECTING,       /* no byte from the engine yet */
-    KVB_REASON_REPLAYING,        /* a replay is under way */
-    KVB_REASON_GONE,             /* the engine's buffer no longer had the beginning */
-    KVB_REASON_HOLE,             /* a batch that no replay has */
-    KVB_REASON_POISON,           /* a batch that cannot be read */
-    KVB_REASON_SKIPPED,          /* a Stored that was not understood */
-    KVB_REASON_UNROOTED,         /* blocks whose parents are unknown */
-    KVB_REASON_NO_REPLAY,        /* no replay endpoint is configured */
-    KVB_REASON_REPLAY_FAILED,    /* the replay did not answer in time, or nonsense */
-    KVB_REASON_UNKNOWN_EVENT,    /* an event on no list */
-    KVB_REASON_NO_HEARTBEAT,     /* a stream whose bridge is not ours */
-    KVB_REASON_MISSED_EVENTS,    /* events between bridge and aggregator are missing */
-    KVB_REASON_JOINED_LATE,      /* the aggregator came after the epoch began */
-    KVB_REASON_DIFFERS,          /* same event, other content than the bridge counts */
-    KVB_REASON_SILENT,           /* three heartbeats are missing */
-    KVB_REASON_ENGINE_AWAY,      /* the engine's socket is disconnected */
-    KVB_REASON_BRIDGE_STOPPED,   /* the bridge said goodbye */
-    KVB_REASON_NATS_AWAY,        /* NATS is disconnected */
-    KVB_REASON_MEMORY,           /* a ceiling was reached */
+    KVB_REASON_CONNECTING,     /* no byte from the engine yet */
+    KVB_REASON_REPLAYING,      /* a replay is under way */
+    KVB_REASON_GONE,           /* the engine's buffer no longer had the beginning */
+    KVB_REASON_HOLE,           /* a batch that no replay has */
+    KVB_REASON_POISON,         /* a batch that cannot be read */
+    KVB_REASON_SKIPPED,        /* a Stored that was not understood */
+    KVB_REASON_UNROOTED,       /* blocks whose parents are unknown */
+    KVB_REASON_NO_REPLAY,      /* no replay endpoint is configured */
+    KVB_REASON_REPLAY_FAILED,  /* the replay did not answer in time, or nonsense */
+    KVB_REASON_UNKNOWN_EVENT,  /* an event on no list */
+    KVB_REASON_NO_HEARTBEAT,   /* a stream whose bridge is not ours */
+    KVB_REASON_MISSED_EVENTS,  /* events between bridge and aggregator are missing */
+    KVB_REASON_JOINED_LATE,    /* the aggregator came after the epoch began */
+    KVB_REASON_DIFFERS,        /* same event, other content than the bridge counts */
+    KVB_REASON_SILENT,         /* three heartbeats are missing */
+    KVB_REASON_ENGINE_AWAY,    /* the engine's socket is disconnected */
+    KVB_REASON_BRIDGE_STOPPED, /* the bridge said goodbye */
+    KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
+    KVB_REASON_MEMORY,         /* a ceiling was reached */
     KVB_REASON_COUNT
 };
 

@@ -259,21 +259,37 @@ void nats_server_kill(struct nats_server *server)
     folder_remove(server->folder);
 }
 
-kvb_status free_port(uint16_t *out_port)
+static bool can_bind(uint16_t port)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET };
-    socklen_t len = sizeof address;
+    const struct sockaddr_in address = { .sin_family = AF_INET,
+                                         .sin_port = htons(port),
+                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_bound =
+        fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0;
 
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const bool is_bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-                          getsockname(fd, (struct sockaddr *)&address, &len) == 0;
     if (fd >= 0) {
         close(fd);
     }
-    if (!is_bound) {
-        return KVB_IO;
+    return is_bound;
+}
+
+/* Below the kernel's range of ephemeral ports: nobody else is given it by chance
+ * between this call and its use. */
+kvb_status free_port(uint16_t *out_port)
+{
+    enum { first_port = 10000, ports = 10000, tries = 100 };
+
+    for (int i = 0; i < tries; i++) {
+        uint16_t random = 0;
+        if (getrandom(&random, sizeof random, 0) != sizeof random) {
+            return KVB_IO;
+        }
+        const uint16_t port = (uint16_t)(first_port + random % ports);
+        if (can_bind(port)) {
+            *out_port = port;
+            return KVB_OK;
+        }
     }
-    *out_port = ntohs(address.sin_port);
-    return KVB_OK;
+    return KVB_IO;
 }
