@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -29,9 +30,15 @@ def wait_for(what, condition, seconds=10.0):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Below the kernel's ephemeral range: nobody is given it by chance before its use."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Program:
