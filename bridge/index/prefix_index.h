@@ -20,16 +20,26 @@
  * A slot's depth is the largest n such that it holds blocks 0 .. n-1 of the
  * query now: every position is verified, none is guessed.
  *
- * Ghosts: a node that nobody holds stays while some descendant is held.
- * Orphans: a stored run whose parent is unknown hangs below a placeholder that
- * is reachable by block hash only; it joins the tree when its parent is stored.
- * Aliases: names belong to a slot.  One that already means other content to the
- * same slot is placed by its new content, which replaces the old, and is counted;
- * to other slots nothing happens.  A slot may have several names for one node: it
- * holds the node until the last of them is removed.
+ * Ghosts: a node that nobody holds stays while some descendant is in being; then
+ * both go.
+ * Names belong to a slot: what one slot calls a block says nothing about what
+ * another does, as parent, in a removal or in a query by names.  A name that already
+ * means other content to the same slot is an alias: it comes to mean the new content
+ * instead of the old, and is counted; what was stored below the old content stays
+ * below it.  A slot may have several names for one node: it holds the node until the
+ * last of them is removed.
+ * Orphans: a run whose parent the slot does not hold by that name, never or no
+ * longer, hangs below a placeholder, "what this slot calls P".  No query by content
+ * or by names finds it; removals do.  When the slot stores P, the run joins the tree
+ * there and merges with what is equal.  Names in a circle wait for each other for
+ * good; they go when they are removed.
  *
  * Threads: none of its own; the caller locks.
- * Memory:  max_nodes bounds it; see the .c file for bytes a node. */
+ * Memory:  40 bytes a node and 40 a member, that is a (slot, name) pair; on top of
+ *          each one table cell of 8 bytes, tables being 3/8 to 3/4 full; 24 bytes a
+ *          slot, and 4 of scratch.  At most max_nodes nodes, and names at most 16
+ *          times max_nodes (never above 2^31).  Arrays and tables double; they never
+ *          shrink, what is freed in them is used again. */
 struct kvb_prefix_index;
 
 struct kvb_prefix_index_options {
@@ -73,7 +83,7 @@ struct kvb_index_run {
  * Duplicates, unknown parents and aliases are dealt with and counted, not
  * errors.  A run that contains its own parent is refused whole.
  * KVB_BAD_INPUT  the run names its own parent: nothing changed
- * KVB_TOO_LARGE  max_nodes is reached: the first part of the run is held, and
+ * KVB_TOO_LARGE  max_nodes, or the most names, is reached: the first part of the run is held, and
  *                out_changed says which; a clear refusal, nothing is evicted
  * KVB_NO_MEMORY  as KVB_TOO_LARGE */
 kvb_status kvb_prefix_index_store(
@@ -135,7 +145,8 @@ typedef kvb_status (*kvb_index_visitor)(void *context, const struct kvb_index_ru
  * runs in that order in an empty index gives the slot the same depths: a run
  * below a hole names its unheld parent as the slot called it, or, when that name
  * means another block by now, by one that the slot does not use.  The index must
- * not change meanwhile. */
+ * not change meanwhile.
+ * KVB_NO_MEMORY  the visitor was shown a part, or nothing */
 kvb_status kvb_prefix_index_walk(
     const struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit,
     void *context);
@@ -146,15 +157,15 @@ struct kvb_index_counters {
     uint64_t nodes;       /* in being; gauges up to here ... */
     uint64_t ghosts;      /* that nobody holds, placeholders included */
     uint64_t orphans;     /* nodes below placeholders, placeholders included */
-    uint64_t memberships; /* (slot, block) pairs */
-    uint64_t stored;      /* ... counters from here: (slot, block) pairs that came */
+    uint64_t memberships; /* (slot, name) pairs */
+    uint64_t stored;      /* ... counters from here: (slot, name) pairs that came */
     uint64_t removed;
     uint64_t duplicate_stored;
     uint64_t unknown_removed;
     uint64_t unknown_parents;
     uint64_t self_parents;
     uint64_t aliases;
-    uint64_t refused; /* blocks beyond max_nodes */
+    uint64_t refused; /* blocks of runs that found no room or no memory */
 };
 
 void kvb_prefix_index_count(

@@ -107,7 +107,6 @@ static kvb_status draw_member(struct kvb_prefix_index *index, uint32_t *out_id)
     KVB_TRY(kvb_array_reserve(
         &index->members, &index->member_capacity, index->member_end + 1, sizeof *index->members,
         wanted < most_members ? wanted : most_members));
-    index->members[index->member_end].slot_next = KVB_NONE; /* as the free list's end */
     *out_id = (uint32_t)index->member_end;
     return KVB_OK;
 }

@@ -55,7 +55,6 @@ static kvb_status draw_node(struct kvb_prefix_index *index, uint32_t *out_id)
     KVB_TRY(kvb_array_reserve(
         &index->nodes, &index->node_capacity, index->node_end + 1, sizeof *index->nodes,
         index->options.max_nodes + 1));
-    index->nodes[index->node_end].parent = KVB_NONE; /* as the free list's end */
     *out_id = (uint32_t)index->node_end;
     return KVB_OK;
 }

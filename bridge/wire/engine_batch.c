@@ -92,7 +92,7 @@ static const struct event_form {
 
 static bool is_text(kvb_span text, const char *word)
 {
-    return text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
+    return text.len > 0 && text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
 }
 
 static const struct event_form *find_form(kvb_span tag)
@@ -119,51 +119,54 @@ static uint8_t place_of(const struct event_form *form, enum engine_field field)
     return *((const uint8_t *)&places[field] + form->place_at);
 }
 
-/* [tag, fields...] */
+/* Both leave the cursor behind the event when they find its form, so that long token
+ * lists are walked once.
+ *
+ * [tag, fields...] */
 static kvb_status find_in_array(
-    struct kvb_mp_cursor cursor, const struct event_form **out_form, struct engine_fields *fields)
+    struct kvb_mp_cursor *cursor, const struct event_form **out_form, struct engine_fields *fields)
 {
     uint32_t count = 0;
     kvb_span tag = { 0 };
 
-    KVB_TRY(kvb_mp_take_array(&cursor, &count));
-    if (count == 0 || kvb_mp_take_text(&cursor, &tag) != KVB_OK) {
+    KVB_TRY(kvb_mp_take_array(cursor, &count));
+    if (count == 0 || kvb_mp_take_text(cursor, &tag) != KVB_OK) {
         return KVB_OK;
     }
     *out_form = find_form(tag);
     for (uint32_t place = 1; *out_form && place < count; place++) {
         for (int field = 0; field < field_count; field++) {
             if (place_of(*out_form, (enum engine_field)field) == place) {
-                note_field(fields, (enum engine_field)field, &cursor);
+                note_field(fields, (enum engine_field)field, cursor);
             }
         }
-        KVB_TRY(kvb_mp_skip(&cursor));
+        KVB_TRY(kvb_mp_skip(cursor));
     }
     return KVB_OK;
 }
 
 /* {"type": tag, key: field, ...} in any order; unknown keys are passed over. */
 static kvb_status find_in_map(
-    struct kvb_mp_cursor cursor, const struct event_form **out_form, struct engine_fields *fields)
+    struct kvb_mp_cursor *cursor, const struct event_form **out_form, struct engine_fields *fields)
 {
     uint32_t pairs = 0;
     kvb_span tag = { 0 };
 
-    KVB_TRY(kvb_mp_take_map(&cursor, &pairs));
+    KVB_TRY(kvb_mp_take_map(cursor, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
-        if (kvb_mp_take_text(&cursor, &key) != KVB_OK) {
-            KVB_TRY(kvb_mp_skip(&cursor));
+        if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
+            KVB_TRY(kvb_mp_skip(cursor));
         } else if (is_text(key, "type")) {
-            struct kvb_mp_cursor ahead = cursor;
+            struct kvb_mp_cursor ahead = *cursor;
             (void)kvb_mp_take_text(&ahead, &tag); /* else: no tag, an unknown event */
         }
         for (int field = 0; field < field_count; field++) {
             if (is_text(key, places[field].key)) {
-                note_field(fields, (enum engine_field)field, &cursor);
+                note_field(fields, (enum engine_field)field, cursor);
             }
         }
-        KVB_TRY(kvb_mp_skip(&cursor));
+        KVB_TRY(kvb_mp_skip(cursor));
     }
     *out_form = find_form(tag);
     return KVB_OK;
@@ -220,36 +223,52 @@ static kvb_status read_event(
 
 static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
+    const struct kvb_mp_cursor start = *cursor;
     const struct event_form *form = NULL;
     struct engine_fields fields = { 0 };
     struct kvb_engine_event event = { 0 };
 
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
-        KVB_TRY(find_in_array(*cursor, &form, &fields));
+        KVB_TRY(find_in_array(cursor, &form, &fields));
     } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
-        KVB_TRY(find_in_map(*cursor, &form, &fields));
+        KVB_TRY(find_in_map(cursor, &form, &fields));
     }
     if (form) {
         KVB_TRY(read_event(batch, form, &fields, &event));
     } else {
         event = skipped(KVB_SKIP_UNKNOWN_EVENT, &event);
+        *cursor = start;
+        KVB_TRY(kvb_mp_skip(cursor));
     }
     KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
     batch->events[batch->event_count++] = event;
-    return kvb_mp_skip(cursor);
+    return KVB_OK;
 }
 
 /* ---- The batch ---- */
 
-/* ts, events and rank, wherever they stand. */
-struct batch_parts {
-    struct kvb_mp_cursor ts;
-    struct kvb_mp_cursor events;
-    struct kvb_mp_cursor rank;
-    bool has_rank;
-};
+static kvb_status take_events(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+{
+    uint32_t count = 0;
 
-static kvb_status find_parts_in_array(struct kvb_mp_cursor cursor, struct batch_parts *parts)
+    KVB_TRY(kvb_mp_take_array(cursor, &count));
+    if (count > kvb_max_batch_events) {
+        return KVB_TOO_LARGE;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(take_event(batch, cursor));
+    }
+    return KVB_OK;
+}
+
+/* A rank that is none (nil, negative, too large) is left out. */
+static void take_rank(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+{
+    batch->has_rank = kvb_mp_take_u32(cursor, &batch->rank) == KVB_OK;
+}
+
+/* [ts, events, rank?, ...] */
+static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
 {
     uint32_t count = 0;
 
@@ -257,16 +276,23 @@ static kvb_status find_parts_in_array(struct kvb_mp_cursor cursor, struct batch_
     if (count < 2) {
         return KVB_BAD_INPUT;
     }
-    parts->ts = cursor;
-    KVB_TRY(kvb_mp_skip(&cursor));
-    parts->events = cursor;
-    KVB_TRY(kvb_mp_skip(&cursor));
-    parts->rank = cursor;
-    parts->has_rank = count > 2;
+    KVB_TRY(kvb_mp_take_number(&cursor, &batch->timestamp_s));
+    KVB_TRY(take_events(batch, &cursor));
+    if (count > 2) {
+        take_rank(batch, &cursor);
+    }
     return KVB_OK;
 }
 
-static kvb_status find_parts_in_map(struct kvb_mp_cursor cursor, struct batch_parts *parts)
+/* ts, events and rank of a map, in whatever order. */
+struct batch_parts {
+    struct kvb_mp_cursor ts;
+    struct kvb_mp_cursor events;
+    struct kvb_mp_cursor rank;
+    bool has_rank;
+};
+
+static kvb_status find_parts(struct kvb_mp_cursor cursor, struct batch_parts *parts)
 {
     uint32_t pairs = 0;
     bool has_ts = false;
@@ -291,24 +317,21 @@ static kvb_status find_parts_in_map(struct kvb_mp_cursor cursor, struct batch_pa
     return has_ts && has_events ? KVB_OK : KVB_BAD_INPUT;
 }
 
-static kvb_status take_events(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
+static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
 {
-    uint32_t count = 0;
+    struct batch_parts parts = { .has_rank = false };
 
-    KVB_TRY(kvb_mp_take_array(&cursor, &count));
-    if (count > kvb_max_batch_events) {
-        return KVB_TOO_LARGE;
+    KVB_TRY(find_parts(cursor, &parts));
+    KVB_TRY(kvb_mp_take_number(&parts.ts, &batch->timestamp_s));
+    if (parts.has_rank) {
+        take_rank(batch, &parts.rank);
     }
-    for (uint32_t i = 0; i < count; i++) {
-        KVB_TRY(take_event(batch, &cursor));
-    }
-    return KVB_OK;
+    return take_events(batch, &parts.events);
 }
 
 static kvb_status decode(kvb_span payload, struct kvb_event_batch *batch)
 {
     const struct kvb_mp_cursor cursor = kvb_mp_cursor_of(payload);
-    struct batch_parts parts = { .has_rank = false };
     size_t used = 0;
 
     if (payload.len > kvb_max_payload_bytes) {
@@ -318,12 +341,7 @@ static kvb_status decode(kvb_span payload, struct kvb_event_batch *batch)
     if (used != payload.len) {
         return KVB_BAD_INPUT; /* a second value, or garbage */
     }
-    KVB_TRY(
-        kvb_mp_next(&cursor) == KVB_MP_MAP ? find_parts_in_map(cursor, &parts)
-                                           : find_parts_in_array(cursor, &parts));
-    KVB_TRY(kvb_mp_take_number(&parts.ts, &batch->timestamp_s));
-    batch->has_rank = parts.has_rank && kvb_mp_take_u32(&parts.rank, &batch->rank) == KVB_OK;
-    return take_events(batch, parts.events);
+    return kvb_mp_next(&cursor) == KVB_MP_MAP ? take_map(batch, cursor) : take_array(batch, cursor);
 }
 
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)

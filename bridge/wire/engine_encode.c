@@ -111,8 +111,9 @@ static void pack_lora_name(msgpack_packer *packer, const struct source *source)
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->lora_name));
 }
 
-/* As vLLM writes it: the LoRA name, then the salt in the first block; a multimodal
- * key as the 64 digits whose first 16 it is; what cannot be matched as bytes. */
+/* As vLLM writes it: the LoRA name, then the salt in a prompt's first block (a child
+ * inherits it); a multimodal key as the 64 digits whose first 16 it is; what cannot be matched as
+ * bytes. */
 static void pack_block_extra(msgpack_packer *packer, const struct source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
@@ -120,7 +121,7 @@ static void pack_block_extra(msgpack_packer *packer, const struct source *source
     const struct kvb_block_extra *extra =
         event->extra_count > 0 ? &source->batch->extras[event->extra_at + i] : &none;
     const bool has_lora = event->lora_name.len > 0;
-    const bool has_salt = i == 0 && event->salt.len > 0;
+    const bool has_salt = i == 0 && !event->has_parent && event->salt.len > 0;
     const size_t items = extra->key_count + extra->unmatchable + has_lora + has_salt;
 
     if (items == 0) {

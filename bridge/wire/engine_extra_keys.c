@@ -24,8 +24,8 @@ struct extras {
     struct kvb_event_batch *batch;
     struct kvb_engine_event *event;
     struct kvb_block_extra *block; /* the one being read */
-    bool is_first;
-    bool has_lora; /* the LoRA name went by in this block */
+    bool begins_prompt; /* the only block that a salt is in: one below a parent inherits it */
+    bool has_lora;      /* the LoRA name went by in this block */
 };
 
 static bool is_hex_id(kvb_span text)
@@ -70,13 +70,23 @@ static bool is_lora_name(const struct extras *extras, kvb_span text)
     return name.len > 0 && name.len == text.len && memcmp(name.data, text.data, name.len) == 0;
 }
 
+/* A salt that is too long for any query is one that no query can name. */
+static kvb_status add_salt(struct extras *extras, kvb_span salt)
+{
+    if (salt.len > kvb_max_string_bytes) {
+        extras->block->unmatchable = true;
+        return KVB_OK;
+    }
+    return kvb_engine_add_text(extras->batch, salt, &extras->event->salt);
+}
+
 static kvb_status add_salt_or_id(struct extras *extras, kvb_span text)
 {
     if (is_hex_id(text)) {
         return add_key(extras, text);
     }
-    if (extras->is_first && extras->event->salt.len == 0) {
-        return kvb_engine_add_text(extras->batch, text, &extras->event->salt);
+    if (extras->begins_prompt && extras->event->salt.len == 0) {
+        return add_salt(extras, text);
     }
     extras->block->unmatchable = true;
     return KVB_OK;
@@ -180,10 +190,10 @@ static kvb_status read_blocks(
         struct extras extras = { .batch = batch,
                                  .event = event,
                                  .block = &batch->extras[event->extra_at + i],
-                                 .is_first = i == 0 };
+                                 .begins_prompt = i == 0 && !event->has_parent };
         *extras.block = (struct kvb_block_extra){ .key_at = (uint32_t)batch->key_count };
         if (i == 0 && salt.len > 0) {
-            KVB_TRY(add_salt_or_id(&extras, salt));
+            KVB_TRY(add_salt(&extras, salt)); /* named as such: 64 digits are one too */
         }
         if (i < count) {
             KVB_TRY(take_block(&extras, &cursor));

@@ -101,16 +101,18 @@ static kvb_status take_pairs(struct kvb_mp_cursor *cursor, uint32_t count, uint3
 static kvb_status check_cover(const struct kvb_engine_event *event, uint32_t tokens)
 {
     const uint64_t need = (uint64_t)event->hash_count * event->block_size;
-    const bool is_block_size = event->block_size > 0 && event->block_size <= kvb_max_block_tokens;
 
-    return is_block_size && tokens >= need ? KVB_OK : KVB_BAD_INPUT;
+    return event->block_size > 0 && tokens >= need ? KVB_OK : KVB_BAD_INPUT;
 }
 
 static kvb_status read_block_size(const struct engine_fields *fields, uint32_t *out_size)
 {
     struct kvb_mp_cursor cursor = fields->at[field_block_size];
 
-    return fields->has[field_block_size] ? kvb_mp_take_u32(&cursor, out_size) : KVB_OK;
+    if (fields->has[field_block_size]) {
+        KVB_TRY(kvb_mp_take_u32(&cursor, out_size));
+    }
+    return *out_size <= kvb_max_block_tokens ? KVB_OK : KVB_BAD_INPUT;
 }
 
 kvb_status kvb_engine_read_tokens(
@@ -144,9 +146,28 @@ kvb_status kvb_engine_read_tokens(
 kvb_status
 kvb_engine_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref)
 {
-    /* checked here, for to the batch it is a ceiling: that would refuse all events */
-    return text.len > kvb_max_string_bytes ? KVB_BAD_INPUT
-                                           : kvb_event_batch_add_text(batch, text, out_ref);
+    const bool has_room = text.len <= kvb_max_batch_text_bytes - batch->text_len;
+
+    /* checked here, for to the batch they are ceilings: that would refuse all events */
+    return text.len > kvb_max_string_bytes || !has_room
+               ? KVB_BAD_INPUT
+               : kvb_event_batch_add_text(batch, text, out_ref);
+}
+
+/* A batch names one LoRA over and over: the event before this one has it already. */
+static kvb_status
+add_lora_name(struct kvb_event_batch *batch, kvb_span name, struct kvb_text_ref *out_ref)
+{
+    const struct kvb_text_ref none = { 0 };
+    const struct kvb_text_ref last =
+        batch->event_count > 0 ? batch->events[batch->event_count - 1].lora_name : none;
+    const kvb_span known = kvb_event_batch_text(batch, last);
+
+    if (name.len > 0 && known.len == name.len && memcmp(known.data, name.data, name.len) == 0) {
+        *out_ref = last;
+        return KVB_OK;
+    }
+    return kvb_engine_add_text(batch, name, out_ref);
 }
 
 kvb_status kvb_engine_read_lora(
@@ -162,12 +183,13 @@ kvb_status kvb_engine_read_lora(
     /* SGLang's salted form has a map in the place of the name: see engine_extra_keys.c */
     if (fields->has[field_lora_name] && kvb_mp_next(&name_at) != KVB_MP_MAP) {
         KVB_TRY(kvb_mp_take_text(&name_at, &name));
-    } else if (fields->has[field_lora_id]) {
+    }
+    if (name.len == 0 && fields->has[field_lora_id]) {
         KVB_TRY(kvb_mp_take_bits(&id_at, &id));
         const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);
         name = (kvb_span){ .data = (const uint8_t *)numbered, .len = (size_t)len };
     }
-    return kvb_engine_add_text(batch, name, &event->lora_name);
+    return add_lora_name(batch, name, &event->lora_name);
 }
 
 kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)

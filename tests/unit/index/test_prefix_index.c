@@ -1,6 +1,5 @@
 #include "kvb_test.h"
 
-#include "core/limits.h"
 #include "index/prefix_scene.h"
 
 /* The traps of an index, one by one. */
@@ -58,6 +57,22 @@ static void levels_rise_in_depth(void **state)
     for (size_t i = 1; i < scene->match.level_count; i++) {
         assert_true(scene->match.levels[i - 1].depth <= scene->match.levels[i].depth);
     }
+}
+
+static void levels_by_names_rise_in_depth(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABC", "abc");
+    scene_store(scene, 1, no_parent, "A", "a");
+    scene_store(scene, 2, no_parent, "AB", "ab");
+    scene_store(scene, 3, no_parent, "A", "a");
+    assert_int_equal(scene_depth_by_names(scene, 0, "ABC"), 3);
+    assert_int_equal(scene->match.level_count, 4);
+    assert_int_equal(scene->match.levels[0].slot, scene->slot[1].value);
+    assert_int_equal(scene->match.levels[1].slot, scene->slot[3].value);
+    assert_int_equal(scene->match.levels[2].slot, scene->slot[2].value);
+    assert_int_equal(scene->match.levels[3].slot, scene->slot[0].value);
 }
 
 static void a_store_says_which_blocks_came(void **state)
@@ -456,24 +471,6 @@ static void a_refused_orphan_leaves_no_placeholder(void **state)
     assert_int_equal(scene_blocks_of(scene, 2), 0);
 }
 
-static void options_out_of_range_are_refused(void **state)
-{
-    (void)state;
-    static const struct kvb_prefix_index_options bad[] = {
-        { .max_nodes = 0, .max_slots = 1 },
-        { .max_nodes = 1, .max_slots = 0 },
-        { .max_nodes = (size_t)kvb_max_index_blocks + 1, .max_slots = 1 },
-        { .max_nodes = 1, .max_slots = ((size_t)1 << 20) + 1 },
-    };
-    struct kvb_prefix_index *index = NULL;
-
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_int_equal(kvb_prefix_index_new(&bad[i], &index), KVB_TOO_LARGE);
-        assert_null(index);
-    }
-    kvb_prefix_index_free(NULL);
-}
-
 /* ---- Slots ---- */
 
 static void slots_run_out_and_come_back(void **state)
@@ -486,6 +483,14 @@ static void slots_run_out_and_come_back(void **state)
     kvb_prefix_index_slot_free(scene->index, scene->slot[2]);
     assert_ok(kvb_prefix_index_slot_new(scene->index, &slot));
     assert_int_equal(slot.value, scene->slot[2].value);
+
+    kvb_prefix_index_slot_free(scene->index, scene->slot[1]);
+    kvb_prefix_index_slot_free(scene->index, scene->slot[3]);
+    assert_ok(kvb_prefix_index_slot_new(scene->index, &slot));
+    assert_int_equal(slot.value, scene->slot[3].value);
+    assert_ok(kvb_prefix_index_slot_new(scene->index, &slot));
+    assert_int_equal(slot.value, scene->slot[1].value);
+    assert_int_equal(kvb_prefix_index_slot_new(scene->index, &slot), KVB_TOO_LARGE);
 }
 
 static void a_cleared_slot_holds_nothing_and_harms_nobody(void **state)
@@ -551,6 +556,7 @@ int main(void)
         TRAP(the_depth_is_the_unbroken_prefix),
         TRAP(equal_contents_at_other_places_are_other_blocks),
         TRAP(levels_rise_in_depth),
+        TRAP(levels_by_names_rise_in_depth),
         TRAP(a_store_says_which_blocks_came),
         TRAP(an_empty_run_changes_nothing),
         TRAP(a_hole_ends_the_prefix_until_it_is_filled),
@@ -578,7 +584,6 @@ int main(void)
         TRAP(a_run_that_names_its_own_parent_is_refused_whole),
         TRAP(the_ceiling_refuses_the_rest_of_a_run),
         TRAP(a_refused_orphan_leaves_no_placeholder),
-        cmocka_unit_test(options_out_of_range_are_refused),
         TRAP(slots_run_out_and_come_back),
         TRAP(a_cleared_slot_holds_nothing_and_harms_nobody),
         TRAP(a_reused_slot_inherits_nothing),

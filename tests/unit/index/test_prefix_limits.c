@@ -1,6 +1,7 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/limits.h"
 #include "index/prefix_index.h"
 
 #include <stdbool.h>
@@ -9,6 +10,24 @@
 /* The index at its limits: one endless prompt, and no memory. */
 
 /* ---- Size ---- */
+
+static void options_out_of_range_are_refused(void **state)
+{
+    (void)state;
+    static const struct kvb_prefix_index_options bad[] = {
+        { .max_nodes = 0, .max_slots = 1 },
+        { .max_nodes = 1, .max_slots = 0 },
+        { .max_nodes = (size_t)kvb_max_index_blocks + 1, .max_slots = 1 },
+        { .max_nodes = 1, .max_slots = ((size_t)1 << 20) + 1 },
+    };
+    struct kvb_prefix_index *index = NULL;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(kvb_prefix_index_new(&bad[i], &index), KVB_TOO_LARGE);
+        assert_null(index);
+    }
+    kvb_prefix_index_free(NULL);
+}
 
 enum { deep = 200000 };
 
@@ -157,6 +176,43 @@ static void one_name_in_very_many_slots_stays_apart(void **state)
     drop_long_run(&made);
 }
 
+/* ---- Names without end ---- */
+
+/* Content is bounded by max_nodes, names by sixteen a node: an engine that calls
+ * one block ever new names is refused. */
+static void names_have_a_ceiling_of_their_own(void **state)
+{
+    (void)state;
+    enum { names = 32 };
+    const struct kvb_prefix_index_options options = { .max_nodes = 2, .max_slots = 1 };
+    const kvb_tokens_hash content = { 7 };
+    const kvb_tokens_hash other_content = { 8 };
+    struct kvb_prefix_index *index = NULL;
+    kvb_slot_ref slot;
+    struct kvb_index_counters counters;
+    uint8_t changed = 2;
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    for (uint64_t name = 1; name <= names; name++) {
+        const kvb_block_hash block = { name };
+        const struct kvb_index_run run = { .blocks = &block, .tokens = &content, .count = 1 };
+        assert_ok(kvb_prefix_index_store(index, slot, &run, NULL));
+    }
+    const kvb_block_hash late = { names + 1 };
+    const struct kvb_index_run run = { .blocks = &late, .tokens = &other_content, .count = 1 };
+    assert_int_equal(kvb_prefix_index_store(index, slot, &run, &changed), KVB_TOO_LARGE);
+    assert_int_equal(changed, 0);
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.refused, 1);
+    assert_int_equal(counters.nodes, 1); /* the node that was made for it is gone */
+    assert_int_equal(counters.memberships, names);
+    kvb_prefix_index_remove(index, slot, &(kvb_block_hash){ 1 }, 1, NULL);
+    assert_ok(kvb_prefix_index_store(index, slot, &run, &changed));
+    assert_int_equal(changed, 1);
+    kvb_prefix_index_free(index);
+}
+
 /* ---- Every allocation fails once ---- */
 
 /* A call that ran out of memory is made again; it must then succeed, as if nothing
@@ -283,13 +339,50 @@ static void every_allocation_may_fail_once(void **state)
     drop_long_run(&all);
 }
 
+/* Enough slots that the answer grows more than once, and fails half-way. */
+static void an_answer_that_ran_out_of_memory_is_empty(void **state)
+{
+    (void)state;
+    enum { many = 100 };
+    const struct kvb_prefix_index_options options = { .max_nodes = 10, .max_slots = many };
+    struct long_run one = make_long_run(1, 1);
+    struct kvb_prefix_index *index = NULL;
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    for (size_t s = 0; s < many; s++) {
+        kvb_slot_ref slot;
+        assert_ok(kvb_prefix_index_slot_new(index, &slot));
+        assert_ok(kvb_prefix_index_store(index, slot, &one.run, NULL));
+    }
+    for (long n = 0; n < 3; n++) {
+        struct kvb_match match = { 0 };
+        fail_alloc_after(n);
+        assert_int_equal(kvb_prefix_index_match(index, one.tokens, 1, &match), KVB_NO_MEMORY);
+        assert_int_equal(match.level_count, 0);
+        fail_alloc_after(n);
+        kvb_match_done(&match);
+        assert_int_equal(
+            kvb_prefix_index_match_blocks(index, one.blocks, 1, &match), KVB_NO_MEMORY);
+        assert_int_equal(match.level_count, 0);
+        fail_alloc_after(-1);
+        assert_ok(kvb_prefix_index_match(index, one.tokens, 1, &match)); /* nothing sticks */
+        assert_int_equal(match.level_count, many);
+        kvb_match_done(&match);
+    }
+    kvb_prefix_index_free(index);
+    drop_long_run(&one);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(a_very_deep_prompt_needs_no_deep_stack),
         cmocka_unit_test(equal_blocks_all_the_way_down_stay_apart),
         cmocka_unit_test(one_name_in_very_many_slots_stays_apart),
+        cmocka_unit_test(names_have_a_ceiling_of_their_own),
         cmocka_unit_test(every_allocation_may_fail_once),
+        cmocka_unit_test(an_answer_that_ran_out_of_memory_is_empty),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,39 @@ static void a_walk_of_a_circle_can_be_stored(void **state)
     drop_copy(&copy);
 }
 
+/* What opens a circle in the index opens it in a copy. */
+static void a_circle_opens_in_a_copy_too(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, 'B', "A", "a");
+    scene_store(scene, 0, 'A', "B", "b");
+    struct scene copy = copy_of(scene, 0);
+    scene_store(scene, 0, no_parent, "B", "b");
+    scene_store(&copy, 0, no_parent, "B", "b");
+    assert_int_equal(scene_depth(scene, 0, "ba"), 2);
+    assert_int_equal(scene_depth(&copy, 0, "ba"), 2);
+    drop_copy(&copy);
+}
+
+static void a_block_of_two_names_is_shown_once_by_each(void **state)
+{
+    struct scene *scene = *state;
+    struct shown shown = { .stop_after = SIZE_MAX };
+
+    scene_store(scene, 0, no_parent, "A", "a");
+    scene_store(scene, 0, no_parent, "B", "a");
+    scene_store(scene, 0, 'P', "C", "c"); /* and so below a placeholder */
+    scene_store(scene, 0, 'P', "D", "c");
+    assert_ok(walk(scene, 0, &shown));
+    assert_int_equal(shown.runs, 4);
+    assert_int_equal(strlen(shown.text), strlen("/A;/B;PC;PD;"));
+    assert_non_null(strstr(shown.text, "/A;"));
+    assert_non_null(strstr(shown.text, "/B;"));
+    assert_non_null(strstr(shown.text, "PC;"));
+    assert_non_null(strstr(shown.text, "PD;"));
+}
+
 static void a_walk_carries_orphans_along(void **state)
 {
     struct scene *scene = *state;
@@ -181,6 +214,8 @@ int main(void)
         TRAP(a_walk_does_not_hang_a_block_below_a_name_that_moved),
         TRAP(a_walk_of_two_names_shows_both),
         TRAP(a_walk_of_a_circle_can_be_stored),
+        TRAP(a_circle_opens_in_a_copy_too),
+        TRAP(a_block_of_two_names_is_shown_once_by_each),
         TRAP(a_walk_carries_orphans_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

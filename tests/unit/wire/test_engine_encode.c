@@ -123,7 +123,7 @@ make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_
     if (one_in(dice, 3) && event->hash_count > 0) {
         add_extras(dice, batch, event);
     }
-    if (one_in(dice, 3) && event->hash_count > 0) {
+    if (one_in(dice, 3) && event->hash_count > 0 && !event->has_parent) {
         const bool is_twin = event->lora_name.len > 0 && one_in(dice, 2);
         event->salt = is_twin ? event->lora_name : add_text(dice, batch, 60);
     }
