@@ -20,8 +20,8 @@
  * A slot's depth is the largest n such that it holds blocks 0 .. n-1 of the
  * query now: every position is verified, none is guessed.
  *
- * Ghosts: a node that nobody holds stays while some descendant is in being; then
- * both go.
+ * Ghosts: a node that nobody holds stays while some descendant is held; the last of
+ * them takes it along.
  * Names belong to a slot: what one slot calls a block says nothing about what
  * another does, as parent, in a removal or in a query by names.  A name that already
  * means other content to the same slot is an alias: it comes to mean the new content
@@ -31,8 +31,8 @@
  * Orphans: a run whose parent the slot does not hold by that name, never or no
  * longer, hangs below a placeholder, "what this slot calls P".  No query by content
  * or by names finds it; removals do.  When the slot stores P, the run joins the tree
- * there and merges with what is equal.  Names in a circle wait for each other for
- * good; they go when they are removed.
+ * there and merges with what is equal.  Names in a circle wait for each other until
+ * one is stored elsewhere, or they are removed.
  *
  * Threads: none of its own; the caller locks.
  * Memory:  40 bytes a node and 40 a member, that is a (slot, name) pair; on top of
@@ -83,8 +83,9 @@ struct kvb_index_run {
  * Duplicates, unknown parents and aliases are dealt with and counted, not
  * errors.  A run that contains its own parent is refused whole.
  * KVB_BAD_INPUT  the run names its own parent: nothing changed
- * KVB_TOO_LARGE  max_nodes, or the most names, is reached: the first part of the run is held, and
- *                out_changed says which; a clear refusal, nothing is evicted
+ * KVB_TOO_LARGE  max_nodes, or the most names, is reached: the first part of the
+ *                run is held, and out_changed says which; a clear refusal, nothing
+ *                is evicted
  * KVB_NO_MEMORY  as KVB_TOO_LARGE */
 kvb_status kvb_prefix_index_store(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,

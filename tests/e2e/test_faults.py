@@ -182,6 +182,11 @@ def test_frames_that_are_no_batch_are_counted_and_the_next_is_applied(scene, fra
     )
 
 
+def says_nats(daemon):
+    status, text = daemon.http("GET", "/readyz")
+    return status == 503 and "NATS" in text
+
+
 @pytest.mark.no_nats
 @pytest.mark.both_servers
 def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
@@ -192,8 +197,7 @@ def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
     bridge = scene.bridge(worker(vllm), wait=False)
     for daemon in (bridge, aggregator):
         wait_for(f"{daemon.name} serves", lambda: daemon.http("GET", "/livez")[0] == 200)
-        status, text = daemon.http("GET", "/readyz")
-        assert status == 503 and "NATS" in text, (daemon.name, status, text)
+        wait_for(f"{daemon.name} says what it waits for", lambda: says_nats(daemon))
 
     scene.start_nats(port)
     for daemon in (bridge, aggregator):
