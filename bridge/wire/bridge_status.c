@@ -126,7 +126,7 @@ kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *o
 {
     struct kvb_json_budget budget = { .depth = 8,
                                       .containers = (size_t)4 * kvb_max_streams,
-                                      .values = 6(size_t)4 * kvb_max_streams };
+                                      .values = (size_t)64 * kvb_max_streams };
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
     struct kvb_bridge_identity identity = { .has_profile = false };
 
