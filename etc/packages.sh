@@ -5,7 +5,7 @@
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
     libnats-dev libzmq3-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
-    libmicrohttpd-dev libjson-c-dev libxxhash-dev libcurl4-openssl-dev
+    libmicrohttpd-dev libjson-c-dev libxxhash-dev
 )
 # To run them: the server that they meet on.
 packages_run=(nats-server)
