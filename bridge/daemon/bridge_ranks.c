@@ -8,6 +8,15 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* A reader of JSON may know no tiers: it would take a host removal for a device
+ * removal. */
+static unsigned tiers_of(enum kvb_profile profile)
+{
+    const unsigned all = (1U << KVB_TIER_COUNT) - 1;
+
+    return profile == KVB_PROFILE_JSON ? 1U << KVB_TIER_DEVICE : all;
+}
+
 static kvb_status open_stream(
     struct kvb_bridge *bridge, const struct kvb_worker_config *worker, uint32_t dp_rank,
     struct bridge_rank *rank)
@@ -23,7 +32,7 @@ static kvb_status open_stream(
         .max_held_bytes = config->limits.max_held_bytes,
         .mirror = { .hashes = config->publish.hashes,
                     .max_blocks = config->limits.max_stream_blocks,
-                    .tiers = 1U << KVB_TIER_DEVICE,
+                    .tiers = tiers_of(config->publish.profile),
                     .lora_name = worker->lora },
     };
 

@@ -65,13 +65,14 @@ struct verdict {
 };
 
 /* Blocks that may be held without being listed, as far as the engine's total
- * tells; false when it is not known. */
+ * tells; false when it is not known.  Unrooted blocks are proven, but not listed. */
 static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_blocks)
 {
-    const uint64_t proven = kvb_mirror_count(stream->mirror)->proven_copies;
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const uint64_t total = stream->options.total_blocks;
 
-    *out_blocks = total > proven ? total - proven : 0;
+    *out_blocks = total > counts->proven_copies ? total - counts->proven_copies : 0;
+    *out_blocks += counts->unrooted;
     return total > 0;
 }
 

@@ -303,3 +303,28 @@ def test_load_figures_reach_the_router(scene):
     finally:
         pub.close(0)
         context.term()
+
+
+@pytest.mark.parametrize("profile, tiers", [("protobuf", {"device", "host"}), ("json", {"device"})])
+def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers):
+    """Readers of JSON may know no tiers: they are told of the device alone."""
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm), profile=profile)
+    tokens = tokens_of(1)
+
+    def listed():
+        rows = aggregator.http("GET", "/dump?format=rows")[1].splitlines()
+        return {row.split()[2] for row in rows}
+
+    vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
+    vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
+    wait_for("the tiers of the profile", lambda: listed() == tiers)
+    vllm.publish(engine.batch(engine.removed(1)))
+    wait_for("what is left", lambda: listed() == tiers - {"device"})
+    vllm.publish(engine.batch(engine.removed(1, medium="CPU")))
+    wait_for("nothing is left", lambda: listed() == set())
+    wait_for(
+        "in sync",
+        lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT"],
+    )

@@ -511,7 +511,14 @@ static void a_counted_total_proves_the_list_whole(void **state)
     kvb_stream_heartbeat(world.stream, &beat);
     assert_int_equal(beat.state, KVB_STREAM_PARTIAL);
     assert_true(beat.has_missing_at_most && beat.missing_at_most == 1);
-    live(&world, 42, first_life, 2);
+    add_stored(&world.batch, &(uint64_t){ 555 }, &(uint64_t){ 556 }, &(uint32_t){ 9 }, 1);
+    give_batch(&world, KVB_INPUT_LIVE, 42, first_life, false);
+    kvb_stream_heartbeat(world.stream, &beat);
+    assert_int_equal(beat.state, KVB_STREAM_PARTIAL); /* two are proven, one is not listed */
+    assert_true(beat.missing_at_most == 1);
+    add_removed(&world.batch, &(uint64_t){ 556 }, 1);
+    give_batch(&world, KVB_INPUT_LIVE, 43, first_life, false);
+    live(&world, 44, first_life, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
