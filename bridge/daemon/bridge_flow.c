@@ -124,7 +124,8 @@ static kvb_status take_reply(struct kvb_bridge *bridge, struct bridge_rank *rank
 
     if (status == KVB_BAD_INPUT) {
         count(bridge, kvb_bridge_replies_refused, 1);
-        return KVB_OK;
+        kvb_source_replay_stop(rank->source); /* its END would prove nothing: the deadline tells */
+        return KVB_AGAIN;
     }
     KVB_TRY(status);
     if (kind == KVB_REPLY_BATCH) {

@@ -6,6 +6,7 @@ enum { most_replays_at_once = 8 };
 static const int poll_ms = 20;
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t status_ns = KVB_NS_PER_S;
+static const uint64_t announce_turn_ns = 20 * KVB_NS_PER_MS;
 
 /* Aggregators reconnect at most a second after NATS is back; what they miss before
  * that, they miss. */
@@ -112,14 +113,17 @@ static bool may_publish(struct kvb_bridge *bridge, uint64_t now_ns)
     return allowed;
 }
 
+/* Announcing stops for the turn when it took long: the sockets wait meanwhile. */
 static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
 {
+    bool may_announce = true;
     const uint64_t beat_ns = bridge->config->publish.heartbeat_ms * KVB_NS_PER_MS;
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
         struct bridge_rank *rank = &bridge->ranks[i];
-        if (!rank->is_announced && now_ns >= rank->announce_ns) {
+        if (!rank->is_announced && may_announce && now_ns >= rank->announce_ns) {
             kvb_bridge_announce(bridge, rank, now_ns);
+            may_announce = kvb_clock_monotonic_ns() < now_ns + announce_turn_ns;
         }
         if (rank->is_announced && (rank->is_beat_due || now_ns >= rank->next_beat_ns)) {
             rank->next_beat_ns = now_ns + beat_ns;

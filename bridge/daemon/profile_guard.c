@@ -51,7 +51,7 @@ void kvb_profile_guard_hear(void *context, const struct kvb_bus_message *message
 void kvb_profile_guard_begin(struct kvb_profile_guard *guard, uint64_t now_ns)
 {
     (void)pthread_mutex_lock(&guard->lock);
-    if (guard->open_ns == 0) {
+    if (guard->open_ns == 0 || !guard->is_publishing) {
         guard->open_ns = now_ns + listen_ns;
     }
     (void)pthread_mutex_unlock(&guard->lock);

@@ -181,6 +181,9 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
         mirror->entries[id].standing == standing_waiting && stored.standing == standing_rooted) {
         KVB_TRY(name_entry(change, id, &stored));
     }
+    if (mirror->entries[id].depth < stored.depth) {
+        mirror->entries[id].depth = stored.depth; /* its parent is known by now */
+    }
     *out_id = id;
     return KVB_OK;
 }

@@ -76,6 +76,18 @@ static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_block
     return total > 0;
 }
 
+/* The engine's total is of device blocks: it proves nothing about other tiers. */
+static bool lists_device_only(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    uint64_t others = 0;
+
+    for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        others += counts->held[tier];
+    }
+    return others == 0;
+}
+
 /* The first row that holds is the state. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
@@ -83,7 +95,8 @@ void kvb_stream_state(
 {
     const struct replay *replay = &stream->replay;
     uint64_t missing = 0;
-    const bool is_counted_whole = missing_at_most(stream, &missing) && missing == 0;
+    const bool is_counted_whole =
+        missing_at_most(stream, &missing) && missing == 0 && lists_device_only(stream);
     const bool is_syncing = (replay->is_wanted || replay->is_in_flight) && !replay->is_probe;
     const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
     /* clang-format off */

@@ -71,6 +71,7 @@ void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
 
     replay->is_wanted = false;
     replay->is_in_flight = true;
+    replay->applied = 0;
     replay->deadline_ns = now_ns + replay_deadline_ns;
     stream->heard_ns = now_ns; /* the next probe is due a second from now */
     stream->counters.replays_requested++;
@@ -154,13 +155,17 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     struct kvb_stream *stream = step->stream;
 
     stream->heard_ns = step->in->now_ns;
-    if (stream->replay.is_wanted || stream->replay.is_in_flight) {
+    if (stream->replay.is_in_flight || (stream->replay.is_wanted && !stream->replay.is_probe)) {
         return hold(step, arrival);
     }
     const enum standing_of_batch standing = judge(stream, arrival);
     switch (standing) {
     case batch_next:
-        return kvb_stream_apply(step, arrival);
+        KVB_TRY(kvb_stream_apply(step, arrival));
+        if (!stream->replay.is_blind) {
+            stream->replay.from = stream->last_seq; /* of a probe that waits */
+        }
+        return KVB_OK;
     case batch_duplicate:
         stream->counters.duplicates++;
         return KVB_OK;
@@ -188,7 +193,8 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
         KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_GONE)); /* a second try at all of it */
     }
     step->stream->replay.applied++;
-    step->stream->flaw = KVB_REASON_GONE; /* unless it is the base: apply looks */
+    step->stream->replay.is_probe = false; /* history under way: no state stands */
+    step->stream->flaw = KVB_REASON_GONE;  /* unless it is the base: apply looks */
     return kvb_stream_apply(step, arrival);
 }
 
@@ -208,12 +214,14 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
             return KVB_OK; /* proven: the rest is what we missed */
         }
         KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING));
+        kvb_held_clear(&stream->held);
         stream->full_ns = 0; /* another publisher: its ration is untouched */
         want_replay(step, false);
         return KVB_OK;
     }
     /* The engine keeps nothing as old as that: this is its oldest batch. */
     KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_GONE));
+    kvb_held_clear(&stream->held);
     return begin_with(step, arrival);
 }
 
@@ -248,6 +256,7 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
     switch (judge(stream, arrival)) {
     case batch_next:
         replay->applied++;
+        replay->is_probe = false;
         return kvb_stream_apply(step, arrival);
     case batch_duplicate:
         return KVB_OK;
@@ -257,6 +266,7 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
         break;
     }
     KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING)); /* it restarted meanwhile */
+    kvb_held_clear(&stream->held);
     want_replay(step, false);
     return KVB_OK;
 }
@@ -338,6 +348,7 @@ static kvb_status take_replay_end(struct stream_step *step)
     if (!replay->has_answered && !replay->is_blind) {
         /* It no longer has the batch we asked from: another life, shorter than ours. */
         KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING));
+        kvb_held_clear(&stream->held);
         stream->full_ns = 0;
         want_replay(step, false);
         return KVB_OK;
@@ -346,11 +357,16 @@ static kvb_status take_replay_end(struct stream_step *step)
         kvb_stream_take_as_complete(stream); /* it has published nothing yet */
         stream->full_ns = 0;                 /* and nothing was asked of it */
     }
+    const bool is_tail_seen = replay->applied == 0 || kvb_held_oldest(&stream->held);
     KVB_TRY(apply_held(step));
     if (replay->is_wanted) {
         return KVB_OK;
     }
     replay->fruitless = 0;
+    if (!is_tail_seen) {
+        want_replay(step, false); /* END comes after a cut reply too */
+        return KVB_OK;
+    }
     if (!stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED) {
         want_everything(step);
     }
@@ -388,6 +404,7 @@ static kvb_status take_replay_failure(struct stream_step *step)
     if (stream->has_last) {
         KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_REPLAY_FAILED));
     }
+    stream->is_complete = false;
     stream->flaw = KVB_REASON_REPLAY_FAILED;
     return apply_held_as_suffix(step, KVB_REASON_REPLAY_FAILED);
 }
@@ -416,16 +433,19 @@ static kvb_status take_up(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
+    const bool is_unproved = !stream->options.has_replay && stream->has_last;
+
     stream->is_connected = true;
     stream->was_connected = true;
     stream->heard_ns = step->in->now_ns;
     stream->full_ns = 0; /* it may be another process: its ration is untouched */
     stream->back_off_ns = 0;
+    kvb_held_clear(&stream->held); /* of before, perhaps of another life */
     if (stream->options.has_replay) {
         stream->replay = (struct replay){ 0 };
         want_replay(step, false);
     }
-    return KVB_OK;
+    return is_unproved ? kvb_stream_begin_other_life(step, KVB_REASON_GONE) : KVB_OK;
 }
 
 static kvb_status take_down(struct stream_step *step)

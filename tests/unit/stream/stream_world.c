@@ -125,6 +125,19 @@ uint64_t start_wanted_replay(struct stream_world *world)
     return from;
 }
 
+void end_replay(struct stream_world *world, uint64_t salt)
+{
+    uint64_t from = 0;
+
+    give(world, KVB_INPUT_REPLAY_END);
+    if (!kvb_stream_wants_replay(world->stream, world->now_ns, &from)) {
+        return;
+    }
+    kvb_stream_replay_started(world->stream, world->now_ns);
+    give_batch(world, KVB_INPUT_REPLAY, from, salt, false);
+    give(world, KVB_INPUT_REPLAY_END);
+}
+
 void assert_state(
     const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason)
 {

@@ -29,6 +29,10 @@ void pass_ms(struct stream_world *world, uint64_t ms);
 /* Starts the replay that the stream must want; returns from where. */
 uint64_t start_wanted_replay(struct stream_world *world);
 
+/* END, then the round in which the stream makes sure that the END was not that of a
+ * cut reply: its last batch again, of this life, and END. */
+void end_replay(struct stream_world *world, uint64_t salt);
+
 bool router_holds(const struct stream_world *world, kvb_block_hash block);
 void assert_state(
     const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason);

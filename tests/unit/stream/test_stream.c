@@ -38,7 +38,7 @@ static void begin_exact(struct stream_world *world, uint64_t count)
     for (uint64_t seq = 0; seq < count; seq++) {
         replayed(world, seq, first_life, (uint32_t)seq + 1);
     }
-    give(world, KVB_INPUT_REPLAY_END);
+    end_replay(world, first_life);
     assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world->held_count, count);
 }
@@ -92,7 +92,7 @@ static void live_batches_wait_while_a_replay_runs(void **state)
     assert_int_equal(world.held_count, 0);
     replayed(&world, 0, first_life, 1);
     replayed(&world, 1, first_life, 2);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_int_equal(world.held_count, 3);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
@@ -107,7 +107,7 @@ static void a_beginning_that_the_engine_forgot_is_partial(void **state)
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
     replayed(&world, 41, first_life, 1);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     add_cleared(&world.batch);
     give_batch(&world, KVB_INPUT_LIVE, 42, first_life, false);
@@ -129,7 +129,7 @@ static void a_gap_is_filled_before_what_follows_is_applied(void **state)
     replayed(&world, 2, first_life, 3);
     replayed(&world, 3, first_life, 4);
     replayed(&world, 4, first_life, 5);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_false(world.saw_cleared); /* the same epoch */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_true(router_holds(&world, root(4)));
@@ -164,7 +164,7 @@ static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
     assert_true(world.saw_cleared);
     assert_int_equal(start_wanted_replay(&world), 0);
     replayed(&world, 0, second_life, 11);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, second_life);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1);
     assert_true(router_holds(&world, root(11)));
@@ -189,7 +189,7 @@ static void a_restart_that_overtook_us_is_found_by_its_bytes(void **state)
     for (uint32_t seq = 0; seq < 4; seq++) {
         replayed(&world, seq, second_life, 11 + seq);
     }
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, second_life);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 4);
     assert_false(router_holds(&world, root(1)));
@@ -207,7 +207,7 @@ static void a_lost_tail_shows_within_a_second_of_silence(void **state)
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nothing is known to be missing */
     replayed(&world, 2, first_life, 3);
     replayed(&world, 3, first_life, 4);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_int_equal(world.held_count, 4);
     stream_world_end(&world);
 }
@@ -225,7 +225,7 @@ static void an_engine_is_probed_once_a_second_at_most(void **state)
         if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
             replayed(&world, 2, first_life, 3);
-            give(&world, KVB_INPUT_REPLAY_END);
+            end_replay(&world, first_life);
             probes++;
         }
     }
@@ -254,10 +254,83 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     for (uint32_t seq = 5; seq < 10; seq++) {
         replayed(&world, seq, first_life, seq + 1);
     }
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(world.saw_cleared);
     assert_int_equal(world.held_count, 10);
+    stream_world_end(&world);
+}
+
+/* Replies behind the engine's high-water mark are dropped, and END still comes. */
+static void an_end_is_not_believed_until_nothing_follows(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, first_life, 1);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2); /* it was cut */
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 2);
+    stream_world_end(&world);
+}
+
+/* What was received of the life before must not be applied on top of the new one. */
+static void batches_of_a_former_life_are_not_held_over(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    live(&world, 5, first_life, 6); /* of the run that came before the loss */
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    for (uint32_t seq = 0; seq < 5; seq++) {
+        replayed(&world, seq, second_life, 11 + seq);
+    }
+    end_replay(&world, second_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_false(router_holds(&world, root(6)));
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+static void a_failed_replay_proves_no_empty_engine(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 0);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
+static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, false);
+    give(&world, KVB_INPUT_UP);
+    live(&world, 0, first_life, 1);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
     stream_world_end(&world);
 }
 
@@ -277,7 +350,7 @@ static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
     assert_int_equal(start_wanted_replay(&world), 1);
     replayed(&world, 1, first_life, 2);
     replayed(&world, 2, first_life, 3);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 3);
     assert_int_equal(kvb_stream_count(world.stream)->replays_failed, 0);
@@ -295,7 +368,7 @@ static void a_batch_that_no_replay_has_is_a_hole(void **state)
     replayed(&world, 2, first_life, 3);
     replayed(&world, 4, first_life, 5); /* asked from 2, given 4: 3 is nowhere */
     assert_true(world.saw_cleared);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_HOLE);
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
@@ -337,7 +410,7 @@ static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
     for (uint32_t seq = 0; seq < 6; seq++) {
         replayed(&world, seq, first_life, seq + 1);
     }
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 6);
     stream_world_end(&world);
@@ -507,7 +580,7 @@ static void a_counted_total_proves_the_list_whole(void **state)
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
     replayed(&world, 41, first_life, 1);
-    give(&world, KVB_INPUT_REPLAY_END);
+    end_replay(&world, first_life);
     kvb_stream_heartbeat(world.stream, &beat);
     assert_int_equal(beat.state, KVB_STREAM_PARTIAL);
     assert_true(beat.has_missing_at_most && beat.missing_at_most == 1);
@@ -538,6 +611,10 @@ int main(void)
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
         cmocka_unit_test(a_replay_that_was_cut_is_asked_again_from_the_hole),
+        cmocka_unit_test(an_end_is_not_believed_until_nothing_follows),
+        cmocka_unit_test(batches_of_a_former_life_are_not_held_over),
+        cmocka_unit_test(a_failed_replay_proves_no_empty_engine),
+        cmocka_unit_test(without_a_replay_a_reconnection_begins_the_list_again),
         cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),
         cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
