@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "batch_maker.h"
 #include "core/clock.h"
 #include "stream_world.h"
 
@@ -146,4 +147,40 @@ void assert_state(
     kvb_stream_heartbeat(world->stream, &beat);
     assert_string_equal(kvb_stream_state_name(beat.state), kvb_stream_state_name(state));
     assert_string_equal(kvb_stream_reason_name(beat.reason), kvb_stream_reason_name(reason));
+}
+
+/* A batch that stores one root block with this token, engine hash 900 + token. */
+static void stored_root(struct stream_world *world, uint32_t token)
+{
+    add_stored(&world->batch, NULL, &(uint64_t){ 900 + token }, &token, 1);
+}
+
+kvb_block_hash root(uint32_t token)
+{
+    return name_of(&token, 1);
+}
+
+void live(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token)
+{
+    stored_root(world, token);
+    give_batch(world, KVB_INPUT_LIVE, seq, life, false);
+}
+
+void replayed(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token)
+{
+    stored_root(world, token);
+    give_batch(world, KVB_INPUT_REPLAY, seq, life, false);
+}
+
+void begin_exact(struct stream_world *world, uint64_t count)
+{
+    stream_world_begin(world, true);
+    give(world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(world), 0);
+    for (uint64_t seq = 0; seq < count; seq++) {
+        replayed(world, seq, first_life, (uint32_t)seq + 1);
+    }
+    end_replay(world, first_life);
+    assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world->held_count, count);
 }

@@ -33,6 +33,21 @@ uint64_t start_wanted_replay(struct stream_world *world);
  * cut reply: its last batch again, of this life, and END. */
 void end_replay(struct stream_world *world, uint64_t salt);
 
+/* ---- Scenes: batch seq of a life stores one prompt of one token ---- */
+
+enum { first_life = 1, second_life = 2 };
+
+/* The published name of the prompt. */
+kvb_block_hash root(uint32_t token);
+
+void live(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token);
+void replayed(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token);
+
+/* Connected, history replayed from 0: batches 0 .. count - 1, token = seq + 1. */
+void begin_exact(struct stream_world *world, uint64_t count);
+
+/* ---- Checks ---- */
+
 bool router_holds(const struct stream_world *world, kvb_block_hash block);
 void assert_state(
     const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason);
