@@ -39,5 +39,5 @@ enum {
     kvb_max_streams = 1 << 16,
     kvb_max_index_blocks = 1 << 26,
     kvb_max_config_bytes = 4 << 20,
-    kvb_max_http_connections = 512,
+    kvb_max_http_connections = 512, /* of each HTTP thread */
 };

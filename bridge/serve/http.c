@@ -283,12 +283,16 @@ static struct MHD_Daemon *start_daemon(
     /* A pool of one is a mistake to libmicrohttpd; none means one thread. */
     const unsigned pool = options->threads > 1 ? options->threads : 0;
 
+    /* libmicrohttpd divides the limit among the pool, and a thread whose share is used
+     * up refuses, however idle the others are: each gets the whole. */
+    const unsigned most_connections = options->threads * (unsigned)kvb_max_http_connections;
+
     /* clang-format off */
     return MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http,
         MHD_OPTION_SOCK_ADDR, address,
         MHD_OPTION_THREAD_POOL_SIZE, pool,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)kvb_max_http_connections,
+        MHD_OPTION_CONNECTION_LIMIT, most_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)connection_timeout_s,
         MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, http,
         MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
