@@ -35,6 +35,9 @@ void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out)
     if (errors->count > kvb_conf_max_errors) {
         (void)fprintf(out, "... and %zu more\n", errors->count - kvb_conf_max_errors);
     }
+    for (size_t i = 0; i < errors->warning_count; i++) {
+        (void)fprintf(out, "%s\n", errors->warnings[i].text);
+    }
 }
 
 /* Takes the next step of a path such as workers[2].load.zmq; NULL: not there. */
@@ -80,6 +83,23 @@ void kvb_conf_error(struct kvb_conf *conf, const char *key, const char *format, 
     (void)vsnprintf(text.text, sizeof text.text, format, values);
     va_end(values);
     kvb_conf_add_error(conf, kvb_conf_line(conf, key), key, text.text);
+}
+
+void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format, ...)
+{
+    struct kvb_conf_errors *errors = conf->errors;
+    struct kvb_detail text;
+    va_list values;
+
+    if (errors->warning_count == kvb_conf_max_warnings) {
+        return;
+    }
+    va_start(values, format);
+    (void)vsnprintf(text.text, sizeof text.text, format, values);
+    va_end(values);
+    kvb_detail_set(
+        &errors->warnings[errors->warning_count++], "%s:%u: warning: %s: %s", conf->path,
+        kvb_conf_line(conf, key), key, text.text);
 }
 
 /* ---- Opening ---------------------------------------------------------------------- */

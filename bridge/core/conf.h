@@ -30,6 +30,7 @@ enum kvb_conf_type {
     KVB_CONF_DOUBLE, /* min and max are whole numbers here too */
     KVB_CONF_ENUM,   /* by name; max: the last value */
     KVB_CONF_LIST,   /* ( { ... }, { ... } ); min and max: how many groups */
+    KVB_CONF_U64S,   /* ( 1, 2 ), into an array that says how many fit; may be left out */
     KVB_CONF_TYPE_COUNT
 };
 
@@ -45,7 +46,8 @@ struct kvb_conf_key {
     size_t bytes;                           /* of the field; not of a list */
     const char *(*name_of)(unsigned value); /* of an enum's values 0 .. max */
     const struct kvb_conf_table *items;     /* of a list; the field is a pointer to the first */
-    size_t count_offset;                    /* of a list: a size_t */
+    size_t count_offset;                    /* of a list or an array: a size_t */
+    const char *instead;                    /* a key that may stand in its place; NULL: none */
     const char *help;                       /* one or more lines of at most 72 bytes */
 };
 
@@ -61,13 +63,18 @@ struct kvb_conf_table {
 
 enum { kvb_conf_max_errors = 32 };
 
+enum { kvb_conf_max_warnings = 8 };
+
 /* {0} to begin with. */
 struct kvb_conf_errors {
     size_t count; /* found; the ones above kvb_conf_max_errors have no text */
     struct kvb_detail texts[kvb_conf_max_errors];
+    size_t warning_count; /* no mistakes; those above kvb_conf_max_warnings are left out */
+    struct kvb_detail warnings[kvb_conf_max_warnings];
 };
 
-/* One a line: "etc/kvbridge.cfg:12: nats.url: expected a string in quotes". */
+/* One a line: "etc/kvbridge.cfg:12: nats.url: expected a string in quotes"; warnings
+ * say "warning: " before the key. */
 void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out);
 
 struct kvb_conf;
@@ -92,8 +99,24 @@ void kvb_conf_done(const struct kvb_conf_table *table, void *out);
 void kvb_conf_error(struct kvb_conf *conf, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Adds what the operator should know although it is allowed. */
+void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* The line that kvb_conf_error() would name; 1 when there is none. */
 unsigned kvb_conf_line(const struct kvb_conf *conf, const char *key);
 
-/* All keys with type, default, range and help, for --help. */
+/* One key as people read it; borrowed for the call. */
+struct kvb_conf_words {
+    const char *path;  /* "workers[].load.zmq" */
+    const char *value; /* " = 100", " = ...   (required)" */
+    const char *help;  /* one or more lines */
+    const char *range; /* "10 .. 60000", "\"json\" | \"protobuf\""; "" for none */
+};
+typedef void kvb_conf_tell(void *context, const struct kvb_conf_words *words);
+
+/* Tells of all keys, in their order. */
+void kvb_conf_describe(const struct kvb_conf_table *table, kvb_conf_tell *tell, void *context);
+
+/* The same as text, for --help. */
 void kvb_conf_help(const struct kvb_conf_table *table, FILE *out);

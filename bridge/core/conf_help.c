@@ -3,42 +3,76 @@
 #include <inttypes.h>
 #include <string.h>
 
-static void print_default(const struct kvb_conf_key *key, FILE *out)
+enum { value_bytes = 128, range_bytes = 256, path_bytes = 128 };
+
+static void write_value(const struct kvb_conf_key *key, char out_text[value_bytes])
 {
     const bool is_text = key->type == KVB_CONF_STRING || key->type == KVB_CONF_ENUM;
     const char *quote = is_text ? "\"" : "";
 
     if (key->type == KVB_CONF_LIST) {
-        (void)fprintf(out, " = ( { ... }, ... )\n");
+        (void)snprintf(out_text, value_bytes, " = ( { ... }, ... )");
+    } else if (key->type == KVB_CONF_U64S) {
+        (void)snprintf(out_text, value_bytes, " = ( ... )");
+    } else if (key->instead) {
+        (void)snprintf(out_text, value_bytes, " = ...   (this or %s is required)", key->instead);
     } else if (!key->fallback) {
-        (void)fprintf(out, " = ...   (required)\n");
+        (void)snprintf(out_text, value_bytes, " = ...   (required)");
     } else {
-        (void)fprintf(out, " = %s%s%s\n", quote, key->fallback, quote);
+        (void)snprintf(out_text, value_bytes, " = %s%s%s", quote, key->fallback, quote);
     }
 }
 
-static void print_names(const struct kvb_conf_key *key, FILE *out)
+static void write_names(const struct kvb_conf_key *key, char out_text[range_bytes])
 {
-    for (unsigned i = 0; i <= key->max; i++) {
-        (void)fprintf(out, "%s\"%s\"", i ? " | " : "      ", key->name_of(i));
+    size_t len = 0;
+
+    for (unsigned i = 0; i <= key->max && len < range_bytes; i++) {
+        len += (size_t)snprintf(
+            out_text + len, range_bytes - len, "%s\"%s\"", i ? " | " : "", key->name_of(i));
     }
-    (void)fprintf(out, "\n");
 }
 
-static void print_range(const struct kvb_conf_key *key, FILE *out)
+static void write_range(const struct kvb_conf_key *key, char out_text[range_bytes])
 {
+    out_text[0] = '\0';
     switch (key->type) {
     case KVB_CONF_U64:
+    case KVB_CONF_U64S:
     case KVB_CONF_U32:
     case KVB_CONF_DOUBLE:
-        (void)fprintf(out, "      %" PRIu64 " .. %" PRIu64 "\n", key->min, key->max);
+        (void)snprintf(out_text, range_bytes, "%" PRIu64 " .. %" PRIu64, key->min, key->max);
         break;
     case KVB_CONF_ENUM:
-        print_names(key, out);
+        write_names(key, out_text);
         break;
     default:
         break;
     }
+}
+
+static void describe_table(
+    const struct kvb_conf_table *table, const char *prefix, kvb_conf_tell *tell, void *context)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        const struct kvb_conf_key *key = &table->keys[i];
+        char path[path_bytes];
+        char value[value_bytes];
+        char range[range_bytes];
+        (void)snprintf(path, sizeof path, "%s%s", prefix, key->path);
+        write_value(key, value);
+        write_range(key, range);
+        tell(context, &(struct kvb_conf_words){ path, value, key->help, range });
+        if (key->type == KVB_CONF_LIST) {
+            (void)snprintf(path, sizeof path, "%s[].", key->path);
+            describe_table(key->items, path, tell, context);
+        }
+    }
+}
+
+void kvb_conf_describe(const struct kvb_conf_table *table, kvb_conf_tell *tell, void *context)
+{
+    describe_table(table, "", tell, context);
 }
 
 /* Each line of the help text below its key. */
@@ -51,23 +85,16 @@ static void print_lines(const char *text, FILE *out)
     }
 }
 
-static void print_table(const struct kvb_conf_table *table, const char *prefix, FILE *out)
+static void print_words(void *context, const struct kvb_conf_words *words)
 {
-    for (size_t i = 0; i < table->count; i++) {
-        const struct kvb_conf_key *key = &table->keys[i];
-        char list[96];
-        (void)fprintf(out, "  %s%s", prefix, key->path);
-        print_default(key, out);
-        print_lines(key->help, out);
-        print_range(key, out);
-        if (key->type == KVB_CONF_LIST) {
-            (void)snprintf(list, sizeof list, "%s[].", key->path);
-            print_table(key->items, list, out);
-        }
-    }
+    FILE *out = context;
+
+    (void)fprintf(out, "  %s%s\n", words->path, words->value);
+    print_lines(words->help, out);
+    print_lines(words->range, out);
 }
 
 void kvb_conf_help(const struct kvb_conf_table *table, FILE *out)
 {
-    print_table(table, "", out);
+    kvb_conf_describe(table, print_words, out);
 }

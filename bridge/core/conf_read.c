@@ -253,7 +253,42 @@ static void read_enum(const struct value *value)
     wrong(value, "expected %s", names);
 }
 
-/* Lists stand apart: they may fail, and their groups have tables of their own. */
+/* Each entry as a number of its own, so that it says the same about mistakes. */
+static size_t read_entries(const struct value *value, int count)
+{
+    struct kvb_conf_key key = *value->key;
+
+    key.type = KVB_CONF_U64;
+    key.bytes = sizeof(uint64_t);
+    for (int i = 0; i < count; i++) {
+        struct value entry = *value;
+        entry.key = &key;
+        entry.setting = config_setting_get_elem(value->setting, (unsigned)i);
+        entry.field = (uint8_t *)value->field + (size_t)i * sizeof(uint64_t);
+        memset(entry.field, 0xff, sizeof(uint64_t)); /* cross checks pass over it */
+        read_whole(&entry);
+    }
+    return (size_t)count;
+}
+
+static void read_numbers(const struct value *value, void *out)
+{
+    const struct kvb_conf_key *key = value->key;
+    const int most = (int)(key->bytes / sizeof(uint64_t));
+    size_t count = 0;
+
+    if (!config_setting_is_list(value->setting) && !config_setting_is_array(value->setting)) {
+        wrong(value, "expected numbers ( 1, 2 )");
+    } else if (config_setting_length(value->setting) > most) {
+        wrong(
+            value, "has %d entries: give at most %d", config_setting_length(value->setting), most);
+    } else {
+        count = read_entries(value, config_setting_length(value->setting));
+    }
+    memcpy((uint8_t *)out + key->count_offset, &count, sizeof count);
+}
+
+/* Lists and arrays stand apart: they count, and groups have tables of their own. */
 static const struct {
     void (*take_default)(const struct value *value);
     void (*read)(const struct value *value);
@@ -415,6 +450,15 @@ static void prefill(const struct value *value)
     }
 }
 
+static bool may_be_missing(const struct group *group, const struct kvb_conf_key *key)
+{
+    if (key->type == KVB_CONF_LIST) {
+        return key->min == 0;
+    }
+    return key->fallback || key->type == KVB_CONF_U64S ||
+           (key->instead && config_setting_lookup(group->setting, key->instead));
+}
+
 static kvb_status read_key(const struct group *group, const struct kvb_conf_key *key, void *out)
 {
     const struct value value = {
@@ -424,21 +468,22 @@ static kvb_status read_key(const struct group *group, const struct kvb_conf_key 
         .setting = config_setting_lookup(group->setting, key->path),
         .field = (uint8_t *)out + key->offset,
     };
-    const bool is_list = key->type == KVB_CONF_LIST;
 
-    if (!is_list) {
-        prefill(&value);
-    }
+    prefill(&value);
     if (!value.setting) {
-        if (is_list ? key->min > 0 : !key->fallback) {
+        if (!may_be_missing(group, key)) {
             say_missing(group, key);
         }
         return KVB_OK;
     }
-    if (is_list) {
+    if (key->type == KVB_CONF_LIST) {
         return read_list(&value, out);
     }
-    types[key->type].read(&value);
+    if (key->type == KVB_CONF_U64S) {
+        read_numbers(&value, out);
+    } else {
+        types[key->type].read(&value);
+    }
     return KVB_OK;
 }
 

@@ -22,22 +22,35 @@ enum {
     kvb_max_router_blocks = 1 << 20,
     kvb_max_nats_payload_bytes = 1 << 20, /* nats-server's own default */
     kvb_max_answer_bytes = 64 << 20,
+    kvb_max_service_bytes = 960 << 10,         /* of $SRV answers: the rest in a further one */
+    kvb_max_service_bytes_a_second = 16 << 20, /* answered to $SRV requests; more are dropped */
 
     /* one stream */
     kvb_max_block_tokens = 1 << 16,
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_held_bytes = 64 << 20, /* live batches that wait for a replay */
     kvb_max_held_batches = 1 << 16,
+    kvb_max_replay_bytes = 1 << 30, /* of one replay, received and not applied */
+
+    kvb_max_checkpoint_section_bytes = 2 << 20,
+
+    kvb_max_waiting_blocks = 1 << 16, /* of live events that wait for a repair */
 
     /* a query */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
+    kvb_max_filter_bytes = 512, /* as sent, with what stands beside it */
+    kvb_max_overview_rows = 1000,
 
     /* a process */
     kvb_max_workers = 1024,
     kvb_max_ranks = 128,
     kvb_max_streams = 1 << 16,
+    kvb_max_replays_at_once = 8,    /* each holds up its engine */
+    kvb_max_metric_ranks = 1 << 13, /* with lines of their own on a bridge's /metrics: 32 MB */
     kvb_max_index_blocks = 1 << 26,
     kvb_max_config_bytes = 4 << 20,
-    kvb_max_http_connections = 512, /* of each HTTP thread */
+    kvb_max_http_connections = 512, /* above: 503 */
+    kvb_max_board_bytes = 64 << 20, /* of streams listed for the status page */
+    kvb_max_history_samples = 900,  /* one a second: 15 minutes */
 };

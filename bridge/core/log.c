@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -176,22 +175,11 @@ static bool is_bare(const char *text)
 
 /* ---- The two forms -------------------------------------------------------------------- */
 
-static void format_time(char out[32])
-{
-    const uint64_t now_us = kvb_clock_wall_us();
-    const time_t seconds = (time_t)(now_us / 1000000);
-    struct tm parts = { 0 };
-
-    (void)gmtime_r(&seconds, &parts); /* fails beyond the year 2^31 only */
-    const size_t len = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &parts);
-    (void)snprintf(out + len, 32 - len, ".%03uZ", (unsigned)(now_us / 1000 % 1000));
-}
-
 struct record {
     enum kvb_log_level level;
     const char *room;
     const char *message;
-    char time[32];
+    char time[kvb_clock_text_bytes];
 };
 
 static void put_plain_head(struct line *line, const struct record *record)
@@ -271,7 +259,7 @@ void kvb_log_write(
     }
     struct record record = { .level = level, .room = room, .message = message };
     struct line line = { .len = 0 };
-    format_time(record.time);
+    kvb_clock_format_us(kvb_clock_wall_us(), record.time);
     if (log->is_json) {
         put_json_head(&line, &record);
     } else {

@@ -11,12 +11,35 @@
  *         X(skip_bad_stored, COUNTER, "kvb_events_skipped_total", "reason=\"bad_stored\"", "...")
  *
  * Rows of one name stand together; they differ in labels.
+ *
+ * A histogram takes kvb_metric_slots_HISTOGRAM values in a row, and leaves as many
+ * places empty in the table of rows; its enum counts on from the last of them:
+ *
+ *     values  [ <= 1 us ][ <= 4 us ] ... [ above 262 ms ][ sum, ns ]
+ *
  * Threads: any thread; values are relaxed atomics. */
 
-enum kvb_metric_type { KVB_METRIC_COUNTER, KVB_METRIC_GAUGE };
+enum kvb_metric_type {
+    KVB_METRIC_COUNTER,
+    KVB_METRIC_GAUGE,
+    KVB_METRIC_REAL_COUNTER, /* the value is a double: kvb_metric_set_real() */
+    KVB_METRIC_REAL_GAUGE,
+    KVB_METRIC_HISTOGRAM /* of durations, in seconds on the page */
+};
+
+enum { kvb_metric_buckets = 11 };
+
+/* Values that a row of each type takes. */
+enum {
+    kvb_metric_slots_COUNTER = 1,
+    kvb_metric_slots_GAUGE = 1,
+    kvb_metric_slots_REAL_COUNTER = 1,
+    kvb_metric_slots_REAL_GAUGE = 1,
+    kvb_metric_slots_HISTOGRAM = kvb_metric_buckets + 1
+};
 
 struct kvb_metric_row {
-    const char *name;   /* kvb_<noun>_<unit>[_total] */
+    const char *name;   /* kvb_<noun>_<unit>[_total]; NULL: a histogram's next place */
     const char *labels; /* inside the braces; "" for none */
     const char *help;
     enum kvb_metric_type type;
@@ -31,3 +54,13 @@ struct kvb_metrics {
 void kvb_metric_add(struct kvb_metrics *metrics, size_t id, uint64_t more);
 void kvb_metric_set(struct kvb_metrics *metrics, size_t id, uint64_t value);
 uint64_t kvb_metric_get(const struct kvb_metrics *metrics, size_t id);
+
+void kvb_metric_set_real(struct kvb_metrics *metrics, size_t id, double value);
+double kvb_metric_get_real(const struct kvb_metrics *metrics, size_t id);
+
+/* Something happened `times` times and took total_ns in all: each counts with the
+ * same share.  Nothing happens when times is 0.  id is that of a histogram. */
+void kvb_metric_observe(struct kvb_metrics *metrics, size_t id, uint64_t total_ns, uint64_t times);
+
+/* The largest duration that falls into the bucket; UINT64_MAX for the last. */
+uint64_t kvb_metric_bound_ns(size_t bucket);

@@ -17,9 +17,11 @@ struct kvb_stream_report {
     uint64_t last_seq; /* of the engine */
     uint64_t lag_ms;   /* how long ago a batch was applied or the tail was proven */
     uint64_t batches;
+    uint64_t events; /* of the engine, applied since the bridge began */
     uint64_t gaps;
     uint64_t replays;
     uint64_t restarts;
+    uint64_t reconnects; /* of the socket to the engine, after a loss */
     uint64_t unrooted;
     const char *endpoint; /* borrowed */
 };
@@ -34,6 +36,7 @@ struct kvb_bridge_report {
     uint64_t uptime_s;
     uint64_t events_published;
     uint64_t batches_received;
+    uint64_t nats_reconnects;
     struct kvb_stream_report *streams; /* borrowed */
     size_t stream_count;
 };

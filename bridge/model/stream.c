@@ -54,3 +54,22 @@ const char *kvb_hashes_name(enum kvb_hashes hashes)
     };
     return (unsigned)hashes < KVB_HASHES_COUNT ? names[hashes] : "unknown";
 }
+
+const char *kvb_clear_name(enum kvb_clear clear)
+{
+    static const char *const names[KVB_CLEAR_COUNT] = {
+        [KVB_CLEAR_EVENT] = "event",
+        [KVB_CLEAR_REMOVED] = "removed",
+    };
+    return (unsigned)clear < KVB_CLEAR_COUNT ? names[clear] : "unknown";
+}
+
+const char *kvb_reannounce_name(enum kvb_reannounce reannounce)
+{
+    static const char *const names[KVB_REANNOUNCE_COUNT] = {
+        [KVB_REANNOUNCE_AUTO] = "auto",
+        [KVB_REANNOUNCE_ON_LOSS] = "on_loss",
+        [KVB_REANNOUNCE_NEVER] = "never",
+    };
+    return (unsigned)reannounce < KVB_REANNOUNCE_COUNT ? names[reannounce] : "unknown";
+}

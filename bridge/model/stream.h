@@ -61,8 +61,20 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
 enum kvb_profile { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF, KVB_PROFILE_COUNT };
 enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
 
+/* How a stream's end is told on P.kv_events: some readers stop at `cleared`. */
+enum kvb_clear { KVB_CLEAR_EVENT, KVB_CLEAR_REMOVED, KVB_CLEAR_COUNT };
+/* When a stream is told anew to those who cannot ask. */
+enum kvb_reannounce {
+    KVB_REANNOUNCE_AUTO, /* on a loss in json, never in protobuf: its readers ask */
+    KVB_REANNOUNCE_ON_LOSS,
+    KVB_REANNOUNCE_NEVER,
+    KVB_REANNOUNCE_COUNT
+};
+
 const char *kvb_profile_name(enum kvb_profile profile);
 const char *kvb_hashes_name(enum kvb_hashes hashes);
+const char *kvb_clear_name(enum kvb_clear clear);
+const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
 
 /* How much of a stream lies in one tier, and its fingerprint. */
 struct kvb_tier_count {
@@ -76,7 +88,7 @@ struct kvb_heartbeat {
     uint32_t dp_rank;
     kvb_epoch epoch;
     uint64_t epoch_first_id; /* the `cleared` that opened the epoch */
-    uint64_t last_id;        /* the newest event published */
+    uint64_t last_id;        /* the newest event published; before the first: one less */
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     enum kvb_hashes hashes;
