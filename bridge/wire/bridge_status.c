@@ -70,9 +70,11 @@ static kvb_status fill_stream(struct json_object *to, const struct kvb_stream_re
     KVB_TRY(add_number(to, "event_id", beat->last_id));
     KVB_TRY(add_number(to, "lag_ms", stream->lag_ms));
     KVB_TRY(add_number(to, "batches", stream->batches));
+    KVB_TRY(add_number(to, "events", stream->events));
     KVB_TRY(add_number(to, "gaps", stream->gaps));
     KVB_TRY(add_number(to, "replays", stream->replays));
-    return add_number(to, "restarts", stream->restarts);
+    KVB_TRY(add_number(to, "restarts", stream->restarts));
+    return add_number(to, "reconnects", stream->reconnects);
 }
 
 static kvb_status add_stream(struct json_object *list, const struct kvb_stream_report *stream)
@@ -103,6 +105,7 @@ static kvb_status fill_report(struct json_object *to, const struct kvb_bridge_re
     KVB_TRY(add_number(to, "uptime_s", report->uptime_s));
     KVB_TRY(add_number(to, "events_published", report->events_published));
     KVB_TRY(add_number(to, "batches_received", report->batches_received));
+    KVB_TRY(add_number(to, "nats_reconnects", report->nats_reconnects));
     for (size_t i = 0; i < report->stream_count; i++) {
         KVB_TRY(add_stream(list, &report->streams[i]));
     }

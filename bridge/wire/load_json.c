@@ -88,6 +88,21 @@ put_figure(struct kvb_buf *out, const struct figure *figure, const struct kvb_lo
     return kvb_buf_append_u64(out, count);
 }
 
+/* group NULL: all of them. */
+static kvb_status
+put_figures(struct kvb_buf *out, const struct kvb_load *load, const char *group, bool is_first)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(figures); i++) {
+        if (group && strcmp(figures[i].group, group) != 0) {
+            continue;
+        }
+        KVB_TRY(kvb_buf_append_text(out, is_first ? "" : ","));
+        KVB_TRY(put_figure(out, &figures[i], load));
+        is_first = false;
+    }
+    return KVB_OK;
+}
+
 static kvb_status put_report(const struct kvb_load_report *report, struct kvb_buf *out)
 {
     KVB_TRY(kvb_buf_append_text(out, "{\"worker_id\":"));
@@ -97,10 +112,7 @@ static kvb_status put_report(const struct kvb_load_report *report, struct kvb_bu
     KVB_TRY(kvb_buf_append_text(out, ",\"endpoint_name\":"));
     KVB_TRY(put_string(out, report->endpoint_name));
     KVB_TRY(kvb_buf_append_text(out, ",\"metrics\":{"));
-    for (size_t i = 0; i < KVB_COUNT_OF(figures); i++) {
-        KVB_TRY(kvb_buf_append_text(out, i == 0 ? "" : ","));
-        KVB_TRY(put_figure(out, &figures[i], &report->load));
-    }
+    KVB_TRY(put_figures(out, &report->load, NULL, true));
     return kvb_buf_append_text(out, "}}");
 }
 
@@ -108,6 +120,35 @@ kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb
 {
     const size_t before = out->len;
     const kvb_status status = put_report(report, out);
+
+    if (status != KVB_OK) {
+        out->len = before;
+    }
+    return status;
+}
+
+static kvb_status
+put_stats(struct kvb_buf *out, const struct kvb_load *load, const uint32_t *dp_rank)
+{
+    KVB_TRY(kvb_buf_append_text(out, "{"));
+    KVB_TRY(put_figures(out, load, NULL, true));
+    KVB_TRY(kvb_buf_append_text(out, ",\"worker_stats\":{\"data_parallel_rank\":"));
+    if (dp_rank) {
+        KVB_TRY(kvb_buf_append_u64(out, *dp_rank));
+    } else {
+        KVB_TRY(kvb_buf_append_text(out, "null"));
+    }
+    KVB_TRY(put_figures(out, load, "worker_stats", false));
+    KVB_TRY(kvb_buf_append_text(out, "},\"kv_stats\":{"));
+    KVB_TRY(put_figures(out, load, "kv_stats", true));
+    return kvb_buf_append_text(out, "},\"spec_decode_stats\":null}");
+}
+
+kvb_status kvb_load_json_encode_stats(
+    const struct kvb_load *load, const uint32_t *dp_rank, struct kvb_buf *out)
+{
+    const size_t before = out->len;
+    const kvb_status status = put_stats(out, load, dp_rank);
 
     if (status != KVB_OK) {
         out->len = before;

@@ -13,3 +13,12 @@
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb_buf *out);
 kvb_status kvb_load_json_decode(kvb_span json, struct kvb_load_report *out_report);
+
+/* The `data` of an endpoint in a $SRV.STATS answer, as the routers of Dynamo read
+ * it: the flat form (0.2) and the nested form (0.3 to 0.5) in one object.
+ *
+ *     {...seven fields, "worker_stats":{...}, "kv_stats":{...}, "spec_decode_stats":null}
+ *
+ * dp_rank NULL: the figures are of several ranks. */
+kvb_status kvb_load_json_encode_stats(
+    const struct kvb_load *load, const uint32_t *dp_rank, struct kvb_buf *out);

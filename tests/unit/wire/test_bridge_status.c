@@ -10,12 +10,15 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     (void)state;
     struct kvb_stream_report stream = { .endpoint = "tcp://127.0.0.1:5557",
                                         .has_last_seq = true,
-                                        .last_seq = 41 };
+                                        .last_seq = 41,
+                                        .events = 1234,
+                                        .reconnects = 3 };
     struct kvb_bridge_report report = { .bridge_id = "host-1-2",
                                         .version = "0.1.0",
                                         .name_space = "dynamo",
                                         .component = "backend",
                                         .profile = KVB_PROFILE_PROTOBUF,
+                                        .nats_reconnects = 2,
                                         .streams = &stream,
                                         .stream_count = 1 };
     struct kvb_buf out;
@@ -36,6 +39,9 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     assert_non_null(strstr(text, "\"state\":\"PARTIAL\",\"reason\":\"gone\""));
     assert_non_null(strstr(text, "\"model\":\"a \\\"quoted\\\" model\""));
     assert_non_null(strstr(text, "\"last_seq\":41"));
+    assert_non_null(strstr(text, "\"events\":1234"));
+    assert_non_null(strstr(text, "\"reconnects\":3"));
+    assert_non_null(strstr(text, "\"nats_reconnects\":2"));
     kvb_buf_done(&out);
 }
 

@@ -57,6 +57,30 @@ static void writes_the_bytes_of_the_contract([[maybe_unused]] void **state)
     assert_memory_equal(out.data, text, out.len);
 }
 
+static void writes_both_forms_of_a_scrape([[maybe_unused]] void **state)
+{
+    static const char stats[] =
+        "{\"request_active_slots\":2,\"request_total_slots\":256,\"kv_active_blocks\":30,"
+        "\"kv_total_blocks\":4096,\"gpu_cache_usage_perc\":0.25,"
+        "\"gpu_prefix_cache_hit_rate\":0.0,\"num_requests_waiting\":5,"
+        "\"worker_stats\":{\"data_parallel_rank\":1,\"request_active_slots\":2,"
+        "\"request_total_slots\":256,\"num_requests_waiting\":5},"
+        "\"kv_stats\":{\"kv_active_blocks\":30,\"kv_total_blocks\":4096,"
+        "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":0.0},"
+        "\"spec_decode_stats\":null}";
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf small = { 0 };
+
+    kvb_buf_init(&out, 4096);
+    kvb_buf_init(&small, sizeof stats - 2);
+    assert_ok(kvb_load_json_encode_stats(&report.load, &report.dp_rank, &out));
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_string_equal((const char *)out.data, stats);
+    assert_int_equal(
+        kvb_load_json_encode_stats(&report.load, &report.dp_rank, &small), KVB_TOO_LARGE);
+    assert_int_equal(small.len, 0);
+}
+
 static void reads_what_it_writes([[maybe_unused]] void **state)
 {
     struct kvb_load_report got = { 0 };
@@ -272,6 +296,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_of_the_contract),
+        cmocka_unit_test(writes_both_forms_of_a_scrape),
         cmocka_unit_test(reads_what_it_writes),
         cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(writes_floats_short_and_always_as_json),

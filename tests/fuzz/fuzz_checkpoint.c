@@ -1,0 +1,160 @@
+#include "../unit/stream/bytes_reader.h"
+#include "core/own.h"
+#include "stream/checkpoint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Checkpoints whose hashes are right, whatever they say: the fuzzer cannot guess a hash,
+ * so the sections get theirs here, and the first is that of our stream.
+ *
+ * Whatever is accepted is saved, restored and saved again as the same bytes, and goes on
+ * without a crash. */
+enum { header_bytes = 16, hash_bytes = 16, head_bytes = 48, most_bytes = 4 << 20 };
+
+static void drop_stream(struct kvb_stream **stream)
+{
+    kvb_stream_free(*stream);
+}
+
+static struct kvb_stream *new_stream(void)
+{
+    const struct kvb_stream_options options = {
+        .worker_id = 7,
+        .dp_rank = 1,
+        .has_replay = true,
+        .block_size = 1,
+        .max_held_bytes = 1 << 16,
+        .max_log_blocks = 64,
+        .mirror = { .max_blocks = 1024, .tiers = 3 },
+    };
+    struct kvb_stream *stream = NULL;
+
+    if (kvb_stream_new(&options, &stream) != KVB_OK) {
+        abort();
+    }
+    return stream;
+}
+
+static void step(
+    struct kvb_stream *stream, enum kvb_stream_input_kind kind, uint64_t seq,
+    const struct kvb_event_batch *batch)
+{
+    struct kvb_stream_output output = { 0 };
+    const struct kvb_stream_input input = {
+        .kind = kind, .now_ns = 1000000000, .wall_us = 5, .seq = seq, .batch = batch
+    };
+
+    if (kvb_stream_step(stream, &input, &output) != KVB_OK) {
+        abort();
+    }
+    kvb_stream_output_done(&output);
+}
+
+/* The head of a real one, with its hash. */
+static void put_head(uint8_t head[head_bytes])
+{
+    KVB_OWN(drop_stream) struct kvb_stream *stream = new_stream();
+    KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
+    const struct kvb_event_batch batch = { 0 };
+
+    kvb_buf_init(&bytes, most_bytes);
+    step(stream, KVB_INPUT_UP, 0, NULL);
+    kvb_stream_replay_started(stream, 0);
+    step(stream, KVB_INPUT_REPLAY, 0, &batch);
+    if (kvb_stream_save(stream, NULL, &bytes) != KVB_OK) {
+        abort();
+    }
+    memcpy(head, bytes.data, head_bytes);
+}
+
+/* Puts the right hashes behind the sections, as far as their lengths hold. */
+static void seal(uint8_t *bytes, size_t len)
+{
+    uint64_t chain = 0;
+
+    memcpy(&chain, bytes + head_bytes - hash_bytes, sizeof chain);
+    for (size_t at = head_bytes; at + header_bytes + hash_bytes <= len;) {
+        uint32_t payload = 0;
+        memcpy(&payload, bytes + at + 12, sizeof payload);
+        const size_t end = at + header_bytes + (size_t)payload;
+        if (end + hash_bytes > len) {
+            return;
+        }
+        const struct kvb_hash128 hash =
+            kvb_hash128((kvb_span){ .data = bytes + at, .len = end - at }, chain);
+        memcpy(bytes + end, &hash, sizeof hash);
+        chain = hash.low;
+        at = end + hash_bytes;
+    }
+}
+
+static kvb_status restore(struct kvb_stream *stream, const uint8_t *bytes, size_t len)
+{
+    struct reader reader = { .bytes = bytes, .len = len };
+    const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
+    bool needs_epoch = false;
+    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+
+    const kvb_status status = kvb_stream_restore(stream, NULL, &source, &needs_epoch, &flaw);
+    if (status != KVB_OK && (status != KVB_BAD_INPUT || flaw >= KVB_CHECKPOINT_FLAW_COUNT)) {
+        abort();
+    }
+    return status;
+}
+
+static void must(bool holds)
+{
+    if (!holds) {
+        abort();
+    }
+}
+
+/* The next batch clears tier by tier, which goes through every entry and both lists. */
+static void go_on(struct kvb_stream *stream)
+{
+    struct kvb_engine_event events[] = {
+        { .kind = KVB_EVENT_CLEARED, .tier = KVB_TIER_DEVICE },
+        { .kind = KVB_EVENT_CLEARED, .tier = KVB_TIER_HOST },
+        { .kind = KVB_EVENT_CLEARED, .tier = KVB_TIER_DISK },
+        { .kind = KVB_EVENT_CLEARED, .tier = KVB_TIER_EXTERNAL },
+    };
+    const struct kvb_event_batch batch = { .events = events, .event_count = 4 };
+    uint64_t seq = 0;
+
+    must(kvb_stream_last_seq(stream, &seq));
+    step(stream, KVB_INPUT_DOWN, 0, NULL); /* nothing is wanted: what comes next is applied */
+    step(stream, KVB_INPUT_LIVE, seq + 1, &batch);
+    must(kvb_stream_mirror_count(stream)->unrooted == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    KVB_OWN(drop_stream) struct kvb_stream *one = new_stream();
+    KVB_OWN(drop_stream) struct kvb_stream *other = new_stream();
+    KVB_OWN(kvb_buf_done) struct kvb_buf first = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf second = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf input = { 0 };
+
+    kvb_buf_init(&input, most_bytes);
+    kvb_buf_init(&first, most_bytes);
+    kvb_buf_init(&second, most_bytes);
+    if (kvb_buf_reserve(&input, head_bytes + size) != KVB_OK) {
+        return 0;
+    }
+    put_head(input.data);
+    memcpy(input.data + head_bytes, data, size);
+    seal(input.data, head_bytes + size);
+    if (restore(one, input.data, head_bytes + size) != KVB_OK) {
+        return 0;
+    }
+    must(kvb_stream_save(one, NULL, &first) == KVB_OK);
+    must(restore(other, first.data, first.len) == KVB_OK);
+    must(kvb_stream_save(other, NULL, &second) == KVB_OK);
+    must(first.len == second.len && memcmp(first.data, second.data, first.len) == 0);
+    go_on(one);
+    go_on(other);
+    return 0;
+}
