@@ -46,6 +46,17 @@ static void put_in_free_cell(struct kvb_id_table *table, uint32_t hash, uint32_t
     table->cells[i] = (struct kvb_id_cell){ .hash = hash, .id = id };
 }
 
+/* Where no run of cells is cut in two. */
+static size_t free_cell(const struct kvb_id_table *table)
+{
+    size_t i = 0;
+
+    while (table->cells[i].id != KVB_NO_ID) {
+        i++;
+    }
+    return i;
+}
+
 static kvb_status grow(struct kvb_id_table *table)
 {
     const size_t old_cells = table->cells ? table->mask + 1 : 0;
@@ -57,9 +68,11 @@ static kvb_status grow(struct kvb_id_table *table)
         return KVB_NO_MEMORY;
     }
     set_all_free(bigger.cells, cells);
+    const size_t first = old_cells ? free_cell(table) : 0;
     for (size_t i = 0; i < old_cells; i++) {
-        if (table->cells[i].id != KVB_NO_ID) {
-            put_in_free_cell(&bigger, table->cells[i].hash, table->cells[i].id);
+        const struct kvb_id_cell *cell = &table->cells[(first + i) & table->mask];
+        if (cell->id != KVB_NO_ID) {
+            put_in_free_cell(&bigger, cell->hash, cell->id);
         }
     }
     free(table->cells);

@@ -45,7 +45,7 @@ void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
  *     size_t at = kvb_id_table_start(table, hash);
  *     for (uint32_t id; (id = kvb_id_table_next(table, hash, &at)) != KVB_NO_ID;) { ... }
  *
- * The table must not change meanwhile. */
+ * in the order in which they were put.  The table must not change meanwhile. */
 size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash);
 uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size_t *at);
 

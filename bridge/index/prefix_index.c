@@ -125,6 +125,17 @@ size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_sl
     return index->slots[slot.value].members;
 }
 
+void kvb_prefix_index_each_block(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot,
+    void (*visit)(void *context, kvb_block_hash block), void *context)
+{
+    uint32_t member = index->slots[slot.value].first_member;
+
+    for (; member != KVB_NONE; member = index->members[member].slot_next) {
+        visit(context, index->members[member].block);
+    }
+}
+
 /* ---- Storing ---- */
 
 static bool names_its_own_parent(const struct kvb_index_run *run)
@@ -255,4 +266,18 @@ void kvb_prefix_index_count(
     const struct kvb_prefix_index *index, struct kvb_index_counters *out_counters)
 {
     *out_counters = index->counters;
+}
+
+static size_t table_bytes(const struct kvb_id_table *table)
+{
+    return table->cells ? (table->mask + 1) * sizeof *table->cells : 0;
+}
+
+size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
+{
+    return sizeof *index + index->node_capacity * sizeof *index->nodes +
+           index->member_capacity * sizeof *index->members +
+           index->slot_capacity * sizeof *index->slots +
+           index->depth_capacity * sizeof *index->depths + table_bytes(&index->children) +
+           table_bytes(&index->names) + table_bytes(&index->placeholders);
 }

@@ -152,6 +152,12 @@ kvb_status kvb_prefix_index_walk(
     const struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit,
     void *context);
 
+/* Calls visit(context, block) for each block that the slot holds, by name, in no
+ * particular order.  The index must not change meanwhile. */
+void kvb_prefix_index_each_block(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot,
+    void (*visit)(void *context, kvb_block_hash block), void *context);
+
 /* ---- Counting ---- */
 
 struct kvb_index_counters {
@@ -171,3 +177,6 @@ struct kvb_index_counters {
 
 void kvb_prefix_index_count(
     const struct kvb_prefix_index *index, struct kvb_index_counters *out_counters);
+
+/* Memory that the index has taken so far; it never gives any back. */
+size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index);

@@ -43,6 +43,11 @@ void kvb_load_tracker_free(struct kvb_load_tracker *tracker)
     free(tracker);
 }
 
+const char *kvb_load_statistic_name(enum kvb_load_statistic statistic)
+{
+    return statistic == KVB_LOAD_ACTIVE_BLOCKS ? "active_blocks" : "ratio";
+}
+
 static bool is_known(const struct kvb_load_tracker *tracker, size_t number)
 {
     return number < tracker->names.limit && tracker->names.entries[number].is_used;

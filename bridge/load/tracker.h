@@ -27,6 +27,9 @@ enum kvb_load_statistic {
     KVB_LOAD_ACTIVE_BLOCKS /* Dynamo's: kv_active_blocks, population deviation */
 };
 
+/* "ratio" or "active_blocks", as in the configuration. */
+const char *kvb_load_statistic_name(enum kvb_load_statistic statistic);
+
 struct kvb_load_options {
     size_t max_endpoints; /* cut at kvb_max_streams */
     uint64_t expire_ms;

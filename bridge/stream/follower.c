@@ -41,7 +41,17 @@ static void free_slots(struct kvb_followers *followers, struct kvb_follow *follo
             followers->slot_owners[slot.value] = 0;
             follow->shown.has_slot[tier] = false;
         }
+        free(follow->digests[tier]);
+        follow->digests[tier] = NULL;
     }
+}
+
+static void end_follow(struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    kvb_follow_need_nothing(followers, follow);
+    kvb_event_log_free(follow->repair.held);
+    kvb_router_batch_done(&follow->repair.patch);
+    free_slots(followers, follow);
 }
 
 void kvb_followers_free(struct kvb_followers *followers)
@@ -52,10 +62,11 @@ void kvb_followers_free(struct kvb_followers *followers)
     for (size_t i = 0; i < followers->names.limit; i++) {
         struct kvb_follow *follow = follow_at(followers, i);
         if (follow) {
-            free_slots(followers, follow);
+            end_follow(followers, follow);
         }
     }
     kvb_stream_table_done(&followers->names);
+    free(followers->changed);
     free(followers->follows);
     free(followers->slot_owners);
     free(followers);
@@ -115,25 +126,62 @@ static kvb_status make_room_for_owner(struct kvb_followers *followers, uint32_t 
     return KVB_OK;
 }
 
+static kvb_status make_digest(struct kvb_digest **digest)
+{
+    if (!*digest) {
+        *digest = calloc(1, sizeof **digest);
+    }
+    return *digest ? KVB_OK : KVB_NO_MEMORY;
+}
+
+kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot)
+{
+    kvb_slot_ref slot = { 0 };
+
+    KVB_TRY(kvb_prefix_index_slot_new(followers->options.index, &slot));
+    const kvb_status status = make_room_for_owner(followers, slot.value);
+    if (status != KVB_OK) {
+        kvb_prefix_index_slot_free(followers->options.index, slot);
+        return status;
+    }
+    *out_slot = slot;
+    return KVB_OK;
+}
+
 kvb_status kvb_follow_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref *out_slot)
 {
     if (!follow->shown.has_slot[tier]) {
         kvb_slot_ref slot = { 0 };
-        KVB_TRY(kvb_prefix_index_slot_new(followers->options.index, &slot));
-        const kvb_status status = make_room_for_owner(followers, slot.value);
-        if (status != KVB_OK) {
-            kvb_prefix_index_slot_free(followers->options.index, slot);
-            return status;
-        }
-        const uint32_t number = (uint32_t)(follow - followers->follows);
-        followers->slot_owners[slot.value] = 1 + (number * KVB_TIER_COUNT) + (uint32_t)tier;
-        follow->shown.slots[tier] = slot;
-        follow->shown.has_slot[tier] = true;
+        KVB_TRY(make_digest(&follow->digests[tier]));
+        KVB_TRY(kvb_follow_draw_slot(followers, &slot));
+        kvb_follow_own_slot(followers, follow, tier, slot);
     }
     *out_slot = follow->shown.slots[tier];
     return KVB_OK;
+}
+
+void kvb_follow_own_slot(
+    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
+    kvb_slot_ref slot)
+{
+    const uint32_t number = (uint32_t)(follow - followers->follows);
+
+    followers->slot_owners[slot.value] = 1 + (number * KVB_TIER_COUNT) + (uint32_t)tier;
+    follow->shown.slots[tier] = slot;
+    follow->shown.has_slot[tier] = true;
+}
+
+void kvb_follow_swap_slot(
+    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
+    kvb_slot_ref *slot)
+{
+    const kvb_slot_ref old = follow->shown.slots[tier];
+
+    followers->slot_owners[old.value] = 0;
+    kvb_follow_own_slot(followers, follow, tier, *slot);
+    *slot = old;
 }
 
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow)
@@ -141,6 +189,7 @@ void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow
     for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);
+            *follow->digests[tier] = (struct kvb_digest){ 0 };
         }
     }
 }
@@ -183,8 +232,15 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     if (!shown->has_heartbeat) {
         return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT };
     }
+    if (kvb_follow_waits(follow)) {
+        return (struct verdict){ KVB_STREAM_SYNCING, follow->repair.need == need_range
+                                                         ? KVB_REASON_MISSED_EVENTS
+                                                         : KVB_REASON_DIFFERS };
+    }
     if (follow->loss != KVB_REASON_NONE) {
-        return (struct verdict){ KVB_STREAM_PARTIAL, follow->loss };
+        const bool is_coming = follow->repair.need == need_snapshot && follow->repair.failures == 0;
+        return (struct verdict){ is_coming ? KVB_STREAM_SYNCING : KVB_STREAM_PARTIAL,
+                                 follow->loss };
     }
     if (follow->is_proven) {
         return (struct verdict){ shown->heartbeat.state, shown->heartbeat.reason };
@@ -206,13 +262,16 @@ void kvb_follow_judge(
 
 /* ---- Time ---- */
 
+static uint64_t silence_ns(const struct kvb_followers *followers)
+{
+    return missing_heartbeats * followers->options.heartbeat_ms * KVB_NS_PER_MS;
+}
+
 static void
 find_silence(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
-    const uint64_t limit_ns = missing_heartbeats * followers->options.heartbeat_ms * KVB_NS_PER_MS;
-
     if (follow->shown.has_heartbeat && !follow->is_silent &&
-        now_ns - follow->alive_ns >= limit_ns) {
+        now_ns - follow->alive_ns >= silence_ns(followers)) {
         follow->is_silent = true;
         followers->counters.silent++;
         kvb_follow_judge(followers, follow, now_ns);
@@ -240,20 +299,32 @@ void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
             continue;
         }
         find_silence(followers, follow, now_ns);
+        kvb_follow_repair_tick(followers, follow, now_ns);
         if (is_long_dead(followers, follow, now_ns)) {
-            free_slots(followers, follow);
+            end_follow(followers, follow);
             kvb_stream_table_remove(&followers->names, (uint32_t)i);
             followers->counters.forgotten++;
         }
     }
 }
 
-void kvb_followers_nats_away(struct kvb_followers *followers)
+/* Pings take seconds to find out that a server has frozen.  A silence that was found
+ * just before was the server's. */
+static void
+forgive_silence(const struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    if (now_ns - follow->alive_ns < 2 * silence_ns(followers)) {
+        follow->is_silent = false;
+    }
+}
+
+void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns)
 {
     followers->is_nats_away = true;
     for (size_t i = 0; i < followers->names.limit; i++) {
         struct kvb_follow *follow = follow_at(followers, i);
         if (follow) {
+            forgive_silence(followers, follow, now_ns);
             kvb_follow_judge(followers, follow, follow->down_ns); /* nothing goes DOWN by this */
         }
     }
@@ -267,6 +338,7 @@ void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns)
         if (follow) {
             follow->alive_ns = now_ns;
             follow->heartbeats_ahead = 0;
+            kvb_follow_ask_again(followers, follow, now_ns);
             follow->must_prove = follow->shown.has_heartbeat;
             kvb_follow_judge(followers, follow, now_ns);
         }

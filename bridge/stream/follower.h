@@ -5,6 +5,7 @@
 #include "index/prefix_index.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
+#include "model/sync.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,23 +35,35 @@
  *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
  *     three heartbeats missing             DOWN(silent)
  *     goodbye of the bridge                DOWN(bridge_stopped)
- *     NATS away, and until proven after    STALE(nats_away); what is DOWN stays so
+ *     NATS away, and until proven after    STALE(nats_away); what is DOWN stays so,
+ *                                          unless it fell silent just before
  *
  * JSON streams without heartbeats come from bridges that are not ours: their ids
  * may repeat, jump and go back; all of it is applied.
  *
- * Seat of the repair: lose() in follower_order.c is the one place where a stream is
- * found incomplete; asking the bridge for a range or a snapshot begins there.
+ * Repair, when `asks` is set: what is missing is asked of the bridge, and the stream
+ * is SYNCING with the reason above until it came.
+ *
+ *     a hole, or behind a heartbeat    the events of the hole; what comes meanwhile
+ *                                      waits, what is listed stays for 1.5 s at most
+ *     our last id, another digest      the buckets that differ; the same
+ *     anything else, and where the     emptied, as above, and a snapshot of all that is
+ *     events are gone                  held, built out of sight and swapped in whole
+ *
+ * A bridge that does not answer is asked again, ever more seldom; the stream is
+ * PARTIAL then.
  *
  * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
  * and never goes back.
- * Memory:  about 600 bytes a stream, at most max_streams. */
+ * Memory:  about 700 bytes a stream and 4 KiB for each tier in use, at most
+ *          max_streams; while something is missing, up to 1.5 MiB of events. */
 struct kvb_followers;
 
 struct kvb_followers_options {
     size_t max_streams;             /* cut at kvb_max_streams */
     uint64_t heartbeat_ms;          /* how often bridges say it; 1000 */
     uint64_t forget_ms;             /* DOWN and silent for that long: removed */
+    bool asks;                      /* bridges are asked for what is missing */
     struct kvb_prefix_index *index; /* borrowed; outlives the followers */
 };
 
@@ -93,8 +106,26 @@ void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns);
 
 /* Our own connection to NATS was lost; or it is back, and what was published
  * meanwhile is lost. */
-void kvb_followers_nats_away(struct kvb_followers *followers);
+void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns);
 void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns);
+
+/* ---- Asking bridges ---- */
+
+struct kvb_follower_ask {
+    struct kvb_stream_id id;
+    struct kvb_sync_request request;
+    uint64_t token; /* of this request; goes with each reply to it */
+};
+
+/* The next request to be sent now, and counted as sent; false when there is none.
+ * Which streams are asked first goes around. */
+bool kvb_followers_next_ask(
+    struct kvb_followers *followers, uint64_t now_ns, struct kvb_follower_ask *out_ask);
+
+/* One chunk of an answer.  Those of a request that is over are dropped. */
+void kvb_followers_reply(
+    struct kvb_followers *followers, uint64_t token, const struct kvb_sync_reply *reply,
+    uint64_t now_ns);
 
 /* ---- Reading ---- */
 
@@ -125,6 +156,14 @@ struct kvb_follower_counters {
     uint64_t silent;
     uint64_t forgotten;
     uint64_t streams_refused;
+    uint64_t ranges_asked;
+    uint64_t ranges_filled;
+    uint64_t snapshots_asked;
+    uint64_t snapshots_taken;
+    uint64_t digests_asked;
+    uint64_t digests_repaired;
+    uint64_t buckets_differ; /* a fault of ours, wherever it comes from */
+    uint64_t asks_failed;    /* refused, broken, or not answered in time */
 };
 
 void kvb_followers_counters(

@@ -8,10 +8,9 @@ static bool is_same_epoch(const kvb_epoch *a, const kvb_epoch *b)
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
-/* Something may be missing, removals among it: what is listed can no longer be
- * called a subset, so it goes. */
-static void
-lose(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream_reason reason)
+void kvb_follow_lose(
+    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream_reason reason,
+    uint64_t now_ns)
 {
     kvb_follow_clear(followers, follow);
     follow->loss = reason;
@@ -19,6 +18,8 @@ lose(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream
     follow->is_proven = false;
     follow->must_prove = false;
     follow->heartbeats_ahead = 0;
+    follow->settled_id = 0;
+    kvb_follow_need_snapshot(followers, follow, now_ns);
 }
 
 /* Blocks are missing, no removal is: a subset still. */
@@ -46,36 +47,6 @@ static bool is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch
 
 /* ---- Events ---- */
 
-static void store(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
-{
-    const struct kvb_index_run run = {
-        .has_parent = event->has_parent,
-        .parent = event->parent,
-        .blocks = batch->blocks + event->block_at,
-        .tokens = batch->tokens + event->block_at,
-        .count = event->block_count,
-    };
-    kvb_slot_ref slot = { 0 };
-
-    if (kvb_follow_slot(followers, follow, event->tier, &slot) != KVB_OK ||
-        kvb_prefix_index_store(followers->options.index, slot, &run, NULL) != KVB_OK) {
-        note_missing(followers, follow);
-    }
-}
-
-static void remove_blocks(
-    struct kvb_followers *followers, const struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
-{
-    if (follow->shown.has_slot[event->tier]) {
-        kvb_prefix_index_remove(
-            followers->options.index, follow->shown.slots[event->tier],
-            batch->blocks + event->block_at, event->block_count, NULL);
-    }
-}
-
 /* A `cleared` begins a complete history at whatever id.  It may have opened a
  * new epoch that JSON cannot name, so only a contiguous one of a known epoch
  * leaves the bridge's word standing. */
@@ -93,18 +64,22 @@ static void clear(
     follow->has_cleared = true;
     follow->cleared_id = event->event_id;
     follow->heartbeats_ahead = 0;
+    follow->settled_id = 0;
+    kvb_follow_need_nothing(followers, follow);
 }
 
-static void apply_event(
+void kvb_follow_apply(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
     switch (event->kind) {
     case KVB_ROUTER_STORED:
-        store(followers, follow, batch, event);
+        if (kvb_follow_store(followers, follow, batch, event) != KVB_OK) {
+            note_missing(followers, follow);
+        }
         break;
     case KVB_ROUTER_REMOVED:
-        remove_blocks(followers, follow, batch, event);
+        kvb_follow_remove(followers, follow, batch, event);
         break;
     case KVB_ROUTER_CLEARED:
         clear(followers, follow, batch, event);
@@ -118,20 +93,24 @@ static void apply_event(
 /* Ids of a bridge of ours: each once, +1 each. */
 static void order_event(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event, uint64_t now_ns)
 {
     const bool has_last = follow->shown.has_last_id;
+    const bool is_cleared = event->kind == KVB_ROUTER_CLEARED;
 
     if (has_last && event->event_id <= follow->shown.last_id) {
         followers->counters.events_old++;
         return;
     }
-    if (has_last && event->event_id - follow->shown.last_id > 1 &&
-        event->kind != KVB_ROUTER_CLEARED) {
+    if (has_last && !is_cleared && !kvb_follow_waits(follow) &&
+        event->event_id - follow->shown.last_id > 1) {
         followers->counters.holes++;
-        lose(followers, follow, KVB_REASON_MISSED_EVENTS);
+        kvb_follow_need_range(followers, follow, now_ns);
     }
-    apply_event(followers, follow, batch, event);
+    if (!is_cleared && kvb_follow_hold(follow, batch, event)) {
+        return;
+    }
+    kvb_follow_apply(followers, follow, batch, event);
 }
 
 /* Ids of whoever else: applied as they come.  Whether they jumped is remembered
@@ -143,13 +122,13 @@ static void take_event(
     if (follow->shown.has_last_id && event->event_id - follow->shown.last_id != 1) {
         follow->is_subset = false; /* a `cleared` sets it again */
     }
-    apply_event(followers, follow, batch, event);
+    kvb_follow_apply(followers, follow, batch, event);
 }
 
 /* False: the batch belongs to an epoch that is over. */
 static bool meet_epoch_of_batch(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch)
+    const struct kvb_router_batch *batch, uint64_t now_ns)
 {
     if (follow->has_epoch && is_same_epoch(&follow->epoch, &batch->epoch)) {
         return true;
@@ -163,7 +142,9 @@ static bool meet_epoch_of_batch(
     follow->shown.has_last_id = false; /* ids of the old epoch bind no more */
     if (was_known && !begins) {
         followers->counters.epochs_missed++;
-        lose(followers, follow, KVB_REASON_JOINED_LATE);
+        kvb_follow_lose(followers, follow, KVB_REASON_JOINED_LATE, now_ns);
+    } else if (begins) {
+        kvb_follow_need_nothing(followers, follow); /* what was missing was of the old epoch */
     }
     return true;
 }
@@ -175,14 +156,14 @@ kvb_status kvb_followers_apply(
     struct kvb_follow *follow = NULL;
 
     KVB_TRY(kvb_follow_get(followers, id, now_ns, &follow));
-    if (batch->has_epoch && !meet_epoch_of_batch(followers, follow, batch)) {
+    if (batch->has_epoch && !meet_epoch_of_batch(followers, follow, batch, now_ns)) {
         followers->counters.events_old += batch->event_count;
         return KVB_OK;
     }
     const bool is_ours = follow->has_epoch || follow->shown.has_heartbeat;
     for (size_t i = 0; i < batch->event_count; i++) {
         if (is_ours) {
-            order_event(followers, follow, batch, &batch->events[i]);
+            order_event(followers, follow, batch, &batch->events[i], now_ns);
         } else {
             take_event(followers, follow, batch, &batch->events[i]);
         }
@@ -203,13 +184,13 @@ static void go_on_after(struct kvb_follow *follow, const struct kvb_heartbeat *h
 
 static void meet_first_heartbeat(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
     if (!follow->shown.has_last_id) {
         go_on_after(follow, heartbeat);
     } else if (!follow->is_subset) {
         followers->counters.holes++;
-        lose(followers, follow, KVB_REASON_MISSED_EVENTS);
+        kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
     }
     take_epoch(follow, &heartbeat->epoch);
 }
@@ -218,7 +199,7 @@ static void meet_first_heartbeat(
  * as it is; any other begins empty. */
 static void meet_new_epoch(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
     const bool has_beginning = follow->has_cleared && follow->loss == KVB_REASON_NONE &&
                                follow->cleared_id >= heartbeat->epoch_first_id &&
@@ -228,70 +209,97 @@ static void meet_new_epoch(
     follow->is_proven = false;
     if (!has_beginning) {
         followers->counters.epochs_missed++;
-        lose(followers, follow, KVB_REASON_JOINED_LATE);
+        kvb_follow_lose(followers, follow, KVB_REASON_JOINED_LATE, now_ns);
         go_on_after(follow, heartbeat);
     }
 }
 
-static bool has_counts(
-    const struct kvb_followers *followers, const struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+/* Nothing of the epoch was published yet: what comes is the whole of it.  Bridges
+ * whose readers know no `cleared` open an epoch so. */
+static bool is_opening(const struct kvb_heartbeat *heartbeat)
 {
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        const uint64_t blocks =
-            kvb_followers_blocks(followers, &follow->shown, (enum kvb_tier)tier);
-        if (blocks != heartbeat->tiers[tier].blocks) {
-            return false;
-        }
-    }
-    return true;
+    return heartbeat->last_id + 1 == heartbeat->epoch_first_id;
+}
+
+static void meet_opening(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
+{
+    kvb_follow_lose(followers, follow, KVB_REASON_NONE, now_ns);
+    kvb_follow_need_nothing(followers, follow);
+    take_epoch(follow, &heartbeat->epoch);
+    go_on_after(follow, heartbeat);
 }
 
 /* The bridge speaks of the same event that we applied last. */
 static void compare_counts(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
     follow->heartbeats_ahead = 0;
-    if (has_counts(followers, follow, heartbeat)) {
+    if (heartbeat->last_id < follow->settled_id) {
+        return; /* a snapshot was walked while this was the newest event, or an older one */
+    }
+    if (kvb_follow_has_counts(followers, follow, heartbeat)) {
+        kvb_follow_need_nothing(followers, follow);
         follow->loss = KVB_REASON_NONE;
         follow->is_proven = true;
         follow->must_prove = false;
+        follow->differs_in_a_row = 0;
+    } else if (kvb_follow_waits(follow)) {
+        return; /* it is known */
     } else if (follow->loss == KVB_REASON_NONE) {
         followers->counters.differs++;
-        lose(followers, follow, KVB_REASON_DIFFERS);
+        kvb_follow_need_sums(followers, follow, now_ns);
     } else {
         follow->must_prove = false; /* PARTIAL, for the reason that is known */
     }
 }
 
-/* One heartbeat ahead is forgiven, two mean that the events will not come. */
+/* Who asks may ask at once; else one heartbeat ahead is forgiven, and two mean that
+ * the events will not come. */
 static void note_ahead(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
+    const bool can_wait = followers->options.asks && follow->repair.need != need_snapshot;
+
     followers->counters.heartbeats_late++;
-    if (++follow->heartbeats_ahead > 1) {
-        lose(followers, follow, KVB_REASON_MISSED_EVENTS);
+    follow->heartbeats_ahead++;
+    if (can_wait) {
+        kvb_follow_need_range(followers, follow, now_ns);
+    } else if (follow->heartbeats_ahead > 1) {
+        kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
         go_on_after(follow, heartbeat);
     }
 }
 
 static void check(
     struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_heartbeat *heartbeat)
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
 {
-    if (!follow->has_epoch) {
-        meet_first_heartbeat(followers, follow, heartbeat);
-    } else if (!is_same_epoch(&follow->epoch, &heartbeat->epoch)) {
-        meet_new_epoch(followers, follow, heartbeat);
+    const bool is_known = follow->has_epoch && is_same_epoch(&follow->epoch, &heartbeat->epoch);
+
+    if (!is_known && is_opening(heartbeat)) {
+        meet_opening(followers, follow, heartbeat, now_ns);
+    } else if (!follow->has_epoch) {
+        meet_first_heartbeat(followers, follow, heartbeat, now_ns);
+    } else if (!is_known) {
+        meet_new_epoch(followers, follow, heartbeat, now_ns);
     } else if (!follow->shown.has_last_id) {
         go_on_after(follow, heartbeat);
     }
+    if (heartbeat->digest_seed != follow->digest_seed) {
+        kvb_follow_begin_digest(followers, follow, heartbeat->digest_seed);
+    }
     if (heartbeat->last_id > follow->shown.last_id) {
-        note_ahead(followers, follow, heartbeat);
+        note_ahead(followers, follow, heartbeat, now_ns);
     } else if (heartbeat->last_id == follow->shown.last_id) {
-        compare_counts(followers, follow, heartbeat);
+        compare_counts(followers, follow, heartbeat, now_ns);
+    }
+    if (follow->loss != KVB_REASON_NONE && follow->loss != KVB_REASON_MEMORY &&
+        follow->repair.need == need_nothing) {
+        kvb_follow_need_snapshot(followers, follow, now_ns);
     }
 }
 
@@ -303,13 +311,14 @@ kvb_status kvb_followers_heartbeat(
 
     KVB_TRY(kvb_follow_get(followers, id, now_ns, &follow));
     followers->counters.heartbeats++;
-    if (is_old_epoch(follow, &heartbeat->epoch)) {
+    /* A bridge that was restored from its past has no other epoch to offer. */
+    if (is_old_epoch(follow, &heartbeat->epoch) && !follow->is_silent) {
         followers->counters.events_old++;
         return KVB_OK;
     }
-    check(followers, follow, heartbeat);
     follow->shown.has_heartbeat = true;
     follow->shown.heartbeat = *heartbeat;
+    check(followers, follow, heartbeat, now_ns);
     follow->alive_ns = now_ns;
     follow->is_silent = false;
     follow->is_bye = heartbeat->is_bye;

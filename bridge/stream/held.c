@@ -59,6 +59,11 @@ kvb_status kvb_held_add(
     return KVB_OK;
 }
 
+size_t kvb_held_count(const struct kvb_held *held)
+{
+    return held->end - held->first;
+}
+
 const struct kvb_held_batch *kvb_held_oldest(const struct kvb_held *held)
 {
     return held->first < held->end ? &held->items[held->first] : NULL;

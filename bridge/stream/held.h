@@ -40,6 +40,8 @@ kvb_status kvb_held_add(
     struct kvb_held *held, uint64_t seq, struct kvb_hash128 fingerprint,
     const struct kvb_event_batch *batch);
 
+size_t kvb_held_count(const struct kvb_held *held);
+
 /* The oldest, borrowed until the next change; NULL when empty. */
 const struct kvb_held_batch *kvb_held_oldest(const struct kvb_held *held);
 void kvb_held_drop_oldest(struct kvb_held *held);

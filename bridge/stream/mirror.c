@@ -10,6 +10,7 @@
 
 static void reset(struct kvb_mirror *mirror)
 {
+    mirror->changed.is_void = true;
     mirror->entry_end = 0;
     mirror->entry_count = 0;
     mirror->first_free = KVB_NO_ID;
@@ -18,6 +19,7 @@ static void reset(struct kvb_mirror *mirror)
     mirror->listed_doubtful = 0;
     mirror->pending_count = 0;
     memset(mirror->counts.held, 0, sizeof mirror->counts.held);
+    memset(mirror->digests, 0, sizeof mirror->digests);
     mirror->counts.proven_copies = 0;
     mirror->counts.doubtful = 0;
     mirror->counts.unrooted = 0;
@@ -81,6 +83,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     drop_bytes(mirror->default_lora);
     free(mirror->entries);
     free(mirror->pending);
+    free(mirror->changed.bits);
     free(mirror);
 }
 
@@ -151,6 +154,11 @@ static kvb_status clear_all(struct mirror_change *change)
     kvb_mirror_clear(change->mirror);
     return kvb_router_batch_add_event(
         change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+}
+
+void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out)
+{
+    mirror->batch_out = out->event_count;
 }
 
 kvb_status kvb_mirror_apply(

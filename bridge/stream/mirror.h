@@ -5,6 +5,8 @@
 #include "model/event_batch.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
+#include "model/sync.h"
+#include "stream/digest.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,6 +49,11 @@ struct kvb_mirror_options {
 kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror);
 void kvb_mirror_free(struct kvb_mirror *mirror);
 
+/* Events of a batch share router events; those of different batches do not, so that
+ * the same batches make the same ids however they come.  Before the first event of a
+ * batch that is appended to out. */
+void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out);
+
 /* Applies event number `at` of the batch and appends what changed for routers
  * to out (event_ids are left 0).  Skipped events change nothing.
  *
@@ -80,6 +87,14 @@ struct kvb_mirror_counts {
 /* Borrowed; valid until the mirror is freed. */
 const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror);
 
+/* From here on digests have this key; what is held now is counted at once.
+ * Cost: goes through all entries. */
+void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_key *key);
+
+/* Of what is held in the tier, as far as it is published.  Borrowed; the next change
+ * changes it. */
+const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier);
+
 typedef kvb_status (*kvb_mirror_visitor)(void *context, const struct kvb_router_batch *chunk);
 
 /* Shows all that is published as stored events, parents before children, in
@@ -89,3 +104,15 @@ typedef kvb_status (*kvb_mirror_visitor)(void *context, const struct kvb_router_
 kvb_status kvb_mirror_walk(
     const struct kvb_mirror *mirror, size_t max_chunk_blocks, kvb_mirror_visitor visit,
     void *context);
+
+/* Goes on with a walk that lets the mirror change meanwhile: looks at the next
+ * max_entries entries from *place on (0 to begin with) and appends to out what is
+ * held there now, as stored events in no particular order; only of the buckets, when
+ * they are not NULL.  *place is SIZE_MAX when all were looked at.
+ *
+ * Whoever applies what it gives, and then every event published since the walk
+ * began, in order, has what the mirror held at the last of them.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY of out: *place has not moved. */
+kvb_status kvb_mirror_slice(
+    const struct kvb_mirror *mirror, const struct kvb_bucket_set *buckets, size_t max_entries,
+    size_t *place, struct kvb_router_batch *out);

@@ -38,7 +38,7 @@ tell_removed(struct mirror_change *change, const struct mirror_entry *entry, enu
 {
     struct kvb_router_batch *out = change->out;
     const struct kvb_router_event *last =
-        out->event_count > 0 ? &out->events[out->event_count - 1] : NULL;
+        out->event_count > change->mirror->batch_out ? &out->events[out->event_count - 1] : NULL;
 
     if (!last || last->kind != KVB_ROUTER_REMOVED || last->tier != tier ||
         last->block_count >= most_removed_in_an_event) {
@@ -66,12 +66,8 @@ kvb_status kvb_mirror_change_copies(
         kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
         return KVB_OK;
     }
-    if (is_held) {
-        mirror->counts.held[tier]++;
-        return tell_stored(change, entry, tier);
-    }
-    mirror->counts.held[tier]--;
-    return tell_removed(change, entry, tier);
+    kvb_mirror_note_held(mirror, entry->block, tier, is_held);
+    return is_held ? tell_stored(change, entry, tier) : tell_removed(change, entry, tier);
 }
 
 kvb_status kvb_mirror_tell_named(struct mirror_change *change, uint32_t id)
@@ -83,7 +79,7 @@ kvb_status kvb_mirror_tell_named(struct mirror_change *change, uint32_t id)
         const struct mirror_entry *entry = &mirror->entries[id];
         if (entry->copies[tier].least > 0 && is_shown(mirror, id, tier) &&
             !kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
-            mirror->counts.held[tier]++;
+            kvb_mirror_note_held(mirror, entry->block, tier, true);
             KVB_TRY(tell_stored(change, entry, tier));
         }
     }

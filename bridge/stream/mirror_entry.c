@@ -58,7 +58,7 @@ second_table(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32
     return NULL;
 }
 
-static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
+kvb_status kvb_mirror_file_second(struct kvb_mirror *mirror, uint32_t id)
 {
     uint32_t hash = 0;
     struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
@@ -111,7 +111,7 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, u
     mirror->entries[id] = *entry;
     mirror->entries[id].newer = next_free;
     KVB_TRY(kvb_id_table_put(&mirror->by_engine, hash, id));
-    const kvb_status status = file_second(mirror, id);
+    const kvb_status status = kvb_mirror_file_second(mirror, id);
     if (status != KVB_OK) {
         kvb_id_table_remove(&mirror->by_engine, hash, id);
         mirror->entries[id].is_used = false;
@@ -123,9 +123,20 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, u
     mine->is_doubtful = false;
     mine->is_used = true;
     memset(mine->copies, 0, sizeof mine->copies);
+    kvb_mirror_mark(mirror, id);
     mirror->counts.unrooted += mine->standing == standing_waiting;
     *out_id = id;
     return KVB_OK;
+}
+
+void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id)
+{
+    const uint64_t bit = UINT64_C(1) << (id % 64);
+
+    if (mirror->changed.bits && !(mirror->changed.bits[id / 64] & bit)) {
+        mirror->changed.bits[id / 64] |= bit;
+        mirror->changed.count++;
+    }
 }
 
 /* ---- The doubtful list ---- */
@@ -134,16 +145,19 @@ static void unlink_doubtful(struct kvb_mirror *mirror, struct mirror_entry *entr
 {
     if (entry->older != KVB_NO_ID) {
         mirror->entries[entry->older].newer = entry->newer;
+        kvb_mirror_mark(mirror, entry->older);
     } else {
         mirror->oldest_doubtful = entry->newer;
     }
     if (entry->newer != KVB_NO_ID) {
         mirror->entries[entry->newer].older = entry->older;
+        kvb_mirror_mark(mirror, entry->newer);
     } else {
         mirror->newest_doubtful = entry->older;
     }
     entry->older = entry->newer = KVB_NO_ID;
     entry->is_doubtful = false;
+    kvb_mirror_mark(mirror, (uint32_t)(entry - mirror->entries));
     mirror->listed_doubtful--;
     mirror->counts.doubtful--;
 }
@@ -156,6 +170,7 @@ static void link_newest_doubtful(struct kvb_mirror *mirror, uint32_t id)
     entry->newer = KVB_NO_ID;
     if (entry->older != KVB_NO_ID) {
         mirror->entries[entry->older].newer = id;
+        kvb_mirror_mark(mirror, entry->older);
     } else {
         mirror->oldest_doubtful = id;
     }
@@ -165,7 +180,7 @@ static void link_newest_doubtful(struct kvb_mirror *mirror, uint32_t id)
     mirror->counts.doubtful++;
 }
 
-static bool is_doubtful(const struct mirror_entry *entry)
+bool kvb_mirror_is_doubtful(const struct mirror_entry *entry)
 {
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (entry->copies[tier].least == 0 && entry->copies[tier].most > 0) {
@@ -221,7 +236,8 @@ void kvb_mirror_set_copies(
         mirror->counts.proven_copies -= entry->copies[tier].least;
     }
     entry->copies[tier] = copies;
-    const bool doubtful = is_doubtful(entry);
+    kvb_mirror_mark(mirror, id);
+    const bool doubtful = kvb_mirror_is_doubtful(entry);
     if (doubtful == entry->is_doubtful) {
         return;
     }
@@ -251,6 +267,7 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
     mirror->counts.proven_copies -= entry->copies[KVB_TIER_DEVICE].least;
     entry->is_used = false;
     entry->newer = mirror->first_free;
+    kvb_mirror_mark(mirror, id);
     mirror->first_free = id;
     mirror->entry_count--;
 }
@@ -269,6 +286,7 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
     entry->parent = named->parent;
     entry->has_parent = named->has_parent;
     entry->depth = named->depth;
+    kvb_mirror_mark(mirror, id);
     mirror->counts.unrooted--;
     return KVB_OK;
 }

@@ -43,6 +43,13 @@ struct mirror_entry {
     struct copies copies[KVB_TIER_COUNT];
 };
 
+/* Entries that a checkpoint under way has yet to write; see mirror_record.h. */
+struct changed_entries {
+    uint64_t *bits; /* owned; NULL: nobody asks */
+    size_t count;
+    bool is_void; /* the mirror was emptied meanwhile */
+};
+
 struct kvb_mirror {
     enum kvb_hashes hashes;
     unsigned tiers;
@@ -63,11 +70,16 @@ struct kvb_mirror {
     uint32_t newest_doubtful;
     size_t listed_doubtful; /* without the forgotten ones */
 
+    size_t batch_out; /* router events before this one are of earlier batches */
+    struct changed_entries changed;
+
     uint32_t *pending; /* owned: entries whose waiting children are to be named */
     size_t pending_count;
     size_t pending_capacity;
 
     struct kvb_mirror_counts counts;
+    struct kvb_digest_key digest_key;
+    struct kvb_digest digests[KVB_TIER_COUNT];
 };
 
 uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine);
@@ -96,6 +108,23 @@ bool kvb_mirror_is_held_elsewhere(
  * the oldest doubtful entries, but never `id`. */
 void kvb_mirror_set_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
+
+/* Of all entries of one name that are held in the tier, one speaks for the name: is
+ * it this one? */
+bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* A published name came to be held in the tier, or ceased to be: counts and digest. */
+void kvb_mirror_note_held(
+    struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, bool is_held);
+
+/* The entry was written to. */
+void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
+
+/* As `is_doubtful` is to be. */
+bool kvb_mirror_is_doubtful(const struct mirror_entry *entry);
+
+/* Files the entry under its published name, or its parent's.  KVB_NO_MEMORY. */
+kvb_status kvb_mirror_file_second(struct kvb_mirror *mirror, uint32_t id);
 
 /* Has the entry a copy in any tier? */
 bool kvb_mirror_has_copies(const struct mirror_entry *entry);

@@ -183,6 +183,7 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
     }
     if (mirror->entries[id].depth < stored.depth) {
         mirror->entries[id].depth = stored.depth; /* its parent is known by now */
+        kvb_mirror_mark(mirror, id);
     }
     *out_id = id;
     return KVB_OK;

@@ -32,30 +32,13 @@ static void walk_done(struct walk *walk)
     kvb_router_batch_done(&walk->chunk);
 }
 
-/* One entry speaks for all that share its name: the first in the table. */
-static bool
-speaks_for_its_block(const struct kvb_mirror *mirror, uint32_t speaker, enum kvb_tier tier)
-{
-    const kvb_block_hash block = mirror->entries[speaker].block;
-    const uint32_t hash = kvb_id_hash(block.value);
-    size_t at = kvb_id_table_start(&mirror->by_block, hash);
-
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &mirror->entries[id];
-        if (entry->block.value == block.value && entry->copies[tier].least > 0) {
-            return id == speaker;
-        }
-    }
-    return false;
-}
-
 static bool is_listed(const struct walk *walk, size_t id)
 {
     const struct mirror_entry *entry = &walk->mirror->entries[id];
 
     return entry->is_used && entry->standing == standing_rooted &&
            entry->copies[walk->tier].least > 0 &&
-           speaks_for_its_block(walk->mirror, (uint32_t)id, walk->tier);
+           kvb_mirror_speaks_for_block(walk->mirror, (uint32_t)id, walk->tier);
 }
 
 static int by_depth(const void *left, const void *right, void *context)

@@ -13,9 +13,12 @@ kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_s
     if (!stream) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = kvb_mirror_new(&options->mirror, &stream->mirror);
+    kvb_status status = kvb_mirror_new(&options->mirror, &stream->mirror);
+    if (status == KVB_OK && options->max_log_blocks > 0) {
+        status = kvb_event_log_new(options->max_log_blocks, &stream->log);
+    }
     if (status != KVB_OK) {
-        free(stream);
+        kvb_stream_free(stream);
         return status;
     }
     stream->options = *options;
@@ -33,6 +36,7 @@ void kvb_stream_free(struct kvb_stream *stream)
         return;
     }
     kvb_mirror_free(stream->mirror);
+    kvb_event_log_free(stream->log);
     kvb_held_done(&stream->held);
     free(stream);
 }
@@ -52,8 +56,38 @@ void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
     const struct kvb_hash128 hash =
         kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, 0);
     memcpy(stream->epoch.bytes, &hash, sizeof stream->epoch.bytes);
-    stream->epoch_first_id = wall_us > stream->last_id ? wall_us : stream->last_id + 1;
+    stream->digest_seed = kvb_hash64((kvb_span){ .data = bytes, .len = sizeof bytes }, 1);
+    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
+                                        .dp_rank = stream->options.dp_rank,
+                                        .seed = stream->digest_seed };
+    kvb_mirror_begin_digest(stream->mirror, &key);
+    if (stream->log) {
+        kvb_event_log_clear(stream->log);
+    }
+    const uint64_t last_id = stream->last_id + stream->ids_unknown;
+    stream->ids_unknown = 0;
+    stream->epoch_first_id = wall_us > last_id ? wall_us : last_id + 1;
     stream->last_id = stream->epoch_first_id - 1; /* the `cleared` will take the first */
+}
+
+void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_withdrawn)
+{
+    kvb_stream_next_epoch(stream, wall_us);
+    stream->is_withdrawn = is_withdrawn;
+}
+
+void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
+{
+    events->worker_id = stream->options.worker_id;
+    events->dp_rank = stream->options.dp_rank;
+    events->has_epoch = true;
+    events->epoch = stream->epoch;
+    for (size_t i = 0; i < events->event_count; i++) {
+        events->events[i].event_id = ++stream->last_id;
+    }
+    if (stream->log) {
+        kvb_event_log_add(stream->log, events);
+    }
 }
 
 /* ---- State ---- */
@@ -97,12 +131,14 @@ void kvb_stream_state(
     uint64_t missing = 0;
     const bool is_counted_whole =
         missing_at_most(stream, &missing) && missing == 0 && lists_device_only(stream);
-    const bool is_syncing = (replay->is_wanted || replay->is_in_flight) && !replay->is_probe;
+    const bool is_syncing = ((replay->is_wanted || replay->is_in_flight) && !replay->is_probe) ||
+                            stream->drain != drain_nothing;
     const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
     /* clang-format off */
     const struct verdict verdicts[] = {
         { !stream->was_connected, KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
         { !stream->is_connected, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
+        { stream->is_withdrawn, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
         { stream->has_unknown_event, KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
         { !stream->options.has_replay, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
         { is_syncing, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
@@ -137,13 +173,15 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .block_size = counts->block_size ? counts->block_size : stream->options.block_size,
         .eagle = counts->is_eagle,
         .doubtful = counts->doubtful,
+        .digest_seed = stream->digest_seed,
     };
 
     memcpy(beat.model, stream->options.model, sizeof beat.model);
     kvb_stream_state(stream, &beat.state, &beat.reason);
     beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_TIER_COUNT && !stream->is_withdrawn; tier++) {
         beat.tiers[tier].blocks = counts->held[tier];
+        beat.tiers[tier].digest = kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->total;
     }
     *out_heartbeat = beat;
 }
@@ -158,6 +196,29 @@ const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream 
     return kvb_mirror_count(stream->mirror);
 }
 
+bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
+{
+    return stream->is_withdrawn;
+}
+
+bool kvb_stream_is_settled(const struct kvb_stream *stream)
+{
+    const struct replay *replay = &stream->replay;
+    const bool is_syncing = (replay->is_wanted || replay->is_in_flight) && !replay->is_probe;
+
+    return stream->is_connected && !is_syncing;
+}
+
+kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream)
+{
+    return stream->epoch;
+}
+
+uint64_t kvb_stream_last_id(const struct kvb_stream *stream)
+{
+    return stream->last_id;
+}
+
 bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 {
     *out_seq = stream->last_seq;
@@ -168,25 +229,15 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 
 struct announcement {
     struct kvb_stream *stream;
-    kvb_mirror_visitor visit;
-    void *context;
+    const struct kvb_stream_telling *telling;
     struct kvb_router_batch chunk; /* owned */
 };
 
-/* Puts the stream's identity and the next ids on a chunk and hands it on. */
+/* Puts the stream's identity and the next ids on the chunk and hands it on. */
 static kvb_status tell_chunk(struct announcement *told)
 {
-    struct kvb_stream *stream = told->stream;
-    struct kvb_router_batch *chunk = &told->chunk;
-
-    chunk->worker_id = stream->options.worker_id;
-    chunk->dp_rank = stream->options.dp_rank;
-    chunk->has_epoch = true;
-    chunk->epoch = stream->epoch;
-    for (size_t i = 0; i < chunk->event_count; i++) {
-        chunk->events[i].event_id = ++stream->last_id;
-    }
-    return told->visit(told->context, chunk);
+    kvb_stream_sign(told->stream, &told->chunk);
+    return told->telling->visit(told->telling->context, &told->chunk);
 }
 
 static kvb_status copy_event(
@@ -214,22 +265,45 @@ static kvb_status tell_walked(void *context, const struct kvb_router_batch *walk
 
 static kvb_status tell_cleared(struct announcement *told)
 {
-    kvb_router_batch_reset(&told->chunk);
     KVB_TRY(kvb_router_batch_add_event(
         &told->chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
     return tell_chunk(told);
 }
 
-kvb_status kvb_stream_announce(
-    struct kvb_stream *stream, uint64_t wall_us, size_t max_chunk_blocks, kvb_mirror_visitor visit,
-    void *context)
+static kvb_status tell_removed(struct announcement *told)
 {
-    struct announcement told = { .stream = stream, .visit = visit, .context = context };
+    const struct kvb_stream_telling *telling = told->telling;
+    const size_t count = kvb_told_count(telling->told);
+    size_t listed = 0;
 
-    kvb_stream_next_epoch(stream, wall_us);
-    kvb_status status = tell_cleared(&told);
-    if (status == KVB_OK) {
-        status = kvb_mirror_walk(stream->mirror, max_chunk_blocks, tell_walked, &told);
+    for (size_t at = 0; at < count; at += listed) {
+        kvb_router_batch_reset(&told->chunk);
+        KVB_TRY(kvb_told_list(telling->told, at, telling->max_chunk_blocks, &told->chunk, &listed));
+        KVB_TRY(tell_chunk(told));
+    }
+    return KVB_OK;
+}
+
+static kvb_status tell_opening(struct announcement *told)
+{
+    switch (told->telling->opening) {
+    case KVB_OPENING_CLEARED:
+        return tell_cleared(told);
+    case KVB_OPENING_REMOVED:
+        return tell_removed(told);
+    case KVB_OPENING_NONE:
+        break;
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_stream_tell(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
+{
+    struct announcement told = { .stream = stream, .telling = telling };
+
+    kvb_status status = tell_opening(&told);
+    if (status == KVB_OK && !stream->is_withdrawn) {
+        status = kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, tell_walked, &told);
     }
     kvb_router_batch_done(&told.chunk);
     return status;

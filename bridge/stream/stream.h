@@ -5,7 +5,9 @@
 #include "model/event_batch.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
+#include "model/sync.h"
 #include "stream/mirror.h"
+#include "stream/told.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,7 +47,10 @@ struct kvb_stream_options {
     bool has_replay;       /* without: UNVERIFIED, never EXACT */
     enum kvb_profile profile;
     size_t max_held_bytes;
-    uint8_t seed[16]; /* random: epochs are drawn from it */
+    size_t max_log_blocks;    /* of the newest events, kept for readers that missed some */
+    uint8_t seed[16];         /* random: epochs are drawn from it */
+    struct kvb_hash128 place; /* of where it comes from and is told: checkpoints of
+                               * another place are not its own */
     struct kvb_mirror_options mirror;
 };
 
@@ -59,6 +64,7 @@ enum kvb_stream_input_kind {
     KVB_INPUT_LIVE,       /* a batch from the PUB socket */
     KVB_INPUT_REPLAY,     /* a batch from the replay socket */
     KVB_INPUT_REPLAY_END, /* the replay says that it is complete */
+    KVB_INPUT_REPLAY_CUT, /* no more replies are taken, though there was no END */
     KVB_INPUT_TICK        /* time passes; at least every 100 ms */
 };
 
@@ -77,6 +83,7 @@ struct kvb_stream_output {
     struct kvb_router_batch events; /* to publish, in order, ids set, one epoch */
     bool is_changed;                /* state, reason or epoch: send a heartbeat now */
     bool drops_replay;              /* a replay in flight is of no more use */
+    bool has_more;                  /* batches wait that could be applied: give a TICK soon */
 };
 
 /* Replaces *output.  Ordinary trouble (gaps, poison, full ceilings) is dealt with
@@ -95,14 +102,33 @@ bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, u
 void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns);
 bool kvb_stream_is_replaying(const struct kvb_stream *stream);
 
-/* Tells everything anew: a new epoch, `cleared`, then all that the stream holds,
- * parents first, in chunks of at most max_chunk_blocks.  For the first time, and
- * whenever something on the way to the routers may be lost. */
-kvb_status kvb_stream_announce(
-    struct kvb_stream *stream, uint64_t wall_us, size_t max_chunk_blocks, kvb_mirror_visitor visit,
-    void *context);
+/* Begins a new epoch: what is told next opens it.  is_withdrawn: routers are to take
+ * the stream as empty, whatever it holds, until the next epoch; heartbeats count
+ * nothing meanwhile. */
+void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_withdrawn);
 
-/* What to publish about the stream; digests are zero. */
+/* How readers are told that what they held is void. */
+enum kvb_opening {
+    KVB_OPENING_CLEARED, /* one `cleared` */
+    KVB_OPENING_REMOVED, /* removals of all that they may hold */
+    KVB_OPENING_NONE     /* they are not: what is held is told once more */
+};
+
+struct kvb_stream_telling {
+    enum kvb_opening opening;
+    const struct kvb_told *told; /* for KVB_OPENING_REMOVED; borrowed */
+    size_t max_chunk_blocks;
+    kvb_mirror_visitor visit; /* takes the chunks; ids are set */
+    void *context;
+};
+
+/* Tells the opening, then all that the stream holds, parents first; of a withdrawn
+ * stream the opening only.  After kvb_stream_open_epoch(): for the first time, and
+ * whenever something on the way to the routers may be lost.  Stops with what visit
+ * returns when that is not KVB_OK.  KVB_NO_MEMORY. */
+kvb_status kvb_stream_tell(struct kvb_stream *stream, const struct kvb_stream_telling *telling);
+
+/* What to publish about the stream. */
 void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat);
 
 struct kvb_stream_counters {
@@ -126,5 +152,42 @@ struct kvb_stream_counters {
 const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream);
 const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream);
 
+/* Routers were told that it holds nothing, whatever it holds. */
+bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);
+
+/* Connected, and nothing that is listed waits for the engine's proof or for what it lacks. */
+bool kvb_stream_is_settled(const struct kvb_stream *stream);
+
+/* Of what is told now. */
+kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream);
+
+/* The newest event's id. */
+uint64_t kvb_stream_last_id(const struct kvb_stream *stream);
+
 /* The newest seq applied; false when there is none yet. */
 bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq);
+
+/* ---- Giving readers what they missed ---- */
+
+/* One request being answered; chunk by chunk, so that a large one never holds up the
+ * engine's events.  {0} to begin with. */
+struct kvb_sync_job {
+    struct kvb_sync_request request;
+    kvb_epoch epoch;     /* when it was begun: another one ends it */
+    uint64_t barrier_id; /* snapshot, digest */
+    uint64_t next_id;    /* range */
+    size_t place;        /* snapshot: of the mirror's walk */
+    uint32_t chunk;
+};
+
+void kvb_sync_job_begin(
+    struct kvb_sync_job *job, const struct kvb_stream *stream,
+    const struct kvb_sync_request *request);
+
+/* Makes the next chunk: at most about max_blocks blocks.  events, reused, carries them;
+ * *out_reply borrows from it and from the stream until the next call.  The job is done
+ * after the chunk that is_last.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY of events: the job is to be given up. */
+kvb_status kvb_sync_job_step(
+    struct kvb_sync_job *job, const struct kvb_stream *stream, size_t max_blocks,
+    struct kvb_router_batch *events, struct kvb_sync_reply *out_reply);

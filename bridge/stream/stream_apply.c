@@ -1,4 +1,11 @@
+#include "core/clock.h"
 #include "stream/stream_inside.h"
+
+/* Where one life after the other is found, the answers are not those of the engine that
+ * publishes: each request would find the next.  The first is looked into at once. */
+static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
+static const uint64_t first_calm_ns = KVB_NS_PER_S;
+static const uint64_t most_calm_ns = 30 * KVB_NS_PER_S;
 
 kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reason flaw)
 {
@@ -6,6 +13,7 @@ kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reas
 
     kvb_mirror_clear(stream->mirror);
     stream->has_last = false;
+    stream->is_heard_live = false;
     stream->is_complete = false;
     stream->flaw = flaw;
     stream->has_skipped = false;
@@ -19,8 +27,16 @@ kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reas
 
 kvb_status kvb_stream_begin_other_life(struct stream_step *step, enum kvb_stream_reason flaw)
 {
-    step->stream->counters.restarts++;
-    kvb_fingerprints_clear(&step->stream->fingerprints);
+    struct kvb_stream *stream = step->stream;
+    const uint64_t now_ns = step->in->now_ns;
+    const bool is_soon = stream->other_life_ns > 0 && now_ns - stream->other_life_ns < soon_ns;
+    const uint64_t doubled = stream->calm_ns > 0 ? 2 * stream->calm_ns : first_calm_ns;
+
+    stream->calm_ns = !is_soon ? 0 : doubled < most_calm_ns ? doubled : most_calm_ns;
+    stream->other_life_ns = now_ns;
+    stream->replay.met_other_life = true;
+    stream->counters.restarts++;
+    kvb_fingerprints_clear(&stream->fingerprints);
     return kvb_stream_begin_again(step, flaw);
 }
 
@@ -99,6 +115,7 @@ static kvb_status apply_events(struct stream_step *step, const struct stream_arr
         step->stream->counters.poison++;
         return kvb_stream_begin_again(step, KVB_REASON_POISON);
     }
+    kvb_mirror_begin_batch(step->stream->mirror, &step->out->events);
     for (size_t at = 0; at < arrival->batch->event_count; at++) {
         KVB_TRY(apply_event(step, arrival->batch, at));
     }
@@ -118,6 +135,8 @@ kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arriva
     KVB_TRY(apply_events(step, arrival));
     stream->has_last = true;
     stream->last_seq = arrival->seq;
+    stream->last_connection = stream->connections;
+    stream->is_heard_live |= step->in->kind != KVB_INPUT_REPLAY;
     kvb_fingerprints_put(&stream->fingerprints, arrival->seq, arrival->fingerprint);
     stream->counters.batches_applied++;
     return KVB_OK;

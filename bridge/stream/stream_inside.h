@@ -1,5 +1,6 @@
 #pragma once
 
+#include "stream/event_log.h"
 #include "stream/fingerprints.h"
 #include "stream/held.h"
 #include "stream/stream.h"
@@ -9,14 +10,24 @@
 struct replay {
     bool is_wanted;
     bool is_in_flight;
-    bool is_probe;     /* nothing is missing that we know of: the state stands */
-    bool has_answered; /* the first reply came */
-    bool is_blind;     /* asked from 0 without anything to compare with */
+    bool is_probe;       /* nothing is missing that we know of: the state stands */
+    bool has_answered;   /* the first reply came */
+    bool met_other_life; /* in its answers */
+    bool is_blind;       /* asked from 0 without anything to compare with */
     uint64_t from;
     uint64_t deadline_ns;   /* in flight: no reply until then is a failure */
     uint64_t not_before_ns; /* wanted: rationed until then */
     unsigned fruitless;     /* rounds in a row that brought nothing new */
     uint64_t applied;       /* batches that this round brought */
+    bool is_vouched;        /* in flight: from a list that is the publisher's own */
+    size_t held_before;     /* held batches that came before the request went out */
+};
+
+/* What was held goes to the mirror in slices: what is left goes on so. */
+enum drain {
+    drain_nothing,      /* nothing waits, or it waits for a replay */
+    drain_what_follows, /* a gap asks for a replay */
+    drain_everything    /* a gap begins the list again */
 };
 
 struct kvb_stream {
@@ -29,12 +40,21 @@ struct kvb_stream {
     /* How far we are. */
     bool has_last;
     uint64_t last_seq;
+    uint64_t connections;     /* so far */
+    uint64_t last_connection; /* the one on which the last batch came */
     struct kvb_fingerprint_ring fingerprints;
     struct kvb_held held;
+    enum drain drain;
+    enum kvb_stream_reason drain_flaw; /* of drain_everything */
     struct replay replay;
     uint64_t heard_ns; /* the newest live batch, or proof that there is none */
+    uint64_t asked_ns; /* the newest replay begun or given up */
     uint64_t full_ns;  /* the newest replay from the beginning; 0 = never */
     uint64_t back_off_ns;
+    uint64_t other_life_ns; /* the newest change of life; 0 = none yet */
+    uint64_t calm_ns;       /* how long to ask nothing after it */
+    uint64_t odd_ns;        /* the newest question because of an odd batch; 0 = none yet */
+    bool is_heard_live;     /* a batch of this list came live: it is the publisher's own */
 
     /* How complete it is. */
     bool is_complete;            /* history since the base was seen whole */
@@ -46,8 +66,12 @@ struct kvb_stream {
     /* What routers were told. */
     kvb_epoch epoch;
     uint64_t epochs; /* drawn so far */
+    uint64_t digest_seed;
+    struct kvb_event_log *log; /* owned: the newest events, for readers that missed some */
     uint64_t epoch_first_id;
     uint64_t last_id;
+    uint64_t ids_unknown; /* that a predecessor may have given after its checkpoint */
+    bool is_withdrawn;    /* they were told that nothing is held */
 
     struct kvb_stream_counters counters;
 };
@@ -65,6 +89,26 @@ struct stream_arrival {
     struct kvb_hash128 fingerprint;
     const struct kvb_event_batch *batch; /* NULL: it cannot be read */
 };
+
+/* ---- stream_ask.c: when the engine is asked ---- */
+
+/* Asks from the last batch applied, or from the beginning when there is none. */
+void kvb_stream_want_replay(struct stream_step *step, bool is_probe);
+
+/* As above, because something is missing; false after some rounds without a new batch:
+ * what is missing is nowhere. */
+bool kvb_stream_want_missing(struct stream_step *step);
+
+/* Asks for the whole buffer although something is listed already. */
+void kvb_stream_want_everything(struct stream_step *step);
+
+/* A request came to nothing: the next one later. */
+void kvb_stream_back_off(struct stream_step *step);
+
+/* May the tail be lost, or is an answer owed? */
+bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns);
+
+/* ---- stream_apply.c ---- */
 
 /* Forgets what was listed and opens a new epoch.  What the step was about to
  * publish in the old one is dropped: the `cleared` supersedes it. */
@@ -85,6 +129,9 @@ kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arriva
 
 /* Draws the next epoch and sets where its event ids begin. */
 void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us);
+
+/* Gives events their ids and the stream's identity. */
+void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events);
 
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,

@@ -1,89 +1,11 @@
 #include "core/clock.h"
 #include "stream/stream_inside.h"
 
-/* Times of the state machine.  The engine is asked at most once a second, and
- * for its whole buffer at most once in ten: a replay stops its publishing. */
-static const uint64_t probe_every_ns = KVB_NS_PER_S;
-static const uint64_t replay_deadline_ns = 2 * KVB_NS_PER_S;
 static const uint64_t next_reply_ns = 500 * KVB_NS_PER_MS;
-static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
-static const uint64_t most_back_off_ns = 30 * KVB_NS_PER_S;
+static const uint64_t odd_every_ns = KVB_NS_PER_S; /* as probes */
 
-enum { most_fruitless_rounds = 5 };
-
-/* ---- Asking for replays ---- */
-
-/* Asks from the last batch applied, or from the beginning when there is none. */
-static void want_replay(struct stream_step *step, bool is_probe)
-{
-    struct kvb_stream *stream = step->stream;
-    struct replay *replay = &stream->replay;
-
-    step->out->drops_replay |= replay->is_in_flight;
-    replay->is_wanted = true;
-    replay->is_in_flight = false;
-    replay->is_probe = is_probe;
-    replay->has_answered = false;
-    replay->is_blind = !stream->has_last;
-    replay->from = stream->has_last ? stream->last_seq : 0;
-    replay->not_before_ns =
-        replay->is_blind && stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
-}
-
-/* As above, because something is missing; gives up after some rounds without a
- * new batch: what is missing is nowhere. */
-static bool want_missing(struct stream_step *step)
-{
-    struct replay *replay = &step->stream->replay;
-
-    replay->fruitless = replay->applied > 0 ? 0 : replay->fruitless + 1;
-    replay->applied = 0;
-    if (replay->fruitless > most_fruitless_rounds) {
-        replay->fruitless = 0;
-        return false;
-    }
-    want_replay(step, false);
-    return true;
-}
-
-/* Asks for the whole buffer although something is listed already: what an
- * unanswered replay left out may still be there. */
-static void want_everything(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-
-    want_replay(step, true);
-    stream->replay.is_blind = true;
-    stream->replay.from = 0;
-    stream->replay.not_before_ns = stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
-}
-
-bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from)
-{
-    *out_from = stream->replay.from;
-    return stream->replay.is_wanted && stream->is_connected &&
-           now_ns >= stream->replay.not_before_ns;
-}
-
-void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
-{
-    struct replay *replay = &stream->replay;
-
-    replay->is_wanted = false;
-    replay->is_in_flight = true;
-    replay->applied = 0;
-    replay->deadline_ns = now_ns + replay_deadline_ns;
-    stream->heard_ns = now_ns; /* the next probe is due a second from now */
-    stream->counters.replays_requested++;
-    if (replay->is_blind) {
-        stream->full_ns = now_ns;
-    }
-}
-
-bool kvb_stream_is_replaying(const struct kvb_stream *stream)
-{
-    return stream->replay.is_in_flight;
-}
+/* Of what was held, one step brings at most so much, or one batch. */
+enum { slice_events = 8192, slice_blocks = 1 << 17 };
 
 /* ---- Live batches ---- */
 
@@ -130,6 +52,7 @@ static void count_gap(struct kvb_stream *stream, const struct stream_arrival *ar
 }
 
 static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream_reason flaw);
+static kvb_status go_on_draining(struct stream_step *step);
 
 /* Holds a live batch until the replay ends.  Above the ceiling the wait is over:
  * what is held becomes the beginning of a new list. */
@@ -145,9 +68,28 @@ static kvb_status hold(struct stream_step *step, const struct stream_arrival *ar
     stream->replay = (struct replay){ 0 };
     KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_GONE));
     KVB_TRY(apply_held_as_suffix(step, KVB_REASON_GONE));
+    if (kvb_held_add(&stream->held, arrival->seq, arrival->fingerprint, arrival->batch) == KVB_OK) {
+        return apply_held_as_suffix(step, KVB_REASON_GONE);
+    }
+    if (kvb_held_oldest(&stream->held)) {
+        return KVB_OK; /* dropped: the next batch shows the gap */
+    }
     const enum standing_of_batch standing = judge(stream, arrival);
     return standing == batch_next ? kvb_stream_apply(step, arrival)
                                   : go_on_from(step, arrival, standing, KVB_REASON_GONE);
+}
+
+/* The first is looked into at once; those of an engine that repeats its past are not
+ * worth a question each. */
+static void ration_odd(struct kvb_stream *stream, uint64_t now_ns)
+{
+    struct replay *replay = &stream->replay;
+    const uint64_t next_ns = stream->odd_ns > 0 ? stream->odd_ns + odd_every_ns : 0;
+
+    if (replay->not_before_ns < next_ns) {
+        replay->not_before_ns = next_ns;
+    }
+    stream->odd_ns = next_ns > now_ns ? next_ns : now_ns;
 }
 
 static kvb_status take_live(struct stream_step *step, const struct stream_arrival *arrival)
@@ -157,6 +99,10 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     stream->heard_ns = step->in->now_ns;
     if (stream->replay.is_in_flight || (stream->replay.is_wanted && !stream->replay.is_probe)) {
         return hold(step, arrival);
+    }
+    if (stream->drain != drain_nothing) {
+        KVB_TRY(hold(step, arrival));
+        return go_on_draining(step);
     }
     const enum standing_of_batch standing = judge(stream, arrival);
     switch (standing) {
@@ -180,7 +126,10 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     }
     stream->replay.fruitless = 0;
     stream->replay.applied = 0;
-    want_replay(step, false);
+    kvb_stream_want_replay(step, false);
+    if (standing == batch_odd) {
+        ration_odd(stream, step->in->now_ns);
+    }
     return hold(step, arrival);
 }
 
@@ -216,7 +165,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
         KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING));
         kvb_held_clear(&stream->held);
         stream->full_ns = 0; /* another publisher: its ration is untouched */
-        want_replay(step, false);
+        kvb_stream_want_replay(step, false);
         return KVB_OK;
     }
     /* The engine keeps nothing as old as that: this is its oldest batch. */
@@ -232,7 +181,7 @@ static kvb_status take_hole(struct stream_step *step, const struct stream_arriva
     struct kvb_stream *stream = step->stream;
     struct replay *replay = &stream->replay;
 
-    if (replay->applied > 0 && want_missing(step)) {
+    if (replay->applied > 0 && kvb_stream_want_missing(step)) {
         return KVB_OK;
     }
     KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_HOLE));
@@ -248,12 +197,16 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
     if (!replay->is_in_flight) {
         return KVB_OK; /* of a replay that was given up */
     }
-    replay->deadline_ns = step->in->now_ns + next_reply_ns;
     stream->counters.batches_replayed++;
+    const enum standing_of_batch standing =
+        replay->has_answered ? judge(stream, arrival) : batch_next;
+    if (standing != batch_duplicate) { /* who repeats itself for ever ends in time */
+        replay->deadline_ns = step->in->now_ns + next_reply_ns;
+    }
     if (!replay->has_answered) {
         return take_first_reply(step, arrival);
     }
-    switch (judge(stream, arrival)) {
+    switch (standing) {
     case batch_next:
         replay->applied++;
         replay->is_probe = false;
@@ -267,7 +220,7 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
     }
     KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING)); /* it restarted meanwhile */
     kvb_held_clear(&stream->held);
-    want_replay(step, false);
+    kvb_stream_want_replay(step, false);
     return KVB_OK;
 }
 
@@ -280,47 +233,83 @@ static struct stream_arrival arrival_of(const struct kvb_held_batch *held)
                                     .batch = held->is_readable ? &held->batch : NULL };
 }
 
+static void drop_oldest_held(struct kvb_stream *stream)
+{
+    kvb_held_drop_oldest(&stream->held);
+    stream->replay.held_before -= stream->replay.held_before > 0;
+}
+
 /* The oldest held batch does not follow: ask again, or go on without. */
 static kvb_status take_held_misfit(
     struct stream_step *step, const struct stream_arrival *arrival, enum standing_of_batch standing)
 {
-    if (want_missing(step)) {
+    if (kvb_stream_want_missing(step)) {
         return KVB_OK;
     }
     KVB_TRY(go_on_from(step, arrival, standing, KVB_REASON_HOLE));
-    kvb_held_drop_oldest(&step->stream->held);
+    drop_oldest_held(step->stream);
     return KVB_OK;
 }
 
-/* Applies what was held while it follows.  Ends: each round drops a batch or
- * wants a replay. */
+/* The engine was asked after the batch had come, and still knew the batch that came live
+ * before: what is older is told twice, or by a life that is over. */
+static bool is_left_behind(const struct kvb_stream *stream, enum standing_of_batch standing)
+{
+    const struct replay *replay = &stream->replay;
+
+    return standing == batch_odd && replay->is_vouched && replay->has_answered &&
+           replay->held_before > 0;
+}
+
+/* Would the batch make the output larger than a slice?  A first one never does. */
+static bool is_slice_full(const struct stream_step *step, const struct kvb_held_batch *held)
+{
+    const struct kvb_router_batch *out = &step->out->events;
+
+    return out->event_count > 0 && (out->event_count + held->batch.event_count > slice_events ||
+                                    out->block_count + held->batch.hash_count > slice_blocks);
+}
+
+/* The oldest of what is held, while there is any and this step has room for it. */
+static const struct kvb_held_batch *next_held(const struct stream_step *step)
+{
+    const struct kvb_held_batch *held = kvb_held_oldest(&step->stream->held);
+
+    return held && !is_slice_full(step, held) ? held : NULL;
+}
+
+/* Applies what was held while it follows, a slice of it.  Ends: each round drops a
+ * batch or wants a replay. */
 static kvb_status apply_held(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
     for (const struct kvb_held_batch *held = NULL;
-         !stream->replay.is_wanted && (held = kvb_held_oldest(&stream->held));) {
+         !stream->replay.is_wanted && (held = next_held(step));) {
         const struct stream_arrival arrival = arrival_of(held);
         const enum standing_of_batch standing = judge(stream, &arrival);
-        if (standing == batch_ahead || standing == batch_odd) {
+        const bool is_old = standing == batch_duplicate || is_left_behind(stream, standing);
+        if (!is_old && standing != batch_next) {
             KVB_TRY(take_held_misfit(step, &arrival, standing));
             continue;
         }
-        stream->counters.duplicates += standing == batch_duplicate;
+        stream->counters.duplicates += is_old;
         if (standing == batch_next) {
             KVB_TRY(kvb_stream_apply(step, &arrival));
         }
-        kvb_held_drop_oldest(&stream->held);
+        drop_oldest_held(stream);
     }
+    stream->drain = !stream->replay.is_wanted && kvb_held_oldest(&stream->held) ? drain_what_follows
+                                                                                : drain_nothing;
     return KVB_OK;
 }
 
-/* Applies all that was held, whatever is missing between. */
+/* Applies all that was held, whatever is missing between, a slice of it. */
 static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream_reason flaw)
 {
     struct kvb_stream *stream = step->stream;
 
-    for (const struct kvb_held_batch *held = NULL; (held = kvb_held_oldest(&stream->held));) {
+    for (const struct kvb_held_batch *held = NULL; (held = next_held(step));) {
         const struct stream_arrival arrival = arrival_of(held);
         const enum standing_of_batch standing = judge(stream, &arrival);
         if (standing == batch_next || !stream->has_last) {
@@ -330,7 +319,33 @@ static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream
         }
         kvb_held_drop_oldest(&stream->held);
     }
+    stream->drain = kvb_held_oldest(&stream->held) ? drain_everything : drain_nothing;
+    stream->drain_flaw = flaw;
     return KVB_OK;
+}
+
+/* The next slice. */
+static kvb_status go_on_draining(struct stream_step *step)
+{
+    const struct kvb_stream *stream = step->stream;
+
+    return stream->drain == drain_everything ? apply_held_as_suffix(step, stream->drain_flaw)
+                                             : apply_held(step);
+}
+
+/* The connection on which the last batch came still stands, and nothing that came since
+ * is of another life. */
+static bool is_same_process(const struct kvb_stream *stream)
+{
+    const struct kvb_held_batch *held = kvb_held_oldest(&stream->held);
+
+    if (held) {
+        const struct stream_arrival arrival = arrival_of(held);
+        if (judge(stream, &arrival) == batch_odd) {
+            return false;
+        }
+    }
+    return stream->last_connection == stream->connections;
 }
 
 static kvb_status take_replay_end(struct stream_step *step)
@@ -345,12 +360,19 @@ static kvb_status take_replay_end(struct stream_step *step)
     stream->counters.replays_completed++;
     stream->back_off_ns = 0;
     stream->is_unproven = false;
+    if (!replay->has_answered && !replay->is_blind && is_same_process(stream)) {
+        /* It keeps nothing: its buffer is of no size, or another's answers.  Nothing
+         * proves the list, nothing speaks against it. */
+        stream->is_unproven = true;
+        kvb_stream_back_off(step);
+        return apply_held(step);
+    }
     if (!replay->has_answered && !replay->is_blind) {
         /* It no longer has the batch we asked from: another life, shorter than ours. */
         KVB_TRY(kvb_stream_begin_other_life(step, KVB_REASON_REPLAYING));
         kvb_held_clear(&stream->held);
         stream->full_ns = 0;
-        want_replay(step, false);
+        kvb_stream_want_replay(step, false);
         return KVB_OK;
     }
     if (!replay->has_answered && !stream->has_last) {
@@ -364,27 +386,17 @@ static kvb_status take_replay_end(struct stream_step *step)
     }
     replay->fruitless = 0;
     if (!is_tail_seen) {
-        want_replay(step, false); /* END comes after a cut reply too */
+        kvb_stream_want_replay(step, false); /* END comes after a cut reply too */
         return KVB_OK;
     }
-    if (!stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED) {
-        want_everything(step);
+    if (!stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED &&
+        stream->drain == drain_nothing) { /* else: after the next probe */
+        kvb_stream_want_everything(step);
     }
     return KVB_OK;
 }
 
 /* ---- Time, connection ---- */
-
-static void back_off(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-    const uint64_t doubled = stream->back_off_ns * 2;
-
-    stream->back_off_ns = stream->back_off_ns == 0     ? probe_every_ns
-                          : doubled < most_back_off_ns ? doubled
-                                                       : most_back_off_ns;
-    stream->heard_ns = step->in->now_ns;
-}
 
 /* No answer in time.  What was missing is given up; where nothing was, the list
  * stays, unproven. */
@@ -396,7 +408,7 @@ static kvb_status take_replay_failure(struct stream_step *step)
     stream->counters.replays_failed++;
     step->out->drops_replay = true;
     stream->replay = (struct replay){ 0 };
-    back_off(step);
+    kvb_stream_back_off(step);
     if (was_probe) {
         stream->is_unproven = true;
         return apply_held(step);
@@ -409,6 +421,19 @@ static kvb_status take_replay_failure(struct stream_step *step)
     return apply_held_as_suffix(step, KVB_REASON_REPLAY_FAILED);
 }
 
+/* The replies ended before their END: an engine that is quicker than its socket drops
+ * some, END among them, or we could take no more.  What came is proven, the rest is
+ * asked for again. */
+static kvb_status take_replay_cut(struct stream_step *step)
+{
+    const struct replay *replay = &step->stream->replay;
+
+    if (!replay->is_in_flight || (replay->has_answered && kvb_stream_want_missing(step))) {
+        return KVB_OK;
+    }
+    return take_replay_failure(step);
+}
+
 static kvb_status take_tick(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -416,15 +441,15 @@ static kvb_status take_tick(struct stream_step *step)
     const uint64_t now_ns = step->in->now_ns;
 
     if (replay->is_in_flight && now_ns >= replay->deadline_ns) {
-        /* An engine that is quicker than its socket drops replies, END among them:
-         * what came is proven, the rest is asked for again. */
-        return replay->has_answered && want_missing(step) ? KVB_OK : take_replay_failure(step);
+        return take_replay_cut(step);
+    }
+    if (stream->drain != drain_nothing) {
+        return go_on_draining(step);
     }
     const bool is_busy = replay->is_in_flight || replay->is_wanted;
-    const uint64_t wait_ns = stream->back_off_ns > 0 ? stream->back_off_ns : probe_every_ns;
     if (stream->options.has_replay && stream->is_connected && !is_busy &&
-        now_ns >= stream->heard_ns + wait_ns) {
-        want_replay(step, true);
+        kvb_stream_is_probe_due(stream, now_ns)) {
+        kvb_stream_want_replay(step, true);
     }
     return KVB_OK;
 }
@@ -437,13 +462,16 @@ static kvb_status take_up(struct stream_step *step)
 
     stream->is_connected = true;
     stream->was_connected = true;
+    stream->connections++;
     stream->heard_ns = step->in->now_ns;
     stream->full_ns = 0; /* it may be another process: its ration is untouched */
+    stream->odd_ns = 0;
     stream->back_off_ns = 0;
     kvb_held_clear(&stream->held); /* of before, perhaps of another life */
+    stream->drain = drain_nothing;
     if (stream->options.has_replay) {
         stream->replay = (struct replay){ 0 };
-        want_replay(step, false);
+        kvb_stream_want_replay(step, false);
     }
     return is_unproved ? kvb_stream_begin_other_life(step, KVB_REASON_GONE) : KVB_OK;
 }
@@ -456,6 +484,7 @@ static kvb_status take_down(struct stream_step *step)
     step->out->drops_replay |= stream->replay.is_in_flight;
     stream->replay = (struct replay){ 0 };
     kvb_held_clear(&stream->held); /* the replay after the next UP has them */
+    stream->drain = drain_nothing;
     return KVB_OK;
 }
 
@@ -476,22 +505,12 @@ static kvb_status take_input(struct stream_step *step)
         return take_reply(step, &arrival);
     case KVB_INPUT_REPLAY_END:
         return take_replay_end(step);
+    case KVB_INPUT_REPLAY_CUT:
+        return take_replay_cut(step);
     case KVB_INPUT_TICK:
         return take_tick(step);
     }
     return KVB_OK;
-}
-
-/* Gives the step's events their ids and the stream's identity. */
-static void sign_events(struct kvb_stream *stream, struct kvb_router_batch *events)
-{
-    events->worker_id = stream->options.worker_id;
-    events->dp_rank = stream->options.dp_rank;
-    events->has_epoch = true;
-    events->epoch = stream->epoch;
-    for (size_t i = 0; i < events->event_count; i++) {
-        events->events[i].event_id = ++stream->last_id;
-    }
 }
 
 kvb_status kvb_stream_step(
@@ -512,6 +531,7 @@ kvb_status kvb_stream_step(
     kvb_stream_state(stream, &state, &reason);
     output->is_changed =
         state != state_before || reason != reason_before || stream->epochs != epochs_before;
-    sign_events(stream, &output->events);
+    output->has_more = stream->drain != drain_nothing;
+    kvb_stream_sign(stream, &output->events);
     return status;
 }

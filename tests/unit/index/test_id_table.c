@@ -57,6 +57,23 @@ static void agrees_with_a_plain_array(void **state)
     kvb_id_table_done(&table);
 }
 
+/* Also where the run goes around the end of the table when that grows. */
+static void ids_of_a_hash_come_in_the_order_in_which_they_were_put(void **state)
+{
+    (void)state;
+    enum { ids = 400 };
+    struct kvb_id_table table = { 0 };
+
+    for (uint32_t id = 0; id < ids; id++) {
+        assert_ok(kvb_id_table_put(&table, 0xfffffff0U, id));
+        size_t at = kvb_id_table_start(&table, 0xfffffff0U);
+        for (uint32_t i = 0; i <= id; i++) {
+            assert_int_equal(kvb_id_table_next(&table, 0xfffffff0U, &at), i);
+        }
+    }
+    kvb_id_table_done(&table);
+}
+
 static void a_failed_growth_changes_nothing(void **state)
 {
     (void)state;
@@ -79,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_table_finds_nothing),
         cmocka_unit_test(agrees_with_a_plain_array),
+        cmocka_unit_test(ids_of_a_hash_come_in_the_order_in_which_they_were_put),
         cmocka_unit_test(a_failed_growth_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

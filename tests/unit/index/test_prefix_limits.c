@@ -373,6 +373,30 @@ static void an_answer_that_ran_out_of_memory_is_empty(void **state)
     drop_long_run(&one);
 }
 
+/* As the header says: 40 bytes a node and a member each, two cells of 8, and room
+ * to grow. */
+static void the_memory_told_is_that_of_nodes_members_and_tables(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_index_options options = { .max_nodes = deep, .max_slots = 1 };
+    struct long_run made = make_long_run(deep, 1);
+    struct kvb_prefix_index *index = NULL;
+    kvb_slot_ref slot = { 0 };
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    const size_t empty_bytes = kvb_prefix_index_bytes(index);
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    assert_ok(kvb_prefix_index_store(index, slot, &made.run, NULL));
+    const size_t full_bytes = kvb_prefix_index_bytes(index);
+    assert_true(empty_bytes < 65536);
+    assert_true(full_bytes >= (size_t)deep * (40 + 40 + 16));
+    assert_true(full_bytes <= (size_t)deep * (80 + 80 + 48));
+    kvb_prefix_index_slot_clear(index, slot);
+    assert_int_equal(kvb_prefix_index_bytes(index), full_bytes);
+    kvb_prefix_index_free(index);
+    drop_long_run(&made);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -383,6 +407,7 @@ int main(void)
         cmocka_unit_test(names_have_a_ceiling_of_their_own),
         cmocka_unit_test(every_allocation_may_fail_once),
         cmocka_unit_test(an_answer_that_ran_out_of_memory_is_empty),
+        cmocka_unit_test(the_memory_told_is_that_of_nodes_members_and_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
 
 #include "kvb_test.h"
 
-struct scene scene_of(size_t max_streams, size_t max_nodes, size_t max_slots)
+static struct scene make_scene(size_t max_streams, size_t max_nodes, size_t max_slots, bool asks)
 {
     struct scene scene = { .now_ns = 100 * S };
     const struct kvb_prefix_index_options index = { .max_nodes = max_nodes,
@@ -13,10 +13,21 @@ struct scene scene_of(size_t max_streams, size_t max_nodes, size_t max_slots)
         .max_streams = max_streams,
         .heartbeat_ms = 1000,
         .forget_ms = 60000,
+        .asks = asks,
         .index = scene.index,
     };
     assert_ok(kvb_followers_new(&options, &scene.followers));
     return scene;
+}
+
+struct scene scene_of(size_t max_streams, size_t max_nodes, size_t max_slots)
+{
+    return make_scene(max_streams, max_nodes, max_slots, false);
+}
+
+struct scene begin_asking(void)
+{
+    return make_scene(8, 1000, 16, true);
 }
 
 struct scene begin(void)

@@ -21,6 +21,8 @@ extern const struct kvb_stream_id stream;
 
 struct scene scene_of(size_t max_streams, size_t max_nodes, size_t max_slots);
 struct scene begin(void);
+/* One that asks bridges for what it missed. */
+struct scene begin_asking(void);
 
 /* Fails when anything of a stream is left in the index. */
 void end(struct scene *scene);

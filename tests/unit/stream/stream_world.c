@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-void stream_world_begin(struct stream_world *world, bool has_replay)
+struct kvb_stream_options stream_world_options(bool has_replay)
 {
-    const struct kvb_stream_options options = {
+    return (struct kvb_stream_options){
         .worker_id = 7,
         .dp_rank = 1,
         .model = "m",
@@ -18,7 +18,18 @@ void stream_world_begin(struct stream_world *world, bool has_replay)
         .seed = "0123456789abcde",
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
     };
+}
 
+void stream_world_begin(struct stream_world *world, bool has_replay)
+{
+    stream_world_begin_holding(world, has_replay, 1 << 20);
+}
+
+void stream_world_begin_holding(struct stream_world *world, bool has_replay, size_t max_held_bytes)
+{
+    struct kvb_stream_options options = stream_world_options(has_replay);
+
+    options.max_held_bytes = max_held_bytes;
     *world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
     assert_ok(kvb_stream_new(&options, &world->stream));
 }

@@ -15,7 +15,11 @@ struct stream_world {
     size_t held_count;
 };
 
+/* Of the stream under test. */
+struct kvb_stream_options stream_world_options(bool has_replay);
+
 void stream_world_begin(struct stream_world *world, bool has_replay);
+void stream_world_begin_holding(struct stream_world *world, bool has_replay, size_t max_held_bytes);
 void stream_world_end(struct stream_world *world);
 
 /* Steps with world->batch as the content (is_poison: cannot be read), then

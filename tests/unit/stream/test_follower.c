@@ -99,6 +99,62 @@ static void a_late_joiner_with_all_the_bridge_counts_is_exact(void **state)
     end(&scene);
 }
 
+/* ---- Epochs that begin without `cleared` ---- */
+
+/* Nothing of the epoch was published yet. */
+static void opening(struct scene *scene, int epoch, uint64_t next_id)
+{
+    struct kvb_heartbeat heartbeat = beat_of(epoch, next_id - 1, 0);
+
+    heartbeat.epoch_first_id = next_id;
+    heartbeat.state = KVB_STREAM_SYNCING;
+    heartbeat.reason = KVB_REASON_REPLAYING;
+    beat_as(scene, &heartbeat);
+}
+
+static void an_epoch_that_its_heartbeat_opens_needs_no_cleared(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(2, first_id + 501, 1);
+
+    make_exact(&scene, 0);
+    opening(&scene, 2, first_id + 500);
+    assert_blocks(&scene, 0);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    removed(&scene, 0, first_id + 500, 5); /* what other readers may hold */
+    stored(&scene, 0, first_id + 501, 6);
+    heartbeat.epoch_first_id = first_id + 500;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).epochs_missed, 0);
+    end(&scene);
+}
+
+static void a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    opening(&scene, 1, first_id);
+    stored(&scene, 0, first_id, 5);
+    beat(&scene, 1, first_id, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_lost_event_after_an_opening_is_found(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    opening(&scene, 1, first_id);
+    stored(&scene, 0, first_id + 1, 5);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
 /* ---- Holes, repeats ---- */
 
 static void a_hole_in_the_ids_empties_the_stream_until_cleared(void **state)
@@ -287,6 +343,9 @@ int main(void)
         cmocka_unit_test(json_first_seen_in_the_middle_is_joined_late),
         cmocka_unit_test(an_idle_stream_known_by_its_heartbeat_alone_is_joined_late),
         cmocka_unit_test(a_late_joiner_with_all_the_bridge_counts_is_exact),
+        cmocka_unit_test(an_epoch_that_its_heartbeat_opens_needs_no_cleared),
+        cmocka_unit_test(a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning),
+        cmocka_unit_test(a_lost_event_after_an_opening_is_found),
         cmocka_unit_test(a_hole_in_the_ids_empties_the_stream_until_cleared),
         cmocka_unit_test(a_hole_in_json_with_heartbeats_is_found_too),
         cmocka_unit_test(a_cleared_is_no_hole_at_any_later_id),

@@ -69,6 +69,30 @@ static void what_still_comes_of_an_old_epoch_has_no_effect(void **state)
     end(&scene);
 }
 
+/* A bridge restored from its past speaks of the old epoch alone. */
+static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    cleared(&scene, 2, 5000);
+    stored(&scene, 2, 5001, 6);
+    beat(&scene, 2, 5001, 1);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* late, of no effect */
+    scene.now_ns += 3 * S;
+    kvb_followers_tick(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    assert_blocks(&scene, 0);
+    stored(&scene, 1, first_id + 2, 7);
+    beat(&scene, 1, first_id + 2, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
 static void an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat(void **state)
 {
     (void)state;
@@ -176,12 +200,40 @@ static void without_nats_all_is_stale_and_kept_however_long(void **state)
     struct scene scene = begin();
 
     make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     scene.now_ns += 1000 * S;
     kvb_followers_tick(scene.followers, scene.now_ns);
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     assert_blocks(&scene, 1);
+    end(&scene);
+}
+
+static void a_silence_found_just_before_nats_was_lost_was_not_the_bridges(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    scene.now_ns += 3 * S;
+    kvb_followers_tick(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
+    scene.now_ns += 1 * S;
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    end(&scene);
+}
+
+static void who_was_silent_for_long_stays_down_without_nats(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    kvb_followers_tick(scene.followers, scene.now_ns + (3 * S));
+    scene.now_ns += 6 * S;
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
     end(&scene);
 }
 
@@ -191,7 +243,7 @@ static void after_nats_silence_counts_anew_and_exact_must_be_proven(void **state
     struct scene scene = begin();
 
     make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
     scene.now_ns += 10 * S;
     kvb_followers_nats_back(scene.followers, scene.now_ns);
     scene.now_ns += 2 * S;
@@ -210,7 +262,7 @@ static void after_nats_what_was_published_meanwhile_is_missed(void **state)
     struct scene scene = begin();
 
     make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
     kvb_followers_nats_back(scene.followers, scene.now_ns);
     beat(&scene, 1, first_id + 20, 9);
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
@@ -225,7 +277,7 @@ static void after_nats_one_that_stays_silent_goes_down(void **state)
     struct scene scene = begin();
 
     make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
     kvb_followers_nats_back(scene.followers, scene.now_ns);
     kvb_followers_tick(scene.followers, scene.now_ns + (3 * S));
     assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
@@ -326,12 +378,15 @@ int main(void)
         cmocka_unit_test(a_new_epoch_in_events_without_its_cleared_is_joined_late),
         cmocka_unit_test(json_goes_on_into_a_new_epoch_whose_cleared_it_saw),
         cmocka_unit_test(what_still_comes_of_an_old_epoch_has_no_effect),
+        cmocka_unit_test(an_old_epoch_is_followed_where_the_new_one_fell_silent),
         cmocka_unit_test(an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat),
         cmocka_unit_test(three_missing_heartbeats_are_down_and_the_entries_stay),
         cmocka_unit_test(goodbye_is_down_at_once),
         cmocka_unit_test(the_long_dead_are_forgotten_and_their_slots_freed),
         cmocka_unit_test(an_engine_that_is_away_is_not_forgotten_while_its_bridge_speaks),
         cmocka_unit_test(without_nats_all_is_stale_and_kept_however_long),
+        cmocka_unit_test(a_silence_found_just_before_nats_was_lost_was_not_the_bridges),
+        cmocka_unit_test(who_was_silent_for_long_stays_down_without_nats),
         cmocka_unit_test(after_nats_silence_counts_anew_and_exact_must_be_proven),
         cmocka_unit_test(after_nats_what_was_published_meanwhile_is_missed),
         cmocka_unit_test(after_nats_one_that_stays_silent_goes_down),

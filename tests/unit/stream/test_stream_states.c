@@ -78,6 +78,40 @@ static void a_whole_buffer_is_asked_for_once_in_ten_seconds_at_most(void **state
     stream_world_end(&world);
 }
 
+/* Its buffer is of no size: every request is answered by END alone. */
+static void an_engine_that_keeps_nothing_is_unverified_and_loses_nothing(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED);
+    assert_int_equal(world.held_count, 3);
+    live(&world, 3, first_life, 4);
+    assert_int_equal(world.held_count, 4);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
+/* The same END means another life once the connection was lost. */
+static void an_engine_that_forgot_all_over_a_lost_connection_lives_another_life(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
 static void what_does_not_fit_the_waiting_room_begins_the_list_again(void **state)
 {
     (void)state;
@@ -94,6 +128,223 @@ static void what_does_not_fit_the_waiting_room_begins_the_list_again(void **stat
     }
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     assert_int_equal(world.held_count, seq - 5);
+    stream_world_end(&world);
+}
+
+enum { busy_events = 64, busy_batches = 1100 }; /* together above what one output takes */
+
+/* A batch that stores and removes one prompt again and again, and leaves one. */
+static void live_busy(struct stream_world *world, uint64_t seq)
+{
+    const uint64_t fleeting = 800;
+    const uint32_t token = 800;
+
+    for (int i = 0; i < busy_events / 2 - 1; i++) {
+        add_stored(&world->batch, NULL, &fleeting, &token, 1);
+        add_removed(&world->batch, &fleeting, 1);
+    }
+    live(world, seq, first_life, (uint32_t)seq + 1000);
+}
+
+static void begin_with_many_held(struct stream_world *world)
+{
+    stream_world_begin_holding(world, true, 64 << 20);
+    give(world, KVB_INPUT_UP);
+    (void)start_wanted_replay(world);
+    for (uint64_t seq = 0; seq < busy_batches; seq++) {
+        live_busy(world, seq);
+    }
+    assert_int_equal(world->held_count, 0);
+}
+
+static void what_was_held_is_drained_in_slices(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t seq = busy_batches;
+    int slices = 1;
+
+    begin_with_many_held(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    for (; world.output.has_more; slices++) {
+        assert_false(world.saw_cleared);
+        assert_in_range(world.output.events.event_count, 1, 8192);
+        assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+        if (slices % 2) {
+            live_busy(&world, seq++); /* waits behind the others, and brings a slice too */
+        } else {
+            give(&world, KVB_INPUT_TICK);
+        }
+    }
+    assert_true(slices > 8);
+    assert_false(world.saw_cleared);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, seq);
+    assert_int_equal(kvb_stream_count(world.stream)->batches_applied, seq);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    stream_world_end(&world);
+}
+
+static void slices_left_are_dropped_with_the_connection(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_with_many_held(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_true(world.output.has_more);
+    give(&world, KVB_INPUT_DOWN);
+    assert_false(world.output.has_more);
+    give(&world, KVB_INPUT_UP);
+    const uint64_t from = start_wanted_replay(&world); /* from the last batch applied */
+    assert_int_equal(from + 1, world.held_count);
+    stream_world_end(&world);
+}
+
+static void many_held_batches_after_a_failed_replay_are_drained_in_slices(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    size_t cleared = 0;
+
+    begin_with_many_held(&world);
+    live_busy(&world, busy_batches + 5); /* a hole inside: the list begins again there */
+    world.now_ns += 3 * KVB_NS_PER_S;
+    give(&world, KVB_INPUT_TICK);
+    while (world.output.has_more) {
+        give(&world, KVB_INPUT_TICK);
+        cleared += world.saw_cleared;
+    }
+    assert_int_equal(cleared, 1);
+    assert_int_equal(world.held_count, 1);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
+/* Nobody takes in a replay of any size: what came is kept, the rest asked for again. */
+static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2);
+    give(&world, KVB_INPUT_REPLAY_CUT);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 1); /* at once: no full replay */
+    replayed(&world, 1, first_life, 2);
+    replayed(&world, 2, first_life, 3);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 3);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    give(&world, KVB_INPUT_REPLAY_CUT); /* late: means nothing */
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* A batch so old that its bytes are forgotten comes again, while the engine goes on. */
+static void what_is_told_again_late_costs_one_question_and_nothing_else(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    for (uint64_t seq = 3; seq < 1500; seq++) {
+        live(&world, seq, first_life, (uint32_t)seq + 1);
+    }
+    live(&world, 7, first_life, 8);
+    for (uint64_t seq = 1500; seq < 1503; seq++) { /* before the request goes out */
+        live(&world, seq, first_life, (uint32_t)seq + 1);
+    }
+    assert_int_equal(start_wanted_replay(&world), 1499);
+    replayed(&world, 1499, first_life, 1500);
+    replayed(&world, 1500, first_life, 1501);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 1503);
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2);
+    assert_int_equal(kvb_stream_count(world.stream)->restarts, 0);
+
+    live(&world, 9, first_life, 10); /* the next question waits for its second */
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    pass_ms(&world, 1000);
+    assert_int_equal(start_wanted_replay(&world), 1502);
+    replayed(&world, 1502, first_life, 1503);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* Live batches prove nothing of what was missed: a busy engine is asked again, too. */
+static void a_replay_that_failed_is_tried_again_under_load(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+    uint64_t seq = 5; /* 3 and 4 are missing */
+
+    begin_exact(&world, 3);
+    live(&world, seq, first_life, 6);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100); /* never answered */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    for (int i = 0; i < 15 && !kvb_stream_wants_replay(world.stream, world.now_ns, &from); i++) {
+        live(&world, seq + 1, first_life, (uint32_t)seq + 2);
+        seq++;
+        pass_ms(&world, 100);
+    }
+    assert_true(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    stream_world_end(&world);
+}
+
+/* At its replay endpoint another engine answers, whatever we ask. */
+static void answers_of_one_life_after_the_other_are_asked_for_less_and_less_often(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+    unsigned asked = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6);
+    for (int i = 0; i < 1000; i++) { /* 10 s */
+        if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+            (void)start_wanted_replay(&world);
+            replayed(&world, 0, 100 + (uint64_t)i, 50);
+            replayed(&world, 1, 100 + (uint64_t)i, 51);
+            give(&world, KVB_INPUT_REPLAY_END);
+            asked++;
+        }
+        live(&world, 6 + (uint64_t)i, first_life, (uint32_t)i);
+        pass_ms(&world, 10);
+    }
+    assert_in_range(asked, 2, 20);
+    stream_world_end(&world);
+}
+
+/* It would hold one of the few places for replays for ever. */
+static void a_replay_that_only_repeats_itself_ends(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, first_life, 1);
+    for (int i = 0; i < 100 && kvb_stream_is_replaying(world.stream); i++) {
+        replayed(&world, 0, first_life, 1);
+        pass_ms(&world, 100);
+    }
+    assert_false(kvb_stream_is_replaying(world.stream));
+    assert_int_equal(start_wanted_replay(&world), 0); /* what came is kept: it goes on */
+    assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
 }
 
@@ -115,6 +366,19 @@ static kvb_status note_chunk(void *context, const struct kvb_router_batch *chunk
     return KVB_OK;
 }
 
+static void tell(
+    struct stream_world *world, enum kvb_opening opening, const struct kvb_told *told,
+    struct kvb_router_batch *seen)
+{
+    const struct kvb_stream_telling telling = { .opening = opening,
+                                                .told = told,
+                                                .max_chunk_blocks = 2,
+                                                .visit = note_chunk,
+                                                .context = seen };
+
+    assert_ok(kvb_stream_tell(world->stream, &telling));
+}
+
 static void announcing_opens_an_epoch_and_lists_everything(void **state)
 {
     (void)state;
@@ -125,13 +389,146 @@ static void announcing_opens_an_epoch_and_lists_everything(void **state)
 
     begin_exact(&world, 3);
     kvb_stream_heartbeat(world.stream, &before);
-    assert_ok(kvb_stream_announce(world.stream, 1, 2, note_chunk, &seen));
+    kvb_stream_open_epoch(world.stream, 1, false);
+    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
     kvb_stream_heartbeat(world.stream, &after);
     assert_memory_not_equal(&before.epoch, &after.epoch, sizeof before.epoch);
     assert_int_equal(seen.events[0].kind, KVB_ROUTER_CLEARED);
     assert_true(seen.events[0].event_id == after.epoch_first_id);
     assert_true(after.epoch_first_id > before.last_id);
     assert_true(seen.events[seen.event_count - 1].event_id == after.last_id);
+    assert_int_equal(seen.block_count, 3);
+    kvb_router_batch_done(&seen);
+    stream_world_end(&world);
+}
+
+/* For readers that know no `cleared`. */
+static void an_opening_may_be_spelt_out_as_removals_of_all_that_was_told(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_router_batch seen = { 0 };
+    struct kvb_told *told = NULL;
+    struct kvb_heartbeat beat;
+
+    begin_exact(&world, 3);
+    assert_ok(kvb_told_new(16, &told));
+    assert_ok(
+        kvb_router_batch_add_event(&seen, &(struct kvb_router_event){ .kind = KVB_ROUTER_STORED }));
+    for (uint32_t token = 1; token <= 5; token++) { /* two more than are held now */
+        assert_ok(kvb_router_batch_add_block(&seen, root(token), (kvb_tokens_hash){ 0 }));
+    }
+    assert_ok(kvb_told_note(told, &seen, world.now_ns));
+    kvb_router_batch_reset(&seen);
+    kvb_stream_open_epoch(world.stream, 1, false);
+    tell(&world, KVB_OPENING_REMOVED, told, &seen);
+    kvb_stream_heartbeat(world.stream, &beat);
+    size_t removed = 0;
+    size_t stored = 0;
+    for (size_t i = 0; i < seen.event_count; i++) {
+        assert_true(seen.events[i].kind != KVB_ROUTER_CLEARED);
+        assert_true(seen.events[i].kind != KVB_ROUTER_REMOVED || stored == 0);
+        removed += seen.events[i].kind == KVB_ROUTER_REMOVED ? seen.events[i].block_count : 0;
+        stored += seen.events[i].kind == KVB_ROUTER_STORED ? seen.events[i].block_count : 0;
+    }
+    assert_int_equal(removed, 5);
+    assert_int_equal(stored, 3);
+    assert_true(seen.events[0].event_id == beat.epoch_first_id);
+    kvb_told_free(told);
+    kvb_router_batch_done(&seen);
+    stream_world_end(&world);
+}
+
+static void a_withdrawn_stream_counts_and_tells_nothing_until_the_next_epoch(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_router_batch seen = { 0 };
+    struct kvb_heartbeat beat;
+
+    begin_exact(&world, 3);
+    kvb_stream_open_epoch(world.stream, 1, true);
+    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
+    assert_int_equal(seen.event_count, 1);
+    kvb_stream_heartbeat(world.stream, &beat);
+    assert_true(beat.tiers[KVB_TIER_DEVICE].blocks == 0);
+    assert_true(beat.last_id == beat.epoch_first_id);
+    kvb_router_batch_reset(&seen);
+    kvb_stream_open_epoch(world.stream, 1, false);
+    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
+    assert_int_equal(seen.block_count, 3);
+    kvb_stream_heartbeat(world.stream, &beat);
+    assert_true(beat.tiers[KVB_TIER_DEVICE].blocks == 3);
+    kvb_router_batch_done(&seen);
+    stream_world_end(&world);
+}
+
+static void a_withdrawn_stream_is_not_exact_before_it_is_told_anew(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    kvb_stream_open_epoch(world.stream, 1000 + world.now_ns / 1000, true);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    kvb_stream_open_epoch(world.stream, 1000 + world.now_ns / 1000, false);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* Asks after an unanswered replay, while a batch comes every 50 ms. */
+static void ask_in_between(struct stream_world *world, uint64_t *seq)
+{
+    uint64_t from = 0;
+
+    for (int i = 0; i < 300 && !kvb_stream_wants_replay(world->stream, world->now_ns, &from); i++) {
+        pass_ms(world, 50);
+        live(world, *seq, first_life, (uint32_t)*seq + 1);
+        ++*seq;
+    }
+}
+
+static void an_unanswered_replay_is_asked_again_of_a_busy_engine_too(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t seq = 6;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6); /* 3 and 4 are missing */
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+
+    ask_in_between(&world, &seq);
+    assert_int_equal(start_wanted_replay(&world), seq - 1);
+    replayed(&world, seq - 1, first_life, (uint32_t)seq);
+    give(&world, KVB_INPUT_REPLAY_END);
+    ask_in_between(&world, &seq);
+    assert_int_equal(start_wanted_replay(&world), 0); /* all of it, once more */
+    for (uint64_t at = 0; at < seq; at++) {
+        replayed(&world, at, first_life, (uint32_t)at + 1);
+    }
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, seq);
+    stream_world_end(&world);
+}
+
+static void telling_once_more_goes_on_in_the_same_epoch(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_router_batch seen = { 0 };
+    struct kvb_heartbeat before;
+    struct kvb_heartbeat after;
+
+    begin_exact(&world, 3);
+    kvb_stream_heartbeat(world.stream, &before);
+    tell(&world, KVB_OPENING_NONE, NULL, &seen);
+    kvb_stream_heartbeat(world.stream, &after);
+    assert_memory_equal(&before.epoch, &after.epoch, sizeof before.epoch);
+    assert_true(seen.events[0].event_id == before.last_id + 1);
     assert_int_equal(seen.block_count, 3);
     kvb_router_batch_done(&seen);
     stream_world_end(&world);
@@ -172,11 +569,26 @@ static void a_counted_total_proves_the_list_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_told_again_late_costs_one_question_and_nothing_else),
+        cmocka_unit_test(a_replay_that_failed_is_tried_again_under_load),
+        cmocka_unit_test(answers_of_one_life_after_the_other_are_asked_for_less_and_less_often),
         cmocka_unit_test(a_skipped_event_costs_what_it_may_hide),
         cmocka_unit_test(without_a_replay_endpoint_nothing_is_ever_exact),
         cmocka_unit_test(a_whole_buffer_is_asked_for_once_in_ten_seconds_at_most),
+        cmocka_unit_test(an_engine_that_keeps_nothing_is_unverified_and_loses_nothing),
+        cmocka_unit_test(an_engine_that_forgot_all_over_a_lost_connection_lives_another_life),
         cmocka_unit_test(what_does_not_fit_the_waiting_room_begins_the_list_again),
+        cmocka_unit_test(what_was_held_is_drained_in_slices),
+        cmocka_unit_test(slices_left_are_dropped_with_the_connection),
+        cmocka_unit_test(many_held_batches_after_a_failed_replay_are_drained_in_slices),
+        cmocka_unit_test(a_replay_that_is_cut_by_us_goes_on_from_what_was_applied),
+        cmocka_unit_test(a_replay_that_only_repeats_itself_ends),
         cmocka_unit_test(announcing_opens_an_epoch_and_lists_everything),
+        cmocka_unit_test(an_opening_may_be_spelt_out_as_removals_of_all_that_was_told),
+        cmocka_unit_test(a_withdrawn_stream_counts_and_tells_nothing_until_the_next_epoch),
+        cmocka_unit_test(a_withdrawn_stream_is_not_exact_before_it_is_told_anew),
+        cmocka_unit_test(an_unanswered_replay_is_asked_again_of_a_busy_engine_too),
+        cmocka_unit_test(telling_once_more_goes_on_in_the_same_epoch),
         cmocka_unit_test(a_counted_total_proves_the_list_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,172 @@
+#include "stream/follower_inside.h"
+
+/* A list that is another than the bridge's, although no event is missing, should not be.
+ * Its digest says in which of 256 buckets, and only those are fetched:
+ *
+ *     sums of the bridge, at event S    events up to S are applied, the sums compared
+ *     blocks of the buckets that differ, begun at event B
+ *                                       events up to B are applied, the blocks put in
+ *                                       place of what is listed in these buckets, and
+ *                                       the events after B applied in order            */
+
+static const struct kvb_hash128 nothing[kvb_digest_buckets];
+
+static size_t compare_tier(
+    const struct kvb_hash128 *own, const struct kvb_hash128 *other, struct kvb_bucket_set *out)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < kvb_digest_buckets; i++) {
+        if (own[i].low != other[i].low || own[i].high != other[i].high) {
+            out->words[i / 64] |= UINT64_C(1) << (i % 64);
+            count++;
+        }
+    }
+    return count;
+}
+
+static size_t compare(
+    const struct kvb_follow *follow, const struct kvb_sync_reply *reply, struct kvb_bucket_set *out)
+{
+    size_t count = 0;
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        const bool has_slot = follow->shown.has_slot[tier];
+        count += compare_tier(
+            has_slot ? follow->digests[tier]->buckets : nothing,
+            reply->sums[tier] ? reply->sums[tier] : nothing, out);
+    }
+    return count;
+}
+
+/* On with the events that waited. */
+static void finish(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    kvb_repair_stop_asking(followers, &follow->repair);
+    if (kvb_repair_apply_held(followers, follow, UINT64_MAX)) {
+        kvb_follow_need_nothing(followers, follow);
+    } else {
+        follow->repair.need = need_range; /* some of them are lost */
+        follow->repair.since_ns = now_ns;
+    }
+}
+
+void kvb_repair_take_sums(
+    struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
+    uint64_t now_ns)
+{
+    struct follow_repair *repair = &follow->repair;
+    struct kvb_bucket_set differing = { { 0 } };
+
+    if (repair->need != need_sums || reply->digest_seed != follow->digest_seed ||
+        !kvb_repair_apply_held(followers, follow, reply->last_id)) {
+        kvb_repair_fail(followers, follow, now_ns); /* perhaps events come after it */
+        return;
+    }
+    const size_t count = compare(follow, reply, &differing);
+    followers->counters.buckets_differ += count;
+    if (count == 0) {
+        finish(followers, follow, now_ns);
+        return;
+    }
+    kvb_repair_stop_asking(followers, repair);
+    repair->need = need_buckets;
+    repair->buckets = differing;
+}
+
+/* ---- The blocks of the buckets ---- */
+
+/* What is listed in them, of one tier. */
+struct listed {
+    const struct kvb_bucket_set *buckets;
+    struct kvb_digest_key key;
+    enum kvb_tier tier;
+    struct kvb_router_batch batch; /* owned: one removed event */
+    kvb_status status;
+};
+
+static void list_block(void *context, kvb_block_hash block)
+{
+    struct listed *listed = context;
+    const size_t bucket = kvb_digest_bucket(&listed->key, listed->tier, block);
+
+    if (listed->status == KVB_OK && listed->buckets->words[bucket / 64] >> (bucket % 64) & 1) {
+        listed->status = kvb_router_batch_add_block(&listed->batch, block, (kvb_tokens_hash){ 0 });
+    }
+}
+
+static kvb_status
+empty_buckets(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
+{
+    const struct kvb_router_event removed = { .kind = KVB_ROUTER_REMOVED, .tier = tier };
+    struct listed listed = { .buckets = &follow->repair.buckets,
+                             .key = { .worker_id = follow->shown.id.worker_id,
+                                      .dp_rank = follow->shown.id.dp_rank,
+                                      .seed = follow->digest_seed },
+                             .tier = tier };
+
+    if (!follow->shown.has_slot[tier]) {
+        return KVB_OK;
+    }
+    listed.status = kvb_router_batch_add_event(&listed.batch, &removed);
+    kvb_prefix_index_each_block(
+        followers->options.index, follow->shown.slots[tier], list_block, &listed);
+    if (listed.status == KVB_OK) {
+        kvb_follow_remove(followers, follow, &listed.batch, &listed.batch.events[0]);
+    }
+    kvb_router_batch_done(&listed.batch);
+    return listed.status;
+}
+
+static kvb_status put_in_place(struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    const struct kvb_router_batch *patch = &follow->repair.patch;
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        KVB_TRY(empty_buckets(followers, follow, (enum kvb_tier)tier));
+    }
+    for (size_t i = 0; i < patch->event_count; i++) {
+        KVB_TRY(kvb_follow_store(followers, follow, patch, &patch->events[i]));
+    }
+    return KVB_OK;
+}
+
+static kvb_status keep(struct kvb_router_batch *patch, const struct kvb_router_batch *batch)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        const struct kvb_router_event *event = &batch->events[i];
+        if (event->kind != KVB_ROUTER_STORED) {
+            return KVB_BAD_INPUT;
+        }
+        KVB_TRY(kvb_router_batch_add_event(patch, event));
+        for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
+            KVB_TRY(kvb_router_batch_add_block(patch, batch->blocks[at], batch->tokens[at]));
+        }
+    }
+    return KVB_OK;
+}
+
+void kvb_repair_take_patch(
+    struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
+    uint64_t now_ns)
+{
+    if (reply->events && keep(&follow->repair.patch, reply->events) != KVB_OK) {
+        kvb_repair_fail(followers, follow, now_ns);
+        return;
+    }
+    if (!reply->is_last) {
+        return;
+    }
+    if (!kvb_repair_apply_held(followers, follow, reply->barrier_id)) {
+        kvb_repair_fail(followers, follow, now_ns);
+        return;
+    }
+    if (put_in_place(followers, follow) != KVB_OK) {
+        kvb_follow_lose(followers, follow, KVB_REASON_MEMORY, now_ns); /* half done */
+        return;
+    }
+    followers->counters.digests_repaired++;
+    follow->is_proven = false;
+    follow->settled_id = reply->last_id;
+    finish(followers, follow, now_ns);
+}

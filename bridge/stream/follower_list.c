@@ -1,0 +1,143 @@
+#include "core/array.h"
+#include "core/limits.h"
+#include "stream/follower_inside.h"
+
+#include <string.h>
+
+/* What a follower lists: index slots, and beside each the digest of what is in it. */
+
+static struct kvb_digest_key key_of(const struct kvb_follow *follow)
+{
+    return (struct kvb_digest_key){ .worker_id = follow->shown.id.worker_id,
+                                    .dp_rank = follow->shown.id.dp_rank,
+                                    .seed = follow->digest_seed };
+}
+
+/* ---- Changing ---- */
+
+static kvb_status make_scratch(struct kvb_followers *followers, size_t blocks)
+{
+    return kvb_array_reserve(
+        &followers->changed, &followers->changed_capacity, blocks, sizeof *followers->changed,
+        kvb_max_router_blocks);
+}
+
+typedef void (*digest_change)(
+    struct kvb_digest *digest, const struct kvb_digest_key *key, enum kvb_tier tier,
+    kvb_block_hash block);
+
+static void note_changed(
+    const struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event,
+    digest_change change)
+{
+    const struct kvb_digest_key key = key_of(follow);
+
+    for (size_t i = 0; follow->digest_seed != 0 && i < event->block_count; i++) {
+        if (followers->changed[i]) {
+            change(
+                follow->digests[event->tier], &key, event->tier,
+                batch->blocks[event->block_at + i]);
+        }
+    }
+}
+
+kvb_status kvb_follow_store(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    const struct kvb_index_run run = {
+        .has_parent = event->has_parent,
+        .parent = event->parent,
+        .blocks = batch->blocks + event->block_at,
+        .tokens = batch->tokens + event->block_at,
+        .count = event->block_count,
+    };
+    kvb_slot_ref slot = { 0 };
+
+    KVB_TRY(make_scratch(followers, event->block_count));
+    KVB_TRY(kvb_follow_slot(followers, follow, event->tier, &slot));
+    const kvb_status status =
+        kvb_prefix_index_store(followers->options.index, slot, &run, followers->changed);
+    note_changed(followers, follow, batch, event, kvb_digest_add);
+    return status;
+}
+
+/* A block of a run that is too long for the scratch cannot have been stored either, but
+ * one that is removed may be named twice. */
+void kvb_follow_remove(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    if (!follow->shown.has_slot[event->tier]) {
+        return;
+    }
+    const bool has_scratch = make_scratch(followers, event->block_count) == KVB_OK;
+    kvb_prefix_index_remove(
+        followers->options.index, follow->shown.slots[event->tier], batch->blocks + event->block_at,
+        event->block_count, has_scratch ? followers->changed : NULL);
+    if (has_scratch) {
+        note_changed(followers, follow, batch, event, kvb_digest_subtract);
+    } else {
+        kvb_follow_begin_digest(followers, follow, follow->digest_seed);
+    }
+}
+
+/* ---- Digests ---- */
+
+struct counting {
+    struct kvb_digest *digest;
+    struct kvb_digest_key key;
+    enum kvb_tier tier;
+};
+
+static void count_block(void *context, kvb_block_hash block)
+{
+    struct counting *counting = context;
+    kvb_digest_add(counting->digest, &counting->key, counting->tier, block);
+}
+
+void kvb_follow_begin_digest(
+    struct kvb_followers *followers, struct kvb_follow *follow, uint64_t seed)
+{
+    follow->digest_seed = seed;
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        if (!follow->shown.has_slot[t]) {
+            continue;
+        }
+        struct counting counting = { .digest = follow->digests[t],
+                                     .key = key_of(follow),
+                                     .tier = (enum kvb_tier)t };
+        *counting.digest = (struct kvb_digest){ 0 };
+        if (seed != 0) {
+            kvb_prefix_index_each_block(
+                followers->options.index, follow->shown.slots[t], count_block, &counting);
+        }
+    }
+}
+
+static bool has_digest(const struct kvb_follow *follow, size_t tier, struct kvb_hash128 expected)
+{
+    static const struct kvb_hash128 nothing = { 0 };
+    const struct kvb_hash128 *own =
+        follow->shown.has_slot[tier] ? &follow->digests[tier]->total : &nothing;
+
+    return own->low == expected.low && own->high == expected.high;
+}
+
+bool kvb_follow_has_counts(
+    const struct kvb_followers *followers, const struct kvb_follow *follow,
+    const struct kvb_heartbeat *heartbeat)
+{
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        const uint64_t blocks =
+            kvb_followers_blocks(followers, &follow->shown, (enum kvb_tier)tier);
+        if (blocks != heartbeat->tiers[tier].blocks) {
+            return false;
+        }
+        if (follow->digest_seed != 0 && !has_digest(follow, tier, heartbeat->tiers[tier].digest)) {
+            return false;
+        }
+    }
+    return true;
+}

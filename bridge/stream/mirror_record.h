@@ -1,0 +1,65 @@
+#pragma once
+
+#include "core/buf.h"
+#include "stream/mirror.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A mirror's entries as bytes, written while the mirror goes on changing.
+ *
+ *     watch            every entry counts as changed
+ *     put, put, ...    some changed entries each; those that change again come again
+ *     put              all that are left: with the ends, this is the mirror as it stands
+ *     unwatch
+ *
+ *     record   id group depth older newer u32 | standing flags 0 0 | least, most a tier
+ *              engine block tokens parent seed u64                       72 bytes
+ *
+ * Whoever takes the records in their order, the last of each id holding, and then
+ * settles, has the same mirror: the same ids, the same order of doubtful and of free
+ * entries, so that the same events change it in the same way.  Only the order of the
+ * children that wait for one parent is not kept.
+ *
+ * Threads: the caller locks.  Memory: while watched, one bit for each of max_blocks. */
+enum { kvb_mirror_record_bytes = 72 };
+
+/* KVB_NO_MEMORY. */
+kvb_status kvb_mirror_watch(struct kvb_mirror *mirror);
+void kvb_mirror_unwatch(struct kvb_mirror *mirror);
+
+/* Entries still to be put; KVB_CLOSED: the mirror was emptied since, watch again. */
+kvb_status kvb_mirror_changed(const struct kvb_mirror *mirror, size_t *out_entries);
+
+/* Appends at most max_entries of them, going on from *place, which is 0 to begin with.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY of out: nothing changed. */
+kvb_status kvb_mirror_put_changed(
+    struct kvb_mirror *mirror, size_t max_entries, size_t *place, struct kvb_buf *out,
+    size_t *out_entries);
+
+/* What is no entry's own. */
+struct kvb_mirror_ends {
+    uint32_t entry_end;
+    uint32_t first_free;
+    uint32_t oldest_doubtful;
+    uint32_t newest_doubtful;
+    uint64_t forgotten_doubtful; /* of those counted as doubtful */
+    uint32_t block_size;
+    bool is_eagle;
+};
+
+void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *out_ends);
+
+/* ---- Back: into an empty mirror ---- */
+
+/* KVB_BAD_INPUT it is no record, or skips an id; KVB_TOO_LARGE, KVB_NO_MEMORY.  After
+ * any error the mirror is to be cleared. */
+kvb_status
+kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirror_record_bytes]);
+
+/* Files and counts all that was taken.  The digests get this key.
+ * KVB_BAD_INPUT  no mirror can look like that
+ * KVB_NO_MEMORY */
+kvb_status kvb_mirror_settle(
+    struct kvb_mirror *mirror, const struct kvb_mirror_ends *ends,
+    const struct kvb_digest_key *key);

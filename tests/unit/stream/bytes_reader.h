@@ -1,0 +1,26 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* A checkpoint's bytes from memory, for the tests and the fuzz target. */
+struct reader {
+    const uint8_t *bytes;
+    size_t len;
+};
+
+static inline kvb_status read_bytes(void *context, void *to, size_t bytes)
+{
+    struct reader *reader = context;
+
+    if (reader->len < bytes) {
+        return KVB_NOT_FOUND;
+    }
+    memcpy(to, reader->bytes, bytes);
+    reader->bytes += bytes;
+    reader->len -= bytes;
+    return KVB_OK;
+}

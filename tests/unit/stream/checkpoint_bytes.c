@@ -1,0 +1,24 @@
+#include "kvb_test.h"
+
+#include "bytes_reader.h"
+#include "checkpoint_bytes.h"
+
+#include <string.h>
+
+enum { most_bytes = 64 << 20 };
+
+void save_whole(struct kvb_stream *stream, struct kvb_buf *bytes)
+{
+    kvb_buf_init(bytes, most_bytes);
+    assert_ok(kvb_stream_save(stream, NULL, bytes));
+}
+
+kvb_status restore_from(
+    struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
+    bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw)
+{
+    struct reader reader = { .bytes = bytes, .len = len };
+    const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
+
+    return kvb_stream_restore(stream, told, &source, out_needs_epoch, out_flaw);
+}

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "stream/checkpoint.h"
+
+/* Checkpoints in memory, for the tests of this room. */
+
+/* Saves all of the stream into bytes, which the caller undoes. */
+void save_whole(struct kvb_stream *stream, struct kvb_buf *bytes);
+
+/* Restores from the first len bytes. */
+kvb_status restore_from(
+    struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
+    bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw);

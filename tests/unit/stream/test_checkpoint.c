@@ -1,0 +1,382 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "checkpoint_bytes.h"
+#include "core/clock.h"
+#include "stream_world.h"
+
+#include <string.h>
+
+/* ---- Scenes ---- */
+
+/* The next process, in the place of the one that was saved and killed. */
+static bool restart_from(struct stream_world *world, const struct kvb_buf *bytes)
+{
+    struct kvb_stream_options options = stream_world_options(true);
+    bool needs_epoch = false;
+    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+
+    options.seed[0] = 'n'; /* random: never that of the last process */
+    kvb_stream_free(world->stream);
+    assert_ok(kvb_stream_new(&options, &world->stream));
+    assert_ok(restore_from(world->stream, NULL, bytes->data, bytes->len, &needs_epoch, &flaw));
+    return needs_epoch;
+}
+
+/* Five batches, saved, and a new process; the router has seen all five. */
+static void begin_restored(struct stream_world *world)
+{
+    struct kvb_buf bytes;
+
+    begin_exact(world, 5);
+    save_whole(world->stream, &bytes);
+    assert_false(restart_from(world, &bytes));
+    kvb_buf_done(&bytes);
+}
+
+/* The engine proves batch 4, and gives the batches that follow up to last_seq. */
+static void prove(struct stream_world *world, uint64_t last_seq)
+{
+    give(world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(world), 4);
+    for (uint64_t seq = 4; seq <= last_seq; seq++) {
+        replayed(world, seq, first_life, (uint32_t)seq + 1);
+    }
+    end_replay(world, first_life);
+}
+
+/* ---- What is restored ---- */
+
+static void what_is_restored_is_not_exact_until_the_engine_proves_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_restored(&world);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
+    give(&world, KVB_INPUT_UP);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    pass_ms(&world, 500);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 4);
+    replayed(&world, 4, first_life, 5);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+static void it_goes_on_in_the_same_epoch_with_the_next_id(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_heartbeat before;
+    struct kvb_heartbeat after;
+    struct kvb_buf bytes;
+
+    begin_exact(&world, 5);
+    kvb_stream_heartbeat(world.stream, &before);
+    save_whole(world.stream, &bytes);
+    assert_false(restart_from(&world, &bytes));
+    prove(&world, 5);
+    kvb_stream_heartbeat(world.stream, &after);
+    assert_memory_equal(before.epoch.bytes, after.epoch.bytes, sizeof before.epoch.bytes);
+    assert_int_equal(after.last_id, before.last_id + 1);
+    assert_true(router_holds(&world, root(6)));
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_heartbeat beat;
+
+    begin_restored(&world);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 4);
+    replayed(&world, 4, second_life, 50);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    kvb_stream_heartbeat(world.stream, &beat);
+    assert_true(beat.epoch_first_id > 1 << 24); /* behind all that may have been told */
+    stream_world_end(&world);
+}
+
+static void an_engine_that_no_longer_has_the_batch_clears_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_restored(&world);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 4);
+    replayed(&world, 9, first_life, 10);
+    assert_true(world.saw_cleared);
+    end_replay(&world, first_life);
+    assert_int_equal(world.held_count, 1);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+    stream_world_end(&world);
+}
+
+static void an_engine_that_says_nothing_but_end_clears_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_restored(&world);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+/* The socket may bring a batch before its monitor says that it is connected. */
+static void nothing_live_is_applied_to_what_is_not_proven(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_restored(&world);
+    live(&world, 5, second_life, 60);
+    assert_int_equal(world.output.events.event_count, 0);
+    prove(&world, 4);
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+static void a_known_batch_is_still_told_from_another_of_its_number(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_restored(&world);
+    prove(&world, 4);
+    live(&world, 2, first_life, 3);
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
+    live(&world, 2, second_life, 3);
+    assert_int_equal(start_wanted_replay(&world), 4); /* another life? */
+    stream_world_end(&world);
+}
+
+static void children_that_wait_for_their_parent_cost_an_epoch(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    begin_exact(&world, 2);
+    add_stored(&world.batch, &(uint64_t){ 77 }, &(uint64_t){ 78 }, &(uint32_t){ 9 }, 1);
+    give_batch(&world, KVB_INPUT_LIVE, 2, first_life, false);
+    save_whole(world.stream, &bytes);
+    assert_true(restart_from(&world, &bytes));
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void a_withdrawn_stream_is_told_anew(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    begin_exact(&world, 2);
+    kvb_stream_open_epoch(world.stream, 5000000, true);
+    save_whole(world.stream, &bytes);
+    assert_true(restart_from(&world, &bytes));
+    assert_true(kvb_stream_is_withdrawn(world.stream));
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void names_that_readers_hold_come_back(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_told *told = NULL;
+    struct kvb_told *again = NULL;
+    struct kvb_buf bytes;
+    bool needs_epoch = false;
+    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+
+    begin_exact(&world, 3);
+    assert_ok(kvb_told_new(100, &told));
+    assert_ok(kvb_told_new(100, &again));
+    for (uint64_t name = 1; name <= 40; name++) {
+        assert_ok(kvb_told_add(told, (kvb_block_hash){ name }));
+    }
+    kvb_buf_init(&bytes, 1 << 20);
+    assert_ok(kvb_stream_save(world.stream, told, &bytes));
+    const struct kvb_stream_options options = stream_world_options(true);
+    kvb_stream_free(world.stream);
+    assert_ok(kvb_stream_new(&options, &world.stream));
+    assert_ok(restore_from(world.stream, again, bytes.data, bytes.len, &needs_epoch, &flaw));
+    assert_int_equal(kvb_told_count(again), 40);
+    assert_int_equal(kvb_told_at(again, 39).value, 40);
+    kvb_told_free(told);
+    kvb_told_free(again);
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+/* ---- The same batches, the same events ---- */
+
+static void remove_one(struct stream_world *world, uint64_t seq, enum kvb_stream_input_kind kind)
+{
+    add_removed(&world->batch, &(uint64_t){ 900 + seq - 4 }, 1);
+    give_batch(world, kind, seq, first_life, false);
+}
+
+static void batches_that_waited_make_the_events_that_they_make_one_by_one(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct stream_world waiting;
+    struct kvb_heartbeat one;
+    struct kvb_heartbeat other;
+
+    begin_exact(&world, 5);
+    begin_exact(&waiting, 5);
+    for (uint64_t seq = 5; seq < 8; seq++) {
+        remove_one(&world, seq, KVB_INPUT_LIVE);
+    }
+    remove_one(&waiting, 6, KVB_INPUT_LIVE); /* a gap */
+    remove_one(&waiting, 7, KVB_INPUT_LIVE);
+    assert_int_equal(start_wanted_replay(&waiting), 4);
+    replayed(&waiting, 4, first_life, 5);
+    remove_one(&waiting, 5, KVB_INPUT_REPLAY);
+    give(&waiting, KVB_INPUT_REPLAY_END);
+    assert_int_equal(waiting.output.events.event_count, 2);
+    kvb_stream_heartbeat(world.stream, &one);
+    kvb_stream_heartbeat(waiting.stream, &other);
+    assert_int_equal(one.last_id, other.last_id);
+    stream_world_end(&world);
+    stream_world_end(&waiting);
+}
+
+/* ---- Saving ---- */
+
+static void there_is_nothing_to_save_before_the_first_batch_or_without_replays(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 1 << 20);
+    stream_world_begin(&world, true);
+    assert_int_equal(kvb_stream_save(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    stream_world_end(&world);
+    stream_world_begin(&world, false);
+    give(&world, KVB_INPUT_UP);
+    live(&world, 0, first_life, 1);
+    assert_int_equal(kvb_stream_save(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    stream_world_end(&world);
+    kvb_buf_done(&bytes);
+}
+
+static void a_clear_in_the_middle_ends_the_save(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_checkpoint_save save = { 0 };
+    struct kvb_buf bytes;
+    bool is_done = false;
+
+    kvb_buf_init(&bytes, 1 << 20);
+    begin_exact(&world, 50);
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
+    assert_false(is_done);
+    add_cleared(&world.batch);
+    give_batch(&world, KVB_INPUT_LIVE, 50, first_life, false);
+    assert_int_equal(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done), KVB_CLOSED);
+    kvb_checkpoint_save_end(&save);
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void no_step_makes_more_than_it_may(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_checkpoint_save save = { 0 };
+    struct kvb_buf bytes;
+    bool is_done = false;
+    size_t steps = 0;
+
+    kvb_buf_init(&bytes, 1 << 20);
+    begin_exact(&world, 100);
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    for (; !is_done; steps++) {
+        kvb_buf_reset(&bytes);
+        assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
+        assert_true(is_done || bytes.len <= 10 * 72 + 100);
+    }
+    assert_int_equal(steps, 10);
+    kvb_checkpoint_save_end(&save);
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void survives_every_failed_allocation(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_buf bytes;
+    kvb_status status = KVB_NO_MEMORY;
+    bool needs_epoch = false;
+    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+
+    begin_exact(&world, 40);
+    for (long n = 0; status != KVB_OK; n++) {
+        assert_true(n < 100);
+        kvb_buf_init(&bytes, 1 << 20);
+        fail_alloc_after(n);
+        status = kvb_stream_save(world.stream, NULL, &bytes);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        if (status != KVB_OK) {
+            kvb_buf_done(&bytes);
+        }
+    }
+    const struct kvb_stream_options options = stream_world_options(true);
+    kvb_stream_free(world.stream);
+    assert_ok(kvb_stream_new(&options, &world.stream));
+    status = KVB_NO_MEMORY;
+    for (long n = 0; status != KVB_OK; n++) {
+        assert_true(n < 100);
+        fail_alloc_after(n);
+        status = restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &flaw);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || flaw == KVB_CHECKPOINT_NO_MEMORY);
+    }
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_restored_is_not_exact_until_the_engine_proves_it),
+        cmocka_unit_test(it_goes_on_in_the_same_epoch_with_the_next_id),
+        cmocka_unit_test(an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch),
+        cmocka_unit_test(an_engine_that_no_longer_has_the_batch_clears_it),
+        cmocka_unit_test(an_engine_that_says_nothing_but_end_clears_it),
+        cmocka_unit_test(nothing_live_is_applied_to_what_is_not_proven),
+        cmocka_unit_test(a_known_batch_is_still_told_from_another_of_its_number),
+        cmocka_unit_test(children_that_wait_for_their_parent_cost_an_epoch),
+        cmocka_unit_test(a_withdrawn_stream_is_told_anew),
+        cmocka_unit_test(names_that_readers_hold_come_back),
+        cmocka_unit_test(batches_that_waited_make_the_events_that_they_make_one_by_one),
+        cmocka_unit_test(there_is_nothing_to_save_before_the_first_batch_or_without_replays),
+        cmocka_unit_test(a_clear_in_the_middle_ends_the_save),
+        cmocka_unit_test(no_step_makes_more_than_it_may),
+        cmocka_unit_test(survives_every_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

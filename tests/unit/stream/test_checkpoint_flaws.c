@@ -1,0 +1,336 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "checkpoint_bytes.h"
+#include "stream_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Checkpoints of every kind that must not be believed. */
+
+enum { header = 16, hash = 16, record = 72, head_end = header + 16 + hash };
+
+struct sample {
+    uint8_t *bytes; /* owned */
+    size_t len;
+    size_t state_at; /* where the last section begins */
+};
+
+static size_t section_end(const struct sample *sample, size_t at)
+{
+    uint32_t payload = 0;
+
+    memcpy(&payload, sample->bytes + at + 12, sizeof payload);
+    return at + header + payload + hash;
+}
+
+/* 20 blocks, some free entries, some doubtful ones. */
+static struct sample make_sample(uint64_t extra)
+{
+    struct stream_world world;
+    struct kvb_buf bytes;
+    struct sample sample = { 0 };
+
+    begin_exact(&world, 20 + extra);
+    for (uint64_t i = 0; i < 6; i++) {
+        add_stored(&world.batch, NULL, &(uint64_t){ 901 + i }, &(uint32_t){ 1 + (uint32_t)i }, 1);
+        add_removed(&world.batch, &(uint64_t){ 901 + i }, 1);
+        add_removed(&world.batch, &(uint64_t){ 910 + i }, 1);
+        give_batch(&world, KVB_INPUT_LIVE, 20 + extra + i, first_life, false);
+    }
+    save_whole(world.stream, &bytes);
+    sample.bytes = bytes.data;
+    sample.len = bytes.len;
+    sample.state_at = section_end(&sample, head_end);
+    assert_int_equal(section_end(&sample, sample.state_at), sample.len);
+    stream_world_end(&world);
+    return sample;
+}
+
+/* ---- What happens to them ---- */
+
+static void nothing(struct sample *sample)
+{
+    sample->len = 0;
+}
+
+static void half_a_header(struct sample *sample)
+{
+    sample->len = header / 2;
+}
+
+static void cut_in_the_entries(struct sample *sample)
+{
+    sample->len = head_end + header + 3 * record + 11;
+}
+
+static void cut_between_sections(struct sample *sample)
+{
+    sample->len = sample->state_at;
+}
+
+static void cut_at_the_last_byte(struct sample *sample)
+{
+    sample->len--;
+}
+
+static void one_byte_more(struct sample *sample)
+{
+    sample->bytes = realloc(sample->bytes, sample->len + 1);
+    sample->bytes[sample->len++] = 0;
+}
+
+static void twice_in_a_row(struct sample *sample)
+{
+    sample->bytes = realloc(sample->bytes, 2 * sample->len);
+    memcpy(sample->bytes + sample->len, sample->bytes, sample->len);
+    sample->len *= 2;
+}
+
+/* As some file systems leave it after a power failure. */
+static void zeros_at_the_end(struct sample *sample)
+{
+    memset(sample->bytes + sample->len / 2, 0, sample->len - sample->len / 2);
+}
+
+static void all_zeros(struct sample *sample)
+{
+    memset(sample->bytes, 0, sample->len);
+}
+
+static void another_kind_of_file(struct sample *sample)
+{
+    memcpy(sample->bytes, "SQLite format 3", header);
+}
+
+static void flip_in_the_head(struct sample *sample)
+{
+    sample->bytes[header + 3] ^= 0x10;
+}
+
+static void flip_in_an_entry(struct sample *sample)
+{
+    sample->bytes[head_end + header + 2 * record + 40] ^= 1;
+}
+
+static void flip_in_the_state(struct sample *sample)
+{
+    sample->bytes[sample->state_at + header] ^= 1; /* last_seq */
+}
+
+static void flip_in_a_hash(struct sample *sample)
+{
+    sample->bytes[sample->len - 1] ^= 0x80;
+}
+
+static void without_its_entries(struct sample *sample)
+{
+    memmove(
+        sample->bytes + head_end, sample->bytes + sample->state_at, sample->len - sample->state_at);
+    sample->len -= sample->state_at - head_end;
+}
+
+static void entries_of_another_save(struct sample *sample)
+{
+    struct sample older = make_sample(0);
+
+    older.bytes[head_end + header] ^= 0; /* the same length: only the chain tells */
+    memcpy(sample->bytes + head_end, older.bytes + head_end, header + record);
+    free(older.bytes);
+}
+
+static void an_older_format(struct sample *sample)
+{
+    sample->bytes[4] = 0;
+}
+
+static void a_newer_format(struct sample *sample)
+{
+    sample->bytes[4] = kvb_checkpoint_format + 1;
+}
+
+struct kind {
+    const char *name;
+    void (*spoil)(struct sample *sample);
+    enum kvb_checkpoint_flaw flaw;
+};
+
+/* clang-format off */
+static const struct kind kinds[] = {
+    { "nothing", nothing, KVB_CHECKPOINT_TORN },
+    { "half a header", half_a_header, KVB_CHECKPOINT_TORN },
+    { "cut in the entries", cut_in_the_entries, KVB_CHECKPOINT_TORN },
+    { "cut between sections", cut_between_sections, KVB_CHECKPOINT_TORN },
+    { "cut at the last byte", cut_at_the_last_byte, KVB_CHECKPOINT_TORN },
+    { "one byte more", one_byte_more, KVB_CHECKPOINT_TORN },
+    { "twice in a row", twice_in_a_row, KVB_CHECKPOINT_TORN },
+    { "zeros at the end", zeros_at_the_end, KVB_CHECKPOINT_CORRUPT },
+    { "all zeros", all_zeros, KVB_CHECKPOINT_CORRUPT },
+    { "another kind of file", another_kind_of_file, KVB_CHECKPOINT_CORRUPT },
+    { "flip in the head", flip_in_the_head, KVB_CHECKPOINT_CORRUPT },
+    { "flip in an entry", flip_in_an_entry, KVB_CHECKPOINT_CORRUPT },
+    { "flip in the state", flip_in_the_state, KVB_CHECKPOINT_CORRUPT },
+    { "flip in a hash", flip_in_a_hash, KVB_CHECKPOINT_CORRUPT },
+    { "without its entries", without_its_entries, KVB_CHECKPOINT_CORRUPT },
+    { "entries of another save", entries_of_another_save, KVB_CHECKPOINT_CORRUPT },
+    { "an older format", an_older_format, KVB_CHECKPOINT_FORMAT },
+    { "a newer format", a_newer_format, KVB_CHECKPOINT_FORMAT },
+};
+/* clang-format on */
+
+static void assert_fresh(const struct kvb_stream *stream, const struct kvb_stream_options *options)
+{
+    struct kvb_stream *fresh = NULL;
+    struct kvb_heartbeat one;
+    struct kvb_heartbeat other;
+    uint64_t seq = 0;
+
+    assert_ok(kvb_stream_new(options, &fresh));
+    memset(&one, 0, sizeof one);
+    memset(&other, 0, sizeof other);
+    kvb_stream_heartbeat(stream, &one);
+    kvb_stream_heartbeat(fresh, &other);
+    assert_memory_equal(&one, &other, sizeof one);
+    assert_false(kvb_stream_last_seq(stream, &seq));
+    kvb_stream_free(fresh);
+}
+
+static enum kvb_checkpoint_flaw
+refused(const struct sample *sample, const struct kvb_stream_options *options)
+{
+    struct kvb_stream *stream = NULL;
+    bool needs_epoch = false;
+    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+
+    assert_ok(kvb_stream_new(options, &stream));
+    assert_int_equal(
+        restore_from(stream, NULL, sample->bytes, sample->len, &needs_epoch, &flaw), KVB_BAD_INPUT);
+    assert_fresh(stream, options);
+    kvb_stream_free(stream);
+    return flaw;
+}
+
+static void each_kind_is_refused_by_its_name(void **state)
+{
+    (void)state;
+    const struct kvb_stream_options options = stream_world_options(true);
+
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct sample sample = make_sample(3);
+        kinds[i].spoil(&sample);
+        const enum kvb_checkpoint_flaw flaw = refused(&sample, &options);
+        print_message("%s: %s\n", kinds[i].name, kvb_checkpoint_flaw_name(flaw));
+        assert_int_equal(flaw, kinds[i].flaw);
+        free(sample.bytes);
+    }
+}
+
+static void no_flipped_bit_and_no_cut_passes(void **state)
+{
+    (void)state;
+    const struct kvb_stream_options options = stream_world_options(true);
+    struct sample sample = make_sample(0);
+    const size_t len = sample.len;
+
+    for (size_t at = 0; at < len; at++) {
+        sample.bytes[at] ^= (uint8_t)(1U << (at % 8));
+        (void)refused(&sample, &options);
+        sample.bytes[at] ^= (uint8_t)(1U << (at % 8));
+        sample.len = at;
+        (void)refused(&sample, &options);
+        sample.len = len;
+    }
+    free(sample.bytes);
+}
+
+/* ---- Of another stream or configuration ---- */
+
+static void other_worker(struct kvb_stream_options *options)
+{
+    options->worker_id++;
+}
+
+static void other_rank(struct kvb_stream_options *options)
+{
+    options->dp_rank++;
+}
+
+static void other_model(struct kvb_stream_options *options)
+{
+    options->model[0] = 'x';
+}
+
+static void other_block_size(struct kvb_stream_options *options)
+{
+    options->block_size = 16;
+}
+
+static void other_total(struct kvb_stream_options *options)
+{
+    options->total_blocks = 100;
+}
+
+static void other_hashes(struct kvb_stream_options *options)
+{
+    options->mirror.hashes = KVB_HASHES_ENGINE;
+}
+
+static void other_profile(struct kvb_stream_options *options)
+{
+    options->profile = KVB_PROFILE_PROTOBUF;
+}
+
+static void other_tiers(struct kvb_stream_options *options)
+{
+    options->mirror.tiers = 3;
+}
+
+static void other_lora(struct kvb_stream_options *options)
+{
+    options->mirror.lora_name = "adapter";
+}
+
+static void other_place(struct kvb_stream_options *options)
+{
+    options->place.low = 1;
+}
+
+static void a_checkpoint_of_another_configuration_is_foreign(void **state)
+{
+    (void)state;
+    static void (*const changes[])(struct kvb_stream_options *) = {
+        other_worker, other_rank,    other_model, other_block_size, other_total,
+        other_hashes, other_profile, other_tiers, other_lora,       other_place,
+    };
+    struct sample sample = make_sample(0);
+
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        struct kvb_stream_options options = stream_world_options(true);
+        changes[i](&options);
+        assert_int_equal(refused(&sample, &options), KVB_CHECKPOINT_FOREIGN);
+    }
+    free(sample.bytes);
+}
+
+static void more_blocks_than_the_stream_may_hold_are_refused(void **state)
+{
+    (void)state;
+    struct kvb_stream_options options = stream_world_options(true);
+    struct sample sample = make_sample(0);
+
+    options.mirror.max_blocks = 10;
+    assert_int_equal(refused(&sample, &options), KVB_CHECKPOINT_TOO_LARGE);
+    free(sample.bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_kind_is_refused_by_its_name),
+        cmocka_unit_test(no_flipped_bit_and_no_cut_passes),
+        cmocka_unit_test(a_checkpoint_of_another_configuration_is_foreign),
+        cmocka_unit_test(more_blocks_than_the_stream_may_hold_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
