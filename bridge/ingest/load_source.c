@@ -1,45 +1,54 @@
 #include "ingest/load_source.h"
 
-#include "ingest/zmq_message.h"
+#include "core/limits.h"
+#include "ingest/waiter.h"
+#include "ingest/zmq_inside.h"
+#include "ingest/zmq_socket.h"
 #include "wire/forward_pass.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-enum { load_high_water = 1000, most_load_bytes = 64 << 10 };
+/* Figures that are 3 s old are no longer told: sooner nobody needs to know that the peer
+ * is gone, so TCP looks.  (Heartbeats beside a high-water mark: see zmq_source.c.) */
+enum { load_high_water = 1000, heartbeat_ms = 0 };
 
 struct kvb_load_source {
-    void *sub; /* owned */
+    void *sub;                 /* owned */
+    struct kvb_waiter *waiter; /* borrowed */
+    size_t owner;
 };
 
 static kvb_status open_sub(struct kvb_load_source *source, void *context, const char *endpoint)
 {
-    const int none = 0;
-    const int high_water = load_high_water;
-    const int64_t most_bytes = most_load_bytes;
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
+                                               .high_water = load_high_water,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .most_bytes = kvb_max_load_payload_bytes };
 
-    source->sub = zmq_socket(context, ZMQ_SUB);
-    if (!source->sub || zmq_setsockopt(source->sub, ZMQ_LINGER, &none, sizeof none) != 0 ||
-        zmq_setsockopt(source->sub, ZMQ_RCVHWM, &high_water, sizeof high_water) != 0 ||
-        zmq_setsockopt(source->sub, ZMQ_MAXMSGSIZE, &most_bytes, sizeof most_bytes) != 0 ||
-        zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
+    KVB_TRY(kvb_zmq_socket_open(context, &as, &source->sub));
+    if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
         return KVB_IO;
     }
+    KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->sub));
     return zmq_connect(source->sub, endpoint) == 0 ? KVB_OK : KVB_BAD_CONFIG;
 }
 
 kvb_status kvb_load_source_open(
-    struct kvb_zmq *zmq, const char *endpoint, struct kvb_load_source **out_source,
-    struct kvb_detail *detail)
+    struct kvb_zmq *zmq, const struct kvb_load_source_options *options,
+    struct kvb_load_source **out_source, struct kvb_detail *detail)
 {
     struct kvb_load_source *source = calloc(1, sizeof *source);
 
     if (!source) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = open_sub(source, kvb_zmq_handle(zmq), endpoint);
+    source->waiter = options->waiter;
+    source->owner = options->owner;
+    const kvb_status status =
+        open_sub(source, kvb_zmq_context(zmq, options->owner), options->endpoint);
     if (status != KVB_OK) {
-        kvb_detail_set(detail, "connect %s: %s", endpoint, zmq_strerror(errno));
+        kvb_detail_set(detail, "connect %s: %s", options->endpoint, zmq_strerror(errno));
         kvb_load_source_close(source);
         return status;
     }
@@ -53,7 +62,8 @@ void kvb_load_source_close(struct kvb_load_source *source)
         return;
     }
     if (source->sub) {
-        (void)zmq_close(source->sub);
+        kvb_waiter_drop_socket(source->waiter, source->owner, source->sub);
+        kvb_zmq_socket_close(&source->sub);
     }
     free(source);
 }
@@ -70,9 +80,4 @@ kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *
                                   : kvb_forward_pass_decode(payload, out_sample);
     kvb_zmq_message_close(&message);
     return status == KVB_OK ? KVB_OK : KVB_BAD_INPUT;
-}
-
-void *kvb_load_source_handle(const struct kvb_load_source *source)
-{
-    return source->sub;
 }

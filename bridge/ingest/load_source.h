@@ -5,25 +5,29 @@
 #include "ingest/zmq_context.h"
 #include "model/load.h"
 
-#include <stdint.h>
+#include <stddef.h>
 
 /* Load figures of one worker from a PUB socket: the last frame of each message is
  * a ForwardPassMetrics map; topic and seq frames may stand before it.
  *
  * Threads: only the thread that made it. */
 struct kvb_load_source;
+struct kvb_waiter;
+
+struct kvb_load_source_options {
+    const char *endpoint;      /* "tcp://127.0.0.1:7557" */
+    struct kvb_waiter *waiter; /* borrowed: told of the socket */
+    size_t owner;              /* the waiter's number for this source */
+};
 
 /* KVB_BAD_CONFIG  libzmq refuses the endpoint; detail says why
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_load_source_open(
-    struct kvb_zmq *zmq, const char *endpoint, struct kvb_load_source **out_source,
-    struct kvb_detail *detail);
+    struct kvb_zmq *zmq, const struct kvb_load_source_options *options,
+    struct kvb_load_source **out_source, struct kvb_detail *detail);
 void kvb_load_source_close(struct kvb_load_source *source);
 
 /* The next sample.  KVB_AGAIN nothing there; KVB_BAD_INPUT a message that is no
  * sample: count it. */
 kvb_status
 kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample);
-
-/* For zmq_poll. */
-void *kvb_load_source_handle(const struct kvb_load_source *source);

@@ -1,34 +1,50 @@
 #pragma once
 
 #include "core/status.h"
-#include "ingest/load_source.h"
-#include "ingest/zmq_source.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
-/* Waits for any of a bridge's sockets.  Filled anew for each wait, because a
- * source's replay socket comes and goes:
+/* Waits for any of a bridge's sockets and descriptors.
  *
- *     begin, add ..., wait, ask what is ready by the positions that add returned
+ *     owner 0  [ SUB: live | monitor: live | DEALER: reply ]     a source
+ *     owner 1  [ SUB: live ]                                     a load source
+ *     owner 2  [ descriptor: live ]
  *
- * Threads: only the thread that made it.  Cost: linear in the sockets. */
+ * libzmq's descriptor of a socket tells only that its state changed since it was last
+ * looked at, and every send and receive looks.  So whoever was ready is looked at again
+ * before each wait, until it has nothing more; after that its descriptor is enough.
+ *
+ * So a watched socket is received from between being told ready and the next wait, or
+ * after kvb_waiter_set_pending(), and at no other time.
+ *
+ * Threads: only the thread that made it.
+ * Cost:    a wait costs what is ready, not what is there. */
 struct kvb_waiter;
 
 enum { kvb_ready_live = 1, kvb_ready_reply = 2 };
 
-/* most_handles: kvb_source_sockets a source, one a load source, one a descriptor. */
-kvb_status kvb_waiter_new(size_t most_handles, struct kvb_waiter **out_waiter);
+/* owners: how many numbers there are, from 0.  KVB_NO_MEMORY, KVB_IO no descriptor */
+kvb_status kvb_waiter_new(size_t owners, struct kvb_waiter **out_waiter);
 void kvb_waiter_free(struct kvb_waiter *waiter);
 
-void kvb_waiter_begin(struct kvb_waiter *waiter);
-size_t kvb_waiter_add_source(struct kvb_waiter *waiter, const struct kvb_source *source);
-size_t kvb_waiter_add_load(struct kvb_waiter *waiter, const struct kvb_load_source *load);
-size_t kvb_waiter_add_fd(struct kvb_waiter *waiter, int fd);
+/* Watches a socket of libzmq; kind is a kvb_ready_* bit.  At most three an owner.
+ * KVB_TOO_LARGE, KVB_IO */
+kvb_status
+kvb_waiter_add_socket(struct kvb_waiter *waiter, size_t owner, unsigned kind, void *socket);
+/* Before the socket is closed. */
+void kvb_waiter_drop_socket(struct kvb_waiter *waiter, size_t owner, void *socket);
 
-/* Returns when something is ready, or after timeout_ms, or on a signal. */
-void kvb_waiter_wait(struct kvb_waiter *waiter, int timeout_ms);
+/* Watches a descriptor, kvb_ready_live while it is readable. */
+kvb_status kvb_waiter_add_fd(struct kvb_waiter *waiter, size_t owner, int fd);
 
-/* kvb_ready_* bits. */
-unsigned kvb_waiter_source_ready(const struct kvb_waiter *waiter, size_t at);
-/* For a load source or a descriptor. */
-int kvb_waiter_is_ready(const struct kvb_waiter *waiter, size_t at);
+/* These kinds are ready whatever the sockets say, until it is said otherwise. */
+void kvb_waiter_set_pending(struct kvb_waiter *waiter, size_t owner, unsigned kinds);
+
+/* Returns when something is ready, or after timeout_ms, or on a signal.
+ * KVB_IO  the kernel refuses to wait: timeout_ms were slept through, and everything was
+ *         looked at */
+kvb_status kvb_waiter_wait(struct kvb_waiter *waiter, int timeout_ms);
+
+/* Who is ready since the last wait, one by one; false when that was all. */
+bool kvb_waiter_next(struct kvb_waiter *waiter, size_t *out_owner, unsigned *out_kinds);

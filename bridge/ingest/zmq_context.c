@@ -1,51 +1,100 @@
-#include "ingest/zmq_context.h"
+#include "core/limits.h"
+#include "ingest/zmq_inside.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <zmq.h>
 
-/* A connected socket has its own descriptor, one in libzmq's mailbox, and while
- * it reconnects a timer: measured 2 to 3; plus what the process needs itself. */
-enum { descriptors_per_socket = 3, spare_descriptors = 64, spare_sockets = 16 };
-
-struct kvb_zmq {
-    void *context; /* owned */
+/* Sockets and descriptors, as measured with libzmq 4.3.  Each socket has a mailbox,
+ * which is a descriptor; so has each connection.
+ *
+ *     publisher   SUB, both ends of its monitor    3 mailboxes, connection or listener,
+ *                                                  a second connection for a moment
+ *     load        SUB                              1 mailbox, 1 or 2 connections
+ *     replay      DEALER, at most 8 at once        the one before may not be closed yet */
+enum {
+    sockets_per_publisher = 3,
+    descriptors_per_publisher = 5,
+    descriptors_per_load = 3,
+    sockets_for_replays = 4 * kvb_max_replays_at_once,
+    descriptors_for_replays = 2 * sockets_for_replays,
+    own_descriptors = 128, /* of the process: NATS, HTTP, log, epoll, timers */
+    spare_sockets = 64,    /* owners are not dealt out evenly: not all have a load socket */
+    owners_per_context = 256,
+    descriptors_per_context = 8, /* its threads wait on some */
 };
 
-static kvb_status check_descriptors(size_t sockets, struct kvb_detail *detail)
+static size_t contexts_of(const struct kvb_zmq_size *size)
+{
+    const size_t need = (size->publishers + size->loads) / owners_per_context + 1;
+
+    return need < kvb_most_zmq_contexts ? need : kvb_most_zmq_contexts;
+}
+
+static rlim_t descriptors_of(const struct kvb_zmq_size *size)
+{
+    return size->publishers * descriptors_per_publisher + size->loads * descriptors_per_load +
+           contexts_of(size) * descriptors_per_context + descriptors_for_replays + own_descriptors;
+}
+
+kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail)
 {
     struct rlimit limit = { 0 };
-    const rlim_t need = sockets * descriptors_per_socket + spare_descriptors;
+    const rlim_t need = descriptors_of(size);
 
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= need) {
         return KVB_OK;
     }
     limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); /* judged by what it leaves */
-    if (limit.rlim_cur >= need) {
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= need) {
         return KVB_OK;
     }
     kvb_detail_set(
-        detail, "%zu sockets need %llu open files, the limit is %llu: raise it with ulimit -n",
-        sockets, (unsigned long long)need, (unsigned long long)limit.rlim_max);
+        detail,
+        "%zu ranks need %llu open files, the limit is %llu: raise it (LimitNOFILE= of the unit, or "
+        "ulimit -Hn)",
+        size->publishers, (unsigned long long)need, (unsigned long long)limit.rlim_max);
     return KVB_BAD_CONFIG;
 }
 
-kvb_status kvb_zmq_new(size_t sockets, struct kvb_zmq **out_zmq, struct kvb_detail *detail)
+/* Of one context: owners are dealt out in turn. */
+static int sockets_of(const struct kvb_zmq_size *size)
 {
-    KVB_TRY(check_descriptors(sockets, detail));
+    const size_t all = size->publishers * sockets_per_publisher + size->loads;
+
+    return (int)(all / contexts_of(size)) + sockets_for_replays + spare_sockets;
+}
+
+static kvb_status open_contexts(struct kvb_zmq *zmq, const struct kvb_zmq_size *size)
+{
+    while (zmq->context_count < contexts_of(size)) {
+        void *context = zmq_ctx_new();
+        if (!context) {
+            return KVB_IO;
+        }
+        zmq->contexts[zmq->context_count++] = context;
+        if (zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets_of(size)) != 0 ||
+            zmq_ctx_set(context, ZMQ_IO_THREADS, 1) != 0) {
+            return KVB_IO;
+        }
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvb_zmq_new(const struct kvb_zmq_size *size, struct kvb_zmq **out_zmq, struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_zmq_raise_limits(size, detail));
 
     struct kvb_zmq *zmq = calloc(1, sizeof *zmq);
     if (!zmq) {
         return KVB_NO_MEMORY;
     }
-    zmq->context = zmq_ctx_new();
-    if (!zmq->context ||
-        zmq_ctx_set(zmq->context, ZMQ_MAX_SOCKETS, (int)(sockets + spare_sockets)) != 0) {
+    const kvb_status status = open_contexts(zmq, size);
+    if (status != KVB_OK) {
         kvb_detail_set(detail, "libzmq: %s", zmq_strerror(errno));
         kvb_zmq_free(zmq);
-        return KVB_IO;
+        return status;
     }
     *out_zmq = zmq;
     return KVB_OK;
@@ -56,13 +105,22 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
     if (!zmq) {
         return;
     }
-    if (zmq->context) {
-        (void)zmq_ctx_term(zmq->context); /* every socket is closed, linger is 0 */
+    kvb_zmq_close_run(zmq);
+    for (size_t i = 0; i < zmq->context_count; i++) {
+        (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
     }
     free(zmq);
 }
 
-void *kvb_zmq_handle(struct kvb_zmq *zmq)
+void *kvb_zmq_context(const struct kvb_zmq *zmq, size_t owner)
 {
-    return zmq->context;
+    return zmq->contexts[owner % zmq->context_count];
+}
+
+void kvb_zmq_close_run(struct kvb_zmq *zmq)
+{
+    for (size_t i = 0; i < zmq->run_count; i++) {
+        kvb_zmq_message_close(&zmq->run[i]);
+    }
+    zmq->run_count = 0;
 }

@@ -5,19 +5,27 @@
 
 #include <stddef.h>
 
-/* The one ZMQ context of a bridge, sized for its publishers.
+/* The ZMQ contexts of a bridge, sized for its publishers: one for each 256.  libzmq looks
+ * through all timers of an I/O thread whenever it stops one, and each heartbeat has one:
+ * a thousand connections on one thread would spend a fifth of a core on that.  Each
+ * context has one I/O thread: the monitor's events of one socket then stand in the order
+ * in which they happened.
  *
- * Threads: any thread may make sockets; a socket belongs to the thread that uses it. */
+ * Threads: only the thread that uses its sockets, except where it says otherwise. */
 struct kvb_zmq;
 
-/* sockets: how many will be open at once, at most.
- * KVB_BAD_CONFIG  more descriptors than the process may open; detail says how
- *                 many are needed
- * KVB_NO_MEMORY, KVB_IO */
-kvb_status kvb_zmq_new(size_t sockets, struct kvb_zmq **out_zmq, struct kvb_detail *detail);
+struct kvb_zmq_size {
+    size_t publishers; /* event sockets, one a rank */
+    size_t loads;      /* load sockets */
+};
+
+/* Raises the process's limit of open files to what is needed, as far as it may.
+ * KVB_BAD_CONFIG  not far enough; detail says how many, and what to do */
+kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail);
+
+/* After kvb_zmq_raise_limits(), which it calls.  KVB_BAD_CONFIG, KVB_NO_MEMORY, KVB_IO */
+kvb_status
+kvb_zmq_new(const struct kvb_zmq_size *size, struct kvb_zmq **out_zmq, struct kvb_detail *detail);
 
 /* All sockets must be closed.  NULL is fine. */
 void kvb_zmq_free(struct kvb_zmq *zmq);
-
-/* libzmq's own handle, for the files of this room. */
-void *kvb_zmq_handle(struct kvb_zmq *zmq);

@@ -1,98 +1,80 @@
 #include "ingest/zmq_source.h"
 
 #include "core/limits.h"
-#include "ingest/zmq_message.h"
+#include "ingest/peers.h"
+#include "ingest/reply_queue.h"
+#include "ingest/waiter.h"
+#include "ingest/zmq_inside.h"
+#include "ingest/zmq_socket.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    receive_high_water = 2000,
-    heartbeat_ms = 200,
-    heartbeat_timeout_ms = 1000,
-    reconnect_ms = 100,
-    most_reconnect_ms = 1000,
-    endpoint_bytes = 256,
-};
+enum { receive_high_water = 2000, heartbeat_ms = 200, endpoint_bytes = 256 };
 
 struct kvb_source {
-    void *context; /* borrowed */
-    void *sub;     /* owned, like the two below */
+    struct kvb_zmq *zmq; /* borrowed, like the two below */
+    void *context;
+    struct kvb_waiter *waiter;
+    size_t owner;
+    void *sub; /* owned, like the two below */
     void *monitor;
     void *dealer; /* NULL while no replay runs */
-    bool is_up;
+    bool is_bound;
+    bool is_up;             /* of one that connects */
+    struct kvb_peers peers; /* of one that is bound */
+    struct kvb_source_counters counters;
     char replay[endpoint_bytes];
-    struct kvb_zmq_message run[kvb_source_run]; /* of the last receive */
-    size_t run_count;
-    struct kvb_zmq_message reply;
+    struct kvb_reply_queue replies;
+    bool is_cut; /* what does not fit the queue was left */
+    struct kvb_reply reply;
 };
 
-struct option {
-    int name;
-    int value;
+/* ---- Opening, closing ---- */
+
+enum {
+    failed_handshake = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+    followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
+    followed_when_bound = followed | ZMQ_EVENT_ACCEPTED | failed_handshake,
 };
-
-static kvb_status set_options(void *socket, const struct option *options, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (zmq_setsockopt(socket, options[i].name, &options[i].value, sizeof(int)) != 0) {
-            return KVB_IO;
-        }
-    }
-    return KVB_OK;
-}
-
-static kvb_status set_common_options(void *socket, int high_water)
-{
-    const struct option options[] = {
-        { ZMQ_LINGER, 0 },
-        { ZMQ_RCVHWM, high_water },
-        { ZMQ_HEARTBEAT_IVL, heartbeat_ms },
-        { ZMQ_HEARTBEAT_TIMEOUT, heartbeat_timeout_ms },
-        { ZMQ_RECONNECT_IVL, reconnect_ms },
-        { ZMQ_RECONNECT_IVL_MAX, most_reconnect_ms },
-    };
-    const int64_t most_bytes = kvb_max_payload_bytes;
-
-    if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &most_bytes, sizeof most_bytes) != 0) {
-        return KVB_IO;
-    }
-    return set_options(socket, options, sizeof options / sizeof options[0]);
-}
 
 /* The monitor sees the handshake, not the TCP connection: a port that accepts
  * and says nothing is no engine. */
 static kvb_status open_monitor(struct kvb_source *source)
 {
+    const int none = 0;
     char address[64];
 
     (void)snprintf(address, sizeof address, "inproc://monitor-%p", source->sub);
-    const int events = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED;
-    if (zmq_socket_monitor(source->sub, address, events) != 0) {
+    if (zmq_socket_monitor(
+            source->sub, address, source->is_bound ? followed_when_bound : followed) != 0) {
         return KVB_IO;
     }
     source->monitor = zmq_socket(source->context, ZMQ_PAIR);
-    if (!source->monitor) {
+    if (!source->monitor || zmq_setsockopt(source->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(source->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0) {
         return KVB_IO;
     }
-    const struct option options[] = { { ZMQ_LINGER, 0 }, { ZMQ_RCVHWM, 0 } };
-    KVB_TRY(set_options(source->monitor, options, 2));
     return zmq_connect(source->monitor, address) == 0 ? KVB_OK : KVB_IO;
 }
 
 static kvb_status open_sub(struct kvb_source *source, const struct kvb_source_options *options)
 {
-    source->sub = zmq_socket(source->context, ZMQ_SUB);
-    if (!source->sub) {
-        return KVB_IO;
-    }
-    KVB_TRY(set_common_options(source->sub, receive_high_water));
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
+                                               .high_water = receive_high_water,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .most_bytes = kvb_max_payload_bytes };
+
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, options->topic, strlen(options->topic)) != 0) {
         return KVB_IO;
     }
     KVB_TRY(open_monitor(source));
+    KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->sub));
+    KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->monitor));
     const int failed = options->bind ? zmq_bind(source->sub, options->events)
                                      : zmq_connect(source->sub, options->events);
     return failed ? KVB_BAD_CONFIG : KVB_OK;
@@ -107,7 +89,14 @@ kvb_status kvb_source_open(
     if (!source) {
         return KVB_NO_MEMORY;
     }
-    source->context = kvb_zmq_handle(zmq);
+    source->zmq = zmq;
+    source->context = kvb_zmq_context(zmq, options->owner);
+    source->waiter = options->waiter;
+    source->owner = options->owner;
+    source->is_bound = options->bind;
+    source->replies.max_bytes = options->max_replay_bytes;
+    (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
+    kvb_peers_init(&source->peers);
     (void)snprintf(source->replay, sizeof source->replay, "%s", options->replay);
     const kvb_status status = open_sub(source, options);
     if (status != KVB_OK) {
@@ -121,20 +110,12 @@ kvb_status kvb_source_open(
     return KVB_OK;
 }
 
-static void close_socket(void **socket)
+static void close_watched(struct kvb_source *source, void **socket)
 {
     if (*socket) {
-        (void)zmq_close(*socket);
-        *socket = NULL;
+        kvb_waiter_drop_socket(source->waiter, source->owner, *socket);
+        kvb_zmq_socket_close(socket);
     }
-}
-
-static void close_run(struct kvb_source *source)
-{
-    for (size_t i = 0; i < source->run_count; i++) {
-        kvb_zmq_message_close(&source->run[i]);
-    }
-    source->run_count = 0;
 }
 
 void kvb_source_close(struct kvb_source *source)
@@ -142,31 +123,46 @@ void kvb_source_close(struct kvb_source *source)
     if (!source) {
         return;
     }
-    close_run(source);
     kvb_source_replay_stop(source);
     if (source->sub) {
         (void)zmq_socket_monitor(source->sub, NULL, 0); /* ends the PAIR's other side */
     }
-    close_socket(&source->monitor);
-    close_socket(&source->sub);
+    close_watched(source, &source->monitor);
+    close_watched(source, &source->sub);
+    kvb_peers_done(&source->peers);
     free(source);
+}
+
+/* ---- Live ---- */
+
+/* Peers of ZMTP before 3 have no name here: no engine is so old, but what a port
+ * scanner sends may look like it. */
+static int sender_of(const struct kvb_source *source, struct kvb_zmq_message *message)
+{
+    if (!source->is_bound) {
+        return kvb_any_peer;
+    }
+    const int fd = zmq_msg_get(&message->parts[0], ZMQ_SRCFD);
+    return fd >= 0 ? fd : kvb_unknown_peer;
 }
 
 size_t kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
     uint64_t *out_refused)
 {
+    struct kvb_zmq *zmq = source->zmq;
     size_t batches = 0;
 
-    close_run(source);
+    kvb_zmq_close_run(zmq);
     *out_refused = 0;
-    while (source->run_count < kvb_source_run) {
-        struct kvb_zmq_message *message = &source->run[source->run_count];
+    while (zmq->run_count < kvb_source_run) {
+        struct kvb_zmq_message *message = &zmq->run[zmq->run_count];
         struct kvb_source_batch *batch = &out_batches[batches];
         if (kvb_zmq_message_receive(source->sub, message) != KVB_OK) {
             break;
         }
-        source->run_count++;
+        zmq->run_count++;
+        batch->sender = sender_of(source, message);
         if (kvb_frames_read_live(&message->frames, &batch->seq, &batch->payload) == KVB_OK) {
             batches++;
         } else {
@@ -176,6 +172,57 @@ size_t kvb_source_receive(
     return batches;
 }
 
+/* ---- The monitor ---- */
+
+static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
+{
+    struct kvb_source_counters *counters = &source->counters;
+
+    counters->disconnects += counters->disconnects < counters->connects;
+    source->is_up = false;
+    link->was_lost = true;
+}
+
+static void
+follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_source_link *link)
+{
+    switch (event) {
+    case ZMQ_EVENT_ACCEPTED:
+        kvb_peers_accepted(&source->peers, fd);
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        source->counters.connects++;
+        source->is_up = true;
+        kvb_peers_shook_hands(&source->peers);
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        if (!source->is_bound || kvb_peers_left(&source->peers, fd)) {
+            note_loss(source, link);
+        }
+        break;
+    case ZMQ_EVENT_CONNECT_RETRIED:
+        source->counters.retries++;
+        break;
+    default:
+        if (event & failed_handshake) {
+            kvb_peers_failed(&source->peers);
+        } /* else: the monitor stopped */
+    }
+}
+
+/* 16 bits of event and 32 of value, in the order of this machine. */
+static void read_event(const struct kvb_zmq_message *message, uint16_t *out_event, int *out_value)
+{
+    const kvb_span frame = message->frames.frame[0];
+
+    *out_event = 0;
+    *out_value = -1;
+    if (frame.len >= sizeof *out_event + sizeof *out_value) {
+        memcpy(out_event, frame.data, sizeof *out_event);
+        memcpy(out_value, frame.data + sizeof *out_event, sizeof *out_value);
+    }
+}
+
 struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
 {
     struct kvb_source_link link = { .was_lost = false };
@@ -183,15 +230,29 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
 
     while (kvb_zmq_message_receive(source->monitor, &message) == KVB_OK) {
         uint16_t event = 0;
-        if (message.frames.frame[0].len >= sizeof event) {
-            memcpy(&event, message.frames.frame[0].data, sizeof event);
-        }
-        link.was_lost |= event == ZMQ_EVENT_DISCONNECTED;
-        source->is_up = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+        int value = 0;
+        read_event(&message, &event, &value);
+        follow_monitor(source, event, value, &link);
         kvb_zmq_message_close(&message);
     }
-    link.is_up = source->is_up;
+    const size_t engines = kvb_peers_count(&source->peers);
+    link.is_up = source->is_bound ? engines == 1 : source->is_up;
+    link.is_crowded = source->is_bound && engines > 1;
     return link;
+}
+
+bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch)
+{
+    if (!source->is_bound) {
+        return true;
+    }
+    kvb_peers_heard(&source->peers, batch->sender);
+    return batch->sender == source->peers.only;
+}
+
+const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source)
+{
+    return &source->counters;
 }
 
 /* ---- Replay ---- */
@@ -208,19 +269,24 @@ static kvb_status send_request(void *dealer, uint64_t from)
     return KVB_OK;
 }
 
+static kvb_status open_dealer(struct kvb_source *source)
+{
+    /* 0 = no high-water mark: a full pipe would drop replies for good.  What lies in
+     * it is taken at once, into a queue that is bounded. */
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
+                                               .high_water = 0,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .most_bytes = kvb_max_payload_bytes };
+
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->dealer));
+    KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_reply, source->dealer));
+    return zmq_connect(source->dealer, source->replay) == 0 ? KVB_OK : KVB_IO;
+}
+
 kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from)
 {
     kvb_source_replay_stop(source);
-    source->dealer = zmq_socket(source->context, ZMQ_DEALER);
-    if (!source->dealer) {
-        return KVB_IO;
-    }
-    /* 0 = no high-water mark: what it holds is bounded by the engine's buffer,
-     * and a full pipe would drop replies for good. */
-    kvb_status status = set_common_options(source->dealer, 0);
-    if (status == KVB_OK && zmq_connect(source->dealer, source->replay) != 0) {
-        status = KVB_IO;
-    }
+    kvb_status status = open_dealer(source);
     if (status == KVB_OK) {
         status = send_request(source->dealer, from);
     }
@@ -232,34 +298,46 @@ kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from)
 
 void kvb_source_replay_stop(struct kvb_source *source)
 {
-    kvb_zmq_message_close(&source->reply);
-    close_socket(&source->dealer);
+    (void)zmq_msg_close(&source->reply.payload);
+    (void)zmq_msg_init(&source->reply.payload);
+    kvb_reply_queue_done(&source->replies);
+    source->is_cut = false;
+    kvb_waiter_set_pending(source->waiter, source->owner, 0);
+    close_watched(source, &source->dealer);
+}
+
+void kvb_source_replay_drain(struct kvb_source *source)
+{
+    struct kvb_zmq_message message;
+
+    while (source->dealer && kvb_zmq_message_receive(source->dealer, &message) == KVB_OK) {
+        if (kvb_reply_queue_put(&source->replies, &message) != KVB_OK) {
+            kvb_zmq_message_close(&message);
+            close_watched(source, &source->dealer);
+            source->is_cut = true;
+            source->counters.cuts++;
+        }
+    }
+    const bool has_more = source->is_cut || kvb_reply_queue_count(&source->replies) > 0;
+    kvb_waiter_set_pending(source->waiter, source->owner, has_more ? kvb_ready_reply : 0);
 }
 
 kvb_status kvb_source_replay_receive(
     struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch)
 {
-    enum kvb_replay_frame kind = KVB_REPLAY_END;
-
-    kvb_zmq_message_close(&source->reply);
-    if (!source->dealer) {
-        return KVB_AGAIN;
+    (void)zmq_msg_close(&source->reply.payload);
+    (void)zmq_msg_init(&source->reply.payload);
+    if (kvb_reply_queue_take(&source->replies, &source->reply) != KVB_OK) {
+        *out_kind = KVB_REPLY_CUT;
+        return source->is_cut ? KVB_OK : KVB_AGAIN;
     }
-    KVB_TRY(kvb_zmq_message_receive(source->dealer, &source->reply));
-    KVB_TRY(
-        kvb_frames_read_replay(&source->reply.frames, &kind, &out_batch->seq, &out_batch->payload));
-    *out_kind = kind == KVB_REPLAY_END ? KVB_REPLY_END : KVB_REPLY_BATCH;
+    if (source->reply.kind == kvb_reply_bad) {
+        return KVB_BAD_INPUT;
+    }
+    *out_kind = source->reply.kind == kvb_reply_end ? KVB_REPLY_END : KVB_REPLY_BATCH;
+    *out_batch =
+        (struct kvb_source_batch){ .seq = source->reply.seq,
+                                   .payload = { .data = zmq_msg_data(&source->reply.payload),
+                                                .len = zmq_msg_size(&source->reply.payload) } };
     return KVB_OK;
-}
-
-size_t kvb_source_handles(const struct kvb_source *source, void *out[kvb_source_sockets])
-{
-    size_t count = 0;
-
-    out[count++] = source->sub;
-    out[count++] = source->monitor;
-    if (source->dealer) {
-        out[count++] = source->dealer;
-    }
-    return count;
 }

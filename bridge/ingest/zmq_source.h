@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kvb_waiter;
+
 /* The sockets of one engine rank:
  *
  *     SUB      <- PUB       live batches
@@ -18,9 +20,18 @@
  * The monitor is not ordered with the data: whoever receives a run of batches
  * reads the monitor after it, and judges the run by what the monitor said.
  *
+ * A SUB that is bound takes connections from anybody.  It is up while exactly one engine
+ * is connected: with two, nobody can tell whose numbers are whose.
+ *
+ * Limit: libzmq aborts the process (its issue 3937, open in 4.3.5) when such a pipe stays
+ * full until heartbeats end its connection, about a second, and is received from, or
+ * closed, once another connection has taken its place.  So an ingest thread that stands
+ * still while 2,000 messages come, and a second more, may end the bridge.
+ *
  * Threads: only the thread that made it.
  * Memory:  at most 2,000 messages wait inside libzmq, each at most 16 MiB; what
- *          overflows is dropped there, shows as a gap, and is repaired. */
+ *          overflows is dropped there, shows as a gap, and is repaired.  Of a replay
+ *          max_replay_bytes wait; what overflows is asked for again. */
 struct kvb_source;
 
 struct kvb_source_options {
@@ -28,6 +39,9 @@ struct kvb_source_options {
     const char *replay; /* "" for none */
     const char *topic;  /* prefix; "" for all */
     bool bind;          /* bind the SUB: for engines that connect */
+    size_t max_replay_bytes;
+    struct kvb_waiter *waiter; /* borrowed: told of the sockets as they come and go */
+    size_t owner;              /* the waiter's number for this source */
 };
 
 /* KVB_BAD_CONFIG  an endpoint that libzmq refuses; detail says which and why
@@ -41,7 +55,8 @@ void kvb_source_close(struct kvb_source *source);
 
 struct kvb_source_batch {
     uint64_t seq;
-    kvb_span payload; /* borrowed until the next kvb_source_receive() */
+    kvb_span payload; /* borrowed until the next kvb_source_receive() of any source */
+    int sender;       /* for kvb_source_is_of_engine() */
 };
 
 enum { kvb_source_run = 64 };
@@ -57,9 +72,25 @@ size_t kvb_source_receive(
 struct kvb_source_link {
     bool was_lost;
     bool is_up;
+    bool is_crowded; /* more than one engine on a bound socket: not up */
 };
 
 struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
+
+/* Is the batch from the one engine that is connected?  Always, unless the socket is
+ * bound.  After the monitor was read. */
+bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch);
+
+/* What the monitor told so far. */
+struct kvb_source_counters {
+    uint64_t connects;    /* handshakes completed */
+    uint64_t disconnects; /* connections lost that had completed one */
+    uint64_t retries;     /* attempts to connect after one that failed, or a loss */
+    uint64_t cuts;        /* replays that were larger than max_replay_bytes */
+};
+
+/* Borrowed; valid until the source is closed. */
+const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source);
 
 /* ---- Replay ---- */
 
@@ -67,18 +98,18 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
 kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from);
 void kvb_source_replay_stop(struct kvb_source *source);
 
-enum kvb_source_reply { KVB_REPLY_BATCH, KVB_REPLY_END };
+/* Takes what has come off libzmq, into the queue below.  Whenever replies are ready,
+ * and before they are received. */
+void kvb_source_replay_drain(struct kvb_source *source);
+
+enum kvb_source_reply {
+    KVB_REPLY_BATCH,
+    KVB_REPLY_END,
+    KVB_REPLY_CUT /* more came than max_replay_bytes: this is all of this replay */
+};
 
 /* The next reply; batch->payload is borrowed until the next call.
  * KVB_AGAIN      nothing there
  * KVB_BAD_INPUT  a reply that is neither batch nor end: count it */
 kvb_status kvb_source_replay_receive(
     struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch);
-
-/* ---- Waiting ---- */
-
-enum { kvb_source_sockets = 3 };
-
-/* libzmq's handles for zmq_poll: SUB, monitor, and the DEALER while a replay
- * runs.  Returns how many. */
-size_t kvb_source_handles(const struct kvb_source *source, void *out[kvb_source_sockets]);

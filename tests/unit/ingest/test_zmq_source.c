@@ -3,7 +3,9 @@
 #include "core/clock.h"
 #include "ingest/frames.h"
 #include "ingest/waiter.h"
+#include "ingest/zmq_source.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -15,8 +17,11 @@ struct world {
     char events[128];
     char replay[128];
     struct kvb_zmq *zmq;
+    struct kvb_waiter *waiter;
     struct kvb_source *source;
 };
+
+static const struct kvb_zmq_size one_publisher = { .publishers = 1 };
 
 static void bind_anywhere(void *socket, char address[128])
 {
@@ -26,7 +31,7 @@ static void bind_anywhere(void *socket, char address[128])
     assert_int_equal(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, address, &size), 0);
 }
 
-static void begin(struct world *world)
+static void begin_taking(struct world *world, size_t max_replay_bytes)
 {
     struct kvb_detail detail = { .text = "" };
 
@@ -35,11 +40,19 @@ static void begin(struct world *world)
     world->router = zmq_socket(world->context, ZMQ_ROUTER);
     bind_anywhere(world->pub, world->events);
     bind_anywhere(world->router, world->replay);
+    assert_ok(kvb_zmq_new(&one_publisher, &world->zmq, &detail));
+    assert_ok(kvb_waiter_new(1, &world->waiter));
     const struct kvb_source_options options = { .events = world->events,
                                                 .replay = world->replay,
-                                                .topic = "kv" };
-    assert_ok(kvb_zmq_new(8, &world->zmq, &detail));
+                                                .topic = "kv",
+                                                .max_replay_bytes = max_replay_bytes,
+                                                .waiter = world->waiter };
     assert_ok(kvb_source_open(world->zmq, &options, &world->source, &detail));
+}
+
+static void begin(struct world *world)
+{
+    begin_taking(world, 1 << 20);
 }
 
 static void close_now(void *socket)
@@ -55,6 +68,7 @@ static void close_now(void *socket)
 static void end(struct world *world)
 {
     kvb_source_close(world->source);
+    kvb_waiter_free(world->waiter);
     kvb_zmq_free(world->zmq);
     close_now(world->pub);
     close_now(world->router);
@@ -89,19 +103,16 @@ static void publish(struct world *world, const char *topic, uint64_t seq, const 
 /* Waits until the source has something of this kind; fails after 10 s. */
 static void wait_ready(struct world *world, unsigned kind)
 {
-    struct kvb_waiter *waiter = NULL;
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
     unsigned ready = 0;
 
-    assert_ok(kvb_waiter_new(kvb_source_sockets, &waiter));
     while (!(ready & kind)) {
+        size_t owner = 0;
         assert_true(kvb_clock_monotonic_ns() < deadline_ns);
-        kvb_waiter_begin(waiter);
-        const size_t at = kvb_waiter_add_source(waiter, world->source);
-        kvb_waiter_wait(waiter, 100);
-        ready = kvb_waiter_source_ready(waiter, at);
+        assert_ok(kvb_waiter_wait(world->waiter, 100));
+        ready = 0;
+        (void)kvb_waiter_next(world->waiter, &owner, &ready);
     }
-    kvb_waiter_free(waiter);
 }
 
 static void wait_until_link(struct world *world, bool is_up)
@@ -147,10 +158,33 @@ static void the_monitor_tells_when_the_engine_comes_and_goes(void **state)
 
     begin(&world);
     wait_until_link(&world, true);
+    const struct kvb_source_counters *counters = kvb_source_count(world.source);
+    assert_int_equal(counters->connects, 1);
+    assert_int_equal(counters->disconnects, 0);
     close_now(world.pub);
     world.pub = NULL;
     wait_until_link(&world, false);
+    assert_int_equal(counters->disconnects, 1);
+    while (counters->retries < 2) {
+        wait_ready(&world, kvb_ready_live);
+        (void)kvb_source_read_monitor(world.source);
+    }
+    assert_int_equal(counters->connects, 1);
+    assert_int_equal(counters->disconnects, 1);
     end(&world);
+}
+
+static void
+next_reply(struct world *world, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch)
+{
+    kvb_status status = kvb_source_replay_receive(world->source, out_kind, out_batch);
+
+    while (status == KVB_AGAIN) {
+        wait_ready(world, kvb_ready_reply);
+        kvb_source_replay_drain(world->source);
+        status = kvb_source_replay_receive(world->source, out_kind, out_batch);
+    }
+    assert_ok(status);
 }
 
 static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
@@ -181,13 +215,11 @@ static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
     (void)zmq_send(world.router, "", 0, ZMQ_SNDMORE);
     (void)zmq_send(world.router, end_seq, 8, ZMQ_SNDMORE);
     (void)zmq_send(world.router, "", 0, 0);
-    wait_ready(&world, kvb_ready_reply);
-    assert_ok(kvb_source_replay_receive(world.source, &kind, &batch));
+    next_reply(&world, &kind, &batch);
     assert_int_equal(kind, KVB_REPLY_BATCH);
     assert_int_equal(batch.seq, 5);
     assert_memory_equal(batch.payload.data, "five", 4);
-    wait_ready(&world, kvb_ready_reply);
-    assert_ok(kvb_source_replay_receive(world.source, &kind, &batch));
+    next_reply(&world, &kind, &batch);
     assert_int_equal(kind, KVB_REPLY_END);
     kvb_source_replay_stop(world.source);
     assert_int_equal(kvb_source_replay_receive(world.source, &kind, &batch), KVB_AGAIN);
@@ -200,12 +232,169 @@ static void an_endpoint_that_is_none_is_refused_in_words(void **state)
     struct kvb_zmq *zmq = NULL;
     struct kvb_source *source = NULL;
     struct kvb_detail detail = { .text = "" };
-    const struct kvb_source_options options = { .events = "nonsense", .replay = "", .topic = "" };
+    struct kvb_waiter *waiter = NULL;
 
-    assert_ok(kvb_zmq_new(4, &zmq, &detail));
+    assert_ok(kvb_zmq_new(&one_publisher, &zmq, &detail));
+    assert_ok(kvb_waiter_new(1, &waiter));
+    const struct kvb_source_options options = {
+        .events = "nonsense", .replay = "", .topic = "", .waiter = waiter
+    };
     assert_int_equal(kvb_source_open(zmq, &options, &source, &detail), KVB_BAD_CONFIG);
     assert_non_null(strstr(detail.text, "nonsense"));
+    kvb_waiter_free(waiter);
     kvb_zmq_free(zmq);
+}
+
+/* ---- Bounds ---- */
+
+static void receive_request(struct world *world, uint8_t id[64], size_t *out_len, uint8_t seq[8])
+{
+    set_deadline(world->router);
+    const int len = zmq_recv(world->router, id, 64, 0);
+    assert_true(len > 0);
+    assert_int_equal(zmq_recv(world->router, seq, 8, 0), 0);
+    assert_int_equal(zmq_recv(world->router, seq, 8, 0), 8);
+    *out_len = (size_t)len;
+}
+
+enum { large_reply = 64 << 10, replies_sent = 64 };
+
+static void send_replies(struct world *world, const uint8_t *id, size_t id_len)
+{
+    static const uint8_t payload[large_reply];
+    const int any = 0;
+
+    assert_int_equal(zmq_setsockopt(world->router, ZMQ_SNDHWM, &any, sizeof any), 0);
+    for (uint64_t i = 0; i < replies_sent; i++) {
+        uint8_t seq[8];
+        kvb_frames_write_seq(i, seq);
+        assert_true(zmq_send(world->router, id, id_len, ZMQ_SNDMORE) >= 0);
+        assert_true(zmq_send(world->router, "", 0, ZMQ_SNDMORE) >= 0);
+        assert_true(zmq_send(world->router, seq, 8, ZMQ_SNDMORE) >= 0);
+        assert_true(zmq_send(world->router, payload, sizeof payload, 0) >= 0);
+    }
+}
+
+/* 4 MiB come, nobody takes them in: 256 KiB wait, the rest is left, and that is told
+ * when what waited has been taken. */
+static void a_replay_larger_than_its_bound_is_cut(void **state)
+{
+    (void)state;
+    struct world world;
+    uint8_t id[64];
+    uint8_t seq[8];
+    size_t id_len = 0;
+    uint64_t replies = 0;
+    enum kvb_source_reply kind = KVB_REPLY_BATCH;
+    struct kvb_source_batch batch = { 0 };
+
+    begin_taking(&world, (size_t)4 * large_reply);
+    assert_ok(kvb_source_replay_start(world.source, 0));
+    receive_request(&world, id, &id_len, seq);
+    send_replies(&world, id, id_len);
+    while (kvb_source_count(world.source)->cuts == 0) {
+        wait_ready(&world, kvb_ready_reply);
+        kvb_source_replay_drain(world.source);
+    }
+    wait_ready(&world, kvb_ready_reply); /* though the socket is gone */
+    for (next_reply(&world, &kind, &batch); kind == KVB_REPLY_BATCH; replies++) {
+        assert_int_equal(batch.seq, replies);
+        assert_int_equal(batch.payload.len, large_reply);
+        next_reply(&world, &kind, &batch);
+    }
+    assert_int_equal(kind, KVB_REPLY_CUT);
+    assert_int_equal(replies, 3); /* 4 would not fit with what is kept beside each */
+    kvb_source_replay_stop(world.source);
+    assert_int_equal(kvb_source_replay_receive(world.source, &kind, &batch), KVB_AGAIN);
+    end(&world);
+}
+
+static void two_replies_are_taken_however_large_they_are(void **state)
+{
+    (void)state;
+    struct world world;
+    uint8_t id[64];
+    uint8_t seq[8];
+    size_t id_len = 0;
+    enum kvb_source_reply kind = KVB_REPLY_END;
+    struct kvb_source_batch batch = { 0 };
+
+    begin_taking(&world, 1);
+    assert_ok(kvb_source_replay_start(world.source, 0));
+    receive_request(&world, id, &id_len, seq);
+    send_replies(&world, id, id_len);
+    while (kvb_source_count(world.source)->cuts == 0) {
+        wait_ready(&world, kvb_ready_reply);
+        kvb_source_replay_drain(world.source);
+    }
+    for (uint64_t i = 0; i < 2; i++) {
+        next_reply(&world, &kind, &batch);
+        assert_int_equal(kind, KVB_REPLY_BATCH);
+        assert_int_equal(batch.seq, i);
+    }
+    next_reply(&world, &kind, &batch);
+    assert_int_equal(kind, KVB_REPLY_CUT);
+    end(&world);
+}
+
+/* A publisher that waits instead of dropping is held up by what the socket holds: false
+ * when it was for a tenth of a second.  (After a second of it heartbeats break the link, and
+ * a publisher without subscribers takes everything.) */
+static bool is_taken(const struct world *world, const char *payload)
+{
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 100 * KVB_NS_PER_MS;
+
+    while (zmq_send(world->pub, payload, 4 << 10, ZMQ_DONTWAIT) < 0) {
+        if (kvb_clock_monotonic_ns() >= deadline_ns) {
+            return false;
+        }
+        (void)zmq_poll(NULL, 0, 1); /* POLLOUT is always set on a PUB */
+    }
+    return true;
+}
+
+/* Nobody takes what is sent: it comes to a stop at the mark and what the network holds. */
+static void an_event_socket_holds_no_more_than_its_high_water_mark(void **state)
+{
+    (void)state;
+    struct world world;
+    static char payload[4 << 10];
+    const int few = 16;
+    const int yes = 1;
+    unsigned sent = 0;
+
+    begin(&world);
+    wait_for_subscription(&world);
+    assert_int_equal(zmq_setsockopt(world.pub, ZMQ_SNDHWM, &few, sizeof few), 0);
+    assert_int_equal(zmq_setsockopt(world.pub, ZMQ_XPUB_NODROP, &yes, sizeof yes), 0);
+    payload[0] = 'k';
+    payload[1] = 'v';
+    while (sent < 16000 && is_taken(&world, payload)) {
+        sent++;
+    }
+    assert_in_range(sent, 1, 12000);
+    end(&world);
+}
+
+static void a_message_larger_than_the_ceiling_ends_the_connection(void **state)
+{
+    (void)state;
+    struct world world;
+    const size_t size = (16 << 20) + 1;
+    char *payload = calloc(1, size);
+
+    begin(&world);
+    wait_until_link(&world, true);
+    wait_for_subscription(&world);
+    assert_true(zmq_send(world.pub, "kv", 2, ZMQ_SNDMORE) >= 0);
+    assert_true(zmq_send(world.pub, payload, size, 0) >= 0);
+    const struct kvb_source_counters *counters = kvb_source_count(world.source);
+    while (counters->disconnects == 0) {
+        wait_ready(&world, kvb_ready_live);
+        (void)kvb_source_read_monitor(world.source);
+    }
+    free(payload);
+    end(&world);
 }
 
 int main(void)
@@ -214,6 +403,10 @@ int main(void)
         cmocka_unit_test(live_batches_come_in_order_and_odd_messages_are_counted),
         cmocka_unit_test(the_monitor_tells_when_the_engine_comes_and_goes),
         cmocka_unit_test(a_replay_asks_as_engines_expect_and_reads_the_replies),
+        cmocka_unit_test(a_replay_larger_than_its_bound_is_cut),
+        cmocka_unit_test(two_replies_are_taken_however_large_they_are),
+        cmocka_unit_test(an_event_socket_holds_no_more_than_its_high_water_mark),
+        cmocka_unit_test(a_message_larger_than_the_ceiling_ends_the_connection),
         cmocka_unit_test(an_endpoint_that_is_none_is_refused_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,141 @@
+#include "kvb_test.h"
+
+#include "ingest/peers.h"
+
+/* Stories as the monitor of a listening socket tells them. */
+
+enum { engine_fd = 9, other_fd = 40, stray_fd = 17 };
+
+static void strays_are_no_engines(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    kvb_peers_accepted(&peers, stray_fd);
+    assert_int_equal(kvb_peers_count(&peers), 0);
+    kvb_peers_failed(&peers);
+    assert_false(kvb_peers_left(&peers, stray_fd));
+
+    kvb_peers_accepted(&peers, engine_fd);
+    kvb_peers_shook_hands(&peers);
+    assert_int_equal(kvb_peers_count(&peers), 1);
+    assert_int_equal(peers.only, engine_fd);
+
+    /* Bytes that are no handshake: libzmq tells of the end alone. */
+    kvb_peers_accepted(&peers, stray_fd);
+    assert_false(kvb_peers_left(&peers, stray_fd));
+    kvb_peers_accepted(&peers, stray_fd);
+    kvb_peers_failed(&peers);
+    assert_false(kvb_peers_left(&peers, stray_fd));
+    assert_int_equal(kvb_peers_count(&peers), 1);
+    assert_int_equal(peers.only, engine_fd);
+
+    assert_true(kvb_peers_left(&peers, engine_fd));
+    assert_int_equal(kvb_peers_count(&peers), 0);
+    assert_int_equal(peers.only, kvb_no_peer);
+    kvb_peers_done(&peers);
+}
+
+static void two_engines_are_counted_and_the_one_that_stays_is_known(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    kvb_peers_accepted(&peers, engine_fd);
+    kvb_peers_shook_hands(&peers);
+    kvb_peers_accepted(&peers, other_fd);
+    kvb_peers_shook_hands(&peers);
+    assert_int_equal(kvb_peers_count(&peers), 2);
+    assert_int_equal(peers.only, kvb_no_peer);
+    assert_true(kvb_peers_left(&peers, engine_fd));
+    assert_int_equal(kvb_peers_count(&peers), 1);
+    assert_int_equal(peers.only, other_fd);
+    kvb_peers_done(&peers);
+}
+
+/* The handshake names nobody: with a half-open connection beside it, a message tells. */
+static void a_message_names_the_engine_among_half_open_connections(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    kvb_peers_accepted(&peers, stray_fd);
+    kvb_peers_accepted(&peers, engine_fd);
+    kvb_peers_shook_hands(&peers);
+    assert_int_equal(kvb_peers_count(&peers), 1);
+    assert_int_equal(peers.only, kvb_no_peer);
+    kvb_peers_heard(&peers, engine_fd);
+    assert_int_equal(peers.only, engine_fd);
+    assert_false(kvb_peers_left(&peers, stray_fd));
+    assert_int_equal(kvb_peers_count(&peers), 1);
+    kvb_peers_done(&peers);
+}
+
+static void the_end_of_a_failed_handshake_names_the_engine(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    kvb_peers_accepted(&peers, stray_fd);
+    kvb_peers_accepted(&peers, engine_fd);
+    kvb_peers_shook_hands(&peers);
+    kvb_peers_failed(&peers);
+    assert_false(kvb_peers_left(&peers, stray_fd));
+    assert_int_equal(peers.only, engine_fd);
+    kvb_peers_done(&peers);
+}
+
+/* One of two left, and nobody knows which: told as a loss; and when the other turns
+ * out to have been the stray, nobody is there. */
+static void a_doubt_is_a_loss_and_is_settled_when_the_stray_ends(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    kvb_peers_accepted(&peers, stray_fd);
+    kvb_peers_accepted(&peers, engine_fd);
+    kvb_peers_shook_hands(&peers);
+    assert_true(kvb_peers_left(&peers, engine_fd));
+    kvb_peers_failed(&peers); /* its handshake was given up */
+    assert_true(kvb_peers_left(&peers, stray_fd));
+    assert_int_equal(kvb_peers_count(&peers), 0);
+    kvb_peers_done(&peers);
+}
+
+static void a_number_is_used_again(void **state)
+{
+    (void)state;
+    struct kvb_peers peers;
+
+    kvb_peers_init(&peers);
+    for (int i = 0; i < 1000; i++) {
+        kvb_peers_accepted(&peers, engine_fd + i % 3);
+        kvb_peers_shook_hands(&peers);
+        assert_int_equal(peers.only, engine_fd + i % 3);
+        assert_true(kvb_peers_left(&peers, engine_fd + i % 3));
+        assert_int_equal(kvb_peers_count(&peers), 0);
+    }
+    kvb_peers_heard(&peers, 1 << 30); /* nobody */
+    kvb_peers_accepted(&peers, -1);
+    assert_false(kvb_peers_left(&peers, -1));
+    assert_int_equal(kvb_peers_count(&peers), 0);
+    kvb_peers_done(&peers);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(strays_are_no_engines),
+        cmocka_unit_test(two_engines_are_counted_and_the_one_that_stays_is_known),
+        cmocka_unit_test(a_message_names_the_engine_among_half_open_connections),
+        cmocka_unit_test(the_end_of_a_failed_handshake_names_the_engine),
+        cmocka_unit_test(a_doubt_is_a_loss_and_is_settled_when_the_stray_ends),
+        cmocka_unit_test(a_number_is_used_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
