@@ -301,7 +301,13 @@ static kvb_status finish_write(struct kvb_link *link, natsStatus answer)
 
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
 {
-    if (!kvb_subject_is_valid(subject, false)) {
+    return kvb_bus_publish_request(bus, subject, NULL, payload);
+}
+
+kvb_status kvb_bus_publish_request(
+    struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload)
+{
+    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
         return KVB_BAD_INPUT;
     }
     if (payload.len > INT_MAX) {
@@ -311,8 +317,10 @@ kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span pa
     if (!link) {
         return KVB_AGAIN;
     }
+    const int len = (int)payload.len;
     return finish_write(
-        link, natsConnection_Publish(link->nats, subject, payload.data, (int)payload.len));
+        link, reply ? natsConnection_PublishRequest(link->nats, subject, reply, payload.data, len)
+                    : natsConnection_Publish(link->nats, subject, payload.data, len));
 }
 
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms)

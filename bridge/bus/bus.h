@@ -53,6 +53,10 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus);
  * KVB_IO */
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
 
+/* The same, with the subject to which answers go. */
+kvb_status kvb_bus_publish_request(
+    struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload);
+
 /* Writes out what publish has buffered.  Waits for the server's PONG, at most
  * timeout_ms.  KVB_AGAIN not connected, KVB_IO. */
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms);

@@ -62,17 +62,21 @@ static void drop_text(char **text)
     free(*text);
 }
 
-static natsStatus set_secrets(natsOptions *options, const char *credentials, const char *ca_file)
+/* nats.c itself takes no notice of tls://: it would send a password in clear to a
+ * server that does not ask for TLS. */
+static natsStatus
+set_secrets(natsOptions *options, const char *url, const char *credentials, const char *ca_file)
 {
+    const bool has_authority = ca_file && ca_file[0];
     natsStatus status = NATS_OK;
 
     if (credentials && credentials[0]) {
         status = natsOptions_SetUserCredentialsFromFiles(options, credentials, NULL);
     }
-    if (status == NATS_OK && ca_file && ca_file[0]) {
+    if (status == NATS_OK && (has_authority || kvb_server_url_wants_tls(url))) {
         status = natsOptions_SetSecure(options, true);
     }
-    if (status == NATS_OK && ca_file && ca_file[0]) {
+    if (status == NATS_OK && has_authority) {
         status = natsOptions_LoadCATrustedCertificates(options, ca_file);
     }
     return status;
@@ -93,7 +97,7 @@ static kvb_status check_secrets(const struct kvb_bus_options *options, struct kv
     KVB_OWN(drop_options) natsOptions *trial = NULL;
 
     KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&trial)));
-    if (set_secrets(trial, options->credentials, options->ca_file) != NATS_OK) {
+    if (set_secrets(trial, options->url, options->credentials, options->ca_file) != NATS_OK) {
         kvb_detail_set(detail, "nats.credentials, nats.tls: %s", last_nats_error());
         return KVB_BAD_CONFIG;
     }
@@ -294,7 +298,7 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetName(options, bus->name)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
     KVB_TRY(kvb_bus_from_nats(set_callbacks(link, options)));
-    KVB_TRY(kvb_bus_from_nats(set_secrets(options, bus->credentials, bus->ca_file)));
+    KVB_TRY(kvb_bus_from_nats(set_secrets(options, bus->url, bus->credentials, bus->ca_file)));
     *out_options = options;
     options = NULL;
     return KVB_OK;

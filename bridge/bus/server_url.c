@@ -64,6 +64,19 @@ bool kvb_server_url_is_valid(const char *url)
     }
 }
 
+bool kvb_server_url_wants_tls(const char *url)
+{
+    static const char scheme[] = "tls://";
+
+    for (; *url; url += strcspn(url, ",")) {
+        url += *url == ',';
+        if (strncmp(url, scheme, strlen(scheme)) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void kvb_server_url_show(const char *url, char *out, size_t size)
 {
     size_t used = 0;

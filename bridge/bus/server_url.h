@@ -9,6 +9,9 @@
 /* Each is [nats:// | tls://] [user[:password]@] host [:port]. */
 bool kvb_server_url_is_valid(const char *url);
 
+/* True when one of them begins with tls://. */
+bool kvb_server_url_wants_tls(const char *url);
+
 /* The url without user and password, for people; servers that do not fit into
  * size bytes are left out. */
 void kvb_server_url_show(const char *url, char *out, size_t size);

@@ -124,3 +124,10 @@ kvb_status kvb_subject_split(
     *out_tail = rest;
     return KVB_OK;
 }
+
+bool kvb_subject_is_of_contract(const char *subject)
+{
+    static const char first[] = "namespace";
+
+    return strncmp(subject, first, sizeof first - 1) == 0;
+}

@@ -28,3 +28,7 @@ kvb_status kvb_subject_split(
  * between dots, at most 1,023 bytes.  allow_wildcards: "*" as a token, ">" as
  * the last one.  nats.c itself checks nothing. */
 bool kvb_subject_is_valid(const char *subject, bool allow_wildcards);
+
+/* Subjects on which we and others publish: no place for an answer, whoever asks for
+ * it there.  One message that a Dynamo router cannot read stops it for good. */
+bool kvb_subject_is_of_contract(const char *subject);

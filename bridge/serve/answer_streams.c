@@ -64,6 +64,15 @@ static void write_stream(
     kvb_json_write_end(json, '}');
 }
 
+kvb_status kvb_answer_stream(
+    const struct kvb_view *view, const struct kvb_follower *follower, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    write_stream(&json, view, follower);
+    return json.status;
+}
+
 kvb_status
 kvb_answer_streams(struct kvb_view *view, size_t first, size_t max_rows, struct kvb_buf *out)
 {

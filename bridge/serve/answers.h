@@ -77,6 +77,10 @@ kvb_status kvb_answer_load(struct kvb_view *view, size_t max_rows, struct kvb_bu
 kvb_status
 kvb_answer_streams(struct kvb_view *view, size_t first, size_t max_rows, struct kvb_buf *out);
 
+/* One of those streams. */
+kvb_status kvb_answer_stream(
+    const struct kvb_view *view, const struct kvb_follower *follower, struct kvb_buf *out);
+
 /* GET /workers: an array with the keys of Dynamo's indexer, source "nats". */
 kvb_status kvb_answer_workers(struct kvb_view *view, struct kvb_buf *out);
 

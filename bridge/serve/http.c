@@ -7,16 +7,26 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-enum { connection_timeout_s = 10, max_threads = 16, max_listen_bytes = 80 };
+enum {
+    connection_timeout_s = 10,
+    max_threads = 16,
+    max_listen_bytes = 80,
+    busy_text_bytes = 80,
+    most_surplus = 64,
+};
 
 struct kvb_http {
     struct MHD_Daemon *daemon; /* owned */
     uint16_t port;
     size_t max_body_bytes;
+    unsigned max_connections;
+    _Atomic unsigned connections; /* open now */
     kvb_http_handler handler;
     void *context;
 };
@@ -32,6 +42,31 @@ struct exchange {
 };
 
 /* ---- Callbacks of libmicrohttpd, on its threads ------------------------------------- */
+
+static char surplus; /* its address marks a connection above the ceiling */
+
+/* Counts the open ones.  The surplus is let in to be told so. */
+static void on_connection(
+    void *context, struct MHD_Connection *connection, void **mark,
+    enum MHD_ConnectionNotificationCode code)
+{
+    struct kvb_http *http = context;
+
+    (void)connection;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        (void)atomic_fetch_sub(&http->connections, 1);
+    } else if (atomic_fetch_add(&http->connections, 1) >= http->max_connections) {
+        *mark = &surplus;
+    }
+}
+
+static bool is_surplus(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info && info->socket_context == &surplus;
+}
 
 /* The first to be called, and the only one that sees the query as sent. */
 static void *begin_exchange(void *context, const char *uri, struct MHD_Connection *connection)
@@ -85,6 +120,17 @@ add_header(struct MHD_Response *response, const char *name, const char *value)
     return value ? MHD_add_response_header(response, name, value) : MHD_YES;
 }
 
+static enum MHD_Result
+add_headers(struct MHD_Response *response, const struct kvb_http_header *headers)
+{
+    for (; headers && headers->name; headers++) {
+        if (!add_header(response, headers->name, headers->value)) {
+            return MHD_NO;
+        }
+    }
+    return MHD_YES;
+}
+
 /* The body stays where it is: in the exchange, which outlives the sending. */
 static enum MHD_Result
 send_answer(struct MHD_Connection *connection, const struct kvb_http_answer *answer)
@@ -94,21 +140,26 @@ send_answer(struct MHD_Connection *connection, const struct kvb_http_answer *ans
         answer->body.len, answer->body.data, MHD_RESPMEM_PERSISTENT);
 
     if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type) ||
-        !add_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow)) {
+        !add_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow) ||
+        !add_headers(response, answer->headers)) {
         return MHD_NO;
     }
     return MHD_queue_response(connection, answer->status ? answer->status : 500, response);
 }
 
-static enum MHD_Result send_busy(struct MHD_Connection *connection)
+/* 503, and then the connection goes. */
+static enum MHD_Result send_busy(struct MHD_Connection *connection, const char *text)
 {
-    char text[] = "{\"error\":\"out of memory, try again later\"}\n";
-    KVB_OWN(drop_response)
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(sizeof text - 1, text, MHD_RESPMEM_MUST_COPY);
+    char copy[busy_text_bytes];
+    KVB_OWN(drop_response) struct MHD_Response *response = NULL;
 
-    return response ? MHD_queue_response(connection, MHD_HTTP_SERVICE_UNAVAILABLE, response)
-                    : MHD_NO;
+    (void)snprintf(copy, sizeof copy, "{\"error\":\"%s, try again later\"}\n", text);
+    response = MHD_create_response_from_buffer(strlen(copy), copy, MHD_RESPMEM_MUST_COPY);
+    if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json") ||
+        !add_header(response, MHD_HTTP_HEADER_CONNECTION, "close")) {
+        return MHD_NO;
+    }
+    return MHD_queue_response(connection, MHD_HTTP_SERVICE_UNAVAILABLE, response);
 }
 
 static enum MHD_Result send_too_large(
@@ -179,6 +230,7 @@ static enum MHD_Result answer_whole(
         .query = exchange->query,
         .content_type = header_of(connection, MHD_HTTP_HEADER_CONTENT_TYPE),
         .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
+        .if_none_match = header_of(connection, MHD_HTTP_HEADER_IF_NONE_MATCH),
         .body = kvb_buf_span(&exchange->body),
     };
 
@@ -196,7 +248,10 @@ static enum MHD_Result on_request(
 
     (void)version;
     if (!exchange) {
-        return send_busy(connection);
+        return send_busy(connection, "out of memory");
+    }
+    if (is_surplus(connection)) {
+        return send_busy(connection, "too many connections");
     }
     if (!exchange->is_known) {
         exchange->is_known = true;
@@ -284,8 +339,9 @@ static struct MHD_Daemon *start_daemon(
     const unsigned pool = options->threads > 1 ? options->threads : 0;
 
     /* libmicrohttpd divides the limit among the pool, and a thread whose share is used
-     * up refuses, however idle the others are: each gets the whole. */
-    const unsigned most_connections = options->threads * (unsigned)kvb_max_http_connections;
+     * up accepts nobody, however idle the others are: each gets the whole, and some more
+     * for those who are told that they are too many. */
+    const unsigned most_connections = options->threads * (http->max_connections + most_surplus);
 
     /* clang-format off */
     return MHD_start_daemon(
@@ -294,6 +350,7 @@ static struct MHD_Daemon *start_daemon(
         MHD_OPTION_THREAD_POOL_SIZE, pool,
         MHD_OPTION_CONNECTION_LIMIT, most_connections,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)connection_timeout_s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
         MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, http,
         MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
         MHD_OPTION_END);
@@ -313,14 +370,19 @@ kvb_status kvb_http_start(
         return KVB_NO_MEMORY;
     }
     http->max_body_bytes = options->max_body_bytes;
+    http->max_connections =
+        options->max_connections ? options->max_connections : kvb_max_http_connections;
     http->handler = options->handler;
     http->context = options->context;
     errno = 0;
     http->daemon = start_daemon(http, options, &address);
     if (!http->daemon) {
+        /* A port may become free, an address come with its network. */
+        const bool may_pass = errno == EADDRINUSE || errno == EADDRNOTAVAIL;
         const char *why = errno ? strerrordesc_np(errno) : "libmicrohttpd did not start";
         free(http);
-        return bad_listen(options->listen, why, detail);
+        (void)bad_listen(options->listen, why, detail);
+        return may_pass ? KVB_IO : KVB_BAD_CONFIG;
     }
     http->port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
     kvb_log_write(

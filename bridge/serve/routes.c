@@ -1,17 +1,29 @@
 #include "serve/routes.h"
 
+#include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "serve/prometheus.h"
+#include "serve/status_page.h"
 #include "wire/query_json.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 static const char json_type[] = "application/json";
 static const char text_type[] = "text/plain; charset=utf-8";
+
+static const struct kvb_http_header data_headers[] = {
+    { "Cache-Control", "no-store" },
+    { "X-Content-Type-Options", "nosniff" },
+    { NULL, NULL },
+};
 
 typedef void (*route_handler)(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
@@ -295,6 +307,105 @@ static void metrics(
     }
 }
 
+/* ---- The status page and what it polls ---- */
+
+/* Another address than our own is never asked, nothing but what is in the page is run,
+ * and no text becomes markup. */
+static const struct kvb_http_header page_headers[] = {
+    { "Content-Security-Policy", kvb_status_page_policy },
+    { "Cache-Control", "no-cache" }, /* that is: ask whether it is still this one */
+    { "ETag", kvb_status_page_etag },
+    { "Referrer-Policy", "no-referrer" },
+    { "X-Content-Type-Options", "nosniff" },
+    { NULL, NULL },
+};
+
+static void status_page(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    const bool is_known = strcmp(request->if_none_match, kvb_status_page_etag) == 0;
+
+    (void)context;
+    set(answer, is_known ? 304 : 200, is_known ? NULL : "text/html; charset=utf-8");
+    answer->headers = page_headers;
+    if (!is_known &&
+        kvb_buf_append(&answer->body, kvb_status_page, kvb_status_page_bytes) != KVB_OK) {
+        refuse(answer, KVB_NO_MEMORY, &(struct kvb_detail){ 0 });
+    }
+}
+
+struct number_parameter {
+    const char *key;
+    uint64_t fallback; /* when it is not given */
+    uint64_t most;
+};
+
+/* False: the answer says what is wrong with it. */
+static bool read_number(
+    const struct kvb_http_request *request, const struct number_parameter *parameter,
+    struct kvb_http_answer *answer, uint64_t *out_number)
+{
+    char text[24] = "";
+    char *end = text;
+    char why[80];
+
+    if (!kvb_http_parameter(request->query, parameter->key, text, sizeof text)) {
+        *out_number = parameter->fallback;
+        return true;
+    }
+    errno = 0;
+    const uint64_t number = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && !*end && !errno && number <= parameter->most) {
+        *out_number = number;
+        return true;
+    }
+    (void)snprintf(
+        why, sizeof why, "%s: expected an integer from 0 to %" PRIu64, parameter->key,
+        parameter->most);
+    kvb_http_route_refuse(answer, 400, why);
+    return false;
+}
+
+static void history(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    static const struct number_parameter since = { "since", 0, UINT64_MAX };
+    uint64_t after = 0;
+
+    if (read_number(request, &since, answer, &after)) {
+        finish(
+            answer, kvb_board_history(context->board, after, context->not_ready, &answer->body),
+            NULL);
+    }
+}
+
+static void overview(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    static const struct number_parameter rows = { "rows", 100, kvb_max_overview_rows };
+    char filter[kvb_max_filter_bytes] = "";
+    uint64_t max_rows = 0;
+
+    if (!read_number(request, &rows, answer, &max_rows)) {
+        return;
+    }
+    if (strlen(request->query) >= sizeof filter) {
+        kvb_http_route_refuse(answer, 400, "filter: too long");
+        return;
+    }
+    (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* else all */
+    (void)MHD_http_unescape(filter);
+    const struct kvb_board_ask ask = {
+        .filter = filter,
+        .max_rows = max_rows,
+        .now_ns = kvb_clock_monotonic_ns(),
+    };
+    finish(answer, kvb_board_streams(context->board, &ask, &answer->body), NULL);
+}
+
 /* ---- The table ---- */
 
 /* clang-format off */
@@ -307,6 +418,9 @@ static const struct kvb_http_route routes[] = {
     { "GET",  "/load",          true,  load },
     { "GET",  "/dump",          true,  dump },
     { "GET",  "/health",        false, health },
+    { "GET",  "/",              false, status_page },
+    { "GET",  "/history",       false, history },
+    { "GET",  "/overview",      false, overview },
     { "GET",  "/livez",         false, livez },
     { "GET",  "/readyz",        false, readyz },
     { "GET",  "/metrics",       false, metrics },
@@ -368,5 +482,6 @@ void kvb_http_route_answer(
     const struct kvb_http_route *found, struct kvb_http_route_context *context,
     const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
+    answer->headers = data_headers;
     found->answer(context, request, answer);
 }

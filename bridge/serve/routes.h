@@ -2,6 +2,7 @@
 
 #include "core/metric.h"
 #include "serve/answers.h"
+#include "serve/board.h"
 #include "serve/http.h"
 #include "serve/view.h"
 
@@ -12,8 +13,8 @@
  *     method path      --find-->  handler, or 404, 405, 415 at once
  *     handler + view   --answer--> status, content type, body
  *
- * What needs no view (/livez /readyz /metrics /health) is answered on the HTTP
- * thread; the rest runs where the view is owned.
+ * What needs no view (/livez /readyz /metrics /health, the status page and what it
+ * polls) is answered on the HTTP thread; the rest runs where the view is owned.
  *
  * Where Dynamo's stand-alone indexer has the path, status codes, content types and
  * keys are as recorded of it: 400 not JSON, 404 no such model, 405, 415, 422 a
@@ -26,6 +27,7 @@ struct kvb_http_route;
 struct kvb_http_route_context {
     struct kvb_view *view;             /* NULL for routes that need none */
     const struct kvb_metrics *metrics; /* borrowed */
+    struct kvb_board *board;           /* borrowed */
     const char *not_ready;             /* why /readyz says no; NULL when all is well */
     /* written by a route decision */
     bool has_decision;
@@ -46,6 +48,6 @@ void kvb_http_route_answer(
 /* Says why the request is not served, as {"error":"..."}. */
 void kvb_http_route_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence);
 
-/* The value of a key in a query part such as "format=rows&down=true": not decoded,
- * which none of our values needs.  False when it is missing or too long for out. */
+/* The value of a key in a query part such as "format=rows&down=true", not decoded.
+ * False when it is missing or too long for out. */
 bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes);

@@ -58,10 +58,11 @@ wait_inside(void *context, const struct kvb_http_request *request, struct kvb_ht
     atomic_fetch_add(&room->calls, 1);
 }
 
-static void start(struct room *room, kvb_http_handler handler)
+static void start_with(struct room *room, kvb_http_handler handler, unsigned max_connections)
 {
     const struct kvb_http_options options = {
         .listen = "127.0.0.1:0",
+        .max_connections = max_connections,
         .max_body_bytes = max_body,
         .threads = 4,
         .handler = handler,
@@ -71,6 +72,11 @@ static void start(struct room *room, kvb_http_handler handler)
 
     assert_ok(kvb_http_start(&options, &room->http, &detail));
     assert_int_not_equal(kvb_http_port(room->http), 0);
+}
+
+static void start(struct room *room, kvb_http_handler handler)
+{
+    start_with(room, handler, 0);
 }
 
 /* ---- A client that sends exactly what it is told ---------------------------------------- */
@@ -333,6 +339,89 @@ static void two_hundred_connections_are_served_at_once(void **state)
     kvb_http_stop(room.http);
 }
 
+static const char get_and_stay[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+
+/* One answer of a connection that stays open. */
+static void read_some(int fd, char out[answer_bytes])
+{
+    const ssize_t got = recv(fd, out, answer_bytes - 1, 0);
+
+    assert_true(got > 0);
+    out[got] = '\0';
+}
+
+static bool is_served(void *context)
+{
+    char answer[answer_bytes];
+
+    ask(context, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+    return strncmp(answer, "HTTP/1.1 200", 12) == 0;
+}
+
+static void a_connection_above_the_ceiling_is_told_so(void **state)
+{
+    enum { ceiling = 8 };
+    struct room room = { 0 };
+    char answer[answer_bytes];
+    int fds[ceiling];
+
+    (void)state;
+    start_with(&room, echo, ceiling);
+    for (int i = 0; i < ceiling; i++) {
+        fds[i] = dial(&room);
+        send_text(fds[i], get_and_stay, sizeof get_and_stay - 1);
+        read_some(fds[i], answer);
+        assert_status(answer, "200");
+    }
+    ask(&room, get_and_stay, answer); /* to its end: the server hangs up */
+    assert_status(answer, "503");
+    assert_string_equal(body_of(answer), "{\"error\":\"too many connections, try again later\"}\n");
+    assert_int_equal(atomic_load(&room.calls), ceiling);
+    send_text(fds[0], get_and_stay, sizeof get_and_stay - 1); /* who was there first stays */
+    read_some(fds[0], answer);
+    assert_status(answer, "200");
+    for (int i = 0; i < ceiling; i++) {
+        close(fds[i]);
+    }
+    assert_true(wait_until(is_served, &room, patience_ms));
+    kvb_http_stop(room.http);
+}
+
+static void
+large(void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    static const char zeros[1 << 20];
+    struct room *room = context;
+
+    (void)request;
+    answer->status = 200;
+    for (int i = 0; i < 32; i++) {
+        assert_ok(kvb_buf_append(&answer->body, zeros, sizeof zeros));
+    }
+    atomic_fetch_add(&room->calls, 1);
+}
+
+/* With a reset, in the middle of an answer that fits no socket buffer. */
+static void who_leaves_in_mid_answer_leaves_nothing_behind(void **state)
+{
+    enum { ceiling = 4 };
+    static const struct linger at_once = { .l_onoff = 1 };
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start_with(&room, large, ceiling);
+    for (int i = 0; i < 4 * ceiling; i++) {
+        const int fd = dial(&room);
+        send_text(fd, get_and_stay, sizeof get_and_stay - 1);
+        read_some(fd, answer);
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+        close(fd);
+        assert_true(wait_until(is_served, &room, patience_ms));
+    }
+    kvb_http_stop(room.http);
+}
+
 static bool is_one_inside(void *context)
 {
     struct room *room = context;
@@ -393,7 +482,7 @@ static void a_wrong_or_taken_address_is_a_sentence(void **state)
     start(&room, echo);
     (void)snprintf(taken, sizeof taken, "127.0.0.1:%u", kvb_http_port(room.http));
     options.listen = taken;
-    assert_int_equal(kvb_http_start(&options, &http, &detail), KVB_BAD_CONFIG);
+    assert_int_equal(kvb_http_start(&options, &http, &detail), KVB_IO);
     assert_non_null(strstr(detail.text, "Address already in use"));
     options.listen = "127.0.0.1:0";
     options.threads = 17;
@@ -415,6 +504,8 @@ int main(void)
         cmocka_unit_test(an_endless_body_is_hung_up_on),
         cmocka_unit_test(what_is_no_http_leaves_nothing_behind),
         cmocka_unit_test(two_hundred_connections_are_served_at_once),
+        cmocka_unit_test(a_connection_above_the_ceiling_is_told_so),
+        cmocka_unit_test(who_leaves_in_mid_answer_leaves_nothing_behind),
         cmocka_unit_test(stops_while_requests_are_in_flight),
         cmocka_unit_test(a_wrong_or_taken_address_is_a_sentence),
     };

@@ -100,6 +100,90 @@ static void values_read_back_equal(void **state)
     }
 }
 
+/* ---- Many of one kind ---- */
+
+enum { streams = 2, histogram_at = 1, lag_at = histogram_at + kvb_metric_slots_HISTOGRAM };
+
+static const struct kvb_metric_row stream_rows[lag_at + 3] = {
+    { "kvb_messages_total", "", "Messages.", KVB_METRIC_COUNTER },
+    [histogram_at] = { "kvb_took_seconds", "", "Time.", KVB_METRIC_HISTOGRAM },
+    [lag_at] = { "kvb_lag_seconds", "", "Lag.", KVB_METRIC_REAL_GAUGE },
+    [lag_at + 1] = { "kvb_errors_total", "kind=\"odd\"", "Errors.", KVB_METRIC_COUNTER },
+    [lag_at + 2] = { "kvb_cpu_seconds_total", "", "Time.", KVB_METRIC_REAL_COUNTER },
+};
+
+static const char streams_page[] =
+    "# HELP kvb_messages_total Messages.\n# TYPE kvb_messages_total counter\n"
+    "kvb_messages_total{worker=\"7\"} 3\nkvb_messages_total{worker=\"8\"} 0\n"
+    "# HELP kvb_took_seconds Time.\n# TYPE kvb_took_seconds histogram\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"1e-06\"} 2\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"4e-06\"} 2\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"1.6e-05\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"6.4e-05\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.000256\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.001024\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.004096\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.016384\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.065536\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"0.262144\"} 3\n"
+    "kvb_took_seconds_bucket{worker=\"7\",le=\"+Inf\"} 4\n"
+    "kvb_took_seconds_sum{worker=\"7\"} 1.000012\n"
+    "kvb_took_seconds_count{worker=\"7\"} 4\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"1e-06\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"4e-06\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"1.6e-05\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"6.4e-05\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.000256\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.001024\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.004096\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.016384\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.065536\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"0.262144\"} 0\n"
+    "kvb_took_seconds_bucket{worker=\"8\",le=\"+Inf\"} 0\n"
+    "kvb_took_seconds_sum{worker=\"8\"} 0\n"
+    "kvb_took_seconds_count{worker=\"8\"} 0\n"
+    "# HELP kvb_lag_seconds Lag.\n# TYPE kvb_lag_seconds gauge\n"
+    "kvb_lag_seconds{worker=\"7\"} 0.25\nkvb_lag_seconds{worker=\"8\"} 0\n"
+    "# HELP kvb_errors_total Errors.\n# TYPE kvb_errors_total counter\n"
+    "kvb_errors_total{worker=\"7\",kind=\"odd\"} 0\n"
+    "kvb_errors_total{worker=\"8\",kind=\"odd\"} 5\n"
+    "# HELP kvb_cpu_seconds_total Time.\n# TYPE kvb_cpu_seconds_total counter\n"
+    "kvb_cpu_seconds_total{worker=\"7\"} 0\nkvb_cpu_seconds_total{worker=\"8\"} 1.5\n";
+
+static void sets_share_heads_and_keep_their_labels(void **state)
+{
+    _Atomic uint64_t values[streams][KVB_COUNT_OF(stream_rows)] = { 0 };
+    const struct kvb_prometheus_set sets[streams] = {
+        { "worker=\"7\"", { stream_rows, values[0], KVB_COUNT_OF(stream_rows) } },
+        { "worker=\"8\"", { stream_rows, values[1], KVB_COUNT_OF(stream_rows) } },
+    };
+    struct kvb_metrics one = sets[0].metrics;
+    struct kvb_metrics other = sets[1].metrics;
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    (void)state;
+    kvb_metric_set(&one, 0, 3);
+    kvb_metric_observe(&one, histogram_at, 2000, 2);
+    kvb_metric_observe(&one, histogram_at, 10000, 1);
+    kvb_metric_observe(&one, histogram_at, 1000000000, 1);
+    kvb_metric_set_real(&one, lag_at, 0.25);
+    kvb_metric_set(&other, lag_at + 1, 5);
+    kvb_metric_set_real(&other, lag_at + 2, 1.5);
+    kvb_buf_init(&out, 8192);
+    assert_ok(kvb_prometheus_sets(sets, streams, &out));
+    assert_text(&out, streams_page);
+}
+
+static void no_set_is_an_empty_page(void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    (void)state;
+    kvb_buf_init(&out, 16);
+    assert_ok(kvb_prometheus_sets(NULL, 0, &out));
+    assert_int_equal(out.len, 0);
+}
+
 static void a_page_above_the_ceiling_is_refused(void **state)
 {
     _Atomic uint64_t values[] = { UINT64_MAX, 3, 0, 1 };
@@ -138,6 +222,8 @@ int main(void)
         cmocka_unit_test(a_table_without_rows_is_an_empty_page),
         cmocka_unit_test(label_values_are_escaped),
         cmocka_unit_test(values_read_back_equal),
+        cmocka_unit_test(sets_share_heads_and_keep_their_labels),
+        cmocka_unit_test(no_set_is_an_empty_page),
         cmocka_unit_test(a_page_above_the_ceiling_is_refused),
         cmocka_unit_test(survives_each_allocation_failing),
     };

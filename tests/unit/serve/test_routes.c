@@ -38,6 +38,7 @@ request_of(const char *method, const char *path, const char *content_type, const
         .query = "",
         .content_type = content_type,
         .authorization = "",
+        .if_none_match = "",
         .body = { .data = (const uint8_t *)body, .len = strlen(body) },
     };
 }
@@ -128,7 +129,6 @@ static const struct exchange exchanges[] = {
       "{\"token_ids\":[1],\"model_name\":\"m\"}",
       422, "text/plain; charset=utf-8", WRONG, "block_hashes" },
     { "unknown path", "GET", "/nope", json, "", 404, NULL, "", NULL },
-    { "root", "GET", "/", json, "", 404, NULL, "", NULL },
     { "healthz", "GET", "/healthz", json, "", 404, NULL, "", NULL },
     { "health", "GET", "/health", json, "", 200, NULL, "", NULL },
 };
