@@ -1,12 +1,14 @@
 #include "cmd/daemon_options.h"
 
+#include "cmd/manual.h"
+
 #include <argp.h>
 #include <errno.h>
 #include <string.h>
 
 /* NOLINTBEGIN(concurrency-mt-unsafe): argp runs before any thread is started */
 
-enum { key_check = 1000, key_log_level, key_version, key_usage, key_help };
+enum { key_check = 1000, key_log_level, key_version, key_usage, key_help, key_man_config };
 
 static const struct argp_option table[] = {
     { "config", 'c', "FILE", 0, "Read this configuration", 0 },
@@ -14,7 +16,8 @@ static const struct argp_option table[] = {
     { "log-level", key_log_level, "LEVEL", 0, "error, warning, info or debug", 0 },
     { "version", key_version, NULL, 0, "Print the version, and exit", -1 },
     { "help", key_help, NULL, 0, "Print this and all configuration keys, and exit", -1 },
-    { "usage", key_usage, NULL, OPTION_HIDDEN, NULL, -1 }, /* argp's errors name it */
+    { "usage", key_usage, NULL, OPTION_HIDDEN, NULL, -1 },           /* argp's errors name it */
+    { "man-config", key_man_config, NULL, OPTION_HIDDEN, NULL, -1 }, /* as --man */
     { NULL, 0, NULL, 0, NULL, 0 },
 };
 
@@ -37,17 +40,15 @@ static error_t take_level(struct parsing *parsing, const char *name, struct argp
 }
 
 /* ECANCELED ends the parsing: what was asked for has been printed. */
-static error_t print_version(struct parsing *parsing, struct argp_state *state)
+static error_t print_version(struct argp_state *state)
 {
     (void)fprintf(state->out_stream, "%s " KVB_VERSION "\n", state->name);
-    parsing->options.task = KVB_DAEMON_DONE;
     return ECANCELED;
 }
 
-static error_t print_usage(struct parsing *parsing, struct argp_state *state)
+static error_t print_usage(struct argp_state *state)
 {
     argp_state_help(state, state->out_stream, ARGP_HELP_USAGE);
-    parsing->options.task = KVB_DAEMON_DONE;
     return ECANCELED;
 }
 
@@ -57,8 +58,17 @@ static error_t print_help(struct parsing *parsing, struct argp_state *state)
         state, state->out_stream,
         ARGP_HELP_USAGE | ARGP_HELP_PRE_DOC | ARGP_HELP_LONG | ARGP_HELP_POST_DOC);
     (void)fprintf(state->out_stream, "\nConfiguration keys:\n");
-    parsing->program->print_keys(state->out_stream);
-    parsing->options.task = KVB_DAEMON_DONE;
+    kvb_conf_help(parsing->program->keys(), state->out_stream);
+    return ECANCELED;
+}
+
+static error_t print_config_page(struct parsing *parsing, struct argp_state *state)
+{
+    const struct kvb_manual *manual = kvb_manual_find(parsing->program->config_page);
+
+    if (manual) {
+        kvb_manual_write_keys(manual, parsing->program->keys(), state->out_stream);
+    }
     return ECANCELED;
 }
 
@@ -76,11 +86,13 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case key_log_level:
         return take_level(parsing, value, state);
     case key_version:
-        return print_version(parsing, state);
+        return print_version(state);
     case key_usage:
-        return print_usage(parsing, state);
+        return print_usage(state);
     case key_help:
         return print_help(parsing, state);
+    case key_man_config:
+        return print_config_page(parsing, state);
     case ARGP_KEY_ARG:
         argp_error(state, "\"%.80s\": nothing may stand behind the options", value);
         return EINVAL;
@@ -93,7 +105,10 @@ kvb_status kvb_daemon_options_parse(
     const struct kvb_daemon_program *program, int argc, char **argv,
     struct kvb_daemon_options *out_options)
 {
-    const struct argp argp = { .options = table, .parser = parse_option, .doc = program->about };
+    const struct argp argp = { .options = table,
+                               .parser = parse_option,
+                               .doc = program->about,
+                               .children = kvb_manual_child };
     struct parsing parsing = { .program = program,
                                .options = { .config_path = program->default_config } };
     /* Only main() ends the program. */
@@ -102,6 +117,9 @@ kvb_status kvb_daemon_options_parse(
 
     if (error != 0 && error != ECANCELED) {
         return KVB_BAD_CONFIG;
+    }
+    if (error == ECANCELED) {
+        parsing.options.task = KVB_DAEMON_DONE;
     }
     *out_options = parsing.options;
     return KVB_OK;
@@ -117,6 +135,7 @@ bool kvb_daemon_options_settle(
         return true;
     }
     if (status == KVB_OK) {
+        kvb_conf_errors_print(errors, stderr); /* warnings alone */
         (void)printf("%s: ok\n", options->config_path);
         *out_exit = 0;
         return false;

@@ -15,10 +15,16 @@
 
 /* What one daemon adds. */
 struct kvb_daemon_program {
-    const char *about;          /* one or two sentences for --help */
+    const char *about;          /* one or two sentences for --help, then KVB_DAEMON_EXITS */
     const char *default_config; /* the file that is read without --config */
-    void (*print_keys)(FILE *out);
+    const char *config_page;    /* manual page of that file */
+    const struct kvb_conf_table *(*keys)(void);
 };
+
+/* What stands below the options. */
+#define KVB_DAEMON_EXITS                                                                           \
+    "\vExit status: 0 ended by SIGTERM or SIGINT, 64 wrong usage, 70 could not start, 78 wrong "   \
+    "configuration: starting it again would not help."
 
 enum kvb_daemon_task {
     KVB_DAEMON_RUN,

@@ -1,6 +1,9 @@
 #include "cmd/daemon_run.h"
 
 #include "cmd/daemon_options.h"
+#include "core/clock.h"
+
+#include <time.h>
 
 void kvb_daemon_block_signals(sigset_t *out_signals)
 {
@@ -14,21 +17,55 @@ void kvb_daemon_block_signals(sigset_t *out_signals)
     (void)sigaction(SIGPIPE, &ignore, NULL);
 }
 
-void kvb_daemon_wait_for_end(
-    const sigset_t *signals, struct kvb_log *log, const char *name, uint16_t http_port)
+void kvb_daemon_log_warnings(
+    struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors)
 {
-    int number = SIGHUP;
+    for (size_t i = 0; i < errors->warning_count; i++) {
+        kvb_log_write(
+            log, KVB_LOG_WARNING, name, "configuration", "why", errors->warnings[i].text, NULL);
+    }
+}
+
+/* The next signal; 0: none came before the next look. */
+static int wait_for_signal(const sigset_t *signals, const struct kvb_notify *notify)
+{
+    int number = 0;
+
+    if (!kvb_notify_is_open(notify)) {
+        (void)sigwait(signals, &number); /* fails for an invalid set only */
+        return number;
+    }
+    const uint64_t pause_ns = kvb_notify_news_pause_ns(&notify->news);
+    const struct timespec pause = { .tv_sec = (time_t)(pause_ns / KVB_NS_PER_S),
+                                    .tv_nsec = (long)(pause_ns % KVB_NS_PER_S) };
+    number = sigtimedwait(signals, NULL, &pause);
+    return number > 0 ? number : 0;
+}
+
+static bool is_end(int signal_number)
+{
+    return signal_number == SIGTERM || signal_number == SIGINT;
+}
+
+void kvb_daemon_wait_for_end(
+    const sigset_t *signals, struct kvb_notify *notify, const struct kvb_daemon_running *running)
+{
+    int number = 0;
     char text[24];
 
     kvb_log_write(
-        log, KVB_LOG_INFO, name, "started", "version", KVB_VERSION, "http_port",
-        kvb_log_u64(text, http_port), NULL);
-    while (number == SIGHUP) {
-        (void)sigwait(signals, &number); /* fails for an invalid set only */
+        running->log, KVB_LOG_INFO, running->name, "started", "version", KVB_VERSION, "http_port",
+        kvb_log_u64(text, running->http_port), NULL);
+    while (!is_end(number)) {
+        struct kvb_pulse pulse = { .turns = 0 };
+        running->read_pulse(running->daemon, &pulse);
+        kvb_notify_look(notify, &pulse);
+        number = wait_for_signal(signals, notify);
     }
+    kvb_notify_say_stopping(notify);
     kvb_log_write(
-        log, KVB_LOG_INFO, name, "stopping", "signal", number == SIGINT ? "SIGINT" : "SIGTERM",
-        NULL);
+        running->log, KVB_LOG_INFO, running->name, "stopping", "signal",
+        number == SIGINT ? "SIGINT" : "SIGTERM", NULL);
 }
 
 int kvb_daemon_say_not_started(

@@ -1,24 +1,40 @@
 #pragma once
 
+#include "cmd/notify.h"
+#include "core/conf.h"
 #include "core/detail.h"
 #include "core/log.h"
 #include "core/status.h"
+#include "model/pulse.h"
 
 #include <signal.h>
 #include <stdint.h>
 
-/* What the mains of both daemons do around their daemon: signals, and the lines
- * that say how it went.  Threads: only the main thread. */
+/* What the mains of both daemons do around their daemon: signals, what the service
+ * manager hears, and the lines that say how it went.  Threads: only the main thread. */
 
 /* Before any thread starts, so that all inherit the mask and only the main thread,
  * in kvb_daemon_wait_for_end(), sees them.  SIGPIPE is ignored: a peer that hangs
  * up is no reason to end. */
 void kvb_daemon_block_signals(sigset_t *out_signals);
 
-/* Logs the start, then returns at SIGTERM or SIGINT.  SIGHUP is ignored: nothing is
- * read again. */
+/* What --check would warn of, for whoever starts without it. */
+void kvb_daemon_log_warnings(
+    struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
+
+/* A daemon that has started; all borrowed. */
+struct kvb_daemon_running {
+    const char *name;
+    struct kvb_log *log;
+    uint16_t http_port;
+    const void *daemon; /* what read_pulse is called with */
+    void (*read_pulse)(const void *daemon, struct kvb_pulse *out_pulse);
+};
+
+/* Logs the start, then returns at SIGTERM or SIGINT, and tells the service manager
+ * how it goes meanwhile.  SIGHUP is ignored: nothing is read again. */
 void kvb_daemon_wait_for_end(
-    const sigset_t *signals, struct kvb_log *log, const char *name, uint16_t http_port);
+    const sigset_t *signals, struct kvb_notify *notify, const struct kvb_daemon_running *running);
 
 /* Logs why the daemon could not start; returns the exit status that says it. */
 int kvb_daemon_say_not_started(

@@ -1,6 +1,7 @@
 #include "cmd/daemon_options.h"
 #include "cmd/daemon_run.h"
 #include "core/log.h"
+#include "core/own.h"
 #include "daemon/aggregator.h"
 #include "daemon/aggregator_config.h"
 
@@ -11,23 +12,38 @@
 
 static const struct kvb_daemon_program program = {
     .about = "Follows what bridges say on NATS of the KV caches of inference engines, and tells\n"
-             "routers who holds how much of a prompt.",
+             "routers who holds how much of a prompt." KVB_DAEMON_EXITS,
     .default_config = "/etc/kvbridge/kvaggregator.cfg",
-    .print_keys = kvb_aggregator_config_help,
+    .keys = kvb_aggregator_config_keys,
+    .config_page = "kvaggregator.cfg",
 };
+
+static void read_pulse(const void *daemon, struct kvb_pulse *out_pulse)
+{
+    kvb_aggregator_pulse(daemon, out_pulse);
+}
 
 static int run(const struct kvb_aggregator_config *config, struct kvb_log *log)
 {
     struct kvb_aggregator *aggregator = NULL;
     struct kvb_detail detail = { { 0 } };
+    KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
     sigset_t signals;
 
     kvb_daemon_block_signals(&signals);
+    kvb_notify_open(&notify, log, "kvaggregator");
     const kvb_status status = kvb_aggregator_start(config, log, &aggregator, &detail);
     if (status != KVB_OK) {
         return kvb_daemon_say_not_started(log, "kvaggregator", status, &detail);
     }
-    kvb_daemon_wait_for_end(&signals, log, "kvaggregator", kvb_aggregator_http_port(aggregator));
+    const struct kvb_daemon_running running = {
+        .name = "kvaggregator",
+        .log = log,
+        .http_port = kvb_aggregator_http_port(aggregator),
+        .daemon = aggregator,
+        .read_pulse = read_pulse,
+    };
+    kvb_daemon_wait_for_end(&signals, &notify, &running);
     kvb_aggregator_stop(aggregator);
     return EXIT_SUCCESS;
 }

@@ -1,5 +1,6 @@
 #include "cmd/daemon_options.h"
 #include "cmd/daemon_run.h"
+#include "core/own.h"
 #include "daemon/bridge.h"
 
 #include <stdio.h>
@@ -9,25 +10,53 @@
 
 static const struct kvb_daemon_program program = {
     .about = "Takes the KV-cache events and load figures of inference engines from ZMQ and "
-             "publishes them on NATS.",
+             "publishes them on NATS." KVB_DAEMON_EXITS,
     .default_config = "/etc/kvbridge/kvbridge.cfg",
-    .print_keys = kvb_bridge_config_help,
+    .keys = kvb_bridge_config_keys,
+    .config_page = "kvbridge.cfg",
 };
+
+static void read_pulse(const void *daemon, struct kvb_pulse *out_pulse)
+{
+    kvb_bridge_pulse(daemon, out_pulse);
+}
 
 static int run(const struct kvb_bridge_config *config, struct kvb_log *log)
 {
     struct kvb_bridge *bridge = NULL;
     struct kvb_detail detail = { { 0 } };
+    KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
     sigset_t signals;
 
     kvb_daemon_block_signals(&signals);
+    kvb_notify_open(&notify, log, "kvbridge");
     const kvb_status status = kvb_bridge_start(config, log, &bridge, &detail);
     if (status != KVB_OK) {
         return kvb_daemon_say_not_started(log, "kvbridge", status, &detail);
     }
-    kvb_daemon_wait_for_end(&signals, log, "kvbridge", kvb_bridge_http_port(bridge));
+    const struct kvb_daemon_running running = {
+        .name = "kvbridge",
+        .log = log,
+        .http_port = kvb_bridge_http_port(bridge),
+        .daemon = bridge,
+        .read_pulse = read_pulse,
+    };
+    kvb_daemon_wait_for_end(&signals, &notify, &running);
     kvb_bridge_stop(bridge);
     return EXIT_SUCCESS;
+}
+
+/* What is right in the file may still be more than this process can open. */
+static kvb_status check_limits(
+    const char *path, const struct kvb_bridge_config *config, struct kvb_conf_errors *errors)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_status status = kvb_bridge_raise_limits(config, &detail);
+
+    if (status != KVB_OK) {
+        kvb_detail_set(&errors->texts[errors->count++], "%s: workers: %s", path, detail.text);
+    }
+    return status;
 }
 
 int main(int argc, char **argv)
@@ -43,12 +72,16 @@ int main(int argc, char **argv)
     if (options.task == KVB_DAEMON_DONE) {
         return EXIT_SUCCESS;
     }
-    const kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
+    kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
+    if (status == KVB_OK) {
+        status = check_limits(options.config_path, &config, &errors);
+    }
     if (kvb_daemon_options_settle(&options, status, &errors, &exit_code)) {
         struct kvb_log log = { .level =
                                    options.has_log_level ? options.log_level : config.log.level,
                                .is_json = config.log.format == KVB_LOG_JSON,
                                .fd = 2 };
+        kvb_daemon_log_warnings(&log, "kvbridge", &errors);
         exit_code = run(&config, &log);
     }
     kvb_bridge_config_done(&config);

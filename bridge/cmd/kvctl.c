@@ -263,11 +263,17 @@ static enum kvctl_exit run_dump(const struct kvctl_options *options)
 const struct kvctl_command *kvctl_commands(void)
 {
     static const struct kvctl_command commands[] = {
-        { "match", NULL, true, run_match },      { "route", NULL, true, run_route },
-        { "load", NULL, false, run_load },       { "state", NULL, false, run_state },
-        { "streams", NULL, false, run_streams }, { "dump", NULL, false, run_dump },
-        { "watch", NULL, false, kvctl_watch },   { "verify", NULL, false, kvctl_verify },
-        { "check", "FILE", false, kvctl_check }, { 0 },
+        { "match", NULL, true, run_match },
+        { "route", NULL, true, run_route },
+        { "load", NULL, false, run_load },
+        { "state", NULL, false, run_state },
+        { "streams", NULL, false, run_streams },
+        { "dump", NULL, false, run_dump },
+        { "top", NULL, false, kvctl_top },
+        { "watch", NULL, false, kvctl_watch },
+        { "verify", NULL, false, kvctl_verify },
+        { "check", "FILE", false, kvctl_check },
+        { 0 },
     };
 
     return commands;

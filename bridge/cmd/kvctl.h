@@ -1,6 +1,7 @@
 #pragma once
 
 #include "bus/bus.h"
+#include "bus/subject.h"
 #include "core/buf.h"
 #include "core/detail.h"
 #include "core/status.h"
@@ -25,6 +26,8 @@ enum kvctl_exit {
 /* Which kinds of events `watch` shows; none chosen: all. */
 enum kvctl_kind { kvctl_stored = 1, kvctl_removed = 2, kvctl_cleared = 4 };
 
+enum { kvctl_most_workers = 256 }; /* that --worker may name */
+
 /* Everything borrowed from argv. */
 struct kvctl_options {
     const char *url;
@@ -37,13 +40,19 @@ struct kvctl_options {
     const char *model;
     const char *lora;
     const char *salt;
-    bool has_worker;
-    uint64_t worker_id;
-    unsigned kinds;     /* of enum kvctl_kind */
-    uint64_t count;     /* events to show; 0: no end */
-    const char *truth;  /* of `verify`: kvfleet's truth socket */
-    const char *sample; /* of `verify`: file to write a prompt to; NULL: none */
-    uint32_t wait_ms;   /* of `verify`: for the index to become equal */
+    uint64_t workers[kvctl_most_workers]; /* of `watch`, like the next five */
+    size_t worker_count;                  /* 0: all */
+    bool has_rank;
+    uint32_t dp_rank;
+    unsigned kinds;       /* of enum kvctl_kind */
+    uint64_t count;       /* events to show; 0: no end */
+    bool is_once;         /* of `top`, like the next three */
+    uint32_t interval_ms; /* between pictures */
+    const char *sort;     /* title of a column; NULL: the first */
+    const char *filter;   /* NULL: none */
+    const char *truth;    /* of `verify`: kvfleet's truth socket */
+    const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
+    uint32_t wait_ms;     /* of `verify`: for the index to become equal */
     const char *command;
     const char *file; /* of `check` */
 };
@@ -67,6 +76,9 @@ enum kvctl_exit kvctl_check(const struct kvctl_options *options);
 /* `verify`: compares the index with what a kvfleet's engines hold. */
 enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
 
+/* `top`: a live screen of the fleet, or one picture of it. */
+enum kvctl_exit kvctl_top(const struct kvctl_options *options);
+
 /* `watch`: one line an event, until --count or a signal. */
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options);
 
@@ -78,10 +90,23 @@ struct kvctl_line {
     struct kvb_bus *bus;                 /* owned */
 };
 
-/* Connects within the time-out; on failure says on stderr what to do. */
+/* Connects within the time-out; on failure says on stderr what to do.  tell, where it
+ * is not NULL, hears of each later loss (false) and its end (true), on a thread of
+ * the bus. */
 enum kvctl_exit kvctl_connect(
-    const struct kvctl_options *options, struct kvb_log *log, struct kvctl_line *out_line);
+    const struct kvctl_options *options, void (*tell)(bool is_connected),
+    struct kvctl_line *out_line);
 void kvctl_hang_up(struct kvctl_line *line);
+
+/* Writes R.{tail}.  KVB_BAD_INPUT: --namespace or --component is no name. */
+kvb_status kvctl_router_subject(
+    const struct kvctl_options *options, const char *tail, char out[kvb_subject_bytes]);
+
+/* Asks and gives the answer as it came; says nothing.  As kvb_bus_request();
+ * KVB_NO_MEMORY: the answer does not fit. */
+kvb_status kvctl_request(
+    const struct kvctl_line *line, const char *subject, kvb_span question, struct kvb_buf *answer,
+    struct kvb_detail *detail);
 
 /* Asks R.{tail} and gives the answer as it came.  Says on stderr why not. */
 enum kvctl_exit kvctl_ask(

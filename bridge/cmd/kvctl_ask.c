@@ -27,15 +27,20 @@ void kvctl_say(const char *format, ...)
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    void (*tell)(bool is_connected); /* NULL: nobody wants to know */
+    bool was_connected;              /* the bus's thread's own */
 };
 
 static void on_change(void *context, bool is_connected)
 {
     struct gate *gate = context;
 
-    (void)is_connected; /* the waiting one asks the bus */
+    if (gate->tell && gate->was_connected) {
+        gate->tell(is_connected);
+    }
+    gate->was_connected = gate->was_connected || is_connected;
     pthread_mutex_lock(&gate->lock);
-    pthread_cond_broadcast(&gate->changed);
+    pthread_cond_broadcast(&gate->changed); /* the waiting one asks the bus */
     pthread_mutex_unlock(&gate->lock);
 }
 
@@ -54,21 +59,23 @@ static bool wait_for(struct kvb_bus *bus, struct gate *gate, uint32_t timeout_ms
     return kvb_bus_is_connected(bus);
 }
 
-enum kvctl_exit
-kvctl_connect(const struct kvctl_options *options, struct kvb_log *log, struct kvctl_line *out_line)
+enum kvctl_exit kvctl_connect(
+    const struct kvctl_options *options, void (*tell)(bool is_connected),
+    struct kvctl_line *out_line)
 {
     /* The bus may tell as long as it lives, which is as long as the program does. */
-    static struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER };
+    static struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                                .changed = PTHREAD_COND_INITIALIZER };
     const struct kvb_bus_options bus_options = {
         .url = options->url,
         .name = "kvctl",
-        .log = log,
         .on_change = on_change,
         .context = &gate,
     };
     struct kvb_detail detail = { 0 };
     struct kvb_bus *bus = NULL;
 
+    gate.tell = tell;
     const kvb_status status = kvb_bus_open(&bus_options, &bus, &detail);
     if (status != KVB_OK) {
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
@@ -106,6 +113,32 @@ static void take_answer(void *context, const struct kvb_bus_message *message)
     taking->status = kvb_buf_append(taking->answer, message->payload.data, message->payload.len);
 }
 
+kvb_status kvctl_router_subject(
+    const struct kvctl_options *options, const char *tail, char out[kvb_subject_bytes])
+{
+    const char *name_space = options->name_space ? options->name_space : "dynamo";
+    const char *component = options->component ? options->component : "Router";
+
+    if (!kvb_name_is_valid(name_space) || !kvb_name_is_valid(component)) {
+        return KVB_BAD_INPUT; /* "*" would be a subject, but nobody to ask */
+    }
+    return kvb_subject_make(out, name_space, component, tail);
+}
+
+kvb_status kvctl_request(
+    const struct kvctl_line *line, const char *subject, kvb_span question, struct kvb_buf *answer,
+    struct kvb_detail *detail)
+{
+    struct taking taking = { .answer = answer, .status = KVB_OK };
+
+    KVB_TRY(kvb_bus_request(
+        line->bus, subject, question, line->options->timeout_ms, take_answer, &taking, detail));
+    if (taking.status != KVB_OK) {
+        kvb_detail_set(detail, "the answer does not fit: %s", kvb_status_name(taking.status));
+    }
+    return taking.status == KVB_OK ? KVB_OK : KVB_NO_MEMORY;
+}
+
 static void explain(
     const struct kvctl_options *options, kvb_status status, const char *subject,
     const struct kvb_detail *detail)
@@ -115,7 +148,8 @@ static void explain(
         kvctl_say(
             "nobody answers %s: is kvaggregator running with router.namespace = \"%s\" and "
             "router.component = \"%s\"?  Give --namespace and --component",
-            subject, options->name_space, options->component);
+            subject, options->name_space ? options->name_space : "dynamo",
+            options->component ? options->component : "Router");
         break;
     case KVB_TOO_LARGE:
         kvctl_say("the question to %s is larger than nats-server's max_payload", subject);
@@ -132,26 +166,16 @@ static void explain(
 enum kvctl_exit kvctl_ask(
     const struct kvctl_line *line, const char *tail, kvb_span question, struct kvb_buf *answer)
 {
-    struct kvctl_options options = *line->options;
-    struct taking taking = { .answer = answer, .status = KVB_OK };
     struct kvb_detail detail = { 0 };
     char subject[kvb_subject_bytes];
 
-    options.name_space = options.name_space ? options.name_space : "dynamo";
-    options.component = options.component ? options.component : "Router";
-    if (!kvb_name_is_valid(options.name_space) || !kvb_name_is_valid(options.component) ||
-        kvb_subject_make(subject, options.name_space, options.component, tail) != KVB_OK) {
+    if (kvctl_router_subject(line->options, tail, subject) != KVB_OK) {
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -");
         return kvctl_usage;
     }
-    kvb_status status = kvb_bus_request(
-        line->bus, subject, question, options.timeout_ms, take_answer, &taking, &detail);
+    const kvb_status status = kvctl_request(line, subject, question, answer, &detail);
     if (status != KVB_OK) {
-        explain(&options, status, subject, &detail);
-        return kvctl_failed;
-    }
-    if (taking.status != KVB_OK) {
-        kvctl_say("the answer does not fit: %s", kvb_status_name(taking.status));
+        explain(line->options, status, subject, &detail);
         return kvctl_failed;
     }
     return kvctl_ok;

@@ -52,6 +52,12 @@ static kvb_status write_report(
         kvb_json_write_text(&json, errors->texts[i].text);
     }
     kvb_json_write_end(&json, ']');
+    kvb_json_write_key(&json, "warnings");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = 0; i < errors->warning_count; i++) {
+        kvb_json_write_text(&json, errors->warnings[i].text);
+    }
+    kvb_json_write_end(&json, ']');
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -74,6 +80,7 @@ static void report(
     if (options->is_json) {
         print_json(kind, options->file, errors);
     } else if (errors->count == 0) {
+        kvb_conf_errors_print(errors, stderr); /* warnings alone */
         printf("%s: a %s configuration without mistakes\n", options->file, kind->program);
     } else {
         kvb_conf_errors_print(errors, stderr);

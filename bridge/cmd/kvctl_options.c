@@ -1,4 +1,5 @@
 #include "cmd/kvctl.h"
+#include "cmd/manual.h"
 #include "core/own.h"
 
 #include <argp.h>
@@ -9,7 +10,14 @@
 /* argp ends the program on wrong usage; no thread runs yet.
  * NOLINTBEGIN(concurrency-mt-unsafe) */
 
-enum { most_timeout_ms = 3600000, default_timeout_ms = 2000, default_wait_ms = 10000 };
+enum {
+    most_timeout_ms = 3600000,
+    least_interval_ms = 200,
+    most_interval_ms = 60000,
+    default_timeout_ms = 2000,
+    default_wait_ms = 10000,
+    default_interval_ms = 1000
+};
 
 /* Options without a letter. */
 enum option_key {
@@ -24,8 +32,13 @@ enum option_key {
     key_lora,
     key_salt,
     key_worker,
+    key_rank,
     key_kind,
     key_count,
+    key_once,
+    key_interval,
+    key_sort,
+    key_filter,
     key_truth,
     key_wait,
     key_sample,
@@ -47,13 +60,21 @@ static const struct argp_option option_rows[] = {
     { "lora", key_lora, "L", 0, "LoRA name", 2 },
     { "salt", key_salt, "S", 0, "Cache salt", 2 },
     { NULL, 0, NULL, 0, "watch:", 3 },
-    { "worker", key_worker, "ID", 0, "Only this worker's events", 3 },
+    { "worker", key_worker, "ID", 0, "Only this worker's events; may be repeated", 3 },
+    { "rank", key_rank, "N", 0, "Only this data-parallel rank's events", 3 },
     { "kind", key_kind, "K", 0, "Only stored, removed or cleared; may be repeated", 3 },
     { "count", key_count, "N", 0, "Stop after N events", 3 },
-    { NULL, 0, NULL, 0, "verify:", 4 },
-    { "truth", key_truth, "PATH", 0, "kvfleet's truth socket", 4 },
-    { "wait", key_wait, "MS", 0, "How long the index may take to become equal (10000)", 4 },
-    { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds", 4 },
+    { NULL, 0, NULL, 0, "top:", 4 },
+    { "once", key_once, NULL, 0,
+      "Print one picture and end: for scripts; the only way without a terminal", 4 },
+    { "interval", key_interval, "MS", 0, "Time between pictures, 200 to 60000 (1000)", 4 },
+    { "sort", key_sort, "COLUMN", 0, "Sort by the column with this title (worker)", 4 },
+    { "filter", key_filter, "TEXT", 0,
+      "Only streams with these words in worker, rank, state, reason or names", 4 },
+    { NULL, 0, NULL, 0, "verify:", 5 },
+    { "truth", key_truth, "PATH", 0, "kvfleet's truth socket", 5 },
+    { "wait", key_wait, "MS", 0, "How long the index may take to become equal (10000)", 5 },
+    { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds", 5 },
     { 0 },
 };
 
@@ -65,6 +86,7 @@ static const char doc[] =
     "  state        counters of the aggregator\n"
     "  streams      every stream and how far it may be trusted\n"
     "  dump         every held block: worker rank tier hash\n"
+    "  top          a live screen of all streams; h shows its keys\n"
     "  watch        events as they are published, one a line\n"
     "  verify       is the index what the engines of a kvfleet hold?  (pauses it meanwhile)\n"
     "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
@@ -127,6 +149,10 @@ static const char **text_of(int key, struct kvctl_options *options)
         return &options->truth;
     case key_sample:
         return &options->sample;
+    case key_sort:
+        return &options->sort;
+    case key_filter:
+        return &options->filter;
     default:
         return NULL;
     }
@@ -201,14 +227,32 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->wait_ms = (uint32_t)read_number(argument, "--wait", most_timeout_ms, state);
         return 0;
     case key_worker:
-        options->has_worker = true;
-        options->worker_id = read_number(argument, "--worker", INT64_MAX, state);
+        if (options->worker_count == kvctl_most_workers) {
+            argp_error(state, "--worker: at most %d of them", kvctl_most_workers);
+            return EINVAL;
+        }
+        options->workers[options->worker_count++] =
+            read_number(argument, "--worker", INT64_MAX, state);
+        return 0;
+    case key_rank:
+        options->has_rank = true;
+        options->dp_rank = (uint32_t)read_number(argument, "--rank", UINT32_MAX, state);
         return 0;
     case key_kind:
         options->kinds |= read_kind(argument, state);
         return 0;
     case key_count:
         options->count = read_number(argument, "--count", UINT64_MAX, state);
+        return 0;
+    case key_once:
+        options->is_once = true;
+        return 0;
+    case key_interval:
+        options->interval_ms =
+            (uint32_t)read_number(argument, "--interval", most_interval_ms, state);
+        if (options->interval_ms < least_interval_ms) {
+            argp_error(state, "--interval: expected at least %d", least_interval_ms);
+        }
         return 0;
     case ARGP_KEY_ARG:
         return read_word(argument, options, state);
@@ -233,12 +277,14 @@ void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options
         .parser = parse,
         .args_doc = "COMMAND",
         .doc = doc,
+        .children = kvb_manual_child,
     };
 
     *out_options = (struct kvctl_options){
         .url = "nats://127.0.0.1:4222",
         .timeout_ms = default_timeout_ms,
         .wait_ms = default_wait_ms,
+        .interval_ms = default_interval_ms,
     };
     argp_program_version_hook = print_version;
     (void)argp_parse(&argp, argc, argv, 0, NULL, out_options); /* exits by itself on an error */

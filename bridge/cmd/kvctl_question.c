@@ -34,6 +34,10 @@ static kvb_status read_file(const char *path, struct kvb_buf *out, struct kvb_de
         got = fread(out->data + out->len, 1, piece_bytes, file);
         out->len += got;
     } while (got > 0);
+    if (ferror(file)) { /* a folder opens, and then cannot be read */
+        kvb_detail_set(detail, "--tokens-file: cannot read %s: %s", path, strerrordesc_np(errno));
+        return KVB_BAD_INPUT;
+    }
     if (memchr(out->data, '\0', out->len)) {
         kvb_detail_set(detail, "--tokens-file: %s is no text", path);
         return KVB_BAD_INPUT;

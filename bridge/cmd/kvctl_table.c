@@ -22,12 +22,23 @@ static struct json_object *at_path(struct json_object *object, const char *path)
     return object;
 }
 
+/* The UTF-8 of U+0080 to U+009F, which terminals obey too. */
+static bool is_wide_control(const char *text)
+{
+    const unsigned char second = (unsigned char)text[1];
+
+    return (unsigned char)text[0] == 0xc2 && second >= 0x80 && second <= 0x9f;
+}
+
 /* Texts come from peers: nothing in them may steer a terminal. */
 static void make_harmless(char *text)
 {
     for (; *text; text++) {
         const unsigned char byte = (unsigned char)*text;
         if (byte < ' ' || byte == 0x7f) {
+            *text = '?';
+        } else if (is_wide_control(text)) {
+            *text++ = '?';
             *text = '?';
         }
     }

@@ -36,13 +36,24 @@ static const char *kind_name(enum kvb_router_kind kind)
     return names[kind];
 }
 
+static bool is_wanted_worker(const struct kvctl_options *options, uint64_t worker_id)
+{
+    size_t i = 0;
+
+    while (i < options->worker_count && options->workers[i] != worker_id) {
+        i++;
+    }
+    return i < options->worker_count || options->worker_count == 0;
+}
+
 static bool is_wanted(const struct watch *watch, const struct kvb_router_event *event)
 {
     static const unsigned kinds[] = { kvctl_stored, kvctl_removed, kvctl_cleared };
     const struct kvctl_options *options = watch->options;
 
     return (options->kinds == 0 || (options->kinds & kinds[event->kind])) &&
-           (!options->has_worker || options->worker_id == watch->batch.worker_id);
+           (!options->has_rank || options->dp_rank == watch->batch.dp_rank) &&
+           is_wanted_worker(options, watch->batch.worker_id);
 }
 
 /* ---- One event, for people ------------------------------------------------------------ */
@@ -227,12 +238,20 @@ watch_subject(const struct kvctl_line *line, const char *subject, struct watch *
     return kvctl_ok;
 }
 
+static void say_change(bool is_connected)
+{
+    if (is_connected) {
+        kvctl_say("NATS is back");
+    } else {
+        kvctl_say("NATS is away, waiting for it: what is published meanwhile is missed");
+    }
+}
+
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options)
 {
     struct watch watch = { .options = options,
                            .lock = PTHREAD_MUTEX_INITIALIZER,
                            .finished = PTHREAD_COND_INITIALIZER };
-    struct kvb_log log = { .level = KVB_LOG_WARNING, .fd = 2 };
     KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
     char subject[kvb_subject_bytes];
 
@@ -242,7 +261,7 @@ enum kvctl_exit kvctl_watch(const struct kvctl_options *options)
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -, or *");
         return kvctl_usage;
     }
-    const enum kvctl_exit connected = kvctl_connect(options, &log, &line);
+    const enum kvctl_exit connected = kvctl_connect(options, say_change, &line);
     if (connected != kvctl_ok) {
         return connected;
     }

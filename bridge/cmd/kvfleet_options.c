@@ -1,4 +1,5 @@
 #include "cmd/kvfleet.h"
+#include "cmd/manual.h"
 #include "core/limits.h"
 #include "core/own.h"
 
@@ -37,6 +38,7 @@ enum option_key {
     key_base_port,
     key_http,
     key_truth,
+    key_log_changes,
     key_config_out,
     key_config_split,
 };
@@ -69,7 +71,8 @@ static const struct argp_option option_rows[] = {
     { "advertise", key_advertise, "NAME", 0, "What --config-out says instead of that address", 3 },
     { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1), then its replay ports, then its load port; 0: drawn (0)", 3 },
     { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0: any free one", 3 },
-    { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, stats, pause, resume, drain, reset, restart, drop, stop", 3 },
+    { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, stop", 3 },
+    { "log-changes", key_log_changes, "N", 0, "Of each rank, remember the newest N times that a block came or went, for changes on the truth socket (0)", 3 },
     { "config-out", key_config_out, "FILE", 0, "Write the workers section of a kvbridge configuration", 3 },
     { "config-split", key_config_split, "K", 0, "Write FILE.0 .. FILE.K-1, the workers divided among K bridges", 3 },
     { 0 },
@@ -166,6 +169,7 @@ static const struct number_row number_rows[] = {
     { "slots", 1, 1 << 16, AT(fleet.engine.max_running), key_slots, false },
     { "step-tokens", 1, kvb_max_batch_tokens, AT(fleet.engine.step_tokens), key_step_tokens, false },
     { "replay-buffer", 1, 1 << 20, AT(fleet.replay_batches), key_replay_buffer, false },
+    { "log-changes", 0, 1 << 22, AT(fleet.engine.log_changes), key_log_changes, false },
     { "scale", 1, 512, AT(scale), key_scale, false },
     { "requests", 1, UINT64_MAX, AT(fleet.max_requests), key_requests, true },
     { "seed", 0, UINT64_MAX, AT(fleet.seed), key_seed, true },
@@ -267,7 +271,9 @@ static error_t take(int key, char *text, struct argp_state *state)
 
 void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options *out_options)
 {
-    const struct argp parser = { .options = option_rows, .parser = take, .doc = doc };
+    const struct argp parser = {
+        .options = option_rows, .parser = take, .doc = doc, .children = kvb_manual_child
+    };
 
     *out_options = (struct kvb_kvfleet_options){
         .fleet = {

@@ -1,5 +1,6 @@
 #include "daemon/aggregator.h"
 
+#include "core/clock.h"
 #include "core/limits.h"
 #include "daemon/aggregator_inside.h"
 
@@ -32,6 +33,7 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
     const struct kvb_followers_options followers = {
         .max_streams = kvb_max_streams,
         .heartbeat_ms = heartbeat_ms,
+        .asks = true,
         .forget_ms = config->forget_ms,
         .index = aggregator->index,
     };
@@ -59,6 +61,17 @@ static kvb_status make_view(struct kvb_aggregator *aggregator)
         .luck = luck,
     };
     return KVB_OK;
+}
+
+static kvb_status make_board(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_board_options options = {
+        .now_ns = kvb_clock_monotonic_ns(),
+        .started_ms = kvb_clock_wall_us() / 1000,
+        .statistic = aggregator->config->load.statistic,
+    };
+
+    return kvb_board_new(&options, &aggregator->board);
 }
 
 static kvb_status make_rings(struct kvb_aggregator *aggregator)
@@ -107,6 +120,7 @@ static kvb_status subscribe(struct kvb_aggregator *aggregator)
         "*"));
     KVB_TRY(kvb_bus_subscribe(
         aggregator->bus, subject, kvb_aggregator_hear, aggregator, &aggregator->heard));
+    KVB_TRY(kvb_aggregator_open_sync(aggregator));
     KVB_TRY(listen_for(aggregator, "kv_match", &aggregator->asked_match));
     KVB_TRY(listen_for(aggregator, "kv_route", &aggregator->asked_route));
     return listen_for(aggregator, "kv_get.*", &aggregator->asked_get);
@@ -156,8 +170,10 @@ static kvb_status start(struct kvb_aggregator *aggregator, struct kvb_detail *de
 {
     KVB_TRY(make_state(aggregator));
     KVB_TRY(make_view(aggregator));
+    KVB_TRY(make_board(aggregator));
     KVB_TRY(make_rings(aggregator));
     KVB_TRY(open_bus(aggregator, detail));
+    KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(open_http(aggregator, detail));
     return start_thread(aggregator);
 }
@@ -176,7 +192,9 @@ kvb_status kvb_aggregator_start(
     aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
                                                 .values = aggregator->values,
                                                 .count = kvb_aggregator_metric_count };
+    kvb_aggregator_set_constants(aggregator);
     kvb_byte_budget_init(&aggregator->event_bytes, most_event_bytes);
+    (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
     kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
     const kvb_status status = start(aggregator, detail);
     if (status != KVB_OK) {
@@ -190,6 +208,22 @@ kvb_status kvb_aggregator_start(
 uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator)
 {
     return aggregator->http ? kvb_http_port(aggregator->http) : 0;
+}
+
+void kvb_aggregator_pulse(const struct kvb_aggregator *aggregator, struct kvb_pulse *out_pulse)
+{
+    const struct kvb_metrics *metrics = &aggregator->metrics;
+    uint64_t streams = 0;
+
+    for (size_t id = kvb_aggregator_streams_syncing; id <= kvb_aggregator_streams_down; id++) {
+        streams += kvb_metric_get(metrics, id);
+    }
+    *out_pulse = (struct kvb_pulse){
+        .turns = kvb_metric_get(metrics, kvb_aggregator_turns),
+        .streams = streams,
+        .exact = kvb_metric_get(metrics, kvb_aggregator_streams_exact),
+        .is_connected = kvb_metric_get(metrics, kvb_aggregator_nats_connected) != 0,
+    };
 }
 
 static void close_ring(struct kvb_ring *ring)
@@ -209,9 +243,12 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     if (aggregator->has_thread) {
         (void)pthread_join(aggregator->thread, NULL);
     }
+    kvb_service_desk_close(aggregator->service.desk);
     kvb_bus_unsubscribe(aggregator->asked_get);
     kvb_bus_unsubscribe(aggregator->asked_route);
     kvb_bus_unsubscribe(aggregator->asked_match);
+    kvb_bus_unsubscribe(aggregator->echo);
+    kvb_bus_unsubscribe(aggregator->answers);
     kvb_bus_unsubscribe(aggregator->heard);
 }
 
@@ -225,12 +262,15 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_bus_close(aggregator->bus);
     kvb_ring_free(aggregator->asks);
     kvb_ring_free(aggregator->events);
+    kvb_board_free(aggregator->board);
     kvb_view_done(&aggregator->view);
     kvb_load_tracker_free(aggregator->tracker);
     kvb_followers_free(aggregator->followers);
     kvb_prefix_index_free(aggregator->index);
     kvb_router_batch_done(&aggregator->batch);
+    kvb_sync_reply_parts_done(&aggregator->answer_parts);
     kvb_byte_budget_done(&aggregator->event_bytes);
+    (void)pthread_mutex_destroy(&aggregator->service.lock);
     kvb_buf_done(&aggregator->buf);
     free(aggregator);
 }

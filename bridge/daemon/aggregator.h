@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "daemon/aggregator_config.h"
+#include "model/pulse.h"
 
 #include <stdint.h>
 
@@ -30,6 +31,9 @@ kvb_status kvb_aggregator_start(
 
 /* The port of the HTTP server; 0 when there is none. */
 uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator);
+
+/* Any thread. */
+void kvb_aggregator_pulse(const struct kvb_aggregator *aggregator, struct kvb_pulse *out_pulse);
 
 /* Answers what was asked, then ends; at most 2 s.  NULL is fine. */
 void kvb_aggregator_stop(struct kvb_aggregator *aggregator);

@@ -14,6 +14,7 @@ enum { answer_wait_s = 2 };
  * From HTTP it has two owners, the waiting thread and the ring, because the former
  * may give up; from NATS the ring alone.  Who lets go last frees it. */
 struct ask {
+    uint64_t asked_ns;
     /* from HTTP */
     const struct kvb_http_route *route; /* NULL: from NATS */
     struct kvb_http_request request;    /* query and body point into text */
@@ -38,6 +39,7 @@ static struct ask *new_ask(size_t text_bytes, unsigned owners)
         return NULL;
     }
     ask->owners = owners;
+    ask->asked_ns = kvb_clock_monotonic_ns();
     (void)pthread_mutex_init(&ask->lock, NULL); /* none of these can fail with glibc */
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -97,6 +99,7 @@ copy_request(const struct kvb_http_route *route, const struct kvb_http_request *
         .query = ask->text,
         .content_type = "",
         .authorization = "",
+        .if_none_match = "",
         .body = { .data = (const uint8_t *)ask->text + query_bytes, .len = request->body.len },
     };
     return ask;
@@ -144,7 +147,9 @@ static void ask_index_thread(
     }
     if (wait_for_answer(ask)) {
         take_answer(ask, answer);
-        count(aggregator, kvb_aggregator_questions_http);
+        count(
+            aggregator,
+            answer->status < 400 ? kvb_aggregator_questions_http : kvb_aggregator_questions_failed);
     } else {
         count(aggregator, kvb_aggregator_questions_late);
         kvb_http_route_refuse(answer, 503, "no answer within 2 s; try again later");
@@ -167,6 +172,7 @@ void kvb_aggregator_answer_http(
     }
     struct kvb_http_route_context here = {
         .metrics = &aggregator->metrics,
+        .board = aggregator->board,
         .not_ready = kvb_aggregator_not_ready(aggregator),
     };
     kvb_http_route_answer(route, &here, request, answer);
@@ -213,7 +219,7 @@ void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *m
     char component[kvb_name_bytes + 1];
     const char *tail = NULL;
 
-    if (!message->reply ||
+    if (!message->reply || kvb_subject_is_of_contract(message->reply) ||
         kvb_subject_split(message->subject, name_space, component, &tail) != KVB_OK) {
         count(aggregator, kvb_aggregator_questions_mute);
         return;
@@ -230,6 +236,7 @@ void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *m
         if (ask) {
             free_ask(ask);
         }
+        kvb_aggregator_note_request(aggregator, question, 0, "busy");
         refuse_over_nats(aggregator, message->reply, "busy");
     }
 }
@@ -260,8 +267,9 @@ static void reply(struct kvb_aggregator *aggregator, const struct ask *ask)
         kvb_bus_publish(aggregator->bus, ask->reply, kvb_buf_span(&ask->answer.body));
 
     if (status == KVB_TOO_LARGE) {
-        refuse_over_nats(
-            aggregator, ask->reply, "the answer is larger than nats-server's max_payload");
+        static const char why[] = "the answer is larger than nats-server's max_payload";
+        kvb_aggregator_note_error(aggregator, ask->question, why);
+        refuse_over_nats(aggregator, ask->reply, why);
     } else if (status != KVB_OK) {
         count(aggregator, kvb_aggregator_publish_failures);
     }
@@ -289,6 +297,21 @@ static bool is_given_up(struct ask *ask)
     return is_alone;
 }
 
+static void answer_ask(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    if (is_given_up(ask)) {
+        return;
+    }
+    if (ask->question) {
+        answer_question(aggregator, ask);
+    } else {
+        answer_route(aggregator, ask);
+    }
+    kvb_metric_observe(
+        &aggregator->metrics, kvb_aggregator_question_duration,
+        kvb_clock_monotonic_ns() - ask->asked_ns, 1);
+}
+
 bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < kvb_aggregator_asks_a_turn; i++) {
@@ -297,11 +320,7 @@ bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator)
             return i > 0;
         }
         struct ask *ask = item;
-        if (ask->question) {
-            answer_question(aggregator, ask);
-        } else if (!is_given_up(ask)) {
-            answer_route(aggregator, ask);
-        }
+        answer_ask(aggregator, ask);
         let_go(ask);
     }
     return true;

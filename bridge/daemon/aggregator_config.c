@@ -12,7 +12,7 @@ static const char *policy_name(unsigned value)
 
 static const char *statistic_name(unsigned value)
 {
-    return value == KVB_LOAD_ACTIVE_BLOCKS ? "active_blocks" : "ratio";
+    return kvb_load_statistic_name((enum kvb_load_statistic)value);
 }
 
 enum { max_ring_items = 1 << 20 }; /* what kvb_ring_new() takes */
@@ -83,9 +83,9 @@ void kvb_aggregator_config_done(struct kvb_aggregator_config *config)
     kvb_conf_done(&table, config);
 }
 
-void kvb_aggregator_config_help(FILE *out)
+const struct kvb_conf_table *kvb_aggregator_config_keys(void)
 {
-    kvb_conf_help(&table, out);
+    return &table;
 }
 
 /* ---- What no single row shows ------------------------------------------------------ */

@@ -58,5 +58,5 @@ kvb_status kvb_aggregator_config_read(
 /* {0} is fine. */
 void kvb_aggregator_config_done(struct kvb_aggregator_config *config);
 
-/* All keys, for --help. */
-void kvb_aggregator_config_help(FILE *out);
+/* All keys, for --help and the manual. */
+const struct kvb_conf_table *kvb_aggregator_config_keys(void);

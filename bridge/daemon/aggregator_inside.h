@@ -7,13 +7,16 @@
 #include "daemon/aggregator.h"
 #include "daemon/aggregator_metrics.h"
 #include "daemon/byte_budget.h"
+#include "daemon/service_desk.h"
 #include "index/prefix_index.h"
 #include "load/tracker.h"
 #include "model/router_batch.h"
+#include "serve/board.h"
 #include "serve/http.h"
 #include "serve/routes.h"
 #include "serve/view.h"
 #include "stream/follower.h"
+#include "wire/sync.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,6 +30,24 @@ enum {
     kvb_aggregator_page_bytes = 384 << 10,
     kvb_aggregator_events_a_turn = 64, /* messages between two looks at the questions */
     kvb_aggregator_asks_a_turn = 64,
+    kvb_question_count = 6
+};
+
+/* What was asked over NATS, per question. */
+struct question_counts {
+    uint64_t requests;
+    uint64_t errors;
+    uint64_t processing_ns;
+    char last_error[kvb_service_error_bytes];
+};
+
+/* The aggregator as a NATS micro-service. */
+struct aggregator_service {
+    struct kvb_service identity;
+    struct kvb_service_desk *desk; /* owned */
+    pthread_mutex_t lock;          /* counts */
+    struct question_counts counts[kvb_question_count];
+    struct question_counts shown[kvb_question_count]; /* the desk's */
 };
 
 struct kvb_aggregator {
@@ -35,10 +56,17 @@ struct kvb_aggregator {
 
     struct kvb_bus *bus; /* owned, like all below */
     struct kvb_bus_subscription *heard;
+    struct kvb_bus_subscription *answers;
+    char inbox[kvb_subject_bytes]; /* answers of bridges: {inbox}.{token in hex} */
+    struct kvb_bus_subscription *echo;
+    char echo_subject[kvb_subject_bytes + 8];
+    _Atomic uint64_t echoes_heard;
     struct kvb_bus_subscription *asked_match;
     struct kvb_bus_subscription *asked_route;
     struct kvb_bus_subscription *asked_get;
     struct kvb_http *http;
+    struct aggregator_service service;
+    struct kvb_board *board;
     struct kvb_ring *events;
     struct kvb_ring *asks;
     struct kvb_byte_budget event_bytes;
@@ -55,12 +83,17 @@ struct kvb_aggregator {
     struct kvb_load_tracker *tracker;
     struct kvb_view view;
     struct kvb_router_batch batch; /* decoded into, again and again */
+    struct kvb_sync_reply_parts answer_parts;
     struct kvb_buf buf;
-    bool was_connected;
+    bool was_connected; /* and heard: NATS passes on what we say */
     uint64_t connects_seen;
+    uint64_t echoes_sent;
+    uint64_t echo_sent_ns; /* the oldest one that was not heard */
+    uint64_t next_echo_ns;
     bool has_load_changed;
     uint64_t load_published_ns;
     uint64_t next_tick_ns;
+    uint64_t next_process_ns;
     struct kvb_log_limit refusals;
 
     /* Read by HTTP threads. */
@@ -74,6 +107,8 @@ struct kvb_aggregator {
 
 /* On nats.c's thread. */
 void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message);
+
+void kvb_aggregator_hear_answer(void *context, const struct kvb_bus_message *message);
 
 /* Applies what lies in the event ring, a turn's worth; true when there was any. */
 bool kvb_aggregator_take_events(struct kvb_aggregator *aggregator, uint64_t now_ns);
@@ -101,10 +136,24 @@ struct kvb_question;
 /* By the subject's tail: "kv_match", "kv_get.state".  NULL: no such question. */
 const struct kvb_question *kvb_question_find(const char *tail);
 
+/* Its place in the list, 0 .. kvb_question_count-1, and what stands there. */
+size_t kvb_question_number(const struct kvb_question *question);
+const char *kvb_question_tail(size_t number);
+
 /* Appends the answer, or {"error":...}, to out.  *has_decision: a route was chosen. */
 void kvb_question_answer(
     const struct kvb_question *question, struct kvb_aggregator *aggregator, kvb_span payload,
     struct kvb_buf *out, bool *has_decision, struct kvb_route_decision *out_decision);
+
+/* ---- aggregator_sync.c: asking bridges ---- */
+kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
+
+/* False: the server takes what we say and passes nothing on, whatever the connection
+ * looks like. */
+bool kvb_aggregator_hears_itself(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* Sends the requests that are due. */
+void kvb_aggregator_ask_bridges(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
 /* ---- aggregator_report.c: what is said every so often ---- */
 void kvb_aggregator_publish(
@@ -112,7 +161,21 @@ void kvb_aggregator_publish(
 void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns);
 void kvb_aggregator_publish_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
-void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator);
+void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator);
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns);
+/* After update_metrics(), whose figures it takes. */
+void kvb_aggregator_update_board(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* ---- aggregator_service.c: the NATS micro-service protocol ---- */
+kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator);
+
+/* A request over NATS was dealt with; error NULL: it was answered.  An error of a
+ * request that was noted already.  Any thread. */
+void kvb_aggregator_note_request(
+    struct kvb_aggregator *aggregator, const struct kvb_question *question, uint64_t processing_ns,
+    const char *error);
+void kvb_aggregator_note_error(
+    struct kvb_aggregator *aggregator, const struct kvb_question *question, const char *error);
 
 /* ---- aggregator_loop.c: the index thread ---- */
 

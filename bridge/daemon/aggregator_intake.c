@@ -5,6 +5,7 @@
 #include "wire/heartbeat.h"
 #include "wire/load_json.h"
 #include "wire/router_proto.h"
+#include "wire/sync.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 struct heard {
     const struct kind *kind;
     struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
+    uint64_t token;             /* of an answer */
     size_t len;
     uint8_t payload[];
 };
@@ -20,6 +22,7 @@ struct heard {
 /* What one message tells: which stream it is of, once it could be read. */
 struct told {
     struct kvb_stream_id id;
+    uint64_t token;
     bool is_read;
 };
 
@@ -91,6 +94,19 @@ apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payloa
     return kvb_load_tracker_report(aggregator->tracker, &told->id, &report, now_ns);
 }
 
+static kvb_status apply_answer(
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_sync_reply reply;
+
+    KVB_TRY(kvb_sync_reply_decode(payload, &aggregator->answer_parts, &reply));
+    note_read(told, reply.worker_id, reply.dp_rank);
+    kvb_followers_reply(aggregator->followers, told->token, &reply, now_ns);
+    return KVB_OK;
+}
+
+static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answers, apply_answer };
+
 /* clang-format off */
 static const struct kind kinds[] = {
     { "kv_events",    kvb_aggregator_messages_events,    apply_events },
@@ -111,14 +127,12 @@ static const struct kind *find_kind(const char *tail)
 
 /* ---- On nats.c's thread ---- */
 
-static struct heard *
-copy_message(const struct kind *kind, const struct kvb_stream_id *names, kvb_span payload)
+static struct heard *copy_message(const struct heard *head, kvb_span payload)
 {
     struct heard *heard = malloc(sizeof *heard + payload.len);
 
     if (heard) {
-        heard->kind = kind;
-        heard->names = *names;
+        *heard = *head;
         heard->len = payload.len;
         if (payload.len > 0) {
             memcpy(heard->payload, payload.data, payload.len);
@@ -129,14 +143,12 @@ copy_message(const struct kind *kind, const struct kvb_stream_id *names, kvb_spa
 
 /* Waits for room, so that NATS holds back; what is lost here leaves a hole in the
  * ids of its stream, which its follower finds. */
-static void hand_over(
-    struct kvb_aggregator *aggregator, const struct kind *kind, const struct kvb_stream_id *names,
-    kvb_span payload)
+static void hand_over(struct kvb_aggregator *aggregator, const struct heard *head, kvb_span payload)
 {
     if (kvb_byte_budget_take(&aggregator->event_bytes, payload.len) != KVB_OK) {
         return; /* stopping */
     }
-    struct heard *heard = copy_message(kind, names, payload);
+    struct heard *heard = copy_message(head, payload);
     if (!heard) {
         count(aggregator, kvb_aggregator_refused_no_memory);
         kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
@@ -151,22 +163,40 @@ static void hand_over(
 void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
-    struct kvb_stream_id names = { 0 };
+    struct heard head = { 0 };
     const char *tail = NULL;
 
-    if (kvb_subject_split(message->subject, names.name_space, names.component, &tail) != KVB_OK) {
+    if (kvb_subject_split(message->subject, head.names.name_space, head.names.component, &tail) !=
+        KVB_OK) {
         count(aggregator, kvb_aggregator_refused_bad_input);
         return;
     }
-    const struct kind *kind = find_kind(tail);
-    if (!kind) {
+    head.kind = find_kind(tail);
+    if (!head.kind) {
         return; /* requests, bridge_status and what others say there: not ours */
     }
     if (message->payload.len > kvb_max_payload_bytes) {
         count(aggregator, kvb_aggregator_refused_too_large);
         return;
     }
-    hand_over(aggregator, kind, &names, message->payload);
+    hand_over(aggregator, &head, message->payload);
+}
+
+void kvb_aggregator_hear_answer(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    const char *last = strrchr(message->subject, '.');
+    struct heard head = { .kind = &answer_kind };
+
+    if (!last || message->payload.len == 0) {
+        return; /* nobody listens at that bridge: the wait for a chunk ends by itself */
+    }
+    if (message->payload.len > kvb_max_payload_bytes) {
+        count(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    head.token = strtoull(last + 1, NULL, 16);
+    hand_over(aggregator, &head, message->payload);
 }
 
 /* ---- Taking ---- */
@@ -203,7 +233,7 @@ static void log_refusal(
 
 static void take_one(struct kvb_aggregator *aggregator, struct heard *heard, uint64_t now_ns)
 {
-    struct told told = { .id = heard->names };
+    struct told told = { .id = heard->names, .token = heard->token };
     const kvb_span payload = { .data = heard->payload, .len = heard->len };
 
     count(aggregator, heard->kind->counter);

@@ -9,12 +9,13 @@ enum { tick_ms = 100, subscribe_wait_ms = 200 };
 /* A loss and a return between two looks are both told. */
 static void watch_nats(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    const bool is_connected = kvb_bus_is_connected(aggregator->bus);
+    const bool is_connected =
+        kvb_bus_is_connected(aggregator->bus) && kvb_aggregator_hears_itself(aggregator, now_ns);
     const uint64_t connects = kvb_bus_connects(aggregator->bus);
     const bool was_replaced = connects != aggregator->connects_seen;
 
     if (aggregator->was_connected && (!is_connected || was_replaced)) {
-        kvb_followers_nats_away(aggregator->followers);
+        kvb_followers_nats_away(aggregator->followers, now_ns);
     }
     if (is_connected && (!aggregator->was_connected || was_replaced)) {
         kvb_followers_nats_back(aggregator->followers, now_ns);
@@ -60,7 +61,8 @@ static void tick(struct kvb_aggregator *aggregator, uint64_t now_ns)
         aggregator->has_load_changed = true;
     }
     kvb_aggregator_publish_load(aggregator, now_ns);
-    kvb_aggregator_update_metrics(aggregator);
+    kvb_aggregator_update_metrics(aggregator, now_ns);
+    kvb_aggregator_update_board(aggregator, now_ns);
 }
 
 /* Until something lies in a ring, or the next tick. */
@@ -80,12 +82,15 @@ void *kvb_aggregator_run(void *context)
 {
     struct kvb_aggregator *aggregator = context;
 
+    (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
     while (!atomic_load(&aggregator->is_stopping)) {
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         watch_nats(aggregator, now_ns);
         const bool had_events = kvb_aggregator_take_events(aggregator, now_ns);
         const bool had_asks = kvb_aggregator_take_asks(aggregator);
+        kvb_aggregator_ask_bridges(aggregator, now_ns);
         tick(aggregator, now_ns);
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* the watchdog looks */
         if (!had_events && !had_asks) {
             wait_for_work(aggregator, now_ns);
         }

@@ -1,14 +1,20 @@
 #pragma once
 
 #include "core/metric.h"
+#include "daemon/service_desk.h"
 
 /* What an aggregator counts: one row a metric, the enum made from the same table.
  *     X(id, type, name, labels, help)                                              */
 /* clang-format off */
 #define KVB_AGGREGATOR_METRICS(X) \
+    X(build, GAUGE, "kvb_build_info", "version=\"" KVB_VERSION "\"", "Always 1; version: of the program") \
+    X(started, REAL_GAUGE, "process_start_time_seconds", "", "When the program started, seconds since 1970") \
+    X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
+    X(resident, GAUGE, "process_resident_memory_bytes", "", "Memory in use") \
     X(messages_events, COUNTER, "kvb_messages_received_total", "kind=\"kv_events\"", "NATS messages received, by kind") \
     X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
     X(messages_heartbeat, COUNTER, "kvb_messages_received_total", "kind=\"kv_heartbeat\"", "NATS messages received, by kind") \
+    X(messages_answers, COUNTER, "kvb_messages_received_total", "kind=\"kv_sync\"", "NATS messages received, by kind") \
     X(refused_bad_input, COUNTER, "kvb_messages_refused_total", "reason=\"bad_input\"", "NATS messages that could not be used, by reason") \
     X(refused_too_large, COUNTER, "kvb_messages_refused_total", "reason=\"too_large\"", "NATS messages that could not be used, by reason") \
     X(refused_no_memory, COUNTER, "kvb_messages_refused_total", "reason=\"no_memory\"", "NATS messages that could not be used, by reason") \
@@ -20,6 +26,14 @@
     X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats that spoke of events that had not come") \
     X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge") \
     X(epochs_missed, COUNTER, "kvb_epochs_missed_total", "", "Epochs whose beginning was not seen") \
+    X(ranges_asked, COUNTER, "kvb_sync_requests_total", "kind=\"range\"", "What was missed, asked of bridges, by kind") \
+    X(snapshots_asked, COUNTER, "kvb_sync_requests_total", "kind=\"snapshot\"", "What was missed, asked of bridges, by kind") \
+    X(digests_asked, COUNTER, "kvb_sync_requests_total", "kind=\"digest\"", "What was missed, asked of bridges, by kind") \
+    X(ranges_filled, COUNTER, "kvb_sync_repairs_total", "kind=\"range\"", "Streams made whole again by their bridge, by kind") \
+    X(snapshots_taken, COUNTER, "kvb_sync_repairs_total", "kind=\"snapshot\"", "Streams made whole again by their bridge, by kind") \
+    X(digests_repaired, COUNTER, "kvb_sync_repairs_total", "kind=\"digest\"", "Streams made whole again by their bridge, by kind") \
+    X(buckets_differ, COUNTER, "kvb_digest_buckets_differ_total", "", "Parts of lists found to be other than the bridge's, although no event was missing") \
+    X(asks_failed, COUNTER, "kvb_sync_failures_total", "", "Requests to bridges that came to nothing") \
     X(streams_silent, COUNTER, "kvb_streams_silent_total", "", "Streams that missed three heartbeats") \
     X(streams_forgotten, COUNTER, "kvb_streams_forgotten_total", "", "Streams removed after a long silence") \
     X(stored_refused, COUNTER, "kvb_index_refused_total", "", "Stored events for which the index had no room") \
@@ -31,14 +45,20 @@
     X(questions_late, COUNTER, "kvb_questions_refused_total", "reason=\"timeout\"", "Questions not answered, by reason") \
     X(questions_failed, COUNTER, "kvb_questions_refused_total", "reason=\"error\"", "Questions not answered, by reason") \
     X(questions_mute, COUNTER, "kvb_questions_refused_total", "reason=\"no_reply\"", "Questions not answered, by reason") \
+    X(question_duration, HISTOGRAM, "kvb_question_duration_seconds", "", "Seconds from a question's arrival over NATS or HTTP until its answer was made") \
     X(routed, COUNTER, "kvb_route_decisions_total", "", "Requests sent to a worker") \
     X(routed_blocks, COUNTER, "kvb_route_blocks_total", "", "Blocks of the requests routed") \
     X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
+    KVB_SERVICE_METRICS(X) \
+    X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
+    X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and passed nothing on") \
     X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \
+    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "Messages for which the event ring has room: limits.event_ring; full, NATS holds back") \
+    X(events_behind, GAUGE, "kvb_stream_behind_events_max", "", "Events that a bridge has published, by its heartbeat, and that have not been applied here: of the stream most behind") \
     X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams followed, by state") \
     X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams followed, by state") \
     X(streams_partial, GAUGE, "kvb_streams", "state=\"partial\"", "Streams followed, by state") \
@@ -46,13 +66,20 @@
     X(streams_stale, GAUGE, "kvb_streams", "state=\"stale\"", "Streams followed, by state") \
     X(streams_down, GAUGE, "kvb_streams", "state=\"down\"", "Streams followed, by state") \
     X(index_nodes, GAUGE, "kvb_index_nodes", "", "Distinct blocks in the index") \
+    X(index_limit, GAUGE, "kvb_index_nodes_limit", "", "Distinct blocks for which the index has room: limits.max_index_blocks") \
+    X(index_bytes, GAUGE, "kvb_index_bytes", "", "Memory that the index has taken; it never shrinks") \
     X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
-    X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics")
+    X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
+    X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
+    X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = usage the share of KV blocks in use, 0 to 1") \
+    X(load_std, REAL_GAUGE, "kvb_load_std", "", "Standard deviation of the same")
 /* clang-format on */
 
 enum kvb_aggregator_metric {
-#define KVB_AGGREGATOR_METRIC_ID(id, type, name, labels, help) kvb_aggregator_##id,
+#define KVB_AGGREGATOR_METRIC_ID(id, type, name, labels, help)                                     \
+    kvb_aggregator_##id,                                                                           \
+        kvb_aggregator_##id##_end = kvb_aggregator_##id + kvb_metric_slots_##type - 1,
     KVB_AGGREGATOR_METRICS(KVB_AGGREGATOR_METRIC_ID)
 #undef KVB_AGGREGATOR_METRIC_ID
         kvb_aggregator_metric_count

@@ -1,3 +1,4 @@
+#include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "daemon/aggregator_inside.h"
@@ -140,6 +141,7 @@ static const struct kvb_question questions[] = {
     { "kv_get.dump",    kvb_aggregator_questions_get,   answer_dump },
 };
 /* clang-format on */
+_Static_assert(KVB_COUNT_OF(questions) == kvb_question_count, "each question is counted");
 
 const struct kvb_question *kvb_question_find(const char *tail)
 {
@@ -151,6 +153,16 @@ const struct kvb_question *kvb_question_find(const char *tail)
     return NULL;
 }
 
+size_t kvb_question_number(const struct kvb_question *question)
+{
+    return (size_t)(question - questions);
+}
+
+const char *kvb_question_tail(size_t number)
+{
+    return questions[number].tail;
+}
+
 void kvb_question_answer(
     const struct kvb_question *question, struct kvb_aggregator *aggregator, kvb_span payload,
     struct kvb_buf *out, bool *has_decision, struct kvb_route_decision *out_decision)
@@ -158,15 +170,20 @@ void kvb_question_answer(
     struct asking asking = { .aggregator = aggregator, .payload = payload, .out = out };
     struct kvb_detail detail = { { 0 } };
 
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
     const kvb_status status = question->answer(&asking, &detail);
+    const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
     *has_decision = asking.has_decision;
     *out_decision = asking.decision;
     if (status == KVB_OK) {
         kvb_metric_add(&aggregator->metrics, question->counter, 1);
+        kvb_aggregator_note_request(aggregator, question, processing_ns, NULL);
         return;
     }
+    const char *error = detail.text[0] ? detail.text : kvb_status_name(status);
+    kvb_aggregator_note_request(aggregator, question, processing_ns, error);
     kvb_metric_add(&aggregator->metrics, kvb_aggregator_questions_failed, 1);
     kvb_buf_reset(out);
     /* Without memory even for this, the asker runs into its own deadline. */
-    (void)kvb_answer_error(detail.text[0] ? detail.text : kvb_status_name(status), out);
+    (void)kvb_answer_error(error, out);
 }

@@ -1,6 +1,9 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "daemon/aggregator_inside.h"
+#include "daemon/process_figures.h"
+
+static const uint64_t process_every_ns = KVB_NS_PER_S;
 
 void kvb_aggregator_publish(
     struct kvb_aggregator *aggregator, const char *subject, kvb_span payload)
@@ -68,34 +71,57 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_heartbeats_late, counters.heartbeats_late);
     kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
     kvb_metric_set(metrics, kvb_aggregator_epochs_missed, counters.epochs_missed);
+    kvb_metric_set(metrics, kvb_aggregator_ranges_asked, counters.ranges_asked);
+    kvb_metric_set(metrics, kvb_aggregator_snapshots_asked, counters.snapshots_asked);
+    kvb_metric_set(metrics, kvb_aggregator_ranges_filled, counters.ranges_filled);
+    kvb_metric_set(metrics, kvb_aggregator_snapshots_taken, counters.snapshots_taken);
+    kvb_metric_set(metrics, kvb_aggregator_digests_asked, counters.digests_asked);
+    kvb_metric_set(metrics, kvb_aggregator_digests_repaired, counters.digests_repaired);
+    kvb_metric_set(metrics, kvb_aggregator_buckets_differ, counters.buckets_differ);
+    kvb_metric_set(metrics, kvb_aggregator_asks_failed, counters.asks_failed);
     kvb_metric_set(metrics, kvb_aggregator_streams_silent, counters.silent);
     kvb_metric_set(metrics, kvb_aggregator_streams_forgotten, counters.forgotten);
     kvb_metric_set(metrics, kvb_aggregator_stored_refused, counters.blocks_refused);
 }
 
+/* Events that the newest heartbeat speaks of and that were not applied; a stream of
+ * another epoch cannot tell. */
+static uint64_t behind(const struct kvb_follower *follower)
+{
+    const struct kvb_heartbeat *beat = &follower->heartbeat;
+    const bool is_known = follower->has_heartbeat && follower->has_last_id &&
+                          follower->last_id >= beat->epoch_first_id;
+
+    return is_known && beat->last_id > follower->last_id ? beat->last_id - follower->last_id : 0;
+}
+
+/* clang-format off */
+static const enum kvb_aggregator_metric state_gauges[KVB_STREAM_STATE_COUNT] = {
+    [KVB_STREAM_SYNCING] = kvb_aggregator_streams_syncing,
+    [KVB_STREAM_EXACT] = kvb_aggregator_streams_exact,
+    [KVB_STREAM_PARTIAL] = kvb_aggregator_streams_partial,
+    [KVB_STREAM_UNVERIFIED] = kvb_aggregator_streams_unverified,
+    [KVB_STREAM_STALE] = kvb_aggregator_streams_stale,
+    [KVB_STREAM_DOWN] = kvb_aggregator_streams_down,
+};
+/* clang-format on */
+
 static void count_states(struct kvb_aggregator *aggregator)
 {
-    /* clang-format off */
-    static const enum kvb_aggregator_metric gauges[KVB_STREAM_STATE_COUNT] = {
-        [KVB_STREAM_SYNCING] = kvb_aggregator_streams_syncing,
-        [KVB_STREAM_EXACT] = kvb_aggregator_streams_exact,
-        [KVB_STREAM_PARTIAL] = kvb_aggregator_streams_partial,
-        [KVB_STREAM_UNVERIFIED] = kvb_aggregator_streams_unverified,
-        [KVB_STREAM_STALE] = kvb_aggregator_streams_stale,
-        [KVB_STREAM_DOWN] = kvb_aggregator_streams_down,
-    };
-    /* clang-format on */
     uint64_t counts[KVB_STREAM_STATE_COUNT] = { 0 };
+    uint64_t most_behind = 0;
 
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
         if (follower) {
             counts[follower->state]++;
+            most_behind = behind(follower) > most_behind ? behind(follower) : most_behind;
         }
     }
     for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
-        kvb_metric_set(&aggregator->metrics, gauges[i], counts[i]);
+        kvb_metric_set(&aggregator->metrics, state_gauges[i], counts[i]);
     }
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_events_behind, most_behind);
 }
 
 static void count_index(struct kvb_aggregator *aggregator)
@@ -107,12 +133,40 @@ static void count_index(struct kvb_aggregator *aggregator)
     kvb_prefix_index_count(aggregator->index, &counters);
     kvb_load_tracker_stats(aggregator->tracker, &stats);
     kvb_metric_set(metrics, kvb_aggregator_index_nodes, counters.nodes);
+    kvb_metric_set(metrics, kvb_aggregator_index_bytes, kvb_prefix_index_bytes(aggregator->index));
     kvb_metric_set(metrics, kvb_aggregator_index_memberships, counters.memberships);
     kvb_metric_set(metrics, kvb_aggregator_index_orphans, counters.orphans);
     kvb_metric_set(metrics, kvb_aggregator_endpoints, stats.endpoint_count);
+    kvb_metric_set(metrics, kvb_aggregator_endpoints_stale, stats.stale_count);
+    kvb_metric_set_real(metrics, kvb_aggregator_load_avg, stats.avg);
+    kvb_metric_set_real(metrics, kvb_aggregator_load_std, stats.std);
 }
 
-void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator)
+static void measure_process(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_process_figures figures;
+
+    if (now_ns < aggregator->next_process_ns) {
+        return;
+    }
+    aggregator->next_process_ns = now_ns + process_every_ns;
+    kvb_process_measure(&figures);
+    kvb_metric_set_real(&aggregator->metrics, kvb_aggregator_cpu, figures.cpu_s);
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_resident, figures.resident_bytes);
+}
+
+void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    const struct kvb_aggregator_config *config = aggregator->config;
+
+    kvb_metric_set(metrics, kvb_aggregator_build, 1);
+    kvb_metric_set_real(metrics, kvb_aggregator_started, (double)kvb_clock_wall_us() / 1e6);
+    kvb_metric_set(metrics, kvb_aggregator_index_limit, config->limits.max_index_blocks);
+    kvb_metric_set(metrics, kvb_aggregator_event_ring_limit, config->limits.event_ring);
+}
+
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     struct kvb_metrics *metrics = &aggregator->metrics;
     const bool is_connected = kvb_bus_is_connected(aggregator->bus);
@@ -120,8 +174,40 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator)
     count_followers(aggregator);
     count_states(aggregator);
     count_index(aggregator);
+    measure_process(aggregator, now_ns);
     kvb_metric_set(metrics, kvb_aggregator_nats_connected, is_connected);
     kvb_metric_set(metrics, kvb_aggregator_nats_connects, kvb_bus_connects(aggregator->bus));
     kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
     kvb_metric_set(metrics, kvb_aggregator_refused_dropped, kvb_bus_dropped(aggregator->heard));
+}
+
+/* ---- The status page ---- */
+
+static void
+read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading *out_reading)
+{
+    const struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_load_stats stats;
+
+    kvb_load_tracker_stats(aggregator->tracker, &stats);
+    *out_reading = (struct kvb_history_reading){
+        .events_applied = kvb_metric_get(metrics, kvb_aggregator_events_applied),
+        .asked_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_blocks),
+        .hit_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_overlap),
+        .held_blocks = kvb_metric_get(metrics, kvb_aggregator_index_memberships),
+        .load_avg = stats.avg,
+        .load_std = stats.std,
+    };
+    for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        out_reading->streams[i] = kvb_metric_get(metrics, state_gauges[i]);
+    }
+}
+
+void kvb_aggregator_update_board(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_history_reading reading;
+
+    read_history(aggregator, &reading);
+    kvb_board_add_sample(aggregator->board, &reading, now_ns);
+    kvb_board_renew(aggregator->board, &aggregator->view, now_ns);
 }

@@ -56,6 +56,35 @@ static kvb_status open_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
         &bridge->statuses);
 }
 
+static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    const struct kvb_bridge *bridge = context;
+
+    for (size_t i = 0; i < bridge->rank_count; i++) {
+        const struct bridge_rank *rank = &bridge->ranks[i];
+        if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
+            return rank->stream;
+        }
+    }
+    return NULL;
+}
+
+/* After the ranks: from here on requests come in. */
+static kvb_status open_sync(struct kvb_bridge *bridge)
+{
+    char subject[kvb_subject_bytes];
+
+    bridge->sync.bus = bridge->bus;
+    bridge->sync.find = find_stream;
+    bridge->sync.context = bridge;
+    KVB_TRY(kvb_sync_desk_init(&bridge->sync));
+    KVB_TRY(kvb_subject_make(
+        subject, bridge->config->publish.name_space, bridge->config->publish.component,
+        "kv_sync.*.*"));
+    return kvb_bus_subscribe(
+        bridge->bus, subject, kvb_sync_desk_hear, &bridge->sync, &bridge->syncs);
+}
+
 static kvb_status open_http(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     const struct kvb_http_options options = { .listen = bridge->config->http,
@@ -71,7 +100,13 @@ static kvb_status open_http(struct kvb_bridge *bridge, struct kvb_detail *detail
 static kvb_status start_thread(struct kvb_bridge *bridge)
 {
     bridge->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (bridge->wake_fd < 0 || pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
+    if (bridge->wake_fd < 0) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_waiter_add_fd(bridge->waiter, bridge->first_fd_owner, bridge->wake_fd));
+    KVB_TRY(kvb_waiter_add_fd(
+        bridge->waiter, bridge->first_fd_owner + 1, kvb_sync_desk_fd(&bridge->sync)));
+    if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
         return KVB_IO;
     }
     bridge->has_thread = true;
@@ -82,7 +117,12 @@ static kvb_status start(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     KVB_TRY(draw_bridge_id(bridge));
     KVB_TRY(open_bus(bridge, detail));
+    KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail));
     KVB_TRY(kvb_bridge_open_ranks(bridge, detail));
+    kvb_bridge_spread_checkpoints(bridge);
+    KVB_TRY(open_sync(bridge));
+    KVB_TRY(kvb_bridge_open_service(bridge));
+    KVB_TRY(kvb_bridge_open_figures(bridge));
     KVB_TRY(open_http(bridge, detail));
     return start_thread(bridge);
 }
@@ -122,6 +162,18 @@ uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge)
     return bridge->http ? kvb_http_port(bridge->http) : 0;
 }
 
+void kvb_bridge_pulse(const struct kvb_bridge *bridge, struct kvb_pulse *out_pulse)
+{
+    const struct kvb_metrics *metrics = &bridge->metrics;
+
+    *out_pulse = (struct kvb_pulse){
+        .turns = kvb_metric_get(metrics, kvb_bridge_turns),
+        .streams = bridge->rank_count,
+        .exact = kvb_metric_get(metrics, kvb_bridge_streams_exact),
+        .is_connected = kvb_metric_get(metrics, kvb_bridge_nats_connected) != 0,
+    };
+}
+
 static void stop_thread(struct kvb_bridge *bridge)
 {
     const uint64_t one = 1;
@@ -141,9 +193,14 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     }
     kvb_http_stop(bridge->http);
     stop_thread(bridge);
+    kvb_bridge_close_figures(bridge);
+    kvb_bridge_close_service(bridge);
+    kvb_bridge_close_checkpoints(bridge);
     kvb_bridge_close_ranks(bridge);
+    kvb_bus_unsubscribe(bridge->syncs);
     kvb_bus_unsubscribe(bridge->statuses);
     kvb_bus_close(bridge->bus);
+    kvb_sync_desk_done(&bridge->sync);
     kvb_event_publisher_done(&bridge->events);
     kvb_event_batch_done(&bridge->batch);
     kvb_profile_guard_done(&bridge->guard);

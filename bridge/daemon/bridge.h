@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "daemon/bridge_config.h"
+#include "model/pulse.h"
 
 #include <stdint.h>
 
@@ -24,8 +25,16 @@ kvb_status kvb_bridge_start(
     const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
     struct kvb_detail *detail);
 
+/* Can this process open as many sockets as the configuration has?  Raises its limits as
+ * far as it may.  KVB_BAD_CONFIG: no; detail says what to do. */
+kvb_status
+kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detail *detail);
+
 /* The port of the HTTP server; 0 when there is none. */
 uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge);
+
+/* Any thread. */
+void kvb_bridge_pulse(const struct kvb_bridge *bridge, struct kvb_pulse *out_pulse);
 
 /* Says goodbye for every stream, flushes, and frees it.  NULL is fine. */
 void kvb_bridge_stop(struct kvb_bridge *bridge);

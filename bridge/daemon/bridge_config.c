@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "ingest/checkpoint_store.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -10,6 +11,16 @@
 static const char *profile_name(unsigned value)
 {
     return kvb_profile_name((enum kvb_profile)value);
+}
+
+static const char *clear_name(unsigned value)
+{
+    return kvb_clear_name((enum kvb_clear)value);
+}
+
+static const char *reannounce_name(unsigned value)
+{
+    return kvb_reannounce_name((enum kvb_reannounce)value);
 }
 
 static const char *hashes_name(unsigned value)
@@ -23,9 +34,13 @@ static const char *hashes_name(unsigned value)
 
 /* clang-format off */
 static const struct kvb_conf_key worker_keys[] = {
-    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id),
+    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id), .instead = "ids",
       .help = "The instance id by which the router knows this engine.  Above\n"
               "2147483647 write 5000000000L or \"5000000000\"." },
+    { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
+      .count_offset = offsetof(struct kvb_worker_config, id_count),
+      .help = "Instead of `id`, one for each rank: routers up to Dynamo 1.3 that\n"
+              "read json know no ranks, or clear all of a worker's at once." },
     { "model", KVB_CONF_STRING, NULL, 1, FIELD(model),
       .help = "The model it serves; queries name it." },
     { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(block_size),
@@ -78,6 +93,17 @@ static const struct kvb_conf_key keys[] = {
       FIELD(publish.hashes), .name_of = hashes_name,
       .help = "Block names: canonical are equal for equal prefixes in the whole\n"
               "fleet, engine are the engine's own." },
+    { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
+      .name_of = clear_name,
+      .help = "How json says that a stream holds nothing any more: removed spells it\n"
+              "out, for Dynamo 0.1 to 0.3.0, which stop for good at the event." },
+    { "publish.reannounce", KVB_CONF_ENUM, "auto", 0, KVB_REANNOUNCE_COUNT - 1,
+      FIELD(publish.reannounce), .name_of = reannounce_name,
+      .help = "on_loss: what may be lost on the way to NATS is told anew as a whole.\n"
+              "never: readers see a hole in the event ids, and ask.  auto: on_loss for\n"
+              "json, never for protobuf." },
+    { "publish.down_clear_ms", KVB_CONF_U32, "5000", 0, 3600000, FIELD(publish.down_clear_ms),
+      .help = "Of an engine away for so long readers hear that it holds nothing; 0: never." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
       .help = "How often load figures go out." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
@@ -92,6 +118,19 @@ static const struct kvb_conf_key keys[] = {
     { "limits.max_held_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_held_bytes,
       FIELD(limits.max_held_bytes),
       .help = "Live events of one rank that wait while a replay runs." },
+    { "limits.max_replay_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_replay_bytes,
+      FIELD(limits.max_replay_bytes),
+      .help = "Replayed batches of one rank that wait to be applied; what comes above\n"
+              "is asked for again.  At most 8 replays run at once." },
+    { "limits.sync_blocks", KVB_CONF_U64, "16384", 0, kvb_max_router_blocks,
+      FIELD(limits.sync_blocks),
+      .help = "Blocks of one rank's newest events, 16 bytes each, for aggregators that\n"
+              "missed some; 0: they are given all that is held instead." },
+    { "checkpoint", KVB_CONF_STRING, "", 0, FIELD(checkpoint),
+      .help = "Directory of what a restart goes on from; empty: the lists are fetched\n"
+              "from the engines again.  Under systemd: /var/lib/kvbridge." },
+    { "checkpoint_s", KVB_CONF_U32, "10", 1, 3600, FIELD(checkpoint_s),
+      .help = "How often a stream that changed is written there; seconds." },
     KVB_CONFIG_HTTP_ROW(struct kvb_bridge_config, "127.0.0.1:9401"),
     KVB_CONFIG_LOG_ROWS(struct kvb_bridge_config),
 };
@@ -106,9 +145,9 @@ void kvb_bridge_config_done(struct kvb_bridge_config *config)
     kvb_conf_done(&table, config);
 }
 
-void kvb_bridge_config_help(FILE *out)
+const struct kvb_conf_table *kvb_bridge_config_keys(void)
 {
-    kvb_conf_help(&table, out);
+    return &table;
 }
 
 /* ---- Worker ids ------------------------------------------------------------------------ */
@@ -121,10 +160,16 @@ static const char *worker_key(char text[key_bytes], size_t worker, const char *k
     return text;
 }
 
+uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at)
+{
+    return worker->id_count > 0 ? worker->ids[at] : worker->id;
+}
+
 /* A worker id, and where it stands; sorted, equal ones are neighbours. */
 struct numbered {
     uint64_t id;
     size_t worker;
+    size_t at; /* in ids; of `id`: 0 */
 };
 
 static int compare_ids(const void *one, const void *other)
@@ -135,25 +180,109 @@ static int compare_ids(const void *one, const void *other)
     if (a->id != b->id) {
         return a->id < b->id ? -1 : 1;
     }
-    return a->worker < b->worker ? -1 : 1;
+    if (a->worker != b->worker) {
+        return a->worker < b->worker ? -1 : 1;
+    }
+    return (a->at > b->at) - (a->at < b->at);
 }
 
-static void check_ids(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static const char *id_key(
+    char text[key_bytes], const struct kvb_bridge_config *config, const struct numbered *numbered)
 {
-    struct numbered ids[kvb_max_workers]; /* 16 KiB */
+    char key[key_bytes] = "id";
+
+    if (config->workers[numbered->worker].id_count > 0) {
+        (void)snprintf(key, sizeof key, "ids[%zu]", numbered->at);
+    }
+    return worker_key(text, numbered->worker, key);
+}
+
+static void say_equal_ids(
+    struct kvb_conf *conf, const struct kvb_bridge_config *config, const struct numbered *pair)
+{
     char first[key_bytes];
     char second[key_bytes];
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        ids[i] = (struct numbered){ config->workers[i].id, i };
+    kvb_conf_error(
+        conf, id_key(second, config, &pair[1]),
+        "worker id %" PRIu64 " is used in line %u already: give each its own", pair[1].id,
+        kvb_conf_line(conf, id_key(first, config, &pair[0])));
+}
+
+/* ids stand for as many ranks, and instead of id. */
+static void
+check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (worker->id_count > 0 && worker->id_count != worker->ranks) {
+        kvb_conf_error(
+            conf, worker_key(key, number, "ids"), "has %zu ids for %u ranks: give one for each",
+            worker->id_count, worker->ranks);
     }
-    qsort(ids, config->worker_count, sizeof *ids, compare_ids);
-    for (size_t i = 1; i < config->worker_count; i++) {
+    if (worker->id_count > 0 && worker->id != UINT64_MAX) {
+        kvb_conf_error(
+            conf, worker_key(key, number, "id"), "leave it out: `ids` stands in its place");
+    }
+}
+
+static size_t number_ids(const struct kvb_bridge_config *config, struct numbered *out)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < config->worker_count; i++) {
+        const struct kvb_worker_config *worker = &config->workers[i];
+        const size_t ids = worker->id_count > 0 ? worker->id_count : 1;
+        for (size_t at = 0; at < ids; at++) {
+            out[count++] = (struct numbered){ kvb_worker_id_of_rank(worker, (uint32_t)at), i, at };
+        }
+    }
+    return count;
+}
+
+static kvb_status check_ids(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    struct numbered *ids =
+        calloc(config->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 3 MiB at most */
+
+    if (!ids) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < config->worker_count; i++) {
+        check_id_count(conf, &config->workers[i], i);
+    }
+    const size_t count = number_ids(config, ids);
+    qsort(ids, count, sizeof *ids, compare_ids);
+    for (size_t i = 1; i < count; i++) {
         if (ids[i].id == ids[i - 1].id && ids[i].id <= INT64_MAX) {
-            kvb_conf_error(
-                conf, worker_key(second, ids[i].worker, "id"),
-                "worker id %" PRIu64 " is used in line %u already: give each its own", ids[i].id,
-                kvb_conf_line(conf, worker_key(first, ids[i - 1].worker, "id")));
+            say_equal_ids(conf, config, &ids[i - 1]);
+        }
+    }
+    free(ids);
+    return KVB_OK;
+}
+
+/* ---- Readers of json ---------------------------------------------------------------------- */
+
+static void check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
+    char key[key_bytes];
+
+    if (!is_json && config->publish.clear == KVB_CLEAR_REMOVED) {
+        kvb_conf_error(
+            conf, "publish.clear",
+            "\"removed\" is for readers of json: leave it out, or set "
+            "publish.profile = \"json\"");
+    }
+    for (size_t i = 0; i < config->worker_count && is_json; i++) {
+        const struct kvb_worker_config *worker = &config->workers[i];
+        if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
+            kvb_conf_warning(
+                conf, worker_key(key, i, "id"),
+                "%u ranks share it: routers that know no ranks take a removal from one for a "
+                "removal from all; `ids` gives each its own",
+                worker->ranks);
         }
     }
 }
@@ -250,6 +379,22 @@ static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge
 
 /* ---- All together ------------------------------------------------------------------------- */
 
+/* systemd makes the directory at the first start: until then a warning. */
+static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    struct kvb_detail detail = { .text = "" };
+
+    if (config->checkpoint[0] == '\0') {
+        return;
+    }
+    if (config->checkpoint[0] != '/') {
+        kvb_conf_error(
+            conf, "checkpoint", "begin it with /: it must not depend on where the daemon starts");
+    } else if (kvb_checkpoint_directory_check(config->checkpoint, &detail) != KVB_OK) {
+        kvb_conf_warning(conf, "checkpoint", "%s", detail.text);
+    }
+}
+
 static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_config *config)
 {
     uint64_t streams = 0;
@@ -271,8 +416,10 @@ static kvb_status check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     kvb_config_check_name(conf, "publish.component", config->publish.component, false);
     kvb_config_check_name(conf, "publish.endpoint_name", config->publish.endpoint_name, false);
     kvb_config_check_listen(conf, "http", config->http);
-    check_ids(conf, config);
+    check_checkpoint(conf, config);
     check_streams(conf, config);
+    check_readers(conf, config);
+    KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);
 }
 

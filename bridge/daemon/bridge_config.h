@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/conf.h"
+#include "core/limits.h"
 #include "core/status.h"
 #include "daemon/config_parts.h"
 #include "daemon/endpoint.h"
@@ -19,7 +20,9 @@ enum { kvb_config_topic_bytes = 128 };
 /* One engine: a PUB socket per rank, first_rank .. first_rank + ranks - 1, at
  * kvb_endpoint_for_rank() of events, and of replay; load.zmq is one for all. */
 struct kvb_worker_config {
-    uint64_t id; /* 0 .. 2^63-1: what the router calls it */
+    uint64_t id;                 /* 0 .. 2^63-1: what the router calls it; not with ids */
+    uint64_t ids[kvb_max_ranks]; /* one for each rank, for routers that know no ranks */
+    size_t id_count;             /* 0, or `ranks` */
     char model[kvb_model_bytes + 1];
     uint32_t block_size;            /* tokens */
     char lora[kvb_model_bytes + 1]; /* where the events name none; "": base model */
@@ -44,6 +47,9 @@ struct kvb_bridge_config {
         char endpoint_name[kvb_name_bytes + 1];
         enum kvb_profile profile;
         enum kvb_hashes hashes;
+        enum kvb_clear clear;
+        enum kvb_reannounce reannounce;
+        uint32_t down_clear_ms; /* 0: never */
         uint32_t load_period_ms;
         uint32_t heartbeat_ms;
     } publish;
@@ -52,7 +58,11 @@ struct kvb_bridge_config {
     struct {
         uint64_t max_stream_blocks; /* of one stream's mirror */
         uint64_t max_held_bytes;    /* of one stream's batches that wait for a replay */
+        uint64_t max_replay_bytes;  /* of one replay, received and not applied */
+        uint64_t sync_blocks;       /* of one stream's newest events */
     } limits;
+    char checkpoint[kvb_config_path_bytes]; /* directory; "": none are kept */
+    uint32_t checkpoint_s;
     char http[kvb_config_listen_bytes]; /* "": off */
     struct kvb_log_config log;
 };
@@ -63,8 +73,11 @@ struct kvb_bridge_config {
 kvb_status kvb_bridge_config_read(
     const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors);
 
+/* What the router calls the worker's rank number `at`, 0 .. ranks - 1. */
+uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at);
+
 /* {0} is fine. */
 void kvb_bridge_config_done(struct kvb_bridge_config *config);
 
-/* All keys, for --help. */
-void kvb_bridge_config_help(FILE *out);
+/* All keys, for --help and the manual. */
+const struct kvb_conf_table *kvb_bridge_config_keys(void);

@@ -2,43 +2,14 @@
 #include "daemon/bridge_inside.h"
 #include "wire/engine_batch.h"
 
-static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
+enum { replies_a_turn = 256 };
 
-enum { announce_chunk_blocks = 4096, replies_a_turn = 256 };
+/* Other engines wait meanwhile, and other replays pile up inside libzmq. */
+static const uint64_t replies_turn_ns = 2 * KVB_NS_PER_MS;
 
 static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
 {
     kvb_metric_add(&bridge->metrics, metric, more);
-}
-
-/* ---- Out ---- */
-
-static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
-{
-    struct kvb_bridge *bridge = context;
-    return kvb_event_publisher_publish(&bridge->events, chunk);
-}
-
-void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
-{
-    const kvb_status status = kvb_stream_announce(
-        rank->stream, kvb_clock_wall_us(), announce_chunk_blocks, publish_chunk, bridge);
-
-    count(bridge, kvb_bridge_announcements, 1);
-    rank->is_announced = status == KVB_OK;
-    rank->announce_ns = now_ns + announce_again_ns;
-    rank->is_beat_due = true;
-}
-
-/* What is not published now is made up for by the announcement to come. */
-static void publish_events(struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    if (!rank->is_announced || rank->output.events.event_count == 0) {
-        return;
-    }
-    if (kvb_event_publisher_publish(&bridge->events, &rank->output.events) != KVB_OK) {
-        rank->is_announced = false;
-    }
 }
 
 static void
@@ -47,12 +18,18 @@ step(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_inpu
     input->wall_us = kvb_clock_wall_us();
     if (kvb_stream_step(rank->stream, input, &rank->output) != KVB_OK) {
         rank->is_announced = false; /* memory is out: what was to be said is lost */
+        rank->needs_epoch = true;
     }
     if (rank->output.drops_replay) {
         kvb_source_replay_stop(rank->source);
     }
     rank->is_beat_due |= rank->output.is_changed;
-    publish_events(bridge, rank);
+    bridge->is_round_due |=
+        rank->output.is_changed || rank->output.drops_replay || input->kind == KVB_INPUT_REPLAY_END;
+    if (rank->output.has_more) {
+        bridge->next_tick_ns = input->now_ns; /* the next slice in the next turn */
+    }
+    kvb_bridge_tell_step(bridge, rank, input->now_ns);
 }
 
 static void step_kind(
@@ -64,6 +41,17 @@ static void step_kind(
 }
 
 /* ---- In ---- */
+
+/* The end of a batch is the beginning of the next one of its run: one look at the
+ * clock each. */
+static void count_batch(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_stream_input *input)
+{
+    const uint64_t ended_ns = kvb_clock_monotonic_ns();
+
+    kvb_bridge_count_batch(rank, input, ended_ns - bridge->began_ns);
+    bridge->began_ns = ended_ns;
+}
 
 static void step_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, enum kvb_stream_input_kind kind,
@@ -83,6 +71,21 @@ static void step_batch(
     }
     step(bridge, rank, &input);
     rank->applied_ns = now_ns;
+    count_batch(bridge, rank, &input);
+}
+
+/* While two engines are connected the stream is as good as without any. */
+static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_crowded)
+{
+    char worker[24];
+
+    if (is_crowded && !rank->is_crowded) {
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge",
+            "several engines are connected to one port: give each a port of its own", "events",
+            rank->endpoint, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+    }
+    rank->is_crowded = is_crowded;
 }
 
 /* The monitor is read after the run of batches that it may contradict. */
@@ -90,17 +93,20 @@ static void follow_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
 {
     const struct kvb_source_link link = kvb_source_read_monitor(rank->source);
 
+    warn_of_crowd(bridge, rank, link.is_crowded);
     if (rank->is_up && (link.was_lost || !link.is_up)) {
         step_kind(bridge, rank, KVB_INPUT_DOWN, now_ns);
         rank->is_up = false;
+        rank->down_ns = now_ns;
     }
     if (!rank->is_up && link.is_up) {
         step_kind(bridge, rank, KVB_INPUT_UP, now_ns);
         rank->is_up = true;
+        rank->down_ns = 0;
     }
 }
 
-bool kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     struct kvb_source_batch batches[kvb_source_run];
     uint64_t refused = 0;
@@ -109,10 +115,15 @@ bool kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, u
     follow_link(bridge, rank, now_ns);
     count(bridge, kvb_bridge_batches_received, received + refused);
     count(bridge, kvb_bridge_frames_refused, refused);
+    kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
+    bridge->began_ns = kvb_clock_monotonic_ns();
     for (size_t i = 0; i < received; i++) {
-        step_batch(bridge, rank, KVB_INPUT_LIVE, &batches[i], now_ns);
+        if (kvb_source_is_of_engine(rank->source, &batches[i])) {
+            step_batch(bridge, rank, KVB_INPUT_LIVE, &batches[i], now_ns);
+        } else {
+            count(bridge, kvb_bridge_strangers_refused, 1);
+        }
     }
-    return received + refused == kvb_source_run;
 }
 
 /* Returns KVB_AGAIN when no reply is there. */
@@ -124,27 +135,34 @@ static kvb_status take_reply(struct kvb_bridge *bridge, struct bridge_rank *rank
 
     if (status == KVB_BAD_INPUT) {
         count(bridge, kvb_bridge_replies_refused, 1);
+        kvb_metric_add(&rank->metrics, kvb_rank_error_reply, 1);
         kvb_source_replay_stop(rank->source); /* its END would prove nothing: the deadline tells */
         return KVB_AGAIN;
     }
     KVB_TRY(status);
     if (kind == KVB_REPLY_BATCH) {
+        bridge->began_ns = kvb_clock_monotonic_ns();
         step_batch(bridge, rank, KVB_INPUT_REPLAY, &batch, now_ns);
         return KVB_OK;
     }
     kvb_source_replay_stop(rank->source);
-    step_kind(bridge, rank, KVB_INPUT_REPLAY_END, now_ns);
+    count(bridge, kvb_bridge_replays_cut, kind == KVB_REPLY_CUT);
+    step_kind(
+        bridge, rank, kind == KVB_REPLY_CUT ? KVB_INPUT_REPLAY_CUT : KVB_INPUT_REPLAY_END, now_ns);
     return KVB_OK;
 }
 
-bool kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    for (int i = 0; i < replies_a_turn; i++) {
-        if (take_reply(bridge, rank, now_ns) != KVB_OK) {
-            return false;
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
+
+    kvb_source_replay_drain(rank->source);
+    for (int i = 0; i < replies_a_turn && take_reply(bridge, rank, now_ns) == KVB_OK; i++) {
+        if (bridge->began_ns >= until_ns) {
+            break; /* began: the end of the batch before */
         }
     }
-    return true;
+    kvb_source_replay_drain(rank->source);
 }
 
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)

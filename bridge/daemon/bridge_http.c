@@ -1,4 +1,3 @@
-#include "core/limits.h"
 #include "daemon/bridge_inside.h"
 #include "serve/prometheus.h"
 
@@ -28,7 +27,7 @@ static void answer_ready(struct kvb_bridge *bridge, struct kvb_http_answer *answ
 
 static void answer_metrics(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
 {
-    answer->status = kvb_prometheus_table(&bridge->metrics, &answer->body) == KVB_OK ? 200 : 500;
+    answer->status = kvb_bridge_metrics_page(bridge, &answer->body) == KVB_OK ? 200 : 500;
     answer->content_type = KVB_PROMETHEUS_TYPE;
 }
 

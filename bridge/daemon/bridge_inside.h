@@ -7,6 +7,9 @@
 #include "daemon/bridge_metrics.h"
 #include "daemon/event_publisher.h"
 #include "daemon/profile_guard.h"
+#include "daemon/rank_metrics.h"
+#include "daemon/sync_desk.h"
+#include "ingest/checkpoint_store.h"
 #include "ingest/load_source.h"
 #include "ingest/waiter.h"
 #include "ingest/zmq_context.h"
@@ -14,6 +17,7 @@
 #include "model/bridge_report.h"
 #include "model/load.h"
 #include "serve/http.h"
+#include "serve/prometheus.h"
 #include "stream/stream.h"
 
 #include <pthread.h>
@@ -21,6 +25,17 @@
 #include <stdbool.h>
 
 /* The inside of a running bridge, for the bridge_*.c files alone. */
+
+/* What is known of a rank's checkpoint. */
+struct rank_checkpoint {
+    struct kvb_checkpoint_name name;
+    uint64_t next_ns; /* not before */
+    uint64_t seq;     /* the newest batch in it */
+    bool is_on_disk;
+    kvb_epoch epoch_on_disk;
+    bool is_pending; /* made whole, being written */
+    kvb_epoch epoch_pending;
+};
 
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
@@ -31,15 +46,28 @@ struct bridge_rank {
     struct kvb_stream *stream;
     struct kvb_stream_output output;
     bool is_up;
-    bool is_announced;    /* routers were told all, and everything since */
-    uint64_t announce_ns; /* not before: the last try failed, or NATS is just back */
-    bool is_beat_due;     /* the state changed since the last heartbeat */
+    bool is_crowded;       /* two engines on its bound socket */
+    uint64_t down_ns;      /* since when its engine is away; 0 = it is not */
+    bool is_announced;     /* routers were told all, and everything since */
+    bool needs_epoch;      /* going on would hide what is lost: ids do not show it */
+    bool is_withdrawn;     /* routers were told that it holds nothing */
+    bool is_retelling_due; /* a sibling was cleared: some readers know no ranks */
+    bool waits_for_proof;  /* restored: the engine may have restarted meanwhile */
+    struct rank_checkpoint checkpoint;
+    uint64_t announce_ns;  /* not before: the last try failed, or NATS is just back */
+    struct kvb_told *told; /* owned; NULL where a clear is told by `cleared` */
+    bool is_beat_due;      /* the state changed since the last heartbeat */
     uint64_t next_beat_ns;
     uint64_t applied_ns; /* the newest batch or proof */
     bool has_load;
     uint64_t load_ns;
     uint64_t total_slots; /* of the configuration; 0 = the engine says */
     struct kvb_load load;
+
+    /* Read by HTTP threads. */
+    _Atomic uint64_t values[kvb_rank_metric_count];
+    struct kvb_metrics metrics;
+    char labels[64]; /* pod_key="7",dp_rank="0" */
 };
 
 /* The load socket of one worker; its samples go to ranks first .. first+count-1. */
@@ -48,6 +76,21 @@ struct bridge_load {
     size_t first_rank;              /* in kvb_bridge.ranks */
     size_t rank_count;
 };
+
+enum { kvb_bridge_fds = 2 }; /* waited for: stop, requests of aggregators */
+
+/* Checkpoints are made and written one after the other. */
+struct bridge_checkpoints {
+    struct kvb_checkpoint_store *store; /* owned; NULL: none are kept */
+    struct kvb_checkpoint_save save;
+    struct bridge_rank *rank;    /* whose is being made; or NULL */
+    struct bridge_rank *written; /* whose is being written, and was made; or NULL */
+    bool is_first_part;
+    size_t next_rank;
+    struct kvb_log_limit limit;
+};
+
+struct bridge_service;
 
 struct kvb_bridge {
     const struct kvb_bridge_config *config; /* borrowed */
@@ -58,7 +101,10 @@ struct kvb_bridge {
     struct kvb_zmq *zmq; /* owned, like all below */
     struct kvb_bus *bus;
     struct kvb_bus_subscription *statuses;
+    struct kvb_bus_subscription *syncs;
+    struct kvb_sync_desk sync;
     struct kvb_http *http;
+    struct bridge_service *service;
     struct kvb_profile_guard guard;
     struct kvb_event_publisher events;
     char heartbeat_subject[kvb_subject_bytes];
@@ -69,6 +115,7 @@ struct kvb_bridge {
     size_t rank_count;
     struct bridge_load *loads;
     size_t load_count;
+    struct bridge_checkpoints checkpoints;
 
     /* The ingest thread's own. */
     pthread_t thread;
@@ -77,17 +124,27 @@ struct kvb_bridge {
     atomic_bool is_stopping;
     struct kvb_event_batch batch; /* decoded into, again and again */
     struct kvb_buf buf;
-    struct kvb_waiter *waiter; /* owned */
-    size_t next_replay;        /* whose turn it is to ask first */
+    struct kvb_waiter *waiter; /* owned; its owners: ranks, then loads, then descriptors */
+    size_t first_load_owner;
+    size_t first_fd_owner;
+    uint64_t began_ns;  /* when the batch at hand was begun */
+    size_t next_replay; /* whose turn it is to ask first */
+    size_t next_told;   /* whose turn it is to be announced first */
     uint64_t connects_seen;
     uint64_t next_tick_ns;
+    uint64_t next_round_ns; /* when all ranks are looked at again */
+    bool is_round_due;      /* one of them has changed */
     uint64_t next_load_ns;
     uint64_t next_status_ns;
+    uint64_t next_figures_ns;
+    uint64_t next_process_ns;
     bool was_allowed;
 
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_bridge_metric_count];
     struct kvb_metrics metrics;
+    struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
+    size_t rank_set_count;
     pthread_mutex_t text_lock;
     struct kvb_buf state_text;   /* the newest status, under text_lock */
     struct kvb_detail not_ready; /* why not; "" = ready; under text_lock */
@@ -99,20 +156,80 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
 
 /* ---- bridge_flow.c: one rank's batches, from socket to NATS ---- */
 
-/* Receives and applies what is there; true when there may be more. */
-bool kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
-bool kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+/* Receives and applies some of what is there. */
+void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);
 
-/* Tells routers all that the rank holds, in a new epoch. */
-void kvb_bridge_announce(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+/* ---- bridge_tell.c: what routers are told ---- */
+
+/* Publishes what the last step brought, if routers know what was before. */
+void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+
+/* Announces the streams that routers do not know, or that were cleared or are away,
+ * within a budget of time: the sockets wait meanwhile. */
+void kvb_bridge_tell_streams(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* Every rank will be told anew, not before from_ns: something may be lost. */
+void kvb_bridge_lose_touch(struct kvb_bridge *bridge, uint64_t from_ns);
+
+/* Nothing that was told holds any more: the bridge stops. */
+void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- bridge_report.c: what is said every so often ---- */
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
+/* Nothing of the epoch that has just begun was told yet. */
+void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns);
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns);
-void kvb_bridge_update_metrics(struct kvb_bridge *bridge);
+
+/* ---- bridge_checkpoint.c: so that a restart goes on where the last process was ---- */
+kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_detail *detail);
+void kvb_bridge_close_checkpoints(struct kvb_bridge *bridge);
+
+/* The stream of a rank just opened goes on from its checkpoint, if there is one. */
+void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home);
+/* After the ranks are open: not all at the same time. */
+void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge);
+
+/* Every turn: a part of a checkpoint, if one is due. */
+void kvb_bridge_save(struct kvb_bridge *bridge);
+/* At the end: of all that changed. */
+void kvb_bridge_save_all(struct kvb_bridge *bridge);
+bool kvb_bridge_is_saving(const struct kvb_bridge *bridge, const struct bridge_rank *rank);
+
+/* Before anything is told that no batch made, and before anything of an epoch is told. */
+void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
+void kvb_bridge_telling_epoch(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const kvb_epoch *epoch);
+
+/* The stream was not restored, or its engine has proven it, or speaks against it. */
+bool kvb_bridge_is_proven(struct bridge_rank *rank);
+
+/* ---- bridge_figures.c: what /metrics says ---- */
+
+/* After the ranks are open, before HTTP threads are.  KVB_NO_MEMORY. */
+kvb_status kvb_bridge_open_figures(struct kvb_bridge *bridge);
+void kvb_bridge_close_figures(struct kvb_bridge *bridge);
+
+/* A message of the rank's engine was taken in: live or replayed, step and all. */
+void kvb_bridge_count_batch(
+    struct bridge_rank *rank, const struct kvb_stream_input *input, uint64_t took_ns);
+
+/* Copies what streams, sources and the bus have counted, when that is due. */
+void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* The whole page.  Any thread. */
+kvb_status kvb_bridge_metrics_page(const struct kvb_bridge *bridge, struct kvb_buf *out);
+
+/* A sample older than this is not repeated: silence must be seen as silence. */
+static const uint64_t kvb_bridge_load_life_ns = 3000000000;
+
+/* ---- bridge_service.c: the NATS micro-service protocol ---- */
+kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge);
+void kvb_bridge_close_service(struct kvb_bridge *bridge);
+void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* what STATS will say */
 
 /* ---- bridge_loop.c: the ingest thread ---- */
 void *kvb_bridge_run(void *context);

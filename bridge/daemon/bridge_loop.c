@@ -1,12 +1,12 @@
 #include "core/clock.h"
+#include "core/limits.h"
 #include "daemon/bridge_inside.h"
-
-enum { most_replays_at_once = 8 };
 
 static const int poll_ms = 20;
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
+static const uint64_t round_ns = 5 * KVB_NS_PER_MS; /* of all ranks; sooner when one changed */
 static const uint64_t status_ns = KVB_NS_PER_S;
-static const uint64_t announce_turn_ns = 20 * KVB_NS_PER_MS;
+static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* engines wait meanwhile */
 
 /* Aggregators reconnect at most a second after NATS is back; what they miss before
  * that, they miss. */
@@ -16,46 +16,44 @@ static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 {
-    struct kvb_waiter *waiter = bridge->waiter;
-
-    kvb_waiter_begin(waiter);
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        (void)kvb_waiter_add_source(waiter, bridge->ranks[i].source);
+    if (kvb_waiter_wait(bridge->waiter, has_more ? 0 : poll_ms) != KVB_OK) {
+        kvb_metric_add(&bridge->metrics, kvb_bridge_wait_failures, 1);
     }
-    for (size_t i = 0; i < bridge->load_count; i++) {
-        (void)kvb_waiter_add_load(waiter, bridge->loads[i].source);
-    }
-    (void)kvb_waiter_add_fd(waiter, bridge->wake_fd);
-    kvb_waiter_wait(waiter, has_more ? 0 : poll_ms);
 }
 
-/* Positions are as wait_for_sockets() added them.  True when a socket may have
- * more than was taken. */
-static bool take_sockets(struct kvb_bridge *bridge, uint64_t now_ns)
+/* Whatever is left in a socket, the next wait finds. */
+static void take_sockets(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    bool has_more = false;
-    size_t at = 0;
+    size_t owner = 0;
+    unsigned ready = 0;
 
-    for (size_t i = 0; i < bridge->rank_count; i++, at += kvb_source_sockets) {
-        const unsigned ready = kvb_waiter_source_ready(bridge->waiter, at);
+    while (kvb_waiter_next(bridge->waiter, &owner, &ready)) {
+        if (owner >= bridge->first_fd_owner) {
+            continue; /* the turn itself looks at what they are about */
+        }
+        if (owner >= bridge->first_load_owner) {
+            kvb_bridge_take_loads(bridge, &bridge->loads[owner - bridge->first_load_owner], now_ns);
+            continue;
+        }
         if (ready & kvb_ready_reply) {
-            has_more |= kvb_bridge_take_replies(bridge, &bridge->ranks[i], now_ns);
+            kvb_bridge_take_replies(bridge, &bridge->ranks[owner], now_ns);
         }
         if (ready & kvb_ready_live) {
-            has_more |= kvb_bridge_take_live(bridge, &bridge->ranks[i], now_ns);
+            kvb_bridge_take_live(bridge, &bridge->ranks[owner], now_ns);
         }
     }
-    for (size_t i = 0; i < bridge->load_count; i++, at++) {
-        if (kvb_waiter_is_ready(bridge->waiter, at)) {
-            kvb_bridge_take_loads(bridge, &bridge->loads[i], now_ns);
-        }
-    }
-    return has_more;
 }
 
 /* ---- What time brings ---- */
 
-/* At most 8 replays in the process: each stops its engine's publishing. */
+static void note_running(struct kvb_bridge *bridge, size_t running)
+{
+    if (running > kvb_metric_get(&bridge->metrics, kvb_bridge_replays_running_most)) {
+        kvb_metric_set(&bridge->metrics, kvb_bridge_replays_running_most, running);
+    }
+}
+
+/* So many replays in the process: each stops its engine's publishing. */
 static void start_replays(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     size_t running = 0;
@@ -63,7 +61,7 @@ static void start_replays(struct kvb_bridge *bridge, uint64_t now_ns)
     for (size_t i = 0; i < bridge->rank_count; i++) {
         running += kvb_stream_is_replaying(bridge->ranks[i].stream);
     }
-    for (size_t i = 0; i < bridge->rank_count && running < most_replays_at_once; i++) {
+    for (size_t i = 0; i < bridge->rank_count && running < kvb_max_replays_at_once; i++) {
         struct bridge_rank *rank = &bridge->ranks[(bridge->next_replay + i) % bridge->rank_count];
         uint64_t from = 0;
         if (!kvb_stream_wants_replay(rank->stream, now_ns, &from)) {
@@ -73,6 +71,7 @@ static void start_replays(struct kvb_bridge *bridge, uint64_t now_ns)
         kvb_stream_replay_started(rank->stream, now_ns);
         running++;
     }
+    note_running(bridge, running);
     bridge->next_replay++; /* the next turn begins with the next rank: nobody starves */
 }
 
@@ -86,10 +85,7 @@ static void follow_nats(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     bridge->connects_seen = connects;
     kvb_profile_guard_begin(&bridge->guard, now_ns);
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        bridge->ranks[i].is_announced = false;
-        bridge->ranks[i].announce_ns = now_ns + after_connect_ns;
-    }
+    kvb_bridge_lose_touch(bridge, now_ns + after_connect_ns);
     bridge->next_status_ns = now_ns;
 }
 
@@ -113,18 +109,13 @@ static bool may_publish(struct kvb_bridge *bridge, uint64_t now_ns)
     return allowed;
 }
 
-/* Announcing stops for the turn when it took long: the sockets wait meanwhile. */
 static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    bool may_announce = true;
     const uint64_t beat_ns = bridge->config->publish.heartbeat_ms * KVB_NS_PER_MS;
 
+    kvb_bridge_tell_streams(bridge, now_ns);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         struct bridge_rank *rank = &bridge->ranks[i];
-        if (!rank->is_announced && may_announce && now_ns >= rank->announce_ns) {
-            kvb_bridge_announce(bridge, rank, now_ns);
-            may_announce = kvb_clock_monotonic_ns() < now_ns + announce_turn_ns;
-        }
         if (rank->is_announced && (rank->is_beat_due || now_ns >= rank->next_beat_ns)) {
             rank->next_beat_ns = now_ns + beat_ns;
             kvb_bridge_beat(bridge, rank, false);
@@ -136,12 +127,15 @@ static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
     }
 }
 
-/* While nothing may be published, nothing counts as said. */
-static void withhold(struct kvb_bridge *bridge)
+/* A look at a thousand ranks costs more than a turn should. */
+static bool is_round_due(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        bridge->ranks[i].is_announced = false;
+    if (!bridge->is_round_due && now_ns < bridge->next_round_ns) {
+        return false;
     }
+    bridge->is_round_due = false;
+    bridge->next_round_ns = now_ns + round_ns;
+    return true;
 }
 
 static void take_time(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -152,13 +146,19 @@ static void take_time(struct kvb_bridge *bridge, uint64_t now_ns)
         for (size_t i = 0; i < bridge->rank_count; i++) {
             kvb_bridge_tick_rank(bridge, &bridge->ranks[i], now_ns);
         }
-        kvb_bridge_update_metrics(bridge);
+        kvb_bridge_show_loads(bridge);
+        kvb_bridge_update_metrics(bridge, now_ns);
     }
-    start_replays(bridge, now_ns);
+    const bool is_round = is_round_due(bridge, now_ns);
+    if (is_round) {
+        start_replays(bridge, now_ns);
+    }
     if (may_publish(bridge, now_ns)) {
-        tell_routers(bridge, now_ns);
+        if (is_round) {
+            tell_routers(bridge, now_ns);
+        }
     } else {
-        withhold(bridge);
+        kvb_bridge_lose_touch(bridge, 0); /* while nothing is published, nothing counts as said */
     }
     if (now_ns >= bridge->next_status_ns) {
         bridge->next_status_ns = now_ns + status_ns;
@@ -171,14 +171,20 @@ void *kvb_bridge_run(void *context)
     struct kvb_bridge *bridge = context;
     bool has_more = false;
 
+    (void)pthread_setname_np(pthread_self(), "kvb-ingest"); /* for top -H; else unnamed */
     while (!atomic_load(&bridge->is_stopping)) {
         wait_for_sockets(bridge, has_more);
         const uint64_t now_ns = kvb_clock_monotonic_ns();
-        has_more = take_sockets(bridge, now_ns);
+        take_sockets(bridge, now_ns);
         take_time(bridge, now_ns);
+        has_more = kvb_sync_desk_work(&bridge->sync, kvb_clock_monotonic_ns(), sync_turn_ns);
+        has_more |= bridge->next_tick_ns <= now_ns; /* a stream has another slice */
+        kvb_bridge_save(bridge);
+        kvb_metric_add(&bridge->metrics, kvb_bridge_turns, 1); /* the watchdog looks */
     }
-    for (size_t i = 0; i < bridge->rank_count && bridge->was_allowed; i++) {
-        kvb_bridge_beat(bridge, &bridge->ranks[i], true);
+    if (bridge->was_allowed) {
+        kvb_bridge_tell_goodbye(bridge, kvb_clock_monotonic_ns());
     }
+    kvb_bridge_save_all(bridge);
     return NULL;
 }

@@ -1,15 +1,21 @@
 #pragma once
 
 #include "core/metric.h"
+#include "daemon/service_desk.h"
 
 /* What a bridge counts: one row a metric, the enum made from the same table.
  *     X(id, type, name, labels, help)                                          */
 /* clang-format off */
 #define KVB_BRIDGE_METRICS(X) \
+    X(build, GAUGE, "kvb_build_info", "version=\"" KVB_VERSION "\"", "Always 1; version: of the program") \
+    X(started, REAL_GAUGE, "process_start_time_seconds", "", "When the program started, seconds since 1970") \
+    X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
+    X(resident, GAUGE, "process_resident_memory_bytes", "", "Memory in use") \
     X(batches_received, COUNTER, "kvb_batches_received_total", "", "Messages received from engines' event sockets") \
     X(batches_applied, COUNTER, "kvb_batches_applied_total", "", "Batches applied, live and replayed") \
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Events of engines applied") \
     X(frames_refused, COUNTER, "kvb_batches_refused_total", "reason=\"frames\"", "Messages that could not be used, by reason") \
+    X(strangers_refused, COUNTER, "kvb_batches_refused_total", "reason=\"stranger\"", "Messages that could not be used, by reason") \
     X(payloads_refused, COUNTER, "kvb_batches_refused_total", "reason=\"payload\"", "Messages that could not be used, by reason") \
     X(skipped_bad_stored, COUNTER, "kvb_events_skipped_total", "reason=\"bad_stored\"", "Events passed over, by reason") \
     X(skipped_bad_removed, COUNTER, "kvb_events_skipped_total", "reason=\"bad_removed\"", "Events passed over, by reason") \
@@ -18,12 +24,16 @@
     X(skipped_not_prefix, COUNTER, "kvb_events_skipped_total", "reason=\"not_prefix\"", "Events passed over, by reason") \
     X(skipped_remote, COUNTER, "kvb_events_skipped_total", "reason=\"remote\"", "Events passed over, by reason") \
     X(skipped_self_parent, COUNTER, "kvb_events_skipped_total", "reason=\"self_parent\"", "Events passed over, by reason") \
+    X(blocks_unmatchable, COUNTER, "kvb_blocks_unmatchable_total", "", "Blocks stored that no query can name: keyed by bytes of unknown meaning") \
+    X(held_overflows, COUNTER, "kvb_held_overflows_total", "", "Times that more batches waited for a replay than limits.max_held_bytes holds: the stream began again") \
     X(duplicates, COUNTER, "kvb_batches_duplicate_total", "", "Batches that came twice") \
     X(gaps, COUNTER, "kvb_gaps_total", "", "Jumps in an engine's sequence numbers") \
     X(batches_missed, COUNTER, "kvb_batches_missed_total", "", "Sequence numbers jumped over") \
     X(replays_requested, COUNTER, "kvb_replays_total", "step=\"requested\"", "Replays asked of engines") \
     X(replays_completed, COUNTER, "kvb_replays_total", "step=\"completed\"", "Replays asked of engines") \
     X(replays_failed, COUNTER, "kvb_replays_total", "step=\"failed\"", "Replays asked of engines") \
+    X(replays_cut, COUNTER, "kvb_replays_total", "step=\"cut\"", "Replays asked of engines") \
+    X(replays_running_most, GAUGE, "kvb_replays_running_most", "", "The most replays that ran at once; 8 is the ceiling") \
     X(batches_replayed, COUNTER, "kvb_batches_replayed_total", "", "Batches that came by replay") \
     X(replies_refused, COUNTER, "kvb_replies_refused_total", "", "Replay replies that were neither batch nor end") \
     X(restarts, COUNTER, "kvb_engine_restarts_total", "", "Engines found to live another life") \
@@ -32,16 +42,45 @@
     X(events_published, COUNTER, "kvb_events_published_total", "", "Router events published") \
     X(messages_published, COUNTER, "kvb_messages_published_total", "", "NATS messages published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
+    X(sync_requests, COUNTER, "kvb_sync_requests_total", "", "Requests of aggregators that missed events") \
+    X(sync_busy, COUNTER, "kvb_sync_refused_total", "reason=\"busy\"", "Such requests not answered, by reason") \
+    X(sync_refused, COUNTER, "kvb_sync_refused_total", "reason=\"bad_input\"", "Such requests not answered, by reason") \
+    X(sync_failures, COUNTER, "kvb_sync_refused_total", "reason=\"failed\"", "Such requests not answered, by reason") \
+    X(sync_chunks, COUNTER, "kvb_sync_chunks_total", "", "Messages of answers to them") \
     X(announcements, COUNTER, "kvb_announcements_total", "", "Streams told anew as a whole") \
+    X(retellings, COUNTER, "kvb_retellings_total", "", "Streams told once more because a rank of the same worker was cleared") \
+    X(checkpoints_written, COUNTER, "kvb_checkpoints_written_total", "", "Checkpoints of streams written") \
+    X(checkpoint_bytes, COUNTER, "kvb_checkpoint_bytes_total", "", "Bytes of them") \
+    X(checkpoint_failures, COUNTER, "kvb_checkpoint_failures_total", "", "Checkpoints that could not be written: no room, no permission, a failing disk") \
+    X(checkpoints_void, COUNTER, "kvb_checkpoints_void_total", "", "Checkpoints taken back because another epoch was told") \
+    X(checkpoints_restored, COUNTER, "kvb_checkpoints_restored_total", "", "Streams that went on from a checkpoint") \
+    X(checkpoints_unreadable, COUNTER, "kvb_checkpoints_refused_total", "reason=\"unreadable\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_torn, COUNTER, "kvb_checkpoints_refused_total", "reason=\"torn\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_corrupt, COUNTER, "kvb_checkpoints_refused_total", "reason=\"corrupt\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_format, COUNTER, "kvb_checkpoints_refused_total", "reason=\"format\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_foreign, COUNTER, "kvb_checkpoints_refused_total", "reason=\"foreign\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_inconsistent, COUNTER, "kvb_checkpoints_refused_total", "reason=\"inconsistent\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_too_large, COUNTER, "kvb_checkpoints_refused_total", "reason=\"too_large\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoints_no_memory, COUNTER, "kvb_checkpoints_refused_total", "reason=\"no_memory\"", "Checkpoints found at the start and not used, by reason") \
+    X(checkpoint_pause, REAL_GAUGE, "kvb_checkpoint_pause_seconds", "", "Longest time that engines waited for a part of a checkpoint, seconds") \
     X(load_samples, COUNTER, "kvb_load_samples_total", "", "Load samples received") \
     X(load_refused, COUNTER, "kvb_load_samples_refused_total", "", "Load messages that were no sample") \
+    KVB_SERVICE_METRICS(X) \
+    X(wait_failures, COUNTER, "kvb_wait_failures_total", "", "Times that the kernel refused to wait for sockets: they were polled instead") \
+    X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread: when it stands still, so does the bridge") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
     X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \
-    X(streams, GAUGE, "kvb_streams", "", "Streams served") \
-    X(streams_exact, GAUGE, "kvb_streams_exact", "", "Streams whose list is EXACT") \
+    X(publishing, GAUGE, "kvb_publishing", "", "1 while events are published; 0 without NATS, or while another bridge of the component speaks another profile") \
+    X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams served, by state of their lists of blocks") \
+    X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams served, by state of their lists of blocks") \
+    X(streams_partial, GAUGE, "kvb_streams", "state=\"partial\"", "Streams served, by state of their lists of blocks") \
+    X(streams_unverified, GAUGE, "kvb_streams", "state=\"unverified\"", "Streams served, by state of their lists of blocks") \
+    X(streams_down, GAUGE, "kvb_streams", "state=\"down\"", "Streams served, by state of their lists of blocks") \
+    X(streams_unlisted, GAUGE, "kvb_streams_unlisted", "", "Streams without lines of their own on this page: there is a ceiling") \
     X(blocks_held, GAUGE, "kvb_blocks_held", "", "Blocks listed") \
     X(blocks_doubtful, GAUGE, "kvb_blocks_doubtful", "", "Blocks that may or may not be held") \
-    X(blocks_unrooted, GAUGE, "kvb_blocks_unrooted", "", "Blocks whose parents are unknown")
+    X(blocks_unrooted, GAUGE, "kvb_blocks_unrooted", "", "Blocks whose parents are unknown") \
+    X(blocks_limit, GAUGE, "kvb_stream_blocks_limit", "", "Blocks that one stream may hold: limits.max_stream_blocks")
 /* clang-format on */
 
 enum kvb_bridge_metric {

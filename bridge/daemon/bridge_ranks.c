@@ -17,19 +17,52 @@ static unsigned tiers_of(enum kvb_profile profile)
     return profile == KVB_PROFILE_JSON ? 1U << KVB_TIER_DEVICE : all;
 }
 
+/* Removals stay for a while beside all that is held. */
+static kvb_status open_told(const struct kvb_bridge_config *config, struct bridge_rank *rank)
+{
+    return config->publish.clear == KVB_CLEAR_REMOVED
+               ? kvb_told_new(2 * config->limits.max_stream_blocks, &rank->told)
+               : KVB_OK;
+}
+
+/* Bridges of several components may have taken turns in one directory. */
+static uint64_t home_of(const struct kvb_bridge_config *config)
+{
+    const kvb_span parts[] = {
+        { (const uint8_t *)config->publish.name_space, strlen(config->publish.name_space) },
+        { (const uint8_t *)".", 1 },
+        { (const uint8_t *)config->publish.component, strlen(config->publish.component) },
+    };
+
+    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0);
+}
+
+/* Where a stream comes from and where it goes: checkpoints of others are foreign. */
+static struct kvb_hash128
+place_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+{
+    char text[4 * kvb_endpoint_bytes]; /* room for all of them */
+    const int len = snprintf(
+        text, sizeof text, "%s %s %s %s %s", config->publish.name_space, config->publish.component,
+        worker->events, worker->replay, worker->topic);
+
+    return kvb_hash128((kvb_span){ .data = (const uint8_t *)text, .len = (size_t)len }, 0);
+}
+
 static kvb_status open_stream(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, uint32_t dp_rank,
-    struct bridge_rank *rank)
+    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct bridge_rank *rank)
 {
     const struct kvb_bridge_config *config = bridge->config;
     struct kvb_stream_options options = {
-        .worker_id = worker->id,
-        .dp_rank = dp_rank,
+        .worker_id = rank->worker_id,
+        .dp_rank = rank->dp_rank,
         .block_size = worker->block_size,
         .total_blocks = worker->total_blocks,
         .has_replay = worker->replay[0] != '\0',
         .profile = config->publish.profile,
         .max_held_bytes = config->limits.max_held_bytes,
+        .max_log_blocks = config->limits.sync_blocks,
+        .place = place_of(config, worker),
         .mirror = { .hashes = config->publish.hashes,
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = tiers_of(config->publish.profile),
@@ -40,6 +73,7 @@ static kvb_status open_stream(
     if (getrandom(options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         return KVB_IO;
     }
+    KVB_TRY(open_told(config, rank));
     return kvb_stream_new(&options, &rank->stream);
 }
 
@@ -49,7 +83,13 @@ static kvb_status open_source(
 {
     char replay[kvb_endpoint_bytes] = "";
     const struct kvb_source_options options = {
-        .events = rank->endpoint, .replay = replay, .topic = worker->topic, .bind = worker->bind
+        .events = rank->endpoint,
+        .replay = replay,
+        .topic = worker->topic,
+        .bind = worker->bind,
+        .max_replay_bytes = bridge->config->limits.max_replay_bytes,
+        .waiter = bridge->waiter,
+        .owner = (size_t)(rank - bridge->ranks),
     };
 
     KVB_TRY(kvb_endpoint_for_rank(worker->events, dp_rank, rank->endpoint));
@@ -65,10 +105,12 @@ static kvb_status open_rank(
 {
     struct bridge_rank *rank = &bridge->ranks[bridge->rank_count++]; /* closed in any case */
 
-    rank->worker_id = worker->id;
+    rank->worker_id = kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank);
     rank->dp_rank = dp_rank;
+    rank->needs_epoch = true;
     rank->total_slots = worker->load.total_slots;
-    KVB_TRY(open_stream(bridge, worker, dp_rank, rank));
+    KVB_TRY(open_stream(bridge, worker, rank));
+    kvb_bridge_restore_rank(bridge, rank, home_of(bridge->config));
     return open_source(bridge, worker, dp_rank, rank, detail);
 }
 
@@ -84,7 +126,12 @@ static kvb_status open_worker(
         return KVB_OK;
     }
     struct bridge_load *load = &bridge->loads[bridge->load_count];
-    KVB_TRY(kvb_load_source_open(bridge->zmq, worker->load.zmq, &load->source, detail));
+    const struct kvb_load_source_options options = {
+        .endpoint = worker->load.zmq,
+        .waiter = bridge->waiter,
+        .owner = bridge->first_load_owner + bridge->load_count,
+    };
+    KVB_TRY(kvb_load_source_open(bridge->zmq, &options, &load->source, detail));
     load->first_rank = first;
     load->rank_count = worker->ranks;
     bridge->load_count++;
@@ -101,21 +148,40 @@ static size_t ranks_of(const struct kvb_bridge_config *config)
     return ranks;
 }
 
+static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
+{
+    struct kvb_zmq_size size = { .publishers = ranks_of(config) };
+
+    for (size_t i = 0; i < config->worker_count; i++) {
+        size.loads += config->workers[i].load.zmq[0] != '\0';
+    }
+    return size;
+}
+
+kvb_status
+kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detail *detail)
+{
+    const struct kvb_zmq_size size = size_of(config);
+
+    return kvb_zmq_raise_limits(&size, detail);
+}
+
 kvb_status kvb_bridge_open_ranks(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     const struct kvb_bridge_config *config = bridge->config;
-    const size_t ranks = ranks_of(config);
+    const struct kvb_zmq_size size = size_of(config);
+    const size_t ranks = size.publishers;
     const size_t loads = config->worker_count;
-    /* SUB, both ends of its monitor, DEALER; and a load SUB a worker */
-    const size_t sockets = ranks * (kvb_source_sockets + 1) + loads;
 
     bridge->ranks = calloc(ranks ? ranks : 1, sizeof *bridge->ranks);
     bridge->loads = calloc(loads ? loads : 1, sizeof *bridge->loads);
     if (!bridge->ranks || !bridge->loads) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(kvb_waiter_new(ranks * kvb_source_sockets + loads + 1, &bridge->waiter));
-    KVB_TRY(kvb_zmq_new(sockets, &bridge->zmq, detail));
+    KVB_TRY(kvb_zmq_new(&size, &bridge->zmq, detail));
+    bridge->first_load_owner = ranks;
+    bridge->first_fd_owner = ranks + loads;
+    KVB_TRY(kvb_waiter_new(ranks + loads + kvb_bridge_fds, &bridge->waiter));
     for (size_t i = 0; i < config->worker_count; i++) {
         KVB_TRY(open_worker(bridge, &config->workers[i], detail));
     }
@@ -130,6 +196,7 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
     for (size_t i = 0; i < bridge->rank_count; i++) {
         kvb_source_close(bridge->ranks[i].source);
         kvb_stream_free(bridge->ranks[i].stream);
+        kvb_told_free(bridge->ranks[i].told);
         kvb_stream_output_done(&bridge->ranks[i].output);
     }
     free(bridge->loads);

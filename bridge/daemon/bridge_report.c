@@ -8,10 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A sample older than this is not repeated: silence must be seen as silence. */
-static const uint64_t load_life_ns = 3 * KVB_NS_PER_S;
-
 /* ---- Heartbeats ---- */
+
+static kvb_status publish_beat(struct kvb_bridge *bridge, const struct kvb_heartbeat *beat)
+{
+    kvb_buf_reset(&bridge->buf);
+    KVB_TRY(kvb_heartbeat_encode(beat, &bridge->buf));
+    return kvb_bus_publish(bridge->bus, bridge->heartbeat_subject, kvb_buf_span(&bridge->buf));
+}
 
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
 {
@@ -19,14 +23,28 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
 
     kvb_stream_heartbeat(rank->stream, &beat);
     beat.is_bye = is_bye;
-    kvb_buf_reset(&bridge->buf);
-    if (kvb_heartbeat_encode(&beat, &bridge->buf) != KVB_OK ||
-        kvb_bus_publish(bridge->bus, bridge->heartbeat_subject, kvb_buf_span(&bridge->buf)) !=
-            KVB_OK) {
+    kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
+    if (publish_beat(bridge, &beat) != KVB_OK) {
         bridge->events.failures++;
         return;
     }
     rank->is_beat_due = false;
+    bridge->events.messages++;
+}
+
+void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(rank->stream, &beat);
+    beat.state = KVB_STREAM_SYNCING;
+    beat.reason = KVB_REASON_REPLAYING;
+    memset(beat.tiers, 0, sizeof beat.tiers);
+    kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
+    if (publish_beat(bridge, &beat) != KVB_OK) {
+        bridge->events.failures++; /* aggregators then miss the epoch, and say so */
+        return;
+    }
     bridge->events.messages++;
 }
 
@@ -54,13 +72,18 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
         const struct bridge_rank *rank = &bridge->ranks[i];
-        if (rank->has_load && now_ns < rank->load_ns + load_life_ns) {
+        if (rank->has_load && now_ns < rank->load_ns + kvb_bridge_load_life_ns) {
             publish_load(bridge, rank);
         }
     }
 }
 
 /* ---- Status ---- */
+
+static uint64_t reconnects(uint64_t connects)
+{
+    return connects > 1 ? connects - 1 : 0;
+}
 
 static void
 fill_stream(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_report *out)
@@ -70,9 +93,11 @@ fill_stream(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_r
     *out = (struct kvb_stream_report){
         .lag_ms = rank->applied_ns ? (now_ns - rank->applied_ns) / KVB_NS_PER_MS : 0,
         .batches = counters->batches_applied,
+        .events = counters->events_applied,
         .gaps = counters->gaps,
         .replays = counters->replays_requested,
         .restarts = counters->restarts,
+        .reconnects = reconnects(kvb_source_count(rank->source)->connects),
         .unrooted = kvb_stream_mirror_count(rank->stream)->unrooted,
         .endpoint = rank->endpoint,
     };
@@ -91,6 +116,7 @@ static kvb_status make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool i
         .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
         .events_published = bridge->events.events,
         .batches_received = kvb_metric_get(&bridge->metrics, kvb_bridge_batches_received),
+        .nats_reconnects = reconnects(kvb_bus_connects(bridge->bus)),
         .streams = calloc(bridge->rank_count ? bridge->rank_count : 1, sizeof *report.streams),
         .stream_count = bridge->rank_count,
     };
@@ -146,93 +172,4 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         (void)kvb_bus_publish(
             bridge->bus, bridge->status_subject, kvb_buf_span(&bridge->buf)); /* again in 1 s */
     }
-}
-
-/* ---- Metrics ---- */
-
-struct stream_metric {
-    enum kvb_bridge_metric metric;
-    size_t offset; /* of a uint64_t in struct kvb_stream_counters */
-};
-
-/* clang-format off */
-static const struct stream_metric stream_metrics[] = {
-    { kvb_bridge_batches_applied, offsetof(struct kvb_stream_counters, batches_applied) },
-    { kvb_bridge_events_applied, offsetof(struct kvb_stream_counters, events_applied) },
-    { kvb_bridge_duplicates, offsetof(struct kvb_stream_counters, duplicates) },
-    { kvb_bridge_gaps, offsetof(struct kvb_stream_counters, gaps) },
-    { kvb_bridge_batches_missed, offsetof(struct kvb_stream_counters, batches_missed) },
-    { kvb_bridge_replays_requested, offsetof(struct kvb_stream_counters, replays_requested) },
-    { kvb_bridge_replays_completed, offsetof(struct kvb_stream_counters, replays_completed) },
-    { kvb_bridge_replays_failed, offsetof(struct kvb_stream_counters, replays_failed) },
-    { kvb_bridge_batches_replayed, offsetof(struct kvb_stream_counters, batches_replayed) },
-    { kvb_bridge_restarts, offsetof(struct kvb_stream_counters, restarts) },
-    { kvb_bridge_clears, offsetof(struct kvb_stream_counters, clears) },
-    { kvb_bridge_skipped_bad_stored, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_BAD_STORED]) },
-    { kvb_bridge_skipped_bad_removed, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_BAD_REMOVED]) },
-    { kvb_bridge_skipped_unknown_event, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNKNOWN_EVENT]) },
-    { kvb_bridge_skipped_not_prefix, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_NOT_PREFIX]) },
-    { kvb_bridge_skipped_remote, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_REMOTE]) },
-};
-/* clang-format on */
-
-static uint64_t sum_over_streams(const struct kvb_bridge *bridge, size_t offset)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        const uint8_t *counters = (const uint8_t *)kvb_stream_count(bridge->ranks[i].stream);
-        uint64_t value = 0;
-        memcpy(&value, counters + offset, sizeof value);
-        sum += value;
-    }
-    return sum;
-}
-
-static void update_gauges(struct kvb_bridge *bridge)
-{
-    uint64_t exact = 0;
-    uint64_t held = 0;
-    uint64_t doubtful = 0;
-    uint64_t unrooted = 0;
-    uint64_t no_tokens = 0;
-    uint64_t self_parents = 0;
-
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        const struct kvb_stream *stream = bridge->ranks[i].stream;
-        const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(stream);
-        struct kvb_heartbeat beat;
-        kvb_stream_heartbeat(stream, &beat);
-        exact += beat.state == KVB_STREAM_EXACT;
-        doubtful += counts->doubtful;
-        unrooted += counts->unrooted;
-        no_tokens += counts->no_tokens;
-        self_parents += counts->self_parents;
-        for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-            held += counts->held[tier];
-        }
-    }
-    kvb_metric_set(&bridge->metrics, kvb_bridge_streams, bridge->rank_count);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_streams_exact, exact);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_blocks_held, held);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_blocks_doubtful, doubtful);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_blocks_unrooted, unrooted);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_skipped_no_tokens, no_tokens);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_skipped_self_parent, self_parents);
-}
-
-void kvb_bridge_update_metrics(struct kvb_bridge *bridge)
-{
-    for (size_t i = 0; i < KVB_COUNT_OF(stream_metrics); i++) {
-        kvb_metric_set(
-            &bridge->metrics, stream_metrics[i].metric,
-            sum_over_streams(bridge, stream_metrics[i].offset));
-    }
-    update_gauges(bridge);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_events_published, bridge->events.events);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_messages_published, bridge->events.messages);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_publish_failures, bridge->events.failures);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_nats_connects, kvb_bus_connects(bridge->bus));
-    kvb_metric_set(
-        &bridge->metrics, kvb_bridge_nats_connected, kvb_bus_is_connected(bridge->bus) ? 1 : 0);
 }

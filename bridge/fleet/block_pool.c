@@ -22,6 +22,7 @@ struct kvb_block_pool {
     uint32_t free_count;
     uint32_t filled_count;
     struct kvb_prefix_tree tree;
+    struct kvb_content_log *log; /* borrowed; NULL: none */
 };
 
 static void append_free(struct kvb_block_pool *pool, uint32_t block)
@@ -80,6 +81,11 @@ kvb_block_pool_new(uint32_t blocks, uint32_t block_size, struct kvb_block_pool *
     return KVB_OK;
 }
 
+void kvb_block_pool_log(struct kvb_block_pool *pool, struct kvb_content_log *log)
+{
+    pool->log = log;
+}
+
 void kvb_block_pool_free(struct kvb_block_pool *pool)
 {
     if (!pool) {
@@ -120,6 +126,9 @@ static kvb_status evict(struct kvb_block_pool *pool, uint32_t block, struct kvb_
     unlink_copy(pool, node, block);
     pool->blocks[block].node = kvb_no_node;
     pool->filled_count--;
+    if (pool->log && node->copies == 0) {
+        kvb_content_log_removed(pool->log, node->hash);
+    }
     kvb_prefix_tree_drop(&pool->tree, at);
     return KVB_OK;
 }
@@ -178,6 +187,11 @@ kvb_status kvb_block_pool_fill(
     node->last_copy = block;
     node->copies++;
     pool->filled_count++;
+    if (pool->log && node->copies == 1) {
+        kvb_content_log_stored(
+            pool->log, hash,
+            node->parent == kvb_no_node ? hash : pool->tree.nodes[node->parent].hash, tokens);
+    }
     return KVB_OK;
 }
 
@@ -195,6 +209,9 @@ void kvb_block_pool_clear(struct kvb_block_pool *pool)
     }
     pool->filled_count = 0;
     kvb_prefix_tree_clear(&pool->tree);
+    if (pool->log) {
+        kvb_content_log_cleared(pool->log);
+    }
 }
 
 bool kvb_block_pool_is_free(const struct kvb_block_pool *pool, uint32_t block)

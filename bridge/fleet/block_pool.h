@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "fleet/content_log.h"
 #include "fleet/prefix_tree.h"
 #include "model/event_batch.h"
 
@@ -26,6 +27,10 @@ struct kvb_block_pool;
  * KVB_BAD_INPUT out of range, KVB_NO_MEMORY */
 kvb_status
 kvb_block_pool_new(uint32_t blocks, uint32_t block_size, struct kvb_block_pool **out_pool);
+
+/* From now on tells the log what comes to be held and what ceases to be.  Borrowed
+ * until _free(). */
+void kvb_block_pool_log(struct kvb_block_pool *pool, struct kvb_content_log *log);
 
 /* NULL is fine. */
 void kvb_block_pool_free(struct kvb_block_pool *pool);

@@ -34,6 +34,10 @@ kvb_status kvb_engine_new(const struct kvb_engine_options *options, struct kvb_e
 
     kvb_status status = kvb_block_pool_new(options->blocks, options->block_size, &engine->pool);
     if (status == KVB_OK) {
+        kvb_block_pool_log(engine->pool, &engine->log);
+        status = kvb_content_log_init(&engine->log, options->log_changes, options->block_size);
+    }
+    if (status == KVB_OK) {
         engine->running = calloc(options->max_running, sizeof(struct kvb_request *));
         engine->waiting = calloc(engine->waiting_capacity, sizeof(struct kvb_request *));
         status = engine->running && engine->waiting ? KVB_OK : KVB_NO_MEMORY;
@@ -71,6 +75,7 @@ void kvb_engine_free(struct kvb_engine *engine)
     forget_requests(engine);
     kvb_event_batch_done(&engine->pending);
     kvb_block_pool_free(engine->pool);
+    kvb_content_log_done(&engine->log);
     free(engine->running);
     free(engine->waiting);
     free(engine);
@@ -186,6 +191,16 @@ void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed)
     engine->dice = seed;
     engine->next_seq = 0;
     engine->sums = (struct kvb_engine_figures){ 0 };
+}
+
+void kvb_engine_set_time(struct kvb_engine *engine, uint64_t now_ns)
+{
+    engine->log.now_ns = now_ns;
+}
+
+const struct kvb_content_log *kvb_engine_log(const struct kvb_engine *engine)
+{
+    return &engine->log;
 }
 
 void kvb_engine_figures(const struct kvb_engine *engine, struct kvb_engine_figures *out_figures)

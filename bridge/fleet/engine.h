@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "fleet/content_log.h"
 #include "model/event_batch.h"
 #include "model/load.h"
 
@@ -41,6 +42,7 @@ struct kvb_engine_options {
     uint32_t step_tokens;      /* scheduled in one step at most: vLLM's max_num_batched_tokens */
     double report_probability; /* of a request in report mode, 0 .. 1 */
     double bypass_probability; /* of a request that computes its whole prompt again */
+    uint32_t log_changes;      /* of contents that are remembered with their times */
     uint64_t seed;             /* of hashes and dice: another one is another process */
 };
 
@@ -75,6 +77,13 @@ kvb_status kvb_engine_reset_cache(struct kvb_engine *engine);
 /* The process is gone and another one runs: nothing cached, no requests, seq from
  * 0.  With the same seed the same prompts get the same hashes. */
 void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed);
+
+/* The time that is written beside what changes from now on. */
+void kvb_engine_set_time(struct kvb_engine *engine, uint64_t now_ns);
+
+/* What came to be held and what ceased to be, through all lives of the process.
+ * Borrowed until the engine is used again. */
+const struct kvb_content_log *kvb_engine_log(const struct kvb_engine *engine);
 
 struct kvb_engine_figures {
     struct kvb_load load;

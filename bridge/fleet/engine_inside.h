@@ -14,7 +14,8 @@
  * requests too, so that a preempted one always finds its place at the front. */
 struct kvb_engine {
     struct kvb_engine_options options;
-    struct kvb_block_pool *pool;  /* owned */
+    struct kvb_block_pool *pool; /* owned */
+    struct kvb_content_log log;
     struct kvb_request **running; /* owned, like waiting */
     struct kvb_request **waiting;
     uint32_t running_count;

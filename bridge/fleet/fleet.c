@@ -180,6 +180,7 @@ static kvb_status step(struct kvb_fleet *fleet, size_t at)
     uint64_t seq = 0;
     const double now_s = (double)kvb_clock_wall_us() / 1e6;
 
+    kvb_engine_set_time(fleet->ranks[at].engine, kvb_clock_monotonic_ns());
     const kvb_status status = kvb_engine_step(fleet->ranks[at].engine, now_s, &batch, &seq);
     if (status == KVB_AGAIN) {
         return KVB_OK;
@@ -273,8 +274,14 @@ kvb_status kvb_fleet_truth(const struct kvb_fleet *fleet, size_t at, struct kvb_
     return KVB_OK;
 }
 
+const struct kvb_content_log *kvb_fleet_log(const struct kvb_fleet *fleet, size_t at)
+{
+    return kvb_engine_log(fleet->ranks[at].engine);
+}
+
 kvb_status kvb_fleet_reset(struct kvb_fleet *fleet, size_t at)
 {
+    kvb_engine_set_time(fleet->ranks[at].engine, kvb_clock_monotonic_ns());
     return kvb_engine_reset_cache(fleet->ranks[at].engine);
 }
 
@@ -287,6 +294,7 @@ kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed
         rank->seed = kvb_random_next(&fleet->dice);
     }
     rank->withheld = 0;
+    kvb_engine_set_time(rank->engine, kvb_clock_monotonic_ns());
     kvb_engine_restart(rank->engine, rank->seed);
     return KVB_OK;
 }

@@ -71,6 +71,9 @@ kvb_fleet_find(const struct kvb_fleet *fleet, uint64_t worker_id, uint32_t rank,
 /* As kvb_engine_truth(), with the worker's id. */
 kvb_status kvb_fleet_truth(const struct kvb_fleet *fleet, size_t at, struct kvb_truth *out_truth);
 
+/* As kvb_engine_log(). */
+const struct kvb_content_log *kvb_fleet_log(const struct kvb_fleet *fleet, size_t at);
+
 /* The prefix cache is emptied: told with the engine's next step. */
 kvb_status kvb_fleet_reset(struct kvb_fleet *fleet, size_t at);
 

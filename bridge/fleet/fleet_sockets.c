@@ -107,7 +107,9 @@ kvb_status kvb_fleet_open(struct kvb_fleet *fleet, struct kvb_detail *detail)
     if (!fleet->zmq_context) {
         return KVB_NO_MEMORY;
     }
-    const size_t sockets = 2 * fleet->rank_count + fleet->options.workers;
+    /* Two of each rank, and as many again: all may restart at once, and libzmq closes the
+     * old ones in its own time. */
+    const size_t sockets = (4 * fleet->rank_count) + fleet->options.workers;
     (void)zmq_ctx_set(fleet->zmq_context, ZMQ_MAX_SOCKETS, (int)sockets + 64);
     for (uint32_t worker = 0; worker < fleet->options.workers; worker++) {
         const kvb_status status = open_worker(fleet, worker, &dice, detail);

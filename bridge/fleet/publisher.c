@@ -64,6 +64,7 @@ static kvb_status from_zmq(int error)
 {
     switch (error) {
     case EADDRINUSE:
+    case EMFILE: /* closed sockets are not yet buried */
         return KVB_AGAIN;
     case ENOMEM:
         return KVB_NO_MEMORY;

@@ -10,6 +10,8 @@
  * with lines of JSON, the last of which is {"end":true}.
  *
  *     truth [WORKER [RANK]]       one line a rank: see truth_format.h
+ *     changes WORKER RANK SINCE   what came and went since change number SINCE, with
+ *                                 times, of what --log-changes keeps: truth_format.h
  *     stats                       one line a rank, then the totals
  *     pause | resume              no requests, no steps; or go on
  *     drain                       pause, and wait until all is published

@@ -1,5 +1,6 @@
 #include "fleet/truth_commands.h"
 
+#include "core/clock.h"
 #include "core/own.h"
 #include "fleet/truth_format.h"
 
@@ -100,6 +101,22 @@ static kvb_status do_truth(struct kvb_truth_session *session, const struct words
         return say_error(session, "expected the id of a worker");
     }
     return send_truths(session, true, worker_id);
+}
+
+static kvb_status do_changes(struct kvb_truth_session *session, const struct words *words)
+{
+    struct kvb_changes_head head = { 0 };
+    size_t at = 0;
+
+    KVB_TRY(find_rank(session, words, &at));
+    if (words->count < 4 || !read_number(words->word[3], &head.since)) {
+        return say_error(session, "expected: changes WORKER RANK SINCE");
+    }
+    (void)read_number(words->word[1], &head.worker_id); /* find_rank() has read it */
+    head.rank = (uint32_t)strtoul(words->word[2], NULL, 10);
+    head.now_ns = kvb_clock_monotonic_ns();
+    KVB_TRY(kvb_changes_format(&head, kvb_fleet_log(session->fleet, at), session->out));
+    return session->send(session->context, session->out);
 }
 
 static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct kvb_buf *out)
@@ -233,9 +250,10 @@ static const struct command {
     size_t most_words;
     kvb_status (*run)(struct kvb_truth_session *session, const struct words *words);
 } commands[] = {
-    { "truth", 3, do_truth },     { "stats", 1, do_stats }, { "pause", 1, do_pause },
-    { "resume", 1, do_resume },   { "drain", 1, do_drain }, { "reset", 3, do_reset },
-    { "restart", 4, do_restart }, { "drop", 4, do_drop },   { "stop", 1, do_stop },
+    { "truth", 3, do_truth }, { "changes", 4, do_changes }, { "stats", 1, do_stats },
+    { "pause", 1, do_pause }, { "resume", 1, do_resume },   { "drain", 1, do_drain },
+    { "reset", 3, do_reset }, { "restart", 4, do_restart }, { "drop", 4, do_drop },
+    { "stop", 1, do_stop },
 };
 
 static const struct command *find_command(const struct words *words)
@@ -255,8 +273,8 @@ static kvb_status run_words(struct kvb_truth_session *session, const struct word
 
     if (!command) {
         return say_error(
-            session, "expected truth [WORKER [RANK]], stats, pause, resume, drain, "
-                     "reset WORKER RANK, restart WORKER RANK [same], "
+            session, "expected truth [WORKER [RANK]], changes WORKER RANK SINCE, stats, pause, "
+                     "resume, drain, reset WORKER RANK, restart WORKER RANK [same], "
                      "drop WORKER RANK BATCHES, or stop");
     }
     const kvb_status status = command->run(session, words);

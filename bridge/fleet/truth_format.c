@@ -1,5 +1,7 @@
 #include "fleet/truth_format.h"
 
+#include <inttypes.h>
+
 static kvb_status append_tokens(const uint32_t *tokens, uint32_t count, struct kvb_buf *out)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -54,6 +56,52 @@ kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out)
             KVB_TRY(kvb_buf_append(out, ",", 1));
         }
         KVB_TRY(append_block(&truth->blocks[i], truth->block_size, out));
+    }
+    return kvb_buf_append_text(out, "]}\n");
+}
+
+static kvb_status
+append_change(const struct kvb_content_log *log, uint64_t number, struct kvb_buf *out)
+{
+    static const char *const names[] = {
+        [KVB_CONTENT_STORED] = "[\"stored\",",
+        [KVB_CONTENT_REMOVED] = "[\"removed\",",
+        [KVB_CONTENT_CLEARED] = "[\"cleared\",",
+    };
+    const struct kvb_content_change *change = kvb_content_log_at(log, number);
+
+    KVB_TRY(kvb_buf_append_text(out, names[change->kind]));
+    KVB_TRY(kvb_buf_append_u64(out, change->at_ns));
+    if (change->kind != KVB_CONTENT_CLEARED) {
+        KVB_TRY(kvb_buf_append(out, ",", 1));
+        KVB_TRY(kvb_buf_append_u64(out, change->hash.value));
+    }
+    if (change->kind == KVB_CONTENT_STORED) {
+        KVB_TRY(kvb_buf_append(out, ",", 1));
+        KVB_TRY(kvb_buf_append_u64(out, change->parent.value));
+        KVB_TRY(kvb_buf_append_text(out, ",["));
+        KVB_TRY(append_tokens(kvb_content_log_tokens(log, number), log->block_size, out));
+        KVB_TRY(kvb_buf_append(out, "]", 1));
+    }
+    return kvb_buf_append(out, "]", 1);
+}
+
+kvb_status kvb_changes_format(
+    const struct kvb_changes_head *head, const struct kvb_content_log *log, struct kvb_buf *out)
+{
+    const uint64_t first = kvb_content_log_first(log);
+    const uint64_t from = head->since < first ? first : head->since;
+    const uint64_t left = log->next > from ? log->next - from : 0;
+    const uint64_t to = from + (left < kvb_most_changes_told ? left : kvb_most_changes_told);
+
+    KVB_TRY(kvb_buf_append_format(
+        out,
+        "{\"worker_id\":%" PRIu64 ",\"dp_rank\":%" PRIu32 ",\"now_ns\":%" PRIu64
+        ",\"lost\":%" PRIu64 ",\"next\":%" PRIu64 ",\"changes\":[",
+        head->worker_id, head->rank, head->now_ns, from - head->since, to));
+    for (uint64_t number = from; number < to; number++) {
+        KVB_TRY(number > from ? kvb_buf_append(out, ",", 1) : KVB_OK);
+        KVB_TRY(append_change(log, number, out));
     }
     return kvb_buf_append_text(out, "]}\n");
 }

@@ -2,6 +2,7 @@
 
 #include "core/buf.h"
 #include "core/status.h"
+#include "fleet/content_log.h"
 #include "fleet/engine.h"
 
 /* The truth of one rank as one line of JSON, with a newline at its end:
@@ -16,3 +17,26 @@
  *
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); out holds a part of it */
 kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out);
+
+/* What changed since change number `since`, as one line of JSON likewise:
+ *
+ *     {"worker_id":7,"dp_rank":0,"now_ns":9000,"lost":0,"next":44,"changes":[
+ *      ["stored",5000,HASH,PARENT,[5,6]],["removed",6000,HASH],["cleared",7000]]}
+ *
+ * Times are of the monotonic clock; hashes are the engine's own, so that a change can
+ * name what an earlier one told; PARENT is HASH itself at a root.  lost: changes that
+ * are no longer kept: read the truth anew.  At most 10,000 changes: ask again from
+ * next; fewer: the list is complete at now_ns.
+ *
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  as above */
+struct kvb_changes_head {
+    uint64_t worker_id;
+    uint32_t rank;
+    uint64_t now_ns;
+    uint64_t since;
+};
+
+enum { kvb_most_changes_told = 10000 };
+
+kvb_status kvb_changes_format(
+    const struct kvb_changes_head *head, const struct kvb_content_log *log, struct kvb_buf *out);

@@ -7,12 +7,24 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void print_keys(FILE *out)
+static const struct kvb_conf_table *keys(void)
 {
-    (void)fprintf(out, "  the.keys = 1\n");
+    static const struct kvb_conf_key rows[] = { { .path = "the.key",
+                                                  .type = KVB_CONF_U32,
+                                                  .fallback = "1",
+                                                  .max = 9,
+                                                  .help = "It is\n\"the\" key." } };
+    static const struct kvb_conf_table table = { rows, 1, sizeof(uint32_t) };
+
+    return &table;
 }
 
-static const struct kvb_daemon_program program = { "What it is for.", "etc/x.cfg", print_keys };
+static const struct kvb_daemon_program program = {
+    .about = "What it is for." KVB_DAEMON_EXITS,
+    .default_config = "etc/x.cfg",
+    .config_page = "kvbridge.cfg",
+    .keys = keys,
+};
 
 /* stdout and stderr go to memory while it runs. */
 struct captured {
@@ -127,9 +139,11 @@ static void version_and_help_are_answered_on_stdout(void **state)
     assert_int_equal(captured.options.task, KVB_DAEMON_DONE);
     assert_non_null(strstr(captured.out, "--log-level=LEVEL"));
     assert_non_null(strstr(captured.out, "What it is for."));
-    const char *keys = strstr(captured.out, "\nConfiguration keys:\n  the.keys = 1\n");
-    assert_non_null(keys);
-    assert_string_equal(keys, "\nConfiguration keys:\n  the.keys = 1\n"); /* the end */
+    const char *end = strstr(captured.out, "\nConfiguration keys:\n");
+    assert_non_null(end);
+    assert_string_equal(
+        end,
+        "\nConfiguration keys:\n  the.key = 1\n      It is\n      \"the\" key.\n      0 .. 9\n");
 }
 
 static void mistakes_are_said_on_stderr(void **state)

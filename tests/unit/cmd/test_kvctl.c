@@ -116,7 +116,7 @@ static const char match_answer[] =
     "1,"
     "\"namespace\":\"dynamo\",\"component\":\"V\",\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,"
     "\"percent\":66.6666667,\"tokens\":{\"device\":32,\"host\":0,\"disk\":0}},"
-    "{\"worker_id\":7,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"a\\u001bb\","
+    "{\"worker_id\":7,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"a\\u001b\\u009bb\","
     "\"state\":\"PARTIAL\",\"reason\":\"gone\",\"blocks\":1,\"percent\":33.3,"
     "\"tokens\":{\"device\":16,\"host\":16,\"disk\":0}}]}";
 
@@ -139,7 +139,7 @@ static void match_prints_an_aligned_table(void **state)
         "18446744073709551615     1       2  66.6667      32     0     0  EXACT    -       "
         "dynamo     V\n"
         "                   7     0       1     33.3      16    16     0  PARTIAL  gone    "
-        "dynamo     a?b\n");
+        "dynamo     a???b\n");
 }
 
 static void json_is_printed_as_it_came(void **state)
@@ -235,6 +235,11 @@ static void wrong_usage_exits_64(void **state)
         { "check", NULL },
         { "watch", "--kind", "lost", NULL },
         { "watch", "--worker", "-1", NULL },
+        { "watch", "--rank", "4294967296", NULL },
+        { "top", "--interval", "10", NULL },
+        { "top", "--json", NULL },
+        { "top", NULL },
+        { "top", "--once", "--sort", "nonsense", NULL },
         { "watch", "--namespace", "a b", NULL },
         { "load", "--namespace", "*", NULL },
         { "load", "--timeout", "soon", NULL },

@@ -60,7 +60,7 @@ static void the_sample_is_the_defaults_and_has_every_key(void **state)
     assert_string_equal(sample.http, defaults.http);
     kvb_aggregator_config_done(&sample);
     kvb_aggregator_config_done(&defaults);
-    assert_sample_has_every_key("kvaggregator.cfg", kvb_aggregator_config_help);
+    assert_sample_has_every_key("kvaggregator.cfg", kvb_aggregator_config_keys());
 }
 
 static void an_empty_file_is_enough(void **state)

@@ -59,7 +59,7 @@ static void the_sample_reads_without_error_and_has_every_key(void **state)
     assert_int_equal(config.workers[0].ranks, 2);
     assert_true(config.workers[1].id == UINT64_C(9007199254740993));
     kvb_bridge_config_done(&config);
-    assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_help);
+    assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
 }
 
 static void what_is_left_out_has_the_documented_default(void **state)
@@ -73,6 +73,9 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_string_equal(config.publish.endpoint_name, "generate");
     assert_int_equal(config.publish.profile, KVB_PROFILE_JSON);
     assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
+    assert_int_equal(config.publish.clear, KVB_CLEAR_EVENT);
+    assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
+    assert_int_equal(config.publish.down_clear_ms, 5000);
     assert_int_equal(config.publish.load_period_ms, 100);
     assert_int_equal(config.publish.heartbeat_ms, 1000);
     assert_string_equal(config.http, "127.0.0.1:9401");
@@ -150,6 +153,84 @@ static void worker_ids_go_up_to_the_greatest_that_routers_hold(void **state)
     assert_wrong(
         PUBLISH "workers = (\n" WORKER("\"9223372036854775808\"", "events = \"tcp://h:1\";") ");",
         "3: workers[0].id: 9223372036854775808 is out of range");
+}
+
+static void each_rank_may_have_an_id_of_its_own(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "workers = ({ ids = (7, \"9223372036854775807\"); model = \"m\"; block_size = 16;"
+                "events = \"tcp://h:1\"; ranks = 2; first_rank = 3; }, " WORKER(
+                    "8", "events = \"tcp://h:9\";") ");");
+
+    assert_true(kvb_worker_id_of_rank(&config.workers[0], 0) == 7);
+    assert_true(kvb_worker_id_of_rank(&config.workers[0], 1) == INT64_MAX);
+    assert_true(kvb_worker_id_of_rank(&config.workers[1], 0) == 8);
+    kvb_bridge_config_done(&config);
+}
+
+#define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
+
+static void ids_are_as_many_as_ranks_and_all_different(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, 8, 9);") ");",
+        "3: workers[0].ids: has 3 ids for 2 ranks: give one for each");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7,\n7);") ");",
+        "4: workers[0].ids[1]: worker id 7 is used in line 3 already");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, 8); id = 9;") ");",
+        "3: workers[0].id: leave it out: `ids` stands in its place");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, -1);") ");",
+        "3: workers[0].ids: -1 is out of range");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = 7;") ");",
+        "3: workers[0].ids: expected numbers ( 1, 2 )");
+}
+
+static struct kvb_conf_errors read_warned(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
+    kvb_bridge_config_done(&config);
+    config_file_remove(&file);
+    return errors;
+}
+
+static void warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks(void **state)
+{
+    (void)state;
+    const struct kvb_conf_errors shared =
+        read_warned(PUBLISH "workers = (\n" RANKS("id = 7;") ");");
+    const struct kvb_conf_errors own =
+        read_warned(PUBLISH "workers = (" RANKS("ids = (7, 8);") ");");
+
+    assert_int_equal(shared.warning_count, 1);
+    assert_non_null(
+        strstr(shared.warnings[0].text, ":3: warning: workers[0].id: 2 ranks share it"));
+    assert_int_equal(own.warning_count, 0);
+    assert_int_equal(
+        read_warned("publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\"; };\n"
+                    "workers = (" RANKS("id = 7;") ");")
+            .warning_count,
+        0);
+}
+
+static void a_clear_is_spelt_out_in_json_only(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\";\n"
+        "clear = \"removed\"; };\n"
+        "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");",
+        "2: publish.clear: \"removed\" is for readers of json");
 }
 
 static void port_ranges_of_one_worker_must_not_overlap(void **state)
@@ -307,6 +388,10 @@ int main(void)
         cmocka_unit_test(what_has_no_default_must_be_there),
         cmocka_unit_test(a_worker_id_is_used_once),
         cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
+        cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
+        cmocka_unit_test(ids_are_as_many_as_ranks_and_all_different),
+        cmocka_unit_test(warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks),
+        cmocka_unit_test(a_clear_is_spelt_out_in_json_only),
         cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
         cmocka_unit_test(neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine),

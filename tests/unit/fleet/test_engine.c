@@ -320,9 +320,46 @@ static void one_seed_gives_one_run(void **state)
     kvb_engine_free(two);
 }
 
+/* The log, applied from its beginning, gives what the truth says. */
+static void the_log_of_contents_tells_the_truth(void **state)
+{
+    (void)state;
+    struct kvb_engine_options options = plain_engine;
+    uint64_t held = 0;
+
+    options.log_changes = 10000;
+    options.bypass_probability = 0.5; /* second copies are no change */
+    struct kvb_engine *engine = engine_with(&options);
+    for (uint32_t i = 0; i < 200; i++) {
+        kvb_engine_set_time(engine, i);
+        admit(engine, (i % 13) * 100, 20 + i % 7, 3);
+        run_dry(engine, NULL);
+        if (i == 100) {
+            kvb_engine_restart(engine, 99);
+        }
+    }
+    const struct kvb_content_log *log = kvb_engine_log(engine);
+    assert_int_equal(kvb_content_log_first(log), 0);
+    for (uint64_t number = 0; number < log->next; number++) {
+        const enum kvb_content_kind kind = kvb_content_log_at(log, number)->kind;
+        held = kind == KVB_CONTENT_CLEARED ? 0 : kind == KVB_CONTENT_STORED ? held + 1 : held - 1;
+    }
+    struct kvb_truth truth = truth_of(engine);
+    uint64_t really_held = 0;
+    for (uint32_t i = 0; i < truth.count; i++) {
+        really_held += truth.blocks[i].copies > 0;
+    }
+    assert_true(really_held > 0);
+    assert_int_equal(held, really_held);
+    assert_int_equal(kvb_content_log_at(log, log->next - 1)->at_ns, 199);
+    kvb_truth_done(&truth);
+    kvb_engine_free(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_log_of_contents_tells_the_truth),
         cmocka_unit_test(announces_a_prompt_as_one_run_of_whole_blocks),
         cmocka_unit_test(announces_a_block_of_output_with_its_parent),
         cmocka_unit_test(an_idle_engine_makes_no_batch),

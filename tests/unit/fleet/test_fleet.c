@@ -69,7 +69,8 @@ static struct kvb_fleet_options sample_options(const struct fixture *fixture)
     };
 }
 
-static void set_up(struct fixture *fixture, uint64_t max_requests)
+static void
+set_up_with(struct fixture *fixture, uint64_t max_requests, uint32_t count, uint32_t log_changes)
 {
     struct kvb_detail detail = { 0 };
 
@@ -79,7 +80,14 @@ static void set_up(struct fixture *fixture, uint64_t max_requests)
     assert_ok(kvb_trace_load(KVB_DATA "/conversation_trace.jsonl", 64, &detail, &fixture->trace));
     struct kvb_fleet_options options = sample_options(fixture);
     options.max_requests = max_requests;
+    options.workers = count;
+    options.engine.log_changes = log_changes;
     assert_ok(kvb_fleet_new(&options, &detail, &fixture->fleet));
+}
+
+static void set_up(struct fixture *fixture, uint64_t max_requests)
+{
+    set_up_with(fixture, max_requests, workers, 0);
 }
 
 static void tear_down(struct fixture *fixture)
@@ -202,11 +210,12 @@ static void says_what_is_wrong_with_a_command(void **state)
     (void)state;
     struct fixture fixture;
     const char *const bad[] = {
-        "",          "what",       "truth 9",
-        "truth 7 2", "truth x",    "truth 7 0 0",
-        "reset",     "reset 7",    "restart 7 0 other",
-        "drop 7 0",  "drop 7 0 x", "drop 1 2 3 4 5 6",
-        "pause now", "truth -1",   "truth 7 4294967296",
+        "",          "what",        "truth 9",
+        "truth 7 2", "truth x",     "truth 7 0 0",
+        "reset",     "reset 7",     "restart 7 0 other",
+        "drop 7 0",  "drop 7 0 x",  "drop 1 2 3 4 5 6",
+        "changes",   "changes 7 0", "changes 7 0 x",
+        "pause now", "truth -1",    "truth 7 4294967296",
     };
 
     set_up(&fixture, 0);
@@ -247,6 +256,40 @@ static void restarts_one_rank_with_the_same_or_other_hashes(void **state)
     assert_string_equal(say(&fixture, "restart 8 0 same"), "{\"end\":true}\n");
     assert_ok(kvb_fleet_drain(fixture.fleet, 5000));
     assert_int_equal(state_of(&fixture, 2).counts.failures, 0);
+    tear_down(&fixture);
+}
+
+/* More sockets at once than live ones: libzmq is slow to bury the old. */
+static void all_engines_may_restart_at_once(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+
+    set_up_with(&fixture, 0, 60, 0);
+    for (size_t at = 0; at < kvb_fleet_rank_count(fixture.fleet); at++) {
+        assert_ok(kvb_fleet_restart(fixture.fleet, at, true));
+    }
+    assert_ok(kvb_fleet_drain(fixture.fleet, 10000));
+    for (size_t at = 0; at < kvb_fleet_rank_count(fixture.fleet); at++) {
+        assert_int_equal(state_of(&fixture, at).counts.failures, 0);
+    }
+    tear_down(&fixture);
+}
+
+static void tells_what_came_and_went_since_a_change(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+
+    set_up_with(&fixture, 0, workers, 4096);
+    tick(&fixture, 50);
+    const char *answer = say(&fixture, "changes 7 1 0");
+    assert_ptr_equal(strstr(answer, "{\"worker_id\":7,\"dp_rank\":1,\"now_ns\":"), answer);
+    assert_non_null(strstr(answer, "\"lost\":0,"));
+    assert_non_null(strstr(answer, "\"changes\":[[\"stored\","));
+    assert_string_equal(say(&fixture, "restart 7 1"), "{\"end\":true}\n");
+    assert_non_null(strstr(say(&fixture, "changes 7 1 0"), "[\"cleared\","));
+    assert_non_null(strstr(say(&fixture, "changes 7 1 1000000"), "\"changes\":[]}"));
     tear_down(&fixture);
 }
 
@@ -470,6 +513,8 @@ int main(void)
         cmocka_unit_test(says_what_is_wrong_with_a_command),
         cmocka_unit_test(resets_one_rank),
         cmocka_unit_test(restarts_one_rank_with_the_same_or_other_hashes),
+        cmocka_unit_test(all_engines_may_restart_at_once),
+        cmocka_unit_test(tells_what_came_and_went_since_a_change),
         cmocka_unit_test(drops_batches_from_the_wire_only),
         cmocka_unit_test(writes_a_workers_section),
         cmocka_unit_test(refuses_ports_beyond_the_last),

@@ -92,9 +92,61 @@ static void survives_each_failing_allocation(void **state)
     assert_ok(status);
 }
 
+static void log_of_a_life(struct kvb_content_log *log)
+{
+    assert_ok(kvb_content_log_init(log, 4, 2));
+    log->now_ns = 50;
+    kvb_content_log_stored(log, (kvb_engine_hash){ 1 }, (kvb_engine_hash){ 1 }, tokens);
+    kvb_content_log_stored(log, (kvb_engine_hash){ 2 }, (kvb_engine_hash){ 1 }, tokens + 4);
+    log->now_ns = 60;
+    kvb_content_log_removed(log, (kvb_engine_hash){ UINT64_MAX });
+    kvb_content_log_cleared(log);
+}
+
+static const struct kvb_changes_head head = { .worker_id = 7, .rank = 1, .now_ns = 70 };
+
+static void writes_changes_with_their_times(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_content_log log = { 0 };
+
+    log_of_a_life(&log);
+    kvb_buf_init(&out, 1000);
+    assert_ok(kvb_changes_format(&head, &log, &out));
+    assert_text(
+        &out, "{\"worker_id\":7,\"dp_rank\":1,\"now_ns\":70,\"lost\":0,\"next\":4,\"changes\":["
+              "[\"stored\",50,1,1,[5,6]],[\"stored\",50,2,1,[4294967295,0]],"
+              "[\"removed\",60,18446744073709551615],[\"cleared\",60]]}\n");
+    kvb_content_log_done(&log);
+}
+
+static void says_how_many_changes_are_no_longer_kept(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_content_log log = { 0 };
+    struct kvb_changes_head later = head;
+
+    log_of_a_life(&log);
+    kvb_content_log_cleared(&log); /* number 4 takes the place of number 0 */
+    kvb_buf_init(&out, 1000);
+    assert_ok(kvb_changes_format(&head, &log, &out));
+    assert_non_null(memmem(out.data, out.len, "\"lost\":1,\"next\":5", 17));
+    kvb_buf_reset(&out);
+    later.since = 4;
+    assert_ok(kvb_changes_format(&later, &log, &out));
+    assert_text(
+        &out, "{\"worker_id\":7,\"dp_rank\":1,\"now_ns\":70,\"lost\":0,\"next\":5,\"changes\":["
+              "[\"cleared\",60]]}\n");
+    kvb_content_log_done(&log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writes_changes_with_their_times),
+        cmocka_unit_test(says_how_many_changes_are_no_longer_kept),
         cmocka_unit_test(writes_blocks_with_their_tokens_and_parents),
         cmocka_unit_test(says_minus_one_before_the_first_batch),
         cmocka_unit_test(stops_at_every_ceiling),

@@ -1,0 +1,115 @@
+#include "cmd/notify.h"
+
+#include "core/clock.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+/* 0 for what is no number. */
+static uint64_t number_of(const char *name)
+{
+    const char *text = secure_getenv(name);
+    char *end = NULL;
+
+    if (!text || text[0] < '0' || text[0] > '9') {
+        return 0;
+    }
+    errno = 0;
+    const uint64_t value = strtoull(text, &end, 10);
+    return *end == '\0' && errno == 0 ? value : 0;
+}
+
+/* WATCHDOG_PID names the process that is waited for: a child inherits the variables,
+ * not the duty. */
+static uint64_t watchdog_limit_us(void)
+{
+    const bool is_for_all = secure_getenv("WATCHDOG_PID") == NULL;
+
+    return is_for_all || number_of("WATCHDOG_PID") == (uint64_t)getpid()
+               ? number_of("WATCHDOG_USEC")
+               : 0;
+}
+
+/* False: no address that we know. */
+static bool take_address(struct kvb_notify *notify, const char *text)
+{
+    const size_t len = strlen(text);
+    char *path = notify->address.sun_path;
+
+    if ((text[0] != '/' && text[0] != '@') || len < 2 || len >= sizeof notify->address.sun_path) {
+        return false;
+    }
+    notify->address.sun_family = AF_UNIX;
+    memcpy(path, text, len + 1);
+    if (path[0] == '@') {
+        path[0] = '\0'; /* an abstract name ends with its length, not with a zero */
+    }
+    notify->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+    return true;
+}
+
+static bool open_socket(struct kvb_notify *notify)
+{
+    const struct timeval patience = { .tv_sec = 1 };
+
+    notify->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    return notify->fd >= 0 &&
+           setsockopt(notify->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) == 0;
+}
+
+void kvb_notify_open(struct kvb_notify *notify, struct kvb_log *log, const char *name)
+{
+    const char *text = secure_getenv("NOTIFY_SOCKET");
+
+    *notify = (struct kvb_notify){ .fd = -1 };
+    kvb_notify_news_init(&notify->news, watchdog_limit_us());
+    if (!text || text[0] == '\0') {
+        return;
+    }
+    if (!take_address(notify, text) || !open_socket(notify)) {
+        kvb_notify_close(notify);
+        kvb_log_write(
+            log, KVB_LOG_WARNING, name, "cannot tell the service manager", "NOTIFY_SOCKET", text,
+            NULL);
+    }
+}
+
+void kvb_notify_close(struct kvb_notify *notify)
+{
+    if (notify->fd >= 0) {
+        (void)close(notify->fd);
+    }
+    notify->fd = -1;
+}
+
+bool kvb_notify_is_open(const struct kvb_notify *notify)
+{
+    return notify->fd >= 0;
+}
+
+static void say(const struct kvb_notify *notify, const char *text)
+{
+    if (notify->fd < 0 || text[0] == '\0') {
+        return;
+    }
+    (void)sendto(/* lost: the manager is the one to notice */
+                 notify->fd, text, strlen(text), MSG_NOSIGNAL,
+                 (const struct sockaddr *)&notify->address, notify->address_bytes);
+}
+
+void kvb_notify_look(struct kvb_notify *notify, const struct kvb_pulse *pulse)
+{
+    char text[kvb_notify_text_bytes];
+
+    kvb_notify_news_tell(&notify->news, kvb_clock_monotonic_ns(), pulse, text);
+    say(notify, text);
+}
+
+void kvb_notify_say_stopping(const struct kvb_notify *notify)
+{
+    say(notify, "STOPPING=1\nSTATUS=stopping\n");
+}
