@@ -12,7 +12,11 @@ packages_run=(nats-server)
 # To test them.
 packages_test=(
     git libcmocka-dev clang clang-tidy clang-format libclang-rt-14-dev python3 python3-venv
+    groff-base man-db strace systemd
+    chromium fonts-dejavu-core
 )
+# To build the Debian package, and to install it where nothing is.
+packages_package=(dpkg-dev file debootstrap)
 
 # Prints those of "$@" that are not installed.
 packages_missing() {
