@@ -6,13 +6,18 @@ import threading
 
 import nats
 
+import programs
+
 
 class Bus:
     def __init__(self, url):
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.client = self._wait(nats.connect(url, connect_timeout=5, allow_reconnect=True))
+        self.client = self._wait(nats.connect(
+            url, connect_timeout=5, allow_reconnect=True, reconnect_time_wait=0.1,
+            max_reconnect_attempts=-1,
+        ))
 
     def watch(self, subject):
         """A list to which each message of the subject is appended as it comes."""
@@ -25,12 +30,26 @@ class Bus:
         self.flush()
         return seen
 
-    def publish(self, subject, payload):
-        self._wait(self.client.publish(subject, payload))
+    def publish(self, subject, payload, reply=""):
+        self._wait(self.client.publish(subject, payload, reply=reply))
         self.flush()
+
+    def send(self, subject, payload, reply=""):
+        """Without waiting for the server."""
+        self._wait(self.client.publish(subject, payload, reply=reply))
 
     def request(self, subject, payload, timeout=5):
         return self._wait(self.client.request(subject, payload, timeout=timeout)).data
+
+    def request_many(self, subject, payload=b"", enough=1, seconds=5):
+        """All answers to one request: waits until `enough` came, and then as long as
+        a PING takes, so that one too many is seen too."""
+        inbox = self.client.new_inbox()
+        answers = self.watch(inbox)
+        self._wait(self.client.publish(subject, payload, reply=inbox))
+        programs.wait_for(f"{enough} answers to {subject}", lambda: len(answers) >= enough, seconds)
+        self.flush()
+        return [answer.data for answer in answers]
 
     def flush(self):
         self._wait(self.client.flush())

@@ -70,7 +70,15 @@ class Scene:
     # ---- engines -----------------------------------------------------------
 
     def engine(self, **options):
-        one = engine.Engine(**options)
+        return self.engine_of(engine.Engine, **options)
+
+    def engine_of(self, kind, **options):
+        one = kind(**options)
+        self.engines.append(one)
+        return one
+
+    def load_feed(self):
+        one = engine.LoadFeed()
         self.engines.append(one)
         return one
 
@@ -86,7 +94,7 @@ class Scene:
         self.started.append(daemon)
         return daemon
 
-    def bridge(self, *workers, name="kvbridge", component=COMPONENT, wait=True, **publish):
+    def bridge(self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", **publish):
         port = programs.free_port()
         settings = {"profile": "json", **publish}
         extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
@@ -96,21 +104,21 @@ class Scene:
             f'nats = {{ url = "{self.nats_url}"; }};\n'
             f'publish = {{ namespace = "{NAMESPACE}"; component = "{component}";{extra} }};\n'
             f"workers = (\n  {rows}\n);\n"
-            f'http = "127.0.0.1:{port}";\n',
+            f'http = "127.0.0.1:{port}";\n{limits}',
             port, name,
         )
         if wait:
             programs.wait_for("kvbridge is ready", bridge.is_ready, 15)
         return bridge
 
-    def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra=""):
+    def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra="", router=""):
         port = programs.free_port()
         aggregator = self.daemon(
             "kvaggregator",
             f'nats = {{ url = "{self.nats_url}"; }};\n'
             f'subscribe = {{ namespace = "*"; component = "*";'
             f' default = {{ model = "{model}"; block_size = {block_size}; }}; }};\n'
-            f'router = {{ namespace = "{NAMESPACE}"; component = "Router"; policy = "kv"; }};\n'
+            f'router = {{ namespace = "{NAMESPACE}"; component = "Router"; policy = "kv"; {router} }};\n'
             f'http = "127.0.0.1:{port}";\n{extra}',
             port, name,
         )

@@ -113,7 +113,9 @@ class Engine:
     """One publisher: one rank.  publish() goes to subscribers and into the replay
     buffer; `live=False` keeps it from the subscribers, as a full queue would."""
 
-    def __init__(self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*"):
+    def __init__(
+        self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*", bind_replay="tcp://127.0.0.1:*"
+    ):
         self.topic = topic
         self.form = form  # "new": topic in replies (0.26+); "old": without
         self.next_seq = 0
@@ -121,7 +123,7 @@ class Engine:
         self.requests = []  # start of each replay asked for
         self.lock = threading.Lock()
         self.context = zmq.Context()
-        self._open(bind, "tcp://127.0.0.1:*")
+        self._open(bind, bind_replay)
 
     def _open(self, events, replay):
         self.pub = self.context.socket(zmq.PUB)
@@ -161,9 +163,16 @@ class Engine:
     def restart(self):
         """Another process at the same addresses: connections break, the buffer is
         empty, seq begins at 0."""
-        self._close_sockets()
+        self.go_away()
         self.buffer.clear()
         self.next_seq = 0
+        self.come_back()
+
+    def go_away(self):
+        """Connections break; what the engine holds, it goes on holding."""
+        self._close_sockets()
+
+    def come_back(self):
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -176,7 +185,8 @@ class Engine:
                 time.sleep(0.02)
 
     def close(self):
-        self._close_sockets()
+        if not self.pub.closed:
+            self._close_sockets()
         self.context.term()
 
     def _serve(self):
@@ -191,13 +201,44 @@ class Engine:
             start = int.from_bytes(frames[2], "big")
             with self.lock:
                 self.requests.append(start)
-                kept = [row for row in self.buffer if row[0] >= start]
+                kept = self.answer(start)
+            if kept is None:
+                continue
             for seq, payload in kept:
                 self._reply(frames[0], seq.to_bytes(8, "big"), payload)
             self._reply(frames[0], END, b"")
+
+    def answer(self, start):
+        """What a replay gives; an engine that lies says something else, None: nothing."""
+        return [row for row in self.buffer if row[0] >= start]
 
     def _reply(self, peer, seq, payload):
         middle = [self.topic] if self.form == "new" and seq != END else []
         if self.form == "new" and seq == END:
             middle = [b""]
         self.router.send_multipart([peer, b"", *middle, seq, payload])
+
+
+class LoadFeed:
+    """The PUB socket on which an engine says how busy it is: maps as Dynamo's
+    ForwardPassMetrics, nested when they name a rank."""
+
+    IN_WORKER_STATS = ("request_active_slots", "request_total_slots", "num_requests_waiting")
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.pub = self.context.socket(zmq.PUB)
+        self.pub.set(zmq.LINGER, 0)
+        self.pub.bind("tcp://127.0.0.1:*")
+        self.endpoint = self.pub.get(zmq.LAST_ENDPOINT).decode()
+
+    def send(self, figures, rank=None):
+        if rank is not None:
+            inside = {key: figures[key] for key in self.IN_WORKER_STATS}
+            outside = {key: figures[key] for key in figures if key not in inside}
+            figures = {"worker_stats": {"data_parallel_rank": rank, **inside}, "kv_stats": outside}
+        self.pub.send(msgspec.msgpack.encode(figures))
+
+    def close(self):
+        self.pub.close()
+        self.context.term()

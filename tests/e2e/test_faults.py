@@ -247,6 +247,19 @@ def rows(aggregator):
     return aggregator.http("GET", "/dump?format=rows")[1].splitlines()
 
 
+def test_no_answer_goes_where_routers_read_events(scene):
+    """A Dynamo router stops for good at the first message that is no event."""
+    bus, aggregator = scene.bus(), scene.aggregator()
+    messages = bus.watch(f"{PUBLISH}.kv_events")
+    bus.publish("namespace.dynamo.component.Router.kv_get.state", b"", reply=f"{PUBLISH}.kv_events")
+    wait_for(
+        "it is refused",
+        lambda: aggregator.metric("kvb_questions_refused_total", reason="no_reply") == 1,
+    )
+    assert json.loads(bus.request("namespace.dynamo.component.Router.kv_get.state", b""))
+    assert messages == []
+
+
 def test_a_bridge_of_another_profile_publishes_nothing(scene):
     one, other = scene.engine(), scene.engine()
     reader = Reader(scene.bus())

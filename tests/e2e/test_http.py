@@ -163,6 +163,8 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
         assert done.returncode == 0 and done.stdout.strip(), (command, done)
     done = kvctl("match", "--tokens", "1,x")
     assert done.returncode != 0 and "x" in done.stderr and not done.stdout, done
+    done = kvctl("match", "--tokens-file", "/")
+    assert done.returncode == 64 and "directory" in done.stderr and not done.stdout, done
 
 
 def test_kvctl_says_what_to_do_without_a_server():
@@ -171,3 +173,13 @@ def test_kvctl_says_what_to_do_without_a_server():
         capture_output=True, text=True, timeout=30,
     )
     assert done.returncode != 0 and "nats" in done.stderr.lower() and not done.stdout, done
+
+
+def test_tls_in_the_url_is_never_spoken_in_clear(scene):
+    """The scene's nats-server knows no TLS."""
+    url = scene.nats_url.replace("nats://", "tls://me:secret@")
+    done = subprocess.run(
+        [programs.BIN / "kvctl", "--nats", url, "state"], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1 and "does not answer" in done.stderr, done
+    assert "secret" not in done.stderr, done

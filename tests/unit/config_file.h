@@ -20,4 +20,4 @@ void assert_errors(
 
 /* Fails the test unless every key that --help lists stands in the sample file
  * etc/name; a key of a list, in its first group. */
-void assert_sample_has_every_key(const char *name, void (*print_keys)(FILE *out));
+void assert_sample_has_every_key(const char *name, const struct kvb_conf_table *keys);

@@ -62,11 +62,61 @@ static void loses_no_count_between_threads(void **state)
     assert_int_equal(kvb_metric_get(&metrics, metric_batches), adders * adds);
 }
 
+enum { histogram_id = 1, after_histogram = histogram_id + kvb_metric_slots_HISTOGRAM };
+
+static void a_real_value_is_kept_to_the_last_bit(void **state)
+{
+    (void)state;
+    _Atomic uint64_t values[metric_count] = { 0 };
+    struct kvb_metrics metrics = { rows, values, KVB_COUNT_OF(rows) };
+
+    kvb_metric_set_real(&metrics, metric_held, -0.1);
+    assert_true(kvb_metric_get_real(&metrics, metric_held) == -0.1);
+}
+
+static void a_duration_falls_into_the_first_bucket_that_it_is_not_above(void **state)
+{
+    (void)state;
+    static const struct metric_case {
+        uint64_t ns;
+        size_t bucket;
+    } cases[] = {
+        { 0, 0 },    { 1000, 0 },      { 1001, 1 },       { 4000, 1 },
+        { 4001, 2 }, { 262144000, 9 }, { 262144001, 10 }, { UINT64_MAX, 10 },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        _Atomic uint64_t values[after_histogram + 1] = { 0 };
+        struct kvb_metrics metrics = { NULL, values, KVB_COUNT_OF(values) };
+        kvb_metric_observe(&metrics, histogram_id, cases[i].ns, 1);
+        for (size_t bucket = 0; bucket < kvb_metric_buckets; bucket++) {
+            assert_int_equal(values[histogram_id + bucket], bucket == cases[i].bucket);
+        }
+        assert_true(values[histogram_id + kvb_metric_buckets] == cases[i].ns);
+        assert_int_equal(values[0] + values[after_histogram], 0);
+    }
+}
+
+static void many_at_once_share_the_time_evenly(void **state)
+{
+    (void)state;
+    _Atomic uint64_t values[after_histogram] = { 0 };
+    struct kvb_metrics metrics = { NULL, values, KVB_COUNT_OF(values) };
+
+    kvb_metric_observe(&metrics, histogram_id, 30000, 10); /* 3 us each */
+    kvb_metric_observe(&metrics, histogram_id, 5000, 0);   /* nothing happened */
+    assert_int_equal(values[histogram_id + 1], 10);
+    assert_int_equal(values[histogram_id + kvb_metric_buckets], 30000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_up_and_is_set),
         cmocka_unit_test(loses_no_count_between_threads),
+        cmocka_unit_test(a_real_value_is_kept_to_the_last_bit),
+        cmocka_unit_test(a_duration_falls_into_the_first_bucket_that_it_is_not_above),
+        cmocka_unit_test(many_at_once_share_the_time_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

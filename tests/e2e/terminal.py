@@ -1,0 +1,118 @@
+"""A program on a terminal of its own: a pty, and an emulator (pyte) that knows what a
+person would see."""
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+
+import pyte
+
+import programs
+
+
+class Terminal:
+    def __init__(self, argv, columns=80, rows=24, env=None, stdin=None):
+        self.screen = pyte.Screen(columns, rows)
+        self.stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.master, self.slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self._set_size(columns, rows)
+        self.modes = termios.tcgetattr(self.slave)
+        # The slave stays open here: its modes are looked at after the program's end.
+        self.process = subprocess.Popen(
+            [str(word) for word in argv], stdin=self.slave if stdin is None else stdin,
+            stdout=self.slave, stderr=self.slave, preexec_fn=self._take_terminal,
+            env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **(env or {})},
+        )
+
+    def _take_terminal(self):
+        os.setsid()
+        fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)
+
+    def _set_size(self, columns, rows):
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def resize(self, columns, rows):
+        """As dragging the window does: the kernel sends SIGWINCH."""
+        self.pump()
+        self.screen.resize(rows, columns)
+        self._set_size(columns, rows)
+
+    def pump(self):
+        """Lets the emulator see what the program has written; not for ever, should it
+        write all the time."""
+        for _ in range(16):
+            try:
+                piece = os.read(self.master, 65536)
+            except OSError:  # nothing there
+                return
+            if not piece:
+                return
+            self.raw += piece
+            self.stream.feed(piece)
+
+    @property
+    def lines(self):
+        self.pump()
+        return [line.rstrip() for line in self.screen.display]
+
+    def text(self):
+        return "\n".join(self.lines)
+
+    def press(self, keys):
+        os.write(self.master, keys.encode() if isinstance(keys, str) else keys)
+
+    def wait(self, what, condition, seconds=10.0):
+        """Waits until condition(text of the screen) is true and returns it."""
+        try:
+            return programs.wait_for(what, lambda: condition(self.text()), seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nThe screen:\n{self.text()}") from None
+
+    def see(self, part, seconds=10.0):
+        return self.wait(f"the screen shows {part!r}", lambda text: part in text, seconds)
+
+    def end(self, seconds=10.0):
+        """Its exit status."""
+        def has_ended():
+            self.pump()  # a full terminal would hold it up
+            return self.process.poll() is not None
+
+        programs.wait_for("the program ends", has_ended, seconds)
+        self.pump()
+        return self.process.returncode
+
+    def is_restored(self):
+        """Modes as before, cursor shown, own screen left, wrapping on."""
+        self.pump()
+        after = self.raw.rfind(b"\033[?1049l")
+        return (
+            termios.tcgetattr(self.slave) == self.modes
+            and after > self.raw.rfind(b"\033[?1049h")
+            and self.raw.rfind(b"\033[?25h") > self.raw.rfind(b"\033[?25l")
+            and self.raw.rfind(b"\033[?7h") > self.raw.rfind(b"\033[?7l")
+        )
+
+    def cpu_seconds(self):
+        """Of the program and its threads."""
+        with open(f"/proc/{self.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def stop(self):
+        """By SIGTERM, and what is still to be read is read; true when all is over."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.end()
+        finally:
+            self.process.kill()
+            self.process.wait()
+            os.close(self.master)
+            os.close(self.slave)
+        return True

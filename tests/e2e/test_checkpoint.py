@@ -1,0 +1,277 @@
+"""Does a bridge that was killed, or stopped, go on where it was, without a phantom, and
+without anybody being told anew who can ask?"""
+
+import os
+import stat
+
+import pytest
+
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+from test_faults import Reader, store
+from test_json_readers import PlainReader
+from test_sync import check, states
+
+
+def kept(scene):
+    folder = scene.folder / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def files(scene):
+    return [path for path in kept(scene).iterdir() if path.suffix == ""]
+
+
+def start(scene, vllm, profile="protobuf", every_s=1, name="kvbridge", wait=True, **publish):
+    return scene.bridge(
+        worker(vllm), profile=profile, name=name, wait=wait, **publish,
+        limits=f'checkpoint = "{kept(scene)}"; checkpoint_s = {every_s};',
+    )
+
+
+def written(bridge):
+    return bridge.metric("kvb_checkpoints_written_total")
+
+
+def begin(scene, profile="protobuf", numbers=(1, 2, 3), every_s=1, **publish):
+    """An EXACT stream whose checkpoint holds these blocks."""
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = start(scene, vllm, profile, every_s, **publish)
+    for number in numbers:
+        vllm.publish(store(number))
+    check(aggregator, *numbers)
+    wait_for("a checkpoint of all of them", lambda: saved_seq_is(scene, len(numbers) - 1))
+    return vllm, aggregator, bridge
+
+
+def saved_seq_is(scene, seq):
+    """The newest batch in the file: the first number of the section that is its last."""
+    (path,) = files(scene)
+    data, at, last = path.read_bytes(), 0, 0
+    while at < len(data):
+        last = at
+        at += 32 + int.from_bytes(data[at + 12 : at + 16], "little")
+    return int.from_bytes(data[last + 16 : last + 24], "little") == seq
+
+
+@pytest.mark.sanitize
+def test_a_killed_bridge_goes_on_in_its_epoch(scene):
+    vllm, aggregator, bridge = begin(scene)
+    while vllm.buffer and vllm.buffer[0][0] < 2:
+        vllm.buffer.popleft()  # the engine could not tell the beginning again
+    vllm.publish(store(4))  # told, and perhaps not in the checkpoint
+    check(aggregator, 1, 2, 3, 4)
+    asked = len(vllm.requests)
+    missed = aggregator.metric("kvb_epochs_missed_total")
+    bridge.kill()
+    vllm.publish(store(5))
+    vllm.publish(engine.batch(engine.removed(1)))
+    again = start(scene, vllm, name="again")
+    check(aggregator, 2, 3, 4, 5)
+    assert again.metric("kvb_checkpoints_restored_total") == 1
+    assert again.metric("kvb_announcements_total") == 0, "nobody was told anew"
+    assert again.metric("kvb_streams_cleared_total") == 0
+    assert aggregator.metric("kvb_sync_requests_total", kind="snapshot") == 0
+    assert aggregator.metric("kvb_epochs_missed_total") == missed, "the same epoch"
+    assert aggregator.metric("kvb_streams_differ_total") == 0
+    assert vllm.requests[asked] in (2, 3), "asked from the newest batch of the checkpoint"
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("profile", ["json", "protobuf"])
+def test_an_engine_that_restarted_meanwhile_leaves_no_phantom(scene, profile):
+    vllm, aggregator, bridge = begin(scene, profile)
+    bridge.kill()
+    vllm.restart()
+    for number in (11, 12, 13, 14):
+        vllm.publish(store(number))  # past the seq of the checkpoint
+    again = start(scene, vllm, profile, name="again")
+    check(aggregator, 11, 12, 13, 14)
+    assert again.metric("kvb_checkpoints_restored_total") == 1
+    assert again.metric("kvb_engine_restarts_total") == 1
+
+
+def flip(data, at):
+    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+
+
+SPOILT = {
+    "empty": (lambda data: b"", "torn"),
+    "cut": (lambda data: data[: len(data) // 2], "torn"),
+    "longer": (lambda data: data + b"x", "torn"),
+    "flipped": (lambda data: flip(data, len(data) // 2), "corrupt"),
+    "zeros": (lambda data: bytes(len(data)), "corrupt"),
+    "older": (lambda data: data[:4] + b"\0" + data[5:], "format"),
+}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_spoilt_checkpoint_is_refused_and_the_list_fetched_again(scene, how):
+    spoil, reason = SPOILT[how]
+    vllm, aggregator, bridge = begin(scene)
+    bridge.kill()
+    (path,) = files(scene)
+    path.write_bytes(spoil(path.read_bytes()))
+    vllm.publish(engine.batch(engine.removed(2)))
+    again = start(scene, vllm, name="again")
+    check(aggregator, 1, 3)
+    assert again.metric("kvb_checkpoints_refused_total", reason=reason) == 1
+    assert again.metric("kvb_checkpoints_restored_total") == 0
+    assert again.text().count("checkpoint refused") == 1
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(scene):
+    vllm, aggregator, bridge = begin(scene)
+    bridge.kill()
+    again = start(scene, vllm, name="again", hashes="engine")
+    wait_for("the list", lambda: again.metric("kvb_blocks_held") == 3)
+    assert again.metric("kvb_checkpoints_refused_total", reason="foreign") == 1
+
+
+def test_what_is_no_file_is_refused(scene):
+    vllm, aggregator, bridge = begin(scene)
+    bridge.kill()
+    (path,) = files(scene)
+    path.unlink()
+    os.mkfifo(path)
+    again = start(scene, vllm, name="again")
+    check(aggregator, 1, 2, 3)
+    assert again.metric("kvb_checkpoints_refused_total", reason="unreadable") == 1
+
+
+@pytest.mark.sanitize
+def test_a_stopped_bridge_goes_on_from_its_last_moment(scene):
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = start(scene, vllm, every_s=3600)  # none but the one at the end
+    for number in (1, 2, 3):
+        vllm.publish(store(number))
+    check(aggregator, 1, 2, 3)
+    assert written(bridge) == 0
+    assert bridge.stop() == 0
+    wait_for("it said goodbye", lambda: states(aggregator) == [("DOWN", "bridge_stopped")])
+    missed = aggregator.metric("kvb_epochs_missed_total")
+    vllm.publish(store(4))
+    again = start(scene, vllm, name="again")
+    check(aggregator, 1, 2, 3, 4)
+    assert again.metric("kvb_announcements_total") == 0
+    assert aggregator.metric("kvb_epochs_missed_total") == missed
+    assert vllm.requests[-2:] != [0, 0], "asked from the checkpoint"
+
+
+def test_readers_of_plain_json_are_told_anew(scene):
+    reader = Reader(scene.bus())
+    vllm, aggregator, bridge = begin(scene, "json")
+    bridge.kill()
+    vllm.publish(engine.batch(engine.removed(1)))
+    before = len(reader.log)
+    again = start(scene, vllm, "json", name="again")
+    wait_for("the truth", reader.holds(2, 3))
+    assert reader.log[before] == "cleared"
+    wait_for("one announcement", lambda: again.metric("kvb_announcements_total") == 1)
+    assert again.stop() == 0
+    wait_for("taken back", reader.holds())
+    start(scene, vllm, "json", name="third")
+    wait_for("told anew", reader.holds(2, 3))
+    check(aggregator, 2, 3)
+
+
+@pytest.mark.parametrize("profile", ["json", "protobuf"])
+def test_what_no_engine_has_proven_is_not_told(scene, profile):
+    messages = scene.bus().watch(f"{PUBLISH}.kv_events")
+    vllm, aggregator, bridge = begin(scene, profile)
+    bridge.kill()
+    vllm.go_away()
+    wait_for("all was told", lambda: states(aggregator) == [("DOWN", "silent")])
+    told = len(messages)
+    again = start(scene, vllm, profile, name="again", down_clear_ms=3000)
+    wait_for("taken back", lambda: again.metric("kvb_announcements_total") == 1)
+    wait_for("by one message", lambda: len(messages) > told)
+    if profile == "json":
+        assert '"cleared"' in messages[told].data.decode()
+    assert len(messages) == told + 1, "nothing else"
+    vllm.come_back()
+    check(aggregator, 1, 2, 3)
+
+
+def test_a_killed_bridge_takes_back_what_its_predecessor_told(scene):
+    """Readers that know no `cleared`: the names they hold are in the checkpoint."""
+    reader = PlainReader(scene.bus(), knows_clear=False)
+    vllm, _, bridge = begin(scene, "json", clear="removed")
+    wait_for("told", reader.holds(1, 2, 3))
+    bridge.kill()
+    vllm.restart()
+    vllm.publish(store(9))
+    start(scene, vllm, "json", name="again", clear="removed")
+    wait_for("nothing of before", reader.holds(9))
+
+
+def test_a_checkpoint_is_void_before_another_epoch_is_told(scene):
+    """Killed between the restart of an engine and the next checkpoint."""
+    vllm, aggregator, bridge = begin(scene, every_s=5)
+    vllm.restart()
+    vllm.publish(store(4))
+    check(aggregator, 4)
+    assert files(scene) == [], "what was told since cannot be told again in the same words"
+    assert bridge.metric("kvb_checkpoints_void_total") == 1
+    bridge.kill()
+    again = start(scene, vllm, name="again")
+    check(aggregator, 4)
+    assert again.metric("kvb_checkpoints_restored_total") == 0
+    assert again.metric("kvb_announcements_total") == 1, "of the old epoch nothing goes on"
+
+
+def test_files_are_private_and_inside_the_directory(scene):
+    begin(scene)
+    (path,) = files(scene)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(scene.folder.iterdir()) >= {kept(scene)}
+    assert [p.name for p in kept(scene).iterdir()] == [path.name], "nothing is left beside it"
+
+
+def test_two_bridges_do_not_share_a_directory(scene):
+    vllm, _, bridge = begin(scene)
+    other = start(scene, vllm, name="other", wait=False)
+    wait_for("it ends", lambda: not other.is_running())
+    assert "another process uses it" in other.text()
+    assert bridge.is_ready()
+
+
+def test_a_directory_that_is_not_there_is_said_at_the_start(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm), wait=False, limits='checkpoint = "/nowhere/at/all";')
+    wait_for("it ends", lambda: not bridge.is_running())
+    assert bridge.process.returncode == 78
+    assert "/nowhere/at/all: No such file or directory" in bridge.text()
+
+
+def test_a_directory_that_goes_away_is_counted_and_the_bridge_goes_on(scene):
+    vllm, aggregator, bridge = begin(scene)
+    folder = kept(scene)
+    (path,) = files(scene)
+    path.unlink()
+    folder.rmdir()
+    vllm.publish(store(4))
+    wait_for("counted", lambda: bridge.metric("kvb_checkpoint_failures_total") > 0)
+    assert "no checkpoint written" in bridge.text()
+    check(aggregator, 1, 2, 3, 4)
+
+
+def test_the_engines_do_not_wait_for_a_large_checkpoint(scene):
+    vllm = scene.engine()
+    bridge = start(scene, vllm)
+    blocks = 2000
+    for at in range(100):
+        first = 1 + at * blocks
+        tokens = range(first * 16, (first + blocks) * 16)
+        vllm.publish(engine.batch(engine.stored(range(first, first + blocks), tokens, 16)))
+    wait_for("all of it", lambda: bridge.metric("kvb_blocks_held") == 200000, 60)
+    began = bridge.metric("kvb_checkpoint_bytes_total")
+    wait_for("it is written", lambda: bridge.metric("kvb_checkpoint_bytes_total") - began > 72 * 200000, 30)
+    pause = bridge.metric("kvb_checkpoint_pause_seconds")
+    print(f"longest pause {pause * 1e3:.2f} ms")
+    assert pause < 0.25, "of 200,000 blocks at once; busy test machines and sanitizers are slow"

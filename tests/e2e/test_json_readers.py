@@ -1,0 +1,307 @@
+"""Do readers that know nothing but JSON RouterEvents end with the truth?  They hear no
+heartbeats, ask for nothing, and some know less than that: no `cleared`, no ranks."""
+
+import json
+
+import pytest
+
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+from test_faults import name_of, store, tokens_of
+
+BLOCK = 16
+
+
+class PlainReader:
+    """A nats-py subscriber of P.kv_events and what it believes each worker to hold.
+
+    It knows no ranks, as Dynamo up to 0.4; knows_clear=False: as Dynamo 0.1 to 0.3.0, which
+    stops for good at `cleared`."""
+
+    def __init__(self, bus, knows_clear=True):
+        self.messages = bus.watch(f"{PUBLISH}.kv_events")
+        self.knows_clear = knows_clear
+        self.held = {}  # worker -> set of block hashes
+        self.clears = 0
+        self.event_ids = []
+        self.most_removed = 0
+
+    def _apply(self, message):
+        event = json.loads(message)
+        body, data = event["event"], event["event"]["data"]
+        held = self.held.setdefault(event["worker_id"], set())
+        self.event_ids.append(body["event_id"])
+        if data == "cleared":
+            assert self.knows_clear, "a reader of Dynamo 0.3.0 has just stopped for good"
+            self.clears += 1
+            held.clear()
+        elif "stored" in data:
+            # A stored whose parent is not held is passed over, without a word.
+            parent = data["stored"]["parent_hash"]
+            if parent is None or parent in held:
+                held.update(block["block_hash"] for block in data["stored"]["blocks"])
+        else:
+            self.most_removed = max(self.most_removed, len(data["removed"]["block_hashes"]))
+            held.difference_update(data["removed"]["block_hashes"])
+
+    def of(self, worker_id=7):
+        while self.messages:
+            self._apply(self.messages.pop(0).data)
+        return self.held.get(worker_id, set())
+
+    def holds(self, *numbers, worker_id=7):
+        return lambda: self.of(worker_id) == {name_of(n) for n in numbers}
+
+
+def is_exact(aggregator, streams=1):
+    """The same messages, read by kvaggregator: nothing is missing, nothing is made up."""
+    states = [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
+    return states == [("EXACT", "")] * streams
+
+
+def listed(aggregator, *numbers):
+    rows = aggregator.http("GET", "/dump?format=rows")[1].splitlines()
+    return sorted(int(row.split()[3]) for row in rows) == sorted(name_of(n) for n in numbers)
+
+
+# ---- Readers that know no `cleared` ---------------------------------------------------
+
+
+def removed_scene(scene):
+    reader = PlainReader(scene.bus(), knows_clear=False)
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm), clear="removed")
+    for number in (1, 2, 3):
+        vllm.publish(store(number))
+    wait_for("three blocks", reader.holds(1, 2, 3))
+    return reader, vllm, aggregator, bridge
+
+
+def check_truth(reader, aggregator, *numbers):
+    wait_for("the reader has the truth", reader.holds(*numbers))
+    wait_for("kvaggregator has it too", lambda: listed(aggregator, *numbers))
+    wait_for("and knows it", lambda: is_exact(aggregator))
+
+
+@pytest.mark.sanitize
+def test_an_engines_clear_is_spelt_out(scene):
+    reader, vllm, aggregator, _ = removed_scene(scene)
+    vllm.publish(engine.batch(engine.cleared()))
+    check_truth(reader, aggregator)
+    vllm.publish(store(4))
+    check_truth(reader, aggregator, 4)
+
+
+def test_an_engines_restart_is_spelt_out(scene):
+    reader, vllm, aggregator, _ = removed_scene(scene)
+    vllm.restart()
+    vllm.publish(store(2))
+    vllm.publish(store(9))
+    check_truth(reader, aggregator, 2, 9)
+
+
+def test_a_batch_that_cannot_be_read_is_spelt_out(scene):
+    reader, vllm, _, _ = removed_scene(scene)
+    vllm.publish(b"\xc1")
+    vllm.publish(store(5))
+    wait_for("only what is proven", reader.holds(5))
+
+
+def test_a_bridges_end_and_return_are_spelt_out(scene):
+    reader, vllm, aggregator, bridge = removed_scene(scene)
+    assert bridge.stop() == 0
+    wait_for("nobody vouches for anything", reader.holds())
+    vllm.publish(engine.batch(engine.removed(1)))
+    scene.bridge(worker(vllm), name="second", clear="removed")
+    check_truth(reader, aggregator, 2, 3)
+
+
+def test_a_killed_bridges_successor_spells_out_what_left_in_between(scene):
+    """It said no goodbye; the engine's history names what it may have told."""
+    reader, vllm, aggregator, bridge = removed_scene(scene)
+    bridge.kill()
+    vllm.publish(engine.batch(engine.removed(1)))
+    vllm.publish(store(4))
+    scene.bridge(worker(vllm), name="second", clear="removed")
+    check_truth(reader, aggregator, 2, 3, 4)
+
+
+def test_what_leaves_while_nats_is_away_is_spelt_out(scene):
+    reader, vllm, aggregator, bridge = removed_scene(scene)
+    nats = scene.started[0]
+    nats.kill()
+    wait_for("the bridge notices", lambda: not bridge.is_ready())
+    vllm.publish(engine.batch(engine.removed(1)))
+    vllm.publish(store(4))
+    scene.start_nats(scene.nats_port)
+    check_truth(reader, aggregator, 2, 3, 4)
+
+
+def test_a_long_clear_goes_out_in_messages_of_512_removals(scene):
+    reader = PlainReader(scene.bus(), knows_clear=False)
+    vllm = scene.engine()
+    scene.bridge(worker(vllm), clear="removed")
+    tokens = list(range(1300 * BLOCK))
+    vllm.publish(engine.batch(engine.stored(range(1, 1301), tokens, BLOCK)))
+    wait_for("1,300 blocks", lambda: len(reader.of()) == 1300)
+    vllm.publish(engine.batch(engine.cleared()))
+    wait_for("none", reader.holds())
+    assert reader.most_removed == 512
+
+
+# ---- Readers that know no ranks -----------------------------------------------------------
+
+
+def two_ranks(scene):
+    """Rank 1's endpoint is rank 0's port + 1."""
+    from programs import free_port
+
+    events, replay = free_port(), free_port()
+    ranks = [
+        scene.engine(
+            bind=f"tcp://127.0.0.1:{events + rank}", bind_replay=f"tcp://127.0.0.1:{replay + rank}"
+        )
+        for rank in (0, 1)
+    ]
+    return ranks, f'events = "tcp://127.0.0.1:{events}"; replay = "tcp://127.0.0.1:{replay}"; ranks = 2;'
+
+
+def row(ids, endpoints):
+    return f'{ids} model = "m"; block_size = {BLOCK}; {endpoints}'
+
+
+def test_each_rank_may_be_a_worker_of_its_own(scene):
+    reader = PlainReader(scene.bus())
+    (first, second), endpoints = two_ranks(scene)
+    aggregator = scene.aggregator()
+    scene.bridge(row("ids = (70, 71);", endpoints))
+    for one in (first, second):
+        one.publish(store(1))  # the same prompt in both
+    second.publish(store(2))
+    wait_for("rank 0", reader.holds(1, worker_id=70))
+    wait_for("rank 1", reader.holds(1, 2, worker_id=71))
+    second.publish(engine.batch(engine.removed(1)))
+    wait_for("rank 1 lost it", reader.holds(2, worker_id=71))
+    first.restart()
+    first.publish(store(3))
+    wait_for("rank 0 began again", reader.holds(3, worker_id=70))
+    assert reader.holds(2, worker_id=71)()
+    wait_for("both are exact", lambda: is_exact(aggregator, 2))
+    ids = {(s["worker_id"], s["dp_rank"]) for s in aggregator.get("/streams")["streams"]}
+    assert ids == {(70, 0), (71, 1)}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("clear", ["event", "removed"])
+def test_a_clear_of_one_rank_does_not_cost_its_siblings(scene, clear):
+    """A shared id: `cleared` wipes all ranks of the worker, so the others are told again."""
+    knows_clear = clear == "event"
+    reader = PlainReader(scene.bus(), knows_clear=knows_clear)
+    (first, second), endpoints = two_ranks(scene)
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(row("id = 7;", endpoints), clear=clear)
+    first.publish(store(1))
+    first.publish(store(2))
+    second.publish(store(2))
+    second.publish(store(3))
+    wait_for("both ranks", reader.holds(1, 2, 3))
+    first.restart()
+    first.publish(store(4))
+    wait_for("rank 0 began again, rank 1 stands", reader.holds(2, 3, 4))
+    assert bridge.metric("kvb_retellings_total") >= 1
+    wait_for("kvaggregator took nothing twice", lambda: listed(aggregator, 2, 3, 4))
+    wait_for("and is sure", lambda: is_exact(aggregator, 2))
+
+
+# ---- An engine that is away --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clear", ["event", "removed"])
+def test_an_engine_that_is_away_for_long_holds_nothing(scene, clear):
+    reader = PlainReader(scene.bus(), knows_clear=clear == "event")
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm), clear=clear, down_clear_ms=300)
+    vllm.publish(store(1))
+    vllm.publish(store(2))
+    wait_for("two blocks", reader.holds(1, 2))
+    vllm.go_away()
+    wait_for("nothing", reader.holds())
+    wait_for(
+        "the stream says why",
+        lambda: [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
+        == [("DOWN", "engine_away")],
+    )
+    vllm.come_back()  # the same process: it still holds both
+    check_truth(reader, aggregator, 1, 2)
+    vllm.publish(store(3))
+    check_truth(reader, aggregator, 1, 2, 3)
+
+
+def test_a_short_absence_costs_nothing(scene):
+    reader = PlainReader(scene.bus())
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm), down_clear_ms=600000)
+    vllm.publish(store(1))
+    wait_for("a block", reader.holds(1))
+    clears = reader.clears
+    vllm.go_away()
+    wait_for("the aggregator hears of it", lambda: not is_exact(aggregator))
+    vllm.come_back()
+    vllm.publish(store(2))
+    check_truth(reader, aggregator, 1, 2)
+    assert reader.clears == clears
+
+
+# ---- A loss towards NATS ----------------------------------------------------------------------------
+
+
+def lose_nats(scene, bridge, vllm):
+    """Block 1 leaves and block 3 comes while nobody hears it."""
+    scene.started[0].kill()
+    wait_for("the bridge notices", lambda: not bridge.is_ready())
+    vllm.publish(engine.batch(engine.removed(1)))
+    vllm.publish(store(3))
+    wait_for(
+        "the bridge has it",
+        lambda: bridge.get("/state")["streams"][0]["last_seq"] == vllm.next_seq - 1,
+    )
+    scene.start_nats(scene.nats_port)
+
+
+def test_what_was_lost_is_told_anew(scene):
+    reader = PlainReader(scene.bus())
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm))
+    # a chain: parents must come first
+    tokens = tokens_of(2, blocks=3)
+    vllm.publish(store(1))
+    vllm.publish(engine.batch(engine.stored([21, 22, 23], tokens, BLOCK)))
+    wait_for("four blocks", lambda: len(reader.of()) == 4)
+    lose_nats(scene, bridge, vllm)
+    wait_for("what is held now", lambda: len(reader.of()) == 4 and name_of(1) not in reader.of())
+    assert name_of(3) in reader.of()
+    wait_for("kvaggregator is sure", lambda: is_exact(aggregator))
+
+
+def test_with_reannounce_never_the_ids_show_the_loss(scene):
+    reader = PlainReader(scene.bus())
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm), reannounce="never")
+    vllm.publish(store(1))
+    vllm.publish(store(2))
+    wait_for("two blocks", reader.holds(1, 2))
+    clears, seen = reader.clears, len(reader.event_ids)
+    lose_nats(scene, bridge, vllm)
+    wait_for("the bridge publishes again", bridge.is_ready, 15)
+    vllm.publish(store(4))
+    wait_for("only what came after", reader.holds(1, 2, 4))
+    assert reader.clears == clears
+    assert reader.event_ids[seen:] == [reader.event_ids[seen - 1] + 3], "two events are missing"
+    wait_for("kvaggregator asked for them", lambda: listed(aggregator, 2, 3, 4))
+    wait_for("and is sure", lambda: is_exact(aggregator))

@@ -1,0 +1,280 @@
+"""Do the figures on /metrics tell what happened?  Each name that operators know is
+provoked until it leaves 0, and where the scene says how much, that much is asserted."""
+
+import collections
+import re
+import socket
+import time
+
+import pytest
+
+import engine
+import prometheus
+from conftest import worker
+from programs import free_port, wait_for
+
+BLOCK = 16
+ZMQ = "kvcache_zmq_"
+OURS = {"pod_key": "7", "dp_rank": "0"}
+
+
+def store(*numbers):
+    """A message that stores each of these blocks, a prompt of its own."""
+    return engine.batch(
+        *(engine.stored([n], [n * 1000 + i for i in range(BLOCK)], BLOCK) for n in numbers)
+    )
+
+
+class FaultyEngine(engine.Engine):
+    """An engine whose replay side answers what it is told to."""
+
+    answers = "well"
+
+    def _reply(self, peer, seq, payload):
+        if self.answers == "well":
+            super()._reply(peer, seq, payload)
+        elif self.answers == "nonsense":
+            self.router.send_multipart([peer, b"", b"kv-events", b"no number", b"payload"])
+
+
+def zmq(daemon, name, **labels):
+    """The value of one of the names that operators know, of worker 7, rank 0."""
+    return prometheus.Page.of(daemon).sum(ZMQ + name, **{**OURS, **labels})
+
+
+def wait_until(daemon, name, expected, **labels):
+    wait_for(
+        f"{name} {labels} becomes {expected}", lambda: zmq(daemon, name, **labels) == expected, 15
+    )
+
+
+def wait_until_above(daemon, name, floor, **labels):
+    wait_for(f"{name} {labels} is above {floor}", lambda: zmq(daemon, name, **labels) > floor, 15)
+
+
+@pytest.mark.sanitize
+def test_each_message_is_counted_once(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "connection_status", 1)
+    vllm.publish(store(1))
+    vllm.publish(store(2, 3))
+    vllm.publish(engine.batch(engine.removed(2)))
+    wait_until(bridge, "last_sequence_id", 2)
+
+    page = prometheus.Page.of(bridge)
+    expected = {
+        "connections_total": 1, "disconnections_total": 0, "connection_status": 1,
+        "events_received_total": 4, "events_processed_total": 4, "missed_events_total": 0,
+        "replay_failures_total": 0, "errors_total": 0, "last_sequence_id": 2,
+    }
+    assert {name: page.sum(ZMQ + name, **OURS) for name in expected} == expected
+    assert page.sum("kvb_stream_blocks", **OURS) == 2
+    # The engine's clock is ours: a message is not long under way.
+    assert 0 < page.sum("kvb_stream_lag_seconds", **OURS) < 5
+    # The probe of an idle engine has its newest message sent again.
+    assert page.sum(ZMQ + "event_processing_duration_seconds_count", **OURS) >= 4
+    assert 0 < page.sum(ZMQ + "event_processing_duration_seconds_sum", **OURS) < 1
+    assert page.rows("kvb_stream_state", **OURS, state="exact").popitem()[1] == 1
+    assert page.sum("kvb_stream_state", **OURS) == 1, "a stream is in one state"
+
+
+def two_free_ports():
+    """Side by side."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port + 1)) != 0:
+                return port, port + 1
+
+
+def test_ranks_and_workers_are_told_apart(scene):
+    # Port + rank is where the second rank is looked for.
+    ranks = [scene.engine(bind=f"tcp://127.0.0.1:{port}") for port in two_free_ports()]
+    other = scene.engine()
+    bridge = scene.bridge(
+        worker(ranks[0], replay=False, more="ranks = 2;"), worker(other, worker_id=(1 << 63) - 1)
+    )
+    for rank in ("0", "1"):
+        wait_until(bridge, "connection_status", 1, dp_rank=rank)
+    ranks[1].publish(store(1))
+    other.publish(store(1, 2, 3))
+    largest = {"pod_key": str((1 << 63) - 1), "dp_rank": "0"}
+    wait_until(bridge, "events_received_total", 1, dp_rank="1")
+    wait_until(bridge, "events_received_total", 3, **largest)
+    page = prometheus.Page.of(bridge)
+    assert page.sum(ZMQ + "events_received_total", **OURS) == 0
+    assert len(page.rows(ZMQ + "events_received_total")) == 3
+    assert page.sum("kvb_streams_unlisted") == 0
+
+
+@pytest.mark.sanitize
+def test_a_lost_connection_is_seen_while_it_lasts_and_counted(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "connection_status", 1)
+    before = zmq(bridge, "reconnect_attempts_total")
+    vllm._close_sockets()
+    wait_until(bridge, "connection_status", 0)
+    wait_until_above(bridge, "reconnect_attempts_total", before + 1)
+    assert zmq(bridge, "disconnections_total") == 1
+    assert prometheus.Page.of(bridge).sum("kvb_stream_state", **OURS, state="down") == 1
+    wait_for("the ports are free", lambda: reopen(vllm))
+    wait_until(bridge, "connection_status", 1)
+    assert (zmq(bridge, "connections_total"), zmq(bridge, "disconnections_total")) == (2, 1)
+
+
+def reopen(vllm):
+    """libzmq closes sockets in the background: it may take a try or two."""
+    try:
+        vllm._open(vllm.events, vllm.replay)
+    except engine.zmq.ZMQError:
+        vllm.pub.close()
+        vllm.router.close()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("replay", [True, False], ids=["repaired", "not-repaired"])
+def test_a_gap_is_counted_in_messages_and_what_a_replay_brings_in_events(scene, replay):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm, replay=replay))
+    wait_until(bridge, "connection_status", 1)
+    vllm.publish(store(1))
+    wait_until(bridge, "events_processed_total", 1)
+    vllm.publish(store(2, 3), live=False)
+    vllm.publish(store(4), live=False)
+    vllm.publish(store(5))
+    wait_until(bridge, "last_sequence_id", 3)
+    page = prometheus.Page.of(bridge)
+    assert page.sum(ZMQ + "missed_events_total", **OURS) == 2
+    assert page.sum(ZMQ + "events_received_total", **OURS) == 2
+    assert page.sum(ZMQ + "events_processed_total", **OURS) == (5 if replay else 2)
+    requests, successes = (page.sum(ZMQ + f"replay_{x}_total", **OURS) for x in ("requests", "success"))
+    assert (requests >= successes >= 2) if replay else (requests == successes == 0)
+
+
+def test_a_replay_without_an_answer_is_a_failure(scene):
+    vllm = scene.engine_of(FaultyEngine)
+    vllm.answers = "nothing"
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "replay_failures_total", 1)
+    assert zmq(bridge, "replay_success_total") == 0
+    assert zmq(bridge, "replay_requests_total") >= 1
+
+
+UNKNOWN = b"\x93\xcb" + bytes(8) + b"\x91\x91\xa5Dance\xc0"  # [0.0, [["Dance"]], nil]
+
+BROKEN = {
+    "consume_events": lambda vllm: vllm.send_raw(b"kv-events", b"short", store(8)),
+    "decode": lambda vllm: vllm.publish(b"\xc1"),
+    "handle_event": lambda vllm: vllm.publish(UNKNOWN),
+    "replay_reply": lambda vllm: setattr(vllm, "answers", "nonsense"),
+}
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kind", BROKEN)
+def test_an_error_is_counted_by_its_type(scene, kind):
+    vllm = scene.engine_of(FaultyEngine)
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "connection_status", 1)
+    vllm.publish(store(1))
+    wait_until(bridge, "events_processed_total", 1)
+    assert zmq(bridge, "errors_total") == 0
+    BROKEN[kind](vllm)
+    wait_until_above(bridge, "errors_total", 0, error_type=kind)
+    page = prometheus.Page.of(bridge)
+    others = sum(page.sum(ZMQ + "errors_total", **OURS, error_type=x) for x in BROKEN if x != kind)
+    assert others == 0, page.rows(ZMQ + "errors_total")
+
+
+def test_every_name_that_operators_know_leaves_0(scene):
+    """All faults in one life of a bridge; the table says which names there are."""
+    vllm = scene.engine_of(FaultyEngine)
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "connection_status", 1)
+    vllm.publish(store(1))
+    vllm.publish(store(2), live=False)
+    vllm.publish(store(3))
+    wait_until(bridge, "last_sequence_id", 2)
+    for kind in ("consume_events", "decode", "handle_event", "replay_reply"):
+        BROKEN[kind](vllm)
+        wait_until_above(bridge, "errors_total", 0, error_type=kind)
+    wait_until_above(bridge, "replay_failures_total", 0)
+    vllm.answers = "well"
+    vllm.restart()
+    wait_until(bridge, "connections_total", 2)
+    vllm.publish(store(4))
+    vllm.publish(store(5))
+    wait_until(bridge, "last_sequence_id", 1)
+
+    page = prometheus.Page.of(bridge)
+    names = {name for _, _, name in prometheus.table("rank_metrics.h") if name.startswith(ZMQ)}
+    assert len(names) == 13
+    duration = ZMQ + "event_processing_duration_seconds"
+    names = (names - {duration}) | {f"{duration}_{part}" for part in ("bucket", "sum", "count")}
+    assert [name for name in sorted(names) if page.sum(name, **OURS) == 0] == []
+
+
+# ---- The pages as a whole -------------------------------------------------------
+
+
+@pytest.fixture
+def pages(scene):
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+    wait_for("a block is listed", lambda: aggregator.metric("kvb_index_blocks") == 1)
+    assert aggregator.http("POST", "/query", {"token_ids": list(range(BLOCK))})[0] == 200
+    wait_for(
+        "it is counted", lambda: aggregator.metric("kvb_question_duration_seconds_count") == 1
+    )
+    return {"kvbridge": prometheus.Page.of(bridge), "kvaggregator": prometheus.Page.of(aggregator)}
+
+
+def test_a_page_is_its_tables_and_each_name_is_there_once(pages):
+    for program, page in pages.items():
+        expected = {n: t for h in prometheus.TABLES[program] for _, t, n in prometheus.table(h)}
+        types = {n: t.rpartition("_")[2].lower() for n, t in expected.items()}
+        assert page.types == types
+        for word in ("HELP", "TYPE"):
+            said = collections.Counter(re.findall(rf"^# {word} (\w+)", page.text, re.M))
+            assert set(said) == set(expected) and set(said.values()) == {1}
+        assert all(re.search(rf"^# HELP {name} \S+ \S+", page.text, re.M) for name in expected)
+
+
+def test_histograms_add_up(pages):
+    for program, name in (
+        ("kvbridge", ZMQ + "event_processing_duration_seconds"),
+        ("kvaggregator", "kvb_question_duration_seconds"),
+    ):
+        page = pages[program]
+        buckets = sorted((float(dict(k)["le"]), v) for k, v in page.rows(name + "_bucket").items())
+        counts = [count for _, count in buckets]
+        assert counts == sorted(counts) and buckets[-1] == (float("inf"), page.sum(name + "_count"))
+        assert buckets[0][0] == pytest.approx(1e-6) and len(buckets) == 11
+        assert counts[-1] >= 1 and page.sum(name + "_sum") > 0
+
+
+def test_both_say_which_version_runs_since_when_and_at_what_cost(pages):
+    for page in pages.values():
+        (labels, one), = page.rows("kvb_build_info").items()
+        assert one == 1 and re.fullmatch(r"\d+\.\d+\.\d+", dict(labels)["version"])
+        assert time.time() - 60 < page.sum("process_start_time_seconds") <= time.time()
+        assert page.sum("process_resident_memory_bytes") > 1 << 20
+        assert page.sum("process_cpu_seconds_total") > 0
+    assert pages["kvaggregator"].sum("kvb_index_bytes") > 1000
+    assert pages["kvaggregator"].sum("kvb_index_nodes_limit") > 1000
+
+
+@pytest.mark.parametrize("header, prefix", [
+    ("bridge_metrics.h", "kvb_bridge_"), ("rank_metrics.h", "kvb_rank_"),
+    ("aggregator_metrics.h", "kvb_aggregator_"),
+])
+def test_every_row_of_a_table_is_written_by_some_code(header, prefix):
+    folder = prometheus.TREE / "bridge" / "daemon"
+    code = "\n".join(path.read_text() for path in folder.glob("*.c"))
+    unwritten = [i for i, _, _ in prometheus.table(header) if not re.search(rf"\b{prefix}{i}\b", code)]
+    assert unwritten == []

@@ -1,0 +1,282 @@
+"""Do both daemons speak the NATS micro-service protocol, as nats-py's own definition
+of it and a service made by nats-py have it?"""
+
+import json
+import re
+
+import nats.micro
+import pytest
+from nats.micro.service import NAME_REGEX, SEMVER_REGEX, ServiceInfo, ServicePing, ServiceStats
+
+import engine
+import programs
+from conftest import ROUTER, worker
+from programs import wait_for
+
+BRIDGE, AGGREGATOR = "dynamo_vllmworker", "kvaggregator"
+READ = {"PING": ServicePing, "INFO": ServiceInfo, "STATS": ServiceStats}
+TYPES = {verb: f"io.nats.micro.v1.{verb.lower()}_response" for verb in READ}
+QUESTIONS = ["kv_match", "kv_route", "kv_get_state", "kv_get_load", "kv_get_streams", "kv_get_dump"]
+PROMPT = list(range(48))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A bridge, an aggregator, and a service of nats-py on one server."""
+    import conftest
+
+    scene = conftest.Scene(tmp_path_factory.mktemp("micro"), conftest.SERVERS["debian"])
+    scene.start_nats()
+    try:
+        scene.one = scene.engine()
+        scene.the_bridge = scene.bridge(worker(scene.one, 10))
+        scene.the_aggregator = scene.aggregator()
+        scene.the_bus = scene.bus()
+        scene.foreign = scene.the_bus._wait(
+            nats.micro.add_service(scene.the_bus.client, name="foreign", version="1.2.3", description="d")
+        )
+
+        async def say_yes(request):
+            await request.respond(b"yes")
+
+        scene.the_bus._wait(scene.foreign.add_endpoint(name="ask", handler=say_yes))
+        scene.the_bus.request("ask", b"")
+        yield scene
+    except BaseException:
+        print(scene.logs())
+        raise
+    finally:
+        trouble = scene.close()
+    assert not trouble, trouble
+
+
+def ask(scene, subject, enough=1, payload=b""):
+    return [json.loads(text) for text in scene.the_bus.request_many(subject, payload, enough)]
+
+
+def id_of(scene, name):
+    return ask(scene, f"$SRV.PING.{name}")[0]["id"]
+
+
+# ---- who answers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", READ)
+def test_all_services_answer_what_is_asked_of_all(asked, verb):
+    answers = ask(asked, f"$SRV.{verb}", enough=3)
+    assert sorted(answer["name"] for answer in answers) == sorted([BRIDGE, AGGREGATOR, "foreign"])
+    assert {answer["type"] for answer in answers} == {TYPES[verb]}
+
+
+@pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
+@pytest.mark.parametrize("verb", READ)
+def test_a_service_answers_to_its_name_and_id(asked, verb, name):
+    (by_name,) = ask(asked, f"$SRV.{verb}.{name}")
+    (by_id,) = ask(asked, f"$SRV.{verb}.{name}.{by_name['id']}")
+    assert by_name["name"] == by_id["name"] == name and by_name["id"] == by_id["id"]
+
+
+@pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
+@pytest.mark.parametrize("verb", READ)
+def test_what_is_asked_of_others_is_not_answered(asked, verb, name):
+    """The server itself says that nobody listens: the request does not reach us."""
+    own = id_of(asked, name)
+    others = [f"{name}x", name.upper(), f"{name}.{own}x", f"{name}.none", f"{name}.{own}.more", f"none.{own}"]
+    for tail in others:
+        with pytest.raises(nats.errors.NoRespondersError):
+            asked.the_bus.request(f"$SRV.{verb}.{tail}", b"", timeout=2)
+
+
+def test_ids_are_each_process_alone(scene):
+    scene.bridge(worker(scene.engine(), 1), name="one")
+    scene.bridge(worker(scene.engine(), 2), name="two")
+    scene.aggregator("first")
+    scene.aggregator("second")
+    bus = scene.bus()
+    pings = [json.loads(text) for text in bus.request_many("$SRV.PING", enough=4)]
+    assert len({ping["id"] for ping in pings}) == 4
+    assert sorted(ping["name"] for ping in pings) == [BRIDGE, BRIDGE, AGGREGATOR, AGGREGATOR]
+
+
+# ---- what they say -------------------------------------------------------------
+
+
+def shape(value):
+    """Types without values; a list by what its items have in common."""
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        shapes = [shape(item) for item in value]
+        assert all(one == shapes[0] for one in shapes), shapes
+        return shapes[:1]
+    return type(value).__name__
+
+
+@pytest.mark.parametrize("verb", READ)
+def test_keys_and_types_are_those_of_a_service_of_nats_py(asked, verb):
+    """Side by side on one server.  Ours say more in `metadata`; an endpoint of theirs
+    without metadata says null, where the protocol wants an object."""
+    answers = {answer["name"]: answer for answer in ask(asked, f"$SRV.{verb}", enough=3)}
+    foreign = answers.pop("foreign")
+    for answer in answers.values():
+        for one in (answer, foreign):
+            one.pop("metadata")
+            for endpoint in one.get("endpoints", []):
+                assert (endpoint.pop("metadata", None) or {}) == {}
+        assert shape(answer) == shape(foreign)
+        foreign["metadata"] = answer["metadata"] = {}
+
+
+@pytest.mark.parametrize("verb", READ)
+def test_nats_py_reads_the_answers(asked, verb):
+    for answer in ask(asked, f"$SRV.{verb}", enough=3):
+        read = READ[verb].from_dict(answer)
+        assert NAME_REGEX.match(read.name) and SEMVER_REGEX.match(read.version)
+        assert read.id == answer["id"] and read.type == TYPES[verb]
+        assert all(isinstance(value, str) for value in read.metadata.values())
+        assert read.to_dict() == answer
+
+
+def test_info_lists_the_questions_of_the_aggregator(asked):
+    (info,) = ask(asked, f"$SRV.INFO.{AGGREGATOR}")
+    assert [endpoint["name"] for endpoint in info["endpoints"]] == QUESTIONS
+    assert info["description"] and info["metadata"]["namespace"] == "dynamo"
+    # every subject listed is answered
+    for endpoint in info["endpoints"]:
+        assert endpoint["subject"].startswith(ROUTER)
+        assert json.loads(asked.the_bus.request(endpoint["subject"], b""))
+
+
+def test_info_lists_the_workers_of_a_bridge(asked):
+    (info,) = ask(asked, f"$SRV.INFO.{BRIDGE}")
+    assert [endpoint["name"] for endpoint in info["endpoints"]] == [f"{BRIDGE}-load_metrics-a"]
+    assert info["metadata"]["namespace"] == "dynamo" and info["metadata"]["component"] == "VllmWorker"
+    assert info["metadata"]["bridge_id"] == asked.the_bridge.get("/state")["bridge_id"]
+
+
+def test_stats_count_questions_errors_and_time(asked):
+    def stats(name):
+        (answer,) = ask(asked, f"$SRV.STATS.{AGGREGATOR}")
+        return next(endpoint for endpoint in answer["endpoints"] if endpoint["name"] == name)
+
+    before = stats("kv_match")
+    asked.one.publish(engine.batch(engine.stored([1, 2], PROMPT[:32], 16)))
+    wait_for(
+        "the question is answered",
+        lambda: "workers" in json.loads(
+            asked.the_bus.request(f"{ROUTER}.kv_match", json.dumps({"token_ids": PROMPT}).encode())
+        ),
+    )
+    asked.the_bus.request(f"{ROUTER}.kv_match", b'{"token_ids":[-1]}')
+    after = stats("kv_match")
+    assert after["num_requests"] - before["num_requests"] >= 2
+    assert after["num_errors"] > before["num_errors"]
+    assert after["num_errors"] < after["num_requests"]
+    assert "token_ids[0]" in after["last_error"]
+    assert after["processing_time"] > before["processing_time"]
+    assert after["average_processing_time"] == after["processing_time"] // after["num_requests"]
+    dump = stats("kv_get_dump")
+    asked.the_bus.request(f"{ROUTER}.kv_get.dump", b"")
+    assert stats("kv_get_dump")["num_requests"] == dump["num_requests"] + 1
+    assert stats("kv_get_dump")["num_errors"] == dump["num_errors"]
+
+
+def test_started_is_when_it_started(asked):
+    (answer,) = ask(asked, f"$SRV.STATS.{BRIDGE}")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", answer["started"])
+    (again,) = ask(asked, f"$SRV.STATS.{BRIDGE}")
+    assert again["started"] == answer["started"]
+
+
+# ---- what is no request ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [b"\x00\xff" * 40, b"{", b"x" * 500_000], ids=["bytes", "json", "long"])
+def test_the_payload_means_nothing(asked, payload):
+    answers = ask(asked, "$SRV.PING", enough=3, payload=payload)
+    assert len(answers) == 3
+
+
+@pytest.mark.parametrize("daemon", ["the_bridge", "the_aggregator"])
+def test_requests_that_cannot_be_answered_are_counted(asked, daemon):
+    daemon = getattr(asked, daemon)
+
+    def refused(reason):
+        return daemon.metric("kvb_service_refused_total", reason=reason)
+
+    before = {reason: refused(reason) for reason in ("no_reply", "unknown_verb")}
+    asked.the_bus.publish("$SRV.STATS", b"")
+    asked.the_bus._wait(asked.the_bus.client.publish("$SRV.SCHEMA", b"", reply="nobody.waits"))
+    wait_for("both are counted", lambda: all(refused(reason) == before[reason] + 1 for reason in before))
+    answered = daemon.metric("kvb_service_requests_total", verb="ping")
+    ask(asked, "$SRV.PING", enough=3)
+    wait_for("the answer is counted", lambda: daemon.metric("kvb_service_requests_total", verb="ping") > answered)
+
+
+def test_a_flood_is_dropped_above_its_budget(scene):
+    """30,000 requests at once; the answers end at 16 MiB a second of 4 KiB each, and
+    the daemon still answers when it is over."""
+    bridge = scene.bridge(worker(scene.engine(), 1))
+    bus = scene.bus()
+
+    async def flood():
+        for _ in range(30_000):
+            await bus.client.publish("$SRV.PING", b"", reply="nobody.waits")
+        await bus.client.flush()
+
+    bus._wait(flood())
+
+    def all_heard():
+        answered = bridge.metric("kvb_service_requests_total")
+        return answered + bridge.metric("kvb_service_refused_total") == 30_000 and answered
+
+    answered = wait_for("all are answered or dropped", all_heard, 20)
+    assert bridge.metric("kvb_service_refused_total", reason="busy") > 0, answered
+    assert len(bus.request_many(f"$SRV.PING.{BRIDGE}", enough=1)) == 1
+    assert bridge.is_ready()
+
+
+# ---- R.kv-hit-rate ------------------------------------------------------------------
+
+FIVE = {"worker_id", "isl_tokens", "hit_tokens", "isl_blocks", "overlap_blocks"}
+
+
+@pytest.mark.parametrize("alias", [False, True], ids=["own-subject", "alias"])
+def test_each_route_decision_is_one_event(scene, alias):
+    one = scene.engine()
+    aggregator = scene.aggregator(router="hit_rate_alias = true;" if alias else "")
+    scene.bridge(worker(one, 7))
+    one.publish(engine.batch(engine.stored([1, 2], PROMPT[:32], 16)))
+    bus = scene.bus()
+    own, other = bus.watch(f"{ROUTER}.kv-hit-rate"), bus.watch("namespace.dynamo.kv-hit-rate")
+    body = json.dumps({"token_ids": PROMPT}).encode()
+    wait_for("the blocks are listed", lambda: len(aggregator.http("GET", "/dump?format=rows")[1].splitlines()) == 2)
+    for number in range(1, 4):
+        bus.request(f"{ROUTER}.kv_route", body)
+        status, text = aggregator.http("POST", "/route", body)
+        assert status == 200, text
+        wait_for("both are told", lambda: len(own) >= 2 * number)
+    bus.request(f"{ROUTER}.kv_route", b'{"token_ids":[-1]}')  # no decision, no event
+    assert aggregator.http("POST", "/route", b"{")[0] == 400
+    bus.request(f"{ROUTER}.kv_match", body)
+    bus.flush()
+    assert [json.loads(message.data) for message in own] == 6 * [
+        {"worker_id": 7, "isl_tokens": 48, "hit_tokens": 32, "isl_blocks": 3, "overlap_blocks": 2}
+    ]
+    assert set(json.loads(own[0].data)) == FIVE
+    assert [message.data for message in other] == ([message.data for message in own] if alias else [])
+
+
+def test_the_alias_is_a_key_that_check_looks_at(tmp_path):
+    import subprocess
+
+    def check(text):
+        path = tmp_path / "a.cfg"
+        path.write_text(f'router = {{ namespace = "d"; component = "R";\n hit_rate_alias = {text}; }};\n')
+        return subprocess.run(
+            [programs.BIN / "kvaggregator", "--config", path, "--check"], capture_output=True, text=True, timeout=30
+        )
+
+    assert check("true").returncode == 0
+    done = check('"yes"')
+    assert done.returncode == 78 and "a.cfg:2: router.hit_rate_alias" in done.stderr, done.stderr

@@ -1,0 +1,183 @@
+"""Does a service manager hear from our daemons what systemd needs to know?  The
+manager is a socket in this file."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import socket
+import time
+
+import pytest
+
+import engine
+import programs
+from conftest import worker
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+
+# One row a daemon: its working thread, and its configuration.
+DAEMONS = {
+    "kvbridge": (
+        "kvb-ingest",
+        'publish = {{ namespace = "dynamo"; component = "w"; }};\n'
+        'workers = ( {{ id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:{engine}"; }} );\n',
+    ),
+    "kvaggregator": ("kvb-index", 'subscribe = {{ namespace = "dynamo"; component = "w"; }};\n'),
+}
+
+
+class Manager:
+    """Listens at NOTIFY_SOCKET; a path, or an abstract name that begins with @."""
+
+    def __init__(self, address):
+        self.address = str(address)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.address.replace("@", "\0", 1))
+        self.heard = []
+
+    def listen(self, seconds):
+        """One more message, split into lines; None when none comes in time."""
+        self.socket.settimeout(seconds)
+        try:
+            lines = self.socket.recv(4096).decode().splitlines()
+        except TimeoutError:
+            return None
+        self.heard.append((time.monotonic(), lines))
+        return lines
+
+    def wait_for(self, line, seconds=10.0):
+        """Until a message has a line that matches; returns what it heard on the way."""
+        deadline = time.monotonic() + seconds * programs.PATIENCE
+        on_the_way = []
+        while time.monotonic() < deadline:
+            lines = self.listen(0.1)
+            on_the_way += lines or []
+            if any(re.fullmatch(line, one) for one in lines or []):
+                return on_the_way
+        raise AssertionError(f"not within {seconds} s: {line}; heard {self.heard}")
+
+    def is_silent_about(self, line, seconds):
+        """Listens so long."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if line in (self.listen(left) or []):
+                return False
+        return True
+
+
+@pytest.fixture
+def manager(tmp_path):
+    return Manager(tmp_path / "notify")
+
+
+def start(scene, program, manager, **env):
+    port = programs.free_port()
+    path = scene.folder / f"{program}.cfg"
+    path.write_text(
+        f'nats = {{ url = "{scene.nats_url}"; }};\nhttp = "127.0.0.1:{port}";\n'
+        + DAEMONS[program][1].format(engine=programs.free_port())
+    )
+    return scene.start(
+        program, [programs.BIN / program, "--config", path],
+        env={"NOTIFY_SOCKET": manager.address, **env},
+    ), port
+
+
+@contextlib.contextmanager
+def hung_thread(process, name):
+    """Stops one thread of a child, as an endless loop or a dead lock would; the
+    others go on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
+    (thread,) = [int(task.name) for task in tasks if (task / "comm").read_text().strip() == name]
+
+    def ptrace(request):
+        assert libc.ptrace(request, thread, None, None) == 0, os.strerror(ctypes.get_errno())
+
+    ptrace(PTRACE_SEIZE)
+    ptrace(PTRACE_INTERRUPT)
+    os.waitpid(thread, 0x40000000)  # __WALL: it is a thread
+    try:
+        yield
+    finally:
+        ptrace(PTRACE_DETACH)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("program", DAEMONS)
+def test_a_daemon_says_ready_then_beats_then_says_that_it_stops(scene, program, manager):
+    daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
+    first = manager.wait_for("READY=1")
+    assert re.search(r"STATUS=\d+ streams?, \d+ EXACT, NATS (not )?connected", "\n".join(first)), first
+    # Ready means ready: the HTTP side answers at once, without another try.
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as probe:
+        probe.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
+        assert b" 200 " in probe.recv(4096)
+    for _ in range(3):
+        manager.wait_for("WATCHDOG=1")
+    times = [at for at, lines in manager.heard if "WATCHDOG=1" in lines]
+    assert min(b - a for a, b in zip(times, times[1:])) > 0.1, "more often than every half of it"
+    daemon.process.send_signal(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    assert daemon.process.wait(10 * programs.PATIENCE) == 0
+    said = [line for _, lines in manager.heard for line in lines]
+    assert said.count("READY=1") == 1 and said.count("STOPPING=1") == 1, said
+
+
+@pytest.mark.no_nats
+@pytest.mark.parametrize("program", DAEMONS)
+def test_ready_does_not_wait_for_nats(scene, program, manager):
+    start(scene, program, manager)
+    assert any("NATS not connected" in line for line in manager.wait_for("READY=1"))
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_a_hung_working_thread_misses_its_beats(scene, program, manager):
+    daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
+    manager.wait_for("WATCHDOG=1")
+    with hung_thread(daemon.process, DAEMONS[program][0]):
+        manager.is_silent_about("", 0.2)  # what was on its way
+        assert manager.is_silent_about("WATCHDOG=1", 1.0), manager.heard
+        # The main thread lives: it would have said it.
+        assert daemon.is_running() and socket.create_connection(("127.0.0.1", port), timeout=5)
+    manager.wait_for("WATCHDOG=1")
+
+
+def test_status_follows_the_streams(scene, manager):
+    vllm = scene.engine()
+    port = programs.free_port()
+    path = scene.folder / "kvbridge.cfg"
+    path.write_text(
+        f'nats = {{ url = "{scene.nats_url}"; }};\nhttp = "127.0.0.1:{port}";\n'
+        f'publish = {{ namespace = "dynamo"; component = "w"; }};\nworkers = ( {{ {worker(vllm)} }} );\n'
+    )
+    scene.start(
+        "kvbridge", [programs.BIN / "kvbridge", "--config", path], env={"NOTIFY_SOCKET": manager.address}
+    )
+    manager.wait_for("READY=1")
+    vllm.publish(engine.batch(engine.stored([1], range(16), 16)))
+    manager.wait_for("STATUS=1 stream, 1 EXACT, NATS connected")
+
+
+def test_an_abstract_socket_is_spoken_to(scene):
+    manager = Manager(f"@kvbridge-test-{os.getpid()}")
+    start(scene, "kvaggregator", manager)
+    manager.wait_for("READY=1")
+
+
+def test_beats_are_for_the_process_that_the_manager_means(scene, manager):
+    start(scene, "kvaggregator", manager, WATCHDOG_USEC="100000", WATCHDOG_PID="1")
+    manager.wait_for("READY=1")
+    assert manager.is_silent_about("WATCHDOG=1", 0.5)
+
+
+@pytest.mark.parametrize("address", ["vsock:2:1234", "relative/path", "@", "/" + "x" * 200])
+def test_an_address_that_is_none_is_said_and_nothing_else_happens(scene, address):
+    manager = type("Nobody", (), {"address": address})
+    daemon, port = start(scene, "kvaggregator", manager)
+    programs.wait_for("it runs", lambda: "started" in daemon.text())
+    assert "cannot tell the service manager" in daemon.text()

@@ -1,0 +1,267 @@
+"""Sockets towards engines: who may connect to a bridge that listens, what a replay may
+cost, and how a peer that stands still is found."""
+
+import contextlib
+import pathlib
+import re
+import resource
+import socket
+import subprocess
+import time
+
+import pytest
+import zmq
+
+import engine
+import programs
+from conftest import worker
+from programs import wait_for
+from test_faults import Reader, name_of, store
+from test_fleet import TRACE
+
+# ZMTP 3.0 by hand: greeting without encryption, then READY as a PUB.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
+HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
+
+
+class ConnectingEngine(engine.Engine):
+    """Its PUB socket connects to a bridge that listens."""
+
+    def __init__(self, address, **options):
+        self.address = address
+        super().__init__(**options)
+
+    def _open(self, events, replay):
+        super()._open("tcp://127.0.0.1:*", replay)
+        self.pub.unbind(self.events)
+        self.events = self.address
+        self.pub.connect(self.address)
+
+
+def streams(bridge, state):
+    return bridge.metric("kvb_streams", state=state)
+
+
+def listening(scene, kind="tcp", **options):
+    """An engine that connects to where a bridge will listen, and the address."""
+    address = f"tcp://127.0.0.1:{programs.free_port()}"
+    if kind == "ipc":
+        address = f"ipc://{scene.folder}/events"
+    vllm = scene.engine_of(ConnectingEngine, address=address, **options)
+    return address, vllm
+
+
+def raw(address):
+    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
+
+
+@pytest.mark.sanitize
+def test_whoever_never_shakes_hands_is_no_engine(scene):
+    reader = Reader(scene.bus())
+    address, vllm = listening(scene)
+    bridge = scene.bridge(worker(vllm, more="bind = true;"))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
+    connected = bridge.metric("kvcache_zmq_connections_total")
+
+    half_open = raw(address)  # says nothing, until libzmq's patience ends
+    for bytes_sent in (
+        b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00" * 40, b"\xff" * 80, GREETING[:20],
+        GREETING, GREETING.replace(b"NULL", b"CURV"), GREETING + b"\x04\xff" + b"x" * 99,
+        GREETING + b"\x00\x03abc", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 64,
+        HELLO.replace(b"PUB", b"SUB"),
+    ):
+        for _ in range(3):
+            with raw(address) as stray, contextlib.suppress(OSError):
+                stray.sendall(bytes_sent)
+    vllm.publish(store(2))
+    wait_for("block 2 comes as if nothing had been", reader.holds(1, 2))
+    assert half_open.recv(4096), "libzmq's greeting"
+    wait_for("the half-open connection is given up",
+             lambda: half_open.recv(4096) == b"", 10)
+    vllm.publish(store(3))
+    wait_for("block 3", reader.holds(1, 2, 3))
+    assert streams(bridge, "exact") == 1
+    assert bridge.metric("kvcache_zmq_connections_total") == connected
+    assert bridge.metric("kvb_streams_cleared_total") == 0
+    assert bridge.metric("kvb_engine_restarts_total") == 0
+    half_open.close()
+
+
+def test_two_engines_on_one_port_are_refused_until_one_is_left(scene):
+    reader = Reader(scene.bus())
+    address, vllm = listening(scene)
+    bridge = scene.bridge(worker(vllm, more="bind = true;"))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
+
+    other = scene.engine_of(ConnectingEngine, address=address)
+    wait_for("nobody knows whose numbers are whose", lambda: streams(bridge, "down") == 1)
+    wait_for("the log says so", lambda: "several engines are connected" in bridge.text())
+    other.publish(store(50))
+    other.publish(store(51))  # seq 1: what ours would send next
+    wait_for("both are refused",
+             lambda: bridge.metric("kvb_batches_refused_total", reason="stranger") >= 2)
+    vllm.publish(store(2))
+    other.go_away()
+    wait_for("EXACT again", lambda: streams(bridge, "exact") == 1)
+    wait_for("what came meanwhile is replayed", reader.holds(1, 2))
+    assert "cleared" not in reader.log[1:], "the engine that stayed was proven to be the same"
+    assert not {name_of(50), name_of(51)} & reader.names()
+    vllm.publish(store(3))
+    wait_for("block 3", reader.holds(1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "ipc"])
+def test_an_engine_that_connects_is_followed_through_a_restart(scene, kind):
+    reader = Reader(scene.bus())
+    _, vllm = listening(scene, kind)
+    bridge = scene.bridge(worker(vllm, more="bind = true;"))
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    vllm.go_away()
+    wait_for("DOWN", lambda: streams(bridge, "down") == 1)
+    vllm.buffer.clear()
+    vllm.next_seq = 0
+    vllm._open(None, vllm.replay)
+    vllm.publish(store(9))
+    wait_for("another life", reader.holds(9))
+    wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
+
+
+@contextlib.contextmanager
+def accepted_engine():
+    """A PUB socket by hand: shakes hands, and never says another word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10 * programs.PATIENCE)
+        yield server
+
+
+def test_an_engine_that_stands_still_is_found_by_heartbeats(scene):
+    with accepted_engine() as server:
+        bridge = scene.bridge(
+            f'id = 7; model = "m"; block_size = 16; '
+            f'events = "tcp://127.0.0.1:{server.getsockname()[1]}";'
+        )
+        frozen, _ = server.accept()
+        frozen.sendall(HELLO)
+        wait_for("it is there", lambda: streams(bridge, "unverified") == 1)
+        wait_for("it stands still", lambda: streams(bridge, "down") == 1, 5)
+        again, _ = server.accept()  # the bridge tries again
+        frozen.close()
+        again.close()
+
+
+def test_an_answer_without_a_handshake_is_given_up_and_tried_again(scene):
+    with accepted_engine() as server:
+        scene.bridge(
+            f'id = 7; model = "m"; block_size = 16; '
+            f'events = "tcp://127.0.0.1:{server.getsockname()[1]}";'
+        )
+        silent, _ = server.accept()
+        begun = time.monotonic()
+        again, _ = server.accept()
+        assert time.monotonic() - begun < 6 * programs.PATIENCE
+        silent.close()
+        again.close()
+
+
+class PatientEngine(engine.Engine):
+    """Waits for a slow reader of a replay instead of dropping what it is not fast enough
+    for, and stops when the reader has gone."""
+
+    def _open(self, events, replay):
+        super()._open(events, replay)
+        self.router.set(zmq.ROUTER_MANDATORY, 1)
+        self.router.set(zmq.SNDHWM, 8)
+        self.router.set(zmq.SNDTIMEO, 10_000)
+
+    def _reply(self, peer, seq, payload):
+        with contextlib.suppress(zmq.ZMQError):
+            super()._reply(peer, seq, payload)
+
+
+def peak_bytes(bridge):
+    for line in open(f"/proc/{bridge.process.pid}/status"):
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel keeps no peak")
+
+
+def test_a_replay_larger_than_its_bound_comes_in_rounds(scene):
+    """400 MB, of which 4 MiB may wait: the process does not grow by what the engine
+    sends, and all of it arrives."""
+    vllm = scene.engine_of(PatientEngine)
+    batches = 1000
+    vllm.publish(store(1), live=False)
+    unknown = engine.batch(engine.removed(*range(1 << 40, (1 << 40) + 45_000)))
+    assert len(unknown) > 400_000
+    for _ in range(batches):
+        vllm.publish(unknown, live=False)
+    vllm.publish(store(2), live=False)
+    reader = Reader(scene.bus())
+    bridge = scene.bridge(worker(vllm), limits="limits = { max_replay_bytes = 4194304L; };\n")
+    wait_for("EXACT", lambda: streams(bridge, "exact") == 1, 60)
+    wait_for("both blocks", reader.holds(1, 2))
+    wait_for("the figures follow",
+             lambda: bridge.metric("kvb_batches_applied_total") == batches + 2)
+    assert bridge.metric("kvb_replays_total", step="cut") > 0
+    assert bridge.metric("kvb_streams_cleared_total") == 0
+    assert vllm.requests[0] == 0 and vllm.requests.count(0) == 1, "one full replay"
+    assert peak_bytes(bridge) < 150 << 20
+
+
+def test_a_thousand_publishers_in_one_process(scene):
+    """Contexts and descriptors suffice, and never more than 8 are asked at once."""
+    workers = scene.folder / "workers"
+    fleet = scene.start("kvfleet", [
+        programs.BIN / "kvfleet", "--workers", 1000, "--ranks", 1, "--blocks", 64, "--rate", 20,
+        "--step-ms", 200, "--requests", 300, "--trace", TRACE, "--config-out", workers,
+    ])
+    wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text(), 60)
+    port = programs.free_port()
+    bridge = scene.daemon(
+        "kvbridge",
+        f'nats = {{ url = "{scene.nats_url}"; }};\n'
+        f'publish = {{ namespace = "n"; component = "c"; profile = "protobuf"; }};\n'
+        f'{workers.read_text()}http = "127.0.0.1:{port}";\n', port,
+    )
+    wait_for("all are EXACT", lambda: streams(bridge, "exact") == 1000, 120)
+    assert 1 <= bridge.metric("kvb_replays_running_most") <= 8
+    assert bridge.metric("kvb_replays_total", step="failed") == 0
+    peak = peak_bytes(bridge)
+    descriptors = len(list(pathlib.Path(f"/proc/{bridge.process.pid}/fd").iterdir()))
+    print(f"{peak / 1000 / 1024:.0f} KiB and {descriptors / 1000:.1f} descriptors a publisher")
+    assert peak < 400 << 20
+    assert fleet.is_running()
+
+
+def test_too_few_open_files_are_told_at_start_and_by_check(scene):
+    rows = ",\n".join(
+        f'{{ id = {i}; model = "m"; block_size = 16; ranks = 16;'
+        f' events = "tcp://127.0.0.1:{10000 + 100 * i}"; }}' for i in range(1, 33)
+    )
+    config = scene.folder / "many.cfg"
+    config.write_text(
+        f'nats = {{ url = "{scene.nats_url}"; }};\nhttp = "";\n'
+        f'publish = {{ namespace = "n"; component = "c"; }};\nworkers = ({rows});\n'
+    )
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+    for options in (["--check"], []):
+        done = subprocess.run(
+            [programs.BIN / "kvbridge", "--config", config, *options],
+            capture_output=True, text=True, timeout=60, preexec_fn=few,
+        )
+        assert done.returncode == 78, done
+        assert re.search(r"many\.cfg: workers: 512 ranks need \d{4} open files, the limit is 300",
+                         done.stderr), done.stderr
+        assert "LimitNOFILE" in done.stderr
+    done = subprocess.run(
+        [programs.BIN / "kvbridge", "--config", config, "--check"], capture_output=True, timeout=60)
+    assert done.returncode == 0, done

@@ -1,0 +1,184 @@
+"""Does an aggregator that missed something get it from the bridge, and does nobody else
+notice?"""
+
+import signal
+
+import pytest
+
+import engine
+from conftest import PUBLISH, worker
+from proxy import Proxy
+from programs import wait_for
+from test_faults import store
+from test_json_readers import is_exact, listed
+
+PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
+
+
+def states(aggregator):
+    return [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
+
+
+def repairs(aggregator, kind):
+    return aggregator.metric("kvb_sync_repairs_total", kind=kind)
+
+
+def check(aggregator, *numbers):
+    wait_for("the list is the engine's", lambda: listed(aggregator, *numbers))
+    wait_for("and it is proven", lambda: is_exact(aggregator))
+
+
+@pytest.mark.sanitize
+@PROFILES
+def test_an_aggregator_that_comes_late_is_given_all_that_is_held(scene, profile):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm), profile=profile)
+    for number in range(1, 200):
+        vllm.publish(store(number))
+    vllm.publish(engine.batch(engine.removed(*range(1, 190))))
+    while len(vllm.buffer) > 1:
+        vllm.buffer.popleft()  # the engine itself could not tell it again
+    wait_for("the bridge has it", lambda: bridge.metric("kvb_blocks_held") == 10)
+    announced = bridge.metric("kvb_announcements_total")
+    aggregator = scene.aggregator()
+    check(aggregator, *range(190, 200))
+    wait_for("by a snapshot", lambda: repairs(aggregator, "snapshot") == 1)
+    assert bridge.metric("kvb_announcements_total") == announced, "nobody else was told anew"
+
+
+def cut_off(scene, profile, sync_blocks=16384):
+    """An aggregator whose link alone is cut while the engine goes on."""
+    vllm = scene.engine()
+    bridge = scene.bridge(
+        worker(vllm), profile=profile, limits=f"limits = {{ sync_blocks = {sync_blocks}; }};"
+    )
+    proxy = Proxy(scene.nats_port)
+    direct, scene.nats_port = scene.nats_port, proxy.port
+    aggregator = scene.aggregator()
+    scene.nats_port = direct
+    vllm.publish(store(1))
+    vllm.publish(store(2))
+    check(aggregator, 1, 2)
+    proxy.cut()
+    wait_for("it notices", lambda: states(aggregator) == [("STALE", "nats_away")])
+    for number in (3, 4, 5):
+        vllm.publish(store(number))
+    vllm.publish(engine.batch(engine.removed(1)))
+    wait_for("the bridge has it", lambda: bridge.metric("kvb_blocks_held") == 4)
+    proxy.heal()
+    return vllm, bridge, aggregator, proxy
+
+
+@pytest.mark.sanitize
+@PROFILES
+def test_what_passed_a_cut_off_aggregator_by_is_given_to_it(scene, profile):
+    vllm, bridge, aggregator, proxy = cut_off(scene, profile)
+    check(aggregator, 2, 3, 4, 5)
+    wait_for("by a range", lambda: repairs(aggregator, "range") == 1)
+    assert aggregator.metric("kvb_sync_requests_total", kind="snapshot") == 0
+    assert bridge.metric("kvb_announcements_total") == 1
+    vllm.publish(store(6))
+    check(aggregator, 2, 3, 4, 5, 6)
+    proxy.close()
+
+
+@PROFILES
+def test_what_the_bridge_has_forgotten_comes_as_a_whole(scene, profile):
+    _, bridge, aggregator, proxy = cut_off(scene, profile, sync_blocks=2)
+    check(aggregator, 2, 3, 4, 5)
+    wait_for("by a snapshot", lambda: repairs(aggregator, "snapshot") == 1)
+    assert bridge.metric("kvb_announcements_total") == 1
+    proxy.close()
+
+
+def test_a_server_that_comes_back_costs_protobuf_no_epoch(scene):
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm), profile="protobuf")
+    for number in (1, 2, 3):
+        vllm.publish(store(number))
+    check(aggregator, 1, 2, 3)
+    scene.started[0].kill()
+    wait_for("the bridge notices", lambda: not bridge.is_ready())
+    vllm.publish(engine.batch(engine.removed(1)))
+    vllm.publish(store(4))
+    scene.start_nats(scene.nats_port)
+    check(aggregator, 2, 3, 4)
+    assert bridge.metric("kvb_announcements_total") == 1
+
+
+def test_a_flood_of_requests_is_told_to_wait_and_others_are_served(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm), profile="protobuf")
+    vllm.publish(store(1))
+    wait_for("a block", lambda: bridge.metric("kvb_blocks_held") == 1)
+    bus = scene.bus()
+    snapshot = b"\x08\x02\x12\x10" + bytes(16)
+    for at in range(3000):
+        bus.send(f"{PUBLISH}.kv_sync.7.0", snapshot, reply=f"_INBOX.flood.{at}")
+    bus.flush()
+    wait_for("some have to wait", lambda: bridge.metric("kvb_sync_refused_total", reason="busy") > 0)
+    aggregator = scene.aggregator()
+    check(aggregator, 1)
+    vllm.publish(store(2))
+    check(aggregator, 1, 2)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize(
+    "payload", [b"", b"x", b"\x08\x09\x12\x10" + bytes(16), b"\xff" * 2000], ids=["empty", "text", "kind", "large"]
+)
+def test_what_is_no_request_is_counted(scene, payload):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    bus = scene.bus()
+    bus.publish(f"{PUBLISH}.kv_sync.7.0", payload, reply="_INBOX.somebody.1")
+    wait_for("refused", lambda: bridge.metric("kvb_sync_refused_total", reason="bad_input") == 1)
+    vllm.publish(store(1))
+    aggregator = scene.aggregator()
+    check(aggregator, 1)
+
+
+def test_no_answer_goes_where_routers_read_events(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    bus = scene.bus()
+    messages = bus.watch(f"{PUBLISH}.kv_events")
+    bus.publish(
+        f"{PUBLISH}.kv_sync.7.0", b"\x08\x02\x12\x10" + bytes(16), reply=f"{PUBLISH}.kv_events"
+    )
+    wait_for("refused", lambda: bridge.metric("kvb_sync_refused_total", reason="bad_input") == 1)
+    assert all(message.data.startswith(b"{") for message in messages)
+
+
+@pytest.mark.both_servers
+def test_a_frozen_server_is_no_fault_of_the_bridges(scene):
+    """Its connections stand, and nobody hears anybody: what the aggregator says to itself
+    does not come back either.  STALE at once, and never DOWN."""
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm), profile="protobuf")
+    vllm.publish(store(1))
+    check(aggregator, 1)
+    nats = scene.started[0].process
+    nats.send_signal(signal.SIGSTOP)
+    try:
+        seen = set()
+
+        def is_stale():
+            seen.update(states(aggregator))
+            return states(aggregator) == [("STALE", "nats_away")]
+
+        wait_for("the list is marked", is_stale, 3)
+        assert aggregator.metric("kvb_nats_echo_silences_total") == 1, "sooner than by pings"
+        vllm.publish(store(2))
+        assert listed(aggregator, 1), "and kept"
+    finally:
+        nats.send_signal(signal.SIGCONT)
+
+    def is_back():
+        seen.update(states(aggregator))
+        return is_exact(aggregator) and listed(aggregator, 1, 2)
+
+    wait_for("all is back", is_back)
+    assert not [state for state in seen if state[0] == "DOWN"], seen

@@ -1,0 +1,140 @@
+"""Does kvctl watch print events as they pass, one a line, only those that were asked
+for, in both profiles, and through NATS's absence?"""
+
+import json
+import re
+
+import pytest
+
+import contract
+import engine
+import programs
+from conftest import worker
+from programs import wait_for
+
+BLOCK = 16
+LINE = re.compile(
+    r"^\d\d:\d\d:\d\d\.\d{3} dynamo/VllmWorker worker (\d+) rank (\d+) event (\d+) "
+    r"(stored|removed|cleared)(?: device (\d+) blocks?((?: [0-9a-f]{16})+(?: \.\.\.)?)(?: after [0-9a-f]{16})?)?$")
+
+
+def tokens_of(number):
+    return [number * 1000 + i for i in range(BLOCK)]
+
+
+def name_of(number):
+    return contract.prompt_hashes(tokens_of(number), BLOCK)[0][0]
+
+
+def port_before(endpoint):
+    """The configuration names the port of rank 0."""
+    base, port = endpoint.rsplit(":", 1)
+    return f"{base}:{int(port) - 1}"
+
+
+@pytest.fixture(params=["json", "protobuf"])
+def engines(request, scene):
+    """Rank 0 of workers 7 and 8, rank 1 of worker 9, on one bridge."""
+    scene.at = {place: scene.engine() for place in [(7, 0), (8, 0), (9, 1)]}
+    rank1 = scene.at[9, 1]
+    scene.bridge(
+        worker(scene.at[7, 0], 7), worker(scene.at[8, 0], 8),
+        f'id = 9L; model = "m"; block_size = {BLOCK}; first_rank = 1; '
+        f'events = "{port_before(rank1.events)}"; replay = "{port_before(rank1.replay)}";',
+        profile=request.param)
+    return scene
+
+
+def start(scene, *options, place=(7, 0)):
+    """Returns when it watches: it has shown an event, of a block that comes and goes."""
+    watch = scene.start("watch", [programs.BIN / "kvctl", "--nats", scene.nats_url, "watch", *options])
+    watch.is_ours = False  # a signal ends it, as it ends tail -f
+
+    def has_shown():
+        come_and_go(scene, place, 1)
+        return "\n" in watch.text()
+
+    wait_for("kvctl watch shows the first event", has_shown)
+    return watch
+
+
+def come_and_go(scene, place, number):
+    scene.at[place].publish(engine.batch(
+        engine.stored([number], tokens_of(number), BLOCK), engine.removed(number), rank=place[1]))
+
+
+def play(scene, watch, place=(7, 0)):
+    """Something of every kind on every stream; then waits for the last of them that the
+    watcher shall see."""
+    for rank in scene.at:
+        come_and_go(scene, rank, 10)
+        scene.at[rank].publish(engine.batch(engine.cleared(), rank=rank[1]))
+    come_and_go(scene, place, 99)
+    wait_for("the last event", lambda: f"{name_of(99):016x}" in watch.text() or str(name_of(99)) in watch.text())
+
+
+def events(watch):
+    """(worker, rank, kind) of each line; every line is one event."""
+    lines = watch.text().splitlines()
+    matches = [LINE.match(line) for line in lines]
+    assert lines and all(matches), [line for line, match in zip(lines, matches) if not match]
+    return {(int(m[1]), int(m[2]), m[4]) for m in matches}
+
+
+@pytest.mark.sanitize
+def test_every_event_is_a_line(engines):
+    watch = start(engines)
+    play(engines, watch)
+    wait_for("all streams and kinds", lambda: events(watch) >= {
+        (*place, kind) for place in engines.at for kind in ("stored", "removed", "cleared")})
+
+
+def test_only_the_workers_asked_for_are_shown(engines):
+    watch = start(engines, "--worker", 7, "--worker", 9)
+    play(engines, watch)
+    wait_for("both workers", lambda: {worker for worker, _, _ in events(watch)} >= {7, 9})
+    assert {worker for worker, _, _ in events(watch)} == {7, 9}
+
+
+def test_only_the_kinds_asked_for_are_shown(engines):
+    watch = start(engines, "--kind", "removed", "--kind", "cleared")
+    play(engines, watch)
+    wait_for("both kinds", lambda: {kind for _, _, kind in events(watch)} >= {"removed", "cleared"})
+    assert {kind for _, _, kind in events(watch)} == {"removed", "cleared"}
+
+
+def test_filters_hold_together(engines):
+    watch = start(engines, "--worker", 7, "--worker", 9, "--rank", 1, "--kind", "removed", place=(9, 1))
+    play(engines, watch, place=(9, 1))
+    assert events(watch) == {(9, 1, "removed")}
+
+
+def test_json_lines_say_the_same(engines):
+    watch = start(engines, "--json", "--worker", 7, "--rank", 0)
+    play(engines, watch)
+    said = [json.loads(line) for line in watch.text().splitlines()]
+    assert {event["worker_id"] for event in said} == {7} and {event["dp_rank"] for event in said} == {0}
+    assert {event["kind"] for event in said} == {"stored", "removed", "cleared"}
+    ids = [event["event_id"] for event in said]
+    assert ids == list(range(ids[0], ids[0] + len(ids))), "none is missing, none comes twice"
+    last = next(event for event in said if event["kind"] == "stored" and
+                event["blocks"][0]["block_hash"] == name_of(99))
+    assert last["tier"] == "device" and "tokens_hash" in last["blocks"][0]
+
+
+def test_nats_away_and_back_is_a_line_each_and_no_end(engines):
+    watch = start(engines)
+    engines.started[0].stop()
+    wait_for("the loss is said", lambda: "NATS is away" in watch.text())
+    engines.start_nats(engines.nats_port)
+    wait_for("the return is said", lambda: "NATS is back" in watch.text(), 20)
+
+    def shown_again():
+        come_and_go(engines, (8, 0), 3)
+        return f"{name_of(3):016x}" in watch.text()
+
+    wait_for("events are shown again", shown_again, 20)
+    assert watch.is_running()
+    said = [line for line in watch.text().splitlines() if not LINE.match(line)]
+    assert said == ["kvctl: NATS is away, waiting for it: what is published meanwhile is missed",
+                    "kvctl: NATS is back"], said

@@ -1,0 +1,143 @@
+"""An engine that can lie, and the truth about it: an LRU of blocks of one block size,
+publishing from a thread, with malformed payloads among the good ones on demand."""
+
+import collections
+import random
+import threading
+import time
+
+import contract
+import engine
+from truth import Content
+
+S = 1_000_000_000
+
+
+def poisons(good):
+    """Kinds of payload that are no batch; what a broken engine or a bad link makes."""
+    deep = b"\x91" * 100_000
+    head = bytes.fromhex("93cb41d954fc40200000")
+    return [
+        b"\xc1", b"\xc1\xc1\xc1", b"\x00", b"\xff", b"\xc0", b"{}", b"plain text",
+        bytes.fromhex("dd05f5e100"),  # lying array
+        bytes.fromhex("dfffffffff"),  # lying map
+        head + bytes.fromhex("dd05f5e10000"),  # lying array inside
+        head + bytes.fromhex("db7fffffff"),  # lying string
+        head + bytes.fromhex("c67fffffff"),  # lying bytes
+        head + bytes.fromhex("c97fffffff01"),  # lying extension
+        bytes.fromhex("df7fffffff"), deep, b"\x81\xa1a" * 50_000, b"\x92" * 60_000,
+        good[:-1], good[: len(good) // 2], good[:10], good[1:], good + b"\x00", good + good, b"\x90",
+    ]
+
+
+class LruEngine(engine.Engine):
+    def __init__(self, seed, blocks=512, block_size=16, period_s=0.003, **options):
+        super().__init__(**options)
+        self.block_size = block_size
+        self.blocks = blocks
+        self.period_s = period_s
+        self.dice = random.Random(seed)
+        self.content = Content()
+        self.lru = collections.OrderedDict()  # engine hash -> (name, parent)
+        self.next_hash = 1
+        self.count = 0
+        self.every = 0
+        self.hidden = 0  # the next batches do not go out
+        self.lost = 0  # the next ones are not even kept for replays
+        self.duplicates = self.swaps = 0.0  # shares
+        self.ancient = 0.0  # share of duplicates older than what a reader remembers
+        self.duplicated = self.swapped = 0
+        self.waiting = None  # a batch that the next one overtakes
+        self.lie = None  # (rows, start) -> rows: what replays say
+        self.poisoned = 0
+        self.first_poison_ns = 0
+        self.kinds_of_poison = len(poisons(b"0" * 100))
+        self.ending = threading.Event()
+        self.running = threading.Event()
+        self.idle = threading.Event()
+        self.maker = threading.Thread(target=self._make, daemon=True)
+        self.maker.start()
+
+    def begin(self):
+        self.running.set()
+
+    def pause(self):
+        self.running.clear()
+        self.idle.wait(5)
+
+    def poison_every(self, batches):
+        self.every = batches
+
+    def close(self):
+        self.ending.set()
+        self.running.set()
+        self.maker.join()
+        super().close()
+
+    def _make(self):
+        while not self.ending.is_set():
+            if not self.running.is_set():
+                self.idle.set()
+                self.running.wait()
+                self.idle.clear()
+            self._step()
+            time.sleep(self.period_s)
+
+    def _step(self):
+        self.count += 1
+        payload = engine.batch(*self._events())
+        if self.every and self.count % self.every == 0 and self.poisoned < self.kinds_of_poison:
+            bad = poisons(payload)[self.poisoned]
+            self.first_poison_ns = self.first_poison_ns or time.monotonic_ns()
+            self.poisoned += 1
+            self.publish(bad, buffered=bad != b"")
+        self._send(payload)
+
+    def _send(self, payload):
+        if self.lost > 0:
+            self.lost -= 1
+            self.publish(payload, live=False, buffered=False)
+            return
+        is_swapped = self.waiting is None and self.dice.random() < self.swaps
+        is_live = self.hidden == 0 and not is_swapped
+        self.hidden = max(0, self.hidden - 1)
+        seq = self.publish(payload, live=is_live)
+        if is_swapped:
+            self.waiting = (seq, payload)
+            self.swapped += 1
+            return
+        if self.waiting:
+            self._again(self.waiting)
+            self.waiting = None
+        if self.dice.random() < self.duplicates:
+            self.duplicated += 1
+            newest, is_ancient = len(self.buffer), self.dice.random() < self.ancient
+            self._again(self.buffer[
+                self.dice.randrange(max(1, newest - 1100)) if is_ancient else
+                self.dice.randrange(max(0, newest - 900), newest)
+            ])
+
+    def _again(self, row):
+        self.send_raw(self.topic, row[0].to_bytes(8, "big"), row[1])
+
+    def answer(self, start):
+        rows = super().answer(start)
+        return self.lie(rows, start) if self.lie else rows
+
+    def _events(self):
+        """A chain of five fresh blocks; what must go for them goes first."""
+        events, now = [], time.monotonic_ns()
+        while len(self.lru) + 5 > self.blocks:
+            old, name = self.lru.popitem(last=False)
+            self.content.remove(now, name)
+            events.append(engine.MapForm.removed(old))
+        tokens = [self.dice.randrange(1 << 17) for _ in range(5 * self.block_size)]
+        names = [name for name, _ in contract.prompt_hashes(tokens, self.block_size)]
+        hashes = list(range(self.next_hash, self.next_hash + 5))
+        self.next_hash += 5
+        # Tails go first, as in an engine that frees a request.
+        for one, name in reversed(list(zip(hashes, names))):
+            self.lru[one] = name
+            self.content.hold(name)
+        events.append(engine.MapForm.stored(hashes, tokens, self.block_size))
+        return events

@@ -1,0 +1,272 @@
+"""The oracle: watches every aggregator from outside, and knows the truth.
+
+    Watcher   one a aggregator: asks /streams every few milliseconds, writes down each
+              change of state with its time
+    Oracle    asks for everything that is listed, again and again, and looks up each
+              block: held, or gone for how long?
+
+A list is asked for at t0 and answered at t1; the truth is read after t1.  A block that
+the truth calls gone since before t0 was gone whenever the list was made: no race can
+make a right list look wrong."""
+
+import http.client
+import threading
+import time
+
+import msgspec
+
+from heartbeats import Heartbeats
+
+S = 1_000_000_000
+POLL_S = 0.01
+SAMPLE_S = 0.2
+# Event ids of a new epoch begin at the wall clock's microseconds; within one they count.
+EPOCH_JUMP = 100_000
+
+
+class Asker:
+    """A kept connection to one daemon."""
+
+    def __init__(self, daemon):
+        self.daemon = daemon
+        self.connection = None
+
+    def get(self, path, seconds=20):
+        """The body, or None when there is no answer."""
+        try:
+            if self.connection is None:
+                self.connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=seconds)
+            self.connection.request("GET", path)
+            answer = self.connection.getresponse()
+            body = answer.read()
+            return body if answer.status == 200 else None
+        except (OSError, http.client.HTTPException):
+            self.close()
+            return None
+
+    def close(self):
+        if self.connection is not None:
+            self.connection.close()
+        self.connection = None
+
+
+def read_states(body):
+    rows = msgspec.json.decode(body)["streams"]
+    return {
+        (row["worker_id"], row["dp_rank"]): (row["state"], row["reason"], row["last_event_id"], row["doubtful"],
+                                               row["missing_at_most"])
+        for row in rows
+    }
+
+
+class Watcher:
+    def __init__(self, aggregator):
+        self.aggregator = aggregator
+        self.asker = Asker(aggregator)
+        self.states = {}
+        self.changes = []  # (ns, stream, state, reason)
+        self.moves = []  # (ns, stream): the list itself moved
+        self.records_moves = False
+        self.asked = 0
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join()
+        self.asker.close()
+
+    def _run(self):
+        while not self.stopping.wait(POLL_S):
+            body = self.asker.get("/streams")
+            if body is not None:
+                self._note(time.monotonic_ns(), read_states(body))
+
+    def _note(self, now, states):
+        for stream, row in states.items():
+            before = self.states.get(stream)
+            if before is None or before[:2] != row[:2]:
+                self.changes.append((now, stream, *row[:2]))
+            elif row[2] - before[2] > EPOCH_JUMP:
+                self.changes.append((now, stream, row[0], "new epoch"))
+            elif self.records_moves and before[2] != row[2]:
+                self.moves.append((now, stream))
+        for stream in self.states.keys() - states.keys():
+            self.changes.append((now, stream, "FORGOTTEN", ""))
+        self.states = states
+        self.asked += 1
+
+
+class Oracle:
+    """Judges continuously; `fault` excuses streams from its start until its end, and
+    from then on they have the same time as everybody."""
+
+    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0):
+        self.fleet = fleet
+        self.liars = liars  # {stream: Content} of engines that are not the fleet's
+        self.watchers = [Watcher(aggregator) for aggregator in aggregators]
+        self.heartbeats = Heartbeats(nats_port)
+        self.limit_s = limit_s
+        self.lock = threading.Lock()  # of the fleet's socket
+        self.faults = []  # [start_ns, end_ns or None, streams or None]
+        self.violations = []
+        self.oldest_s = 0.0
+        self.samples = 0
+        self.judged = 0
+        self.replays = []  # (ns, {stream: full replays})
+        self.trouble = []
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join()
+        self.heartbeats.stop()
+        for watcher in self.watchers:
+            watcher.stop()
+
+    def add(self, aggregator):
+        self.watchers.append(Watcher(aggregator))
+
+    def replace(self, at, aggregator):
+        """Another process in the place of one; what was seen of the old one stays seen."""
+        old, fresh = self.watchers[at], Watcher(aggregator)
+        old.stop()
+        fresh.changes += old.changes
+        self.watchers[at] = fresh
+
+    # ---- faults ------------------------------------------------------------------
+
+    def begin_fault(self, streams=None):
+        self.faults.append([time.monotonic_ns(), None, streams])
+        return self.faults[-1][0]
+
+    def end_fault(self):
+        for fault in self.faults:
+            fault[1] = fault[1] or time.monotonic_ns()
+        return self.faults[-1][1]
+
+    def _excused_until(self, stream, now):
+        """Until when the stream had an excuse: nothing before counts."""
+        until = 0
+        for _, end, streams in self.faults:
+            if streams is None or stream in streams:
+                until = max(until, end or now)
+        return until
+
+    # ---- judging -----------------------------------------------------------------
+
+    def command(self, *words):
+        with self.lock:
+            return self.fleet.say(*words)
+
+    def stats(self):
+        with self.lock:
+            return self.fleet.stats()
+
+    def _run(self):
+        askers = {}
+        try:
+            while not self.stopping.wait(SAMPLE_S):
+                for aggregator in [watcher.aggregator for watcher in self.watchers]:
+                    if aggregator.is_running():
+                        self.judge(askers.setdefault(aggregator.name, Asker(aggregator)))
+                with self.lock:
+                    stats = self.fleet.stats()
+                    self.fleet.forget()
+                self.replays.append((
+                    time.monotonic_ns(), {stream: row["full_replays"] for stream, row in stats.items()}
+                ))
+        except Exception as error:  # the row fails with it
+            self.trouble.append(f"the oracle stopped: {type(error).__name__}: {error}")
+        finally:
+            for asker in askers.values():
+                asker.close()
+
+    def listing(self, asker):
+        """(t0, {stream: names}, {streams that were DOWN}), or None."""
+        before = asker.get("/streams")
+        t0 = time.monotonic_ns()
+        body = asker.get("/dump?format=rows")
+        after = asker.get("/streams")
+        if before is None or body is None or after is None:
+            return None
+        before, after = read_states(before), read_states(after)
+        down = {s for states in (before, after) for s, row in states.items() if row[0] == "DOWN"}
+        listed = {stream: [] for stream in after}
+        words = body.split()
+        for worker, rank, name in zip(words[0::4], words[1::4], words[3::4]):
+            listed.setdefault((int(worker), int(rank)), []).append(int(name))
+        return t0, listed, down, after
+
+    def judge(self, asker):
+        answer = self.listing(asker)
+        if answer is None:
+            return
+        t0, listed, down, _ = answer
+        with self.lock:
+            self.fleet.follow()
+            contents = {**self.fleet.streams, **self.liars}
+            for stream, names in listed.items():
+                if stream not in down:
+                    self._judge_stream(asker.daemon.name, stream, names, contents.get(stream), t0)
+        self.samples += 1
+
+    def _judge_stream(self, who, stream, names, content, t0):
+        held, gone = (content.held, content.gone) if content else ({}, {})
+        excused_until = self._excused_until(stream, t0)
+        self.judged += len(names)
+        for name in names:
+            if name in held:
+                continue
+            # The excuse lets the clock begin at its end.
+            since = max(gone.get(name, 0), excused_until)
+            age_s = (t0 - since) / S
+            if age_s <= 0:
+                continue
+            self.oldest_s = max(self.oldest_s, min(age_s, 999.0))
+            if age_s > self.limit_s:
+                self.violations.append((t0, who, stream, name, round(age_s, 2) if since else "never held"))
+
+    # ---- the end -----------------------------------------------------------------
+
+    def all_states(self):
+        return [(watcher, stream, row) for watcher in self.watchers for stream, row in watcher.states.items()]
+
+    def compare(self, aggregator):
+        """What is wrong with its list, block by block, while nothing moves: words."""
+        asker = Asker(aggregator)
+        answer = self.listing(asker)
+        asker.close()
+        if answer is None:
+            return [f"{aggregator.name} does not answer"]
+        _, listed, _, states = answer
+        with self.lock:
+            truth = self.fleet.whole_truth()
+        truth.update({stream: set(content.held) for stream, content in self.liars.items()})
+        wrong = []
+        for stream in truth.keys() | listed.keys():
+            state, reason, _, doubtful, at_most = states.get(stream, ("ABSENT", "", 0, 0, None))
+            names, held = set(listed.get(stream, ())), truth.get(stream, set())
+            phantom, missing = len(names - held), len(held - names)
+            hides = at_most is not None and missing > at_most
+            if phantom or state in ("ABSENT", "DOWN") or (state == "EXACT" and missing > doubtful) or hides:
+                wrong.append(
+                    f"{aggregator.name} {stream} {state}({reason}): {phantom} phantoms, "
+                    f"{missing} missing (said: {at_most} at most), {doubtful} doubtful, {len(held)} held"
+                )
+        return wrong
+
+    def most_full_replays(self, since_ns, window_s=10.0):
+        """The most that one publisher was asked for within a window."""
+        rows = [(at, counts) for at, counts in self.replays if at >= since_ns]
+        most = 0
+        for i, (at, counts) in enumerate(rows):
+            for later, counts_later in rows[i:]:
+                if later - at > window_s * S:
+                    break
+                # A counter that went back is an engine's that restarted.
+                most = max([most, *(counts_later[s] - counts[s] for s in counts if s in counts_later)])
+        return most

@@ -1,0 +1,502 @@
+"""The rows of the fault matrix.  Each: what is done, what must hold, which counters
+prove that the intended path ran, and the limits of D and C in seconds."""
+
+import signal
+import time
+
+import engine
+from case import Row
+from liar import LruEngine
+from programs import wait_for
+from proxy import Proxy
+
+REPAIRS = [
+    ("aggregator", "kvb_sync_repairs_total", {"kind": kind}) for kind in ("range", "snapshot")
+] + [("aggregator", "kvb_event_holes_total", {}), ("aggregator", "kvb_heartbeats_ahead_total", {})]
+ENGINE_SIDE = [
+    ("bridge", name, labels) for name, labels in (
+        ("kvb_gaps_total", {}), ("kvb_batches_missed_total", {}), ("kvb_batches_replayed_total", {}),
+        ("kvb_engine_restarts_total", {}), ("kvb_streams_cleared_total", {}), ("kvb_announcements_total", {}),
+        ("kvb_replays_total", {"step": "completed"}), ("kvb_replays_total", {"step": "failed"}),
+        ("kvb_batches_refused_total", {"reason": "payload"}), ("kvb_batches_duplicate_total", {}),
+    )
+]
+
+# ---- NATS ------------------------------------------------------------------------
+
+
+def kill_nats(case, seconds=5.0):
+    case.note_metrics(*REPAIRS, *ENGINE_SIDE)
+    case.begin_fault()
+    case.stage.nats.kill()
+    case.last(seconds)
+    case.stage.start_nats()
+    case.end_fault()
+
+
+def check_nats_repaired(case):
+    case.expect_that(not case.new_epochs(), "streams began new epochs")
+    repaired = case.grew("aggregator", "kvb_sync_repairs_total", kind="range") + case.grew(
+        "aggregator", "kvb_sync_repairs_total", kind="snapshot")
+    case.expect_that(repaired > 0, "no stream was repaired by its bridge (kvb_sync_repairs_total)")
+    case.expect_that(case.grew("bridge", "kvb_announcements_total") == 0, "streams were told anew to everybody")
+    case.expect_that(
+        all(state != "DOWN" for state, _ in case.states_seen()), "DOWN was said where STALE is the truth")
+
+
+def restart_nats_at_once(case):
+    kill_nats(case, 0.5)
+
+
+def link_aggregator(stage):
+    """The first aggregator speaks with NATS over a link that can be cut alone."""
+    link = Proxy(stage.nats_port)
+    stage.proxies.append(link)
+    stage.aggregator_ports = [link.port]
+
+
+def flush_into_the_void(case):
+    """nats-server comes back, the bridges reconnect and tell everything; one aggregator
+    comes later, and then nothing new is told any more."""
+    stage, link = case.stage, case.stage.proxies[0]
+    case.note_metrics(*REPAIRS, *ENGINE_SIDE)
+    case.begin_fault()
+    link.cut()
+    stage.nats.kill()
+    case.last(1)
+    stage.start_nats()
+    for bridge in stage.bridges:
+        wait_for("the bridge is back", bridge.is_ready)
+    case.last(3)
+    case.pause()
+    link.heal()
+    case.end_fault()
+
+
+def freeze_nats(case):
+    case.note_metrics(*REPAIRS, *ENGINE_SIDE)
+    case.begin_fault()
+    case.stage.nats.process.send_signal(signal.SIGSTOP)
+    case.last(10)
+    case.stage.nats.process.send_signal(signal.SIGCONT)
+    case.end_fault()
+
+
+def check_stale_not_down(case):
+    seen = case.states_seen()
+    case.expect_that(any(state == "STALE" for state, _ in seen), f"never STALE: {sorted(seen)}")
+    case.expect_that(all(state != "DOWN" for state, _ in seen), "DOWN was said where STALE is the truth")
+
+
+def flap_nats(case):
+    case.note_metrics(*REPAIRS, ("aggregator", "kvb_sync_requests_total", {"kind": "snapshot"}))
+    case.begin_fault()
+    for _ in range(20):
+        case.stage.nats.kill()
+        time.sleep(0.15)
+        case.stage.start_nats()
+        time.sleep(0.15)
+    case.end_fault()
+
+
+def check_flap(case):
+    streams = sum(len(watcher.states) for watcher in case.oracle.watchers)
+    asked = case.grew("aggregator", "kvb_sync_requests_total", kind="snapshot")
+    case.expect_that(asked <= streams, f"{asked:.0f} snapshots asked for by {streams} followed streams")
+
+
+# ---- bridges and aggregators -------------------------------------------------------
+
+
+def kill_bridge(case):
+    case.note_metrics(*REPAIRS)
+    case.begin_fault(case.stage.streams_of_bridge(0))
+    old = case.stage.bridges[0]
+    case.stage.killed.append(old)
+    old.kill()
+    wait_for("it is missed", lambda: case.changes(case.touched), 6)
+    case.last(4)
+    case.stage.start_bridge(0, wait=False)
+    case.end_fault()
+
+
+def check_killed_bridge(case):
+    case.others_were_untouched()
+    case.expect_that(("DOWN", "silent") in case.states_seen(case.touched), "never DOWN(silent)")
+
+
+def freeze_bridge(case):
+    case.note_metrics(*REPAIRS, *ENGINE_SIDE)
+    case.begin_fault(case.stage.streams_of_bridge(0))
+    case.stage.bridges[0].process.send_signal(signal.SIGSTOP)
+    case.last(10)
+    case.stage.bridges[0].process.send_signal(signal.SIGCONT)
+    case.end_fault()
+
+
+def check_frozen_bridge(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_replays_total", step="completed") > 0, "no tail was probed")
+
+
+def kill_aggregator(case):
+    stage = case.stage
+    case.begin_fault()
+    stage.killed.append(stage.aggregators[0])
+    stage.aggregators[0].kill()
+    case.last(1)
+    fresh = stage.start_aggregator(at=0)
+    # In the oracle's and the watchers' eyes it is the same one.
+    case.oracle.replace(0, fresh)
+    case.end_fault()
+
+
+def new_aggregator(case):
+    case.begin_fault()
+    fresh = case.stage.start_aggregator()
+    case.oracle.add(fresh)
+    case.end_fault()
+
+
+def check_by_snapshot(case):
+    fresh = case.oracle.watchers[0 if case.row.name == "F10" else -1].aggregator
+    case.expect_that(
+        fresh.metric("kvb_sync_repairs_total", kind="snapshot") > 0, "not by snapshots (kvb_sync_repairs_total)")
+
+
+def freeze_aggregator(case):
+    frozen = case.stage.aggregators[0]
+    case.note_metrics(*ENGINE_SIDE)
+    case.begin_fault()
+    frozen.process.send_signal(signal.SIGSTOP)
+    case.last(15)
+    frozen.process.send_signal(signal.SIGCONT)
+    case.end_fault()
+
+
+def check_frozen_aggregator(case):
+    frozen = case.stage.aggregators[0].name
+    others = [row for row in case.changes() if row[1] != frozen]
+    case.expect_that(not others, f"another aggregator noticed: {others[:3]}")
+    case.expect_that(case.grew("bridge", "kvb_announcements_total") == 0, "streams were told anew to everybody")
+
+
+# ---- engines -------------------------------------------------------------------------
+
+
+def restart_engine(case):
+    case.note_metrics(*ENGINE_SIDE)
+    case.begin_fault({(1, 0)})
+    case.oracle.command("restart 1 0")
+    case.end_fault()
+
+
+def restart_engine_then_silence(case):
+    case.note_metrics(*ENGINE_SIDE)
+    case.pause()
+    case.begin_fault({(1, 0)})
+    case.oracle.command("restart 1 0")
+    case.end_fault()
+
+
+def check_restarted(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_engine_restarts_total") == 1, "not one restart (kvb_engine_restarts_total)")
+
+
+def withheld(case, stream):
+    return case.oracle.stats()[stream]["withheld"]
+
+
+def lose_batches(case, count):
+    before = withheld(case, (1, 0))
+    case.begin_fault({(1, 0)})
+    case.oracle.command(f"drop 1 0 {count}")
+    wait_for("they are lost", lambda: withheld(case, (1, 0)) - before >= count, 20)
+    case.end_fault()
+
+
+def small_gap(case):
+    case.note_metrics(*ENGINE_SIDE)
+    lose_batches(case, 50)
+
+
+def check_small_gap(case):
+    case.others_were_untouched()
+    case.expect_that(not case.new_epochs(), "a stream began a new epoch")
+    case.expect_that(case.grew("bridge", "kvb_gaps_total") >= 1, "no gap was seen (kvb_gaps_total)")
+    case.expect_that(case.grew("bridge", "kvb_batches_replayed_total") >= 50, "not replayed (kvb_batches_replayed_total)")
+    for name in ("kvb_streams_cleared_total", "kvb_engine_restarts_total", "kvb_announcements_total"):
+        case.expect_that(case.grew("bridge", name) == 0, f"a new epoch ({name})")
+
+
+def large_gap(case):
+    case.note_metrics(*ENGINE_SIDE)
+    case.expect[1, 0] = (("PARTIAL",), ("gone",))
+    lose_batches(case, 80)
+
+
+def check_large_gap(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_streams_cleared_total") >= 1, "not cleared (kvb_streams_cleared_total)")
+
+
+def lost_tail(case):
+    case.note_metrics(*ENGINE_SIDE)
+    before = withheld(case, (1, 0))
+    case.oracle.command("drop 1 0 1000000")
+    case.oracle.begin_fault({(1, 0)})
+    wait_for("100 batches are lost", lambda: withheld(case, (1, 0)) - before >= 100, 20)
+    case.pause()
+    case.begin_fault({(1, 0)})
+    case.oracle.command("drop 1 0 0")
+    case.end_fault()
+
+
+def check_lost_tail(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_batches_replayed_total") >= 100, "not replayed (kvb_batches_replayed_total)")
+    for name in ("kvb_streams_cleared_total", "kvb_engine_restarts_total"):
+        case.expect_that(case.grew("bridge", name) == 0, f"a new epoch ({name})")
+
+
+def add_liar(stage):
+    stage.add_liar(LruEngine(stage.seed), 99)
+
+
+def malformed(case):
+    engine = case.stage.liars[0][1]
+    case.note_metrics(*ENGINE_SIDE)
+    case.expect[99, 0] = (("PARTIAL",), ("poison",))
+    case.begin_fault({(99, 0)})
+    engine.poison_every(100)
+    wait_for("the first one", lambda: engine.poisoned > 0)
+    case.fault_ns = engine.first_poison_ns
+    wait_for("all kinds were sent", lambda: engine.poisoned >= engine.kinds_of_poison, 25)
+    engine.poison_every(0)
+    case.end_fault()
+
+
+def check_malformed(case):
+    engine = case.stage.liars[0][1]
+    case.others_were_untouched()
+    refused = case.grew("bridge", "kvb_batches_refused_total", reason="payload")
+    case.expect_that(refused >= engine.kinds_of_poison // 2, f"only {refused:.0f} payloads were refused")
+    case.expect_that(("PARTIAL", "poison") in case.states_seen({(99, 0)}), "never PARTIAL(poison)")
+
+
+# So many batches a second that a second's silence hides more than a probe would find.
+FAST = {"workers": 2, "rate": 220, "step_ms": 5}
+
+def lose_and_lie(case, lies, hidden=20):
+    """Engines whose live batches are lost and whose replays are what the lie says."""
+    case.note_metrics(*ENGINE_SIDE)
+    case.asked = {worker: len(engine.requests) for worker, engine in case.stage.liars}
+    case.begin_fault({(worker, 0) for worker, _ in case.stage.liars})
+    for (_, engine), lie in zip(case.stage.liars, lies):
+        engine.lie = lie
+        engine.hidden = hidden
+
+
+def cut_replays(case):
+    lose_and_lie(case, [lambda rows, start: rows[:60]], hidden=200)
+    engine = case.stage.liars[0][1]
+    wait_for("they are lost", lambda: engine.hidden == 0, 20)
+    case.end_fault()
+
+
+def check_cut_replays(case):
+    case.others_were_untouched()
+    asked = case.stage.liars[0][1].requests[case.asked[99]:]
+    case.expect_that(asked == sorted(asked), f"not asked again from the first hole: {asked[:8]}")
+    case.expect_that(len(set(asked)) >= 3, f"asked only {asked[:8]}")
+    case.expect_that(not case.new_epochs(), "a stream began a new epoch")
+
+
+def add_three_liars(stage):
+    for worker in (99, 98, 97):
+        stage.add_liar(LruEngine(stage.seed + worker), worker)
+
+
+def lying_replays(case):
+    """One never answers, one answers nonsense, one answers as another engine."""
+    other = [(seq, engine_batch_of_another(seq)) for seq in range(3000)]
+    lose_and_lie(case, [
+        lambda rows, start: None,
+        lambda rows, start: [(seq * 7919 % 1000, bytes([seq % 256]) * 40) for seq, _ in rows],
+        lambda rows, start: other[start:],
+    ])
+    for worker in (99, 98, 97):
+        case.expect[worker, 0] = (("PARTIAL", "UNVERIFIED", "SYNCING"), None)
+    case.last(8)
+    case.end_fault()
+
+
+def engine_batch_of_another(seq):
+    return engine.batch(engine.MapForm.stored([1 << 40 | seq], list(range(seq, seq + 16)), 16))
+
+
+def check_lying_replays(case):
+    case.others_were_untouched()
+    for worker, one in case.stage.liars:
+        asked = len(one.requests) - case.asked[worker]
+        case.expect_that(asked <= 12, f"worker {worker} was asked {asked} times in 9 s: no back-off")
+        seen = {state for _, _, _, state, _ in case.changes({(worker, 0)})}
+        case.expect_that(seen - {"EXACT"}, f"worker {worker}: nobody was told")
+    case.expect_that(case.grew("bridge", "kvb_replays_total", step="failed") > 0, "no replay failed (kvb_replays_total)")
+
+
+def unnumbered_batch(case):
+    one = case.stage.liars[0][1]
+    case.note_metrics(*ENGINE_SIDE)
+    case.asked = {99: len(one.requests)}
+    case.expect[99, 0] = (("PARTIAL",), ("hole",))
+    case.begin_fault({(99, 0)})
+    one.lost = 1
+    case.end_fault()
+
+
+def check_unnumbered_batch(case):
+    case.others_were_untouched()
+    asked = len(case.stage.liars[0][1].requests) - case.asked[99]
+    case.expect_that(asked <= 6, f"asked {asked} times: a loop")
+
+
+def repeat_and_reorder(case):
+    one = case.stage.liars[0][1]
+    case.note_metrics(*ENGINE_SIDE)
+    case.begin_fault({(99, 0)})
+    case.asked = len(one.requests)
+    one.duplicates, one.swaps, one.ancient = 0.2, 0.1, 0.02
+    case.last(4)
+    one.ancient = 0.0
+    case.last(6)
+    one.duplicates = one.swaps = 0.0
+    case.end_fault()
+
+
+def check_repeated(case):
+    case.others_were_untouched()
+    one = case.stage.liars[0][1]
+    case.expect_that(one.duplicated > 50, "hardly anything was sent twice")
+    asked = len(one.requests) - case.asked
+    case.expect_that(asked <= one.swapped + 12, f"asked {asked} times for {one.swapped} gaps")
+    case.expect_that(case.grew("bridge", "kvb_batches_duplicate_total") > 0, "no duplicate was counted")
+    case.expect_that(not case.new_epochs(), "a stream began a new epoch")
+
+
+def link_one(stage):
+    stage.links = {1: stage.link_engine(1)}
+
+
+def restart_unseen(case):
+    """The new process numbers more batches than we had, and we are not connected."""
+    stage = case.stage
+    case.note_metrics(*ENGINE_SIDE)
+    links = [link for pair in stage.links[1] for link in pair]
+    before = case.oracle.stats()[1, 0]["batches"]
+    case.begin_fault({(1, rank) for rank in range(stage.load.ranks)})
+    for link in links:
+        link.cut()
+    case.oracle.command("restart 1 0")
+    wait_for("it has overtaken us", lambda: case.oracle.stats()[1, 0]["batches"] > before + 20, 25)
+    for link in links:
+        link.heal()
+    case.end_fault()
+
+
+def link_three(stage):
+    stage.links = {worker: stage.link_engine(worker) for worker in (1, 2, 3)}
+
+
+def hush_links(case):
+    """Silence that nobody is told of: 5 s, 12 s, and 5 s in one direction."""
+    stage = case.stage
+    case.note_metrics(*ENGINE_SIDE)
+    links = {worker: [link for pair in pairs for link in pair] for worker, pairs in stage.links.items()}
+    case.begin_fault({(worker, rank) for worker in links for rank in range(stage.load.ranks)})
+    for worker, to_server in ((1, True), (2, True), (3, False)):
+        for link in links[worker]:
+            link.hush(to_server=to_server)
+    case.last(5)
+    for link in links[1] + links[3]:
+        link.heal()
+    case.last(12)
+    for link in links[2]:
+        link.heal()
+    case.end_fault()
+
+
+def check_hushed(case):
+    case.others_were_untouched()
+    missed = case.touched - {row[2] for row in case.changes(case.touched)}
+    case.expect_that(not missed, f"the silence of {sorted(missed)} was not noticed")
+    case.expect_that(case.grew("bridge", "kvb_replays_total", step="completed") > 0, "no probe on heal")
+
+
+def know_totals(stage):
+    stage.bridge_parts = [
+        text.replace("block_size = 16;", f"block_size = 16; total_blocks = {stage.load.blocks};")
+        for text in stage.bridge_parts
+    ]
+
+
+def restart_all(case):
+    case.note_metrics(*ENGINE_SIDE)
+    streams = case.oracle.stats()
+    case.begin_fault()
+    for worker, rank in streams:
+        case.oracle.command(f"restart {worker} {rank}")
+    case.end_fault()
+
+
+def check_all_restarted(case):
+    streams = case.stage.load.workers * case.stage.load.ranks
+    seen = case.grew("bridge", "kvb_engine_restarts_total")
+    case.expect_that(seen == streams, f"{seen:.0f} restarts were seen, of {streams}")
+
+
+ROWS = [
+    Row("F1", "nats-server SIGKILL, back after 5 s, under load", kill_nats, 1.5, 2, "nothing unrepaired",
+        check_nats_repaired),
+    Row("F2", "nats-server back with nothing remembered", restart_nats_at_once, 1.5, 3, "as F1", check_nats_repaired,
+        note="core NATS: there is nothing to forget"),
+    Row("F3", "nats-server SIGSTOP 10 s", freeze_nats, 3, 2, "STALE, not DOWN", check_stale_not_down),
+    Row("F4", "bridge reconnects before the aggregator does", flush_into_the_void, 1.5, 2,
+        "found by heartbeat, without a new event", check_nats_repaired, prepare=link_aggregator),
+    Row("F5", "nats-server flaps 20 x 300 ms", flap_nats, None, 5, "one snapshot per stream at most", check_flap),
+    Row("F6", "bridge SIGKILL, restart", kill_bridge, 3.5, 2, "back to EXACT from the engine's buffer",
+        check_killed_bridge, note="without checkpoint"),
+    Row("F8", "bridge SIGSTOP 10 s", freeze_bridge, 3.5, 3, "tail probe recovers", check_frozen_bridge, limit_s=3.0),
+    Row("F10", "aggregator SIGKILL, restart", kill_aggregator, None, 3, "EXACT by snapshots", check_by_snapshot,
+        note="at this load, not 64 x 50,000"),
+    Row("F11", "new aggregator, engines far past their replay buffer", new_aggregator, None, 3,
+        "EXACT from the bridges", check_by_snapshot, load={"replay_buffer": 50}),
+    Row("F12", "one aggregator SIGSTOP 15 s", freeze_aggregator, None, 3, "only it resyncs", check_frozen_aggregator,
+        limit_s=3.0, note="p99 of the others is not measured"),
+    Row("F13", "engine restart, seq from 0, other content", restart_engine, 0.1, 2, "old blocks gone", check_restarted),
+    Row("F14", "engine restart, then silence", restart_engine_then_silence, 1.2, 2, "probe clears", check_restarted),
+    Row("F15", "engine restart that overtook our seq while the bridge was cut off", restart_unseen, 1, 2,
+        "fingerprint mismatch, no phantom", check_restarted, prepare=link_one, load={**FAST, "ranks": 1}),
+    Row("F16", "gap smaller than the replay buffer", small_gap, 1, 2, "EXACT, same epoch", check_small_gap,
+        load=FAST),
+    Row("F17", "gap larger than the replay buffer", large_gap, 1, 3, "PARTIAL(gone), no phantom", check_large_gap,
+        load={**FAST, "replay_buffer": 50}, prepare=know_totals),
+    Row("F18", "the last 100 batches lost, then silence", lost_tail, 1.2, 2, "EXACT within the probe interval",
+        check_lost_tail, load=FAST),
+    Row("F19", "replay cut inside, END still comes", cut_replays, None, 3, "asked again from the first hole",
+        check_cut_replays, prepare=add_liar),
+    Row("F20", "replay never answers, answers garbage, answers another engine", lying_replays, 2, None,
+        "never EXACT, back-off; others unaffected", check_lying_replays, prepare=add_three_liars),
+    Row("F21", "a batch the engine never numbered into its buffer", unnumbered_batch, 1, 2, "PARTIAL(hole), no loop",
+        check_unnumbered_batch, prepare=add_liar),
+    Row("F23", "1 payload in 100 malformed", malformed, 0.1, 3, "that stream rebuilt; others untouched",
+        check_malformed, prepare=add_liar),
+    Row("F24", "20 % duplicates, reordering", repeat_and_reorder, None, 1, "no effect", check_repeated,
+        prepare=add_liar, note="no old epoch"),
+    Row("F26", "many workers restart at once", restart_all, None, 20, "all EXACT", check_all_restarted,
+        load={"workers": 200, "ranks": 1, "blocks": 64, "rate": 300.0, "scale": 64},
+        note="200 workers, not 1,000"),
+    Row("F28", "link between bridge and engine silent 5 s, 12 s, one way", hush_links, 1.5, 2,
+        "found by heartbeat; probe on heal", check_hushed, prepare=link_three),
+]

@@ -1,0 +1,140 @@
+"""A random fault every few seconds, for minutes: what the rows do, one after the other
+and none in peace.  At the end: is all EXACT and true again, did anybody list what was
+gone, did memory grow?"""
+
+import random
+import signal
+import time
+
+from case import Row
+import rows
+from programs import wait_for
+
+PERIOD_S = 3.0
+MOST_GROWTH_BYTES = 24 << 20  # of one process, from a third of the way on
+
+
+class Faults:
+    """Each method is one fault from its beginning to its end."""
+
+    def __init__(self, stage, dice):
+        self.stage = stage
+        self.dice = dice
+        self.oracle = stage.oracle
+
+    def _pause(self, least, most):
+        time.sleep(self.dice.uniform(least, most))
+
+    def _freeze(self, program, least=0.5, most=2.0):
+        program.process.send_signal(signal.SIGSTOP)
+        self._pause(least, most)
+        program.process.send_signal(signal.SIGCONT)
+
+    def _engine(self):
+        return f"{self.dice.randint(1, self.stage.load.workers)} {self.dice.randrange(self.stage.load.ranks)}"
+
+    def nats_dies(self):
+        self.stage.nats.kill()
+        self._pause(0.1, 2.0)
+        self.stage.start_nats()
+
+    def nats_freezes(self):
+        self._freeze(self.stage.nats)
+
+    def bridge_dies(self):
+        part = self.dice.randrange(2)
+        self.stage.killed.append(self.stage.bridges[part])
+        self.stage.bridges[part].kill()
+        self._pause(0.0, 1.0)
+        self.stage.start_bridge(part, wait=False)
+
+    def bridge_freezes(self):
+        self._freeze(self.dice.choice(self.stage.bridges))
+
+    def aggregator_freezes(self):
+        self._freeze(self.dice.choice(self.stage.aggregators))
+
+    def aggregator_dies(self):
+        at = self.dice.randrange(1, len(self.stage.aggregators))  # the first one has the link
+        self.stage.killed.append(self.stage.aggregators[at])
+        self.stage.aggregators[at].kill()
+        self.oracle.replace(at, self.stage.start_aggregator(at=at))
+
+    def engine_restarts(self):
+        self.oracle.command(f"restart {self._engine()}" + self.dice.choice(["", " same"]))
+
+    def batches_are_lost(self):
+        self.oracle.command(f"drop {self._engine()} {self.dice.randint(1, 60)}")
+        self._pause(0.5, 1.0)
+
+    def links_fall_silent(self):
+        links = [link for pair in self.stage.links[self.dice.choice(list(self.stage.links))] for link in pair]
+        for link in links:
+            link.hush(to_server=self.dice.random() < 0.5)
+        self._pause(0.5, 2.5)
+        for link in links:
+            link.heal()
+
+    def aggregator_is_cut_off(self):
+        link = self.stage.proxies[0]
+        link.cut()
+        self._pause(0.2, 2.0)
+        link.heal()
+
+    def all(self):
+        return [getattr(self, name) for name in dir(self) if not name.startswith("_") and name not in (
+            "all", "stage", "dice", "oracle")]
+
+
+def prepare(stage):
+    rows.link_aggregator(stage)
+    rows.link_three(stage)
+
+
+def growth(samples):
+    """{name: bytes} from a third of each process's way on, of those that ran long enough."""
+    grown = {}
+    for name, sizes in samples.items():
+        if len(sizes) >= 30:
+            third = sizes[len(sizes) // 3 :]
+            part = max(1, len(third) // 5)
+            grown[name] = sum(third[-part:]) / part - sum(third[:part]) / part
+    return grown
+
+
+def inject(case, minutes):
+    """Faults for so long; what is remembered goes to case.soak."""
+    stage, dice = case.stage, random.Random(case.stage.seed)
+    faults, samples, done = Faults(stage, dice), {}, {}
+    end = time.monotonic() + minutes * 60
+    while time.monotonic() < end:
+        began = time.monotonic()
+        fault = dice.choice(faults.all())
+        case.begin_fault()
+        fault()
+        case.end_fault()
+        done[fault.__name__] = done.get(fault.__name__, 0) + 1
+        while True:
+            for name, size in stage.resident().items():
+                samples.setdefault(name, []).append(size)
+            left = began + PERIOD_S - time.monotonic()
+            if left <= 0:
+                break
+            time.sleep(min(left, 0.5))
+    case.soak = {"faults": done, "growth": growth(samples)}
+
+
+def check(case):
+    for name, grown in case.soak["growth"].items():
+        case.expect_that(grown < MOST_GROWTH_BYTES, f"{name} grew by {grown / (1 << 20):.1f} MiB")
+    for bridge in case.stage.bridges:
+        wait_for("the bridges are ready", bridge.is_ready)
+    case.expect_that(sum(case.soak["faults"].values()) > 0, "no fault happened")
+
+
+def row(minutes):
+    return Row(
+        "SOAK", f"{minutes:g} minutes, a random fault every {PERIOD_S:g} s", lambda case: inject(case, minutes),
+        None, 10, "all EXACT and true at the end, no phantom, memory level", check, prepare=prepare)
+
+

@@ -1,0 +1,268 @@
+"""What a row of the matrix stands on: nats-server, a fleet under load, two bridges,
+aggregators, the oracle; and what was measured."""
+
+import dataclasses
+import pathlib
+import re
+import shutil
+import time
+
+import programs
+from oracle import Oracle, S
+from programs import wait_for
+from proxy import Proxy
+from truth import Fleet
+
+TRACE = pathlib.Path(__file__).resolve().parents[1] / "data/conversation_trace.jsonl"
+NATS = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin")
+PUBLISH = "namespace.dynamo.component.VllmWorker"
+MOST_RESIDENT_BYTES = 512 << 20
+
+
+@dataclasses.dataclass
+class Load:
+    workers: int = 8
+    ranks: int = 2
+    blocks: int = 1024
+    rate: float = 160.0  # requests a second, all engines together
+    scale: int = 16  # lengths of the trace are divided by this
+    step_ms: int = 20
+    aggregators: int = 2
+    replay_buffer: int = 10_000
+
+    def text(self):
+        return (
+            f"{self.workers} workers x {self.ranks} ranks, {self.blocks} blocks a rank, {self.rate:g} requests/s, "
+            f"a step every {self.step_ms} ms, replay buffers of {self.replay_buffer} batches, "
+            f"{self.aggregators} aggregators, protobuf"
+        )
+
+
+class Stage:
+    def __init__(self, folder, load, seed):
+        self.folder = folder
+        self.load = load
+        self.seed = seed
+        self.started = []
+        self.bridges = []
+        self.bridge_parts = []
+        self.aggregators = []
+        self.proxies = []
+        self.aggregator_ports = []  # of NATS, for those that do not speak with it directly
+        self.links = {}  # worker -> [proxies of events, proxies of replays]
+        self.liars = []
+        self.killed = []  # programs that a row ended by itself
+        self.fleet = None
+        self.oracle = None
+        self.nats = None
+        self.nats_port = programs.free_port()
+
+    # ---- programs ----------------------------------------------------------------
+
+    def start_nats(self):
+        self.nats = programs.Program(
+            self.folder, f"nats{len(self.started)}", [NATS, "-a", "127.0.0.1", "-p", self.nats_port]
+        )
+        self.started.append(self.nats)
+        wait_for("nats-server listens", self.nats_answers)
+
+    def nats_answers(self):
+        assert self.nats.is_running(), self.nats.text()
+        import socket
+
+        with socket.create_connection(("127.0.0.1", self.nats_port), timeout=1) as door:
+            return door.recv(4) == b"INFO"
+
+    def start_fleet(self):
+        load, truth, workers = self.load, self.folder / "truth", self.folder / "workers"
+        self.started.append(programs.Program(self.folder, "kvfleet", [
+            programs.BIN / "kvfleet", "--workers", load.workers, "--ranks", load.ranks,
+            "--blocks", load.blocks, "--rate", load.rate, "--scale", load.scale, "--step-ms", load.step_ms,
+            "--replay-buffer", load.replay_buffer, "--seed", self.seed, "--trace", TRACE, "--truth", truth,
+            "--config-out", workers, "--config-split", 2, "--log-changes", 16 * load.blocks + 65536,
+        ]))
+        wait_for("kvfleet is there", lambda: all(
+            (self.folder / f"workers.{part}").exists() for part in (0, 1)))
+        self.fleet = Fleet(truth)
+        # The bridges begin with the engines, as long as these have little to tell.
+        self.fleet.say("pause")
+        self.fleet.learn_streams()
+        self.bridge_parts = [(self.folder / f"workers.{part}").read_text() for part in (0, 1)]
+
+    def daemon(self, program, name, config, port, index=None):
+        daemon = programs.Daemon(self.folder, name, program, config, port)
+        self.started.append(daemon)
+        return daemon
+
+    def start_bridge(self, part, url_port=None, wait=True):
+        port = programs.free_port()
+        bridge = self.daemon(
+            "kvbridge", f"kvbridge{part}.{len(self.started)}",
+            f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
+            'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
+            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n', port,
+        )
+        if part < len(self.bridges):
+            self.bridges[part] = bridge
+        else:
+            self.bridges.append(bridge)
+        if wait:
+            wait_for("kvbridge is ready", bridge.is_ready, 15)
+        return bridge
+
+    def start_aggregator(self, at=None, url_port=None, extra=""):
+        port = programs.free_port()
+        aggregator = self.daemon(
+            "kvaggregator", f"kvaggregator{len(self.started)}",
+            f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
+            'subscribe = { namespace = "*"; component = "*"; };\n'
+            'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n'
+            f'http = "127.0.0.1:{port}";\n{extra}', port,
+        )
+        if at is None:
+            self.aggregators.append(aggregator)
+        else:
+            self.aggregators[at] = aggregator
+        wait_for("kvaggregator is ready", aggregator.is_ready, 15)
+        return aggregator
+
+    def link_engine(self, worker):
+        """Puts a proxy before each port of one worker; returns them: events, replays."""
+        ranks = self.load.ranks
+        pairs = []
+        for part, text in enumerate(self.bridge_parts):
+            row = re.search(rf"id = {worker};.*?load", text, re.S)
+            if not row:
+                continue
+            for key in ("events", "replay"):
+                port = int(re.search(rf'{key} = "tcp://127.0.0.1:(\d+)"', row[0])[1])
+                base, links = proxies_in_a_row(port, ranks)
+                pairs.append(links)
+                text = text.replace(f'{key} = "tcp://127.0.0.1:{port}"', f'{key} = "tcp://127.0.0.1:{base}"')
+            self.bridge_parts[part] = text
+        self.proxies += [link for links in pairs for link in links]
+        return pairs
+
+    def add_liar(self, engine, worker_id, part=0):
+        """A Python engine among those of a bridge that has not begun."""
+        row = (
+            f'  {{ id = {worker_id}L; model = "fleet"; block_size = {engine.block_size}; '
+            f'events = "{engine.events}"; replay = "{engine.replay}"; }},\n'
+        )
+        self.bridge_parts[part] = self.bridge_parts[part].replace("workers = (\n", "workers = (\n" + row, 1)
+        self.liars.append((worker_id, engine))
+
+    def bridge_of(self, worker):
+        return 0 if worker <= self.load.workers // 2 else 1
+
+    def streams_of_bridge(self, part):
+        return {
+            (worker, rank) for worker in range(1, self.load.workers + 1) for rank in range(self.load.ranks)
+            if self.bridge_of(worker) == part
+        } | {(worker, 0) for worker, _ in self.liars if part == 0}
+
+    # ---- the way in and out ---------------------------------------------------------
+
+    def begin(self, prepare=None, limit_s=2.0):
+        """Everything up, every stream EXACT, the caches warm and evicting."""
+        self.start_nats()
+        self.start_fleet()
+        if prepare:
+            prepare(self)
+        for at in range(self.load.aggregators):
+            self.start_aggregator(url_port=dict(enumerate(self.aggregator_ports)).get(at))
+        for part in (0, 1):
+            self.start_bridge(part, wait=False)
+        for bridge in self.bridges:
+            wait_for("kvbridge is ready", bridge.is_ready, 15)
+        self.oracle = Oracle(
+            self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
+            self.nats_port, limit_s
+        )
+        streams = self.load.workers * self.load.ranks + len(self.liars)
+        wait_for("all streams are EXACT", lambda: all(
+            len(w.states) == streams and self.is_exact(w) for w in self.oracle.watchers), 15)
+        wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
+        self.oracle.command("resume")
+        for _, engine in self.liars:
+            engine.begin()
+        wait_for("the caches are warm", self.is_warm, 30)
+
+    def is_warm(self):
+        held = [row["held_blocks"] for row in self.oracle.stats().values()]
+        return sum(held) > 0.85 * len(held) * self.load.blocks
+
+    @staticmethod
+    def is_exact(watcher, streams=None):
+        return bool(watcher.states) and all(
+            row[0] == "EXACT" for stream, row in watcher.states.items() if streams is None or stream in streams
+        )
+
+    def pause(self):
+        """No more load; all is published."""
+        for _, engine in self.liars:
+            engine.pause()
+        self.oracle.command("drain")
+
+    def close(self):
+        """Trouble at the end, as words."""
+        trouble = []
+        if self.oracle:
+            self.oracle.stop()
+            trouble += self.oracle.trouble
+        for _, engine in self.liars:
+            engine.close()
+        for program in self.started:
+            if program in self.killed or program.name.startswith("nats"):
+                continue
+            if not program.is_running():
+                trouble.append(f"{program.name} ended by itself: {program.process.returncode}")
+        for program in reversed(self.started):
+            try:
+                if program.is_running() and program.stop() != 0 and program.is_ours:
+                    trouble.append(f"{program.name} exited {program.process.returncode}")
+            except AssertionError as error:
+                trouble.append(str(error))
+        for one in self.proxies:
+            one.close()
+        if self.fleet:
+            self.fleet.close()
+        return trouble
+
+    # ---- figures ---------------------------------------------------------------------
+
+    def bridge_metric(self, name, **labels):
+        return sum(bridge.metric(name, **labels) for bridge in self.bridges if bridge.is_running())
+
+    def aggregator_metric(self, name, **labels):
+        return sum(one.metric(name, **labels) for one in self.aggregators if one.is_running())
+
+    def resident(self):
+        """{name: bytes} of the daemons that run."""
+        sizes = {}
+        for program in self.started:
+            if program.is_ours and program.is_running() and program.name != "kvfleet":
+                text = pathlib.Path(f"/proc/{program.process.pid}/status").read_text()
+                sizes[program.name] = int(re.search(r"VmRSS:\s+(\d+)", text)[1]) << 10
+        return sizes
+
+    def logs(self):
+        return "\n".join(f"---- {p.name} ----\n{p.text()[-4000:]}" for p in self.started if p.name != "kvfleet")
+
+
+def proxies_in_a_row(target, count):
+    """Ports count up with the rank."""
+    while True:
+        base, links = programs.free_port(), []
+        try:
+            for rank in range(count):
+                links.append(Proxy(target + rank, port=base + rank))
+            return base, links
+        except OSError:
+            for link in links:
+                link.close()
+
+
+def sleep_until(ns):
+    """Faults last for a time: the only waits that are no condition."""
+    time.sleep(max(0.0, (ns - time.monotonic_ns()) / S))

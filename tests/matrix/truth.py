@@ -1,0 +1,129 @@
+"""What the engines hold, and since when: the fleet's truth socket, read in small pieces.
+
+The fleet names blocks by their tokens; the names that routers use are computed here,
+by the contract's own words (e2e/contract.py)."""
+
+import socket
+import time
+
+import msgspec
+
+import contract
+
+S = 1_000_000_000
+
+
+class Content:
+    """One stream: name -> copies held, and when each name was last removed."""
+
+    def __init__(self):
+        self.held = {}
+        self.gone = {}  # name -> ns of its last removal
+        self.names = {}  # engine hash -> name
+        self.next = 0
+
+    def store(self, at_ns, engine_hash, parent, tokens):
+        own = contract.tokens_hash(tokens)
+        name = contract.next_hash(None if parent == engine_hash else self.names[parent], own)
+        self.names[engine_hash] = name
+        self.hold(name)
+
+    def hold(self, name):
+        self.held[name] = self.held.get(name, 0) + 1
+
+    def remove(self, at_ns, name):
+        left = self.held.pop(name, 0) - 1
+        if left > 0:
+            self.held[name] = left
+        else:
+            self.gone[name] = at_ns
+
+    def clear(self, at_ns):
+        for name in self.held:
+            self.gone[name] = at_ns
+        self.held = {}
+
+    def forget(self, before_ns):
+        """What went long ago is as good as never held."""
+        self.gone = {name: at for name, at in self.gone.items() if at > before_ns}
+
+
+class Fleet:
+    """A client of the truth socket.  One thread at a time."""
+
+    def __init__(self, path):
+        self.path = path
+        self.door = socket.socket(socket.AF_UNIX)
+        self.door.settimeout(20)
+        self.door.connect(str(path))
+        self.lines = self.door.makefile("rb")
+        self.streams = {}
+        self.rows = msgspec.json.Decoder()
+
+    def close(self):
+        self.lines.close()
+        self.door.close()
+
+    def say(self, *commands):
+        """The answers of all commands, in order."""
+        self.door.sendall("".join(f"{command}\n" for command in commands).encode())
+        answers = []
+        for _ in commands:
+            while True:
+                answer = self.rows.decode(self.lines.readline())
+                if "end" in answer:
+                    break
+                if "error" in answer:
+                    raise RuntimeError(answer["error"])
+                answers.append(answer)
+        return answers
+
+    def stats(self):
+        """{(worker, rank): row}"""
+        return {(row["worker_id"], row["dp_rank"]): row for row in self.say("stats") if "worker_id" in row}
+
+    def learn_streams(self):
+        self.streams = {stream: Content() for stream in self.stats()}
+
+    def follow(self):
+        """Takes over what came and went up to now, in every stream."""
+        asked = list(self.streams)
+        while asked:
+            answers = []
+            for at in range(0, len(asked), 8):  # few enough for the socket's buffers
+                answers += self.say(*(
+                    f"changes {worker} {rank} {self.streams[worker, rank].next}"
+                    for worker, rank in asked[at : at + 8]
+                ))
+            asked = [stream for stream, answer in zip(asked, answers) if self._take(stream, answer)]
+
+    def _take(self, stream, answer):
+        """True: there is more."""
+        assert answer["lost"] == 0, f"{stream}: --log-changes is too small for this load"
+        content = self.streams[stream]
+        for change in answer["changes"]:
+            if change[0] == "stored":
+                content.store(*change[1:])
+            elif change[0] == "removed":
+                content.remove(change[1], content.names[change[2]])
+            else:
+                content.clear(change[1])
+        content.next = answer["next"]
+        return len(answer["changes"]) >= 10_000
+
+    def forget(self, seconds=60):
+        for content in self.streams.values():
+            content.forget(time.monotonic_ns() - seconds * S)
+
+    def whole_truth(self):
+        """{(worker, rank): names}, from the engines' pools and not from the log."""
+        truth = {}
+        for row in self.say("truth"):
+            names, held = [], set()
+            for block in row["blocks"]:
+                parent = names[block["parent"]] if block["parent"] >= 0 else None
+                names.append(contract.next_hash(parent, contract.tokens_hash(block["tokens"])))
+                if block["copies"] > 0:
+                    held.add(names[-1])
+            truth[row["worker_id"], row["dp_rank"]] = held
+        return truth

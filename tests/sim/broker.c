@@ -1,0 +1,336 @@
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One nats-server and the connections to it.  What one client publishes reaches one
+ * subscription of another in order or, in part, not at all; between two subscriptions
+ * (events and answers) there is no order: nats.c reads each on a thread of its own. */
+
+static const uint64_t ping_gives_up_ns = 2500 * KVB_NS_PER_MS;
+
+static void must(kvb_status status)
+{
+    if (status != KVB_OK) {
+        abort();
+    }
+}
+
+/* ---- Messages ---- */
+
+struct sim_message *sim_message_new(struct sim_world *world, enum sim_message_kind kind)
+{
+    struct sim_message *message = world->broker.spare;
+
+    if (message) {
+        world->broker.spare = message->next;
+    } else {
+        message = calloc(1, sizeof *message);
+    }
+    if (!message) {
+        abort();
+    }
+    message->kind = kind;
+    message->next = NULL;
+    message->due_ns = 0;
+    kvb_router_batch_reset(&message->events);
+    return message;
+}
+
+void sim_give_back(struct sim_world *world, struct sim_message *message)
+{
+    message->next = world->broker.spare;
+    world->broker.spare = message;
+}
+
+static void copy_event(
+    struct sim_message *message, const struct kvb_router_batch *events,
+    const struct kvb_router_event *event)
+{
+    must(kvb_router_batch_add_event(&message->events, event));
+    for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
+        must(kvb_router_batch_add_block(&message->events, events->blocks[at], events->tokens[at]));
+    }
+}
+
+static void copy_identity(struct sim_message *message, const struct kvb_router_batch *events)
+{
+    message->events.worker_id = events->worker_id;
+    message->events.dp_rank = events->dp_rank;
+    message->events.has_epoch = events->has_epoch;
+    message->events.epoch = events->epoch;
+}
+
+void sim_message_copy_events(struct sim_message *message, const struct kvb_router_batch *events)
+{
+    copy_identity(message, events);
+    for (size_t i = 0; i < events->event_count; i++) {
+        copy_event(message, events, &events->events[i]);
+    }
+}
+
+void sim_empty(struct sim_world *world, struct sim_mailbox *box)
+{
+    while (box->first) {
+        struct sim_message *next = box->first->next;
+        sim_give_back(world, box->first);
+        box->first = next;
+    }
+    box->last = NULL;
+}
+
+static void put(struct sim_mailbox *box, struct sim_message *message)
+{
+    if (box->last && box->last->due_ns > message->due_ns) {
+        message->due_ns = box->last->due_ns;
+    }
+    if (box->last) {
+        box->last->next = message;
+    } else {
+        box->first = message;
+    }
+    box->last = message;
+}
+
+struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box)
+{
+    struct sim_message *message = box->first;
+
+    if (!message || message->due_ns > world->now_ns ||
+        (world->broker.is_frozen && message->due_ns > world->broker.frozen_ns)) {
+        return NULL;
+    }
+    box->first = message->next;
+    box->last = box->first ? box->last : NULL;
+    message->next = NULL;
+    return message;
+}
+
+/* Drops what is not there yet: all of it, or what came from a bridge that is cut off
+ * and did not reach the server. */
+static void drop_flying(struct sim_world *world, struct sim_mailbox *box, const unsigned *bridge)
+{
+    struct sim_mailbox kept = { 0 };
+
+    for (struct sim_message *message = box->first; message;) {
+        struct sim_message *next = message->next;
+        const bool is_lost =
+            bridge ? message->from_bridge == *bridge && message->routed_ns > world->now_ns
+                   : message->due_ns > world->now_ns;
+        message->next = NULL;
+        if (is_lost) {
+            sim_give_back(world, message);
+        } else {
+            put(&kept, message);
+        }
+        message = next;
+    }
+    *box = kept;
+}
+
+/* ---- Sending ---- */
+
+static void send(
+    struct sim_world *world, size_t aggregator, struct sim_mailbox *box,
+    struct sim_message *message)
+{
+    struct sim_aggregator *reader = &world->aggregators[aggregator];
+    const struct sim_fault *slow = sim_active(world, SIM_NATS_SLOW, (unsigned)aggregator);
+    uint64_t latency = kvb_random_below(&reader->dice, 12 * KVB_NS_PER_MS);
+
+    message->routed_ns = world->now_ns + latency / 2;
+    if (slow) {
+        latency += kvb_random_below(&reader->dice, (uint64_t)slow->count * 60 * KVB_NS_PER_MS);
+    }
+    message->due_ns = world->now_ns + latency;
+    message->to_aggregator = (unsigned)aggregator;
+    message->aggregator_life = reader->life;
+    put(box, message);
+}
+
+static bool can_hear(struct sim_world *world, size_t aggregator)
+{
+    const struct sim_aggregator *reader = &world->aggregators[aggregator];
+
+    return reader->is_up && reader->nats.is_connected &&
+           !sim_hits(world, SIM_DROP_MESSAGES, (unsigned)aggregator);
+}
+
+static struct sim_message *
+stream_message(struct sim_world *world, size_t stream, enum sim_message_kind kind)
+{
+    struct sim_message *message = sim_message_new(world, kind);
+
+    message->stream_number = (unsigned)stream;
+    message->from_bridge = sim_bridge_of(world, stream);
+    return message;
+}
+
+static void publish_events(
+    struct sim_world *world, size_t stream, size_t aggregator,
+    const struct kvb_router_batch *events)
+{
+    const bool is_json = world->profile == KVB_PROFILE_JSON;
+
+    for (size_t i = 0; i < events->event_count && is_json; i++) { /* one each, no epoch */
+        if (can_hear(world, aggregator)) {
+            struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
+            copy_identity(message, events);
+            message->events.has_epoch = false;
+            copy_event(message, events, &events->events[i]);
+            send(world, aggregator, &world->aggregators[aggregator].heard, message);
+        }
+    }
+    if (!is_json && events->event_count > 0 && can_hear(world, aggregator)) {
+        struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
+        sim_message_copy_events(message, events);
+        send(world, aggregator, &world->aggregators[aggregator].heard, message);
+    }
+}
+
+void sim_publish(
+    struct sim_world *world, size_t stream, enum sim_message_kind kind,
+    const struct kvb_heartbeat *beat, const struct kvb_router_batch *events)
+{
+    if (!world->bridges[sim_bridge_of(world, stream)].nats.is_connected) {
+        return;
+    }
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        if (kind == SIM_EVENTS) {
+            publish_events(world, stream, i, events);
+        } else if (can_hear(world, i)) {
+            struct sim_message *message = stream_message(world, stream, kind);
+            message->beat = *beat;
+            send(world, i, &world->aggregators[i].heard, message);
+        }
+    }
+}
+
+void sim_answer(
+    struct sim_world *world, const struct sim_job *job, const struct kvb_sync_reply *reply)
+{
+    struct sim_aggregator *reader = &world->aggregators[job->aggregator];
+
+    if (!reader->is_up || !reader->nats.is_connected || reader->life != job->aggregator_life ||
+        sim_hits(world, SIM_DROP_ANSWERS, job->aggregator)) {
+        return;
+    }
+    struct sim_message *message = stream_message(world, job->stream_number, SIM_ANSWER);
+    message->token = job->token;
+    message->reply = *reply;
+    message->reply.events = NULL;
+    if (reply->events) {
+        sim_message_copy_events(message, reply->events);
+        message->reply.events = &message->events;
+    }
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (reply->sums[tier]) {
+            memcpy(message->sums[tier], reply->sums[tier], sizeof message->sums[tier]);
+            message->reply.sums[tier] = message->sums[tier];
+        }
+    }
+    send(world, job->aggregator, &reader->answers, message);
+}
+
+void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follower_ask *ask)
+{
+    const size_t stream = sim_stream_of(world, ask->id.worker_id, ask->id.dp_rank);
+
+    if (stream == SIZE_MAX || sim_hits(world, SIM_DROP_ASKS, (unsigned)aggregator)) {
+        return;
+    }
+    struct sim_message *message = stream_message(world, stream, SIM_ASK);
+    message->token = ask->token;
+    message->request = ask->request;
+    send(world, aggregator, &world->aggregators[aggregator].asks_sent, message);
+}
+
+/* ---- Connections ---- */
+
+void sim_client_lose(struct sim_world *world, struct sim_client *client)
+{
+    const size_t bridges = world->bridge_count;
+
+    if (!client->is_connected) {
+        return;
+    }
+    client->is_connected = false;
+    client->try_ns = world->now_ns + kvb_random_below(&world->dice, KVB_NS_PER_S);
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        struct sim_aggregator *reader = &world->aggregators[i];
+        if (client == &reader->nats) {
+            drop_flying(world, &reader->heard, NULL);
+            drop_flying(world, &reader->answers, NULL);
+            sim_empty(world, &reader->asks_sent);
+        }
+        for (unsigned bridge = 0; bridge < bridges; bridge++) {
+            if (client == &world->bridges[bridge].nats) {
+                drop_flying(world, &reader->heard, &bridge);
+                drop_flying(world, &reader->answers, &bridge);
+            }
+        }
+    }
+}
+
+static void follow_client(struct sim_world *world, struct sim_client *client, bool is_owner_up)
+{
+    const struct sim_broker *broker = &world->broker;
+    const bool has_given_up =
+        broker->is_frozen && world->now_ns >= broker->frozen_ns + ping_gives_up_ns;
+
+    if (client->is_connected && (!broker->is_up || has_given_up)) {
+        sim_client_lose(world, client);
+    }
+    if (!client->is_connected && !broker->is_up) { /* tries at most a second after it is back */
+        client->try_ns = world->now_ns + kvb_random_below(&world->dice, KVB_NS_PER_S);
+    }
+    if (!client->is_connected && broker->is_up && !broker->is_frozen && is_owner_up &&
+        world->now_ns >= client->try_ns) {
+        client->is_connected = true;
+        client->connects++;
+    }
+}
+
+static void deliver_asks(struct sim_world *world, struct sim_aggregator *reader)
+{
+    struct sim_message *message = NULL;
+
+    while ((message = sim_take(world, &reader->asks_sent))) {
+        const struct sim_bridge *bridge = &world->bridges[message->from_bridge];
+        if (bridge->is_up && bridge->nats.is_connected && !bridge->is_frozen) {
+            sim_bridge_hear_ask(world, message->from_bridge, message);
+        }
+        sim_give_back(world, message);
+    }
+}
+
+void sim_broker_step(struct sim_world *world)
+{
+    struct sim_broker *broker = &world->broker;
+    const bool was_frozen = broker->is_frozen;
+
+    broker->is_up = !sim_active(world, SIM_NATS_DOWN, 0);
+    broker->is_frozen = sim_active(world, SIM_NATS_FREEZE, 0) != NULL;
+    if (broker->is_frozen && !was_frozen) {
+        broker->frozen_ns = world->now_ns;
+    }
+    for (size_t i = 0; i < world->bridge_count; i++) {
+        const struct sim_bridge *bridge = &world->bridges[i];
+        follow_client(world, &world->bridges[i].nats, bridge->is_up && !bridge->is_frozen);
+    }
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        struct sim_aggregator *reader = &world->aggregators[i];
+        follow_client(world, &reader->nats, reader->is_up && !reader->is_frozen);
+        deliver_asks(world, reader);
+    }
+}
+
+void sim_broker_end(struct sim_world *world)
+{
+    while (world->broker.spare) {
+        struct sim_message *next = world->broker.spare->next;
+        kvb_router_batch_done(&world->broker.spare->events);
+        free(world->broker.spare);
+        world->broker.spare = next;
+    }
+}

@@ -1,0 +1,435 @@
+#include "sim.h"
+
+#include "core/own.h"
+
+#include <string.h>
+
+/* What must hold, whatever goes wrong.  Three links of one chain:
+ *
+ *     engine  --  bridge:      what was told is a subset of what the engine held after the
+ *                              batch applied last; EXACT misses `doubtful` blocks at most
+ *     bridge  --  aggregator:  EXACT lists exactly what was told up to the event it claims
+ *     engine  --  aggregator:  nothing listed is gone for longer than P1 allows; PARTIAL
+ *                              lists a part of what was held at one moment since then     */
+
+enum { first_counted_step = 400 }; /* 4 s: beginning takes 2 */
+
+static const uint64_t phantom_ns = 2 * KVB_NS_PER_S;
+static const uint64_t for_ever = UINT64_MAX;
+
+static const struct sim_batch *batch_at(const struct sim_world *world, struct sim_place place)
+{
+    return &world->engines[place.engine].batches[place.batch];
+}
+
+/* ---- Engine and bridge ---- */
+
+static void follow_story(struct sim_rank *rank)
+{
+    struct kvb_heartbeat beat;
+    uint64_t epoch = 0;
+
+    kvb_stream_heartbeat(rank->stream, &beat);
+    memcpy(&epoch, beat.epoch.bytes, sizeof epoch);
+    if (epoch != rank->story.epoch) {
+        sim_story_open(&rank->story, &beat.epoch, beat.epoch_first_id);
+    }
+    sim_story_tell(&rank->story, &rank->output.events);
+}
+
+static void follow_place(struct sim_rank *rank)
+{
+    const uint64_t applied = kvb_stream_count(rank->stream)->batches_applied;
+    uint64_t seq = 0;
+
+    if (!kvb_stream_last_seq(rank->stream, &seq)) {
+        rank->has_place = false;
+    } else if (applied != rank->applied_before) {
+        rank->has_place = true;
+        rank->place = rank->given[seq % KVB_COUNT_OF(rank->given)];
+    }
+    rank->applied_before = applied;
+}
+
+/* A follower says how many blocks are doubtful as its last heartbeat did; until the next
+ * one there may be more. */
+static void follow_doubtful(const struct sim_world *world, struct sim_rank *rank)
+{
+    const uint64_t doubtful = kvb_stream_mirror_count(rank->stream)->doubtful;
+
+    if (doubtful >= rank->doubtful || world->now_ns > rank->doubtful_ns + KVB_NS_PER_S) {
+        rank->doubtful = doubtful;
+        rank->doubtful_ns = world->now_ns;
+    }
+}
+
+/* Nothing can be said about an engine that says what nobody understands, or about one
+ * whose replays come from another. */
+static bool is_beyond_telling(const struct sim_world *world, const struct sim_rank *rank)
+{
+    return !rank->has_place || rank->place.engine != rank->stream_number ||
+           batch_at(world, rank->place)->is_unknown;
+}
+
+static void check_subset(struct sim_world *world, const struct sim_rank *rank)
+{
+    const struct sim_batch *batch = batch_at(world, rank->place);
+
+    for (size_t i = 0; i < rank->story.held_count; i++) {
+        if (!sim_batch_holds(batch, rank->story.held[i])) {
+            sim_fail(
+                world, "stream %u tells of block %lx, which its engine does not hold after seq %lu",
+                rank->stream_number, rank->story.held[i], batch->seq);
+            return;
+        }
+    }
+}
+
+void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
+{
+    const uint64_t applied_before = rank->applied_before;
+
+    follow_story(rank);
+    follow_place(rank);
+    follow_doubtful(world, rank);
+    if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->stream)) {
+        rank->replayed_ns = world->now_ns;
+    }
+    if (rank->applied_before != applied_before && !is_beyond_telling(world, rank)) {
+        check_subset(world, rank);
+    }
+}
+
+void sim_check_beat(
+    struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const uint64_t told = beat->tiers[KVB_TIER_DEVICE].blocks;
+
+    if (beat->state != KVB_STREAM_EXACT || is_beyond_telling(world, rank)) {
+        return;
+    }
+    const struct sim_batch *batch = batch_at(world, rank->place);
+    if (batch->held_count > told + beat->doubtful) {
+        sim_fail(
+            world, "stream %u says EXACT with %lu blocks and %lu doubtful, but its engine held %zu",
+            rank->stream_number, told, beat->doubtful, batch->held_count);
+    }
+    if (!world->engines[rank->stream_number].has_replay) {
+        sim_fail(world, "stream %u says EXACT without a replay endpoint", rank->stream_number);
+    }
+}
+
+/* ---- Aggregators ---- */
+
+struct list {
+    uint64_t blocks[sim_told];
+    size_t count;
+    uint64_t sum;
+};
+
+static void add_block(void *context, kvb_block_hash block)
+{
+    struct list *list = context;
+
+    if (list->count < sim_told) {
+        list->blocks[list->count++] = block.value;
+    }
+    list->sum += sim_spread(block.value);
+}
+
+static void read_list(
+    const struct sim_aggregator *aggregator, const struct kvb_follower *follower, struct list *list)
+{
+    list->count = 0;
+    list->sum = 0;
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (follower->has_slot[tier]) {
+            kvb_prefix_index_each_block(aggregator->index, follower->slots[tier], add_block, list);
+        }
+    }
+}
+
+struct view {
+    struct sim_world *world;
+    size_t aggregator;
+    size_t stream;
+    const struct kvb_follower *follower;
+    const struct list *list;
+};
+
+static void check_exact(const struct view *view)
+{
+    const struct kvb_follower *follower = view->follower;
+    uint64_t sum = 0;
+
+    if (!sim_story_sum(
+            &view->world->ranks[view->stream].story, &follower->heartbeat.epoch, follower->last_id,
+            &sum)) {
+        sim_fail(
+            view->world, "aggregator %zu stream %zu: EXACT at event %lu, which never was",
+            view->aggregator, view->stream, follower->last_id);
+    } else if (sum != view->list->sum) {
+        sim_fail(
+            view->world,
+            "aggregator %zu stream %zu: EXACT at event %lu, but lists %zu other blocks",
+            view->aggregator, view->stream, follower->last_id, view->list->count);
+    }
+}
+
+static void check_phantoms(const struct view *view, uint64_t quiet_ns)
+{
+    const struct sim_engine *engine = &view->world->engines[view->stream];
+
+    for (size_t i = 0; i < view->list->count; i++) {
+        const uint64_t held_ns = sim_engine_name(engine, view->list->blocks[i])->last_held_ns;
+        const uint64_t since_ns = held_ns > quiet_ns ? held_ns : quiet_ns;
+        if (held_ns != for_ever && view->world->now_ns > since_ns + phantom_ns) {
+            sim_fail(
+                view->world, "aggregator %zu stream %zu: %s lists block %lx, which went %.3f s ago",
+                view->aggregator, view->stream, kvb_stream_state_name(view->follower->state),
+                view->list->blocks[i], (double)(view->world->now_ns - held_ns) / 1e9);
+            return;
+        }
+    }
+}
+
+static bool is_listed(const struct list *list, uint64_t block)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (list->blocks[i] == block) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What was stored that long ago must have arrived.  A block that goes and comes back in
+ * one batch may be on its way: three looks. */
+static void check_misses(const struct view *view, uint64_t quiet_ns)
+{
+    const struct sim_engine *engine = &view->world->engines[view->stream];
+    const uint64_t now_ns = view->world->now_ns;
+    size_t missing = 0;
+
+    if (engine->batch_count == engine->life_first || now_ns < quiet_ns + phantom_ns) {
+        return;
+    }
+    const struct sim_batch *newest = &engine->batches[engine->batch_count - 1];
+    for (size_t i = 0; i < newest->held_count; i++) {
+        missing += sim_engine_name(engine, newest->held[i])->since_ns + phantom_ns < now_ns &&
+                   !is_listed(view->list, newest->held[i]);
+    }
+    const uint64_t told = view->follower->heartbeat.doubtful;
+    const uint64_t doubtful = view->world->ranks[view->stream].doubtful;
+    unsigned *misses = &view->world->aggregators[view->aggregator].misses[view->stream];
+    *misses = missing > (told > doubtful ? told : doubtful) ? *misses + 1 : 0;
+    if (*misses > 2) {
+        sim_fail(
+            view->world, "aggregator %zu stream %zu: EXACT misses %zu old blocks, %lu doubtful",
+            view->aggregator, view->stream, missing, told);
+    }
+}
+
+static bool
+is_part_of(const struct list *list, const struct sim_batch *one, const struct sim_batch *other)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        if (!sim_batch_holds(one, list->blocks[i]) && !sim_batch_holds(other, list->blocks[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Within a batch, events apply one by one: a moment is two batches wide. */
+static void check_partial(const struct view *view, uint64_t quiet_ns)
+{
+    const struct sim_engine *engine = &view->world->engines[view->stream];
+    const uint64_t now_ns = view->world->now_ns;
+
+    if (view->list->count == 0 || now_ns < quiet_ns + phantom_ns) {
+        return;
+    }
+    for (uint32_t at = engine->batch_count; at-- > 0;) {
+        const struct sim_batch *batch = &engine->batches[at];
+        const bool is_last = at + 1 == engine->batch_count;
+        if (!is_last && engine->batches[at + 1].at_ns + phantom_ns < now_ns) {
+            break;
+        }
+        if (is_part_of(view->list, batch, at > 0 ? batch - 1 : batch)) {
+            return;
+        }
+    }
+    sim_fail(
+        view->world,
+        "aggregator %zu stream %zu: PARTIAL lists %zu blocks that were never held at once",
+        view->aggregator, view->stream, view->list->count);
+}
+
+static void check_against_engine(const struct view *view)
+{
+    const struct sim_engine *engine = &view->world->engines[view->stream];
+    const enum kvb_stream_state state = view->follower->state;
+    const uint64_t replayed_ns = view->world->ranks[view->stream].replayed_ns;
+    uint64_t quiet_ns = sim_quiet_since(view->world, view->stream, view->aggregator);
+
+    quiet_ns = quiet_ns > replayed_ns ? quiet_ns : replayed_ns;
+    if (state == KVB_STREAM_DOWN || state == KVB_STREAM_STALE || quiet_ns == for_ever ||
+        !engine->has_replay || engine->may_be_unknown) {
+        return;
+    }
+    check_phantoms(view, quiet_ns);
+    if (state == KVB_STREAM_PARTIAL) {
+        check_partial(view, quiet_ns);
+    } else if (state == KVB_STREAM_EXACT) {
+        check_misses(view, quiet_ns);
+    }
+}
+
+void sim_check_lists(struct sim_world *world, size_t number, bool all)
+{
+    struct sim_aggregator *aggregator = &world->aggregators[number];
+
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        struct list list;
+        if (!follower) {
+            continue;
+        }
+        const size_t stream = sim_stream_of(world, follower->id.worker_id, follower->id.dp_rank);
+        if (!all && !(aggregator->dirty >> stream & 1)) {
+            continue;
+        }
+        read_list(aggregator, follower, &list);
+        const struct view view = { world, number, stream, follower, &list };
+        if (follower->state == KVB_STREAM_EXACT) {
+            check_exact(&view);
+        }
+        if (all) {
+            check_against_engine(&view);
+        }
+    }
+    aggregator->dirty = 0;
+}
+
+/* ---- The end ---- */
+
+static const struct kvb_follower *
+follower_of(const struct sim_aggregator *aggregator, const struct sim_world *world, size_t stream)
+{
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower &&
+            sim_stream_of(world, follower->id.worker_id, follower->id.dp_rank) == stream) {
+            return follower;
+        }
+    }
+    return NULL;
+}
+
+/* May it end so, given what was done to its engine? */
+static bool is_legal_end(const struct sim_engine *engine, const struct kvb_follower *follower)
+{
+    const enum kvb_stream_reason reason = follower->reason;
+
+    switch (follower->state) {
+    case KVB_STREAM_EXACT:
+        return true;
+    case KVB_STREAM_UNVERIFIED:
+        return (reason == KVB_REASON_NO_REPLAY && !engine->has_replay) ||
+               (reason == KVB_REASON_UNKNOWN_EVENT && engine->may_be_unknown);
+    case KVB_STREAM_PARTIAL:
+        return (reason == KVB_REASON_GONE && engine->may_be_gone) ||
+               (reason == KVB_REASON_HOLE && (engine->may_be_hole || engine->may_be_gone)) ||
+               (reason == KVB_REASON_POISON && engine->may_be_poison) ||
+               (reason == KVB_REASON_SKIPPED && engine->may_be_skipped);
+    default:
+        return false;
+    }
+}
+
+static void check_end_of(struct sim_world *world, size_t number, size_t stream)
+{
+    const struct sim_aggregator *aggregator = &world->aggregators[number];
+    const struct kvb_follower *follower = follower_of(aggregator, world, stream);
+    const struct sim_engine *engine = &world->engines[stream];
+
+    if (!follower) {
+        sim_fail(world, "aggregator %zu does not know stream %zu at the end", number, stream);
+        return;
+    }
+    if (!is_legal_end(engine, follower)) {
+        sim_fail(
+            world, "aggregator %zu stream %zu ends as %s(%s)", number, stream,
+            kvb_stream_state_name(follower->state), kvb_stream_reason_name(follower->reason));
+        return;
+    }
+    struct list list;
+    read_list(aggregator, follower, &list);
+    const size_t held = engine->batch_count > engine->life_first
+                            ? engine->batches[engine->batch_count - 1].held_count
+                            : 0;
+    if (follower->state == KVB_STREAM_EXACT && !engine->may_be_unknown &&
+        (list.count > held || list.count + follower->heartbeat.doubtful < held)) {
+        sim_fail(
+            world, "aggregator %zu stream %zu ends EXACT with %zu of %zu blocks, %lu doubtful",
+            number, stream, list.count, held, follower->heartbeat.doubtful);
+    }
+}
+
+void sim_check_end(struct sim_world *world)
+{
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        for (size_t stream = 0; stream < world->stream_count; stream++) {
+            if (world->aggregators[i].asks && !world->has_failed) {
+                check_end_of(world, i, stream);
+            }
+        }
+    }
+}
+
+/* ---- Every step ---- */
+
+/* Did the bridge fall so far behind that no replay reaches back to a whole history? */
+static void note_what_is_gone(struct sim_world *world, size_t stream)
+{
+    struct sim_engine *engine = &world->engines[stream];
+    const struct sim_rank *rank = &world->ranks[stream];
+    const bool is_here = rank->has_place && rank->place.engine == stream &&
+                         batch_at(world, rank->place)->life == engine->life;
+    const uint32_t oldest = sim_engine_find(engine, 0);
+    const bool is_behind = !is_here || rank->place.batch < oldest;
+    const bool must_begin_again =
+        engine->was_replay_bad || engine->may_be_hole || engine->may_be_poison || is_behind;
+
+    if (must_begin_again && !sim_engine_has_base(engine)) {
+        engine->may_be_gone = true;
+    }
+}
+
+/* How much of the time the streams were EXACT, as this reader saw them. */
+static void count_exact(struct sim_world *world, const struct sim_aggregator *aggregator)
+{
+    const uint64_t step_ms = sim_step_ns / KVB_NS_PER_MS;
+
+    for (size_t stream = 0; stream < world->stream_count; stream++) {
+        const struct kvb_follower *follower =
+            aggregator->is_up ? follower_of(aggregator, world, stream) : NULL;
+        if (world->engines[stream].has_replay) {
+            world->stream_ms += step_ms;
+            world->exact_ms += follower && follower->state == KVB_STREAM_EXACT ? step_ms : 0;
+        }
+    }
+}
+
+void sim_note_progress(struct sim_world *world)
+{
+    for (size_t stream = 0; stream < world->stream_count; stream++) {
+        note_what_is_gone(world, stream);
+    }
+    for (size_t i = 0; i < world->aggregator_count && world->steps >= first_counted_step; i++) {
+        if (world->aggregators[i].asks) {
+            count_exact(world, &world->aggregators[i]);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+#include "sim.h"
+
+#include "core/own.h"
+
+#include <string.h>
+
+/* The plan of what goes wrong, drawn before the run: each fault has dice of its own, so
+ * that one can be left out without changing the others. */
+
+enum reach { of_stream, of_bridge, of_aggregator, of_all };
+
+struct kind_row {
+    const char *name;
+    enum reach reach;
+    bool is_freeze; /* noticed by silence alone: a second later */
+    uint64_t most_ms;
+    unsigned weight;
+};
+
+/* clang-format off */
+static const struct kind_row kinds[SIM_FAULT_KINDS] = {
+    [SIM_DROP_LIVE]         = { "drop_live",         of_stream,     false, 2000, 4 },
+    [SIM_DUPLICATE]         = { "duplicate",         of_stream,     false, 3000, 2 },
+    [SIM_SLOW_LINK]         = { "slow_link",         of_stream,     false, 3000, 1 },
+    [SIM_CUT_LINK]          = { "cut_link",          of_stream,     false, 4000, 4 },
+    [SIM_LATE_MONITOR]      = { "late_monitor",      of_stream,     false, 6000, 3 },
+    [SIM_REPLAY_CUT]        = { "replay_cut",        of_stream,     false, 3000, 3 },
+    [SIM_REPLAY_HOLES]      = { "replay_holes",      of_stream,     false, 2000, 2 },
+    [SIM_REPLAY_NO_END]     = { "replay_no_end",     of_stream,     false, 2000, 2 },
+    [SIM_REPLAY_MUTE]       = { "replay_mute",       of_stream,     false, 2500, 1 },
+    [SIM_RESTART]           = { "restart",           of_stream,     false, 2000, 4 },
+    [SIM_OVERTAKE]          = { "overtake",          of_stream,     false, 3000, 3 },
+    [SIM_FILL_GAP]          = { "fill_gap",          of_stream,     false,  400, 3 },
+    [SIM_CLEAR]             = { "clear",             of_stream,     false,   10, 2 },
+    [SIM_BURST]             = { "burst",             of_stream,     false,   10, 2 },
+    [SIM_IDLE]              = { "idle",              of_stream,     false, 3000, 2 },
+    [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     false, 2000, 3 },
+    [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     true,  4000, 2 },
+    [SIM_CLOCK]             = { "clock",             of_bridge,     false, 4000, 2 },
+    [SIM_NATS_DOWN]         = { "nats_down",         of_all,        false, 3000, 2 },
+    [SIM_NATS_FREEZE]       = { "nats_freeze",       of_all,        true,  4000, 1 },
+    [SIM_NATS_SLOW]         = { "nats_slow",         of_aggregator, false, 3000, 2 },
+    [SIM_LOSE_BRIDGE]       = { "lose_bridge",       of_bridge,     false, 1000, 2 },
+    [SIM_LOSE_AGGREGATOR]   = { "lose_aggregator",   of_aggregator, false, 1000, 2 },
+    [SIM_DROP_MESSAGES]     = { "drop_messages",     of_aggregator, false, 3000, 4 },
+    [SIM_DROP_ASKS]         = { "drop_asks",         of_aggregator, false, 4000, 2 },
+    [SIM_DROP_ANSWERS]      = { "drop_answers",      of_aggregator, false, 4000, 2 },
+    [SIM_BUSY]              = { "busy",              of_bridge,     false, 1000, 1 },
+    [SIM_AGGREGATOR_CRASH]  = { "aggregator_crash",  of_aggregator, false, 2000, 2 },
+    [SIM_AGGREGATOR_FREEZE] = { "aggregator_freeze", of_aggregator, true,  4000, 1 },
+    [SIM_CORRUPT]           = { "corrupt",           of_stream,     false, 1000, 1 },
+    [SIM_REPLAY_CROSSED]    = { "replay_crossed",    of_stream,     false, 1000, 1 },
+    [SIM_POISON]            = { "poison",            of_stream,     false, 1500, 6 },
+    [SIM_SKIP_STORED]       = { "skip_stored",       of_stream,     false, 1500, 6 },
+    [SIM_SKIP_REMOVED]      = { "skip_removed",      of_stream,     false, 1500, 6 },
+    [SIM_UNKNOWN_EVENT]     = { "unknown_event",     of_stream,     false, 1500, 4 },
+    [SIM_HOLE]              = { "hole",              of_stream,     false, 1500, 6 },
+};
+/* clang-format on */
+
+/* ---- The plan ---- */
+
+static enum sim_fault_kind draw_kind(const struct sim_world *world, uint64_t *dice)
+{
+    const size_t count = world->is_repairable ? SIM_CORRUPT : SIM_FAULT_KINDS;
+    unsigned sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        sum += kinds[i].weight;
+    }
+    unsigned left = (unsigned)kvb_random_below(dice, sum);
+    size_t kind = 0;
+    while (left >= kinds[kind].weight) {
+        left -= kinds[kind].weight;
+        kind++;
+    }
+    return (enum sim_fault_kind)kind;
+}
+
+static size_t targets_of(const struct sim_world *world, enum reach reach)
+{
+    const size_t counts[] = { [of_stream] = world->stream_count,
+                              [of_bridge] = world->bridge_count,
+                              [of_aggregator] = world->aggregator_count,
+                              [of_all] = 1 };
+    return counts[reach];
+}
+
+static void draw_fault(const struct sim_world *world, uint64_t *dice, struct sim_fault *fault)
+{
+    static const uint64_t percents[] = { 100, 50, 20, 5 };
+    const uint64_t first_ns = world->now_ns + 1500 * KVB_NS_PER_MS;
+    const enum sim_fault_kind kind = draw_kind(world, dice);
+    uint64_t span_ms = kinds[kind].most_ms >> kvb_random_below(dice, 4);
+
+    span_ms = span_ms / 2 + kvb_random_below(dice, span_ms / 2 + 1);
+    *fault = (struct sim_fault){ .kind = kind,
+                                 .target = (unsigned)kvb_random_below(
+                                     dice, targets_of(world, kinds[kind].reach)),
+                                 .percent = (unsigned)percents[kvb_random_below(dice, 4)],
+                                 .count = 1 + (unsigned)kvb_random_below(dice, 10) };
+    fault->from_ns =
+        first_ns + kvb_random_below(dice, world->end_of_faults_ns - first_ns - KVB_NS_PER_S);
+    if (kind == SIM_LOSE_BRIDGE || kind == SIM_LOSE_AGGREGATOR) {
+        span_ms = 1000; /* until it is back for certain */
+    }
+    if (kind >= SIM_POISON) {
+        span_ms = 1500;
+        fault->count = 1 + fault->count / 8;
+    }
+    fault->to_ns = fault->from_ns + (span_ms + 10) * KVB_NS_PER_MS;
+    if (fault->to_ns > world->end_of_faults_ns) {
+        fault->to_ns = world->end_of_faults_ns;
+    }
+    fault->dice = kvb_random_next(dice);
+}
+
+void sim_plan_faults(struct sim_world *world)
+{
+    static const uint64_t most[] = { 3, 8, 8, 16 };
+    uint64_t dice = world->seed ^ UINT64_C(0x5eed0ffa17);
+
+    world->fault_count =
+        kvb_random_below(&dice, most[kvb_random_below(&dice, KVB_COUNT_OF(most))] + 1);
+    for (size_t i = 0; i < world->fault_count; i++) {
+        draw_fault(world, &dice, &world->faults[i]);
+    }
+}
+
+/* ---- As time goes by ---- */
+
+/* On to a seq beyond ours, short of it, or (and then with an eager first batch, while the
+ * monitor is late) to the very next one. */
+static void overtake(struct sim_world *world, struct sim_fault *fault, uint64_t seq)
+{
+    struct sim_engine *engine = &world->engines[fault->target];
+    const struct sim_rank *rank = &world->ranks[fault->target];
+    const bool is_ours = rank->has_place && rank->place.engine == fault->target;
+    uint64_t to_seq = fault->percent == 5 ? seq / 2 : seq + fault->count;
+
+    if (fault->percent >= 50 && is_ours) {
+        to_seq = engine->batches[rank->place.batch].seq + 1;
+    }
+    world->links[fault->target].cut_ns = world->now_ns;
+    sim_engine_restart(world, fault->target, 0);
+    sim_engine_burst(world, fault->target, to_seq);
+    engine->waits_for_link = fault->percent >= 50;
+}
+
+static void begin_of_engine(struct sim_world *world, struct sim_fault *fault)
+{
+    struct sim_engine *engine = &world->engines[fault->target];
+    const uint64_t seq = sim_engine_next_seq(engine);
+
+    if (fault->kind == SIM_RESTART) {
+        sim_engine_restart(world, fault->target, fault->to_ns - world->now_ns);
+        if (fault->percent == 100 || fault->percent == 20) {
+            sim_engine_burst(world, fault->target, fault->count);
+        }
+    } else if (fault->kind == SIM_OVERTAKE) {
+        overtake(world, fault, seq);
+    } else if (fault->kind == SIM_CLEAR) {
+        (void)kvb_engine_reset_cache(engine->engine); /* memory is not what is tested */
+    } else if (fault->kind == SIM_BURST) {
+        sim_engine_burst(world, fault->target, seq + (uint64_t)fault->count * 20);
+    }
+}
+
+static void begin_fault(struct sim_world *world, struct sim_fault *fault)
+{
+    fault->is_active = true;
+    sim_note(
+        world, "fault %zu begins: %s of %u", (size_t)(fault - world->faults),
+        kinds[fault->kind].name, fault->target);
+    if (fault->kind >= SIM_RESTART && fault->kind <= SIM_IDLE &&
+        (world->engines[fault->target].is_up || fault->kind == SIM_RESTART)) {
+        begin_of_engine(world, fault);
+    }
+    if (fault->kind == SIM_BRIDGE_CRASH && world->bridges[fault->target].is_up) {
+        sim_bridge_crash(world, fault->target);
+    }
+    if (fault->kind == SIM_BRIDGE_CRASH) {
+        world->bridges[fault->target].up_ns = fault->to_ns;
+    }
+    if (fault->kind == SIM_CLOCK) { /* modulo 2^64: back, too */
+        world->bridges[fault->target].wall_us =
+            (fault->count % 2 ? 300 : (uint64_t)-300) * UINT64_C(1000000);
+    }
+    if (fault->kind == SIM_LOSE_BRIDGE) {
+        sim_client_lose(world, &world->bridges[fault->target].nats);
+    }
+    if (fault->kind == SIM_LOSE_AGGREGATOR) {
+        sim_client_lose(world, &world->aggregators[fault->target].nats);
+    }
+    if (fault->kind == SIM_AGGREGATOR_CRASH) {
+        if (world->aggregators[fault->target].is_up) {
+            sim_aggregator_end(world, fault->target);
+        }
+        world->aggregators[fault->target].up_ns = fault->to_ns;
+    }
+}
+
+static void end_fault(struct sim_world *world, struct sim_fault *fault)
+{
+    fault->is_active = false;
+    fault->is_over = true;
+    sim_note(world, "fault %zu ends", (size_t)(fault - world->faults));
+    if (fault->kind == SIM_CLOCK) {
+        world->bridges[fault->target].wall_us = 0;
+    }
+    if (fault->kind == SIM_FILL_GAP && world->engines[fault->target].is_up) {
+        const uint64_t seq = sim_engine_next_seq(&world->engines[fault->target]);
+        sim_engine_restart(world, fault->target, 0);
+        sim_engine_burst(world, fault->target, seq + fault->count - 1);
+    }
+}
+
+void sim_step_faults(struct sim_world *world)
+{
+    memset(world->active, 0, sizeof world->active);
+    for (size_t i = 0; i < world->fault_count; i++) {
+        struct sim_fault *fault = &world->faults[i];
+        if (!fault->is_off && !fault->is_over && !fault->is_active &&
+            world->now_ns >= fault->from_ns) {
+            begin_fault(world, fault);
+        }
+        if (fault->is_active && world->now_ns >= fault->to_ns) {
+            end_fault(world, fault);
+        }
+        if (fault->is_active) {
+            world->active[fault->kind][fault->target] = fault;
+        }
+    }
+    for (unsigned i = 0; i < world->bridge_count; i++) {
+        world->bridges[i].is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
+    }
+    for (unsigned i = 0; i < world->aggregator_count; i++) {
+        world->aggregators[i].is_frozen = sim_active(world, SIM_AGGREGATOR_FREEZE, i) != NULL;
+    }
+}
+
+struct sim_fault *sim_active(struct sim_world *world, enum sim_fault_kind kind, unsigned target)
+{
+    return world->active[kind][target];
+}
+
+bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target)
+{
+    struct sim_fault *fault = sim_active(world, kind, target);
+
+    return fault && kvb_random_below(&fault->dice, 100) < fault->percent;
+}
+
+static bool concerns(
+    const struct sim_world *world, const struct sim_fault *fault, size_t stream, size_t aggregator)
+{
+    switch (kinds[fault->kind].reach) {
+    case of_stream:
+        return fault->target == stream;
+    case of_bridge:
+        return fault->target == sim_bridge_of(world, stream);
+    case of_aggregator:
+        return fault->target == aggregator;
+    case of_all:
+        break;
+    }
+    return true;
+}
+
+uint64_t sim_quiet_since(const struct sim_world *world, size_t stream, size_t aggregator)
+{
+    uint64_t since_ns = 0;
+
+    for (size_t i = 0; i < world->fault_count; i++) {
+        const struct sim_fault *fault = &world->faults[i];
+        if (fault->is_off || fault->from_ns > world->now_ns ||
+            !concerns(world, fault, stream, aggregator)) {
+            continue;
+        }
+        if (!fault->is_over) {
+            return UINT64_MAX;
+        }
+        const uint64_t over_ns = fault->to_ns + (kinds[fault->kind].is_freeze ? KVB_NS_PER_S : 0);
+        since_ns = over_ns > since_ns ? over_ns : since_ns;
+    }
+    return since_ns;
+}
+
+void sim_print_one(FILE *out, const struct sim_world *world, size_t number)
+{
+    const struct sim_fault *fault = &world->faults[number];
+    const uint64_t began_ns = 1000 * KVB_NS_PER_S;
+
+    (void)fprintf(
+        out, "  fault %2zu  %7.3f .. %7.3f s  %s of %u (%u %%, %u)\n", number,
+        (double)(fault->from_ns - began_ns) / 1e9, (double)(fault->to_ns - began_ns) / 1e9,
+        kinds[fault->kind].name, fault->target, fault->percent, fault->count);
+}

@@ -1,0 +1,487 @@
+#pragma once
+
+#include "core/clock.h"
+#include "core/hash.h"
+#include "fleet/engine.h"
+#include "fleet/random.h"
+#include "index/prefix_index.h"
+#include "model/event_batch.h"
+#include "stream/follower.h"
+#include "stream/stream.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* A whole fleet in one thread, with virtual time, from one 64-bit seed.
+ *
+ *     engine --- link ---> bridge --- broker ---> aggregator        x streams, x aggregators
+ *       ^         |          ^                        |
+ *     truth    faults     what was told            what is listed
+ *       +---------------------- checks -----------------+
+ *
+ * Engines, streams and followers are the product's own pure rooms; what stands around
+ * them in the daemons (sockets, threads, NATS) is modelled here: link.c for libzmq,
+ * bridge.c for bridge_loop/_flow/_tell/_report, broker.c for nats-server and nats.c,
+ * aggregator.c for aggregator_loop/_sync.
+ *
+ * Threads: one.  Memory: a few MB for one world at a time. */
+
+enum {
+    sim_streams = 4,
+    sim_bridges = 2,
+    sim_aggregators = 3,
+    sim_batches = 1 << 13, /* of one engine in one run, all lives */
+    sim_blocks = 128,      /* held by one engine at most */
+    sim_told = 256,        /* by a reader at most */
+    sim_names = 1 << 13,   /* ever held by one engine */
+    sim_faults = 24,
+    sim_flight = 1 << 11,
+    sim_jobs = 8,
+    sim_monitor = 16, /* unread at once */
+};
+
+static const uint64_t sim_step_ns = 10 * KVB_NS_PER_MS;
+
+/* ---- What goes wrong: faults.c ---- */
+
+enum sim_fault_kind {
+    /* between engine and bridge */
+    SIM_DROP_LIVE, /* PUB at its high-water mark */
+    SIM_DUPLICATE, /* live batches come twice, or once more later */
+    SIM_SLOW_LINK, /* delay */
+    SIM_CUT_LINK,  /* both ways; under a second TCP carries it over */
+    SIM_LATE_MONITOR,
+    SIM_REPLAY_CUT,    /* the end is missing, END comes */
+    SIM_REPLAY_HOLES,  /* some inside are missing, END comes */
+    SIM_REPLAY_NO_END, /* END is missing */
+    SIM_REPLAY_MUTE,   /* requests are not answered */
+    /* of engines */
+    SIM_RESTART,
+    SIM_OVERTAKE, /* restart behind a cut link, on to a seq beyond ours */
+    SIM_FILL_GAP, /* the last batches lost, restart at once, the same seqs again */
+    SIM_CLEAR,
+    SIM_BURST,
+    SIM_IDLE,
+    /* of what is in between */
+    SIM_BRIDGE_CRASH,
+    SIM_BRIDGE_FREEZE,
+    SIM_CLOCK, /* the wall clock jumps */
+    SIM_NATS_DOWN,
+    SIM_NATS_FREEZE,
+    SIM_NATS_SLOW,
+    SIM_LOSE_BRIDGE, /* its connection to NATS */
+    SIM_LOSE_AGGREGATOR,
+    SIM_DROP_MESSAGES, /* a slow consumer: the server drops what it should get */
+    SIM_DROP_ASKS,
+    SIM_DROP_ANSWERS,
+    SIM_BUSY,
+    SIM_AGGREGATOR_CRASH,
+    SIM_AGGREGATOR_FREEZE,
+    /* what no replay repairs for certain */
+    SIM_CORRUPT,        /* a live batch arrives with other bytes that cannot be read */
+    SIM_REPLAY_CROSSED, /* another engine answers */
+    /* the same, said by the engine itself */
+    SIM_POISON,
+    SIM_SKIP_STORED,
+    SIM_SKIP_REMOVED,
+    SIM_UNKNOWN_EVENT,
+    SIM_HOLE,
+    SIM_FAULT_KINDS
+};
+
+struct sim_fault {
+    enum sim_fault_kind kind;
+    bool is_off; /* switched off by whoever looks for the least that fails */
+    bool is_active;
+    bool is_over;
+    unsigned target; /* stream, bridge or aggregator */
+    uint64_t from_ns;
+    uint64_t to_ns;
+    unsigned percent; /* of messages */
+    unsigned count;   /* how often, or how far */
+    uint64_t dice;
+};
+
+/* ---- Engines: engine.c ---- */
+
+/* One message of an engine, and what it held after it. */
+struct sim_batch {
+    unsigned life;
+    uint64_t seq;
+    struct kvb_hash128 fingerprint;
+    bool is_poison;
+    bool has_cleared;
+    bool is_kept;    /* false: never numbered into the replay buffer */
+    bool is_unknown; /* an event on no list since its life began, or all was cleared */
+    uint64_t at_ns;
+    struct kvb_event_batch batch; /* owned */
+    uint64_t *held;               /* owned: names, sorted */
+    size_t held_count;
+};
+
+struct sim_name {
+    uint64_t block;
+    uint64_t since_ns;     /* when it came to be held last */
+    uint64_t last_held_ns; /* UINT64_MAX: now */
+};
+
+struct sim_engine {
+    struct kvb_engine *engine; /* owned */
+    uint64_t dice;
+    bool is_up;
+    bool waits_for_link; /* says nothing before somebody listens */
+    unsigned life;
+    uint64_t up_ns; /* when it comes back */
+    uint64_t next_step_ns;
+    uint64_t next_prompt_ns;
+    uint64_t pace_ns;
+    size_t buffer_batches;
+    bool has_replay;
+    uint32_t blocks;
+    struct sim_batch *batches; /* owned: sim_batches */
+    uint32_t batch_count;
+    uint32_t life_first;    /* its first batch */
+    uint32_t last_cleared;  /* the newest batch that cleared all; UINT32_MAX: none */
+    struct sim_name *names; /* owned: sim_names, open addressing */
+    size_t name_count;
+    /* which ends short of EXACT are legal in this life */
+    bool may_be_gone, may_be_hole, may_be_poison, may_be_skipped, may_be_unknown;
+    bool was_replay_bad;
+};
+
+/* ---- The link of one stream: link.c ---- */
+
+struct sim_flying {
+    uint32_t engine; /* whose batch */
+    uint32_t batch;  /* UINT32_MAX: END */
+    bool is_corrupt; /* of END: more came than the bridge takes */
+    uint64_t due_ns;
+};
+
+struct sim_queue {
+    struct sim_flying *items; /* owned: sim_flight */
+    size_t at, count;
+};
+
+struct sim_monitor_event {
+    bool is_up;
+    uint64_t due_ns;
+};
+
+struct sim_link {
+    bool is_open;     /* TCP */
+    unsigned life;    /* of the engine at its other end */
+    uint64_t open_ns; /* the next try */
+    uint64_t subscribed_ns;
+    uint64_t cut_ns; /* since when; 0 = not */
+    struct sim_queue wire;
+    struct sim_queue sub; /* received, not read */
+    struct sim_monitor_event monitor[sim_monitor];
+    size_t monitor_count;
+    bool is_up_told; /* the monitor's last word as read */
+    uint64_t dice;
+    /* the DEALER */
+    bool is_asking, is_asked;
+    uint64_t ask_from;
+    uint64_t ask_due_ns;
+    struct sim_queue replies;
+};
+
+/* ---- What readers were told: truth.c ---- */
+
+/* After one event: what a reader lists who missed nothing. */
+struct sim_moment {
+    uint64_t epoch;
+    uint64_t event_id;
+    uint64_t sum;
+};
+
+struct sim_story {
+    uint64_t epoch;
+    uint64_t held[sim_told];
+    size_t held_count;
+    uint64_t sum;
+    struct sim_moment *moments; /* owned */
+    size_t count, capacity;
+};
+
+/* ---- Bridges: bridge.c ---- */
+
+struct sim_place {
+    uint32_t engine;
+    uint32_t batch;
+};
+
+struct sim_rank {
+    unsigned stream_number;
+    struct kvb_stream *stream; /* owned; NULL while the bridge is down */
+    struct kvb_stream_output output;
+    struct kvb_told *told; /* owned */
+    bool is_up;
+    uint64_t down_ns;
+    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, is_beat_due;
+    uint64_t announce_ns, next_beat_ns;
+    /* where it stands, as the checks see it */
+    bool has_place;
+    struct sim_place place;          /* the batch applied last */
+    struct sim_place given[1 << 12]; /* by seq: the batch given last */
+    uint64_t applied_before;
+    uint64_t doubtful; /* the most of the last moments */
+    uint64_t doubtful_ns;
+    uint64_t replayed_ns; /* history went by last; lists show what was, not what is */
+    struct sim_story story;
+};
+
+struct sim_job {
+    bool is_used;
+    unsigned aggregator;
+    unsigned aggregator_life;
+    unsigned stream_number;
+    uint64_t token;
+    struct kvb_sync_job job;
+};
+
+struct sim_client { /* of NATS */
+    bool is_connected;
+    uint64_t connects;
+    uint64_t try_ns;
+};
+
+struct sim_bridge {
+    bool is_up;
+    bool is_frozen;
+    uint64_t up_ns;
+    uint64_t wall_us; /* minus virtual time */
+    struct sim_client nats;
+    uint64_t connects_seen;
+    uint64_t open_ns; /* the guard of profiles listens until then; 0 = no NATS yet */
+    uint64_t next_tick_ns;
+    struct sim_job jobs[sim_jobs];
+    struct kvb_router_batch chunk;
+    uint64_t dice;
+};
+
+/* ---- NATS: broker.c ---- */
+
+enum sim_message_kind { SIM_EVENTS, SIM_BEAT, SIM_ANSWER, SIM_ASK };
+
+struct sim_message {
+    enum sim_message_kind kind;
+    unsigned from_bridge;
+    unsigned to_aggregator;
+    unsigned aggregator_life;
+    unsigned stream_number;
+    uint64_t routed_ns; /* until then it is lost with the sender's connection */
+    uint64_t due_ns;
+    uint64_t token;
+    struct kvb_heartbeat beat;
+    struct kvb_sync_reply reply;
+    struct kvb_sync_request request;
+    struct kvb_router_batch events;                            /* owned */
+    struct kvb_hash128 sums[KVB_TIER_COUNT][kvb_sync_buckets]; /* of the reply, when it has any */
+    struct sim_message *next;
+};
+
+struct sim_mailbox { /* one subscription of one client: in order */
+    struct sim_message *first, *last;
+};
+
+struct sim_broker {
+    bool is_up;
+    bool is_frozen;
+    uint64_t frozen_ns;
+    struct sim_message *spare;
+};
+
+/* ---- Aggregators: aggregator.c ---- */
+
+struct sim_aggregator {
+    bool is_up;
+    bool is_frozen;
+    bool asks;
+    unsigned life;
+    uint64_t up_ns;
+    uint64_t next_tick_ns;
+    struct sim_client nats;
+    bool was_connected;
+    uint64_t connects_seen;
+    struct sim_mailbox heard;   /* events, heartbeats */
+    struct sim_mailbox answers; /* another subscription, another thread: no order between */
+    struct sim_mailbox asks_sent;
+    struct kvb_prefix_index *index;  /* owned */
+    struct kvb_followers *followers; /* owned */
+    uint64_t began_ns;
+    uint64_t dice;
+    unsigned misses[sim_streams]; /* ticks in a row */
+    uint64_t dirty;               /* a bit for each stream: its list may have changed */
+};
+
+/* ---- The world: world.c ---- */
+
+struct sim_world {
+    uint64_t seed;
+    uint64_t now_ns;
+    uint64_t end_of_faults_ns;
+    uint64_t end_ns;
+    FILE *trace; /* borrowed; NULL = none */
+    uint64_t trace_hash;
+    bool is_calm; /* faults are over */
+    bool has_failed;
+    char failure[512];
+
+    bool is_repairable; /* nothing is injected that no replay repairs */
+    enum kvb_profile profile;
+    enum kvb_clear clear;
+    enum kvb_reannounce reannounce;
+    uint64_t down_clear_ms;
+    size_t log_blocks;
+    size_t rank_count_of_worker;
+    bool knows_total;
+
+    struct sim_fault faults[sim_faults];
+    size_t fault_count;
+    struct sim_fault *active[SIM_FAULT_KINDS][sim_streams]; /* by kind and target; NULL */
+    uint64_t dice;                                          /* who is next */
+    size_t stream_count, bridge_count, aggregator_count;
+    struct sim_engine engines[sim_streams];
+    struct sim_link links[sim_streams];
+    struct sim_rank ranks[sim_streams];
+    struct sim_bridge bridges[sim_bridges];
+    struct sim_broker broker;
+    struct sim_aggregator aggregators[sim_aggregators];
+
+    uint64_t stream_ms, exact_ms; /* of aggregators that ask, from the second second on */
+    uint64_t steps;
+};
+
+/* Everything that a run found. */
+struct sim_result {
+    bool has_failed;
+    char failure[512];
+    uint64_t trace_hash;
+    uint64_t stream_ms, exact_ms;
+    bool is_repairable;
+    size_t fault_count;
+};
+
+/* off: a bit for each fault that does not happen.  trace may be NULL. */
+void sim_run(uint64_t seed, uint32_t off, FILE *trace, struct sim_result *out_result);
+
+/* "3  5.120 s  cut_link of stream 1 for 2.300 s": the fault as it stands in the plan. */
+void sim_print_fault(FILE *out, uint64_t seed, size_t number);
+
+/* The first failure stays. */
+__attribute__((format(printf, 2, 3))) void
+sim_fail(struct sim_world *world, const char *format, ...);
+/* One thing that happened: hashed, and written when a trace is wanted. */
+__attribute__((format(printf, 2, 3))) void
+sim_note(struct sim_world *world, const char *format, ...);
+
+static inline unsigned sim_bridge_of(const struct sim_world *world, size_t stream)
+{
+    return (unsigned)(stream / world->rank_count_of_worker % world->bridge_count);
+}
+uint64_t sim_worker_of(const struct sim_world *world, size_t stream);
+uint32_t sim_rank_of(const struct sim_world *world, size_t stream);
+/* SIZE_MAX: none. */
+size_t sim_stream_of(const struct sim_world *world, uint64_t worker, uint32_t rank);
+
+/* faults.c */
+void sim_plan_faults(struct sim_world *world);
+void sim_step_faults(struct sim_world *world);
+void sim_print_one(FILE *out, const struct sim_world *world, size_t number);
+/* The active fault of this kind for this target, or NULL. */
+struct sim_fault *sim_active(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
+bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
+/* When the last fault that may still show in this list was over; UINT64_MAX: it is not. */
+uint64_t sim_quiet_since(const struct sim_world *world, size_t stream, size_t aggregator);
+
+/* engine.c */
+void sim_engine_begin(struct sim_world *world, size_t number);
+void sim_engine_end(struct sim_engine *engine);
+void sim_engine_step(struct sim_world *world, size_t number);
+void sim_engine_restart(struct sim_world *world, size_t number, uint64_t pause_ns);
+/* Publishes this many batches at once, into the buffer alone. */
+void sim_engine_burst(struct sim_world *world, size_t number, uint64_t to_seq);
+uint64_t sim_engine_next_seq(const struct sim_engine *engine);
+/* The first batch in the replay buffer with seq >= from; batch_count when there is none. */
+uint32_t sim_engine_find(const struct sim_engine *engine, uint64_t from);
+struct sim_name *sim_engine_name(const struct sim_engine *engine, uint64_t block);
+bool sim_batch_holds(const struct sim_batch *batch, uint64_t block);
+/* Has the buffer a batch from which history is whole? */
+bool sim_engine_has_base(const struct sim_engine *engine);
+void sim_engine_note_ruin(struct sim_engine *engine, enum sim_fault_kind kind);
+
+/* link.c */
+void sim_link_begin(struct sim_world *world, size_t number);
+void sim_link_end(struct sim_link *link);
+void sim_link_send(struct sim_world *world, size_t number, uint32_t batch);
+void sim_link_step(struct sim_world *world, size_t number);
+void sim_link_engine_gone(struct sim_world *world, size_t number);
+void sim_link_bridge_gone(struct sim_world *world, size_t number);
+/* What the monitor says now, read empty. */
+struct sim_link_news {
+    bool was_lost, is_up;
+};
+struct sim_link_news sim_link_read_monitor(struct sim_world *world, size_t number);
+bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out);
+void sim_link_ask(struct sim_world *world, size_t number, uint64_t from);
+void sim_link_stop_asking(struct sim_link *link);
+bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *out);
+
+/* bridge.c */
+void sim_bridge_begin(struct sim_world *world, size_t number);
+void sim_bridge_crash(struct sim_world *world, size_t number);
+void sim_bridge_end(struct sim_world *world, size_t number);
+uint64_t sim_wall_us(const struct sim_world *world, size_t stream);
+void sim_bridge_turn(struct sim_world *world, size_t number);
+void sim_bridge_hear_ask(struct sim_world *world, size_t number, const struct sim_message *ask);
+
+/* tell.c */
+void sim_tell_step(struct sim_world *world, struct sim_rank *rank);
+void sim_tell_streams(struct sim_world *world, size_t bridge);
+void sim_lose_touch(struct sim_world *world, size_t bridge, uint64_t from_ns);
+void sim_beat(struct sim_world *world, struct sim_rank *rank);
+void sim_work_jobs(struct sim_world *world, size_t number);
+
+/* broker.c */
+void sim_broker_step(struct sim_world *world);
+void sim_broker_end(struct sim_world *world);
+struct sim_message *sim_message_new(struct sim_world *world, enum sim_message_kind kind);
+void sim_message_copy_events(struct sim_message *message, const struct kvb_router_batch *events);
+/* To all aggregators that are connected; takes nothing. */
+void sim_publish(
+    struct sim_world *world, size_t stream, enum sim_message_kind kind,
+    const struct kvb_heartbeat *beat, const struct kvb_router_batch *events);
+void sim_answer(
+    struct sim_world *world, const struct sim_job *job, const struct kvb_sync_reply *reply);
+void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follower_ask *ask);
+/* The next message that is due, or NULL; to be given back. */
+struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box);
+void sim_give_back(struct sim_world *world, struct sim_message *message);
+void sim_empty(struct sim_world *world, struct sim_mailbox *box);
+void sim_client_lose(struct sim_world *world, struct sim_client *client);
+
+/* aggregator.c */
+void sim_aggregator_begin(struct sim_world *world, size_t number);
+void sim_aggregator_end(struct sim_world *world, size_t number);
+void sim_aggregator_turn(struct sim_world *world, size_t number);
+
+/* truth.c */
+void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events);
+void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id);
+bool sim_story_sum(
+    const struct sim_story *story, const kvb_epoch *epoch, uint64_t event_id, uint64_t *out_sum);
+uint64_t sim_spread(uint64_t name);
+bool sim_story_holds(const struct sim_story *story, uint64_t block);
+
+/* checks.c */
+/* After each step of the stream. */
+void sim_check_rank(struct sim_world *world, struct sim_rank *rank);
+void sim_check_beat(
+    struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat);
+void sim_check_lists(struct sim_world *world, size_t number, bool all);
+void sim_check_end(struct sim_world *world);
+void sim_note_progress(struct sim_world *world);

@@ -1,0 +1,220 @@
+#include "sim.h"
+
+#include "core/own.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One world from one seed: who is in it, and whose turn it is. */
+
+static const uint64_t begin_ns = 1000 * KVB_NS_PER_S;
+static const uint64_t faults_ns = 9 * KVB_NS_PER_S;
+static const uint64_t calm_ns = 10 * KVB_NS_PER_S;
+
+uint64_t sim_worker_of(const struct sim_world *world, size_t stream)
+{
+    return 10 + stream / world->rank_count_of_worker;
+}
+
+uint32_t sim_rank_of(const struct sim_world *world, size_t stream)
+{
+    return (uint32_t)(stream % world->rank_count_of_worker);
+}
+
+size_t sim_stream_of(const struct sim_world *world, uint64_t worker, uint32_t rank)
+{
+    const size_t stream = (worker - 10) * world->rank_count_of_worker + rank;
+
+    return stream < world->stream_count ? stream : SIZE_MAX;
+}
+
+/* ---- Words ---- */
+
+void sim_fail(struct sim_world *world, const char *format, ...)
+{
+    char text[400];
+    va_list arguments;
+
+    if (world->has_failed) {
+        return;
+    }
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    world->has_failed = true;
+    (void)snprintf(
+        world->failure, sizeof world->failure, "%.3f s: %s",
+        (double)(world->now_ns - begin_ns) / 1e9, text);
+}
+
+void sim_note(struct sim_world *world, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+
+    if (!world->trace) {
+        return;
+    }
+    va_start(arguments, format);
+    const int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const kvb_span bytes = { .data = (const uint8_t *)text, .len = (size_t)length };
+    world->trace_hash = kvb_hash64(bytes, world->trace_hash + world->now_ns);
+    (void)fprintf(world->trace, "%8.3f %s\n", (double)(world->now_ns - begin_ns) / 1e9, text);
+}
+
+/* ---- Beginning and end ---- */
+
+static void draw_world(struct sim_world *world, uint64_t *dice)
+{
+    world->is_repairable = kvb_random_below(dice, 5) < 3;
+    world->rank_count_of_worker = 1 + kvb_random_below(dice, 2);
+    world->stream_count = 2 + kvb_random_below(dice, 3);
+    world->bridge_count = 1 + kvb_random_below(dice, sim_bridges);
+    world->aggregator_count = 1 + kvb_random_below(dice, sim_aggregators);
+    world->profile = (enum kvb_profile)kvb_random_below(dice, KVB_PROFILE_COUNT);
+    world->clear = world->profile == KVB_PROFILE_JSON && kvb_random_below(dice, 3) == 0
+                       ? KVB_CLEAR_REMOVED
+                       : KVB_CLEAR_EVENT;
+    world->reannounce = (enum kvb_reannounce)kvb_random_below(dice, KVB_REANNOUNCE_COUNT);
+    world->down_clear_ms = kvb_random_below(dice, 3) * 500;
+    world->log_blocks = kvb_random_below(dice, 2) ? 4096 : 1 + kvb_random_below(dice, 60);
+    world->knows_total = kvb_random_below(dice, 4) == 0;
+}
+
+static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
+{
+    struct sim_engine *engine = &world->engines[number];
+
+    engine->dice = kvb_random_next(dice);
+    engine->blocks = 20 + (uint32_t)kvb_random_below(dice, 50);
+    engine->pace_ns = (15 + kvb_random_below(dice, 150)) * KVB_NS_PER_MS;
+    engine->has_replay = kvb_random_below(dice, 20) != 0;
+    engine->buffer_batches = world->is_repairable ? sim_batches : 10 + kvb_random_below(dice, 200);
+    world->links[number].dice = kvb_random_next(dice);
+    world->ranks[number].stream_number = (unsigned)number;
+}
+
+static void begin(struct sim_world *world, uint64_t seed)
+{
+    uint64_t dice = seed;
+
+    world->seed = seed;
+    world->now_ns = begin_ns;
+    world->end_of_faults_ns = begin_ns + faults_ns;
+    world->end_ns = world->end_of_faults_ns + calm_ns;
+    draw_world(world, &dice);
+    sim_plan_faults(world);
+    world->dice = kvb_random_next(&dice);
+    world->broker.is_up = true;
+    for (size_t i = 0; i < world->stream_count; i++) {
+        draw_engine(world, i, &dice);
+        sim_engine_begin(world, i);
+        sim_link_begin(world, i);
+    }
+    for (size_t i = 0; i < world->bridge_count; i++) {
+        world->bridges[i].dice = kvb_random_next(&dice);
+        sim_bridge_begin(world, i);
+    }
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        world->aggregators[i].dice = kvb_random_next(&dice);
+        world->aggregators[i].asks = i == 0 || kvb_random_below(&dice, 4) > 0;
+        sim_aggregator_begin(world, i);
+    }
+}
+
+static void end(struct sim_world *world)
+{
+    for (size_t i = 0; i < world->aggregator_count; i++) {
+        sim_aggregator_end(world, i);
+    }
+    for (size_t i = 0; i < world->bridge_count; i++) {
+        sim_bridge_end(world, i);
+    }
+    for (size_t i = 0; i < world->stream_count; i++) {
+        sim_engine_end(&world->engines[i]);
+        sim_link_end(&world->links[i]);
+        free(world->ranks[i].story.moments);
+    }
+    sim_broker_end(world);
+}
+
+/* ---- Turns ---- */
+
+static void turn(struct sim_world *world, size_t who)
+{
+    if (who < world->stream_count) {
+        sim_engine_step(world, who);
+        sim_link_step(world, who);
+    } else if (who < world->stream_count + world->bridge_count) {
+        sim_bridge_turn(world, who - world->stream_count);
+    } else {
+        sim_aggregator_turn(world, who - world->stream_count - world->bridge_count);
+    }
+}
+
+/* Everybody once, in an order that the dice know. */
+static void take_turns(struct sim_world *world)
+{
+    const size_t count = world->stream_count + world->bridge_count + world->aggregator_count;
+    size_t order[sim_streams + sim_bridges + sim_aggregators];
+
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = kvb_random_below(&world->dice, i + 1);
+        order[i] = order[at];
+        order[at] = i;
+    }
+    for (size_t i = 0; i < count && !world->has_failed; i++) {
+        turn(world, order[i]);
+    }
+}
+
+void sim_run(uint64_t seed, uint32_t off, FILE *trace, struct sim_result *out_result)
+{
+    struct sim_world *world = calloc(1, sizeof *world);
+
+    if (!world) {
+        abort();
+    }
+    world->trace = trace;
+    begin(world, seed);
+    for (size_t i = 0; i < world->fault_count; i++) {
+        world->faults[i].is_off = off >> i & 1;
+    }
+    while (!world->has_failed && world->now_ns < world->end_ns) {
+        world->now_ns += sim_step_ns;
+        world->steps++;
+        world->is_calm = world->now_ns >= world->end_of_faults_ns;
+        sim_step_faults(world);
+        sim_broker_step(world);
+        take_turns(world);
+        sim_note_progress(world);
+    }
+    if (!world->has_failed) {
+        sim_check_end(world);
+    }
+    end(world);
+    *out_result = (struct sim_result){ .has_failed = world->has_failed,
+                                       .trace_hash = world->trace_hash,
+                                       .stream_ms = world->stream_ms,
+                                       .exact_ms = world->exact_ms,
+                                       .is_repairable = world->is_repairable,
+                                       .fault_count = world->fault_count };
+    memcpy(out_result->failure, world->failure, sizeof world->failure);
+    free(world);
+}
+
+void sim_print_fault(FILE *out, uint64_t seed, size_t number)
+{
+    struct sim_world *world = calloc(1, sizeof *world);
+
+    if (!world) {
+        abort();
+    }
+    begin(world, seed);
+    sim_print_one(out, world, number);
+    end(world);
+    free(world);
+}
