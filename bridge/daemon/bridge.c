@@ -56,17 +56,33 @@ static kvb_status open_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
         &bridge->statuses);
 }
 
-static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
+static struct bridge_rank *
+find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
 {
-    const struct kvb_bridge *bridge = context;
-
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        const struct bridge_rank *rank = &bridge->ranks[i];
+        struct bridge_rank *rank = &bridge->ranks[i];
         if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
-            return rank->stream;
+            return rank;
         }
     }
     return NULL;
+}
+
+static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    const struct bridge_rank *rank = find_rank(context, worker_id, dp_rank);
+
+    return rank ? rank->stream : NULL;
+}
+
+/* What was answered is proven by a heartbeat: the asker should not wait for the next. */
+static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    struct bridge_rank *rank = find_rank(context, worker_id, dp_rank);
+
+    if (rank) {
+        rank->is_beat_wanted = true;
+    }
 }
 
 /* After the ranks: from here on requests come in. */
@@ -76,6 +92,7 @@ static kvb_status open_sync(struct kvb_bridge *bridge)
 
     bridge->sync.bus = bridge->bus;
     bridge->sync.find = find_stream;
+    bridge->sync.answered = want_beat;
     bridge->sync.context = bridge;
     KVB_TRY(kvb_sync_desk_init(&bridge->sync));
     KVB_TRY(kvb_subject_make(

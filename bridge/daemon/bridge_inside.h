@@ -57,8 +57,9 @@ struct bridge_rank {
     uint64_t announce_ns;  /* not before: the last try failed, or NATS is just back */
     struct kvb_told *told; /* owned; NULL where a clear is told by `cleared` */
     bool is_beat_due;      /* the state changed since the last heartbeat */
-    uint64_t next_beat_ns;
-    uint64_t applied_ns; /* the newest batch or proof */
+    bool is_beat_wanted;   /* an aggregator has just been given what it lacked */
+    uint64_t beat_ns;      /* the last heartbeat */
+    uint64_t applied_ns;   /* the newest batch or proof */
     bool has_load;
     uint64_t load_ns;
     uint64_t total_slots; /* of the configuration; 0 = the engine says */

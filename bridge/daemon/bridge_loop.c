@@ -8,6 +8,9 @@ static const uint64_t round_ns = 5 * KVB_NS_PER_MS; /* of all ranks; sooner when
 static const uint64_t status_ns = KVB_NS_PER_S;
 static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* engines wait meanwhile */
 
+/* Whatever aggregators ask, a stream has five heartbeats a second at most by it. */
+static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
+
 /* Aggregators reconnect at most a second after NATS is back; what they miss before
  * that, they miss. */
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
@@ -109,15 +112,23 @@ static bool may_publish(struct kvb_bridge *bridge, uint64_t now_ns)
     return allowed;
 }
 
+static bool
+is_time_to_beat(const struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns)
+{
+    const uint64_t period_ns = bridge->config->publish.heartbeat_ms * KVB_NS_PER_MS;
+    const uint64_t wait_ns =
+        rank->is_beat_wanted && wanted_beat_ns < period_ns ? wanted_beat_ns : period_ns;
+
+    return rank->is_announced && (rank->is_beat_due || now_ns - rank->beat_ns >= wait_ns);
+}
+
 static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    const uint64_t beat_ns = bridge->config->publish.heartbeat_ms * KVB_NS_PER_MS;
-
     kvb_bridge_tell_streams(bridge, now_ns);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         struct bridge_rank *rank = &bridge->ranks[i];
-        if (rank->is_announced && (rank->is_beat_due || now_ns >= rank->next_beat_ns)) {
-            rank->next_beat_ns = now_ns + beat_ns;
+        if (is_time_to_beat(bridge, rank, now_ns)) {
+            rank->beat_ns = now_ns;
             kvb_bridge_beat(bridge, rank, false);
         }
     }

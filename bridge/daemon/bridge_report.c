@@ -29,6 +29,7 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
         return;
     }
     rank->is_beat_due = false;
+    rank->is_beat_wanted = false;
     bridge->events.messages++;
 }
 

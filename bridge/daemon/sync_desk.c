@@ -203,6 +203,9 @@ static bool step(struct kvb_sync_desk *desk, struct kvb_sync_ask *ask)
         return false;
     }
     desk->chunks++;
+    if (reply.is_last) {
+        desk->answered(desk->context, ask->worker_id, ask->dp_rank);
+    }
     return !reply.is_last;
 }
 

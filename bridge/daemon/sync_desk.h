@@ -29,6 +29,9 @@ struct kvb_sync_ask;
 typedef const struct kvb_stream *(*kvb_sync_find)(
     void *context, uint64_t worker_id, uint32_t dp_rank);
 
+/* All of an answer was sent. */
+typedef void (*kvb_sync_answered)(void *context, uint64_t worker_id, uint32_t dp_rank);
+
 struct kvb_sync_asker {
     uint64_t key;
     uint64_t tokens;
@@ -38,6 +41,7 @@ struct kvb_sync_asker {
 struct kvb_sync_desk {
     struct kvb_bus *bus; /* borrowed */
     kvb_sync_find find;
+    kvb_sync_answered answered;
     void *context;
     struct kvb_ring *asks; /* owned */
     pthread_mutex_t lock;  /* askers */

@@ -142,6 +142,10 @@ void kvb_follow_apply(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
 
+/* The newest heartbeat may have come before its events, which a repair then brought: it
+ * proves the list when that has come as far, and nobody waits for the next one. */
+void kvb_follow_recall(const struct kvb_followers *followers, struct kvb_follow *follow);
+
 /* ---- follower_repair.c ---- */
 
 /* Events are missing behind the last one applied, up to the first that waits or else

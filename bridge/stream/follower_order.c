@@ -45,6 +45,30 @@ static bool is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch
     return follow->has_old_epoch && is_same_epoch(&follow->old_epoch, epoch);
 }
 
+/* ---- What a heartbeat proves ---- */
+
+static void note_proof(struct kvb_follow *follow)
+{
+    follow->is_proven = true;
+    follow->must_prove = false;
+    follow->differs_in_a_row = 0;
+}
+
+void kvb_follow_recall(const struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    const struct kvb_heartbeat *heartbeat = &follow->shown.heartbeat;
+
+    if ((follow->is_proven && !follow->must_prove) || follow->loss != KVB_REASON_NONE ||
+        !follow->shown.has_heartbeat || heartbeat->last_id != follow->shown.last_id ||
+        heartbeat->last_id < follow->settled_id ||
+        !is_same_epoch(&follow->epoch, &heartbeat->epoch)) {
+        return;
+    }
+    if (kvb_follow_has_counts(followers, follow, heartbeat)) {
+        note_proof(follow);
+    }
+}
+
 /* ---- Events ---- */
 
 /* A `cleared` begins a complete history at whatever id.  It may have opened a
@@ -87,6 +111,7 @@ void kvb_follow_apply(
     }
     follow->shown.has_last_id = true;
     follow->shown.last_id = event->event_id;
+    kvb_follow_recall(followers, follow);
     followers->counters.events_applied++;
 }
 
@@ -243,9 +268,7 @@ static void compare_counts(
     if (kvb_follow_has_counts(followers, follow, heartbeat)) {
         kvb_follow_need_nothing(followers, follow);
         follow->loss = KVB_REASON_NONE;
-        follow->is_proven = true;
-        follow->must_prove = false;
-        follow->differs_in_a_row = 0;
+        note_proof(follow);
     } else if (kvb_follow_waits(follow)) {
         return; /* it is known */
     } else if (follow->loss == KVB_REASON_NONE) {

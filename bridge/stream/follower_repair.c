@@ -416,6 +416,7 @@ static void finish_snapshot(
     follow->settled_id = reply->last_id;
     follow->shown.has_last_id = true;
     follow->shown.last_id = reply->barrier_id;
+    kvb_follow_recall(followers, follow);
     repair->need = need_range; /* if some of what came meanwhile is lost */
     repair->since_ns = now_ns;
     if (kvb_repair_apply_held(followers, follow, UINT64_MAX)) {

@@ -2,6 +2,7 @@
 notice?"""
 
 import signal
+import time
 
 import pytest
 
@@ -107,15 +108,34 @@ def test_a_server_that_comes_back_costs_protobuf_no_epoch(scene):
     assert bridge.metric("kvb_announcements_total") == 1
 
 
+SNAPSHOT = b"\x08\x02\x12\x10" + bytes(16)
+
+
+def test_who_was_answered_does_not_wait_for_the_next_heartbeat(scene):
+    vllm = scene.engine()
+    bus = scene.bus()
+    beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
+    bridge = scene.bridge(worker(vllm), profile="protobuf", heartbeat_ms=60000)
+    vllm.publish(store(1))
+    wait_for("a block", lambda: bridge.metric("kvb_blocks_held") == 1)
+    wait_for("the first", lambda: len(beats) > 0)
+    before = len(beats)
+    bus.request(f"{PUBLISH}.kv_sync.7.0", SNAPSHOT)
+    wait_for("another", lambda: len(beats) > before, 2)
+    began, before = time.monotonic(), len(beats)
+    while time.monotonic() < began + 2:
+        bus.request(f"{PUBLISH}.kv_sync.7.0", SNAPSHOT)
+    assert len(beats) - before <= 5 * (time.monotonic() - began) + 1, "five a second, whatever is asked"
+
+
 def test_a_flood_of_requests_is_told_to_wait_and_others_are_served(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm), profile="protobuf")
     vllm.publish(store(1))
     wait_for("a block", lambda: bridge.metric("kvb_blocks_held") == 1)
     bus = scene.bus()
-    snapshot = b"\x08\x02\x12\x10" + bytes(16)
     for at in range(3000):
-        bus.send(f"{PUBLISH}.kv_sync.7.0", snapshot, reply=f"_INBOX.flood.{at}")
+        bus.send(f"{PUBLISH}.kv_sync.7.0", SNAPSHOT, reply=f"_INBOX.flood.{at}")
     bus.flush()
     wait_for("some have to wait", lambda: bridge.metric("kvb_sync_refused_total", reason="busy") > 0)
     aggregator = scene.aggregator()
@@ -144,9 +164,7 @@ def test_no_answer_goes_where_routers_read_events(scene):
     bridge = scene.bridge(worker(vllm))
     bus = scene.bus()
     messages = bus.watch(f"{PUBLISH}.kv_events")
-    bus.publish(
-        f"{PUBLISH}.kv_sync.7.0", b"\x08\x02\x12\x10" + bytes(16), reply=f"{PUBLISH}.kv_events"
-    )
+    bus.publish(f"{PUBLISH}.kv_sync.7.0", SNAPSHOT, reply=f"{PUBLISH}.kv_events")
     wait_for("refused", lambda: bridge.metric("kvb_sync_refused_total", reason="bad_input") == 1)
     assert all(message.data.startswith(b"{") for message in messages)
 

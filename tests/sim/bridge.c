@@ -12,6 +12,7 @@ enum { most_replays_at_once = 8, run = 64, replies_a_turn = 256, sync_chunks_a_t
 
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t beat_ns = KVB_NS_PER_S;
+static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 static const uint64_t listen_ns = 1500 * KVB_NS_PER_MS; /* the profile guard's */
 
@@ -240,9 +241,10 @@ static void tell_routers(struct sim_world *world, size_t number)
     sim_tell_streams(world, number);
     for (size_t i = 0; i < world->stream_count; i++) {
         struct sim_rank *rank = &world->ranks[i];
+        const uint64_t wait_ns = rank->is_beat_wanted ? wanted_beat_ns : beat_ns;
         if (is_of(world, i, number) && rank->is_announced &&
-            (rank->is_beat_due || world->now_ns >= rank->next_beat_ns)) {
-            rank->next_beat_ns = world->now_ns + beat_ns;
+            (rank->is_beat_due || world->now_ns - rank->beat_ns >= wait_ns)) {
+            rank->beat_ns = world->now_ns;
             sim_beat(world, rank);
         }
     }

@@ -221,8 +221,8 @@ struct sim_rank {
     struct kvb_told *told; /* owned */
     bool is_up;
     uint64_t down_ns;
-    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, is_beat_due;
-    uint64_t announce_ns, next_beat_ns;
+    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, is_beat_due, is_beat_wanted;
+    uint64_t announce_ns, beat_ns;
     /* where it stands, as the checks see it */
     bool has_place;
     struct sim_place place;          /* the batch applied last */

@@ -191,6 +191,7 @@ void sim_beat(struct sim_world *world, struct sim_rank *rank)
     sim_check_beat(world, rank, &beat);
     sim_publish(world, rank->stream_number, SIM_BEAT, &beat, NULL);
     rank->is_beat_due = false;
+    rank->is_beat_wanted = false;
 }
 
 /* ---- Answering what readers ask ---- */
@@ -240,4 +241,5 @@ void sim_work_jobs(struct sim_world *world, size_t number)
     }
     sim_answer(world, job, &reply);
     job->is_used = !reply.is_last;
+    world->ranks[job->stream_number].is_beat_wanted |= reply.is_last;
 }

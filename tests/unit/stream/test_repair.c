@@ -96,6 +96,45 @@ static void a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie(void **s
     end(&scene);
 }
 
+/* NATS was away, and the first word after it was a heartbeat of `blocks` blocks at the
+ * event that the answer ends with. */
+static void heartbeat_before_its_events(struct scene *scene, uint64_t blocks)
+{
+    make_exact(scene, 1);
+    kvb_followers_nats_away(scene->followers, scene->now_ns);
+    kvb_followers_nats_back(scene->followers, scene->now_ns);
+    beat(scene, 1, first_id + 2, blocks);
+    const struct kvb_follower_ask ask = asked(scene, KVB_SYNC_RANGE);
+    stored(scene, 1, first_id + 3, 7); /* meanwhile */
+    start_batch(scene, 1);
+    add(scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 3);
+    answer(scene, &ask, &reply);
+}
+
+static void a_heartbeat_heard_before_its_events_proves_them_when_they_came(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+
+    heartbeat_before_its_events(&scene, 2);
+    assert_blocks(&scene, 3);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nobody waits for the next */
+    end(&scene);
+}
+
+static void a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+
+    heartbeat_before_its_events(&scene, 3);
+    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    beat(&scene, 1, first_id + 3, 3);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
 static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
 {
     (void)state;
@@ -341,6 +380,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hole_is_filled_while_the_list_stands),
         cmocka_unit_test(a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie),
+        cmocka_unit_test(a_heartbeat_heard_before_its_events_proves_them_when_they_came),
+        cmocka_unit_test(a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it),
         cmocka_unit_test(events_that_the_bridge_forgot_come_as_a_whole),
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
         cmocka_unit_test(a_forged_or_torn_answer_is_refused_counted_and_asked_for_again),
