@@ -133,6 +133,8 @@ void kvb_stream_state(
         missing_at_most(stream, &missing) && missing == 0 && lists_device_only(stream);
     const bool is_syncing = ((replay->is_wanted || replay->is_in_flight) && !replay->is_probe) ||
                             stream->drain != drain_nothing;
+    /* It grows from live batches alone: what nobody proves is missing, not wrong. */
+    const bool is_suffix = !stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED;
     const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
     /* clang-format off */
     const struct verdict verdicts[] = {
@@ -142,6 +144,7 @@ void kvb_stream_state(
         { stream->has_unknown_event, KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
         { !stream->options.has_replay, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
         { is_syncing, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
+        { stream->is_unproven && is_suffix, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
         { stream->is_unproven, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
         { is_counted_whole, KVB_STREAM_EXACT, KVB_REASON_NONE },
         { !stream->is_complete, KVB_STREAM_PARTIAL, stream->flaw },

@@ -71,6 +71,15 @@ bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, u
            now_ns >= stream->replay.not_before_ns;
 }
 
+/* Longer than an answer may take: the ration is used up by answers that brought nothing. */
+bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    const struct replay *replay = &stream->replay;
+
+    return replay->is_wanted && !replay->is_probe &&
+           replay->not_before_ns > now_ns + replay_deadline_ns;
+}
+
 void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
 {
     struct replay *replay = &stream->replay;

@@ -105,6 +105,9 @@ void kvb_stream_want_everything(struct stream_step *step);
 /* A request came to nothing: the next one later. */
 void kvb_stream_back_off(struct stream_step *step);
 
+/* What is missing may not be asked for soon. */
+bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns);
+
 /* May the tail be lost, or is an answer owed? */
 bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns);
 

@@ -398,6 +398,21 @@ static kvb_status take_replay_end(struct stream_step *step)
 
 /* ---- Time, connection ---- */
 
+/* What is missing does not come, or not soon: the list grows from what is held, and what
+ * is left out is asked for when that is allowed. */
+static kvb_status go_on_without(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->replay = (struct replay){ 0 };
+    if (stream->has_last) {
+        KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_REPLAY_FAILED));
+    }
+    stream->is_complete = false;
+    stream->flaw = KVB_REASON_REPLAY_FAILED;
+    return apply_held_as_suffix(step, KVB_REASON_REPLAY_FAILED);
+}
+
 /* No answer in time.  What was missing is given up; where nothing was, the list
  * stays, unproven. */
 static kvb_status take_replay_failure(struct stream_step *step)
@@ -407,18 +422,13 @@ static kvb_status take_replay_failure(struct stream_step *step)
 
     stream->counters.replays_failed++;
     step->out->drops_replay = true;
-    stream->replay = (struct replay){ 0 };
     kvb_stream_back_off(step);
     if (was_probe) {
+        stream->replay = (struct replay){ 0 };
         stream->is_unproven = true;
         return apply_held(step);
     }
-    if (stream->has_last) {
-        KVB_TRY(kvb_stream_begin_again(step, KVB_REASON_REPLAY_FAILED));
-    }
-    stream->is_complete = false;
-    stream->flaw = KVB_REASON_REPLAY_FAILED;
-    return apply_held_as_suffix(step, KVB_REASON_REPLAY_FAILED);
+    return go_on_without(step);
 }
 
 /* The replies ended before their END: an engine that is quicker than its socket drops
@@ -442,6 +452,9 @@ static kvb_status take_tick(struct stream_step *step)
 
     if (replay->is_in_flight && now_ns >= replay->deadline_ns) {
         return take_replay_cut(step);
+    }
+    if (kvb_stream_is_put_off(stream, now_ns)) {
+        return go_on_without(step);
     }
     if (stream->drain != drain_nothing) {
         return go_on_draining(step);

@@ -377,6 +377,47 @@ static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
     stream_world_end(&world);
 }
 
+/* One answers as an engine that is not ours: its ration is used up by nonsense. */
+static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6); /* 3 and 4 are missing */
+    (void)start_wanted_replay(&world);
+    replayed(&world, 2, second_life, 9);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 40, second_life, 9);
+    replayed(&world, 7, second_life, 9); /* another life again: not asked for 10 s */
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    live(&world, 6, first_life, 7);
+    pass_ms(&world, 50);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    assert_true(world.held_count == 1 && router_holds(&world, root(7)));
+    live(&world, 7, first_life, 8); /* nothing waits for an answer */
+    assert_int_equal(world.held_count, 2);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    stream_world_end(&world);
+}
+
+static void nobody_proves_a_suffix_and_it_is_still_partial(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100);
+    pass_ms(&world, 1100);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100); /* the probe is not answered either */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
 static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
 {
     (void)state;
@@ -415,6 +456,8 @@ int main(void)
         cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
         cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
+        cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
+        cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
         cmocka_unit_test(a_batch_that_cannot_be_read_begins_the_list_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
