@@ -9,6 +9,7 @@ from case import Row
 from liar import LruEngine
 from programs import wait_for
 from proxy import Proxy
+from spoil import KINDS, newest_seq, read_all, spoil_all
 
 REPAIRS = [
     ("aggregator", "kvb_sync_repairs_total", {"kind": kind}) for kind in ("range", "snapshot")
@@ -108,8 +109,25 @@ def check_flap(case):
 # ---- bridges and aggregators -------------------------------------------------------
 
 
+def keep_checkpoints(stage):
+    stage.keeps_checkpoints = True
+
+
+def saved(case):
+    return read_all([case.stage.checkpoints(part) for part in (0, 1)])
+
+
+def wait_for_checkpoints(case):
+    """One of each stream."""
+    streams = len(case.oracle.stats())
+    wait_for("checkpoints", lambda: len(saved(case)) == streams)
+    return saved(case)
+
+
 def kill_bridge(case):
-    case.note_metrics(*REPAIRS)
+    wait_for_checkpoints(case)
+    case.note_metrics(*REPAIRS, ("aggregator", "kvb_sync_requests_total", {"kind": "snapshot"}))
+    case.full_replays = full_replays(case)
     case.begin_fault(case.stage.streams_of_bridge(0))
     old = case.stage.bridges[0]
     case.stage.killed.append(old)
@@ -120,9 +138,50 @@ def kill_bridge(case):
     case.end_fault()
 
 
+def full_replays(case):
+    return sum(row["full_replays"] for row in case.oracle.stats().values())
+
+
 def check_killed_bridge(case):
+    bridge = case.stage.bridges[0]
     case.others_were_untouched()
     case.expect_that(("DOWN", "silent") in case.states_seen(case.touched), "never DOWN(silent)")
+    case.expect_that(not case.new_epochs(), "a stream began a new epoch")
+    restored = bridge.metric("kvb_checkpoints_restored_total")
+    case.expect_that(restored == len(case.touched), f"{restored:.0f} streams were restored")
+    case.expect_that(bridge.metric("kvb_announcements_total") == 0, "streams were told anew to everybody")
+    asked = case.grew("aggregator", "kvb_sync_requests_total", kind="snapshot")
+    case.expect_that(asked == 0, f"{asked:.0f} lists were fetched as a whole")
+    asked = full_replays(case) - case.full_replays
+    case.expect_that(asked == 0, f"{asked} engines were asked for all they keep")
+
+
+def kill_bridges_and_spoil(case):
+    """Both at once: sixteen streams, sixteen kinds."""
+    stage = case.stage
+    early = wait_for_checkpoints(case)
+    wait_for("newer ones", lambda: all(
+        newest_seq(data) > newest_seq(early[path]) + 20 for path, data in saved(case).items()))
+    case.begin_fault()
+    for bridge in stage.bridges:
+        stage.killed.append(bridge)
+        bridge.kill()
+    spoil_all(early, saved(case))
+    wait_for("they are missed", lambda: case.changes(), 6)
+    case.last(4)
+    for part in (0, 1):
+        stage.start_bridge(part, wait=False)
+    case.end_fault()
+
+
+def check_spoilt(case):
+    refused = case.stage.bridge_metric("kvb_checkpoints_refused_total")
+    restored = case.stage.bridge_metric("kvb_checkpoints_restored_total")
+    case.expect_that(
+        (refused, restored) == (len(KINDS) - 1, 1), f"{refused:.0f} checkpoints were refused, {restored:.0f} used")
+    streams = {row[2] for row in case.changes()}
+    kept = streams - case.new_epochs()
+    case.expect_that(len(kept) == 1, f"streams that went on in their epoch: {sorted(kept)}")
 
 
 def freeze_bridge(case):
@@ -327,7 +386,7 @@ def lying_replays(case):
         lambda rows, start: other[start:],
     ])
     for worker in (99, 98, 97):
-        case.expect[worker, 0] = (("PARTIAL", "UNVERIFIED", "SYNCING"), None)
+        case.expect[worker, 0] = (("PARTIAL",), ("hole",) if worker == 97 else ("replay_failed",))
     case.last(8)
     case.end_fault()
 
@@ -341,8 +400,14 @@ def check_lying_replays(case):
     for worker, one in case.stage.liars:
         asked = len(one.requests) - case.asked[worker]
         case.expect_that(asked <= 12, f"worker {worker} was asked {asked} times in 9 s: no back-off")
+        states, reasons = case.expect[worker, 0]
+        right = [at for at, _, _, state, reason in case.changes({(worker, 0)})
+                 if state in states and reason in reasons]
+        late_s = (min(right) - case.fault_ns) / 1e9 if right else 99
+        case.expect_that(late_s <= 2.5, f"worker {worker}: {states[0]}({reasons[0]}) after {late_s:.2f} s")
         seen = {state for _, _, _, state, _ in case.changes({(worker, 0)})}
-        case.expect_that(seen - {"EXACT"}, f"worker {worker}: nobody was told")
+        case.expect_that("EXACT" not in seen, f"worker {worker} was EXACT")
+    wait_for("what is left is what is right", case.is_settled)
     case.expect_that(case.grew("bridge", "kvb_replays_total", step="failed") > 0, "no replay failed (kvb_replays_total)")
 
 
@@ -465,8 +530,10 @@ ROWS = [
     Row("F4", "bridge reconnects before the aggregator does", flush_into_the_void, 1.5, 2,
         "found by heartbeat, without a new event", check_nats_repaired, prepare=link_aggregator),
     Row("F5", "nats-server flaps 20 x 300 ms", flap_nats, None, 5, "one snapshot per stream at most", check_flap),
-    Row("F6", "bridge SIGKILL, restart", kill_bridge, 3.5, 2, "back to EXACT from the engine's buffer",
-        check_killed_bridge, note="without checkpoint"),
+    Row("F6", "bridge SIGKILL, restart", kill_bridge, 3.5, 2, "same epochs, nothing fetched as a whole",
+        check_killed_bridge, prepare=keep_checkpoints),
+    Row("F7", "the same with 16 kinds of torn, old or corrupt checkpoint", kill_bridges_and_spoil, 3.5, 3,
+        "15 are refused, the old one is used", check_spoilt, prepare=keep_checkpoints),
     Row("F8", "bridge SIGSTOP 10 s", freeze_bridge, 3.5, 3, "tail probe recovers", check_frozen_bridge, limit_s=3.0),
     Row("F10", "aggregator SIGKILL, restart", kill_aggregator, None, 3, "EXACT by snapshots", check_by_snapshot,
         note="at this load, not 64 x 50,000"),
@@ -487,7 +554,7 @@ ROWS = [
     Row("F19", "replay cut inside, END still comes", cut_replays, None, 3, "asked again from the first hole",
         check_cut_replays, prepare=add_liar),
     Row("F20", "replay never answers, answers garbage, answers another engine", lying_replays, 2, None,
-        "never EXACT, back-off; others unaffected", check_lying_replays, prepare=add_three_liars),
+        "PARTIAL with its reason, back-off; others unaffected", check_lying_replays, prepare=add_three_liars),
     Row("F21", "a batch the engine never numbered into its buffer", unnumbered_batch, 1, 2, "PARTIAL(hole), no loop",
         check_unnumbered_batch, prepare=add_liar),
     Row("F23", "1 payload in 100 malformed", malformed, 0.1, 3, "that stream rebuilt; others untouched",

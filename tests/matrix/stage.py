@@ -51,6 +51,8 @@ class Stage:
         self.aggregator_ports = []  # of NATS, for those that do not speak with it directly
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
+        self.keeps_checkpoints = False
+        self.aggregator_extra = ""
         self.killed = []  # programs that a row ended by itself
         self.fleet = None
         self.oracle = None
@@ -100,7 +102,7 @@ class Stage:
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
             f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
             'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
-            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n', port,
+            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}', port,
         )
         if part < len(self.bridges):
             self.bridges[part] = bridge
@@ -110,14 +112,25 @@ class Stage:
             wait_for("kvbridge is ready", bridge.is_ready, 15)
         return bridge
 
-    def start_aggregator(self, at=None, url_port=None, extra=""):
+    def checkpoints(self, part):
+        """The folder of a bridge's checkpoints."""
+        folder = self.folder / f"checkpoints{part}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def checkpoint_lines(self, part):
+        if not self.keeps_checkpoints:
+            return ""
+        return f'checkpoint = "{self.checkpoints(part).resolve()}";\ncheckpoint_s = 1;\n'
+
+    def start_aggregator(self, at=None, url_port=None):
         port = programs.free_port()
         aggregator = self.daemon(
             "kvaggregator", f"kvaggregator{len(self.started)}",
             f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
             'subscribe = { namespace = "*"; component = "*"; };\n'
             'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n'
-            f'http = "127.0.0.1:{port}";\n{extra}', port,
+            f'http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
         )
         if at is None:
             self.aggregators.append(aggregator)
