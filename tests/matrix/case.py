@@ -6,6 +6,18 @@ from typing import Callable, Optional
 from oracle import S
 from stage import sleep_until
 
+REPAIRS = [
+    ("aggregator", "kvb_sync_repairs_total", {"kind": kind}) for kind in ("range", "snapshot")
+] + [("aggregator", "kvb_event_holes_total", {}), ("aggregator", "kvb_heartbeats_ahead_total", {})]
+ENGINE_SIDE = [
+    ("bridge", name, labels) for name, labels in (
+        ("kvb_gaps_total", {}), ("kvb_batches_missed_total", {}), ("kvb_batches_replayed_total", {}),
+        ("kvb_engine_restarts_total", {}), ("kvb_streams_cleared_total", {}), ("kvb_announcements_total", {}),
+        ("kvb_replays_total", {"step": "completed"}), ("kvb_replays_total", {"step": "failed"}),
+        ("kvb_batches_refused_total", {"reason": "payload"}), ("kvb_batches_duplicate_total", {}),
+    )
+]
+
 
 @dataclasses.dataclass
 class Row:
@@ -36,6 +48,7 @@ class Case:
         self.touched = None  # streams; None: all
         self.expect = {}  # stream -> (state, reasons) instead of EXACT at the end
         self.is_paused = False
+        self.figures = ""  # what else was measured
 
     def begin_fault(self, streams=None):
         self.touched = streams
@@ -117,11 +130,13 @@ class Case:
         return {(state, reason) for _, _, _, state, reason in self.changes(streams)}
 
     def new_epochs(self, streams=None):
-        """Streams that began an epoch since the fault."""
-        return {
-            stream for stream, rows in self.oracle.heartbeats.epochs.items()
-            for at, _ in rows if at >= self.fault_ns and (streams is None or stream in streams)
-        }
+        """Streams that began an epoch since the fault; one that is said again is not begun."""
+        found = set()
+        for stream, rows in self.oracle.heartbeats.epochs.items():
+            known = {epoch for at, epoch in rows if at < self.fault_ns}
+            if {epoch for _, epoch in rows} - known and (streams is None or stream in streams):
+                found.add(stream)
+        return found
 
     def others_were_untouched(self):
         others = {

@@ -8,6 +8,7 @@ import time
 
 import contract
 import engine
+from programs import wait_for
 from truth import Content
 
 S = 1_000_000_000
@@ -47,6 +48,9 @@ class LruEngine(engine.Engine):
         self.duplicates = self.swaps = 0.0  # shares
         self.ancient = 0.0  # share of duplicates older than what a reader remembers
         self.duplicated = self.swapped = 0
+        self.former = []  # rows of the life before
+        self.former_share = 0.0  # of batches, of that life
+        self.unseen = None  # so many batches of another life, before the next one goes out
         self.waiting = None  # a batch that the next one overtakes
         self.lie = None  # (rows, start) -> rows: what replays say
         self.poisoned = 0
@@ -64,6 +68,14 @@ class LruEngine(engine.Engine):
     def pause(self):
         self.running.clear()
         self.idle.wait(5)
+
+    def be_born_again(self, unseen):
+        """Another life, and no connection breaks: its batches have the numbers of the old
+        one's, `unseen` more of them, and what it publishes next is the first that is seen.
+        Returns the number of the old life's last."""
+        last, self.unseen = self.next_seq - 1, unseen
+        wait_for("another life", lambda: self.unseen is None)
+        return last
 
     def poison_every(self, batches):
         self.every = batches
@@ -83,7 +95,22 @@ class LruEngine(engine.Engine):
             self._step()
             time.sleep(self.period_s)
 
+    def _begin_again(self, seqs):
+        self.content.clear(time.monotonic_ns())
+        self.lru.clear()
+        self.waiting, self.former = None, list(self.buffer)
+        rows = [(seq, engine.batch(*self._events())) for seq in range(seqs)]
+        with self.lock:
+            self.buffer.clear()
+            self.buffer.extend(rows)
+            self.next_seq = seqs
+
     def _step(self):
+        if self.unseen is not None:
+            self._begin_again(self.next_seq + self.unseen)
+            self.unseen = None
+        if self.former and self.dice.random() < self.former_share:
+            self._again(self.dice.choice(self.former))
         self.count += 1
         payload = engine.batch(*self._events())
         if self.every and self.count % self.every == 0 and self.poisoned < self.kinds_of_poison:
@@ -141,3 +168,30 @@ class LruEngine(engine.Engine):
             self.content.hold(name)
         events.append(engine.MapForm.stored(hashes, tokens, self.block_size))
         return events
+
+
+class Shelf(engine.Engine):
+    """It holds so many blocks, in prompts of fifty, says so once, and does nothing else."""
+
+    block_size = 16
+
+    def __init__(self, number, blocks, **options):
+        super().__init__(**options)
+        self.content = Content()
+        prompt, size = 50, self.block_size
+        for first in range(number * blocks, (number + 1) * blocks, 20 * prompt):
+            self.publish(engine.batch(*(
+                self._store(range(at * size, (at + prompt) * size), range(at + 1, at + prompt + 1))
+                for at in range(first, min(first + 20 * prompt, (number + 1) * blocks), prompt)
+            )))
+
+    def _store(self, tokens, hashes):
+        for name, _ in contract.prompt_hashes(tokens, self.block_size):
+            self.content.hold(name)
+        return engine.MapForm.stored(hashes, tokens, self.block_size)
+
+    def begin(self):
+        pass
+
+    def pause(self):
+        pass

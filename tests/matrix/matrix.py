@@ -159,6 +159,8 @@ def run_row(row, options, folder):
     finally:
         wrong += stage.close()
     wrong = (case.wrong if case else []) + wrong
+    if case and case.figures:
+        result["figures"] = case.figures
     if hasattr(case, "soak"):
         grown = {name: f"{size / (1 << 20):+.1f} MiB" for name, size in case.soak["growth"].items()}
         result["soak"] = {"faults": case.soak["faults"], "growth": grown}
@@ -183,6 +185,8 @@ def print_row(result, usual):
         f"  {result['title']}: {result['must_hold']}{' (' + result['note'] + ')' if result['note'] else ''}")
     if result["load"] != usual:
         print(f"       load: {result['load']}")
+    if "figures" in result:
+        print(f"       {result['figures']}")
     for name, value in result.get("soak", {}).items():
         print(f"       {name}: {value}")
     for word in result["wrong"]:

@@ -78,7 +78,7 @@ class Watcher:
         self.asker.close()
 
     def _run(self):
-        while not self.stopping.wait(POLL_S):
+        while not self.stopping.wait(POLL_S * max(1, len(self.states) // 50)):
             body = self.asker.get("/streams")
             if body is not None:
                 self._note(time.monotonic_ns(), read_states(body))

@@ -194,7 +194,7 @@ class Stage:
         )
         streams = self.load.workers * self.load.ranks + len(self.liars)
         wait_for("all streams are EXACT", lambda: all(
-            len(w.states) == streams and self.is_exact(w) for w in self.oracle.watchers), 15)
+            len(w.states) == streams and self.is_exact(w) for w in self.oracle.watchers), 25)
         wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
         self.oracle.command("resume")
         for _, engine in self.liars:
