@@ -26,6 +26,7 @@
     X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats that spoke of events that had not come") \
     X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge") \
     X(epochs_missed, COUNTER, "kvb_epochs_missed_total", "", "Epochs whose beginning was not seen") \
+    X(rivals, COUNTER, "kvb_streams_two_bridges_total", "", "Streams found to be told by two bridges") \
     X(ranges_asked, COUNTER, "kvb_sync_requests_total", "kind=\"range\"", "What was missed, asked of bridges, by kind") \
     X(snapshots_asked, COUNTER, "kvb_sync_requests_total", "kind=\"snapshot\"", "What was missed, asked of bridges, by kind") \
     X(digests_asked, COUNTER, "kvb_sync_requests_total", "kind=\"digest\"", "What was missed, asked of bridges, by kind") \

@@ -59,6 +59,24 @@ void kvb_aggregator_publish_decision(
 
 /* ---- Metrics ---- */
 
+/* One stream stands for all: a worker in two configurations is there with all its ranks. */
+static void log_rivals(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        char worker[24];
+        char rank[24];
+        if (follower && follower->reason == KVB_REASON_TWO_BRIDGES) {
+            kvb_log_write(
+                aggregator->log, KVB_LOG_WARNING, "aggregator", "two bridges for one worker",
+                "namespace", follower->id.name_space, "component", follower->id.component,
+                "worker_id", kvb_log_u64(worker, follower->id.worker_id), "dp_rank",
+                kvb_log_u64(rank, follower->id.dp_rank), NULL);
+            return;
+        }
+    }
+}
+
 static void count_followers(struct kvb_aggregator *aggregator)
 {
     struct kvb_metrics *metrics = &aggregator->metrics;
@@ -71,6 +89,10 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_heartbeats_late, counters.heartbeats_late);
     kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
     kvb_metric_set(metrics, kvb_aggregator_epochs_missed, counters.epochs_missed);
+    if (counters.rivals > kvb_metric_get(metrics, kvb_aggregator_rivals)) {
+        log_rivals(aggregator);
+    }
+    kvb_metric_set(metrics, kvb_aggregator_rivals, counters.rivals);
     kvb_metric_set(metrics, kvb_aggregator_ranges_asked, counters.ranges_asked);
     kvb_metric_set(metrics, kvb_aggregator_snapshots_asked, counters.snapshots_asked);
     kvb_metric_set(metrics, kvb_aggregator_ranges_filled, counters.ranges_filled);

@@ -50,6 +50,7 @@ enum kvb_stream_reason {
     KVB_REASON_BRIDGE_STOPPED, /* the bridge said goodbye */
     KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
     KVB_REASON_MEMORY,         /* a ceiling was reached */
+    KVB_REASON_TWO_BRIDGES,    /* another bridge speaks of the same stream */
     KVB_REASON_COUNT
 };
 

@@ -229,6 +229,9 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     if (followers->is_nats_away || follow->must_prove) {
         return (struct verdict){ KVB_STREAM_STALE, KVB_REASON_NATS_AWAY };
     }
+    if (follow->rival_ns > 0) {
+        return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_TWO_BRIDGES };
+    }
     if (!shown->has_heartbeat) {
         return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT };
     }
@@ -278,6 +281,15 @@ find_silence(struct kvb_followers *followers, struct kvb_follow *follow, uint64_
     }
 }
 
+static void
+find_end_of_rival(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    if (follow->rival_ns > 0 && now_ns - follow->rival_ns >= silence_ns(followers)) {
+        follow->rival_ns = 0;
+        kvb_follow_judge(followers, follow, now_ns);
+    }
+}
+
 static bool is_long_dead(
     const struct kvb_followers *followers, const struct kvb_follow *follow, uint64_t now_ns)
 {
@@ -299,6 +311,7 @@ void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
             continue;
         }
         find_silence(followers, follow, now_ns);
+        find_end_of_rival(followers, follow, now_ns);
         kvb_follow_repair_tick(followers, follow, now_ns);
         if (is_long_dead(followers, follow, now_ns)) {
             end_follow(followers, follow);

@@ -33,6 +33,8 @@
  *     `cleared`                            complete again: SYNCING, or as before
  *                                          when nothing was missing
  *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
+ *     heartbeats of the epoch before,      UNVERIFIED(two_bridges): what is listed is
+ *     a heartbeat's time after its end     what the one says whose epoch came later
  *     three heartbeats missing             DOWN(silent)
  *     goodbye of the bridge                DOWN(bridge_stopped)
  *     NATS away, and until proven after    STALE(nats_away); what is DOWN stays so,
@@ -153,6 +155,7 @@ struct kvb_follower_counters {
     uint64_t heartbeats_late; /* found ahead of us */
     uint64_t differs;         /* our last id, other counts */
     uint64_t epochs_missed;   /* epochs whose `cleared` was not seen */
+    uint64_t rivals;          /* streams found to have two bridges */
     uint64_t silent;
     uint64_t forgotten;
     uint64_t streams_refused;

@@ -42,6 +42,8 @@ struct kvb_follow {
     kvb_epoch epoch; /* of what was applied last */
     bool has_old_epoch;
     kvb_epoch old_epoch; /* the one before: what still comes of it is old */
+    uint64_t epoch_ns;   /* since when the epoch is followed */
+    uint64_t rival_ns;   /* the newest heartbeat of another bridge that lives; 0: none does */
     bool has_cleared;
     uint64_t cleared_id;         /* the newest `cleared` applied */
     enum kvb_stream_reason loss; /* NONE: nothing is missing since a `cleared` */
@@ -136,6 +138,9 @@ bool kvb_follow_has_counts(
 void kvb_follow_lose(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream_reason reason,
     uint64_t now_ns);
+
+/* The epoch before the one that is followed. */
+bool kvb_follow_is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch);
 
 /* Applies one event, whatever its id. */
 void kvb_follow_apply(

@@ -1,3 +1,4 @@
+#include "core/clock.h"
 #include "core/limits.h"
 #include "stream/follower_inside.h"
 
@@ -32,15 +33,17 @@ static void note_missing(struct kvb_followers *followers, struct kvb_follow *fol
     }
 }
 
-static void take_epoch(struct kvb_follow *follow, const kvb_epoch *epoch)
+static void take_epoch(struct kvb_follow *follow, const kvb_epoch *epoch, uint64_t now_ns)
 {
+    follow->epoch_ns = now_ns;
+    follow->rival_ns = 0;
     follow->has_old_epoch = follow->has_epoch;
     follow->old_epoch = follow->epoch;
     follow->has_epoch = true;
     follow->epoch = *epoch;
 }
 
-static bool is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch)
+bool kvb_follow_is_old_epoch(const struct kvb_follow *follow, const kvb_epoch *epoch)
 {
     return follow->has_old_epoch && is_same_epoch(&follow->old_epoch, epoch);
 }
@@ -158,12 +161,12 @@ static bool meet_epoch_of_batch(
     if (follow->has_epoch && is_same_epoch(&follow->epoch, &batch->epoch)) {
         return true;
     }
-    if (is_old_epoch(follow, &batch->epoch)) {
+    if (kvb_follow_is_old_epoch(follow, &batch->epoch)) {
         return false;
     }
     const bool was_known = follow->has_epoch || follow->shown.has_last_id;
     const bool begins = batch->event_count > 0 && batch->events[0].kind == KVB_ROUTER_CLEARED;
-    take_epoch(follow, &batch->epoch);
+    take_epoch(follow, &batch->epoch, now_ns);
     follow->shown.has_last_id = false; /* ids of the old epoch bind no more */
     if (was_known && !begins) {
         followers->counters.epochs_missed++;
@@ -217,7 +220,7 @@ static void meet_first_heartbeat(
         followers->counters.holes++;
         kvb_follow_lose(followers, follow, KVB_REASON_MISSED_EVENTS, now_ns);
     }
-    take_epoch(follow, &heartbeat->epoch);
+    take_epoch(follow, &heartbeat->epoch, now_ns);
 }
 
 /* A new epoch whose `cleared` was applied (in JSON, which names no epoch) goes on
@@ -230,7 +233,7 @@ static void meet_new_epoch(
                                follow->cleared_id >= heartbeat->epoch_first_id &&
                                follow->cleared_id <= heartbeat->last_id;
 
-    take_epoch(follow, &heartbeat->epoch);
+    take_epoch(follow, &heartbeat->epoch, now_ns);
     follow->is_proven = false;
     if (!has_beginning) {
         followers->counters.epochs_missed++;
@@ -252,7 +255,7 @@ static void meet_opening(
 {
     kvb_follow_lose(followers, follow, KVB_REASON_NONE, now_ns);
     kvb_follow_need_nothing(followers, follow);
-    take_epoch(follow, &heartbeat->epoch);
+    take_epoch(follow, &heartbeat->epoch, now_ns);
     go_on_after(follow, heartbeat);
 }
 
@@ -326,6 +329,21 @@ static void check(
     }
 }
 
+/* A bridge that began another epoch says no more of the one before; the last words of one
+ * that ended come at once.  So it is another bridge's, and that lives. */
+static void note_rival(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
+{
+    const bool lives = !heartbeat->is_bye &&
+                       now_ns - follow->epoch_ns >= followers->options.heartbeat_ms * KVB_NS_PER_MS;
+
+    followers->counters.events_old++;
+    followers->counters.rivals += lives && follow->rival_ns == 0;
+    follow->rival_ns = lives ? now_ns : 0;
+    kvb_follow_judge(followers, follow, now_ns);
+}
+
 kvb_status kvb_followers_heartbeat(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
@@ -334,9 +352,11 @@ kvb_status kvb_followers_heartbeat(
 
     KVB_TRY(kvb_follow_get(followers, id, now_ns, &follow));
     followers->counters.heartbeats++;
-    /* A bridge that was restored from its past has no other epoch to offer. */
-    if (is_old_epoch(follow, &heartbeat->epoch) && !follow->is_silent) {
-        followers->counters.events_old++;
+    /* A bridge that was restored from its past has no other epoch to offer, nor has one
+     * whose rival stopped. */
+    if (kvb_follow_is_old_epoch(follow, &heartbeat->epoch) && !follow->is_silent &&
+        !follow->is_bye) {
+        note_rival(followers, follow, heartbeat, now_ns);
         return KVB_OK;
     }
     follow->shown.has_heartbeat = true;

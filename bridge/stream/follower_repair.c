@@ -478,6 +478,12 @@ static const take_answer takes[KVB_SYNC_ANSWER_COUNT] = {
     [KVB_SYNC_TOO_NEW] = take_gone,         [KVB_SYNC_BUSY] = take_busy,
 };
 
+/* Where two bridges speak of a stream, both answer. */
+static bool is_of_rival(const struct kvb_follow *follow, const struct kvb_sync_reply *reply)
+{
+    return follow->rival_ns > 0 && kvb_follow_is_old_epoch(follow, &reply->epoch);
+}
+
 /* Of this stream, of the epoch that is followed, and the chunk that is next. */
 static bool fits(const struct kvb_follow *follow, const struct kvb_sync_reply *reply)
 {
@@ -504,7 +510,7 @@ void kvb_followers_reply(
     }
     struct kvb_follow *follow = &followers->follows[number];
     struct follow_repair *repair = &follow->repair;
-    if (!repair->is_asked || repair->request != token >> 32) {
+    if (!repair->is_asked || repair->request != token >> 32 || is_of_rival(follow, reply)) {
         return;
     }
     if (!fits(follow, reply)) {

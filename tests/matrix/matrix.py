@@ -74,7 +74,7 @@ def check_always(case, resident):
         case.wrong.append(
             f"{len(oracle.violations)} phantoms; first: {who} {stream} block {name} gone for {age} s, "
             f"{(at - case.fault_ns) / S:+.2f} s after the fault")
-    case.expect_that(oracle.samples > 5, f"the oracle looked only {oracle.samples} times")
+    case.expect_that(oracle.samples > 2, f"the oracle looked only {oracle.samples} times")
     most = oracle.most_full_replays(case.fault_ns - 2 * S)
     # A bridge that is killed twice in 10 s remembers no ration; soak does that.
     if case.row.name != "SOAK":

@@ -109,16 +109,11 @@ class Tape:
     def __init__(self, nats_port, worker_id):
         self.client = bus.Bus(f"nats://127.0.0.1:{nats_port}")
         self.worker_id = worker_id
-        self.seen = [
-            self.client.watch(f"namespace.*.component.*.{tail}") for tail in ("kv_events", "kv_heartbeat")
-        ]
+        self.seen = self.client.watch("namespace.*.component.*.kv_events")
 
     def recorded(self):
         """[(subject, payload)]"""
-        return [
-            (one.subject, one.data) for messages in self.seen for one in list(messages)
-            if fields(one.data).get(WORKER) == self.worker_id
-        ]
+        return [(one.subject, one.data) for one in list(self.seen) if fields(one.data).get(WORKER) == self.worker_id]
 
     def say(self, row):
         self.client.send(*row)

@@ -188,6 +188,36 @@ def check_frozen_bridge(case):
     case.expect_that(case.grew("bridge", "kvb_replays_total", step="completed") > 0, "no tail was probed")
 
 
+def add_second_bridge(case):
+    """The configuration of the first, in a process of its own, until it is stopped."""
+    stage = case.stage
+    case.note_metrics(("aggregator", "kvb_streams_two_bridges_total", {}))
+    case.begin_fault(stage.streams_of_bridge(0))
+    first, second = stage.bridges[0], stage.start_bridge(0)
+    stage.bridges[0] = first
+    stage.killed.append(second)
+
+    def all_are_told_apart():
+        return all(
+            watcher.states[stream][:2] == ("UNVERIFIED", "two_bridges")
+            for watcher in case.oracle.watchers for stream in case.touched)
+
+    wait_for("every aggregator notices", all_are_told_apart, 4)
+    case.last(6)
+    case.expect_that(all_are_told_apart(), "forgotten while both live")
+    assert second.stop() == 0
+    case.end_fault()
+
+
+def check_second_bridge(case):
+    case.others_were_untouched()
+    seen = case.grew("aggregator", "kvb_streams_two_bridges_total")
+    least = len(case.touched) * len(case.stage.aggregators)
+    case.expect_that(seen >= least, f"{seen:.0f} found, {least} at least there are (kvb_streams_two_bridges_total)")
+    logs = ["two bridges for one worker" in one.text() for one in case.stage.aggregators]
+    case.expect_that(all(logs), "an aggregator's log does not say it")
+
+
 def new_aggregator(case):
     case.begin_fault()
     fresh = case.stage.start_aggregator()
@@ -516,6 +546,9 @@ ROWS = [
     Row("F7", "the same with 16 kinds of torn, old or corrupt checkpoint", kill_bridges_and_spoil, 3.5, 3,
         "15 are refused, the old one is used", check_spoilt, prepare=keep_checkpoints),
     Row("F8", "bridge SIGSTOP 10 s", freeze_bridge, 3.5, 3, "tail probe recovers", check_frozen_bridge, limit_s=3.0),
+    Row("F9", "two bridges for one worker, then one", add_second_bridge, 3, 2,
+        "said, the one with the older epoch is fenced off", check_second_bridge,
+        note="D with the 1.5 s that a newcomer listens"),
     Row("F10", "aggregator SIGKILL, restart", crowd.kill_aggregator, None, 3, "EXACT by snapshots",
         crowd.check_given_all, prepare=crowd.add_shelves, load={"workers": 8, "ranks": 1, "rate": 40.0},
         note=f"8 streams of the fleet and {crowd.SHELVES} of {crowd.SHELF_BLOCKS:,} blocks each"),

@@ -93,6 +93,68 @@ static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
     end(&scene);
 }
 
+/* EXACT in the second of two epochs, each of a bridge that lives. */
+static void begin_with_two_bridges(struct scene *scene)
+{
+    *scene = begin();
+    make_exact(scene, 1);
+    cleared(scene, 2, 5000);
+    stored(scene, 2, 5001, 6);
+    beat(scene, 2, 5001, 1);
+    assert_state(scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    for (int i = 0; i < 2; i++) {
+        scene->now_ns += S;
+        beat(scene, 2, 5001, 1);
+        beat(scene, 1, first_id + 1, 1);
+        kvb_followers_tick(scene->followers, scene->now_ns);
+        assert_state(scene, KVB_STREAM_UNVERIFIED, KVB_REASON_TWO_BRIDGES);
+    }
+    assert_int_equal(counters_of(scene).rivals, 1);
+    assert_blocks(scene, 1);
+}
+
+static void a_second_bridge_is_noticed_until_it_is_silent(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_with_two_bridges(&scene);
+    scene.now_ns += 2 * S;
+    beat(&scene, 2, 5001, 1);
+    scene.now_ns += S;
+    kvb_followers_tick(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void of_two_bridges_the_one_that_stays_is_followed_at_once(void **state)
+{
+    (void)state;
+    struct kvb_heartbeat bye = beat_of(2, 5001, 1);
+    struct scene scene;
+
+    begin_with_two_bridges(&scene);
+    bye.is_bye = true;
+    beat_as(&scene, &bye);
+    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_BRIDGE_STOPPED);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    end(&scene);
+}
+
+static void a_bridge_that_leaves_the_other_alone_is_noted_at_once(void **state)
+{
+    (void)state;
+    struct kvb_heartbeat bye = beat_of(1, first_id + 1, 1);
+    struct scene scene;
+
+    begin_with_two_bridges(&scene);
+    bye.is_bye = true;
+    beat_as(&scene, &bye);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
 static void an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat(void **state)
 {
     (void)state;
@@ -379,6 +441,9 @@ int main(void)
         cmocka_unit_test(json_goes_on_into_a_new_epoch_whose_cleared_it_saw),
         cmocka_unit_test(what_still_comes_of_an_old_epoch_has_no_effect),
         cmocka_unit_test(an_old_epoch_is_followed_where_the_new_one_fell_silent),
+        cmocka_unit_test(a_second_bridge_is_noticed_until_it_is_silent),
+        cmocka_unit_test(of_two_bridges_the_one_that_stays_is_followed_at_once),
+        cmocka_unit_test(a_bridge_that_leaves_the_other_alone_is_noted_at_once),
         cmocka_unit_test(an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat),
         cmocka_unit_test(three_missing_heartbeats_are_down_and_the_entries_stay),
         cmocka_unit_test(goodbye_is_down_at_once),

@@ -177,7 +177,7 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
     } breaks[] = {
         { state_at, 0, "a state that was not given" },
         { state_at, 7, "an unknown state" },
-        { reason_at, 20, "an unknown reason" },
+        { reason_at, KVB_REASON_COUNT, "an unknown reason" },
         { profile_at, 0, "a profile that was not given" },
         { profile_at, 3, "an unknown profile" },
         { hashes_at, 0, "hashes that were not given" },
