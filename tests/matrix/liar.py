@@ -39,7 +39,10 @@ class LruEngine(engine.Engine):
         self.period_s = period_s
         self.dice = random.Random(seed)
         self.content = Content()
-        self.lru = collections.OrderedDict()  # engine hash -> (name, parent)
+        self.lru = collections.OrderedDict()  # (engine hash, copy) -> name
+        self.chains = collections.deque(maxlen=20)  # (hashes, tokens, names) stored last
+        self.repeats = 0.0  # share of batches that store a chain again; every other one a real copy
+        self.repeated = 0
         self.next_hash = 1
         self.count = 0
         self.every = 0
@@ -98,6 +101,7 @@ class LruEngine(engine.Engine):
     def _begin_again(self, seqs):
         self.content.clear(time.monotonic_ns())
         self.lru.clear()
+        self.chains.clear()
         self.waiting, self.former = None, list(self.buffer)
         rows = [(seq, engine.batch(*self._events())) for seq in range(seqs)]
         with self.lock:
@@ -155,19 +159,32 @@ class LruEngine(engine.Engine):
         """A chain of five fresh blocks; what must go for them goes first."""
         events, now = [], time.monotonic_ns()
         while len(self.lru) + 5 > self.blocks:
-            old, name = self.lru.popitem(last=False)
+            (old, _), name = self.lru.popitem(last=False)
             self.content.remove(now, name)
             events.append(engine.MapForm.removed(old))
         tokens = [self.dice.randrange(1 << 17) for _ in range(5 * self.block_size)]
         names = [name for name, _ in contract.prompt_hashes(tokens, self.block_size)]
         hashes = list(range(self.next_hash, self.next_hash + 5))
         self.next_hash += 5
+        self._hold(hashes, names, 0)
+        events.append(engine.MapForm.stored(hashes, tokens, self.block_size))
+        if self.chains and self.dice.random() < self.repeats:
+            events.append(self._store_again(*self.dice.choice(self.chains)))
+        self.chains.append((hashes, tokens, names))
+        return events
+
+    def _hold(self, hashes, names, copy):
         # Tails go first, as in an engine that frees a request.
         for one, name in reversed(list(zip(hashes, names))):
-            self.lru[one] = name
+            self.lru[one, copy] = name
             self.content.hold(name)
-        events.append(engine.MapForm.stored(hashes, tokens, self.block_size))
-        return events
+
+    def _store_again(self, hashes, tokens, names):
+        """Told once more, or held once more: the bytes are the same."""
+        self.repeated += 1
+        if self.repeated % 2:
+            self._hold(hashes, names, self.repeated)
+        return engine.MapForm.stored(hashes, tokens, self.block_size)
 
 
 class Shelf(engine.Engine):

@@ -437,6 +437,7 @@ def repeat_and_reorder(case):
     case.begin_fault({(99, 0)})
     case.asked, case.said_again = len(one.requests), 0
     one.duplicates, one.swaps, one.ancient, one.former_share = 0.2, 0.1, 0.02, 0.01
+    one.repeats = 0.02
     for row in rows[-200:]:
         tape.say(row)
         case.said_again += 1
@@ -444,13 +445,16 @@ def repeat_and_reorder(case):
     tape.close()
     one.ancient = one.former_share = 0.0
     case.last(6)
-    one.duplicates = one.swaps = 0.0
+    one.duplicates = one.swaps = one.repeats = 0.0
     case.end_fault()
 
 
 def check_repeated(case):
     case.others_were_untouched()
     one = case.stage.liars[0][1]
+    doubtful = [watcher.states[99, 0][3] for watcher in case.oracle.watchers]
+    case.figures = f"{one.repeated} chains stored again, doubtful blocks: {doubtful}"
+    case.expect_that(one.repeated > 10 and min(doubtful) > 0, case.figures)
     case.expect_that(one.duplicated > 50, "hardly anything was sent twice")
     asked = len(one.requests) - case.asked
     old = case.grew("aggregator", "kvb_events_old_total")
@@ -574,7 +578,7 @@ ROWS = [
         check_unnumbered_batch, prepare=add_liar),
     Row("F23", "1 payload in 100 malformed", malformed, 0.1, 3, "that stream rebuilt; others untouched",
         check_malformed, prepare=add_liar),
-    Row("F24", "20 % duplicates, reordering, an old epoch said again", repeat_and_reorder, None, 1, "no effect",
+    Row("F24", "20 % duplicates, reordering, an old epoch said again, second copies", repeat_and_reorder, None, 1, "no effect",
         check_repeated, prepare=add_liar),
     Row("F26", "many workers restart at once", crowd.restart_all, None, 20, "all EXACT, 8 replays in flight at most",
         crowd.check_all_restarted,
