@@ -3,6 +3,7 @@ the aggregator lists, and finds what is made wrong on purpose."""
 
 import json
 import pathlib
+import signal
 import subprocess
 
 import pytest
@@ -52,7 +53,7 @@ def start_bridge(scene, workers, profile):
 def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, profile):
     truth, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16)
-    start_bridge(scene, workers, profile)
+    bridge = start_bridge(scene, workers, profile)
     wait_for("all caches have begun to evict",
              lambda: aggregator.metric("kvb_index_blocks") > 6 * 400, 30)
 
@@ -62,11 +63,14 @@ def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, prof
     assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0)
     assert verdict["held_blocks"] > 6 * 400 and verdict["asked"] > 0 and verdict["requests"] > 0
 
-    # Somebody else announces two blocks for a worker of the fleet.
+    # Somebody else announces two blocks for a worker of the fleet, and the bridge, which would
+    # set it right within milliseconds, does not answer.
+    bridge.process.send_signal(signal.SIGSTOP)
     liar = {"worker_id": 2, "event": {"event_id": 1 << 62, "data": {"stored": {"parent_hash": None,
             "blocks": [{"block_hash": 1, "tokens_hash": 1}, {"block_hash": 2, "tokens_hash": 2}]}}}}
     scene.bus().publish(f"{PUBLISH}.kv_events", json.dumps(liar).encode())
     status, verdict = verify(scene, truth, wait_ms=0)
+    bridge.process.send_signal(signal.SIGCONT)
     assert status == 1, verdict
     assert verdict["phantom"] >= 2 or verdict["missing"] > 0 or verdict["exact"] < 6, verdict
 
