@@ -66,6 +66,7 @@ static kvb_status open_stream(
         .mirror = { .hashes = config->publish.hashes,
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = tiers_of(config->publish.profile),
+                    .pool_block_size = worker->block_size,
                     .lora_name = worker->lora },
     };
 

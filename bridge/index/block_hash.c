@@ -46,6 +46,20 @@ kvb_tokens_hash kvb_tokens_hash_of(
     return (kvb_tokens_hash){ kvb_hash64_parts(parts, 2, seed) };
 }
 
+kvb_tokens_hash kvb_tokens_hash_of_event(
+    const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i,
+    uint64_t seed)
+{
+    const uint32_t *tokens = batch->tokens + event->token_at + (size_t)i * event->block_size;
+    const uint32_t width = event->block_size + (event->is_eagle ? 1 : 0);
+
+    if (event->extra_count == 0) {
+        return kvb_tokens_hash_of(tokens, width, NULL, 0, seed);
+    }
+    const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+    return kvb_tokens_hash_of(tokens, width, batch->keys + extra->key_at, extra->key_count, seed);
+}
+
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first)
 {
     return (kvb_block_hash){ first.value };

@@ -29,6 +29,12 @@ uint64_t kvb_block_seed(kvb_span lora_name, kvb_span salt);
 kvb_tokens_hash kvb_tokens_hash_of(
     const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed);
 
+/* Of block i of a Stored that has tokens; of one that is keyed by bytes too
+ * (extra.unmatchable) without them. */
+kvb_tokens_hash kvb_tokens_hash_of_event(
+    const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i,
+    uint64_t seed);
+
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first);
 kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens);
 

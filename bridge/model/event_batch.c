@@ -53,6 +53,8 @@ void kvb_event_batch_reset(struct kvb_event_batch *batch)
     batch->timestamp_s = 0;
     batch->has_rank = false;
     batch->rank = 0;
+    batch->counts_from_one = false;
+    batch->unknown_media = 0;
     batch->event_count = 0;
     batch->hash_count = 0;
     batch->token_count = 0;
@@ -147,7 +149,9 @@ kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch
 {
     struct kvb_event_batch copy = { .timestamp_s = batch->timestamp_s,
                                     .has_rank = batch->has_rank,
-                                    .rank = batch->rank };
+                                    .rank = batch->rank,
+                                    .counts_from_one = batch->counts_from_one,
+                                    .unknown_media = batch->unknown_media };
     const kvb_status status = copy_arrays(batch, &copy);
 
     if (status != KVB_OK) {
@@ -162,6 +166,15 @@ kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch
     copy.text_len = copy.text_capacity = batch->text_len;
     *out_copy = copy;
     return KVB_OK;
+}
+
+void kvb_event_batch_place_unknown(struct kvb_event_batch *batch, enum kvb_tier tier)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        if (batch->events[i].is_medium_unknown) {
+            batch->events[i].tier = tier;
+        }
+    }
 }
 
 size_t kvb_event_batch_bytes(const struct kvb_event_batch *batch)

@@ -78,6 +78,11 @@ struct kvb_engine_event {
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
     bool is_eagle; /* tokens are block_size + 1 wide windows, stride block_size */
+    /* Of a pool's object, 0 for none: it lies in a tier once or not at all, so a Stored
+     * again is no second copy.  Its one hash is its own where the pool told it, else
+     * read from the key's text. */
+    uint64_t key;
+    bool is_medium_unknown; /* on no list; tier is EXTERNAL, see below */
     kvb_engine_hash parent;
     uint32_t group;
     uint32_t block_size; /* tokens; 0 on a tokenless Stored */
@@ -95,6 +100,8 @@ struct kvb_event_batch {
     double timestamp_s; /* the engine's clock */
     bool has_rank;
     uint32_t rank;
+    bool counts_from_one;   /* the publisher's first seq is 1, not 0 */
+    uint32_t unknown_media; /* events with is_medium_unknown */
 
     struct kvb_engine_event *events; /* owned, like the five below */
     kvb_engine_hash *hashes;
@@ -134,6 +141,9 @@ kvb_span kvb_event_batch_text(const struct kvb_event_batch *batch, struct kvb_te
 /* Makes *out_copy, which must be {0}, an independent copy; the caller owns it. */
 kvb_status
 kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch *out_copy);
+
+/* Takes media on no list as this tier: for who knows what they are. */
+void kvb_event_batch_place_unknown(struct kvb_event_batch *batch, enum kvb_tier tier);
 
 /* Bytes that a copy of this batch takes. */
 size_t kvb_event_batch_bytes(const struct kvb_event_batch *batch);

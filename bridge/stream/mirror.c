@@ -59,6 +59,7 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     mirror->hashes = options->hashes;
     mirror->tiers = options->tiers;
     mirror->max_blocks = options->max_blocks;
+    mirror->pool_block_size = options->pool_block_size;
     reset(mirror);
     *out_mirror = mirror;
     return KVB_OK;
@@ -80,6 +81,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     kvb_id_table_done(&mirror->by_engine);
     kvb_id_table_done(&mirror->by_block);
     kvb_id_table_done(&mirror->by_parent);
+    kvb_id_table_done(&mirror->by_key);
     drop_bytes(mirror->default_lora);
     free(mirror->entries);
     free(mirror->pending);
@@ -92,6 +94,7 @@ void kvb_mirror_clear(struct kvb_mirror *mirror)
     kvb_id_table_clear(&mirror->by_engine);
     kvb_id_table_clear(&mirror->by_block);
     kvb_id_table_clear(&mirror->by_parent);
+    kvb_id_table_clear(&mirror->by_key);
     reset(mirror);
 }
 
@@ -106,15 +109,17 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
 {
     struct kvb_mirror *mirror = change->mirror;
     const enum kvb_tier tier = change->event->tier;
-    const uint32_t id = kvb_mirror_find(mirror, change->event->group, engine);
+    const bool is_object = change->event->key != 0;
+    const uint32_t id = kvb_mirror_find_known(mirror, change->event, engine);
 
     if (id == KVB_NO_ID || mirror->entries[id].copies[tier].most == 0) {
-        mirror->counts.unknown_removed++;
+        mirror->counts.unknown_removed += !is_object; /* that says where it lies not, too */
         return KVB_OK;
     }
     struct copies copies = mirror->entries[id].copies[tier];
-    copies.most--;
-    copies.least = copies.least > 0 ? copies.least - 1 : 0;
+    copies = is_object ? (struct copies){ 0, 0 }
+                       : (struct copies){ .least = copies.least > 0 ? copies.least - 1 : 0,
+                                          .most = copies.most - 1 };
     KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
     if (!kvb_mirror_has_copies(&mirror->entries[id])) {
         kvb_mirror_drop(mirror, id);

@@ -32,16 +32,25 @@
  * either.  They wait under the parent's engine hash and are named, and published,
  * parents first, when it comes.  (With hashes = engine names need no parent.)
  *
+ * A pool's object (event.key) lies in a tier once or not at all: 1..1 or nothing.
+ *
+ * A tokenless Stored moves a block that is known.  Of an unknown one nothing is known
+ * but the engine's name: with hashes = engine it is held under that, its tokens_hash
+ * being the name too, for no query's tokens have that hash; else it is passed over.
+ *
  * Only transitions come out: held -> stored event, no longer held -> removed.
  *
  * Threads: the caller locks.
- * Memory:  about 100 bytes a block, max_blocks of them at most. */
+ * Memory:  about 110 bytes a block, max_blocks of them at most. */
 struct kvb_mirror;
 
 struct kvb_mirror_options {
     enum kvb_hashes hashes;
     size_t max_blocks;     /* 1 .. kvb_max_stream_blocks */
     unsigned tiers;        /* bit t: tier t is published; others are kept, not shown */
+    /* Of a pool's objects, which do not say it themselves: one of fewer tokens is no
+     * block that a query can name.  0: any. */
+    uint32_t pool_block_size;
     const char *lora_name; /* where the events name none; NULL or "": base model; copied */
 };
 

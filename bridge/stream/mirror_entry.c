@@ -26,6 +26,26 @@ uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_en
     return KVB_NO_ID;
 }
 
+uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key)
+{
+    const uint32_t hash = kvb_id_hash(key);
+    size_t at = kvb_id_table_start(&mirror->by_key, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_key, hash, &at)) != KVB_NO_ID;) {
+        if (mirror->entries[id].key == key) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_find_known(
+    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine)
+{
+    return event->key ? kvb_mirror_find_key(mirror, event->key)
+                      : kvb_mirror_find(mirror, event->group, engine);
+}
+
 bool kvb_mirror_is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
@@ -58,7 +78,7 @@ second_table(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32
     return NULL;
 }
 
-kvb_status kvb_mirror_file_second(struct kvb_mirror *mirror, uint32_t id)
+static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
 {
     uint32_t hash = 0;
     struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
@@ -74,6 +94,46 @@ static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
     if (table) {
         kvb_id_table_remove(table, hash, id);
     }
+}
+
+static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    if (entry->key == 0) {
+        return file_second(mirror, id);
+    }
+    KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_id_hash(entry->key), id));
+    const kvb_status status = file_second(mirror, id);
+    if (status != KVB_OK) {
+        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(entry->key), id);
+    }
+    return status;
+}
+
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
+
+    KVB_TRY(kvb_id_table_put(&mirror->by_engine, hash, id));
+    const kvb_status status = file_key_and_second(mirror, id);
+    if (status != KVB_OK) {
+        kvb_id_table_remove(&mirror->by_engine, hash, id);
+    }
+    return status;
+}
+
+static void unfile(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    kvb_id_table_remove(
+        &mirror->by_engine, kvb_mirror_hash_engine(entry->group, entry->engine.value), id);
+    if (entry->key) {
+        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(entry->key), id);
+    }
+    unfile_second(mirror, id);
 }
 
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
@@ -107,13 +167,10 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, u
 
     KVB_TRY(draw_id(mirror, &id));
     const uint32_t next_free = mirror->entries[id].newer;
-    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
     mirror->entries[id] = *entry;
     mirror->entries[id].newer = next_free;
-    KVB_TRY(kvb_id_table_put(&mirror->by_engine, hash, id));
-    const kvb_status status = kvb_mirror_file_second(mirror, id);
+    const kvb_status status = kvb_mirror_file(mirror, id);
     if (status != KVB_OK) {
-        kvb_id_table_remove(&mirror->by_engine, hash, id);
         mirror->entries[id].is_used = false;
         return status;
     }
@@ -260,9 +317,7 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
     if (entry->is_doubtful) {
         unlink_doubtful(mirror, entry);
     }
-    kvb_id_table_remove(
-        &mirror->by_engine, kvb_mirror_hash_engine(entry->group, entry->engine.value), id);
-    unfile_second(mirror, id);
+    unfile(mirror, id);
     mirror->counts.unrooted -= entry->standing == standing_waiting;
     mirror->counts.proven_copies -= entry->copies[KVB_TIER_DEVICE].least;
     entry->is_used = false;

@@ -10,6 +10,7 @@
  *     by_engine   (group, engine hash)         -> entry
  *     by_block    published name               -> entries (rooted ones)
  *     by_parent   (group, parent's engine hash) -> entries that wait for it
+ *     by_key      key of a pool's object       -> entry (those that have one)
  *
  *     doubtful    oldest <-> ... <-> newest, through the entries
  *     free        entry -> entry -> ...                                       */
@@ -32,6 +33,7 @@ struct mirror_entry {
     kvb_tokens_hash tokens; /* rooted or waiting */
     uint64_t parent;        /* rooted: published name; waiting: engine hash */
     uint64_t seed;          /* of tokens; inherited by children */
+    uint64_t key;           /* of a pool's object; 0: none */
     uint32_t group;
     uint32_t depth; /* blocks before this one, as far as known: orders the walk */
     uint32_t older; /* doubtful list; KVB_NO_ID at the ends */
@@ -54,6 +56,7 @@ struct kvb_mirror {
     enum kvb_hashes hashes;
     unsigned tiers;
     size_t max_blocks;
+    uint32_t pool_block_size; /* tokens; 0: any */
     kvb_span default_lora; /* owned bytes; where events name none */
 
     struct mirror_entry *entries; /* owned */
@@ -65,6 +68,7 @@ struct kvb_mirror {
     struct kvb_id_table by_engine;
     struct kvb_id_table by_block;
     struct kvb_id_table by_parent;
+    struct kvb_id_table by_key;
 
     uint32_t oldest_doubtful;
     uint32_t newest_doubtful;
@@ -86,6 +90,13 @@ uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine);
 
 /* KVB_NO_ID when there is none. */
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine);
+
+uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
+
+/* The entry that the event means by this hash: of a pool's object by its key, else by
+ * the engine's name. */
+uint32_t kvb_mirror_find_known(
+    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine);
 
 /* Draws an entry, copies *entry into it, and files it under its keys.
  * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */
@@ -123,8 +134,9 @@ void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
 /* As `is_doubtful` is to be. */
 bool kvb_mirror_is_doubtful(const struct mirror_entry *entry);
 
-/* Files the entry under its published name, or its parent's.  KVB_NO_MEMORY. */
-kvb_status kvb_mirror_file_second(struct kvb_mirror *mirror, uint32_t id);
+/* Files the entry under its engine hash, its key, and its published name or its
+ * parent's; under none of them after KVB_NO_MEMORY. */
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id);
 
 /* Has the entry a copy in any tier? */
 bool kvb_mirror_has_copies(const struct mirror_entry *entry);

@@ -23,7 +23,8 @@ enum {
     at_block = 40,
     at_tokens = 48,
     at_parent = 56,
-    at_seed = 64
+    at_seed = 64,
+    at_key = 72
 };
 
 /* ---- Which entries ---- */
@@ -96,6 +97,7 @@ static void put_record(const struct mirror_entry *entry, size_t id, uint8_t *to)
     kvb_le_put_u64(to + at_tokens, entry->tokens.value);
     kvb_le_put_u64(to + at_parent, entry->parent);
     kvb_le_put_u64(to + at_seed, entry->seed);
+    kvb_le_put_u64(to + at_key, entry->key);
 }
 
 kvb_status kvb_mirror_put_changed(
@@ -141,6 +143,7 @@ static struct mirror_entry entry_of(const uint8_t *record)
         .tokens = { kvb_le_get_u64(record + at_tokens) },
         .parent = kvb_le_get_u64(record + at_parent),
         .seed = kvb_le_get_u64(record + at_seed),
+        .key = kvb_le_get_u64(record + at_key),
         .group = kvb_le_get_u32(record + at_group),
         .depth = kvb_le_get_u32(record + at_depth),
         .older = kvb_le_get_u32(record + at_older),
@@ -211,10 +214,8 @@ static kvb_status file_entry(struct kvb_mirror *mirror, uint32_t id)
     if (kvb_mirror_find(mirror, entry->group, entry->engine) != KVB_NO_ID) {
         return KVB_BAD_INPUT;
     }
-    KVB_TRY(kvb_id_table_put(
-        &mirror->by_engine, kvb_mirror_hash_engine(entry->group, entry->engine.value), id));
     count_held(mirror, id);
-    KVB_TRY(kvb_mirror_file_second(mirror, id));
+    KVB_TRY(kvb_mirror_file(mirror, id));
     mirror->entry_count++;
     mirror->counts.unrooted += entry->standing == standing_waiting;
     mirror->counts.proven_copies += entry->copies[KVB_TIER_DEVICE].least;

@@ -14,7 +14,7 @@
  *     unwatch
  *
  *     record   id group depth older newer u32 | standing flags 0 0 | least, most a tier
- *              engine block tokens parent seed u64                       72 bytes
+ *              engine block tokens parent seed key u64                   80 bytes
  *
  * Whoever takes the records in their order, the last of each id holding, and then
  * settles, has the same mirror: the same ids, the same order of doubtful and of free
@@ -22,7 +22,7 @@
  * children that wait for one parent is not kept.
  *
  * Threads: the caller locks.  Memory: while watched, one bit for each of max_blocks. */
-enum { kvb_mirror_record_bytes = 72 };
+enum { kvb_mirror_record_bytes = 80 };
 
 /* KVB_NO_MEMORY. */
 kvb_status kvb_mirror_watch(struct kvb_mirror *mirror);

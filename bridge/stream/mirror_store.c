@@ -59,20 +59,20 @@ static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32
 {
     const struct kvb_engine_event *event = change->event;
     const struct kvb_event_batch *batch = change->batch;
-    const uint32_t *tokens = batch->tokens + event->token_at + (size_t)i * event->block_size;
-    const uint32_t width = event->block_size + (event->is_eagle ? 1 : 0);
 
-    if (event->extra_count == 0) {
-        return kvb_tokens_hash_of(tokens, width, NULL, 0, seed);
-    }
-    const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
-    return kvb_tokens_hash_of(tokens, width, batch->keys + extra->key_at, extra->key_count, seed);
+    return event->token_count > 0
+               ? kvb_tokens_hash_of_event(batch, event, i, seed)
+               : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
 }
 
 static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
 {
-    return change->event->extra_count > 0 &&
-           change->batch->extras[change->event->extra_at + i].unmatchable;
+    const struct kvb_engine_event *event = change->event;
+    const uint32_t whole = change->mirror->pool_block_size;
+    const bool is_part = event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
+
+    return is_part ||
+           (event->extra_count > 0 && change->batch->extras[event->extra_at + i].unmatchable);
 }
 
 static kvb_block_hash name_at(
@@ -97,6 +97,7 @@ entry_at(const struct mirror_change *change, uint32_t i, const struct place *pla
                                   .has_parent = place->has_parent,
                                   .parent = place->parent,
                                   .seed = place->seed,
+                                  .key = change->event->key,
                                   .depth = place->depth };
 
     if (is_unmatchable(change, i)) {
@@ -157,6 +158,30 @@ static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
     return KVB_OK;
 }
 
+/* Held under the engine's name alone: see store_blocks(). */
+static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
+}
+
+/* An engine hash that comes with other content than before: its copies are gone, unless
+ * no content was known of it. */
+static kvb_status
+replace(struct mirror_change *change, uint32_t *id, const struct mirror_entry *stored)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry known = mirror->entries[*id];
+    const bool is_new_name = is_nameless(mirror, &known);
+
+    mirror->counts.aliases += !is_new_name;
+    KVB_TRY(remove_all_copies(change, *id));
+    KVB_TRY(kvb_mirror_insert(mirror, stored, id));
+    for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
+        KVB_TRY(kvb_mirror_change_copies(change, *id, (enum kvb_tier)tier, known.copies[tier]));
+    }
+    return KVB_OK;
+}
+
 /* Finds or makes the entry of block i.  An engine hash that comes with other
  * content than before takes the new content. */
 static kvb_status
@@ -166,14 +191,11 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
     const struct mirror_entry stored = entry_at(change, i, place);
     uint32_t id = kvb_mirror_find(mirror, stored.group, stored.engine);
 
-    if (id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], &stored)) {
-        mirror->counts.aliases++;
-        KVB_TRY(remove_all_copies(change, id));
-        id = KVB_NO_ID;
-    }
-    if (id == KVB_NO_ID) {
+    const bool is_other =
+        id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], &stored);
+    if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored.standing == standing_unmatchable;
-        KVB_TRY(kvb_mirror_insert(mirror, &stored, &id));
+        KVB_TRY(is_other ? replace(change, &id, &stored) : kvb_mirror_insert(mirror, &stored, &id));
         if (stored.standing == standing_rooted) {
             KVB_TRY(remember_to_name_children(mirror, id));
         }
@@ -194,6 +216,9 @@ static kvb_status add_copy(struct mirror_change *change, uint32_t id)
     const enum kvb_tier tier = change->event->tier;
     struct copies copies = change->mirror->entries[id].copies[tier];
 
+    if (change->event->key) {
+        return kvb_mirror_change_copies(change, id, tier, (struct copies){ 1, 1 });
+    }
     change->mirror->counts.duplicate_stored += copies.most > 0;
     copies.least = copies.least > 0 ? copies.least : 1;
     copies.most = copies.most < most_copies ? copies.most + 1 : most_copies;
@@ -270,21 +295,51 @@ static bool names_its_own_parent(const struct mirror_change *change)
     return false;
 }
 
-/* Tokenless events only move known blocks between tiers. */
-static kvb_status store_known(struct mirror_change *change)
+/* A tokenless Stored of block i: true when it moves a block that is known. */
+static bool is_known(const struct mirror_change *change, uint32_t i, uint32_t *out_id)
 {
     const struct kvb_engine_event *event = change->event;
 
+    *out_id = kvb_mirror_find_known(
+        change->mirror, event, change->batch->hashes[event->hash_at + i]);
+    return event->token_count == 0 && *out_id != KVB_NO_ID;
+}
+
+/* A key that is put again with another block has left the one it was. */
+static kvb_status forget_former(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct kvb_mirror *mirror = change->mirror;
+    const uint32_t id = event->key ? kvb_mirror_find_key(mirror, event->key) : KVB_NO_ID;
+
+    if (id == KVB_NO_ID || event->token_count == 0 ||
+        mirror->entries[id].engine.value == change->batch->hashes[event->hash_at].value) {
+        return KVB_OK;
+    }
+    mirror->counts.aliases++;
+    return remove_all_copies(change, id);
+}
+
+static kvb_status store_blocks(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    const bool takes_names = event->token_count > 0 || mirror->hashes == KVB_HASHES_ENGINE;
+    struct place place = takes_names ? first_place(change) : (struct place){ 0 };
+
     for (uint32_t i = 0; i < event->hash_count; i++) {
-        const uint32_t id = kvb_mirror_find(
-            change->mirror, event->group, change->batch->hashes[event->hash_at + i]);
-        if (id == KVB_NO_ID) {
-            change->mirror->counts.no_tokens++;
-            continue;
+        uint32_t id = KVB_NO_ID;
+        if (!is_known(change, i, &id)) {
+            if (!takes_names) {
+                mirror->counts.no_tokens++;
+                continue;
+            }
+            KVB_TRY(take_block(change, i, &place, &id));
         }
         KVB_TRY(add_copy(change, id));
+        place = place_after(&mirror->entries[id]);
     }
-    return KVB_OK;
+    return name_waiting_children(change);
 }
 
 kvb_status kvb_mirror_store(struct mirror_change *change)
@@ -296,17 +351,10 @@ kvb_status kvb_mirror_store(struct mirror_change *change)
         mirror->counts.self_parents++;
         return KVB_OK;
     }
-    if (event->token_count == 0) {
-        return store_known(change);
+    if (event->token_count > 0 && event->key == 0) { /* a pool's is configured */
+        mirror->counts.block_size = event->block_size;
+        mirror->counts.is_eagle = event->is_eagle;
     }
-    mirror->counts.block_size = event->block_size;
-    mirror->counts.is_eagle = event->is_eagle;
-    struct place place = first_place(change);
-    for (uint32_t i = 0; i < event->hash_count; i++) {
-        uint32_t id = KVB_NO_ID;
-        KVB_TRY(take_block(change, i, &place, &id));
-        KVB_TRY(add_copy(change, id));
-        place = place_after(&mirror->entries[id]);
-    }
-    return name_waiting_children(change);
+    KVB_TRY(forget_former(change));
+    return store_blocks(change);
 }

@@ -50,8 +50,10 @@ static bool clears_all(const struct kvb_event_batch *batch, size_t at)
 bool kvb_stream_is_base(const struct stream_arrival *arrival)
 {
     const struct kvb_event_batch *batch = arrival->batch;
+    const uint64_t first_seq = batch && batch->counts_from_one ? 1 : 0;
 
-    return arrival->seq == 0 || (batch && batch->event_count > 0 && clears_all(batch, 0));
+    return arrival->seq == first_seq || arrival->seq == 0 ||
+           (batch && batch->event_count > 0 && clears_all(batch, 0));
 }
 
 void kvb_stream_take_as_complete(struct kvb_stream *stream)

@@ -48,7 +48,9 @@ static kvb_status go_on_from(
 static void count_gap(struct kvb_stream *stream, const struct stream_arrival *arrival)
 {
     stream->counters.gaps++;
-    stream->counters.batches_missed += arrival->seq - (stream->has_last ? stream->last_seq + 1 : 0);
+    /* how many came before the first is not known: some engines count from a clock */
+    stream->counters.batches_missed +=
+        stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
 }
 
 static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream_reason flaw);

@@ -14,18 +14,24 @@ static const struct field_place {
     uint8_t in_stored;
     uint8_t in_removed;
     uint8_t in_cleared;
+    uint8_t in_pool; /* BlockStoreEvent, and as far as it goes BlockUpdateEvent */
 } places[field_count] = {
-    [field_block_hashes]      = { "block_hashes",        1, 1, 0 },
-    [field_parent_block_hash] = { "parent_block_hash",   2, 0, 0 },
-    [field_token_ids]         = { "token_ids",           3, 0, 0 },
-    [field_block_size]        = { "block_size",          4, 0, 0 },
-    [field_lora_id]           = { "lora_id",             5, 0, 0 },
-    [field_medium]            = { "medium",              6, 2, 1 },
-    [field_lora_name]         = { "lora_name",           7, 0, 0 },
-    [field_extra_keys]        = { "extra_keys",          8, 0, 0 },
-    [field_group_idx]         = { "group_idx",           9, 3, 0 },
-    [field_spec_kind]         = { "kv_cache_spec_kind", 10, 0, 0 },
-    [field_locality]          = { "locality",           12, 0, 0 },
+    [field_block_hashes]      = { "block_hashes",        1, 1, 0, 0 },
+    [field_seq_hashes]        = { "seq_hashes",          0, 0, 0, 0 }, /* the same by another name */
+    [field_block_hash]        = { "block_hash",          0, 0, 0, 5 },
+    [field_parent_block_hash] = { "parent_block_hash",   2, 0, 0, 6 },
+    [field_parent_hash]       = { "parent_hash",         0, 0, 0, 0 }, /* likewise */
+    [field_token_ids]         = { "token_ids",           3, 0, 0, 7 },
+    [field_block_size]        = { "block_size",          4, 0, 0, 0 },
+    [field_lora_id]           = { "lora_id",             5, 0, 0, 0 },
+    [field_medium]            = { "medium",              6, 2, 1, 0 },
+    [field_lora_name]         = { "lora_name",           7, 0, 0, 0 },
+    [field_extra_keys]        = { "extra_keys",          8, 0, 0, 0 },
+    [field_group_idx]         = { "group_idx",           9, 3, 0, 0 },
+    [field_spec_kind]         = { "kv_cache_spec_kind", 10, 0, 0, 0 },
+    [field_locality]          = { "locality",           12, 0, 0, 0 },
+    [field_object_key]        = { "mooncake_key",        0, 0, 0, 1 },
+    [field_replicas]          = { "replica_list",        0, 0, 0, 2 },
 };
 /* clang-format on */
 
@@ -72,22 +78,88 @@ static kvb_status read_cleared(
     return kvb_engine_read_medium(fields, event);
 }
 
-/* The events that are understood, and what it costs when one cannot be read. */
+/* ---- What one message says may be several events ---- */
+
+typedef kvb_status (*event_adder)(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+static kvb_status add_event(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    (void)fields;
+    KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
+    batch->events[batch->event_count++] = *event;
+    batch->unknown_media += event->is_medium_unknown;
+    return KVB_OK;
+}
+
+static kvb_status add_in_tiers(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event, unsigned tiers)
+{
+    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (tiers >> tier & 1) {
+            event->tier = (enum kvb_tier)tier;
+            KVB_TRY(add_event(batch, fields, event));
+        }
+    }
+    return KVB_OK;
+}
+
+/* Stored where the replicas are; one that has none is no block. */
+static kvb_status add_replicas(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    unsigned tiers = 0;
+
+    KVB_TRY(kvb_engine_read_replicas(fields, &tiers));
+    return tiers ? add_in_tiers(batch, fields, event, tiers) : KVB_BAD_INPUT;
+}
+
+/* Stored where the replicas are, first, so that the block is never nowhere on its way
+ * from one tier to another; then removed from the other tiers. */
+static kvb_status add_move(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    unsigned tiers = 0;
+
+    KVB_TRY(kvb_engine_read_replicas(fields, &tiers));
+    KVB_TRY(add_in_tiers(batch, fields, event, tiers));
+    event->kind = KVB_EVENT_REMOVED;
+    return add_in_tiers(batch, fields, event, kvb_engine_pool_tiers & ~tiers);
+}
+
+/* The events that are understood, by the tag of most engines and by Mooncake's
+ * event_type, and what it costs when one cannot be read.  A new event is a row. */
 /* clang-format off */
+#define IN(column) offsetof(struct field_place, column)
 static const struct event_form {
     const char *tag;
+    const char *event_type;
     enum kvb_event_kind kind;
     enum kvb_skip when_bad;
     event_reader read;
+    event_adder add;
     size_t place_at; /* offset of its column in struct field_place */
 } forms[] = {
-    { "BlockStored",      KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,  read_stored,
-      offsetof(struct field_place, in_stored) },
-    { "BlockRemoved",     KVB_EVENT_REMOVED, KVB_SKIP_BAD_REMOVED, read_removed,
-      offsetof(struct field_place, in_removed) },
-    { "AllBlocksCleared", KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED, read_cleared,
-      offsetof(struct field_place, in_cleared) },
+    { "BlockStored",      "stored",  KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
+      read_stored,                 add_event,    IN(in_stored) },
+    { "BlockRemoved",     "removed", KVB_EVENT_REMOVED, KVB_SKIP_BAD_REMOVED,
+      read_removed,                add_event,    IN(in_removed) },
+    { "AllBlocksCleared", "cleared", KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
+      read_cleared,                add_event,    IN(in_cleared) },
+    { "BlockStoreEvent",  "",        KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
+      kvb_engine_read_pool_store,  add_replicas, IN(in_pool) },
+    { "BlockUpdateEvent", "",        KVB_EVENT_STORED,  KVB_SKIP_BAD_REMOVED,
+      kvb_engine_read_pool_update, add_move,     IN(in_pool) },
+    { "RemoveAllEvent",   "",        KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
+      read_cleared,                add_event,    IN(in_cleared) },
 };
+#undef IN
 /* clang-format on */
 
 static bool is_text(kvb_span text, const char *word)
@@ -95,10 +167,16 @@ static bool is_text(kvb_span text, const char *word)
     return text.len > 0 && text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
 }
 
-static const struct event_form *find_form(kvb_span tag)
+/* By its tag, or where that says nothing by its event_type; NULL: it is on no list. */
+static const struct event_form *find_form(kvb_span tag, kvb_span event_type)
 {
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (is_text(tag, forms[i].tag)) {
+            return &forms[i];
+        }
+    }
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        if (is_text(event_type, forms[i].event_type)) {
             return &forms[i];
         }
     }
@@ -133,7 +211,7 @@ static kvb_status find_in_array(
     if (count == 0 || kvb_mp_take_text(cursor, &tag) != KVB_OK) {
         return KVB_OK;
     }
-    *out_form = find_form(tag);
+    *out_form = find_form(tag, (kvb_span){ 0 });
     for (uint32_t place = 1; *out_form && place < count; place++) {
         for (int field = 0; field < field_count; field++) {
             if (place_of(*out_form, (enum engine_field)field) == place) {
@@ -145,12 +223,23 @@ static kvb_status find_in_array(
     return KVB_OK;
 }
 
+/* The value when it is a text, else nothing: such a tag is an unknown one. */
+static kvb_span text_at(const struct kvb_mp_cursor *cursor)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+    kvb_span text = { 0 };
+
+    (void)kvb_mp_take_text(&ahead, &text);
+    return text;
+}
+
 /* {"type": tag, key: field, ...} in any order; unknown keys are passed over. */
 static kvb_status find_in_map(
     struct kvb_mp_cursor *cursor, const struct event_form **out_form, struct engine_fields *fields)
 {
     uint32_t pairs = 0;
     kvb_span tag = { 0 };
+    kvb_span event_type = { 0 };
 
     KVB_TRY(kvb_mp_take_map(cursor, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
@@ -158,8 +247,9 @@ static kvb_status find_in_map(
         if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
             KVB_TRY(kvb_mp_skip(cursor));
         } else if (is_text(key, "type")) {
-            struct kvb_mp_cursor ahead = *cursor;
-            (void)kvb_mp_take_text(&ahead, &tag); /* else: no tag, an unknown event */
+            tag = text_at(cursor);
+        } else if (is_text(key, "event_type")) {
+            event_type = text_at(cursor);
         }
         for (int field = 0; field < field_count; field++) {
             if (is_text(key, places[field].key)) {
@@ -168,29 +258,38 @@ static kvb_status find_in_map(
         }
         KVB_TRY(kvb_mp_skip(cursor));
     }
-    *out_form = find_form(tag);
+    fields->has_event_type = event_type.len > 0;
+    *out_form = find_form(tag, event_type);
     return KVB_OK;
 }
 
 /* ---- One event ---- */
 
 struct marks {
-    size_t hashes, tokens, extras, keys, text;
+    size_t events, hashes, tokens, extras, keys, text;
+    uint32_t unknown_media;
 };
 
 static struct marks mark(const struct kvb_event_batch *batch)
 {
-    return (struct marks){ batch->hash_count, batch->token_count, batch->extra_count,
-                           batch->key_count, batch->text_len };
+    return (struct marks){ .events = batch->event_count,
+                           .hashes = batch->hash_count,
+                           .tokens = batch->token_count,
+                           .extras = batch->extra_count,
+                           .keys = batch->key_count,
+                           .text = batch->text_len,
+                           .unknown_media = batch->unknown_media };
 }
 
 static void roll_back(struct kvb_event_batch *batch, const struct marks *marks)
 {
+    batch->event_count = marks->events;
     batch->hash_count = marks->hashes;
     batch->token_count = marks->tokens;
     batch->extra_count = marks->extras;
     batch->key_count = marks->keys;
     batch->text_len = marks->text;
+    batch->unknown_media = marks->unknown_media;
 }
 
 static struct kvb_engine_event skipped(enum kvb_skip skip, const struct kvb_engine_event *event)
@@ -201,24 +300,33 @@ static struct kvb_engine_event skipped(enum kvb_skip skip, const struct kvb_engi
                                       .group = event->group };
 }
 
-/* Reads the fields; an event that cannot be read leaves nothing but its skip. */
-static kvb_status read_event(
+static kvb_status read_and_add(
     struct kvb_event_batch *batch, const struct event_form *form,
     const struct engine_fields *fields, struct kvb_engine_event *event)
 {
-    const struct marks marks = mark(batch);
-    const kvb_status status = form->read(batch, fields, event);
-
     event->kind = form->kind;
-    if (status == KVB_OK && event->skip == KVB_SKIP_NONE) {
+    KVB_TRY(form->read(batch, fields, event));
+    return event->skip == KVB_SKIP_NONE ? form->add(batch, fields, event) : KVB_OK;
+}
+
+/* An event that cannot be read leaves nothing but its skip. */
+static kvb_status read_event(
+    struct kvb_event_batch *batch, const struct event_form *form,
+    const struct engine_fields *fields)
+{
+    const struct marks marks = mark(batch);
+    struct kvb_engine_event event = { 0 };
+    const kvb_status status = read_and_add(batch, form, fields, &event);
+
+    if (status == KVB_OK && event.skip == KVB_SKIP_NONE) {
         return KVB_OK;
     }
     if (status != KVB_OK && status != KVB_BAD_INPUT) {
         return status;
     }
     roll_back(batch, &marks);
-    *event = skipped(status == KVB_OK ? event->skip : form->when_bad, event);
-    return KVB_OK;
+    event = skipped(status == KVB_OK ? event.skip : form->when_bad, &event);
+    return add_event(batch, fields, &event);
 }
 
 static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
@@ -226,23 +334,21 @@ static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor
     const struct kvb_mp_cursor start = *cursor;
     const struct event_form *form = NULL;
     struct engine_fields fields = { 0 };
-    struct kvb_engine_event event = { 0 };
+    struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED,
+                                        .skip = KVB_SKIP_UNKNOWN_EVENT };
 
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
         KVB_TRY(find_in_array(cursor, &form, &fields));
     } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
         KVB_TRY(find_in_map(cursor, &form, &fields));
     }
+    batch->counts_from_one |= fields.has_event_type;
     if (form) {
-        KVB_TRY(read_event(batch, form, &fields, &event));
-    } else {
-        event = skipped(KVB_SKIP_UNKNOWN_EVENT, &event);
-        *cursor = start;
-        KVB_TRY(kvb_mp_skip(cursor));
+        return read_event(batch, form, &fields);
     }
-    KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
-    batch->events[batch->event_count++] = event;
-    return KVB_OK;
+    *cursor = start;
+    KVB_TRY(kvb_mp_skip(cursor));
+    return add_event(batch, &fields, &unknown);
 }
 
 /* ---- The batch ---- */
@@ -267,6 +373,20 @@ static void take_rank(struct kvb_event_batch *batch, struct kvb_mp_cursor *curso
     batch->has_rank = kvb_mp_take_u32(cursor, &batch->rank) == KVB_OK;
 }
 
+/* Seconds; Mooncake counts milliseconds, as an integer, and an integer of seconds is
+ * below this for 3,000 years. */
+static kvb_status take_timestamp(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+{
+    static const double least_ms = 1e11;
+    const bool is_integer = kvb_mp_next(cursor) == KVB_MP_INTEGER;
+
+    KVB_TRY(kvb_mp_take_number(cursor, &batch->timestamp_s));
+    if (is_integer && batch->timestamp_s >= least_ms) {
+        batch->timestamp_s /= 1e3;
+    }
+    return KVB_OK;
+}
+
 /* [ts, events, rank?, ...] */
 static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
 {
@@ -276,7 +396,7 @@ static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor
     if (count < 2) {
         return KVB_BAD_INPUT;
     }
-    KVB_TRY(kvb_mp_take_number(&cursor, &batch->timestamp_s));
+    KVB_TRY(take_timestamp(batch, &cursor));
     KVB_TRY(take_events(batch, &cursor));
     if (count > 2) {
         take_rank(batch, &cursor);
@@ -322,7 +442,7 @@ static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor c
     struct batch_parts parts = { .has_rank = false };
 
     KVB_TRY(find_parts(cursor, &parts));
-    KVB_TRY(kvb_mp_take_number(&parts.ts, &batch->timestamp_s));
+    KVB_TRY(take_timestamp(batch, &parts.ts));
     if (parts.has_rank) {
         take_rank(batch, &parts.rank);
     }

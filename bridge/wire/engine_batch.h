@@ -7,12 +7,15 @@
 /* Reads one message of an engine (the payload frame of its PUB socket).
  *
  *     [ts, [event...], rank?]     each event [tag, fields...] or {"type": tag, ...}
+ *                                 or {"event_type": ...}; the batch may be a map too
  *
  * Tolerant: unknown keys, trailing fields and unknown tags cost that event or
  * key, never the batch; such an event stands in the batch as KVB_EVENT_SKIPPED
  * with its reason.  Bounded: ceilings of core/limits.h, nothing is allocated
  * from a length that the bytes do not back.
- * Source of the format: vLLM's distributed/kv_events.py, 0.9 to 0.32.
+ * Sources of the formats: vLLM's distributed/kv_events.py, 0.9 to 0.32; what SGLang,
+ * TensorRT-LLM and llm-d make of it; Mooncake's subscriber guide and its store's publisher.
+ * An object of Mooncake's store that lies in several tiers is an event for each of them.
  *
  * Replaces what *batch held.  On any error the batch is empty.
  * KVB_BAD_INPUT  no msgpack, cut short, not the shape of a batch, bytes after it

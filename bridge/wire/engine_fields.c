@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -25,20 +26,68 @@ static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_has
     return KVB_OK;
 }
 
-static kvb_status take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+/* Of more than 16 digits the last ones count, as of bytes. */
+static kvb_status hash_of_hex(kvb_span digits, uint64_t *out_hash)
 {
-    return kvb_mp_next(cursor) == KVB_MP_BYTES ? take_byte_hash(cursor, out_hash)
-                                               : kvb_mp_take_bits(cursor, out_hash);
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < digits.len; i++) {
+        const int digit = tolower(digits.data[i]);
+        if (!isxdigit(digit)) {
+            return KVB_BAD_INPUT;
+        }
+        hash = hash << 4 | (uint64_t)(isdigit(digit) ? digit - '0' : digit - 'a' + 10);
+    }
+    *out_hash = hash;
+    return digits.len > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status hash_of_decimal(kvb_span digits, uint64_t *out_hash)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < digits.len; i++) {
+        if (!isdigit(digits.data[i]) || __builtin_mul_overflow(hash, 10, &hash) ||
+            __builtin_add_overflow(hash, (uint64_t)(digits.data[i] - '0'), &hash)) {
+            return KVB_BAD_INPUT;
+        }
+    }
+    *out_hash = hash;
+    return digits.len > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash)
+{
+    const bool is_hex = text.len > 2 && text.data[0] == '0' && tolower(text.data[1]) == 'x';
+
+    return is_hex ? hash_of_hex((kvb_span){ text.data + 2, text.len - 2 }, out_hash)
+                  : hash_of_decimal(text, out_hash);
+}
+
+kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+{
+    kvb_span text = { 0 };
+
+    switch (kvb_mp_next(cursor)) {
+    case KVB_MP_BYTES:
+        return take_byte_hash(cursor, out_hash);
+    case KVB_MP_TEXT:
+        KVB_TRY(kvb_mp_take_text(cursor, &text));
+        return kvb_engine_hash_of_digits(text, out_hash);
+    default:
+        return kvb_mp_take_bits(cursor, out_hash);
+    }
 }
 
 kvb_status kvb_engine_read_hashes(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_block_hashes];
+    const bool has_block_hashes = fields->has[field_block_hashes];
+    struct kvb_mp_cursor cursor = fields->at[has_block_hashes ? field_block_hashes : field_seq_hashes];
     uint32_t count = 0;
 
-    if (!fields->has[field_block_hashes]) {
+    if (!has_block_hashes && !fields->has[field_seq_hashes]) {
         return KVB_BAD_INPUT;
     }
     KVB_TRY(kvb_mp_take_array(&cursor, &count));
@@ -46,7 +95,7 @@ kvb_status kvb_engine_read_hashes(
     event->hash_at = (uint32_t)batch->hash_count;
     event->hash_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        KVB_TRY(take_hash(&cursor, &batch->hashes[batch->hash_count].value));
+        KVB_TRY(kvb_engine_take_hash(&cursor, &batch->hashes[batch->hash_count].value));
         batch->hash_count++;
     }
     return KVB_OK;
@@ -55,10 +104,17 @@ kvb_status kvb_engine_read_hashes(
 kvb_status
 kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_parent_block_hash];
+    const bool is_new = !fields->has[field_parent_block_hash] && fields->has[field_parent_hash];
+    const enum engine_field field = is_new ? field_parent_hash : field_parent_block_hash;
+    struct kvb_mp_cursor cursor = fields->at[field];
 
-    event->has_parent = fields->has[field_parent_block_hash];
-    return event->has_parent ? take_hash(&cursor, &event->parent.value) : KVB_OK;
+    if (!fields->has[field]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_engine_take_hash(&cursor, &event->parent.value));
+    /* llm-d's fs_backend says 0 for none, and no tokens */
+    event->has_parent = event->parent.value != 0 || event->token_count > 0;
+    return KVB_OK;
 }
 
 /* ---- Tokens ---- */
@@ -119,10 +175,17 @@ kvb_status kvb_engine_read_tokens(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
+    KVB_TRY(read_block_size(fields, &event->block_size));
+    return kvb_engine_read_token_list(batch, fields, event);
+}
+
+kvb_status kvb_engine_read_token_list(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
     struct kvb_mp_cursor cursor = fields->at[field_token_ids];
     uint32_t count = 0;
 
-    KVB_TRY(read_block_size(fields, &event->block_size));
     if (!fields->has[field_token_ids]) {
         return KVB_OK;
     }
@@ -223,19 +286,21 @@ static const struct word *find_word(const struct word *words, size_t count, kvb_
 
 /* clang-format off */
 static const struct word media[] = {
-    { "GPU",       KVB_TIER_DEVICE },
-    { "DEVICE",    KVB_TIER_DEVICE },
-    { "CPU",       KVB_TIER_HOST },
+    { "GPU",        KVB_TIER_DEVICE },
+    { "DEVICE",     KVB_TIER_DEVICE },
+    { "CPU",        KVB_TIER_HOST },
     { "CPU_PINNED", KVB_TIER_HOST },
-    { "CPU_TIER1", KVB_TIER_HOST },
-    { "CPU_TIER2", KVB_TIER_DISK },
-    { "DISK",      KVB_TIER_DISK },
-    { "NVME",      KVB_TIER_DISK },
-    { "STORAGE",   KVB_TIER_DISK },
-    { "EXTERNAL",  KVB_TIER_EXTERNAL },
-    { "NETWORK",   KVB_TIER_EXTERNAL },
-    { "REMOTE",    KVB_TIER_EXTERNAL },
-    { "SHARED",    KVB_TIER_EXTERNAL },
+    { "MEMORY",     KVB_TIER_HOST },
+    { "CPU_TIER1",  KVB_TIER_HOST },
+    { "CPU_TIER2",  KVB_TIER_DISK },
+    { "DISK",       KVB_TIER_DISK },
+    { "LOCAL_DISK", KVB_TIER_DISK },
+    { "NVME",       KVB_TIER_DISK },
+    { "STORAGE",    KVB_TIER_DISK },
+    { "EXTERNAL",   KVB_TIER_EXTERNAL },
+    { "NETWORK",    KVB_TIER_EXTERNAL },
+    { "REMOTE",     KVB_TIER_EXTERNAL },
+    { "SHARED",     KVB_TIER_EXTERNAL },
 };
 
 /* Cache groups whose blocks are prefixes. */
@@ -245,6 +310,15 @@ static const struct word prefix_kinds[] = {
     { "sink_full_attention", 0 },
 };
 /* clang-format on */
+
+bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
+{
+    const struct word *word = find_word(media, sizeof media / sizeof media[0], medium);
+
+    /* what is on no list is not the device: kept apart, never matched as such */
+    *out_tier = word ? (enum kvb_tier)word->value : KVB_TIER_EXTERNAL;
+    return word;
+}
 
 kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event)
@@ -257,9 +331,7 @@ kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_eve
         return KVB_OK;
     }
     KVB_TRY(kvb_mp_take_text(&cursor, &text));
-    const struct word *medium = find_word(media, sizeof media / sizeof media[0], text);
-    /* a medium on no list is not the device: kept apart, never matched as such */
-    event->tier = medium ? (enum kvb_tier)medium->value : KVB_TIER_EXTERNAL;
+    event->is_medium_unknown = !kvb_engine_find_tier(text, &event->tier);
     return KVB_OK;
 }
 

@@ -7,7 +7,10 @@
  * stands, in whatever order and form they came.  For the engine_*.c files. */
 enum engine_field {
     field_block_hashes,
+    field_seq_hashes,
+    field_block_hash,
     field_parent_block_hash,
+    field_parent_hash,
     field_token_ids,
     field_block_size,
     field_lora_id,
@@ -17,10 +20,13 @@ enum engine_field {
     field_group_idx,
     field_spec_kind,
     field_locality,
+    field_object_key,
+    field_replicas,
     field_count
 };
 
 struct engine_fields {
+    bool has_event_type;   /* the form of Mooncake's maps */
     bool has[field_count]; /* there, and not nil */
     struct kvb_mp_cursor at[field_count];
 };
@@ -44,6 +50,36 @@ kvb_status
 kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event);
 kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event);
+
+/* One hash, wherever it stands: an integer, bytes (the last 8, big-endian), or digits as
+ * text, decimal or hexadecimal after 0x. */
+kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash);
+
+/* The digits alone.  KVB_BAD_INPUT: there is something else among them. */
+kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash);
+
+/* The token list of an event whose block_size is known. */
+kvb_status kvb_engine_read_token_list(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+/* Where a copy lies, by whatever word; false: the word is on no list. */
+bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier);
+
+/* ---- engine_pool.c: objects of a pool that are told by key and replicas ---- */
+
+/* Key and hash; of a store the parent and the tokens too, which are one block's. */
+kvb_status kvb_engine_read_pool_store(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+kvb_status kvb_engine_read_pool_update(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+/* The tiers in which a pool's objects may lie, and those in which this one does: bit t
+ * is tier t. */
+extern const unsigned kvb_engine_pool_tiers;
+kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers);
 
 /* Copies a peer's text into the batch; statuses as above. */
 kvb_status

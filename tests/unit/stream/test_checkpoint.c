@@ -315,7 +315,7 @@ static void no_step_makes_more_than_it_may(void **state)
     for (; !is_done; steps++) {
         kvb_buf_reset(&bytes);
         assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
-        assert_true(is_done || bytes.len <= 10 * 72 + 100);
+        assert_true(is_done || bytes.len <= 10 * 80 + 100);
     }
     assert_int_equal(steps, 10);
     kvb_checkpoint_save_end(&save);

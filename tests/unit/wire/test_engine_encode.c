@@ -111,7 +111,7 @@ make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_
 {
     add_hashes(dice, batch, event);
     event->has_parent = one_in(dice, 2);
-    event->parent.value = event->has_parent ? any_u64(dice) : 0;
+    event->parent.value = event->has_parent ? any_u64(dice) | 1 : 0; /* 0 may be none */
     if (one_in(dice, 5)) {
         event->block_size = below(dice, 3); /* tokenless */
     } else {
