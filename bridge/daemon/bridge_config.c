@@ -28,6 +28,16 @@ static const char *hashes_name(unsigned value)
     return kvb_hashes_name((enum kvb_hashes)value);
 }
 
+static const char *request_name(unsigned value)
+{
+    return kvb_replay_request_name((enum kvb_replay_request)value);
+}
+
+static const char *tier_name(unsigned value)
+{
+    return kvb_tier_name((enum kvb_tier)value);
+}
+
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_worker_config, field)
@@ -61,6 +71,14 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Only messages whose topic begins with this." },
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(bind),
       .help = "true: listen at `events`; for engines that connect to it." },
+    { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
+      .name_of = request_name,
+      .help = "How it wants to be asked for a replay: plain for every engine, mooncake\n"
+              "for stores that follow Mooncake's subscriber guide." },
+    { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(unknown_medium),
+      .name_of = tier_name,
+      .help = "The tier of blocks in a medium that is on no list; such events are\n"
+              "counted.  device only where every such medium is memory of the device." },
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
       .help = "Blocks that one rank's device memory holds; 0: not known." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),

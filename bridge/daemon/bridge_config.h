@@ -5,7 +5,9 @@
 #include "core/status.h"
 #include "daemon/config_parts.h"
 #include "daemon/endpoint.h"
+#include "ingest/frames.h"
 #include "model/stream.h"
+#include "model/tier.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,7 +34,9 @@ struct kvb_worker_config {
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
     bool bind;                          /* bind the SUB: the engine connects */
-    uint64_t total_blocks;              /* device blocks of a rank; 0: not known */
+    enum kvb_replay_request replay_request;
+    enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
+    uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
     struct {
         char zmq[kvb_endpoint_bytes]; /* "": none */
         uint64_t total_slots;         /* where the engine names none; 0: not known */

@@ -53,6 +53,14 @@ static void count_batch(
     bridge->began_ns = ended_ns;
 }
 
+static void place_unknown_media(struct kvb_bridge *bridge, const struct bridge_rank *rank)
+{
+    if (bridge->batch.unknown_media > 0) {
+        count(bridge, kvb_bridge_unknown_media, bridge->batch.unknown_media);
+        kvb_event_batch_place_unknown(&bridge->batch, rank->unknown_medium);
+    }
+}
+
 static void step_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, enum kvb_stream_input_kind kind,
     const struct kvb_source_batch *batch, uint64_t now_ns)
@@ -69,6 +77,7 @@ static void step_batch(
     } else if (bridge->batch.has_rank && bridge->batch.rank != rank->dp_rank) {
         count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection is right */
     }
+    place_unknown_media(bridge, rank);
     step(bridge, rank, &input);
     rank->applied_ns = now_ns;
     count_batch(bridge, rank, &input);

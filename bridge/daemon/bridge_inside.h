@@ -63,6 +63,7 @@ struct bridge_rank {
     bool has_load;
     uint64_t load_ns;
     uint64_t total_slots; /* of the configuration; 0 = the engine says */
+    enum kvb_tier unknown_medium;
     struct kvb_load load;
 
     /* Read by HTTP threads. */

@@ -24,6 +24,7 @@
     X(skipped_not_prefix, COUNTER, "kvb_events_skipped_total", "reason=\"not_prefix\"", "Events passed over, by reason") \
     X(skipped_remote, COUNTER, "kvb_events_skipped_total", "reason=\"remote\"", "Events passed over, by reason") \
     X(skipped_self_parent, COUNTER, "kvb_events_skipped_total", "reason=\"self_parent\"", "Events passed over, by reason") \
+    X(unknown_media, COUNTER, "kvb_events_unknown_medium_total", "", "Events of blocks in a medium that is on no list: workers.unknown_medium says which tier that is") \
     X(blocks_unmatchable, COUNTER, "kvb_blocks_unmatchable_total", "", "Blocks stored that no query can name: keyed by bytes of unknown meaning") \
     X(held_overflows, COUNTER, "kvb_held_overflows_total", "", "Times that more batches waited for a replay than limits.max_held_bytes holds: the stream began again") \
     X(duplicates, COUNTER, "kvb_batches_duplicate_total", "", "Batches that came twice") \

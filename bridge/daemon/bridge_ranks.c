@@ -43,8 +43,9 @@ place_of(const struct kvb_bridge_config *config, const struct kvb_worker_config 
 {
     char text[4 * kvb_endpoint_bytes]; /* room for all of them */
     const int len = snprintf(
-        text, sizeof text, "%s %s %s %s %s", config->publish.name_space, config->publish.component,
-        worker->events, worker->replay, worker->topic);
+        text, sizeof text, "%s %s %s %s %s %s", config->publish.name_space,
+        config->publish.component, worker->events, worker->replay, worker->topic,
+        kvb_tier_name(worker->unknown_medium));
 
     return kvb_hash128((kvb_span){ .data = (const uint8_t *)text, .len = (size_t)len }, 0);
 }
@@ -88,6 +89,7 @@ static kvb_status open_source(
         .replay = replay,
         .topic = worker->topic,
         .bind = worker->bind,
+        .replay_request = worker->replay_request,
         .max_replay_bytes = bridge->config->limits.max_replay_bytes,
         .waiter = bridge->waiter,
         .owner = (size_t)(rank - bridge->ranks),
@@ -110,6 +112,7 @@ static kvb_status open_rank(
     rank->dp_rank = dp_rank;
     rank->needs_epoch = true;
     rank->total_slots = worker->load.total_slots;
+    rank->unknown_medium = worker->unknown_medium;
     KVB_TRY(open_stream(bridge, worker, rank));
     kvb_bridge_restore_rank(bridge, rank, home_of(bridge->config));
     return open_source(bridge, worker, dp_rank, rank, detail);

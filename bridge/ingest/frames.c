@@ -35,6 +35,31 @@ kvb_frames_read_live(const struct kvb_frames *frames, uint64_t *out_seq, kvb_spa
     return KVB_OK;
 }
 
+const char *kvb_replay_request_name(enum kvb_replay_request request)
+{
+    static const char *const names[KVB_REQUEST_COUNT] = {
+        [KVB_REQUEST_PLAIN] = "plain",
+        [KVB_REQUEST_MOONCAKE] = "mooncake",
+    };
+    return (unsigned)request < KVB_REQUEST_COUNT ? names[request] : "unknown";
+}
+
+void kvb_frames_of_request(
+    enum kvb_replay_request request, uint64_t seq, uint8_t seq_frame[8],
+    struct kvb_frames *out_frames)
+{
+    static const uint8_t id[] = "kvbridge";
+    struct kvb_frames frames = { .count = 0 };
+
+    if (request == KVB_REQUEST_MOONCAKE) {
+        frames.frame[frames.count++] = (kvb_span){ id, sizeof id - 1 };
+    }
+    kvb_frames_write_seq(seq, seq_frame);
+    frames.frame[frames.count++] = (kvb_span){ NULL, 0 };
+    frames.frame[frames.count++] = (kvb_span){ seq_frame, seq_bytes };
+    *out_frames = frames;
+}
+
 kvb_status kvb_frames_read_replay(
     const struct kvb_frames *frames, enum kvb_replay_frame *out_kind, uint64_t *out_seq,
     kvb_span *out_payload)

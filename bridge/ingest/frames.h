@@ -21,6 +21,20 @@ struct kvb_frames {
 kvb_status
 kvb_frames_read_live(const struct kvb_frames *frames, uint64_t *out_seq, kvb_span *out_payload);
 
+/* How a publisher wants to be asked for a replay, by a DEALER:
+ *
+ *     KVB_REQUEST_PLAIN     ["", seq8]       all engines; they pass over anything else
+ *     KVB_REQUEST_MOONCAKE  [id, "", seq8]   as Mooncake's subscriber guide has it */
+enum kvb_replay_request { KVB_REQUEST_PLAIN, KVB_REQUEST_MOONCAKE, KVB_REQUEST_COUNT };
+
+/* "plain", "mooncake".  Never NULL. */
+const char *kvb_replay_request_name(enum kvb_replay_request request);
+
+/* The frames of one request from seq on; the last one lies in seq_bytes. */
+void kvb_frames_of_request(
+    enum kvb_replay_request request, uint64_t seq, uint8_t seq_bytes[8],
+    struct kvb_frames *out_frames);
+
 enum kvb_replay_frame { KVB_REPLAY_BATCH, KVB_REPLAY_END };
 
 /* A reply to a replay request, in any of the layouts in use:
@@ -29,7 +43,8 @@ enum kvb_replay_frame { KVB_REPLAY_BATCH, KVB_REPLAY_END };
  *     ["", ff*8, ""]  ["", "", ff*8, ""]  ["", "", ff*8]   the end
  *
  * One rule reads them all: drop one leading empty frame; the last frame is the
- * payload, the one before it the seq.
+ * payload, the one before it the seq when it has 8 bytes.  The end is what has no
+ * payload, a seq of ff*8, or ff*8 as the payload behind an empty seq.
  * KVB_BAD_INPUT  neither */
 kvb_status kvb_frames_read_replay(
     const struct kvb_frames *frames, enum kvb_replay_frame *out_kind, uint64_t *out_seq,

@@ -27,6 +27,7 @@ struct kvb_source {
     struct kvb_peers peers; /* of one that is bound */
     struct kvb_source_counters counters;
     char replay[endpoint_bytes];
+    enum kvb_replay_request replay_request;
     struct kvb_reply_queue replies;
     bool is_cut; /* what does not fit the queue was left */
     struct kvb_reply reply;
@@ -94,6 +95,7 @@ kvb_status kvb_source_open(
     source->waiter = options->waiter;
     source->owner = options->owner;
     source->is_bound = options->bind;
+    source->replay_request = options->replay_request;
     source->replies.max_bytes = options->max_replay_bytes;
     (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
     kvb_peers_init(&source->peers);
@@ -257,14 +259,18 @@ const struct kvb_source_counters *kvb_source_count(const struct kvb_source *sour
 
 /* ---- Replay ---- */
 
-static kvb_status send_request(void *dealer, uint64_t from)
+static kvb_status send_request(const struct kvb_source *source, uint64_t from)
 {
+    struct kvb_frames frames;
     uint8_t seq[8];
 
-    kvb_frames_write_seq(from, seq);
-    if (zmq_send(dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-        zmq_send(dealer, seq, sizeof seq, ZMQ_DONTWAIT) < 0) {
-        return KVB_IO;
+    kvb_frames_of_request(source->replay_request, from, seq, &frames);
+    for (size_t i = 0; i < frames.count; i++) {
+        const int more = i + 1 < frames.count ? ZMQ_SNDMORE : 0;
+        const kvb_span frame = frames.frame[i];
+        if (zmq_send(source->dealer, frame.data, frame.len, ZMQ_DONTWAIT | more) < 0) {
+            return KVB_IO;
+        }
     }
     return KVB_OK;
 }
@@ -288,7 +294,7 @@ kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from)
     kvb_source_replay_stop(source);
     kvb_status status = open_dealer(source);
     if (status == KVB_OK) {
-        status = send_request(source->dealer, from);
+        status = send_request(source, from);
     }
     if (status != KVB_OK) {
         kvb_source_replay_stop(source);

@@ -3,6 +3,7 @@
 #include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "ingest/frames.h"
 #include "ingest/zmq_context.h"
 
 #include <stdbool.h>
@@ -39,6 +40,7 @@ struct kvb_source_options {
     const char *replay; /* "" for none */
     const char *topic;  /* prefix; "" for all */
     bool bind;          /* bind the SUB: for engines that connect */
+    enum kvb_replay_request replay_request;
     size_t max_replay_bytes;
     struct kvb_waiter *waiter; /* borrowed: told of the sockets as they come and go */
     size_t owner;              /* the waiter's number for this source */
