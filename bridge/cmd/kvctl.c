@@ -273,6 +273,7 @@ const struct kvctl_command *kvctl_commands(void)
         { "watch", NULL, false, kvctl_watch },
         { "verify", NULL, false, kvctl_verify },
         { "check", "FILE", false, kvctl_check },
+        { "decode", "[FILE|-]", false, kvctl_decode },
         { 0 },
     };
 

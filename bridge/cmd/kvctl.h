@@ -54,7 +54,8 @@ struct kvctl_options {
     const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
     uint32_t wait_ms;     /* of `verify`: for the index to become equal */
     const char *command;
-    const char *file; /* of `check` */
+    bool is_hex;          /* of `decode` */
+    const char *file;     /* of `check` and `decode` */
 };
 
 /* Reads argv; prints and exits itself for --help, --version and wrong usage. */
@@ -62,7 +63,8 @@ void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options
 
 struct kvctl_command {
     const char *name;
-    const char *argument; /* what stands after the name; NULL for nothing */
+    const char *argument; /* what stands after the name, in brackets when it may be left
+                           * out; NULL for nothing */
     bool needs_tokens;
     enum kvctl_exit (*run)(const struct kvctl_options *options);
 };
@@ -72,6 +74,9 @@ const struct kvctl_command *kvctl_commands(void);
 
 /* `check FILE`: reports all mistakes of a configuration file. */
 enum kvctl_exit kvctl_check(const struct kvctl_options *options);
+
+/* `decode [FILE|-]`: an engine's messages as JSON lines. */
+enum kvctl_exit kvctl_decode(const struct kvctl_options *options);
 
 /* `verify`: compares the index with what a kvfleet's engines hold. */
 enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
@@ -120,6 +125,15 @@ enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_obje
 void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- kvctl_question.c ------------------------------------------------------------- */
+
+/* Appends the whole file; "-" is stdin.  detail begins with `what`.
+ * KVB_BAD_INPUT: it cannot be read; KVB_TOO_LARGE, KVB_NO_MEMORY of out. */
+kvb_status kvctl_read_file(
+    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
+
+/* The same of a text, and a NUL.  KVB_BAD_INPUT: there is one in it already. */
+kvb_status kvctl_read_text(
+    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
 
 /* {"token_ids":[...],...} from the options.  KVB_BAD_INPUT: detail says which token
  * or file; KVB_TOO_LARGE, KVB_NO_MEMORY. */

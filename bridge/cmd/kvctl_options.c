@@ -42,6 +42,7 @@ enum option_key {
     key_truth,
     key_wait,
     key_sample,
+    key_hex,
 };
 
 static const struct argp_option option_rows[] = {
@@ -75,6 +76,9 @@ static const struct argp_option option_rows[] = {
     { "truth", key_truth, "PATH", 0, "kvfleet's truth socket", 5 },
     { "wait", key_wait, "MS", 0, "How long the index may take to become equal (10000)", 5 },
     { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds", 5 },
+    { NULL, 0, NULL, 0, "decode:", 6 },
+    { "hex", key_hex, NULL, 0,
+      "FILE holds lines of hexadecimal digits, a message each, or of name|length|digits", 6 },
     { 0 },
 };
 
@@ -90,7 +94,9 @@ static const char doc[] =
     "  watch        events as they are published, one a line\n"
     "  verify       is the index what the engines of a kvfleet hold?  (pauses it meanwhile)\n"
     "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
-    "\vExit status: 0 done, 1 no or a bad answer, 64 wrong usage, 78 wrong configuration.";
+    "  decode FILE  what a message of an engine's event socket says, one event a line; without\n"
+    "               FILE, or with -, stdin\n"
+    "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong usage, 78 wrong configuration.";
 
 static uint64_t
 read_number(const char *text, const char *what, uint64_t most, const struct argp_state *state)
@@ -193,7 +199,7 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
         argp_error(state, "no such command: \"%s\"", options->command);
         return;
     }
-    if (command->argument && !options->file) {
+    if (command->argument && command->argument[0] != '[' && !options->file) {
         argp_error(state, "%s: expected %s", command->name, command->argument);
     }
     if (!command->argument && options->file) {
@@ -246,6 +252,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case key_once:
         options->is_once = true;
+        return 0;
+    case key_hex:
+        options->is_hex = true;
         return 0;
     case key_interval:
         options->interval_ms =

@@ -14,32 +14,39 @@ static void drop_file(FILE **file)
     }
 }
 
-/* The whole file and a NUL. */
-static kvb_status read_file(const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+kvb_status kvctl_read_file(
+    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
 {
     enum { piece_bytes = 1 << 16 };
     KVB_OWN(drop_file) FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
     size_t got = 0;
 
     if (!file) {
-        kvb_detail_set(detail, "--tokens-file: cannot read %s: %s", path, strerrordesc_np(errno));
+        kvb_detail_set(detail, "%s: cannot read %s: %s", what, path, strerrordesc_np(errno));
         return KVB_BAD_INPUT;
     }
     do {
         const kvb_status status = kvb_buf_reserve(out, piece_bytes);
         if (status != KVB_OK) {
-            kvb_detail_set(detail, "--tokens-file: %s: %s", path, kvb_status_name(status));
+            kvb_detail_set(detail, "%s: %s: %s", what, path, kvb_status_name(status));
             return status;
         }
         got = fread(out->data + out->len, 1, piece_bytes, file);
         out->len += got;
     } while (got > 0);
     if (ferror(file)) { /* a folder opens, and then cannot be read */
-        kvb_detail_set(detail, "--tokens-file: cannot read %s: %s", path, strerrordesc_np(errno));
+        kvb_detail_set(detail, "%s: cannot read %s: %s", what, path, strerrordesc_np(errno));
         return KVB_BAD_INPUT;
     }
-    if (memchr(out->data, '\0', out->len)) {
-        kvb_detail_set(detail, "--tokens-file: %s is no text", path);
+    return KVB_OK;
+}
+
+kvb_status kvctl_read_text(
+    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+{
+    KVB_TRY(kvctl_read_file(what, path, out, detail));
+    if (out->len > 0 && memchr(out->data, '\0', out->len)) {
+        kvb_detail_set(detail, "%s: %s is no text", what, path);
         return KVB_BAD_INPUT;
     }
     return kvb_buf_append(out, "", 1);
@@ -83,7 +90,7 @@ static kvb_status write_all_tokens(
         return write_tokens(options->tokens, json, detail);
     }
     kvb_buf_init(&file, kvb_max_query_body_bytes);
-    KVB_TRY(read_file(options->tokens_file, &file, detail));
+    KVB_TRY(kvctl_read_text("--tokens-file", options->tokens_file, &file, detail));
     return write_tokens((const char *)file.data, json, detail);
 }
 

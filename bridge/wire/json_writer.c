@@ -148,7 +148,7 @@ void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value)
     }
 }
 
-void kvb_json_write_number(struct kvb_json_writer *json, double value)
+static void put_digits(struct kvb_json_writer *json, double value, int digits)
 {
     if (!isfinite(value)) {
         kvb_json_write_null(json);
@@ -156,8 +156,18 @@ void kvb_json_write_number(struct kvb_json_writer *json, double value)
     }
     put_comma(json);
     if (json->status == KVB_OK) {
-        json->status = kvb_buf_append_format(json->out, "%.9g", value);
+        json->status = kvb_buf_append_format(json->out, "%.*g", digits, value);
     }
+}
+
+void kvb_json_write_number(struct kvb_json_writer *json, double value)
+{
+    put_digits(json, value, 9);
+}
+
+void kvb_json_write_time(struct kvb_json_writer *json, double value)
+{
+    put_digits(json, value, 16);
 }
 
 void kvb_json_write_bool(struct kvb_json_writer *json, bool value)

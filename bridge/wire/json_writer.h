@@ -42,6 +42,8 @@ void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
 /* 9 digits; what is no number (NaN, infinity) is null. */
 void kvb_json_write_number(struct kvb_json_writer *json, double value);
+/* 16 digits: a wall clock to the microsecond. */
+void kvb_json_write_time(struct kvb_json_writer *json, double value);
 void kvb_json_write_bool(struct kvb_json_writer *json, bool value);
 void kvb_json_write_null(struct kvb_json_writer *json);
 
