@@ -78,8 +78,7 @@ static void write_tokens_hashes(
     kvb_json_write_end(json, ']');
 }
 
-kvb_status
-kvb_event_write_json(const struct kvb_event_batch *batch, size_t at, struct kvb_buf *out)
+kvb_status kvb_event_write_json(const struct kvb_event_batch *batch, size_t at, struct kvb_buf *out)
 {
     const struct kvb_engine_event *event = &batch->events[at];
     const bool is_skipped = event->kind == KVB_EVENT_SKIPPED;

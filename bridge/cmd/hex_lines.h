@@ -16,5 +16,4 @@ struct kvb_hex_line {
  * KVB_NOT_FOUND  no line is left but empty ones
  * KVB_BAD_INPUT  no digits, half a byte, or another length than the line says
  * KVB_TOO_LARGE, KVB_NO_MEMORY  of out */
-kvb_status
-kvb_hex_line_take(kvb_span *text, struct kvb_hex_line *out_line, struct kvb_buf *out);
+kvb_status kvb_hex_line_take(kvb_span *text, struct kvb_hex_line *out_line, struct kvb_buf *out);

@@ -54,8 +54,8 @@ struct kvctl_options {
     const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
     uint32_t wait_ms;     /* of `verify`: for the index to become equal */
     const char *command;
-    bool is_hex;          /* of `decode` */
-    const char *file;     /* of `check` and `decode` */
+    bool is_hex;      /* of `decode` */
+    const char *file; /* of `check` and `decode` */
 };
 
 /* Reads argv; prints and exits itself for --help, --version and wrong usage. */
@@ -128,12 +128,12 @@ void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Appends the whole file; "-" is stdin.  detail begins with `what`.
  * KVB_BAD_INPUT: it cannot be read; KVB_TOO_LARGE, KVB_NO_MEMORY of out. */
-kvb_status kvctl_read_file(
-    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
+kvb_status
+kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
 
 /* The same of a text, and a NUL.  KVB_BAD_INPUT: there is one in it already. */
-kvb_status kvctl_read_text(
-    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
+kvb_status
+kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
 
 /* {"token_ids":[...],...} from the options.  KVB_BAD_INPUT: detail says which token
  * or file; KVB_TOO_LARGE, KVB_NO_MEMORY. */

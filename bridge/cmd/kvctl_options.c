@@ -96,7 +96,8 @@ static const char doc[] =
     "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
     "  decode FILE  what a message of an engine's event socket says, one event a line; without\n"
     "               FILE, or with -, stdin\n"
-    "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong usage, 78 wrong configuration.";
+    "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong "
+    "usage, 78 wrong configuration.";
 
 static uint64_t
 read_number(const char *text, const char *what, uint64_t most, const struct argp_state *state)

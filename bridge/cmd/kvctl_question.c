@@ -14,8 +14,8 @@ static void drop_file(FILE **file)
     }
 }
 
-kvb_status kvctl_read_file(
-    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+kvb_status
+kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
 {
     enum { piece_bytes = 1 << 16 };
     KVB_OWN(drop_file) FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
@@ -41,8 +41,8 @@ kvb_status kvctl_read_file(
     return KVB_OK;
 }
 
-kvb_status kvctl_read_text(
-    const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+kvb_status
+kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
 {
     KVB_TRY(kvctl_read_file(what, path, out, detail));
     if (out->len > 0 && memchr(out->data, '\0', out->len)) {

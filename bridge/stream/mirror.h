@@ -46,8 +46,8 @@ struct kvb_mirror;
 
 struct kvb_mirror_options {
     enum kvb_hashes hashes;
-    size_t max_blocks;     /* 1 .. kvb_max_stream_blocks */
-    unsigned tiers;        /* bit t: tier t is published; others are kept, not shown */
+    size_t max_blocks; /* 1 .. kvb_max_stream_blocks */
+    unsigned tiers;    /* bit t: tier t is published; others are kept, not shown */
     /* Of a pool's objects, which do not say it themselves: one of fewer tokens is no
      * block that a query can name.  0: any. */
     uint32_t pool_block_size;

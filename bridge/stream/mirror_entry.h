@@ -57,7 +57,7 @@ struct kvb_mirror {
     unsigned tiers;
     size_t max_blocks;
     uint32_t pool_block_size; /* tokens; 0: any */
-    kvb_span default_lora; /* owned bytes; where events name none */
+    kvb_span default_lora;    /* owned bytes; where events name none */
 
     struct mirror_entry *entries; /* owned */
     size_t entry_capacity;

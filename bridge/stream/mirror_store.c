@@ -60,16 +60,16 @@ static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32
     const struct kvb_engine_event *event = change->event;
     const struct kvb_event_batch *batch = change->batch;
 
-    return event->token_count > 0
-               ? kvb_tokens_hash_of_event(batch, event, i, seed)
-               : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
+    return event->token_count > 0 ? kvb_tokens_hash_of_event(batch, event, i, seed)
+                                  : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
 }
 
 static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_engine_event *event = change->event;
     const uint32_t whole = change->mirror->pool_block_size;
-    const bool is_part = event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
+    const bool is_part =
+        event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
 
     return is_part ||
            (event->extra_count > 0 && change->batch->extras[event->extra_at + i].unmatchable);
@@ -300,8 +300,8 @@ static bool is_known(const struct mirror_change *change, uint32_t i, uint32_t *o
 {
     const struct kvb_engine_event *event = change->event;
 
-    *out_id = kvb_mirror_find_known(
-        change->mirror, event, change->batch->hashes[event->hash_at + i]);
+    *out_id =
+        kvb_mirror_find_known(change->mirror, event, change->batch->hashes[event->hash_at + i]);
     return event->token_count == 0 && *out_id != KVB_NO_ID;
 }
 

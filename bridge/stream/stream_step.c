@@ -49,8 +49,7 @@ static void count_gap(struct kvb_stream *stream, const struct stream_arrival *ar
 {
     stream->counters.gaps++;
     /* how many came before the first is not known: some engines count from a clock */
-    stream->counters.batches_missed +=
-        stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
+    stream->counters.batches_missed += stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
 }
 
 static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream_reason flaw);

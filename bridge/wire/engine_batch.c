@@ -334,8 +334,7 @@ static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor
     const struct kvb_mp_cursor start = *cursor;
     const struct event_form *form = NULL;
     struct engine_fields fields = { 0 };
-    struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED,
-                                        .skip = KVB_SKIP_UNKNOWN_EVENT };
+    struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED, .skip = KVB_SKIP_UNKNOWN_EVENT };
 
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
         KVB_TRY(find_in_array(cursor, &form, &fields));

@@ -84,7 +84,8 @@ kvb_status kvb_engine_read_hashes(
     struct kvb_engine_event *event)
 {
     const bool has_block_hashes = fields->has[field_block_hashes];
-    struct kvb_mp_cursor cursor = fields->at[has_block_hashes ? field_block_hashes : field_seq_hashes];
+    struct kvb_mp_cursor cursor =
+        fields->at[has_block_hashes ? field_block_hashes : field_seq_hashes];
     uint32_t count = 0;
 
     if (!has_block_hashes && !fields->has[field_seq_hashes]) {

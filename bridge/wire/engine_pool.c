@@ -37,8 +37,8 @@ static kvb_status take_set_hash(
 }
 
 /* The key under which the object is known, and the hash when the pool tells none. */
-static kvb_status read_key(
-    const struct engine_fields *fields, struct kvb_engine_event *event, uint64_t *out_hash)
+static kvb_status
+read_key(const struct engine_fields *fields, struct kvb_engine_event *event, uint64_t *out_hash)
 {
     struct kvb_mp_cursor cursor = fields->at[field_object_key];
     kvb_span text = { 0 };
@@ -93,8 +93,8 @@ kvb_status kvb_engine_read_pool_store(
     KVB_TRY(read_key(fields, event, &hash));
     KVB_TRY(take_set_hash(fields, field_block_hash, &told, &is_told));
     KVB_TRY(add_hash(batch, event, is_told ? told : hash));
-    KVB_TRY(take_set_hash(
-        fields, field_parent_block_hash, &event->parent.value, &event->has_parent));
+    KVB_TRY(
+        take_set_hash(fields, field_parent_block_hash, &event->parent.value, &event->has_parent));
     return read_one_block(batch, fields, event);
 }
 
