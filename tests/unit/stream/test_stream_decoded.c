@@ -1,0 +1,459 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "stream_world.h"
+#include "wire/batch_line.h"
+
+#include <stdio.h>
+
+/* From an engine's bytes to the list: what engines say twice, wrongly, or in words of
+ * their own, each to its end.  Blocks have one token. */
+
+#define BATCH "92 01 "
+#define ARRAY(parent, hash, token) "95 " STORED "91 " hash " " parent " 91 " token " 01 "
+#define ROOT(hash, token) ARRAY("c0", hash, token)
+#define GONE(hash) "92 " REMOVED "91 " hash " "
+#define CLEARED "91 b0 416c6c426c6f636b73436c6561726564 "
+
+struct scene {
+    unsigned tiers; /* that routers hear of; 0: device */
+    uint32_t pool_block_size;
+    bool has_no_replay;
+};
+
+static void begin_scene(struct stream_world *world, const struct scene *scene)
+{
+    struct kvb_stream_options options = stream_world_options(!scene->has_no_replay);
+
+    options.mirror.tiers = scene->tiers ? scene->tiers : options.mirror.tiers;
+    options.mirror.pool_block_size = scene->pool_block_size;
+    *world = (struct stream_world){ .now_ns = 1000000000 };
+    assert_ok(kvb_stream_new(&options, &world->stream));
+    give(world, KVB_INPUT_UP);
+}
+
+/* An engine that has published nothing yet. */
+static void begin_new(struct stream_world *world)
+{
+    begin_scene(world, &(struct scene){ .tiers = 0 });
+    (void)start_wanted_replay(world);
+    give(world, KVB_INPUT_REPLAY_END);
+    assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+}
+
+static void
+give_hex(struct stream_world *world, enum kvb_stream_input_kind kind, uint64_t seq, const char *hex)
+{
+    const bool is_poison = decode_hex(hex, &world->batch) != KVB_OK;
+
+    give_batch(world, kind, seq, first_life, is_poison);
+}
+
+static void live_hex(struct stream_world *world, uint64_t seq, const char *hex)
+{
+    give_hex(world, KVB_INPUT_LIVE, seq, hex);
+}
+
+static bool holds(const struct stream_world *world, uint32_t first, uint32_t second)
+{
+    const uint32_t path[] = { first, second };
+
+    return router_holds(world, name_of(path, second ? 2 : 1));
+}
+
+static const struct kvb_mirror_counts *counts(const struct stream_world *world)
+{
+    return kvb_stream_mirror_count(world->stream);
+}
+
+/* ---- Said twice ---- */
+
+static void a_second_copy_is_gone_with_the_second_removal(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "92 " ROOT("05", "01") ROOT("05", "01"));
+    assert_int_equal(world.held_count, 1);
+    live_hex(&world, 1, BATCH "91 " GONE("05"));
+    assert_int_equal(world.held_count, 0); /* it may be held: not listed, but counted */
+    assert_int_equal(counts(&world)->doubtful, 1);
+    live_hex(&world, 2, BATCH "91 " GONE("05"));
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(counts(&world)->doubtful, 0);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+static void a_reannouncement_leaves_no_phantom(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    /* 5 <- 6, both told again from the root; then one removal each, the child first */
+    live_hex(&world, 0, BATCH "92 " ROOT("05", "01") ARRAY("05", "06", "02"));
+    live_hex(&world, 1, BATCH "91 95 " STORED "92 05 06 c0 92 01 02 01");
+    live_hex(&world, 2, BATCH "92 " GONE("06") GONE("05"));
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(counts(&world)->doubtful, 2);
+    live_hex(&world, 3, BATCH "91 " ROOT("05", "01")); /* and one comes back */
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 1, 0));
+    stream_world_end(&world);
+}
+
+static void one_hash_twice_in_a_removal_costs_no_other_block(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "92 " ROOT("05", "01") ROOT("06", "02"));
+    live_hex(&world, 1, BATCH "91 92 " REMOVED "92 05 05");
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 2, 0));
+    assert_int_equal(counts(&world)->unknown_removed, 1);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* Two contents by one name: the engine can mean one of them only, the later. */
+static void one_hash_twice_in_a_store_is_one_block(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "91 95 " STORED "92 05 05 c0 92 01 02 01");
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 1, 2));
+    assert_int_equal(counts(&world)->aliases, 1);
+    live_hex(&world, 1, BATCH "91 " GONE("05"));
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+/* Stored and removed, removed and stored, within one batch. */
+static void events_of_a_batch_apply_in_their_order(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "93 " ROOT("05", "01") ROOT("06", "02") GONE("05"));
+    assert_int_equal(world.held_count, 1);
+    live_hex(&world, 1, BATCH "92 " GONE("06") ROOT("06", "02"));
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 2, 0));
+    stream_world_end(&world);
+}
+
+/* ---- Parents ---- */
+
+static void a_block_that_is_its_own_parent_costs_itself(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "92 " ARRAY("05", "05", "01") ROOT("06", "02"));
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 2, 0));
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    live_hex(&world, 1, BATCH "92 " CLEARED ROOT("05", "01"));
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 1, 0));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+static void a_block_of_an_unknown_parent_waits_for_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "91 " ARRAY("05", "06", "02"));
+    assert_int_equal(world.held_count, 0);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED);
+    live_hex(&world, 1, BATCH "91 " ROOT("05", "01"));
+    assert_int_equal(world.held_count, 2);
+    assert_true(holds(&world, 1, 2));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* ---- Tiers ---- */
+
+/* SGLang's order: Store GPU, Store CPU_PINNED, Remove GPU, Store GPU on load-back. */
+static void a_block_in_two_tiers_is_in_each_for_itself(void **state)
+{
+    (void)state;
+#define IN_GPU "97 " STORED "91 05 c0 91 01 01 c0 a3 475055 "
+#define IN_CPU "97 " STORED "91 05 c0 91 01 01 c0 aa 4350555f50494e4e4544 "
+#define NOT_IN_GPU "93 " REMOVED "91 05 a3 475055 "
+    const struct {
+        enum kvb_tier tier;
+        size_t held[4]; /* after each step */
+    } views[] = {
+        { KVB_TIER_DEVICE, { 1, 1, 0, 1 } },
+        { KVB_TIER_HOST, { 0, 1, 1, 1 } },
+        { KVB_TIER_DISK, { 0, 0, 0, 0 } },
+    };
+    const char *const steps[] = { BATCH "91 " IN_GPU, BATCH "91 " IN_CPU, BATCH "91 " NOT_IN_GPU,
+                                  BATCH "91 " IN_GPU };
+
+    for (size_t i = 0; i < sizeof views / sizeof views[0]; i++) {
+        struct stream_world world;
+        begin_scene(&world, &(struct scene){ .tiers = 1U << views[i].tier, .has_no_replay = true });
+        for (size_t at = 0; at < sizeof steps / sizeof steps[0]; at++) {
+            live_hex(&world, at, steps[at]);
+            assert_int_equal(world.held_count, views[i].held[at]);
+        }
+        stream_world_end(&world);
+    }
+}
+
+/* ---- What cannot be read ---- */
+
+static void what_cannot_be_read_costs_what_it_may_hide(void **state)
+{
+    (void)state;
+    /* between a good Stored before and a good one behind it */
+    const struct {
+        const char *odd;
+        enum kvb_skip skip;
+        enum kvb_stream_state state;
+        enum kvb_stream_reason reason;
+        bool keeps_the_first;
+    } cases[] = {
+        { "95 " STORED "91 08 c0 91 ff 01 ", KVB_SKIP_BAD_STORED, KVB_STREAM_PARTIAL,
+          KVB_REASON_SKIPPED, true },
+        { "92 " REMOVED "91 a1 78 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL, KVB_REASON_POISON,
+          false },
+        { "92 b0 416c6c426c6f636b73436c6561726564 05 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL,
+          KVB_REASON_POISON, false }, /* a clear of a tier that is a number */
+        { "92 b0 426c6f636b5570646174654576656e74 05 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL,
+          KVB_REASON_POISON, false }, /* an update of a key that is one */
+        { "92 a3 4e6577 05 ", KVB_SKIP_UNKNOWN_EVENT, KVB_STREAM_UNVERIFIED,
+          KVB_REASON_UNKNOWN_EVENT, true },
+    };
+    char hex[512];
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct stream_world world;
+        begin_new(&world);
+        (void)snprintf(
+            hex, sizeof hex, BATCH "93 " ROOT("05", "01") "%s" ROOT("06", "02"), cases[i].odd);
+        live_hex(&world, 0, hex);
+        assert_int_equal(kvb_stream_count(world.stream)->skipped[cases[i].skip], 1);
+        assert_state(&world, cases[i].state, cases[i].reason);
+        assert_int_equal(holds(&world, 1, 0), cases[i].keeps_the_first);
+        assert_true(holds(&world, 2, 0));
+        live_hex(&world, 1, BATCH "92 " CLEARED ROOT("06", "02")); /* whole again */
+        assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+        assert_int_equal(world.held_count, 1);
+        stream_world_end(&world);
+    }
+}
+
+static void bytes_behind_a_batch_make_it_unreadable(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "91 " ROOT("05", "01"));
+    live_hex(&world, 1, BATCH "91 " ROOT("06", "02") "00");
+    assert_int_equal(world.held_count, 0);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
+    live_hex(&world, 2, BATCH "91 " ROOT("07", "03"));
+    assert_int_equal(world.held_count, 1);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
+    live_hex(&world, 3, BATCH "92 " CLEARED ROOT("07", "03"));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* ---- First numbers ---- */
+
+static void numbers_from_a_clock_are_no_batches_missed(void **state)
+{
+    (void)state;
+    const uint64_t clock = UINT64_C(1700000000000000000);
+    struct stream_world world;
+
+    begin_scene(&world, &(struct scene){ .tiers = 0 });
+    (void)start_wanted_replay(&world);
+    give_hex(&world, KVB_INPUT_REPLAY, clock, BATCH "91 " CLEARED);
+    give_hex(&world, KVB_INPUT_REPLAY, clock + 1, BATCH "90"); /* a heartbeat */
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    live_hex(&world, clock + 2, BATCH "91 " ROOT("05", "01"));
+    assert_int_equal(world.held_count, 1);
+    assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
+    stream_world_end(&world);
+
+    begin_scene(&world, &(struct scene){ .has_no_replay = true }); /* and without replays */
+    live_hex(&world, clock, BATCH "90");
+    live_hex(&world, clock + 1, BATCH "91 " ROOT("05", "01"));
+    assert_int_equal(world.held_count, 1);
+    assert_int_equal(kvb_stream_count(world.stream)->gaps, 0);
+    live_hex(&world, 2 * clock, BATCH "91 " ROOT("06", "02")); /* it began again, unseen */
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 2, 0));
+    stream_world_end(&world);
+}
+
+#define TYPED(hash)                                                                                \
+    "82 aa 6576656e745f74797065 a6 73746f726564 aa 7365715f686173686573 91 " hash " "
+
+static void a_history_from_one_is_whole_where_its_form_counts_so(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_scene(&world, &(struct scene){ .tiers = 0 });
+    (void)start_wanted_replay(&world);
+    give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "91 81 aa 6576656e745f74797065 a7 636c6561726564");
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+
+    begin_scene(&world, &(struct scene){ .tiers = 0 }); /* its own form, no clear */
+    (void)start_wanted_replay(&world);
+    give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "92 " TYPED("05") ROOT("05", "01"));
+    end_replay(&world, first_life);
+    assert_int_equal(counts(&world)->no_tokens, 1); /* a block that nothing names */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    stream_world_end(&world);
+
+    begin_scene(&world, &(struct scene){ .tiers = 0 }); /* of an engine 0 is missing */
+    (void)start_wanted_replay(&world);
+    give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "91 " ROOT("05", "01"));
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+    stream_world_end(&world);
+}
+
+/* ---- A pool ---- */
+
+#define STORE(key, replicas, hash, parent, tokens)                                                 \
+    "98 af 426c6f636b53746f72654576656e74 " key " " replicas " a1 6d 10 " hash " " parent          \
+    " " tokens " "
+#define UPDATE(key, replicas) "93 b0 426c6f636b5570646174654576656e74 " key " " replicas " "
+#define IN_MEMORY "92 a6 6d656d6f7279 a0 "
+#define ON_DISK "92 aa 6c6f63616c5f6469736b a0 "
+#define NOWHERE "90"
+
+static void an_object_of_a_pool_lies_where_its_last_word_says(void **state)
+{
+    (void)state;
+    const struct {
+        const char *hex;
+        size_t on_host;
+        size_t on_disk;
+    } steps[] = {
+        /* k1 = 5 in memory, k2 = 6 below it in memory and on disk */
+        { BATCH "92 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "91 01")
+              STORE("a2 6b32", "92 " IN_MEMORY ON_DISK, "a1 36", "a1 35", "91 02"),
+          2, 1 },
+        { BATCH "91 " UPDATE("a2 6b31", "92 " IN_MEMORY ON_DISK), 2, 2 },
+        { BATCH "91 " UPDATE("a2 6b31", "92 " IN_MEMORY ON_DISK), 2, 2 }, /* no second copy */
+        { BATCH "91 " UPDATE("a2 6b31", "91 " ON_DISK), 1, 2 },
+        { BATCH "91 " UPDATE("a2 6b32", NOWHERE), 0, 1 },
+        { BATCH "91 " UPDATE("a2 6b32", NOWHERE), 0, 1 },
+        { BATCH "91 " UPDATE("a2 6b31", "91 " IN_MEMORY), 1, 0 },
+        { BATCH "91 91 ae 52656d6f7665416c6c4576656e74", 0, 0 },
+    };
+
+    for (unsigned tier = KVB_TIER_HOST; tier <= KVB_TIER_DISK; tier++) {
+        struct stream_world world;
+        begin_scene(&world, &(struct scene){ .tiers = 1U << tier, .has_no_replay = true });
+        for (size_t at = 0; at < sizeof steps / sizeof steps[0]; at++) {
+            live_hex(&world, at, steps[at].hex);
+            assert_int_equal(
+                world.held_count, tier == KVB_TIER_HOST ? steps[at].on_host : steps[at].on_disk);
+            assert_true(at != 0 || tier != KVB_TIER_HOST || holds(&world, 1, 2));
+            assert_int_equal(counts(&world)->doubtful, 0);
+        }
+        assert_int_equal(counts(&world)->unknown_removed, 0);
+        assert_int_equal(counts(&world)->no_tokens, 0);
+        stream_world_end(&world);
+    }
+}
+
+static void a_part_of_a_block_is_kept_but_no_query_names_it(void **state)
+{
+    (void)state;
+    const struct scene scene = { .tiers = 1U << KVB_TIER_HOST,
+                                 .pool_block_size = 2,
+                                 .has_no_replay = true };
+    struct stream_world world;
+
+    begin_scene(&world, &scene);
+    live_hex(&world, 0, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "91 01"));
+    live_hex(&world, 1, BATCH "91 " UPDATE("a2 6b31", "91 " ON_DISK));
+    live_hex(&world, 2, BATCH "91 " UPDATE("a2 6b31", NOWHERE));
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(counts(&world)->no_tokens, 0);
+    assert_int_equal(counts(&world)->unmatchable, 1);
+    assert_int_equal(counts(&world)->block_size, 0); /* the configured one stands */
+    live_hex(&world, 3, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "92 01 02"));
+    assert_int_equal(world.held_count, 1);
+    stream_world_end(&world);
+}
+
+static void a_key_that_names_another_block_left_its_first(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_scene(&world, &(struct scene){ .tiers = 1U << KVB_TIER_HOST, .has_no_replay = true });
+    live_hex(&world, 0, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "91 01"));
+    live_hex(&world, 1, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 36", "a0", "91 02"));
+    assert_int_equal(world.held_count, 1);
+    assert_true(holds(&world, 2, 0));
+    live_hex(&world, 2, BATCH "91 " UPDATE("a2 6b31", NOWHERE));
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+/* Nobody told what an unknown key stands for. */
+static void an_update_of_an_unknown_object_is_counted(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "91 " UPDATE("a2 6b31", "91 " IN_MEMORY));
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(counts(&world)->no_tokens, 1);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    stream_world_end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_second_copy_is_gone_with_the_second_removal),
+        cmocka_unit_test(a_reannouncement_leaves_no_phantom),
+        cmocka_unit_test(one_hash_twice_in_a_removal_costs_no_other_block),
+        cmocka_unit_test(one_hash_twice_in_a_store_is_one_block),
+        cmocka_unit_test(events_of_a_batch_apply_in_their_order),
+        cmocka_unit_test(a_block_that_is_its_own_parent_costs_itself),
+        cmocka_unit_test(a_block_of_an_unknown_parent_waits_for_it),
+        cmocka_unit_test(a_block_in_two_tiers_is_in_each_for_itself),
+        cmocka_unit_test(what_cannot_be_read_costs_what_it_may_hide),
+        cmocka_unit_test(bytes_behind_a_batch_make_it_unreadable),
+        cmocka_unit_test(numbers_from_a_clock_are_no_batches_missed),
+        cmocka_unit_test(a_history_from_one_is_whole_where_its_form_counts_so),
+        cmocka_unit_test(an_object_of_a_pool_lies_where_its_last_word_says),
+        cmocka_unit_test(a_part_of_a_block_is_kept_but_no_query_names_it),
+        cmocka_unit_test(a_key_that_names_another_block_left_its_first),
+        cmocka_unit_test(an_update_of_an_unknown_object_is_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
