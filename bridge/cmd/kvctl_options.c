@@ -94,8 +94,7 @@ static const char doc[] =
     "  watch        events as they are published, one a line\n"
     "  verify       is the index what the engines of a kvfleet hold?  (pauses it meanwhile)\n"
     "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
-    "  decode FILE  what a message of an engine's event socket says, one event a line; without\n"
-    "               FILE, or with -, stdin\n"
+    "  decode FILE  what an engine's message says, one event a line; -: stdin\n"
     "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong "
     "usage, 78 wrong configuration.";
 

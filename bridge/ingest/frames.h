@@ -7,7 +7,8 @@
 #include <stdint.h>
 
 /* What the frames of one message mean; pure, so that it can be tested without a
- * socket.  Source: the publishers named in proto/README.md's table of engines. */
+ * socket.  Sources: the ZMQ publishers of vLLM 0.9 to 0.32, SGLang, TensorRT-LLM, and
+ * Mooncake's subscriber guide. */
 
 enum { kvb_most_frames = 8 };
 

@@ -29,6 +29,11 @@ static const uint8_t payload[] = { 0x93, 1, 2 };
         (const uint8_t *)"kv\0x", 4                                                                \
     }
 
+#define ID                                                                                         \
+    {                                                                                              \
+        (const uint8_t *)"id", 2                                                                   \
+    }
+
 static void a_live_message_has_topic_seq_and_payload(void **state)
 {
     (void)state;
@@ -67,6 +72,8 @@ static void every_layout_of_a_replayed_batch_is_read(void **state)
         { { EMPTY, SEVEN, PAYLOAD }, 3 },        /* vLLM before 0.26, SGLang, Mooncake */
         { { EMPTY, TOPIC, SEVEN, PAYLOAD }, 4 }, /* vLLM 0.26 and later, TensorRT-LLM */
         { { EMPTY, EMPTY, SEVEN, PAYLOAD }, 4 }, /* the same with an empty topic */
+        { { ID, EMPTY, SEVEN, PAYLOAD }, 4 },    /* to who asks with an id */
+        { { SEVEN, PAYLOAD }, 2 },
     };
 
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
@@ -84,10 +91,10 @@ static void every_form_of_the_end_is_read(void **state)
 {
     (void)state;
     const struct kvb_frames ends[] = {
-        { { EMPTY, ALL_ONES, EMPTY }, 3 },
-        { { EMPTY, EMPTY, ALL_ONES, EMPTY }, 4 },
-        { { EMPTY, TOPIC, ALL_ONES, EMPTY }, 4 },
-        { { EMPTY, EMPTY, ALL_ONES }, 3 },
+        { { EMPTY, ALL_ONES, EMPTY }, 3 },        { { EMPTY, EMPTY, ALL_ONES, EMPTY }, 4 },
+        { { EMPTY, TOPIC, ALL_ONES, EMPTY }, 4 }, { { EMPTY, EMPTY, ALL_ONES }, 3 }, /* Mooncake */
+        { { ID, EMPTY, ALL_ONES }, 3 },           { { EMPTY, ALL_ONES, PAYLOAD }, 3 },
+        { { EMPTY, SEVEN, EMPTY }, 3 }, /* a batch has a payload */
     };
 
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
@@ -106,6 +113,9 @@ static void other_replies_are_refused(void **state)
         { { EMPTY }, 0 },
         { { EMPTY }, 1 },
         { { EMPTY, PAYLOAD }, 2 },
+        { { SEVEN }, 1 },
+        { { EMPTY, TOPIC, PAYLOAD }, 3 }, /* no seq */
+        { { EMPTY, SEVEN, TOPIC, PAYLOAD }, 4 },
         { { EMPTY, { seven, 3 }, PAYLOAD }, 3 },
         { { EMPTY, TOPIC, SEVEN, PAYLOAD }, kvb_most_frames + 1 },
     };
@@ -128,6 +138,26 @@ static void a_seq_is_written_big_endian(void **state)
     assert_memory_equal(got, want, 8);
 }
 
+static void a_publisher_is_asked_in_its_own_form(void **state)
+{
+    (void)state;
+    uint8_t seq[8];
+    struct kvb_frames frames;
+
+    kvb_frames_of_request(KVB_REQUEST_PLAIN, 7, seq, &frames);
+    assert_int_equal(frames.count, 2);
+    assert_int_equal(frames.frame[0].len, 0);
+    assert_memory_equal(frames.frame[1].data, seven, 8);
+    kvb_frames_of_request(KVB_REQUEST_MOONCAKE, 7, seq, &frames);
+    assert_int_equal(frames.count, 3);
+    assert_true(frames.frame[0].len > 0);
+    assert_int_equal(frames.frame[1].len, 0);
+    assert_int_equal(frames.frame[2].len, 8);
+    assert_memory_equal(frames.frame[2].data, seven, 8);
+    assert_string_equal(kvb_replay_request_name(KVB_REQUEST_PLAIN), "plain");
+    assert_string_equal(kvb_replay_request_name(KVB_REQUEST_COUNT), "unknown");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +167,7 @@ int main(void)
         cmocka_unit_test(every_form_of_the_end_is_read),
         cmocka_unit_test(other_replies_are_refused),
         cmocka_unit_test(a_seq_is_written_big_endian),
+        cmocka_unit_test(a_publisher_is_asked_in_its_own_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

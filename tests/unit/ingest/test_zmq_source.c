@@ -31,7 +31,8 @@ static void bind_anywhere(void *socket, char address[128])
     assert_int_equal(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, address, &size), 0);
 }
 
-static void begin_taking(struct world *world, size_t max_replay_bytes)
+static void
+begin_asking(struct world *world, size_t max_replay_bytes, enum kvb_replay_request replay_request)
 {
     struct kvb_detail detail = { .text = "" };
 
@@ -45,9 +46,15 @@ static void begin_taking(struct world *world, size_t max_replay_bytes)
     const struct kvb_source_options options = { .events = world->events,
                                                 .replay = world->replay,
                                                 .topic = "kv",
+                                                .replay_request = replay_request,
                                                 .max_replay_bytes = max_replay_bytes,
                                                 .waiter = world->waiter };
     assert_ok(kvb_source_open(world->zmq, &options, &world->source, &detail));
+}
+
+static void begin_taking(struct world *world, size_t max_replay_bytes)
+{
+    begin_asking(world, max_replay_bytes, KVB_REQUEST_PLAIN);
 }
 
 static void begin(struct world *world)
@@ -223,6 +230,37 @@ static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
     assert_int_equal(kind, KVB_REPLY_END);
     kvb_source_replay_stop(world.source);
     assert_int_equal(kvb_source_replay_receive(world.source, &kind, &batch), KVB_AGAIN);
+    end(&world);
+}
+
+/* Its guide's subscriber asks with an id; the reply is found behind whatever precedes it. */
+static void a_store_of_mooncake_is_asked_with_an_id(void **state)
+{
+    (void)state;
+    struct world world;
+    uint8_t id[64];
+    uint8_t frame[16];
+    const uint8_t want[] = { 0, 0, 0, 0, 0, 0, 0, 5 };
+    enum kvb_source_reply kind = KVB_REPLY_END;
+    struct kvb_source_batch batch = { 0 };
+
+    begin_asking(&world, 1 << 20, KVB_REQUEST_MOONCAKE);
+    set_deadline(world.router);
+    assert_ok(kvb_source_replay_start(world.source, 5));
+    const int id_len = zmq_recv(world.router, id, sizeof id, 0);
+    assert_true(id_len > 0);
+    assert_true(zmq_recv(world.router, frame, sizeof frame, 0) > 0);
+    assert_int_equal(zmq_recv(world.router, frame, sizeof frame, 0), 0);
+    assert_int_equal(zmq_recv(world.router, frame, sizeof frame, 0), 8);
+    assert_memory_equal(frame, want, 8);
+
+    (void)zmq_send(world.router, id, (size_t)id_len, ZMQ_SNDMORE);
+    (void)zmq_send(world.router, "", 0, ZMQ_SNDMORE);
+    (void)zmq_send(world.router, want, 8, ZMQ_SNDMORE);
+    (void)zmq_send(world.router, "five", 4, 0);
+    next_reply(&world, &kind, &batch);
+    assert_int_equal(kind, KVB_REPLY_BATCH);
+    assert_int_equal(batch.seq, 5);
     end(&world);
 }
 
@@ -403,6 +441,7 @@ int main(void)
         cmocka_unit_test(live_batches_come_in_order_and_odd_messages_are_counted),
         cmocka_unit_test(the_monitor_tells_when_the_engine_comes_and_goes),
         cmocka_unit_test(a_replay_asks_as_engines_expect_and_reads_the_replies),
+        cmocka_unit_test(a_store_of_mooncake_is_asked_with_an_id),
         cmocka_unit_test(a_replay_larger_than_its_bound_is_cut),
         cmocka_unit_test(two_replies_are_taken_however_large_they_are),
         cmocka_unit_test(an_event_socket_holds_no_more_than_its_high_water_mark),

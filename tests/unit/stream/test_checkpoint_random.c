@@ -73,6 +73,7 @@ static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
     }
     add_stored(
         batch, rand_r(seed) % 3 ? &parent : NULL, names, rand_r(seed) % 12 ? tokens : NULL, count);
+    last_event(batch)->key = count == 1 && rand_r(seed) % 3 == 0 ? 1 + first % 9 : 0;
     last_event(batch)->tier = (enum kvb_tier)(rand_r(seed) % 4 ? 0 : rand_r(seed) % 4);
     last_event(batch)->group = rand_r(seed) % 8 == 0;
 }
@@ -86,6 +87,7 @@ static void add_random_removed(struct kvb_event_batch *batch, unsigned *seed)
         names[i] = 1 + (uint64_t)rand_r(seed) % hashes;
     }
     add_removed(batch, names, count);
+    last_event(batch)->key = count == 1 && rand_r(seed) % 3 == 0 ? 1 + names[0] % 9 : 0;
     last_event(batch)->tier = (enum kvb_tier)(rand_r(seed) % 4 ? 0 : rand_r(seed) % 4);
     last_event(batch)->group = rand_r(seed) % 8 == 0;
 }

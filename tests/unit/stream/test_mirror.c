@@ -272,6 +272,38 @@ static void a_tokenless_store_moves_known_blocks_only(void **state)
     end_world(&world);
 }
 
+/* Under the engine's name it is held without them; what comes with them later is the
+ * same block. */
+static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_ENGINE);
+    const uint32_t token = 1;
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, (kvb_span){ 0 });
+
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, NULL, 1);
+    apply(&world);
+    assert_one_event(&world, KVB_ROUTER_STORED, 1);
+    assert_true(world.out.blocks[0].value == 901 && world.out.tokens[0].value == 901);
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, NULL, 1);
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    apply(&world);
+    assert_int_equal(world.out.event_count, 0); /* known: another tier */
+    store(&world, NULL, 901, token);
+    assert_int_equal(world.out.event_count, 2); /* removed and stored anew */
+    assert_true(world.out.tokens[1].value == kvb_tokens_hash_of(&token, 1, NULL, 0, seed).value);
+    assert_int_equal(kvb_mirror_count(world.mirror)->aliases, 0);
+    assert_int_equal(kvb_mirror_count(world.mirror)->block_size, 1);
+    remove_one(&world, 901);
+    remove_one(&world, 901);
+    assert_int_equal(held(&world), 0);
+    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    apply(&world);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 0); /* it was there still */
+    end_world(&world);
+}
+
 static void a_block_that_names_itself_as_parent_is_refused_whole(void **state)
 {
     (void)state;
@@ -425,6 +457,7 @@ static void survives_every_allocation_failing(void **state)
         struct world world = { 0 };
         add_stored(&world.batch, &hashes[0], &hashes[1], &tokens[1], 2);
         add_stored(&world.batch, NULL, hashes, tokens, 1);
+        last_event(&world.batch)->key = 7;
         add_removed(&world.batch, hashes, 1);
         fail_alloc_after(n);
         status = kvb_mirror_new(&options, &world.mirror);
@@ -467,6 +500,7 @@ int main(void)
         cmocka_unit_test(two_groups_with_one_name_hold_it_until_both_are_gone),
         cmocka_unit_test(another_tier_is_kept_but_not_shown),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
+        cmocka_unit_test(a_tokenless_store_is_a_block_by_the_engines_name),
         cmocka_unit_test(a_block_that_names_itself_as_parent_is_refused_whole),
         cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
         cmocka_unit_test(what_no_query_can_name_is_kept_apart),
