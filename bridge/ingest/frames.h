@@ -31,9 +31,9 @@ enum kvb_replay_request { KVB_REQUEST_PLAIN, KVB_REQUEST_MOONCAKE, KVB_REQUEST_C
 /* "plain", "mooncake".  Never NULL. */
 const char *kvb_replay_request_name(enum kvb_replay_request request);
 
-/* The frames of one request from seq on; the last one lies in seq_bytes. */
+/* The frames of one request from seq on; the last one lies in seq_frame. */
 void kvb_frames_of_request(
-    enum kvb_replay_request request, uint64_t seq, uint8_t seq_bytes[8],
+    enum kvb_replay_request request, uint64_t seq, uint8_t seq_frame[8],
     struct kvb_frames *out_frames);
 
 enum kvb_replay_frame { KVB_REPLAY_BATCH, KVB_REPLAY_END };
