@@ -32,7 +32,8 @@
  * either.  They wait under the parent's engine hash and are named, and published,
  * parents first, when it comes.  (With hashes = engine names need no parent.)
  *
- * A pool's object (event.key) lies in a tier once or not at all: 1..1 or nothing.
+ * A pool's object (event.key) lies in a tier once or not at all: one removal ends it,
+ * however often it was stored.
  *
  * A tokenless Stored moves a block that is known.  Of an unknown one nothing is known
  * but the engine's name: with hashes = engine it is held under that, its tokens_hash

@@ -216,9 +216,6 @@ static kvb_status add_copy(struct mirror_change *change, uint32_t id)
     const enum kvb_tier tier = change->event->tier;
     struct copies copies = change->mirror->entries[id].copies[tier];
 
-    if (change->event->key) {
-        return kvb_mirror_change_copies(change, id, tier, (struct copies){ 1, 1 });
-    }
     change->mirror->counts.duplicate_stored += copies.most > 0;
     copies.least = copies.least > 0 ? copies.least : 1;
     copies.most = copies.most < most_copies ? copies.most + 1 : most_copies;

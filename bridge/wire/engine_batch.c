@@ -78,7 +78,7 @@ static kvb_status read_cleared(
     return kvb_engine_read_medium(fields, event);
 }
 
-/* ---- What one message says may be several events ---- */
+/* ---- What one message says may be several events: all or, when it fails, none ---- */
 
 typedef kvb_status (*event_adder)(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
@@ -266,30 +266,22 @@ static kvb_status find_in_map(
 /* ---- One event ---- */
 
 struct marks {
-    size_t events, hashes, tokens, extras, keys, text;
-    uint32_t unknown_media;
+    size_t hashes, tokens, extras, keys, text;
 };
 
 static struct marks mark(const struct kvb_event_batch *batch)
 {
-    return (struct marks){ .events = batch->event_count,
-                           .hashes = batch->hash_count,
-                           .tokens = batch->token_count,
-                           .extras = batch->extra_count,
-                           .keys = batch->key_count,
-                           .text = batch->text_len,
-                           .unknown_media = batch->unknown_media };
+    return (struct marks){ batch->hash_count, batch->token_count, batch->extra_count,
+                           batch->key_count, batch->text_len };
 }
 
 static void roll_back(struct kvb_event_batch *batch, const struct marks *marks)
 {
-    batch->event_count = marks->events;
     batch->hash_count = marks->hashes;
     batch->token_count = marks->tokens;
     batch->extra_count = marks->extras;
     batch->key_count = marks->keys;
     batch->text_len = marks->text;
-    batch->unknown_media = marks->unknown_media;
 }
 
 static struct kvb_engine_event skipped(enum kvb_skip skip, const struct kvb_engine_event *event)

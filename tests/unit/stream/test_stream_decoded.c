@@ -296,6 +296,12 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
     stream_world_end(&world);
 
+    begin_new(&world); /* it had published nothing when it was asked */
+    live_hex(&world, clock, BATCH "91 " ROOT("05", "01"));
+    assert_int_equal(kvb_stream_count(world.stream)->gaps, 1);
+    assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
+    stream_world_end(&world);
+
     begin_scene(&world, &(struct scene){ .has_no_replay = true }); /* and without replays */
     live_hex(&world, clock, BATCH "90");
     live_hex(&world, clock + 1, BATCH "91 " ROOT("05", "01"));
