@@ -2,109 +2,96 @@
 
 #include "kvb_test.h"
 
+#include "core/buf.h"
 #include "vector_file.h"
 #include "wire/engine_batch.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-struct line {
-    char text[1024];
-    size_t len;
-};
-
-static void say(struct line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void say(struct line *line, const char *format, ...)
-{
-    va_list values;
-
-    va_start(values, format);
-    line->len +=
-        (size_t)vsnprintf(line->text + line->len, sizeof line->text - line->len, format, values);
-    va_end(values);
-    assert_true(line->len < sizeof line->text);
-}
-
 static void say_text(
-    struct line *line, const char *label, const struct kvb_event_batch *batch,
+    struct kvb_buf *line, const char *label, const struct kvb_event_batch *batch,
     struct kvb_text_ref ref)
 {
     const kvb_span text = kvb_event_batch_text(batch, ref);
 
     if (text.len > 0) {
-        say(line, " %s %.*s", label, (int)text.len, (const char *)text.data);
+        assert_ok(
+            kvb_buf_append_format(line, " %s %.*s", label, (int)text.len, (const char *)text.data));
     }
 }
 
 static void say_hashes(
-    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+    struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
     for (uint32_t i = 0; i < event->hash_count; i++) {
-        say(line, "%s%llx", i ? "," : " ",
-            (unsigned long long)batch->hashes[event->hash_at + i].value);
+        assert_ok(kvb_buf_append_format(
+            line, "%s%llx", i ? "," : " ",
+            (unsigned long long)batch->hashes[event->hash_at + i].value));
     }
 }
 
 static void say_stored(
-    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+    struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
-    say(line, "stored %s", kvb_tier_name(event->tier));
+    assert_ok(kvb_buf_append_format(line, "stored %s", kvb_tier_name(event->tier)));
     if (event->has_parent) {
-        say(line, " after %llx", (unsigned long long)event->parent.value);
+        assert_ok(
+            kvb_buf_append_format(line, " after %llx", (unsigned long long)event->parent.value));
     } else {
-        say(line, " root");
+        assert_ok(kvb_buf_append_format(line, " root"));
     }
     say_hashes(line, batch, event);
-    say(line, " size %u tokens", event->block_size);
+    assert_ok(kvb_buf_append_format(line, " size %u tokens", event->block_size));
     for (uint32_t i = 0; i < event->token_count; i++) {
-        say(line, " %u", batch->tokens[event->token_at + i]);
+        assert_ok(kvb_buf_append_format(line, " %u", batch->tokens[event->token_at + i]));
     }
     say_text(line, "lora", batch, event->lora_name);
     say_text(line, "salt", batch, event->salt);
 }
 
 static void say_event(
-    struct line *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+    struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
     switch (event->kind) {
     case KVB_EVENT_STORED:
         say_stored(line, batch, event);
         break;
     case KVB_EVENT_REMOVED:
-        say(line, "removed %s", kvb_tier_name(event->tier));
+        assert_ok(kvb_buf_append_format(line, "removed %s", kvb_tier_name(event->tier)));
         say_hashes(line, batch, event);
         break;
     case KVB_EVENT_CLEARED:
-        say(line, "cleared %s", event->all_tiers ? "all" : kvb_tier_name(event->tier));
+        assert_ok(kvb_buf_append_format(
+            line, "cleared %s", event->all_tiers ? "all" : kvb_tier_name(event->tier)));
         break;
     case KVB_EVENT_SKIPPED:
-        say(line, "skipped %s", kvb_skip_name(event->skip));
+        assert_ok(kvb_buf_append_format(line, "skipped %s", kvb_skip_name(event->skip)));
         break;
     }
     if (event->key) {
-        say(line, " by key");
+        assert_ok(kvb_buf_append_format(line, " by key"));
     }
     if (event->has_group) {
-        say(line, " group %u", event->group);
+        assert_ok(kvb_buf_append_format(line, " group %u", event->group));
     }
-    say(line, ";");
+    assert_ok(kvb_buf_append_format(line, ";"));
 }
 
 const char *line_of(const struct kvb_event_batch *batch)
 {
-    static struct line line;
+    static struct kvb_buf line;
 
-    line = (struct line){ .len = 0 };
+    kvb_buf_done(&line);
+    kvb_buf_init(&line, 1 << 16);
     for (size_t i = 0; i < batch->event_count; i++) {
-        say(&line, "%s", i ? " " : "");
+        assert_ok(kvb_buf_append_format(&line, "%s", i ? " " : ""));
         say_event(&line, batch, &batch->events[i]);
     }
     if (batch->has_rank) {
-        say(&line, " rank %u", batch->rank);
+        assert_ok(kvb_buf_append_format(&line, " rank %u", batch->rank));
     }
-    return line.text;
+    assert_ok(kvb_buf_append(&line, "", 1));
+    return (const char *)line.data;
 }
 
 kvb_status decode_hex(const char *spaced, struct kvb_event_batch *batch)
