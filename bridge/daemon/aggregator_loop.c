@@ -4,7 +4,11 @@
 #include <poll.h>
 #include <stdatomic.h>
 
-enum { tick_ms = 100, subscribe_wait_ms = 200 };
+enum {
+    tick_ms = 100,
+    subscribe_wait_ms = 200,
+    swept_a_tick = 2000, /* extents of the index: about 1 ms */
+};
 
 /* A loss and a return between two looks are both told. */
 static void watch_nats(struct kvb_aggregator *aggregator, uint64_t now_ns)
@@ -57,6 +61,7 @@ static void tick(struct kvb_aggregator *aggregator, uint64_t now_ns)
     aggregator->next_tick_ns = now_ns + (tick_ms * KVB_NS_PER_MS);
     confirm_subscriptions(aggregator);
     kvb_followers_tick(aggregator->followers, now_ns);
+    (void)kvb_prefix_index_tend(aggregator->index, swept_a_tick); /* the rest another time */
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
         aggregator->has_load_changed = true;
     }

@@ -5,24 +5,20 @@
 #include "index/prefix_inside.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const size_t most_slots = (size_t)1 << 20;
 
+/* Extents that are swept along with each change while cleared holders are left in them. */
+enum { swept_a_change = 4 };
+
 /* ---- Life ---- */
 
-static kvb_status make_root(struct kvb_prefix_index *index)
+static kvb_status open_parts(struct kvb_prefix_index *index)
 {
-    KVB_TRY(kvb_array_reserve(
-        &index->nodes, &index->node_capacity, 1, sizeof *index->nodes,
-        index->options.max_nodes + 1));
-    index->nodes[kvb_root_node] = (struct prefix_node){ .kind = node_root,
-                                                        .parent = KVB_NONE,
-                                                        .first_child = KVB_NONE,
-                                                        .previous_sibling = KVB_NONE,
-                                                        .next_sibling = KVB_NONE,
-                                                        .first_member = KVB_NONE };
-    index->node_end = 1;
-    return KVB_OK;
+    KVB_TRY(kvb_prefix_tree_open(index));
+    KVB_TRY(kvb_holder_sets_open(&index->sets, index->options.max_nodes));
+    return kvb_prefix_words_open(index);
 }
 
 kvb_status kvb_prefix_index_new(
@@ -38,10 +34,9 @@ kvb_status kvb_prefix_index_new(
         return KVB_NO_MEMORY;
     }
     index->options = *options;
-    index->free_node = KVB_NONE;
-    index->free_member = KVB_NONE;
     index->free_slot = KVB_NONE;
-    const kvb_status status = make_root(index);
+    kvb_forest_init(&index->forest);
+    const kvb_status status = open_parts(index);
     if (status != KVB_OK) {
         kvb_prefix_index_free(index);
         return status;
@@ -55,19 +50,16 @@ void kvb_prefix_index_free(struct kvb_prefix_index *index)
     if (!index) {
         return;
     }
-    kvb_id_table_done(&index->children);
-    kvb_id_table_done(&index->names);
-    kvb_id_table_done(&index->placeholders);
-    free(index->nodes);
-    free(index->members);
+    kvb_prefix_tree_close(index);
+    kvb_prefix_words_close(index);
+    kvb_holder_sets_close(&index->sets);
+    kvb_forest_done(&index->forest);
     free(index->slots);
-    free(index->depths);
     free(index);
 }
 
 /* ---- Slots ---- */
 
-/* The scratch of queries grows along, so that a query cannot lack it. */
 static kvb_status draw_slot(struct kvb_prefix_index *index, uint32_t *out_slot)
 {
     if (index->free_slot != KVB_NONE) {
@@ -76,12 +68,8 @@ static kvb_status draw_slot(struct kvb_prefix_index *index, uint32_t *out_slot)
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
-        &index->depths, &index->depth_capacity, index->slot_end + 1, sizeof *index->depths,
-        index->options.max_slots));
-    KVB_TRY(kvb_array_reserve(
         &index->slots, &index->slot_capacity, index->slot_end + 1, sizeof *index->slots,
         index->options.max_slots));
-    index->depths[index->slot_end] = 0;
     *out_slot = (uint32_t)index->slot_end++;
     return KVB_OK;
 }
@@ -91,25 +79,23 @@ kvb_status kvb_prefix_index_slot_new(struct kvb_prefix_index *index, kvb_slot_re
     uint32_t slot = KVB_NONE;
 
     KVB_TRY(draw_slot(index, &slot));
-    index->slots[slot] = (struct prefix_slot){ .is_used = true, .first_member = KVB_NONE };
+    index->slots[slot] = (struct prefix_slot){ .is_used = true, .holder = KVB_NONE };
     out_slot->value = slot;
     return KVB_OK;
 }
 
-static void forget_member(struct kvb_prefix_index *index, uint32_t member)
-{
-    const uint32_t node = index->members[member].node;
-
-    kvb_prefix_member_drop(index, member);
-    kvb_prefix_release(index, node);
-    index->counters.removed++;
-}
-
 void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref slot)
 {
-    while (index->slots[slot.value].first_member != KVB_NONE) {
-        forget_member(index, index->slots[slot.value].first_member);
+    struct prefix_slot *here = &index->slots[slot.value];
+
+    index->counters.removed += here->blocks;
+    index->counters.memberships -= here->blocks;
+    while (here->orphans.count > 0) {
+        kvb_forest_member_drop(&index->forest, &here->orphans, here->orphans.first_member);
     }
+    here->blocks = 0;
+    here->odd_words = 0;
+    kvb_prefix_holder_strike(index, slot.value);
 }
 
 void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slot)
@@ -122,18 +108,7 @@ void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slo
 
 size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_slot_ref slot)
 {
-    return index->slots[slot.value].members;
-}
-
-void kvb_prefix_index_each_block(
-    const struct kvb_prefix_index *index, kvb_slot_ref slot,
-    void (*visit)(void *context, kvb_block_hash block), void *context)
-{
-    uint32_t member = index->slots[slot.value].first_member;
-
-    for (; member != KVB_NONE; member = index->members[member].slot_next) {
-        visit(context, index->members[member].block);
-    }
+    return index->slots[slot.value].blocks;
 }
 
 /* ---- Storing ---- */
@@ -148,78 +123,14 @@ static bool names_its_own_parent(const struct kvb_index_run *run)
     return false;
 }
 
-/* The node below which the run begins. */
-static kvb_status first_place(
-    struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run,
-    uint32_t *out_node)
-{
-    if (!run->has_parent) {
-        *out_node = kvb_root_node;
-        return KVB_OK;
-    }
-    const uint32_t member = kvb_prefix_member(index, slot, run->parent);
-    if (member != KVB_NONE) {
-        *out_node = index->members[member].node;
-        return KVB_OK;
-    }
-    index->counters.unknown_parents++;
-    return kvb_prefix_placeholder_make(index, slot, run->parent, out_node);
-}
-
-/* The slot's member for a block at `node`; a name that stood for other content
- * moves here. */
-static kvb_status name_block(
-    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
-    uint32_t *out_member, bool *out_is_new)
-{
-    const uint32_t member = kvb_prefix_member(index, slot, block);
-
-    *out_is_new = member == KVB_NONE;
-    if (*out_is_new) {
-        KVB_TRY(kvb_prefix_member_make(index, slot, block, node, out_member));
-        index->counters.stored++;
-        return KVB_OK;
-    }
-    *out_member = member;
-    const uint32_t old = index->members[member].node;
-    if (old == node) {
-        index->counters.duplicate_stored++;
-        return KVB_OK;
-    }
-    index->counters.aliases++;
-    kvb_prefix_member_move(index, member, node);
-    kvb_prefix_release(index, old);
-    return KVB_OK;
-}
-
-/* Block i of the run, as a child of *place.  *place becomes its node as soon as
- * there is one, also when naming it fails: the caller releases it then. */
-static kvb_status store_block(
-    struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run, size_t i,
-    uint32_t *place, bool *out_is_new)
-{
-    uint32_t node = KVB_NONE;
-    uint32_t member = KVB_NONE;
-
-    KVB_TRY(kvb_prefix_child_make(index, *place, run->tokens[i].value, &node));
-    *place = node;
-    KVB_TRY(name_block(index, slot, run->blocks[i], node, &member, out_is_new));
-    index->members[member].parent_block = i > 0 ? run->blocks[i - 1] : run->parent;
-    const uint32_t waiting = kvb_prefix_placeholder(index, slot, run->blocks[i]);
-    if (waiting != KVB_NONE) {
-        kvb_prefix_join(index, waiting, node);
-    }
-    return KVB_OK;
-}
-
 kvb_status kvb_prefix_index_store(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,
     uint8_t *out_changed)
 {
-    uint32_t place = KVB_NONE;
+    struct prefix_found parent = { .kind = found_plain, .node = kvb_root_node };
 
-    for (size_t i = 0; out_changed && i < run->count; i++) {
-        out_changed[i] = 0;
+    if (out_changed && run->count > 0) {
+        memset(out_changed, 0, run->count);
     }
     if (run->count == 0) {
         return KVB_OK;
@@ -228,56 +139,166 @@ kvb_status kvb_prefix_index_store(
         index->counters.self_parents++;
         return KVB_BAD_INPUT;
     }
-    kvb_status status = first_place(index, slot.value, run, &place);
-    for (size_t i = 0; i < run->count; i++) {
-        bool is_new = false;
-        if (status == KVB_OK) {
-            status = store_block(index, slot.value, run, i, &place, &is_new);
-        }
-        index->counters.refused += status != KVB_OK;
-        if (out_changed) {
-            out_changed[i] = is_new && status == KVB_OK;
-        }
+    (void)kvb_prefix_index_tend(index, swept_a_change);
+    if (run->has_parent) {
+        parent = kvb_prefix_find(index, slot.value, run->parent);
     }
-    if (place != KVB_NONE) {
-        kvb_prefix_release(index, place); /* what a refused block leaves behind, if anything */
-    }
-    return status;
+    return parent.kind == found_plain || parent.kind == found_odd
+               ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, out_changed)
+               : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
 }
 
-void kvb_prefix_index_remove(
+/* ---- Removing ---- */
+
+struct removing {
+    struct kvb_prefix_index *index;
+    uint32_t slot;
+    uint32_t holder;
+    uint32_t guess;      /* node that may be next: engines let a prompt's end go first */
+    kvb_set_id from, to; /* what the last node's set became */
+};
+
+/* A plain word of a slot that has no others, without a look-up where the guess is right. */
+static uint32_t find_plain(const struct removing *removing, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t guess = removing->guess;
+
+    if (guess != kvb_root_node) {
+        const struct prefix_extent *here = kvb_prefix_extent_of(index, guess);
+        const uint32_t at = kvb_prefix_offset(guess);
+        if (at < here->len && here->names[at] == block.value && here->named >> at & 1) {
+            return kvb_set_has(&index->sets, here->sets[at], removing->holder) ? guess : KVB_NONE;
+        }
+    }
+    const uint32_t node = kvb_prefix_named(index, block.value);
+    return node != KVB_NONE && kvb_prefix_holds(index, removing->holder, node) ? node : KVB_NONE;
+}
+
+static kvb_status leave(struct removing *removing, uint32_t node)
+{
+    struct kvb_prefix_index *index = removing->index;
+    kvb_set_id *set = kvb_prefix_set(index, node);
+    const kvb_set_id from = *set;
+
+    if (from == removing->from && from != 0 && !kvb_set_is_one(from)) {
+        kvb_set_keep(&index->sets, removing->to);
+        kvb_set_drop(&index->sets, from);
+    } else {
+        KVB_TRY(kvb_holder_sets_without(&index->sets, from, removing->holder, &removing->to));
+        removing->from = removing->to == from ? 0 : from;
+    }
+    kvb_prefix_put_set(index, set, removing->to);
+    index->slots[removing->slot].blocks--;
+    index->counters.memberships--;
+    return KVB_OK;
+}
+
+/* The node before this one, in its extent or above it. */
+static void guess_next(struct removing *removing, uint32_t node)
+{
+    removing->guess = kvb_prefix_parent(removing->index, node);
+    if (kvb_prefix_offset(node) == 0) {
+        __builtin_prefetch(kvb_prefix_extent_of(removing->index, removing->guess));
+    }
+}
+
+static kvb_status remove_one(struct removing *removing, kvb_block_hash block, bool *out_was_held)
+{
+    struct kvb_prefix_index *index = removing->index;
+    const struct prefix_slot *slot = &index->slots[removing->slot];
+    struct prefix_found found = { .kind = found_plain };
+
+    if (slot->odd_words == 0 && slot->orphans.count == 0) {
+        found.node = slot->holder != KVB_NONE ? find_plain(removing, block) : KVB_NONE;
+        *out_was_held = found.node != KVB_NONE;
+        if (*out_was_held) {
+            KVB_TRY(leave(removing, found.node));
+        }
+    } else {
+        found = kvb_prefix_find(index, removing->slot, block);
+        *out_was_held = found.kind != found_none;
+        removing->from = 0; /* sets may go, and their numbers */
+        if (*out_was_held) {
+            KVB_TRY(kvb_prefix_word_drop(index, removing->slot, &found));
+        }
+    }
+    if (*out_was_held && found.kind != found_orphan) {
+        guess_next(removing, found.node);
+        kvb_prefix_trim(index, found.node);
+    }
+    index->counters.removed += *out_was_held;
+    index->counters.unknown_removed += !*out_was_held;
+    return KVB_OK;
+}
+
+enum { ahead = 12 }; /* blocks whose lines of `names` are fetched beforehand */
+
+static void prefetch_name(const struct kvb_prefix_index *index, kvb_block_hash block)
+{
+    kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(block.value));
+}
+
+kvb_status kvb_prefix_index_remove(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
     uint8_t *out_changed)
 {
+    struct removing removing = { .index = index,
+                                 .slot = slot.value,
+                                 .holder = index->slots[slot.value].holder };
+
+    (void)kvb_prefix_index_tend(index, swept_a_change);
+    for (size_t i = 0; i < count && i < ahead; i++) {
+        prefetch_name(index, blocks[i]);
+    }
     for (size_t i = 0; i < count; i++) {
-        const uint32_t member = kvb_prefix_member(index, slot.value, blocks[i]);
-        if (out_changed) {
-            out_changed[i] = member != KVB_NONE;
+        bool was_held = false;
+        if (i + ahead < count) {
+            prefetch_name(index, blocks[i + ahead]);
         }
-        if (member == KVB_NONE) {
-            index->counters.unknown_removed++;
-        } else {
-            forget_member(index, member);
+        const kvb_status status = remove_one(&removing, blocks[i], &was_held);
+        if (status != KVB_OK) {
+            kvb_prefix_index_slot_clear(index, slot);
+            return status;
+        }
+        if (out_changed) {
+            out_changed[i] = was_held;
         }
     }
+    return KVB_OK;
 }
+
+/* ---- Counting ---- */
 
 void kvb_prefix_index_count(
     const struct kvb_prefix_index *index, struct kvb_index_counters *out_counters)
 {
     *out_counters = index->counters;
+    out_counters->nodes += index->forest.node_count;
+    out_counters->ghosts += index->forest.ghost_count;
+    out_counters->orphans = index->forest.node_count;
 }
 
-static size_t table_bytes(const struct kvb_id_table *table)
+static size_t holders_bytes(const struct kvb_prefix_index *index)
 {
-    return table->cells ? (table->mask + 1) * sizeof *table->cells : 0;
+    size_t bytes = index->holder_capacity * sizeof *index->holders;
+
+    for (uint32_t h = 0; h < index->holder_end; h++) {
+        bytes += index->holders[h].extent_capacity * sizeof *index->holders[h].extents;
+    }
+    return bytes;
 }
 
 size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
 {
-    return sizeof *index + index->node_capacity * sizeof *index->nodes +
-           index->member_capacity * sizeof *index->members +
-           index->slot_capacity * sizeof *index->slots +
-           index->depth_capacity * sizeof *index->depths + table_bytes(&index->children) +
-           table_bytes(&index->names) + table_bytes(&index->placeholders);
+    const size_t extents = (size_t)index->group_end * kvb_extent_group;
+
+    return sizeof *index + extents * sizeof(struct prefix_extent) +
+           index->group_end * sizeof(struct prefix_group) + kvb_line_table_bytes(&index->names) +
+           kvb_line_table_bytes(&index->edges) + kvb_holder_sets_bytes(&index->sets) +
+           holders_bytes(index) + index->word_end * sizeof(struct prefix_word) +
+           kvb_line_table_bytes(&index->words_by_name) +
+           kvb_line_table_bytes(&index->words_by_place) +
+           index->slot_capacity * sizeof *index->slots + kvb_forest_bytes(&index->forest) +
+           index->crowd_capacity * sizeof *index->crowds;
 }

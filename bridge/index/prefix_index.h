@@ -35,11 +35,16 @@
  * one is stored elsewhere, or they are removed.
  *
  * Threads: none of its own; the caller locks.
- * Memory:  40 bytes a node and 40 a member, that is a (slot, name) pair; on top of
- *          each one table cell of 8 bytes, tables being 3/8 to 3/4 full; 24 bytes a
- *          slot, and 4 of scratch.  At most max_nodes nodes, and names at most 16
- *          times max_nodes (never above 2^31).  Arrays and tables double; they never
- *          shrink, what is freed in them is used again. */
+ * Cost:    a block that comes, or goes for good, one cache line of a table and its part of
+ *          an extent of 16; one that is held by one slot more or less, its part of the
+ *          extent; a block of a query 12 bytes read in order.  A cleared slot costs the same
+ *          whatever it held: what it leaves behind is swept up later, piece by piece.
+ * Memory:  24 bytes a node in full extents and 12 in the table of names, whoever holds it;
+ *          up to 400 a node where each prompt is one block; some 120 for each different
+ *          set of holders of up to 512, in use; 32 and two table cells of 10 for each name
+ *          of a slot's that is not the node's own.  At most max_nodes nodes, 16 times as
+ *          many such names, and 65,536 slots that hold something.  It grows where it
+ *          stands, and never shrinks; what is freed in it is used again. */
 struct kvb_prefix_index;
 
 struct kvb_prefix_index_options {
@@ -92,16 +97,18 @@ kvb_status kvb_prefix_index_store(
     uint8_t *out_changed);
 
 /* The slot ceases to hold these blocks, in any order; unknown ones are counted.
- * out_changed as above: 1 where the slot held the block. */
-void kvb_prefix_index_remove(
+ * out_changed as above: 1 where the slot held the block.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  no room for what would be left: then the slot is cleared,
+ *                so that nothing that was removed is listed; out_changed says nothing */
+kvb_status kvb_prefix_index_remove(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
     uint8_t *out_changed);
 
 /* ---- Asking ---- */
 
-/* The slots whose held prefix is exactly `depth` blocks long: one slot, or a
- * bit set (bit s of the set = slot s).  Levels come in rising depth; a slot
- * stands in one level at most; slots of depth 0 in none. */
+/* Slots whose held prefix is exactly `depth` blocks long: one, or a bit set of inside
+ * numbers, for kvb_match_each() to read.  Levels come in rising depth, several may have
+ * the same; a slot stands in one level at most; slots of depth 0 in none. */
 struct kvb_match_level {
     uint32_t depth; /* blocks */
     uint32_t slot;  /* the one slot, when set_at is KVB_MATCH_ONE */
@@ -110,13 +117,14 @@ struct kvb_match_level {
 
 #define KVB_MATCH_ONE SIZE_MAX
 
-/* Reused between queries; {0} to begin with, kvb_match_done() to end with. */
+/* Reused between queries; {0} to begin with, kvb_match_done() to end with.  To be read
+ * before the index changes. */
 struct kvb_match {
     struct kvb_match_level *levels; /* owned */
     size_t level_count, level_capacity;
     uint64_t *words; /* owned */
     size_t word_count, word_capacity;
-    size_t words_per_set;
+    const struct kvb_prefix_index *index; /* borrowed: of the last query */
 };
 
 void kvb_match_done(struct kvb_match *match);
@@ -149,14 +157,20 @@ typedef kvb_status (*kvb_index_visitor)(void *context, const struct kvb_index_ru
  * not change meanwhile.
  * KVB_NO_MEMORY  the visitor was shown a part, or nothing */
 kvb_status kvb_prefix_index_walk(
-    const struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit,
-    void *context);
+    struct kvb_prefix_index *index, kvb_slot_ref slot, kvb_index_visitor visit, void *context);
 
 /* Calls visit(context, block) for each block that the slot holds, by name, in no
  * particular order.  The index must not change meanwhile. */
 void kvb_prefix_index_each_block(
-    const struct kvb_prefix_index *index, kvb_slot_ref slot,
+    struct kvb_prefix_index *index, kvb_slot_ref slot,
     void (*visit)(void *context, kvb_block_hash block), void *context);
+
+/* ---- Tending ---- */
+
+/* Sweeps at most so many extents for what cleared slots have left behind; each change of
+ * the index sweeps a few by itself.  Nothing of it is in any answer; it is only memory.
+ * Returns whether anything is left.  Cost: well under 1 us each. */
+bool kvb_prefix_index_tend(struct kvb_prefix_index *index, size_t extents);
 
 /* ---- Counting ---- */
 

@@ -1,134 +1,297 @@
 #pragma once
 
-#include "index/id_table.h"
+#include "index/holder_set.h"
+#include "index/line_table.h"
+#include "index/prefix_forest.h"
 #include "index/prefix_index.h"
 
 /* The inside of a prefix index, for the prefix_*.c files alone.
  *
- *     node     one block of content: (parent node, tokens_hash)
- *     member   one slot's word for one node: (slot, block hash) -> node
+ *     node      one block of content: (parent node, tokens_hash)
+ *     extent    up to 16 nodes, each the child of the one before
+ *     holder    a number for one life of a slot: from its first block to its clearing
+ *     word      what a slot calls a node
  *
- *        ROOT ---- node ---- node          first_child / siblings
- *                   |         |
- *                 member    member         a node's list: who holds it
- *                   |         |
- *        slot ------+---------+---- ...    a slot's list: what it holds
+ *     extent 7 | t0 t1 t2 t3 t4 t5 ...      tokens        384 bytes, 6 cache lines
+ *              | s0 s0 s0 s3 s3 s3 ...      sets of holders, by number
+ *              | n0 n1 n2 n3 n4 n5 ...      names
+ *                    \
+ *                     extent 9 | t0 t1 ...  another child of t1: found by (t1, its tokens)
  *
- * Names belong to a slot: what one engine calls a block never touches what another
- * does, so aliasing names cost nothing and cannot be wrong.
+ * A node's number is extent * 16 + offset; node 0 is ROOT, and extent 0 is kept for it.
+ * A node lives while somebody holds it or something hangs below it; one that nobody holds
+ * is a ghost.  Nodes come and go at an extent's end only.
  *
- * A placeholder is a node without content: "what this slot calls P, not stored
- * yet".  It hangs nowhere, its children are orphans.  When the slot stores P, they
- * move below the node that P turned out to be, merging with what is there.
+ * Words are plain or odd.  Most slots call a node what its first holder called it: the
+ * name that stands in the extent, and by which `names` finds it.  A slot that is in the
+ * node's set holds it by that name, below a parent that it calls by that parent's own
+ * name, and this plain word takes no memory beside the set.  Every other word is odd, and
+ * stands in a table.  On one node a slot has one plain word, or one or more odd ones.
  *
- * A node lives while it has members or children.
+ * A holder that is cleared is struck from the answers at once (`live`), and from the
+ * extents step by step (prefix_sweep.c); its slot goes on with another number.  Each
+ * holder remembers the extents in which it may hold something, so that clearing it,
+ * walking it and listing it cost what it holds, whatever the others do.
  *
- * Memory: a node 40 bytes, a member 40, a table cell 8 (tables are 3/8 to 3/4
- * full). */
+ * Orphans wait in a forest of their own (prefix_forest.h). */
 
-enum node_kind { node_free, node_root, node_content, node_placeholder };
+#define KVB_NONE UINT32_MAX
 
-#define KVB_NONE KVB_NO_ID
-
-struct prefix_node {
-    uint64_t key; /* content: tokens_hash; placeholder: block hash */
-    uint32_t parent;
-    uint32_t slot; /* placeholder: whose */
-    uint32_t first_child;
-    uint32_t previous_sibling;
-    uint32_t next_sibling;
-    uint32_t first_member;
-    uint8_t kind;
-    bool is_orphan; /* below a placeholder, or one */
+enum {
+    kvb_extent_nodes = 16,
+    kvb_extent_group = 16, /* extents that are drawn and given back together */
+    kvb_root_node = 0,
 };
 
-struct prefix_member {
-    kvb_block_hash block;
-    kvb_block_hash parent_block; /* as the slot called it when it stored this one; not of roots */
-    uint32_t slot;
+struct prefix_extent {
+    uint32_t parent;   /* node; KVB_NONE: a free extent */
+    uint32_t next;     /* guess: the extent below its last node; 0: none */
+    uint16_t named;    /* bit o: `names` leads to node o */
+    uint16_t odd;      /* bit o: odd words stand for node o */
+    uint8_t len;       /* nodes */
+    uint8_t is_marked; /* scratch of those who go through a holder's extents */
+    uint16_t unused;
+    uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
+    uint8_t pad[16];
+    uint64_t tokens[kvb_extent_nodes];
+    kvb_set_id sets[kvb_extent_nodes];
+    uint64_t names[kvb_extent_nodes];
+};
+
+/* The rest of a node's children where 16 bits do not count them. */
+struct prefix_crowd {
     uint32_t node;
-    uint32_t slot_previous; /* slot list */
-    uint32_t slot_next;
-    uint32_t node_previous; /* node list; slot_next doubles as the free list */
-    uint32_t node_next;
+    uint32_t more; /* than 65535 */
+};
+
+struct prefix_word {
+    kvb_block_hash block;
+    kvb_block_hash parent_block; /* as the slot called it; not of prompts' beginnings */
+    uint32_t holder;
+    uint32_t node;
+    uint32_t next; /* of the same holder on the same node; free list */
+    uint32_t unused;
+};
+
+struct prefix_holder {
+    uint32_t slot;
+    bool is_dying;
+    uint32_t next_free;
+    uint32_t *extents; /* owned: where it may hold something, repeats allowed */
+    size_t extent_count, extent_capacity;
 };
 
 struct prefix_slot {
     bool is_used;
-    uint32_t first_member;
+    uint32_t holder; /* KVB_NONE: it holds nothing in the tree */
     uint32_t next_free;
-    size_t members;
+    size_t blocks;    /* words, orphans among them */
+    size_t odd_words; /* of them */
+    struct kvb_forest_owner orphans;
 };
 
 struct kvb_prefix_index {
     struct kvb_prefix_index_options options;
 
-    struct prefix_node *nodes; /* owned; nodes[0] is ROOT */
-    size_t node_capacity;
-    size_t node_end;
-    uint32_t free_node; /* through parent */
+    struct kvb_region extents;
+    struct kvb_region groups; /* of struct prefix_group, 16 extents each */
+    uint32_t group_end;
+    uint32_t group_free;         /* 1 + number; 0: none */
+    uint32_t group_open;         /* which extents are drawn from */
+    uint32_t open_at;            /* the next one in it, 16: none is left */
+    uint32_t hole_at;            /* where the search for holes goes on */
+    size_t extent_count;         /* in use */
+    struct kvb_line_table names; /* block hash -> node */
+    struct kvb_line_table edges; /* (parent node, tokens_hash) -> extent */
+    struct prefix_crowd *crowds; /* owned */
+    size_t crowd_count, crowd_capacity;
 
-    struct prefix_member *members; /* owned */
-    size_t member_capacity;
-    size_t member_end;
-    uint32_t free_member;
+    struct kvb_holder_sets sets;
+    struct prefix_holder *holders; /* owned */
+    size_t holder_capacity;
+    uint32_t holder_end, holder_free, dying; /* 1 + number of the last; 0: none */
+    size_t dying_count;
+    uint64_t live[kvb_most_holders / 64]; /* bit h: h is not dying */
+
+    struct kvb_region words;
+    uint32_t word_end, word_free;
+    size_t word_count;
+    struct kvb_line_table words_by_name;  /* (holder, block hash) -> word */
+    struct kvb_line_table words_by_place; /* (holder, node) -> its first word */
 
     struct prefix_slot *slots; /* owned */
     size_t slot_capacity;
     size_t slot_end;
     uint32_t free_slot;
 
-    struct kvb_id_table children;     /* (parent, tokens_hash) -> node */
-    struct kvb_id_table names;        /* (slot, block hash) -> member */
-    struct kvb_id_table placeholders; /* (slot, block hash) -> node */
+    struct kvb_forest forest;
 
-    uint32_t *depths; /* owned: per slot, scratch of a query */
-    size_t depth_capacity;
+    struct kvb_set_leaf alive[kvb_most_leaves]; /* scratch of a query */
 
     struct kvb_index_counters counters;
 };
 
-enum { kvb_root_node = 0 };
+struct prefix_group {
+    uint16_t used; /* bit i: extent i of it is in use */
+    uint16_t unused;
+    uint32_t next_free;
+};
 
-/* ---- prefix_nodes.c ---- */
+static inline struct prefix_extent *
+kvb_prefix_extent(const struct kvb_prefix_index *index, uint32_t extent)
+{
+    return (struct prefix_extent *)(void *)index->extents.base + extent;
+}
 
-/* The child of `parent` with this content, or KVB_NONE. */
-uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens);
+static inline struct prefix_extent *
+kvb_prefix_extent_of(const struct kvb_prefix_index *index, uint32_t node)
+{
+    return kvb_prefix_extent(index, node / kvb_extent_nodes);
+}
 
-/* The same, made when it is not there.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
-kvb_status kvb_prefix_child_make(
-    struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, uint32_t *out_node);
+static inline uint32_t kvb_prefix_offset(uint32_t node)
+{
+    return node % kvb_extent_nodes;
+}
 
-/* The slot's placeholder for a block, or KVB_NONE; the same, made. */
-uint32_t
-kvb_prefix_placeholder(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
-kvb_status kvb_prefix_placeholder_make(
-    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t *out_node);
+static inline kvb_set_id *kvb_prefix_set(const struct kvb_prefix_index *index, uint32_t node)
+{
+    return &kvb_prefix_extent_of(index, node)->sets[kvb_prefix_offset(node)];
+}
+
+/* Not of ROOT. */
+static inline uint32_t kvb_prefix_parent(const struct kvb_prefix_index *index, uint32_t node)
+{
+    return kvb_prefix_offset(node) > 0 ? node - 1 : kvb_prefix_extent_of(index, node)->parent;
+}
+
+static inline uint64_t kvb_prefix_name(const struct kvb_prefix_index *index, uint32_t node)
+{
+    return kvb_prefix_extent_of(index, node)->names[kvb_prefix_offset(node)];
+}
+
+static inline uint64_t kvb_prefix_tokens(const struct kvb_prefix_index *index, uint32_t node)
+{
+    return kvb_prefix_extent_of(index, node)->tokens[kvb_prefix_offset(node)];
+}
+
+static inline bool
+kvb_prefix_holds(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    return kvb_set_has(&index->sets, *kvb_prefix_set(index, node), holder);
+}
+
+static inline uint64_t kvb_prefix_name_hash(uint64_t name)
+{
+    return kvb_line_mix(name);
+}
+
+static inline uint64_t kvb_prefix_edge_hash(uint32_t parent, uint64_t tokens)
+{
+    return kvb_line_mix(tokens + (parent + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* ---- prefix_extent.c: nodes ---- */
+
+kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index);
+void kvb_prefix_tree_close(struct kvb_prefix_index *index);
+
+/* The child of `node` with this content, or KVB_NONE. */
+uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, uint64_t tokens);
+
+/* A new child, a ghost as yet; there was none with this content.  It is found by its name
+ * if no other node is.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_prefix_child_new(
+    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name,
+    uint32_t *out_child);
+
+/* The node that has this name, or KVB_NONE. */
+uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name);
 
 /* Frees the node if nothing needs it any more, and so on up. */
-void kvb_prefix_release(struct kvb_prefix_index *index, uint32_t node);
+void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 
-/* Moves all that hangs below the placeholder below `node`.  Does nothing when
- * `node` itself hangs below it: names that form a circle stay unreachable. */
-void kvb_prefix_join(struct kvb_prefix_index *index, uint32_t placeholder, uint32_t node);
+/* ---- prefix_words.c: who holds what ---- */
 
-/* ---- prefix_members.c ---- */
+struct prefix_found {
+    enum { found_none, found_plain, found_odd, found_orphan } kind;
+    uint32_t node; /* of the tree or of the forest */
+    uint32_t id;   /* odd: word; orphan: member */
+};
 
-/* What the slot calls so, or KVB_NONE. */
-uint32_t
-kvb_prefix_member(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
+kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index);
+void kvb_prefix_words_close(struct kvb_prefix_index *index);
 
-/* KVB_TOO_LARGE, KVB_NO_MEMORY. */
-kvb_status kvb_prefix_member_make(
+/* What the slot calls so. */
+struct prefix_found
+kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
+
+/* The slot's holder number, drawn when it has none.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
+
+/* The holder may hold something in this extent from now on.  KVB_NO_MEMORY. */
+kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
+
+/* Leaves each extent in which it holds something in its list once.  Cost: the list. */
+void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder);
+
+/* The slot, which has no word of this name, gets one for `node`, below the parent of that
+ * name.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_prefix_word_make(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
-    uint32_t *out_member);
+    kvb_block_hash parent_block);
 
-/* Takes the member off its node's list and puts it on another's; the old node is
- * not released. */
-void kvb_prefix_member_move(struct kvb_prefix_index *index, uint32_t member, uint32_t node);
+/* The slot's word for the node it already stands for was stored again, below the parent of
+ * that name. */
+kvb_status kvb_prefix_word_again(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found,
+    kvb_block_hash parent_block);
 
-/* Forgets the member; its node is not released. */
-void kvb_prefix_member_drop(struct kvb_prefix_index *index, uint32_t member);
+/* Forgets the word; its node is not trimmed.  KVB_NO_MEMORY, KVB_TOO_LARGE: no room for
+ * what would be left, nothing changed. */
+kvb_status kvb_prefix_word_drop(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found);
 
-/* The slot's first member on a node, or KVB_NONE.  Cost: the node's members. */
-uint32_t kvb_prefix_member_on(const struct kvb_prefix_index *index, uint32_t node, uint32_t slot);
+/* The holder's first odd word for the node, or KVB_NONE. */
+uint32_t kvb_prefix_odd_words(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
+
+static inline struct prefix_word *
+kvb_prefix_word(const struct kvb_prefix_index *index, uint32_t word)
+{
+    return (struct prefix_word *)(void *)index->words.base + word;
+}
+
+/* Forgets all odd words of the holder for the node. */
+void kvb_prefix_odd_words_drop(struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
+
+/* Node `node` gets the set; ghosts are counted. */
+static inline void
+kvb_prefix_put_set(struct kvb_prefix_index *index, kvb_set_id *at, kvb_set_id set)
+{
+    index->counters.ghosts += (uint64_t)(set == 0) - (uint64_t)(*at == 0);
+    *at = set;
+}
+
+/* ---- prefix_sweep.c ---- */
+
+/* The slot's holder is struck from all answers; the slot has none any more. */
+void kvb_prefix_holder_strike(struct kvb_prefix_index *index, uint32_t slot);
+
+/* ---- prefix_store.c, prefix_orphans.c ---- */
+
+/* A run below a node that the slot holds, or ROOT.  As kvb_prefix_index_store(), which has
+ * set out_changed to 0. */
+kvb_status kvb_prefix_store_in_tree(
+    struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
+    uint8_t *out_changed);
+
+/* A run below an orphan, or below a name that the slot does not use. */
+kvb_status kvb_prefix_store_orphans(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *parent,
+    const struct kvb_index_run *run, uint8_t *out_changed);
+
+/* The runs that waited for this name of the slot's move below `node`.  What finds no room
+ * waits on.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status
+kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node);

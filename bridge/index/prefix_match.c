@@ -5,6 +5,10 @@
 #include <string.h>
 
 static const size_t most_levels = (size_t)1 << 24;
+static const size_t most_words = (size_t)1 << 28;
+
+/* So many holders of a leaf are told one by one, more as bits: 16 bytes each against 80. */
+enum { told_singly = 5 };
 
 void kvb_match_done(struct kvb_match *match)
 {
@@ -13,100 +17,295 @@ void kvb_match_done(struct kvb_match *match)
     *match = (struct kvb_match){ 0 };
 }
 
-static void forget_levels(struct kvb_match *match)
+static void forget_levels(struct kvb_match *match, const struct kvb_prefix_index *index)
 {
     match->level_count = 0;
     match->word_count = 0;
+    match->index = index;
 }
 
-static kvb_status add_level(struct kvb_match *match, uint32_t slot, uint32_t depth)
+static kvb_status add_level(struct kvb_match *match, const struct kvb_match_level *level)
 {
     KVB_TRY(kvb_array_reserve(
         &match->levels, &match->level_capacity, match->level_count + 1, sizeof *match->levels,
         most_levels));
-    match->levels[match->level_count++] =
-        (struct kvb_match_level){ .depth = depth, .slot = slot, .set_at = KVB_MATCH_ONE };
+    match->levels[match->level_count++] = *level;
     return KVB_OK;
+}
+
+static kvb_status add_holder(
+    struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t holder, uint32_t depth)
+{
+    const struct kvb_match_level level = { .depth = depth,
+                                           .slot = index->holders[holder].slot,
+                                           .set_at = KVB_MATCH_ONE };
+    return add_level(match, &level);
+}
+
+static kvb_status
+add_bits(struct kvb_match *match, uint32_t leaf, const struct kvb_set_leaf *bits, uint32_t depth)
+{
+    const struct kvb_match_level level = { .depth = depth,
+                                           .slot = leaf * kvb_leaf_bits,
+                                           .set_at = match->word_count };
+
+    KVB_TRY(kvb_array_reserve(
+        &match->words, &match->word_capacity, match->word_count + kvb_leaf_words,
+        sizeof *match->words, most_words));
+    KVB_TRY(add_level(match, &level));
+    memcpy(match->words + match->word_count, bits->words, sizeof bits->words);
+    match->word_count += kvb_leaf_words;
+    return KVB_OK;
+}
+
+/* The holders in `bits` hold exactly `depth` blocks. */
+static kvb_status add_leaf(
+    struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t leaf,
+    const struct kvb_set_leaf *bits, uint32_t depth)
+{
+    int count = 0;
+
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        count += __builtin_popcountll(bits->words[w]);
+    }
+    if (count > told_singly) {
+        return add_bits(match, leaf, bits, depth);
+    }
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        for (uint64_t left = bits->words[w]; left; left &= left - 1) {
+            const uint32_t bit = w * 64 + (uint32_t)__builtin_ctzll(left);
+            KVB_TRY(add_holder(match, index, leaf * kvb_leaf_bits + bit, depth));
+        }
+    }
+    return KVB_OK;
+}
+
+/* ---- Who is still there ----
+ *
+ * Down the query's path the holders only get fewer.  They are kept as leaves, as sets are
+ * (holder_set.h), or as the one that is left. */
+struct alive {
+    struct kvb_prefix_index *index; /* its scratch holds the leaves, by leaf number */
+    struct kvb_match *match;
+    uint64_t mask[2];
+    bool is_one;
+    uint32_t one;
+    bool is_none;
+};
+
+static bool is_live(const struct kvb_prefix_index *index, uint32_t holder)
+{
+    return index->live[holder / 64] >> (holder % 64) & 1;
+}
+
+static bool is_empty(const struct kvb_set_leaf *leaf)
+{
+    uint64_t any = 0;
+
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        any |= leaf->words[w];
+    }
+    return any == 0;
+}
+
+/* All of the first node's holders that were not cleared. */
+static void begin(struct alive *alive, kvb_set_id set)
+{
+    struct kvb_prefix_index *index = alive->index;
+
+    if (set == 0 || kvb_set_is_one(set)) {
+        alive->one = set & ~KVB_SET_ONE;
+        alive->is_one = set != 0 && is_live(index, alive->one);
+        alive->is_none = !alive->is_one;
+        return;
+    }
+    const struct kvb_holder_set *here = kvb_holder_set_at(&index->sets, set);
+    const struct kvb_set_leaf *from = kvb_holder_set_leaves(&index->sets, here);
+    memcpy(alive->mask, here->mask, sizeof alive->mask);
+    for (uint32_t w = 0; w < 2; w++) {
+        for (uint64_t left = here->mask[w]; left; left &= left - 1) {
+            const uint32_t leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
+            struct kvb_set_leaf *to = &index->alive[leaf];
+            for (uint32_t i = 0; i < kvb_leaf_words; i++) {
+                to->words[i] = from->words[i] & index->live[leaf * kvb_leaf_words + i];
+            }
+            from++;
+            if (is_empty(to)) {
+                alive->mask[w] &= ~(left & -left);
+            }
+        }
+    }
+    alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+}
+
+/* All that are left hold `depth` blocks. */
+static kvb_status tell_all(struct alive *alive, uint32_t depth)
+{
+    if (alive->is_one) {
+        return add_holder(alive->match, alive->index, alive->one, depth);
+    }
+    for (uint32_t w = 0; w < 2; w++) {
+        for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
+            const uint32_t leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
+            KVB_TRY(add_leaf(alive->match, alive->index, leaf, &alive->index->alive[leaf], depth));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status narrow_to_one(struct alive *alive, uint32_t holder, uint32_t depth)
+{
+    struct kvb_set_leaf *leaf = &alive->index->alive[holder / kvb_leaf_bits];
+    const uint32_t bit = holder % kvb_leaf_bits;
+    const uint64_t word = UINT64_C(1) << (bit % 64);
+
+    if (kvb_set_has_leaf(alive->mask, holder / kvb_leaf_bits) && leaf->words[bit / 64] & word) {
+        leaf->words[bit / 64] &= ~word;
+        KVB_TRY(tell_all(alive, depth));
+        alive->is_one = true;
+        alive->one = holder;
+        return KVB_OK;
+    }
+    alive->is_none = true;
+    return tell_all(alive, depth);
+}
+
+/* One leaf of those who are left, against the next node's; those who drop out are told. */
+static kvb_status
+narrow_leaf(struct alive *alive, uint32_t leaf, const struct kvb_set_leaf *next, uint32_t depth)
+{
+    struct kvb_set_leaf *here = &alive->index->alive[leaf];
+    struct kvb_set_leaf gone;
+    uint64_t any_gone = 0;
+    uint64_t any_left = 0;
+
+    for (uint32_t i = 0; i < kvb_leaf_words; i++) {
+        gone.words[i] = here->words[i] & ~next->words[i];
+        here->words[i] &= next->words[i];
+        any_gone |= gone.words[i];
+        any_left |= here->words[i];
+    }
+    if (any_left == 0) {
+        alive->mask[leaf / 64] &= ~(UINT64_C(1) << (leaf % 64));
+    }
+    return any_gone ? add_leaf(alive->match, alive->index, leaf, &gone, depth) : KVB_OK;
+}
+
+static kvb_status narrow_to_set(struct alive *alive, kvb_set_id set, uint32_t depth)
+{
+    static const struct kvb_set_leaf nobody = { 0 };
+    const struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
+    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(&alive->index->sets, next);
+
+    for (uint32_t w = 0; w < 2; w++) {
+        for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
+            const uint32_t leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
+            const bool is_there = kvb_set_has_leaf(next->mask, leaf);
+            KVB_TRY(narrow_leaf(
+                alive, leaf, is_there ? leaves + kvb_set_rank(next->mask, leaf) : &nobody, depth));
+        }
+    }
+    alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+    return KVB_OK;
+}
+
+/* The next node's holders are `set`; who is not among them holds `depth` blocks. */
+static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
+{
+    if (alive->is_one) {
+        if (kvb_set_has(&alive->index->sets, set, alive->one)) {
+            return KVB_OK;
+        }
+        alive->is_none = true;
+        return tell_all(alive, depth);
+    }
+    if (set == 0) {
+        alive->is_none = true;
+        return tell_all(alive, depth);
+    }
+    return kvb_set_is_one(set) ? narrow_to_one(alive, set & ~KVB_SET_ONE, depth)
+                               : narrow_to_set(alive, set, depth);
 }
 
 /* ---- By content ---- */
 
-/* Every slot that held all of the `depth` blocks before, and holds this node,
- * holds depth + 1.  A slot with two names for a node counts once. */
-static size_t deepen(struct kvb_prefix_index *index, uint32_t node, uint32_t depth)
+/* How many nodes of the extent the query's next `count` blocks are. */
+static uint32_t
+common_nodes(const struct prefix_extent *extent, const kvb_tokens_hash *query, size_t count)
 {
-    size_t deepened = 0;
+    const uint32_t most = count < extent->len ? (uint32_t)count : extent->len;
+    uint32_t at = 0;
 
-    for (uint32_t id = index->nodes[node].first_member; id != KVB_NONE;
-         id = index->members[id].node_next) {
-        uint32_t *mine = &index->depths[index->members[id].slot];
-        if (*mine == depth) {
-            *mine = depth + 1;
-            deepened++;
+    while (at < most && extent->tokens[at] == query[at].value) {
+        at++;
+    }
+    return at;
+}
+
+static void prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
+{
+    const char *line = (const char *)kvb_prefix_extent(index, extent);
+
+    for (size_t at = 0; at < 4; at++) {
+        __builtin_prefetch(line + at * 64);
+    }
+}
+
+/* The first `count` nodes of the extent, of depth *depth on: only where the set changes
+ * does anybody drop out. */
+static kvb_status follow_extent(
+    struct alive *alive, const struct prefix_extent *extent, uint32_t count, kvb_set_id *set,
+    uint32_t depth)
+{
+    for (uint32_t i = 0; i < count && !alive->is_none; i++) {
+        if (extent->sets[i] == *set) {
+            continue;
+        }
+        *set = extent->sets[i];
+        if (depth + i == 0) {
+            begin(alive, *set);
+        } else {
+            KVB_TRY(narrow(alive, *set, depth + i));
         }
     }
-    return deepened;
+    return KVB_OK;
 }
 
-/* The slots that hold the first block are all that can be in the answer. */
-static kvb_status
-collect(struct kvb_prefix_index *index, uint32_t first_node, struct kvb_match *match)
+static kvb_status follow_query(struct alive *alive, const kvb_tokens_hash *query, size_t count)
 {
-    kvb_status status = KVB_OK;
+    const struct kvb_prefix_index *index = alive->index;
+    uint32_t node = kvb_root_node;
+    kvb_set_id set = KVB_NONE; /* no set has this number */
+    size_t depth = 0;
 
-    for (uint32_t id = index->nodes[first_node].first_member; id != KVB_NONE;
-         id = index->members[id].node_next) {
-        const uint32_t slot = index->members[id].slot;
-        if (index->depths[slot] > 0 && status == KVB_OK) {
-            status = add_level(match, slot, index->depths[slot]);
+    while (depth < count && !alive->is_none) {
+        node = kvb_prefix_child(index, node, query[depth].value);
+        if (node == KVB_NONE) {
+            break;
         }
-        index->depths[slot] = 0; /* clean for the next query, in any case */
+        const uint32_t number = node / kvb_extent_nodes;
+        const struct prefix_extent *extent = kvb_prefix_extent(index, number);
+        prefetch_extent(index, extent->next != 0 ? extent->next : number + 1);
+        const uint32_t common = common_nodes(extent, query + depth, count - depth);
+        KVB_TRY(follow_extent(alive, extent, common, &set, (uint32_t)depth));
+        depth += common;
+        node = number * kvb_extent_nodes + common - 1;
     }
-    return status;
+    return depth > 0 && !alive->is_none ? tell_all(alive, (uint32_t)depth) : KVB_OK;
 }
 
-static int by_depth(const void *left, const void *right)
-{
-    const struct kvb_match_level *a = left;
-    const struct kvb_match_level *b = right;
-
-    return a->depth != b->depth ? (a->depth > b->depth) - (a->depth < b->depth)
-                                : (a->slot > b->slot) - (a->slot < b->slot);
-}
-
-static void sort_levels(struct kvb_match *match)
-{
-    if (match->level_count > 0) { /* qsort() wants an array even for nothing */
-        qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
-    }
-}
-
-/* Cost: the members of the nodes on the query's path. */
 kvb_status kvb_prefix_index_match(
     struct kvb_prefix_index *index, const kvb_tokens_hash *query, size_t count,
     struct kvb_match *match)
 {
-    uint32_t node = kvb_root_node;
-    uint32_t first = KVB_NONE;
+    struct alive alive = { .index = index, .match = match };
 
-    forget_levels(match);
-    for (size_t i = 0; i < count; i++) {
-        node = kvb_prefix_child(index, node, query[i].value);
-        if (node == KVB_NONE || deepen(index, node, (uint32_t)i) == 0) {
-            break;
-        }
-        first = i == 0 ? node : first;
-    }
-    if (first == KVB_NONE) {
-        return KVB_OK;
-    }
-    const kvb_status status = collect(index, first, match);
+    forget_levels(match, index);
+    const kvb_status status = follow_query(&alive, query, count);
     if (status != KVB_OK) {
-        forget_levels(match);
-        return status;
+        forget_levels(match, index);
     }
-    sort_levels(match);
-    return KVB_OK;
+    return status;
 }
 
 /* ---- By name ---- */
@@ -118,13 +317,40 @@ static uint32_t depth_by_names(
     uint32_t place = kvb_root_node;
 
     for (size_t i = 0; i < count; i++) {
-        const uint32_t member = kvb_prefix_member(index, slot, query[i]);
-        if (member == KVB_NONE || index->nodes[index->members[member].node].parent != place) {
+        const struct prefix_found found = kvb_prefix_find(index, slot, query[i]);
+        if ((found.kind != found_plain && found.kind != found_odd) ||
+            kvb_prefix_parent(index, found.node) != place) {
             return (uint32_t)i;
         }
-        place = index->members[member].node;
+        place = found.node;
     }
     return (uint32_t)count;
+}
+
+static int by_depth(const void *left, const void *right)
+{
+    const struct kvb_match_level *a = left;
+    const struct kvb_match_level *b = right;
+
+    return a->depth != b->depth ? (a->depth > b->depth) - (a->depth < b->depth)
+                                : (a->slot > b->slot) - (a->slot < b->slot);
+}
+
+static kvb_status ask_each_slot(
+    const struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
+    struct kvb_match *match)
+{
+    for (uint32_t slot = 0; slot < index->slot_end; slot++) {
+        const struct kvb_match_level level = {
+            .slot = slot,
+            .set_at = KVB_MATCH_ONE,
+            .depth = index->slots[slot].is_used ? depth_by_names(index, slot, query, count) : 0
+        };
+        if (level.depth > 0) {
+            KVB_TRY(add_level(match, &level));
+        }
+    }
+    return KVB_OK;
 }
 
 /* Cost: a look-up for every slot, and one for every block held. */
@@ -132,30 +358,29 @@ kvb_status kvb_prefix_index_match_blocks(
     struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match)
 {
-    forget_levels(match);
-    for (uint32_t slot = 0; slot < index->slot_end; slot++) {
-        const uint32_t depth =
-            index->slots[slot].is_used ? depth_by_names(index, slot, query, count) : 0;
-        const kvb_status status = depth > 0 ? add_level(match, slot, depth) : KVB_OK;
-        if (status != KVB_OK) {
-            forget_levels(match);
-            return status;
-        }
+    forget_levels(match, index);
+    const kvb_status status = ask_each_slot(index, query, count, match);
+    if (status != KVB_OK) {
+        forget_levels(match, index);
+        return status;
     }
-    sort_levels(match);
+    if (match->level_count > 0) { /* qsort() wants an array even for nothing */
+        qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
+    }
     return KVB_OK;
 }
 
 /* ---- Reading the answer ---- */
 
-static void each_of_set(
-    const uint64_t *words, size_t word_count, uint32_t depth,
+static void each_of_leaf(
+    const struct kvb_match *match, const struct kvb_match_level *level,
     void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth), void *context)
 {
-    for (size_t w = 0; w < word_count; w++) {
-        for (uint64_t left = words[w]; left; left &= left - 1) {
-            const uint32_t slot = (uint32_t)(w * 64 + (size_t)__builtin_ctzll(left));
-            visit(context, (kvb_slot_ref){ slot }, depth);
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        for (uint64_t left = match->words[level->set_at + w]; left; left &= left - 1) {
+            const uint32_t holder = level->slot + w * 64 + (uint32_t)__builtin_ctzll(left);
+            const kvb_slot_ref slot = { match->index->holders[holder].slot };
+            visit(context, slot, level->depth);
         }
     }
 }
@@ -169,8 +394,7 @@ void kvb_match_each(
         if (level->set_at == KVB_MATCH_ONE) {
             visit(context, (kvb_slot_ref){ level->slot }, level->depth);
         } else {
-            each_of_set(
-                match->words + level->set_at, match->words_per_set, level->depth, visit, context);
+            each_of_leaf(match, level, visit, context);
         }
     }
 }

@@ -112,7 +112,8 @@ empty_buckets(struct kvb_followers *followers, struct kvb_follow *follow, enum k
     kvb_prefix_index_each_block(
         followers->options.index, follow->shown.slots[tier], list_block, &listed);
     if (listed.status == KVB_OK) {
-        kvb_follow_remove(followers, follow, &listed.batch, &listed.batch.events[0]);
+        listed.status =
+            kvb_follow_remove(followers, follow, &listed.batch, &listed.batch.events[0]);
     }
     kvb_router_batch_done(&listed.batch);
     return listed.status;

@@ -114,11 +114,12 @@ void kvb_follow_judge(
 
 /* ---- follower_list.c: what is listed, and its digest ---- */
 
-/* Applies blocks to the stream's list.  KVB_OK unless some found no room. */
+/* Applies blocks to the stream's list.  KVB_OK unless some found no room; where there is
+ * none for what a removal leaves, nothing is left. */
 kvb_status kvb_follow_store(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
-void kvb_follow_remove(
+kvb_status kvb_follow_remove(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
 

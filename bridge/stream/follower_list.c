@@ -65,22 +65,23 @@ kvb_status kvb_follow_store(
 
 /* A block of a run that is too long for the scratch cannot have been stored either, but
  * one that is removed may be named twice. */
-void kvb_follow_remove(
+kvb_status kvb_follow_remove(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
     if (!follow->shown.has_slot[event->tier]) {
-        return;
+        return KVB_OK;
     }
     const bool has_scratch = make_scratch(followers, event->block_count) == KVB_OK;
-    kvb_prefix_index_remove(
+    const kvb_status status = kvb_prefix_index_remove(
         followers->options.index, follow->shown.slots[event->tier], batch->blocks + event->block_at,
         event->block_count, has_scratch ? followers->changed : NULL);
-    if (has_scratch) {
+    if (has_scratch && status == KVB_OK) {
         note_changed(followers, follow, batch, event, kvb_digest_subtract);
     } else {
         kvb_follow_begin_digest(followers, follow, follow->digest_seed);
     }
+    return status;
 }
 
 /* ---- Digests ---- */

@@ -106,7 +106,9 @@ void kvb_follow_apply(
         }
         break;
     case KVB_ROUTER_REMOVED:
-        kvb_follow_remove(followers, follow, batch, event);
+        if (kvb_follow_remove(followers, follow, batch, event) != KVB_OK) {
+            note_missing(followers, follow);
+        }
         break;
     case KVB_ROUTER_CLEARED:
         clear(followers, follow, batch, event);

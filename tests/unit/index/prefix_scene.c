@@ -22,6 +22,7 @@ struct kvb_index_counters scene_counted(const struct scene *scene)
 {
     struct kvb_index_counters counters;
 
+    (void)kvb_prefix_index_tend(scene->index, SIZE_MAX);
     kvb_prefix_index_count(scene->index, &counters);
     return counters;
 }
@@ -82,7 +83,7 @@ void scene_take(struct scene *scene, size_t s, const char *names)
         blocks[i].value = (uint64_t)names[i];
     }
     memset(scene->changed, 2, sizeof scene->changed);
-    kvb_prefix_index_remove(scene->index, scene->slot[s], blocks, count, scene->changed);
+    assert_ok(kvb_prefix_index_remove(scene->index, scene->slot[s], blocks, count, scene->changed));
 }
 
 static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)

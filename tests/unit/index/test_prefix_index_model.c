@@ -208,6 +208,7 @@ static void compare_counters(const struct world *world)
 {
     struct kvb_index_counters counters;
 
+    (void)kvb_prefix_index_tend(world->index, SIZE_MAX);
     kvb_prefix_index_count(world->index, &counters);
     assert_int_equal(counters.stored, world->expected.stored);
     assert_int_equal(counters.removed, world->expected.removed);
@@ -294,7 +295,7 @@ static void remove_some(struct world *world, size_t s)
     for (size_t i = 0; i < 3; i++) {
         blocks[i].value = 1 + draw(world, names);
     }
-    kvb_prefix_index_remove(world->index, world->slot[s], blocks, 3, changed);
+    assert_ok(kvb_prefix_index_remove(world->index, world->slot[s], blocks, 3, changed));
     for (size_t i = 0; i < 3; i++) {
         struct entry *entry = &world->model[s][blocks[i].value];
         assert_int_equal(changed[i], entry->is_held);
@@ -396,6 +397,7 @@ static void end(struct world *world)
     for (size_t s = 0; s < slots; s++) {
         kvb_prefix_index_slot_free(world->index, world->slot[s]);
     }
+    assert_false(kvb_prefix_index_tend(world->index, SIZE_MAX));
     kvb_prefix_index_count(world->index, &counters);
     assert_int_equal(counters.nodes, 0);
     assert_int_equal(counters.ghosts, 0);

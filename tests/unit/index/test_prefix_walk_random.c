@@ -133,7 +133,7 @@ static void remove_path(struct world *world, size_t s)
         path[i] = (uint8_t)draw(world, alphabet);
     }
     const kvb_block_hash block = { canonical(path, len) };
-    kvb_prefix_index_remove(world->index, world->slot[s], &block, 1, NULL);
+    assert_ok(kvb_prefix_index_remove(world->index, world->slot[s], &block, 1, NULL));
 }
 
 static void begin(struct world *world, unsigned seed)
@@ -155,6 +155,7 @@ static void end(struct world *world)
     for (size_t s = 0; s < slots; s++) {
         kvb_prefix_index_slot_free(world->index, world->slot[s]);
     }
+    assert_false(kvb_prefix_index_tend(world->index, SIZE_MAX));
     kvb_prefix_index_count(world->index, &counters);
     assert_int_equal(counters.nodes, 0);
     assert_int_equal(counters.ghosts, 0);

@@ -1,0 +1,70 @@
+#include "core/region.h"
+
+#include <sys/mman.h>
+
+enum {
+    page_bytes = 4096,
+    least_step = 64 << 10,
+    most_step = 32 << 20,
+    huge_page_bytes = 2 << 20,
+};
+
+static size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+kvb_status kvb_region_open(struct kvb_region *region, size_t most_bytes)
+{
+    const size_t wanted = round_up(most_bytes, huge_page_bytes);
+    void *base =
+        wanted < most_bytes
+            ? MAP_FAILED
+            : mmap(NULL, wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (base == MAP_FAILED) {
+        return KVB_NO_MEMORY;
+    }
+    *region = (struct kvb_region){ .base = base, .most_bytes = wanted };
+    return KVB_OK;
+}
+
+void kvb_region_close(struct kvb_region *region)
+{
+    if (region->base) {
+        munmap(region->base, region->most_bytes);
+    }
+    *region = (struct kvb_region){ 0 };
+}
+
+/* Half as much again each time, so that a large region is not reached page by page; large
+ * ones by whole huge pages. */
+static size_t next_bytes(const struct kvb_region *region, size_t bytes)
+{
+    size_t step = region->bytes / 2;
+
+    step = step < least_step ? least_step : step;
+    step = step > most_step ? most_step : step;
+    size_t next = region->bytes + step > bytes ? region->bytes + step : bytes;
+    next = round_up(next, next > huge_page_bytes ? huge_page_bytes : page_bytes);
+    return next < region->most_bytes ? next : region->most_bytes;
+}
+
+kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
+{
+    if (bytes <= region->bytes) {
+        return KVB_OK;
+    }
+    if (bytes > region->most_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    const size_t next = next_bytes(region, bytes);
+    if (mprotect(region->base + region->bytes, next - region->bytes, PROT_READ | PROT_WRITE) != 0) {
+        return KVB_NO_MEMORY;
+    }
+    if (region->bytes >= huge_page_bytes) { /* a hint; small ones would only grow by it */
+        (void)madvise(region->base + region->bytes, next - region->bytes, MADV_HUGEPAGE);
+    }
+    region->bytes = next;
+    return KVB_OK;
+}

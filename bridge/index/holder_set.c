@@ -1,0 +1,393 @@
+#include "index/holder_set.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* What a set is to become: `from` with one bit turned. */
+struct turn {
+    kvb_set_id from;
+    uint32_t holder;
+    uint64_t hash;
+    uint64_t mask[2];
+    uint32_t leaf_count;
+    uint32_t count;
+};
+
+static uint64_t holder_hash(uint32_t holder)
+{
+    return kvb_line_mix((holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+static uint64_t hash_of_set(const void *context, uint32_t id)
+{
+    const struct kvb_holder_sets *sets = context;
+    return kvb_holder_set_at(sets, id)->hash;
+}
+
+static uint32_t count_leaves(const uint64_t mask[2])
+{
+    return (uint32_t)(__builtin_popcountll(mask[0]) + __builtin_popcountll(mask[1]));
+}
+
+/* ---- Life ---- */
+
+kvb_status kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t most)
+{
+    const size_t most_sets = most + 1 < KVB_SET_ONE ? most + 1 : KVB_SET_ONE - 1;
+
+    *sets = (struct kvb_holder_sets){ .header_end = 1 }; /* 0 is the empty set */
+    kvb_status status = kvb_line_table_open(&sets->interned, most_sets, hash_of_set, sets);
+    if (status == KVB_OK) {
+        status = kvb_region_open(&sets->headers, most_sets * sizeof(struct kvb_holder_set));
+    }
+    if (status == KVB_OK) { /* on average 4 leaves a set: a ceiling, not a promise */
+        status = kvb_region_open(&sets->leaves, most_sets * 4 * sizeof(struct kvb_set_leaf));
+    }
+    if (status != KVB_OK) {
+        kvb_holder_sets_close(sets);
+    }
+    return status;
+}
+
+void kvb_holder_sets_close(struct kvb_holder_sets *sets)
+{
+    kvb_line_table_close(&sets->interned);
+    kvb_region_close(&sets->headers);
+    kvb_region_close(&sets->leaves);
+    *sets = (struct kvb_holder_sets){ 0 };
+}
+
+size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets)
+{
+    return kvb_line_table_bytes(&sets->interned) +
+           sets->header_end * sizeof(struct kvb_holder_set) +
+           sets->leaf_end * sizeof(struct kvb_set_leaf);
+}
+
+size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets)
+{
+    return sets->interned.count;
+}
+
+/* ---- Memory: headers singly, leaves in groups of n ---- */
+
+static struct kvb_set_leaf *leaf_at(const struct kvb_holder_sets *sets, uint32_t at)
+{
+    return (struct kvb_set_leaf *)(void *)sets->leaves.base + at;
+}
+
+/* A free group's first word: 1 + the next one's number. */
+static kvb_status draw_leaves(struct kvb_holder_sets *sets, uint32_t count, uint32_t *out_at)
+{
+    const uint32_t first = sets->leaf_free[count];
+
+    if (first != 0) {
+        sets->leaf_free[count] = (uint32_t)leaf_at(sets, first - 1)->words[0];
+        *out_at = first - 1;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_region_reach(
+        &sets->leaves, ((size_t)sets->leaf_end + count) * sizeof(struct kvb_set_leaf)));
+    *out_at = sets->leaf_end;
+    sets->leaf_end += count;
+    return KVB_OK;
+}
+
+static void give_back_leaves(struct kvb_holder_sets *sets, uint32_t at, uint32_t count)
+{
+    leaf_at(sets, at)->words[0] = sets->leaf_free[count];
+    sets->leaf_free[count] = at + 1;
+}
+
+static kvb_status draw_header(struct kvb_holder_sets *sets, kvb_set_id *out_id)
+{
+    if (sets->header_free != 0) {
+        *out_id = sets->header_free;
+        sets->header_free = kvb_holder_set_at(sets, *out_id)->leaves;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_region_reach(
+        &sets->headers, ((size_t)sets->header_end + 1) * sizeof(struct kvb_holder_set)));
+    *out_id = sets->header_end++;
+    return KVB_OK;
+}
+
+static void give_back_header(struct kvb_holder_sets *sets, kvb_set_id id)
+{
+    *kvb_holder_set_at(sets, id) = (struct kvb_holder_set){ .leaves = sets->header_free };
+    sets->header_free = id;
+}
+
+void kvb_set_forget(struct kvb_holder_sets *sets, kvb_set_id id)
+{
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+
+    kvb_line_table_remove(&sets->interned, set->hash, id);
+    give_back_leaves(sets, set->leaves, count_leaves(set->mask));
+    give_back_header(sets, id);
+}
+
+/* ---- Turning a bit ---- */
+
+/* A leaf of the set, nothing where it has none; ones have their one. */
+static const uint64_t *words_of(
+    const struct kvb_holder_sets *sets, kvb_set_id id, uint32_t leaf, struct kvb_set_leaf *scratch)
+{
+    *scratch = (struct kvb_set_leaf){ 0 };
+    if (kvb_set_is_one(id)) {
+        const uint32_t holder = id & ~KVB_SET_ONE;
+        if (holder / kvb_leaf_bits == leaf) {
+            scratch->words[holder % kvb_leaf_bits / 64] = UINT64_C(1) << (holder % 64);
+        }
+        return scratch->words;
+    }
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    return kvb_set_has_leaf(set->mask, leaf)
+               ? kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words
+               : scratch->words;
+}
+
+/* The leaf that the turned bit lies in, as it will be; false: empty. */
+static bool turned_leaf(
+    const struct kvb_holder_sets *sets, const struct turn *turn, struct kvb_set_leaf *out_leaf)
+{
+    struct kvb_set_leaf scratch;
+    const uint32_t bit = turn->holder % kvb_leaf_bits;
+    uint64_t any = 0;
+
+    memcpy(
+        out_leaf->words, words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
+        sizeof out_leaf->words);
+    out_leaf->words[bit / 64] ^= UINT64_C(1) << (bit % 64);
+    for (size_t w = 0; w < kvb_leaf_words; w++) {
+        any |= out_leaf->words[w];
+    }
+    return any != 0;
+}
+
+static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
+{
+    const uint64_t bit = UINT64_C(1) << (leaf % 64);
+    mask[leaf / 64] = is_there ? mask[leaf / 64] | bit : mask[leaf / 64] & ~bit;
+}
+
+/* Fills in what the set will be; the leaf that changes is in *changed. */
+static void plan_turn(
+    const struct kvb_holder_sets *sets, struct turn *turn, bool is_added,
+    struct kvb_set_leaf *changed)
+{
+    const bool is_one = kvb_set_is_one(turn->from);
+    const struct kvb_holder_set *set = is_one ? NULL : kvb_holder_set_at(sets, turn->from);
+
+    turn->hash =
+        (is_one ? holder_hash(turn->from & ~KVB_SET_ONE) : set->hash) ^ holder_hash(turn->holder);
+    turn->count = (is_one ? 1 : set->count) + (is_added ? 1 : -1U);
+    if (is_one) {
+        set_mask(turn->mask, (turn->from & ~KVB_SET_ONE) / kvb_leaf_bits, true);
+    } else {
+        memcpy(turn->mask, set->mask, sizeof turn->mask);
+    }
+    set_mask(turn->mask, turn->holder / kvb_leaf_bits, turned_leaf(sets, turn, changed));
+    turn->leaf_count = count_leaves(turn->mask);
+}
+
+static bool is_leaf(const struct kvb_set_leaf *leaf, const uint64_t *words)
+{
+    return memcmp(leaf->words, words, sizeof leaf->words) == 0;
+}
+
+/* Walks the leaves of `mask` in order:  for (l = next_leaf(mask, 0); l < kvb_most_leaves; l =
+ * next_leaf(mask, l + 1)) */
+static uint32_t next_leaf(const uint64_t mask[2], uint32_t from)
+{
+    for (uint32_t w = from / 64; w < 2; w++) {
+        const uint64_t left = w == from / 64 ? mask[w] >> (from % 64) << (from % 64) : mask[w];
+        if (left != 0) {
+            return w * 64 + (uint32_t)__builtin_ctzll(left);
+        }
+    }
+    return kvb_most_leaves;
+}
+
+static bool is_turned(
+    const struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed,
+    kvb_set_id id)
+{
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, set);
+
+    if (set->hash != turn->hash || set->count != turn->count ||
+        memcmp(set->mask, turn->mask, sizeof set->mask) != 0) {
+        return false;
+    }
+    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_most_leaves;
+         l = next_leaf(set->mask, l + 1)) {
+        struct kvb_set_leaf scratch;
+        const uint64_t *expected = l == turn->holder / kvb_leaf_bits
+                                       ? changed->words
+                                       : words_of(sets, turn->from, l, &scratch);
+        if (!is_leaf(leaves++, expected)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* 0: no such set is in being. */
+static kvb_set_id find_turned(
+    const struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&sets->interned, turn->hash);
+
+    for (uint32_t id; (id = kvb_line_probe_next(&sets->interned, &probe)) != KVB_NO_LINE_ID;) {
+        if (is_turned(sets, turn, changed, id)) {
+            return id;
+        }
+    }
+    return 0;
+}
+
+static kvb_status make_turned(
+    struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed,
+    kvb_set_id *out_id)
+{
+    kvb_set_id id = 0;
+    uint32_t at = 0;
+
+    KVB_TRY(draw_leaves(sets, turn->leaf_count, &at));
+    kvb_status status = draw_header(sets, &id);
+    if (status != KVB_OK) {
+        give_back_leaves(sets, at, turn->leaf_count);
+        return status;
+    }
+    struct kvb_set_leaf *leaf = leaf_at(sets, at);
+    for (uint32_t l = next_leaf(turn->mask, 0); l < kvb_most_leaves;
+         l = next_leaf(turn->mask, l + 1)) {
+        struct kvb_set_leaf scratch;
+        const uint64_t *words = l == turn->holder / kvb_leaf_bits
+                                    ? changed->words
+                                    : words_of(sets, turn->from, l, &scratch);
+        memcpy((leaf++)->words, words, sizeof leaf->words);
+    }
+    *kvb_holder_set_at(sets, id) = (struct kvb_holder_set){
+        .hash = turn->hash,
+        .mask = { turn->mask[0], turn->mask[1] },
+        .leaves = at,
+        .references = 1,
+        .count = turn->count,
+    };
+    status = kvb_line_table_put(&sets->interned, turn->hash, id);
+    if (status != KVB_OK) {
+        give_back_leaves(sets, at, turn->leaf_count);
+        give_back_header(sets, id);
+        return status;
+    }
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* The only reference is the caller's and the leaves stay the same ones: the set itself
+ * may change. */
+static bool may_edit(const struct kvb_holder_sets *sets, const struct turn *turn)
+{
+    if (kvb_set_is_one(turn->from)) {
+        return false;
+    }
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, turn->from);
+    return set->references == 1 && memcmp(set->mask, turn->mask, sizeof set->mask) == 0;
+}
+
+static kvb_status
+edit(struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed)
+{
+    struct kvb_holder_set *set = kvb_holder_set_at(sets, turn->from);
+    const uint32_t leaf = turn->holder / kvb_leaf_bits;
+
+    const uint64_t old_hash = set->hash;
+
+    kvb_line_table_remove(&sets->interned, old_hash, turn->from);
+    set->hash = turn->hash;
+    kvb_status status = kvb_line_table_put(&sets->interned, turn->hash, turn->from);
+    if (status != KVB_OK) {
+        set->hash = old_hash;
+        const kvb_status back = kvb_line_table_put(&sets->interned, old_hash, turn->from);
+        assert(back == KVB_OK); /* into the cell that it left */
+        (void)back;
+        return status;
+    }
+    set->count = turn->count;
+    kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)] = *changed;
+    return KVB_OK;
+}
+
+static kvb_status
+turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set_id *out_id)
+{
+    struct kvb_set_leaf changed;
+
+    plan_turn(sets, turn, is_added, &changed);
+    const kvb_set_id twin = find_turned(sets, turn, &changed);
+    if (twin != 0) {
+        kvb_set_keep(sets, twin);
+        kvb_set_drop(sets, turn->from);
+        *out_id = twin;
+        return KVB_OK;
+    }
+    if (may_edit(sets, turn)) {
+        KVB_TRY(edit(sets, turn, &changed));
+        *out_id = turn->from;
+        return KVB_OK;
+    }
+    KVB_TRY(make_turned(sets, turn, &changed, out_id));
+    kvb_set_drop(sets, turn->from);
+    return KVB_OK;
+}
+
+kvb_status kvb_holder_sets_with(
+    struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id)
+{
+    if (id == 0) {
+        *out_id = kvb_set_of_one(holder);
+        return KVB_OK;
+    }
+    struct turn turn = { .from = id, .holder = holder };
+    return turn_bit(sets, &turn, true, out_id);
+}
+
+/* The one of a set of two that is not `holder`. */
+static uint32_t
+other_of_two(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, uint32_t holder)
+{
+    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, set);
+
+    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_most_leaves;
+         l = next_leaf(set->mask, l + 1), leaves++) {
+        for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+            for (uint64_t left = leaves->words[w]; left != 0; left &= left - 1) {
+                const uint32_t found = l * kvb_leaf_bits + w * 64 + (uint32_t)__builtin_ctzll(left);
+                if (found != holder) {
+                    return found;
+                }
+            }
+        }
+    }
+    assert(!"a set of two has another");
+    return holder;
+}
+
+kvb_status kvb_holder_sets_without(
+    struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id)
+{
+    if (kvb_set_is_one(id)) {
+        *out_id = 0;
+        return KVB_OK;
+    }
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    if (set->count == 2) {
+        *out_id = kvb_set_of_one(other_of_two(sets, set, holder));
+        kvb_set_drop(sets, id);
+        return KVB_OK;
+    }
+    struct turn turn = { .from = id, .holder = holder };
+    return turn_bit(sets, &turn, false, out_id);
+}

@@ -1,0 +1,230 @@
+#include "index/line_table.h"
+
+#include <assert.h>
+
+static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a line of the cache");
+
+enum { first_lines = 16 };
+
+/* In tenths of a thing: a line is split when there are 6.5 to each. */
+static const size_t most_tenths = 65;
+
+static kvb_status reach_lines(struct kvb_line_table *table, size_t count)
+{
+    return kvb_region_reach(&table->lines, count * sizeof(struct kvb_table_line));
+}
+
+kvb_status kvb_line_table_open(
+    struct kvb_line_table *table, size_t most, kvb_line_hash hash_of, const void *context)
+{
+    const size_t most_lines = most * 10 / most_tenths + first_lines + 1;
+
+    *table = (struct kvb_line_table){
+        .line_count = first_lines, .mask = first_lines - 1, .hash_of = hash_of, .context = context
+    };
+    kvb_status status = kvb_region_open(&table->lines, most_lines * sizeof(struct kvb_table_line));
+    if (status == KVB_OK) {
+        status = kvb_region_open(&table->spill, (most + 1) * sizeof(struct kvb_table_line));
+    }
+    if (status == KVB_OK) {
+        status = reach_lines(table, first_lines);
+    }
+    if (status != KVB_OK) {
+        kvb_line_table_close(table);
+    }
+    return status;
+}
+
+void kvb_line_table_close(struct kvb_line_table *table)
+{
+    kvb_region_close(&table->lines);
+    kvb_region_close(&table->spill);
+    *table = (struct kvb_line_table){ 0 };
+}
+
+size_t kvb_line_table_bytes(const struct kvb_line_table *table)
+{
+    return (table->line_count + table->spill_end) * sizeof(struct kvb_table_line);
+}
+
+/* ---- Spill lines ---- */
+
+static kvb_status draw_spill(struct kvb_line_table *table, uint32_t *out_next)
+{
+    if (table->spill_free != 0) {
+        *out_next = table->spill_free;
+        table->spill_free = kvb_line_spilled(table, *out_next)->next;
+    } else {
+        KVB_TRY(kvb_region_reach(
+            &table->spill, (table->spill_end + 1) * sizeof(struct kvb_table_line)));
+        *out_next = (uint32_t)++table->spill_end;
+    }
+    *kvb_line_spilled(table, *out_next) = (struct kvb_table_line){ 0 };
+    return KVB_OK;
+}
+
+static void give_back_spill(struct kvb_line_table *table, uint32_t next)
+{
+    kvb_line_spilled(table, next)->next = table->spill_free;
+    table->spill_free = next;
+}
+
+/* ---- Cells ---- */
+
+static void set_cell(struct kvb_table_line *line, uint32_t cell, uint16_t tag, uint32_t id)
+{
+    line->tags[cell] = tag;
+    line->ids[cell] = id;
+}
+
+static kvb_status
+put_in_chain(struct kvb_line_table *table, struct kvb_table_line *line, uint16_t tag, uint32_t id)
+{
+    uint32_t free_cells = kvb_line_hits(line, 0);
+
+    while (free_cells == 0 && line->next != 0) {
+        line = kvb_line_spilled(table, line->next);
+        free_cells = kvb_line_hits(line, 0);
+    }
+    if (free_cells == 0) {
+        uint32_t next = 0;
+        KVB_TRY(draw_spill(table, &next));
+        line->next = next;
+        line = kvb_line_spilled(table, next);
+        free_cells = 1;
+    }
+    set_cell(line, (uint32_t)__builtin_ctz(free_cells), tag, id);
+    return KVB_OK;
+}
+
+static uint32_t taken_cells(const struct kvb_table_line *line)
+{
+    return ~kvb_line_hits(line, 0) & ((1U << kvb_line_cells) - 1);
+}
+
+/* Fills one free cell of `line` from the last line of its chain, which goes when it is
+ * empty: so chains are no longer than they must be. */
+static void close_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32_t cell)
+{
+    struct kvb_table_line *before = line;
+    struct kvb_table_line *last = line;
+
+    while (last->next != 0) {
+        before = last;
+        last = kvb_line_spilled(table, last->next);
+    }
+    if (last == line) {
+        return;
+    }
+    uint32_t taken = taken_cells(last);
+    if (taken != 0) {
+        const uint32_t moved = (uint32_t)__builtin_ctz(taken);
+        set_cell(line, cell, last->tags[moved], last->ids[moved]);
+        last->tags[moved] = 0;
+        taken &= taken - 1;
+    }
+    if (taken == 0) {
+        give_back_spill(table, before->next);
+        before->next = 0;
+    }
+}
+
+void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+{
+    const uint16_t tag = kvb_line_tag(hash);
+    struct kvb_table_line *line = kvb_line_at(table, hash);
+
+    for (;;) {
+        for (uint32_t hits = kvb_line_hits(line, tag); hits != 0; hits &= hits - 1) {
+            const uint32_t cell = (uint32_t)__builtin_ctz(hits);
+            if (line->ids[cell] == id) {
+                line->tags[cell] = 0;
+                table->count--;
+                close_gap(table, line, cell);
+                return;
+            }
+        }
+        assert(line->next != 0); /* or the pair is not there */
+        line = kvb_line_spilled(table, line->next);
+    }
+}
+
+/* ---- Growing ---- */
+
+/* As many spill lines as the old chain has will do for the new one: then moving its cells
+ * cannot fail. */
+static bool has_spill_for(struct kvb_line_table *table, const struct kvb_table_line *line)
+{
+    size_t need = table->spill_end;
+
+    for (; line->next != 0; line = kvb_line_spilled(table, line->next)) {
+        need++;
+    }
+    return kvb_region_reach(&table->spill, need * sizeof(struct kvb_table_line)) == KVB_OK;
+}
+
+/* Moves what belongs to `to` out of this line; returns the cells that are left. */
+static void move_cells(
+    struct kvb_line_table *table, struct kvb_table_line *line, struct kvb_table_line *to,
+    uint64_t bit)
+{
+    for (uint32_t taken = taken_cells(line); taken != 0; taken &= taken - 1) {
+        const uint32_t cell = (uint32_t)__builtin_ctz(taken);
+        if (table->hash_of(table->context, line->ids[cell]) & bit) {
+            const kvb_status status = put_in_chain(table, to, line->tags[cell], line->ids[cell]);
+            assert(status == KVB_OK);
+            (void)status;
+            line->tags[cell] = 0;
+        }
+    }
+}
+
+static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line)
+{
+    for (;;) {
+        for (uint32_t gaps = kvb_line_hits(line, 0); gaps != 0 && line->next != 0;
+             gaps = kvb_line_hits(line, 0)) {
+            close_gap(table, line, (uint32_t)__builtin_ctz(gaps));
+        }
+        if (line->next == 0) {
+            return;
+        }
+        line = kvb_line_spilled(table, line->next);
+    }
+}
+
+/* No memory: the lines stay fuller for now. */
+static void split_line(struct kvb_line_table *table)
+{
+    if (reach_lines(table, table->line_count + 1) != KVB_OK) {
+        return;
+    }
+    const uint64_t mask = table->line_count > table->mask ? 2 * table->mask + 1 : table->mask;
+    const uint64_t bit = (mask + 1) / 2;
+    struct kvb_table_line *lines = (struct kvb_table_line *)(void *)table->lines.base;
+    struct kvb_table_line *to = lines + table->line_count;
+    struct kvb_table_line *from = lines + (table->line_count - bit);
+
+    if (!has_spill_for(table, from)) {
+        return;
+    }
+    for (struct kvb_table_line *line = from;; line = kvb_line_spilled(table, line->next)) {
+        move_cells(table, line, to, bit);
+        if (line->next == 0) {
+            break;
+        }
+    }
+    close_gaps(table, from);
+    table->mask = mask;
+    table->line_count++;
+}
+
+kvb_status kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+{
+    KVB_TRY(put_in_chain(table, kvb_line_at(table, hash), kvb_line_tag(hash), id));
+    table->count++;
+    if (table->count * 10 > table->line_count * most_tenths) {
+        split_line(table);
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,167 @@
+#pragma once
+
+#include "core/region.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+/* Finds numbered things by a hash, one cache line a look-up, and grows a line at a time.
+ *
+ *     line, 64 bytes   | tag x 10 | next | id x 10 |      tag 0: free
+ *                                    |
+ *                                    +--> a spill line, where more than ten came together
+ *
+ * A thing lives in the line that its hash's low bits name, or in the chain behind it; 16
+ * high bits are its tag.  The table knows neither keys nor whole hashes: the caller
+ * compares the key of each candidate, and tells a thing's hash anew when its line is
+ * split.  Several ids may share a hash.
+ *
+ * Growth is linear hashing: when the lines are 65 % full, the oldest unsplit line of this
+ * round is split in two, so that no insertion ever pays for many.
+ *
+ *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
+ *            ^-^ split^-^ their twins  hash & 7 names the line, or hash & 3 if above 5
+ *
+ * Threads: the caller locks.
+ * Memory:  64 bytes for 6.5 things, and some spill lines (about 12 bytes a thing). */
+enum { kvb_line_cells = 10 };
+
+struct kvb_table_line {
+    uint16_t tags[kvb_line_cells];
+    uint32_t next; /* 1 + a spill line's number; 0: none */
+    uint32_t ids[kvb_line_cells];
+};
+
+typedef uint64_t (*kvb_line_hash)(const void *context, uint32_t id);
+
+struct kvb_line_table {
+    struct kvb_region lines;
+    struct kvb_region spill;
+    size_t line_count;
+    uint64_t mask; /* of this round: the lowest 2^k - 1 that is >= line_count - 1 */
+    size_t count;
+    size_t spill_end;
+    uint32_t spill_free; /* 1 + a number, through next */
+    kvb_line_hash hash_of;
+    const void *context;
+};
+
+#define KVB_NO_LINE_ID UINT32_MAX
+
+/* {0} before; for at most `most` things.  hash_of tells the hash of a thing that is in
+ * the table.  KVB_NO_MEMORY. */
+kvb_status kvb_line_table_open(
+    struct kvb_line_table *table, size_t most, kvb_line_hash hash_of, const void *context);
+
+/* {0} is fine. */
+void kvb_line_table_close(struct kvb_line_table *table);
+
+/* KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id);
+
+/* The pair must be there. */
+void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id);
+
+/* Memory taken so far. */
+size_t kvb_line_table_bytes(const struct kvb_line_table *table);
+
+/* ---- Looking up ----
+ *
+ *     struct kvb_line_probe probe = kvb_line_table_probe(table, hash);
+ *     for (uint32_t id; (id = kvb_line_probe_next(table, &probe)) != KVB_NO_LINE_ID;) { ... }
+ *
+ * The table must not change meanwhile.  Here, because each block of each event does it. */
+struct kvb_line_probe {
+    const struct kvb_table_line *line;
+    uint32_t hits; /* bit i: cell i may be it */
+    uint16_t tag;
+};
+
+static inline uint16_t kvb_line_tag(uint64_t hash)
+{
+    const uint16_t tag = (uint16_t)(hash >> 48);
+    return tag ? tag : 1;
+}
+
+static inline size_t kvb_line_home(const struct kvb_line_table *table, uint64_t hash)
+{
+    const size_t line = hash & table->mask;
+    return line < table->line_count ? line : line & (table->mask >> 1);
+}
+
+static inline struct kvb_table_line *kvb_line_at(const struct kvb_line_table *table, uint64_t hash)
+{
+    return (struct kvb_table_line *)(void *)table->lines.base + kvb_line_home(table, hash);
+}
+
+static inline struct kvb_table_line *
+kvb_line_spilled(const struct kvb_line_table *table, uint32_t next)
+{
+    return (struct kvb_table_line *)(void *)table->spill.base + (next - 1);
+}
+
+/* Bit i: tags[i] == tag. */
+static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
+{
+#if defined(__SSE2__)
+    const __m128i wanted = _mm_set1_epi16((short)tag);
+    const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)line->tags);
+    const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(line->tags + 2));
+    const __m128i both =
+        _mm_packs_epi16(_mm_cmpeq_epi16(low, wanted), _mm_cmpeq_epi16(high, wanted));
+    const uint32_t mask = (uint32_t)_mm_movemask_epi8(both);
+
+    return (mask & 0xff) | (mask >> 14 & 3) << 8; /* tags 0 to 7, then 8 and 9 of 2 to 9 */
+#else
+    uint32_t hits = 0;
+
+    for (uint32_t i = 0; i < kvb_line_cells; i++) {
+        hits |= (uint32_t)(line->tags[i] == tag) << i;
+    }
+    return hits;
+#endif
+}
+
+static inline struct kvb_line_probe
+kvb_line_table_probe(const struct kvb_line_table *table, uint64_t hash)
+{
+    const struct kvb_table_line *line = kvb_line_at(table, hash);
+    const uint16_t tag = kvb_line_tag(hash);
+
+    return (struct kvb_line_probe){ .line = line, .hits = kvb_line_hits(line, tag), .tag = tag };
+}
+
+static inline uint32_t
+kvb_line_probe_next(const struct kvb_line_table *table, struct kvb_line_probe *probe)
+{
+    while (probe->hits == 0) {
+        if (probe->line->next == 0) {
+            return KVB_NO_LINE_ID;
+        }
+        probe->line = kvb_line_spilled(table, probe->line->next);
+        probe->hits = kvb_line_hits(probe->line, probe->tag);
+    }
+    const uint32_t cell = (uint32_t)__builtin_ctz(probe->hits);
+    probe->hits &= probe->hits - 1;
+    return probe->line->ids[cell];
+}
+
+static inline void kvb_line_table_prefetch(const struct kvb_line_table *table, uint64_t hash)
+{
+    __builtin_prefetch(kvb_line_at(table, hash), 1);
+}
+
+/* Spreads a key over 64 bits (the finaliser of splitmix64): keys come from other
+ * processes and may share bits. */
+static inline uint64_t kvb_line_mix(uint64_t key)
+{
+    key = (key ^ key >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    key = (key ^ key >> 27) * UINT64_C(0x94d049bb133111eb);
+    return key ^ key >> 31;
+}

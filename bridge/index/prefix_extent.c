@@ -1,0 +1,377 @@
+#include "core/array.h"
+#include "core/limits.h"
+#include "index/prefix_inside.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static_assert(sizeof(struct prefix_extent) == 384, "six cache lines");
+
+enum { crowd_kids = UINT16_MAX, full_group = UINT16_MAX };
+
+static const size_t most_crowds = 4096; /* of 65,535 children each: more than there are nodes */
+
+static uint64_t hash_of_named(const void *context, uint32_t node)
+{
+    return kvb_prefix_name_hash(kvb_prefix_name(context, node));
+}
+
+static uint64_t hash_of_edge(const void *context, uint32_t extent)
+{
+    const struct prefix_extent *here = kvb_prefix_extent(context, extent);
+    return kvb_prefix_edge_hash(here->parent, here->tokens[0]);
+}
+
+static struct prefix_group *group_at(const struct kvb_prefix_index *index, uint32_t group)
+{
+    return (struct prefix_group *)(void *)index->groups.base + group;
+}
+
+/* ---- Life ---- */
+
+static kvb_status reach_group(struct kvb_prefix_index *index, uint32_t group)
+{
+    const size_t extents = ((size_t)group + 1) * kvb_extent_group;
+
+    KVB_TRY(kvb_region_reach(&index->extents, extents * sizeof(struct prefix_extent)));
+    return kvb_region_reach(&index->groups, ((size_t)group + 1) * sizeof(struct prefix_group));
+}
+
+/* Each node may need an extent of its own, and half of all extents may be free. */
+kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index)
+{
+    const size_t most_groups = 2 * (index->options.max_nodes / kvb_extent_group + 2);
+    const size_t group_bytes = kvb_extent_group * sizeof(struct prefix_extent);
+
+    KVB_TRY(kvb_region_open(&index->extents, most_groups * group_bytes));
+    KVB_TRY(kvb_region_open(&index->groups, most_groups * sizeof(struct prefix_group)));
+    KVB_TRY(kvb_line_table_open(&index->names, index->options.max_nodes, hash_of_named, index));
+    KVB_TRY(kvb_line_table_open(&index->edges, index->options.max_nodes, hash_of_edge, index));
+    KVB_TRY(reach_group(index, 0));
+    group_at(index, 0)->used = 1; /* ROOT's extent */
+    kvb_prefix_extent(index, 0)->parent = KVB_NONE;
+    index->group_end = 1;
+    index->open_at = 1;
+    return KVB_OK;
+}
+
+void kvb_prefix_tree_close(struct kvb_prefix_index *index)
+{
+    kvb_line_table_close(&index->names);
+    kvb_line_table_close(&index->edges);
+    kvb_region_close(&index->extents);
+    kvb_region_close(&index->groups);
+    free(index->crowds);
+}
+
+/* ---- Extents ----
+ *
+ * They are drawn one after the other from an open group of 16, and a group is drawn from
+ * again only when all of it is free: so the extents of a prompt lie side by side, which
+ * halves what the slowest queries take.  When half of all extents are free in groups that
+ * something else keeps, the holes are used after all. */
+
+static bool wastes_too_much(const struct kvb_prefix_index *index)
+{
+    const size_t drawn = (size_t)index->group_end * kvb_extent_group;
+    return drawn > 2 * index->extent_count + (size_t)64 * kvb_extent_group;
+}
+
+static kvb_status open_group(struct kvb_prefix_index *index)
+{
+    if (index->group_free != 0) {
+        index->group_open = index->group_free - 1;
+        index->group_free = group_at(index, index->group_open)->next_free;
+    } else {
+        KVB_TRY(reach_group(index, index->group_end));
+        index->group_open = index->group_end++;
+        *group_at(index, index->group_open) = (struct prefix_group){ 0 };
+    }
+    index->open_at = 0;
+    return KVB_OK;
+}
+
+/* Ends: half of all extents are free, so there is a hole. */
+static uint32_t take_hole(struct kvb_prefix_index *index)
+{
+    while (group_at(index, index->hole_at)->used == full_group) {
+        index->hole_at = (index->hole_at + 1) % index->group_end;
+    }
+    struct prefix_group *group = group_at(index, index->hole_at);
+    const uint32_t at = (uint32_t)__builtin_ctz(~(unsigned)group->used);
+    group->used |= (uint16_t)(1U << at);
+    return index->hole_at * kvb_extent_group + at;
+}
+
+/* A group that is neither open nor on the free list has used extents: holes are taken in
+ * those only. */
+static bool may_take_hole(const struct kvb_prefix_index *index)
+{
+    return index->group_free == 0 && wastes_too_much(index);
+}
+
+static kvb_status draw_extent(struct kvb_prefix_index *index, uint32_t *out_extent)
+{
+    if (index->open_at == kvb_extent_group && may_take_hole(index)) {
+        *out_extent = take_hole(index);
+        index->extent_count++;
+        return KVB_OK;
+    }
+    if (index->open_at == kvb_extent_group) {
+        KVB_TRY(open_group(index));
+    }
+    group_at(index, index->group_open)->used |= (uint16_t)(1U << index->open_at);
+    *out_extent = index->group_open * kvb_extent_group + index->open_at++;
+    index->extent_count++;
+    return KVB_OK;
+}
+
+static void give_back_extent(struct kvb_prefix_index *index, uint32_t extent)
+{
+    const uint32_t number = extent / kvb_extent_group;
+    struct prefix_group *group = group_at(index, number);
+
+    kvb_prefix_extent(index, extent)->parent = KVB_NONE;
+    kvb_prefix_extent(index, extent)->len = 0;
+    group->used &= (uint16_t) ~(1U << (extent % kvb_extent_group));
+    index->extent_count--;
+    if (group->used != 0) {
+        return;
+    }
+    if (number == index->group_open) {
+        index->open_at = 0;
+    } else {
+        group->next_free = index->group_free;
+        index->group_free = number + 1;
+    }
+}
+
+/* ---- Counting children ---- */
+
+static struct prefix_crowd *crowd_of(const struct kvb_prefix_index *index, uint32_t node)
+{
+    for (size_t i = 0; i < index->crowd_count; i++) {
+        if (index->crowds[i].node == node) {
+            return &index->crowds[i];
+        }
+    }
+    return NULL;
+}
+
+static kvb_status begin_crowd(struct kvb_prefix_index *index, uint32_t node)
+{
+    KVB_TRY(kvb_array_reserve(
+        &index->crowds, &index->crowd_capacity, index->crowd_count + 1, sizeof *index->crowds,
+        most_crowds));
+    index->crowds[index->crowd_count++] = (struct prefix_crowd){ .node = node };
+    return KVB_OK;
+}
+
+static kvb_status count_kid(struct kvb_prefix_index *index, uint32_t node)
+{
+    uint16_t *kids = &kvb_prefix_extent_of(index, node)->kids[kvb_prefix_offset(node)];
+
+    if (node == kvb_root_node) {
+        return KVB_OK;
+    }
+    if (*kids == crowd_kids) {
+        crowd_of(index, node)->more++;
+        return KVB_OK;
+    }
+    if (*kids == crowd_kids - 1) {
+        KVB_TRY(begin_crowd(index, node));
+    }
+    ++*kids;
+    return KVB_OK;
+}
+
+static void uncount_kid(struct kvb_prefix_index *index, uint32_t node)
+{
+    uint16_t *kids = &kvb_prefix_extent_of(index, node)->kids[kvb_prefix_offset(node)];
+
+    if (node == kvb_root_node) {
+        return;
+    }
+    if (*kids == crowd_kids) {
+        struct prefix_crowd *crowd = crowd_of(index, node);
+        if (crowd->more > 0) {
+            crowd->more--;
+            return;
+        }
+        *crowd = index->crowds[--index->crowd_count];
+    }
+    --*kids;
+}
+
+/* ---- Finding ---- */
+
+static bool begins_with(const struct prefix_extent *extent, uint32_t parent, uint64_t tokens)
+{
+    return extent->parent == parent && extent->tokens[0] == tokens;
+}
+
+/* Mostly the next node of the same extent, or the extent that the hint names. */
+uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, uint64_t tokens)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t next = kvb_prefix_offset(node) + 1;
+
+    if (next < here->len && here->tokens[next] == tokens) { /* ROOT's extent has length 0 */
+        return node + 1;
+    }
+    if (here->next != 0 && begins_with(kvb_prefix_extent(index, here->next), node, tokens)) {
+        return here->next * kvb_extent_nodes;
+    }
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->edges, kvb_prefix_edge_hash(node, tokens));
+    for (uint32_t id; (id = kvb_line_probe_next(&index->edges, &probe)) != KVB_NO_LINE_ID;) {
+        if (begins_with(kvb_prefix_extent(index, id), node, tokens)) {
+            return id * kvb_extent_nodes;
+        }
+    }
+    return KVB_NONE;
+}
+
+uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&index->names, kvb_prefix_name_hash(name));
+
+    for (uint32_t id; (id = kvb_line_probe_next(&index->names, &probe)) != KVB_NO_LINE_ID;) {
+        if (kvb_prefix_name(index, id) == name) {
+            return id;
+        }
+    }
+    return KVB_NONE;
+}
+
+/* ---- Coming ---- */
+
+/* Writes a node at the end of its extent.  `named` reads names from the extent when it
+ * splits a line, so the node is written first, and counts as there last. */
+static kvb_status
+write_node(struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+    const bool is_named = kvb_prefix_named(index, name) == KVB_NONE;
+
+    here->tokens[at] = tokens;
+    here->names[at] = name;
+    here->sets[at] = 0;
+    here->kids[at] = 0;
+    if (is_named) {
+        KVB_TRY(kvb_line_table_put(&index->names, kvb_prefix_name_hash(name), node));
+    }
+    here->named = (uint16_t)((here->named & ~(1U << at)) | (unsigned)is_named << at);
+    here->odd &= (uint16_t) ~(1U << at);
+    here->len = (uint8_t)(at + 1);
+    index->counters.nodes++;
+    index->counters.ghosts++;
+    return KVB_OK;
+}
+
+static kvb_status
+begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, uint32_t *out_extent)
+{
+    uint32_t extent = 0;
+
+    KVB_TRY(draw_extent(index, &extent));
+    struct prefix_extent *here = kvb_prefix_extent(index, extent);
+    here->parent = parent;
+    here->next = 0;
+    here->named = 0;
+    here->odd = 0;
+    here->len = 0;
+    here->is_marked = 0;
+    here->tokens[0] = tokens;
+    kvb_status status = count_kid(index, parent);
+    if (status == KVB_OK) {
+        status = kvb_line_table_put(&index->edges, kvb_prefix_edge_hash(parent, tokens), extent);
+        if (status != KVB_OK) {
+            uncount_kid(index, parent);
+        }
+    }
+    if (status != KVB_OK) {
+        give_back_extent(index, extent);
+        return status;
+    }
+    kvb_prefix_extent_of(index, parent)->next = extent;
+    *out_extent = extent;
+    return KVB_OK;
+}
+
+static void end_extent(struct kvb_prefix_index *index, uint32_t extent)
+{
+    struct prefix_extent *here = kvb_prefix_extent(index, extent);
+
+    kvb_line_table_remove(
+        &index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]), extent);
+    uncount_kid(index, here->parent);
+    if (kvb_prefix_extent_of(index, here->parent)->next == extent) {
+        kvb_prefix_extent_of(index, here->parent)->next = 0;
+    }
+    give_back_extent(index, extent);
+}
+
+static bool can_append(const struct kvb_prefix_index *index, uint32_t node)
+{
+    const uint32_t at = kvb_prefix_offset(node) + 1;
+    return node != kvb_root_node && at < kvb_extent_nodes &&
+           at == kvb_prefix_extent_of(index, node)->len;
+}
+
+kvb_status kvb_prefix_child_new(
+    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name,
+    uint32_t *out_child)
+{
+    uint32_t extent = 0;
+
+    if (can_append(index, node)) {
+        KVB_TRY(write_node(index, node + 1, tokens, name));
+        *out_child = node + 1;
+        return KVB_OK;
+    }
+    KVB_TRY(begin_extent(index, node, tokens, &extent));
+    const kvb_status status = write_node(index, extent * kvb_extent_nodes, tokens, name);
+    if (status != KVB_OK) {
+        end_extent(index, extent);
+        return status;
+    }
+    *out_child = extent * kvb_extent_nodes;
+    return KVB_OK;
+}
+
+/* ---- Going ---- */
+
+/* The last node of its extent goes; returns what may go next: the one before it, or what
+ * its extent hung below. */
+static uint32_t pop_node(struct kvb_prefix_index *index, uint32_t node)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+    const uint32_t parent = at > 0 ? node - 1 : here->parent;
+
+    if (here->named >> at & 1) {
+        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(here->names[at]), node);
+    }
+    here->len = (uint8_t)at;
+    if (at == 0) {
+        end_extent(index, node / kvb_extent_nodes);
+    }
+    index->counters.nodes--;
+    index->counters.ghosts--;
+    return parent;
+}
+
+/* Ends at ROOT, or at a node that is held or has something below it. */
+void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node)
+{
+    while (node != kvb_root_node) {
+        const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+        const uint32_t at = kvb_prefix_offset(node);
+        if (here->sets[at] != 0 || here->kids[at] != 0 || here->len != at + 1U) {
+            return;
+        }
+        node = pop_node(index, node);
+    }
+}

@@ -1,0 +1,183 @@
+#include "index/prefix_inside.h"
+
+/* Runs whose parent the slot does not hold: into the forest, and out of it. */
+
+/* ---- Into the forest ---- */
+
+static void make_room(struct kvb_prefix_index *index)
+{
+    const size_t tree = index->counters.nodes;
+    index->forest.most_nodes =
+        tree < index->options.max_nodes ? index->options.max_nodes - tree : 0;
+}
+
+/* The name leaves the tree, if it stood there. */
+static kvb_status
+leave_tree(struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found)
+{
+    if (found->kind != found_plain && found->kind != found_odd) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_prefix_word_drop(index, slot, found));
+    kvb_prefix_trim(index, found->node);
+    return KVB_OK;
+}
+
+static kvb_status name_orphan(
+    struct kvb_prefix_index *index, uint32_t slot, const struct forest_member *made,
+    bool *out_is_new)
+{
+    struct kvb_forest *forest = &index->forest;
+    const struct prefix_found found = kvb_prefix_find(index, slot, made->block);
+
+    *out_is_new = found.kind == found_none;
+    if (found.kind == found_orphan) {
+        forest->members[found.id].parent_block = made->parent_block;
+        index->counters.duplicate_stored += found.node == made->node;
+        index->counters.aliases += found.node != made->node;
+        if (found.node != made->node) {
+            kvb_forest_member_move(forest, found.id, made->node);
+            kvb_forest_release(forest, found.node);
+        }
+        return KVB_OK;
+    }
+    KVB_TRY(leave_tree(index, slot, &found));
+    const kvb_status status = kvb_forest_member_make(forest, &index->slots[slot].orphans, made);
+    if (status != KVB_OK) {
+        index->counters.removed += !*out_is_new; /* its old meaning is gone */
+        return status;
+    }
+    index->slots[slot].blocks++;
+    index->counters.memberships++;
+    index->counters.stored += *out_is_new;
+    index->counters.aliases += !*out_is_new;
+    return KVB_OK;
+}
+
+/* Block `at` below *place, which becomes its node as soon as there is one. */
+static kvb_status store_orphan(
+    struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run, size_t at,
+    uint32_t *place, bool *out_is_new)
+{
+    struct kvb_forest *forest = &index->forest;
+    struct forest_member made = { .block = run->blocks[at],
+                                  .parent_block = at > 0 ? run->blocks[at - 1] : run->parent,
+                                  .slot = slot };
+
+    KVB_TRY(kvb_forest_child_make(forest, *place, run->tokens[at].value, &made.node));
+    *place = made.node;
+    KVB_TRY(name_orphan(index, slot, &made, out_is_new));
+    const uint32_t waiting = kvb_forest_placeholder(forest, slot, run->blocks[at]);
+    if (waiting != KVB_NONE) {
+        kvb_forest_join(forest, waiting, made.node);
+    }
+    return KVB_OK;
+}
+
+/* Below which node of the forest the run begins. */
+static kvb_status first_place(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *parent,
+    const struct kvb_index_run *run, uint32_t *out_place)
+{
+    if (parent->kind == found_orphan) {
+        *out_place = parent->node;
+        return KVB_OK;
+    }
+    index->counters.unknown_parents++;
+    return kvb_forest_placeholder_make(&index->forest, slot, run->parent, out_place);
+}
+
+kvb_status kvb_prefix_store_orphans(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *parent,
+    const struct kvb_index_run *run, uint8_t *out_changed)
+{
+    uint32_t place = KVB_NONE;
+
+    make_room(index);
+    kvb_status status = first_place(index, slot, parent, run, &place);
+    for (size_t i = 0; i < run->count; i++) {
+        bool is_new = false;
+        if (status == KVB_OK) {
+            status = store_orphan(index, slot, run, i, &place, &is_new);
+        }
+        index->counters.refused += status != KVB_OK;
+        if (out_changed) {
+            out_changed[i] = is_new && status == KVB_OK;
+        }
+    }
+    if (place != KVB_NONE) {
+        kvb_forest_release(&index->forest, place); /* what a refused block leaves, if anything */
+    }
+    return status;
+}
+
+/* ---- Out of it ---- */
+
+/* What the slot calls the node: by its word, or by what a child says of its parent. */
+static uint64_t name_of(const struct kvb_forest *forest, uint32_t node)
+{
+    const struct forest_node *here = &forest->nodes[node];
+
+    if (here->first_member != KVB_NONE) {
+        return forest->members[here->first_member].block.value;
+    }
+    const uint32_t word = forest->nodes[here->first_child].first_member;
+    return word != KVB_NONE ? forest->members[word].parent_block.value : 0;
+}
+
+/* The node of the tree that this one of the forest is to be; its parent has one already,
+ * or hangs below the placeholder, whose node is `below`. */
+static kvb_status
+map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t top, uint32_t below)
+{
+    struct forest_node *here = &index->forest.nodes[from];
+    const uint32_t parent = here->parent == top ? below : index->forest.nodes[here->parent].slot;
+    uint32_t to = kvb_prefix_child(index, parent, here->key);
+
+    if (to == KVB_NONE) {
+        KVB_TRY(kvb_prefix_child_new(index, parent, here->key, name_of(&index->forest, from), &to));
+    }
+    here->slot = to;
+    return KVB_OK;
+}
+
+/* All words for the node; the last one takes it along when nothing hangs below it. */
+static kvb_status move_words(struct kvb_prefix_index *index, uint32_t slot, uint32_t from)
+{
+    const uint32_t to = index->forest.nodes[from].slot;
+    uint32_t member = index->forest.nodes[from].first_member;
+
+    while (member != KVB_NONE) {
+        const struct forest_member moved = index->forest.members[member];
+        const struct prefix_found orphan = { .kind = found_orphan, .id = member };
+        KVB_TRY(kvb_prefix_word_make(index, slot, moved.block, to, moved.parent_block));
+        KVB_TRY(kvb_prefix_word_drop(index, slot, &orphan));
+        member = moved.node_next;
+    }
+    return KVB_OK;
+}
+
+/* Each node of the tree that is made takes the place of one that goes from the forest: so
+ * the ceiling of nodes is not asked.
+ * Ends: the next node is looked for before this one can go, and is never above it. */
+kvb_status
+kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node)
+{
+    const uint32_t top = index->slots[slot].orphans.count > 0
+                             ? kvb_forest_placeholder(&index->forest, slot, block)
+                             : KVB_NONE;
+    uint32_t from = top != KVB_NONE ? kvb_forest_next(&index->forest, top, top) : KVB_NONE;
+
+    while (from != KVB_NONE) {
+        const uint32_t next = kvb_forest_next(&index->forest, from, top);
+        KVB_TRY(map_node(index, from, top, node));
+        const uint32_t to = index->forest.nodes[from].slot;
+        const kvb_status status = move_words(index, slot, from);
+        if (status != KVB_OK) {
+            kvb_prefix_trim(index, to);
+            return status;
+        }
+        from = next;
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,263 @@
+#include "index/prefix_inside.h"
+
+/* Storing a run in the tree.
+ *
+ * Nearly all blocks of nearly all runs take one of two short ways, which ask nothing of
+ * any table but `names`, once for each node that is new:
+ *
+ *     there already   the child is the next node of the extent; the slot enters its set
+ *     new             appended to the extent; its set is the slot alone
+ *
+ * They hold for slots that have neither odd words nor orphans, and for words that are
+ * plain.  Every other block goes the long way, through prefix_words.c. */
+
+enum { ahead = 12 }; /* blocks whose lines of `names` are fetched beforehand */
+
+/* What a run does to a set, remembered from node to node: their sets are mostly equal. */
+struct step {
+    kvb_set_id from, to;
+};
+
+struct storing {
+    struct kvb_prefix_index *index;
+    uint32_t slot;
+    uint32_t holder;
+    const struct kvb_index_run *run;
+    uint8_t *changed; /* may be NULL */
+    uint32_t node;    /* below which block `at` goes */
+    size_t at;
+    uint32_t noted; /* an extent that stands in the holder's list */
+    struct step step;
+};
+
+static bool is_simple(const struct prefix_slot *slot)
+{
+    return slot->odd_words == 0 && slot->orphans.count == 0;
+}
+
+static bool has_room(const struct kvb_prefix_index *index)
+{
+    return index->counters.nodes + index->forest.node_count < index->options.max_nodes;
+}
+
+static kvb_block_hash parent_name(const struct storing *storing, size_t at)
+{
+    return at > 0 ? storing->run->blocks[at - 1] : storing->run->parent;
+}
+
+/* The parent is called by its own name, so that words below it are plain. */
+static bool is_below_usual_name(const struct storing *storing)
+{
+    return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
+                                                 parent_name(storing, storing->at).value;
+}
+
+static kvb_status note(struct storing *storing, uint32_t extent)
+{
+    if (storing->noted != extent) {
+        KVB_TRY(kvb_prefix_note_extent(storing->index, storing->holder, extent));
+        storing->noted = extent;
+    }
+    return KVB_OK;
+}
+
+static void done_with(struct storing *storing, uint32_t node, bool is_new)
+{
+    if (storing->changed) {
+        storing->changed[storing->at] = is_new;
+    }
+    storing->node = node;
+    storing->at++;
+}
+
+static void count_new(struct storing *storing, size_t count)
+{
+    storing->index->slots[storing->slot].blocks += count;
+    storing->index->counters.memberships += count;
+    storing->index->counters.stored += count;
+}
+
+/* ---- The short ways ---- */
+
+static kvb_status enter(struct storing *storing, kvb_set_id *set)
+{
+    struct kvb_prefix_index *index = storing->index;
+    struct step *step = &storing->step;
+
+    if (*set == step->from && *set != 0) {
+        kvb_set_keep(&index->sets, step->to);
+        kvb_set_drop(&index->sets, *set);
+    } else {
+        const kvb_set_id from = *set;
+        KVB_TRY(kvb_holder_sets_with(&index->sets, from, storing->holder, &step->to));
+        step->from = step->to == from ? 0 : from; /* edited in place: nobody else has it */
+    }
+    kvb_prefix_put_set(index, set, step->to);
+    return KVB_OK;
+}
+
+/* The child is there, and would be called by its own name. */
+static kvb_status store_there(struct storing *storing, uint32_t child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    kvb_set_id *set = kvb_prefix_set(index, child);
+    const bool is_new = !kvb_set_has(&index->sets, *set, storing->holder);
+
+    if (is_new) {
+        KVB_TRY(note(storing, child / kvb_extent_nodes));
+        KVB_TRY(enter(storing, set));
+        count_new(storing, 1);
+    } else {
+        storing->noted = child / kvb_extent_nodes;
+        index->counters.duplicate_stored++;
+    }
+    done_with(storing, child, is_new);
+    return KVB_OK;
+}
+
+/* No such child: a new node, which the slot alone holds. */
+static kvb_status store_new(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const size_t at = storing->at;
+    uint32_t child = KVB_NONE;
+
+    if (!has_room(index)) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_prefix_child_new(
+        index, storing->node, storing->run->tokens[at].value, storing->run->blocks[at].value,
+        &child));
+    const kvb_status status = note(storing, child / kvb_extent_nodes);
+    if (status != KVB_OK) {
+        kvb_prefix_trim(index, child);
+        return status;
+    }
+    kvb_prefix_put_set(index, kvb_prefix_set(index, child), kvb_set_of_one(storing->holder));
+    count_new(storing, 1);
+    done_with(storing, child, true);
+    return KVB_OK;
+}
+
+/* ---- The long way ---- */
+
+/* Gives the slot its word for `node`; a name that stood for something else moves here.
+ * *out_old: the node of the tree that it left, to be trimmed, or KVB_NONE. */
+static kvb_status
+name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_is_new)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->at];
+    const kvb_block_hash parent = parent_name(storing, storing->at);
+    const struct prefix_found found = kvb_prefix_find(index, storing->slot, block);
+
+    *out_is_new = found.kind == found_none;
+    if (found.kind != found_none && found.kind != found_orphan && found.node == node) {
+        KVB_TRY(kvb_prefix_word_again(index, storing->slot, &found, parent));
+        index->counters.duplicate_stored++;
+        return KVB_OK;
+    }
+    if (found.kind != found_none) {
+        KVB_TRY(kvb_prefix_word_drop(index, storing->slot, &found));
+        *out_old = found.kind == found_orphan ? KVB_NONE : found.node;
+    }
+    const kvb_status status = kvb_prefix_word_make(index, storing->slot, block, node, parent);
+    if (status == KVB_OK) {
+        index->counters.stored += *out_is_new;
+        index->counters.aliases += !*out_is_new;
+    } else {
+        index->counters.removed += !*out_is_new; /* its old meaning is gone */
+    }
+    return status;
+}
+
+static kvb_status make_child(struct storing *storing, uint32_t *out_child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const uint64_t tokens = storing->run->tokens[storing->at].value;
+
+    *out_child = kvb_prefix_child(index, storing->node, tokens);
+    if (*out_child != KVB_NONE) {
+        return KVB_OK;
+    }
+    if (!has_room(index)) {
+        return KVB_TOO_LARGE;
+    }
+    return kvb_prefix_child_new(
+        index, storing->node, tokens, storing->run->blocks[storing->at].value, out_child);
+}
+
+static kvb_status store_long(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->at];
+    uint32_t child = KVB_NONE;
+    uint32_t old = KVB_NONE;
+    bool is_new = false;
+
+    KVB_TRY(make_child(storing, &child));
+    const kvb_status status = name_node(storing, child, &old, &is_new);
+    if (old != KVB_NONE) {
+        kvb_prefix_trim(index, old);
+    }
+    if (status != KVB_OK) {
+        kvb_prefix_trim(index, child); /* what a refused block leaves behind, if anything */
+        return status;
+    }
+    storing->step = (struct step){ 0 }; /* sets may have gone, and their numbers */
+    storing->noted = 0;
+    done_with(storing, child, is_new);
+    return kvb_prefix_join(index, storing->slot, block, child);
+}
+
+/* ---- Both ---- */
+
+static kvb_status store_one(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const uint64_t name = storing->run->blocks[storing->at].value;
+
+    if (is_simple(&index->slots[storing->slot]) && is_below_usual_name(storing)) {
+        const uint32_t child =
+            kvb_prefix_child(index, storing->node, storing->run->tokens[storing->at].value);
+        if (child == KVB_NONE) {
+            if (kvb_prefix_named(index, name) == KVB_NONE) {
+                return store_new(storing);
+            }
+        } else {
+            const struct prefix_extent *here = kvb_prefix_extent_of(index, child);
+            const uint32_t offset = kvb_prefix_offset(child);
+            if (here->names[offset] == name && here->named >> offset & 1) {
+                return store_there(storing, child);
+            }
+        }
+    }
+    return store_long(storing);
+}
+
+kvb_status kvb_prefix_store_in_tree(
+    struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
+    uint8_t *out_changed)
+{
+    struct storing storing = {
+        .index = index, .slot = slot, .run = run, .changed = out_changed, .node = node
+    };
+    kvb_status status = kvb_prefix_holder_of(index, slot);
+
+    storing.holder = index->slots[slot].holder;
+    if (node != kvb_root_node) {
+        storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
+    }
+    for (size_t i = 0; i < run->count && i < ahead; i++) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->blocks[i].value));
+    }
+    while (status == KVB_OK && storing.at < run->count) {
+        if (storing.at + ahead < run->count) {
+            const uint64_t name = run->blocks[storing.at + ahead].value;
+            kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(name));
+        }
+        status = store_one(&storing);
+    }
+    index->counters.refused += run->count - storing.at;
+    return status;
+}

@@ -1,0 +1,460 @@
+#include "core/array.h"
+#include "index/prefix_inside.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* How many odd words there may be for each node, on average. */
+enum { words_a_node = 16 };
+
+static const size_t most_words = (size_t)1 << 30;
+static const size_t most_noted = (size_t)1 << 31;
+
+static uint64_t name_hash(uint32_t holder, kvb_block_hash block)
+{
+    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+static uint64_t place_hash(uint32_t holder, uint32_t node)
+{
+    return kvb_line_mix((uint64_t)holder << 32 | node);
+}
+
+static uint64_t hash_of_name(const void *context, uint32_t word)
+{
+    const struct prefix_word *here = kvb_prefix_word(context, word);
+    return name_hash(here->holder, here->block);
+}
+
+static uint64_t hash_of_place(const void *context, uint32_t word)
+{
+    const struct prefix_word *here = kvb_prefix_word(context, word);
+    return place_hash(here->holder, here->node);
+}
+
+/* ---- Life ---- */
+
+kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
+{
+    const size_t wanted = index->options.max_nodes * words_a_node;
+    const size_t most = wanted < most_words ? wanted : most_words;
+
+    KVB_TRY(kvb_region_open(&index->words, (most + 1) * sizeof(struct prefix_word)));
+    KVB_TRY(kvb_line_table_open(&index->words_by_name, most, hash_of_name, index));
+    index->word_end = 1; /* 0 ends the free list */
+    return kvb_line_table_open(&index->words_by_place, most, hash_of_place, index);
+}
+
+void kvb_prefix_words_close(struct kvb_prefix_index *index)
+{
+    kvb_region_close(&index->words);
+    kvb_line_table_close(&index->words_by_name);
+    kvb_line_table_close(&index->words_by_place);
+    for (uint32_t h = 0; h < index->holder_end; h++) {
+        free(index->holders[h].extents);
+    }
+    free(index->holders);
+}
+
+/* ---- Finding ---- */
+
+static uint32_t
+odd_word_named(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
+{
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->words_by_name, name_hash(holder, block));
+
+    for (uint32_t id; (id = kvb_line_probe_next(&index->words_by_name, &probe)) != KVB_NONE;) {
+        const struct prefix_word *word = kvb_prefix_word(index, id);
+        if (word->holder == holder && word->block.value == block.value) {
+            return id;
+        }
+    }
+    return KVB_NONE;
+}
+
+uint32_t kvb_prefix_odd_words(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    if (!(kvb_prefix_extent_of(index, node)->odd >> kvb_prefix_offset(node) & 1)) {
+        return KVB_NONE;
+    }
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->words_by_place, place_hash(holder, node));
+    for (uint32_t id; (id = kvb_line_probe_next(&index->words_by_place, &probe)) != KVB_NONE;) {
+        const struct prefix_word *word = kvb_prefix_word(index, id);
+        if (word->holder == holder && word->node == node) {
+            return id;
+        }
+    }
+    return KVB_NONE;
+}
+
+static struct prefix_found
+find_orphan(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
+{
+    const uint32_t member = index->slots[slot].orphans.count > 0
+                                ? kvb_forest_member(&index->forest, slot, block)
+                                : KVB_NONE;
+
+    if (member == KVB_NONE) {
+        return (struct prefix_found){ .kind = found_none };
+    }
+    return (struct prefix_found){ .kind = found_orphan,
+                                  .node = index->forest.members[member].node,
+                                  .id = member };
+}
+
+struct prefix_found
+kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
+{
+    const struct prefix_slot *here = &index->slots[slot];
+
+    if (here->holder == KVB_NONE) {
+        return find_orphan(index, slot, block);
+    }
+    if (here->odd_words > 0) {
+        const uint32_t word = odd_word_named(index, here->holder, block);
+        if (word != KVB_NONE) {
+            const uint32_t node = kvb_prefix_word(index, word)->node;
+            return (struct prefix_found){ .kind = found_odd, .node = node, .id = word };
+        }
+    }
+    const uint32_t node = kvb_prefix_named(index, block.value);
+    if (node != KVB_NONE && kvb_prefix_holds(index, here->holder, node) &&
+        (here->odd_words == 0 || kvb_prefix_odd_words(index, here->holder, node) == KVB_NONE)) {
+        return (struct prefix_found){ .kind = found_plain, .node = node };
+    }
+    return find_orphan(index, slot, block);
+}
+
+/* ---- Holders ---- */
+
+static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_holder)
+{
+    if (index->holder_free != 0) {
+        *out_holder = index->holder_free - 1;
+        index->holder_free = index->holders[*out_holder].next_free;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &index->holders, &index->holder_capacity, (size_t)index->holder_end + 1,
+        sizeof *index->holders, kvb_most_holders));
+    *out_holder = index->holder_end++;
+    index->holders[*out_holder] = (struct prefix_holder){ 0 };
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
+{
+    uint32_t holder = index->slots[slot].holder;
+
+    if (holder != KVB_NONE) {
+        return KVB_OK;
+    }
+    kvb_status status = draw_holder(index, &holder);
+    if (status == KVB_TOO_LARGE && index->dying_count > 0) {
+        (void)kvb_prefix_index_tend(index, SIZE_MAX); /* numbers come back */
+        status = draw_holder(index, &holder);
+    }
+    KVB_TRY(status);
+    index->holders[holder].slot = slot;
+    index->holders[holder].is_dying = false;
+    index->holders[holder].extent_count = 0;
+    index->live[holder / 64] |= UINT64_C(1) << (holder % 64);
+    index->slots[slot].holder = holder;
+    return KVB_OK;
+}
+
+static bool holds_in(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    const struct prefix_extent *here = kvb_prefix_extent(index, extent);
+    kvb_set_id last = 0;
+
+    for (uint32_t i = 0; i < here->len; i++) {
+        if (here->sets[i] != last && kvb_set_has(&index->sets, here->sets[i], holder)) {
+            return true;
+        }
+        last = here->sets[i];
+    }
+    return false;
+}
+
+void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder)
+{
+    struct prefix_holder *here = &index->holders[holder];
+    size_t kept = 0;
+
+    for (size_t i = 0; i < here->extent_count; i++) {
+        struct prefix_extent *extent = kvb_prefix_extent(index, here->extents[i]);
+        if (!extent->is_marked && holds_in(index, holder, here->extents[i])) {
+            extent->is_marked = 1;
+            here->extents[kept++] = here->extents[i];
+        }
+    }
+    here->extent_count = kept;
+    for (size_t i = 0; i < kept; i++) {
+        kvb_prefix_extent(index, here->extents[i])->is_marked = 0;
+    }
+}
+
+/* The list is tidied when it is full, and doubled when more than half of it is left then:
+ * so each entry is looked at about twice. */
+kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    struct prefix_holder *here = &index->holders[holder];
+
+    if (here->extent_count == here->extent_capacity) {
+        kvb_prefix_tidy_extents(index, holder);
+        if (here->extent_count >= here->extent_capacity / 2) {
+            KVB_TRY(kvb_array_reserve(
+                &here->extents, &here->extent_capacity, here->extent_capacity + 1,
+                sizeof *here->extents, most_noted));
+        }
+    }
+    here->extents[here->extent_count++] = extent;
+    return KVB_OK;
+}
+
+/* ---- Odd words ---- */
+
+static kvb_status draw_word(struct kvb_prefix_index *index, uint32_t *out_word)
+{
+    if (index->word_free != 0) {
+        *out_word = index->word_free;
+        index->word_free = kvb_prefix_word(index, *out_word)->next;
+        return KVB_OK;
+    }
+    const size_t most = index->options.max_nodes * words_a_node;
+    if (index->word_end > most || index->word_end > most_words) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_region_reach(
+        &index->words, ((size_t)index->word_end + 1) * sizeof(struct prefix_word)));
+    *out_word = index->word_end++;
+    return KVB_OK;
+}
+
+static void give_back_word(struct kvb_prefix_index *index, uint32_t word)
+{
+    kvb_prefix_word(index, word)->next = index->word_free;
+    index->word_free = word;
+}
+
+/* The first word of a place stands in the table, the others behind it. */
+static kvb_status link_to_place(struct kvb_prefix_index *index, uint32_t word)
+{
+    struct prefix_word *here = kvb_prefix_word(index, word);
+    struct prefix_extent *extent = kvb_prefix_extent_of(index, here->node);
+    const uint32_t first = kvb_prefix_odd_words(index, here->holder, here->node);
+
+    if (first != KVB_NONE) {
+        here->next = kvb_prefix_word(index, first)->next;
+        kvb_prefix_word(index, first)->next = word;
+        return KVB_OK;
+    }
+    here->next = KVB_NONE;
+    KVB_TRY(kvb_line_table_put(&index->words_by_place, place_hash(here->holder, here->node), word));
+    extent->odd |= (uint16_t)(1U << kvb_prefix_offset(here->node));
+    return KVB_OK;
+}
+
+static void unlink_from_place(struct kvb_prefix_index *index, uint32_t word)
+{
+    const struct prefix_word *here = kvb_prefix_word(index, word);
+    uint32_t before = kvb_prefix_odd_words(index, here->holder, here->node);
+
+    if (before != word) {
+        while (kvb_prefix_word(index, before)->next != word) {
+            before = kvb_prefix_word(index, before)->next;
+        }
+        kvb_prefix_word(index, before)->next = here->next;
+        return;
+    }
+    const uint64_t hash = place_hash(here->holder, here->node);
+    kvb_line_table_remove(&index->words_by_place, hash, word);
+    if (here->next != KVB_NONE) {
+        const kvb_status status = kvb_line_table_put(&index->words_by_place, hash, here->next);
+        assert(status == KVB_OK); /* into the cell that was just left */
+        (void)status;
+    }
+}
+
+static kvb_status make_odd_word(
+    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block)
+{
+    const uint32_t holder = index->slots[slot].holder;
+    uint32_t word = 0;
+
+    KVB_TRY(draw_word(index, &word));
+    *kvb_prefix_word(index, word) = (struct prefix_word){
+        .block = block, .parent_block = parent_block, .holder = holder, .node = node
+    };
+    kvb_status status = kvb_line_table_put(&index->words_by_name, name_hash(holder, block), word);
+    if (status == KVB_OK) {
+        status = link_to_place(index, word);
+        if (status != KVB_OK) {
+            kvb_line_table_remove(&index->words_by_name, name_hash(holder, block), word);
+        }
+    }
+    if (status != KVB_OK) {
+        give_back_word(index, word);
+        return status;
+    }
+    index->word_count++;
+    index->slots[slot].odd_words++;
+    return KVB_OK;
+}
+
+static void drop_odd_word(struct kvb_prefix_index *index, uint32_t word)
+{
+    const struct prefix_word *here = kvb_prefix_word(index, word);
+
+    kvb_line_table_remove(&index->words_by_name, name_hash(here->holder, here->block), word);
+    unlink_from_place(index, word);
+    give_back_word(index, word);
+    index->word_count--;
+}
+
+void kvb_prefix_odd_words_drop(struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    uint32_t word = KVB_NONE;
+
+    while ((word = kvb_prefix_odd_words(index, holder, node)) != KVB_NONE) {
+        drop_odd_word(index, word);
+    }
+}
+
+/* ---- Words ---- */
+
+/* The parent's own name, which a plain word takes for granted. */
+static bool
+has_usual_parent(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash parent_block)
+{
+    const uint32_t parent = kvb_prefix_parent(index, node);
+    return parent == kvb_root_node || kvb_prefix_name(index, parent) == parent_block.value;
+}
+
+static kvb_block_hash usual_parent(const struct kvb_prefix_index *index, uint32_t node)
+{
+    const uint32_t parent = kvb_prefix_parent(index, node);
+    return (kvb_block_hash){ parent == kvb_root_node ? 0 : kvb_prefix_name(index, parent) };
+}
+
+static bool would_be_plain(
+    const struct kvb_prefix_index *index, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    return here->names[at] == block.value && here->named >> at & 1 &&
+           has_usual_parent(index, node, parent_block);
+}
+
+/* The slot's plain word for the node becomes an odd one of the same name. */
+static kvb_status make_plain_odd(
+    struct kvb_prefix_index *index, uint32_t slot, uint32_t node, kvb_block_hash parent_block)
+{
+    const kvb_block_hash name = { kvb_prefix_name(index, node) };
+    return make_odd_word(index, slot, name, node, parent_block);
+}
+
+static kvb_status enter_set(struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    kvb_set_id set = *kvb_prefix_set(index, node);
+
+    KVB_TRY(kvb_prefix_note_extent(index, holder, node / kvb_extent_nodes));
+    KVB_TRY(kvb_holder_sets_with(&index->sets, set, holder, &set));
+    kvb_prefix_put_set(index, kvb_prefix_set(index, node), set);
+    return KVB_OK;
+}
+
+static kvb_status leave_set(struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    kvb_set_id set = *kvb_prefix_set(index, node);
+
+    KVB_TRY(kvb_holder_sets_without(&index->sets, set, holder, &set));
+    kvb_prefix_put_set(index, kvb_prefix_set(index, node), set);
+    return KVB_OK;
+}
+
+/* The slot holds nothing here yet. */
+static kvb_status make_first_word(
+    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block)
+{
+    const uint32_t holder = index->slots[slot].holder;
+
+    if (would_be_plain(index, block, node, parent_block)) {
+        return enter_set(index, holder, node);
+    }
+    KVB_TRY(make_odd_word(index, slot, block, node, parent_block));
+    const kvb_status status = enter_set(index, holder, node);
+    if (status != KVB_OK) {
+        kvb_prefix_odd_words_drop(index, holder, node);
+        index->slots[slot].odd_words--;
+    }
+    return status;
+}
+
+kvb_status kvb_prefix_word_make(
+    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block)
+{
+    const uint32_t holder = index->slots[slot].holder;
+
+    if (!kvb_prefix_holds(index, holder, node)) {
+        KVB_TRY(make_first_word(index, slot, block, node, parent_block));
+    } else {
+        if (kvb_prefix_odd_words(index, holder, node) == KVB_NONE) {
+            KVB_TRY(make_plain_odd(index, slot, node, usual_parent(index, node)));
+        }
+        KVB_TRY(make_odd_word(index, slot, block, node, parent_block));
+    }
+    index->slots[slot].blocks++;
+    index->counters.memberships++;
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_word_again(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found,
+    kvb_block_hash parent_block)
+{
+    if (found->kind == found_odd) {
+        kvb_prefix_word(index, found->id)->parent_block = parent_block;
+        return KVB_OK;
+    }
+    return has_usual_parent(index, found->node, parent_block)
+               ? KVB_OK
+               : make_plain_odd(index, slot, found->node, parent_block);
+}
+
+static kvb_status
+drop_odd(struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found)
+{
+    const uint32_t holder = index->slots[slot].holder;
+    const uint32_t first = kvb_prefix_odd_words(index, holder, found->node);
+
+    if (first == found->id && kvb_prefix_word(index, first)->next == KVB_NONE) {
+        KVB_TRY(leave_set(index, holder, found->node)); /* it was the last one */
+    }
+    drop_odd_word(index, found->id);
+    index->slots[slot].odd_words--;
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_word_drop(
+    struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found)
+{
+    if (found->kind == found_orphan) {
+        kvb_forest_member_drop(&index->forest, &index->slots[slot].orphans, found->id);
+    } else if (found->kind == found_odd) {
+        KVB_TRY(drop_odd(index, slot, found));
+    } else {
+        KVB_TRY(leave_set(index, index->slots[slot].holder, found->node));
+    }
+    index->slots[slot].blocks--;
+    index->counters.memberships--;
+    return KVB_OK;
+}

@@ -1,0 +1,170 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "index/holder_set.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Sets beside arrays of bools: "nodes" each have a set, and are turned at random. */
+
+enum { nodes = 60, holders = 3 * kvb_leaf_bits };
+
+struct world {
+    struct kvb_holder_sets sets;
+    kvb_set_id set[nodes];
+    bool has[nodes][holders];
+    uint32_t spread; /* holders are drawn from so many leaves */
+    unsigned seed;
+};
+
+static struct world *make_world(unsigned seed, uint32_t spread)
+{
+    struct world *world = calloc(1, sizeof *world);
+
+    assert_non_null(world);
+    world->seed = seed;
+    world->spread = spread;
+    assert_ok(kvb_holder_sets_open(&world->sets, 1000));
+    return world;
+}
+
+static uint32_t draw(struct world *world, uint32_t below)
+{
+    return (uint32_t)rand_r(&world->seed) % below;
+}
+
+static uint32_t draw_holder(struct world *world)
+{
+    return draw(world, world->spread) * kvb_leaf_bits + draw(world, 20) * 25;
+}
+
+static kvb_status turn(struct world *world, uint32_t node, uint32_t holder)
+{
+    kvb_set_id *set = &world->set[node];
+    const kvb_status status = world->has[node][holder]
+                                  ? kvb_holder_sets_without(&world->sets, *set, holder, set)
+                                  : kvb_holder_sets_with(&world->sets, *set, holder, set);
+
+    world->has[node][holder] ^= status == KVB_OK;
+    return status;
+}
+
+/* One node takes over what another has, as the next block of a run does. */
+static void copy(struct world *world, uint32_t from, uint32_t to)
+{
+    kvb_set_keep(&world->sets, world->set[from]);
+    kvb_set_drop(&world->sets, world->set[to]);
+    world->set[to] = world->set[from];
+    memcpy(world->has[to], world->has[from], sizeof world->has[to]);
+}
+
+/* Equal sets have equal numbers, others do not: so each is kept once. */
+static void compare(const struct world *world)
+{
+    for (uint32_t node = 0; node < nodes; node++) {
+        for (uint32_t holder = 0; holder < holders; holder++) {
+            assert_int_equal(
+                kvb_set_has(&world->sets, world->set[node], holder), world->has[node][holder]);
+        }
+        for (uint32_t other = 0; other < node; other++) {
+            assert_int_equal(
+                world->set[node] == world->set[other],
+                memcmp(world->has[node], world->has[other], sizeof world->has[node]) == 0);
+        }
+    }
+}
+
+static void empty(struct world *world)
+{
+    for (uint32_t node = 0; node < nodes; node++) {
+        for (uint32_t holder = 0; holder < holders; holder++) {
+            if (world->has[node][holder]) {
+                assert_ok(turn(world, node, holder));
+            }
+        }
+        assert_int_equal(world->set[node], 0);
+    }
+    assert_int_equal(kvb_holder_sets_count(&world->sets), 0);
+    kvb_holder_sets_close(&world->sets);
+    free(world);
+}
+
+static void one_life(unsigned seed, uint32_t spread)
+{
+    struct world *world = make_world(seed, spread);
+
+    for (int i = 0; i < 60000; i++) {
+        if (draw(world, 10) == 0) {
+            copy(world, draw(world, nodes), draw(world, nodes));
+        }
+        assert_ok(turn(world, draw(world, nodes), draw_holder(world)));
+        if (i % 3000 == 0) {
+            compare(world);
+        }
+    }
+    compare(world);
+    empty(world);
+}
+
+static void agrees_with_arrays_of_bools(void **state)
+{
+    (void)state;
+    one_life(1, 1);
+    one_life(2, 3);
+}
+
+static void a_set_that_one_node_has_is_edited_in_place(void **state)
+{
+    (void)state;
+    struct world *world = make_world(3, 1);
+
+    for (uint32_t holder = 0; holder < 3; holder++) {
+        assert_ok(turn(world, 0, holder));
+    }
+    const kvb_set_id before = world->set[0];
+    assert_ok(turn(world, 0, 3));
+    assert_int_equal(world->set[0], before);
+    copy(world, 0, 1);
+    assert_ok(turn(world, 0, 4));
+    assert_int_not_equal(world->set[0], before); /* the other one still has it */
+    assert_int_equal(world->set[1], before);
+    compare(world);
+    empty(world);
+}
+
+/* No room for a new set: the old one stays as it was. */
+static void each_growth_may_fail(void **state)
+{
+    (void)state;
+    struct world *world = make_world(4, 3);
+    size_t failures = 0;
+
+    for (int i = 0; i < 30000; i++) {
+        const uint32_t node = draw(world, nodes);
+        const uint32_t holder = draw_holder(world);
+        fail_alloc_after(0);
+        const kvb_status status = turn(world, node, holder);
+        fail_alloc_after(-1);
+        if (status != KVB_OK) {
+            assert_int_equal(status, KVB_NO_MEMORY);
+            failures++;
+            assert_int_equal(
+                kvb_set_has(&world->sets, world->set[node], holder), world->has[node][holder]);
+            assert_ok(turn(world, node, holder));
+        }
+    }
+    assert_true(failures > 0);
+    compare(world);
+    empty(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_arrays_of_bools),
+        cmocka_unit_test(a_set_that_one_node_has_is_edited_in_place),
+        cmocka_unit_test(each_growth_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,158 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "index/line_table.h"
+
+#include <stdlib.h>
+
+/* The table beside an array of what is in it; things are numbers, and their hash is one of
+ * few or one of many, so that long chains and long tables both occur. */
+
+enum { things = 20000 };
+
+struct world {
+    struct kvb_line_table table;
+    uint64_t hash[things];
+    bool is_in[things];
+    size_t count;
+};
+
+static uint64_t hash_of(const void *context, uint32_t id)
+{
+    const struct world *world = context;
+    return world->hash[id];
+}
+
+static struct world *make_world(unsigned seed, uint64_t hashes)
+{
+    struct world *world = calloc(1, sizeof *world);
+
+    assert_non_null(world);
+    for (size_t i = 0; i < things; i++) {
+        world->hash[i] = kvb_line_mix((uint64_t)rand_r(&seed) % hashes);
+    }
+    assert_ok(kvb_line_table_open(&world->table, things, hash_of, world));
+    return world;
+}
+
+static void drop_world(struct world *world)
+{
+    kvb_line_table_close(&world->table);
+    free(world);
+}
+
+static size_t times_found(const struct world *world, uint32_t id)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&world->table, world->hash[id]);
+    size_t times = 0;
+
+    for (uint32_t found; (found = kvb_line_probe_next(&world->table, &probe)) != KVB_NO_LINE_ID;) {
+        assert_true(world->is_in[found]); /* nothing that is gone */
+        times += found == id;
+    }
+    return times;
+}
+
+static void turn(struct world *world, uint32_t id)
+{
+    if (world->is_in[id]) {
+        kvb_line_table_remove(&world->table, world->hash[id], id);
+        world->count--;
+    } else {
+        assert_ok(kvb_line_table_put(&world->table, world->hash[id], id));
+        world->count++;
+    }
+    world->is_in[id] = !world->is_in[id];
+    assert_int_equal(world->table.count, world->count);
+}
+
+static void compare(const struct world *world)
+{
+    for (uint32_t id = 0; id < things; id++) {
+        assert_int_equal(times_found(world, id), world->is_in[id]);
+    }
+}
+
+static void one_life(unsigned seed, uint64_t hashes, int operations)
+{
+    struct world *world = make_world(seed, hashes);
+
+    for (int i = 0; i < operations; i++) {
+        const uint32_t id = (uint32_t)rand_r(&seed) % things;
+        turn(world, id);
+        assert_int_equal(times_found(world, id), world->is_in[id]);
+    }
+    compare(world);
+    for (uint32_t id = 0; id < things; id++) {
+        if (world->is_in[id]) {
+            turn(world, id);
+        }
+    }
+    assert_int_equal(world->table.count, 0);
+    drop_world(world);
+}
+
+static void finds_what_is_in_and_nothing_else(void **state)
+{
+    (void)state;
+    one_life(1, UINT64_MAX, 100000);
+}
+
+/* Two hundred things to each hash: lines of one chain, whose tags are equal. */
+static void finds_all_of_many_that_share_a_hash(void **state)
+{
+    (void)state;
+    one_life(2, things / 200, 20000);
+}
+
+static void grows_a_line_at_a_time(void **state)
+{
+    (void)state;
+    struct world *world = make_world(3, UINT64_MAX);
+
+    for (uint32_t id = 0; id < things; id++) {
+        const size_t lines = world->table.line_count;
+        turn(world, id);
+        assert_true(world->table.line_count - lines <= 1);
+    }
+    assert_true(world->table.line_count * 65 >= (size_t)things * 10);
+    assert_true(kvb_line_table_bytes(&world->table) < (size_t)things * 14);
+    compare(world);
+    drop_world(world);
+}
+
+/* A put that found no memory changed nothing, and succeeds when there is some. */
+static void each_growth_may_fail(void **state)
+{
+    (void)state;
+    struct world *world = make_world(4, things / 50);
+    size_t failures = 0;
+
+    for (uint32_t id = 0; id < things; id++) {
+        fail_alloc_after(0);
+        const kvb_status status = kvb_line_table_put(&world->table, world->hash[id], id);
+        fail_alloc_after(-1);
+        if (status != KVB_OK) {
+            failures++;
+            assert_int_equal(status, KVB_NO_MEMORY);
+            assert_int_equal(times_found(world, id), 0);
+            assert_ok(kvb_line_table_put(&world->table, world->hash[id], id));
+        }
+        world->is_in[id] = true;
+        world->count++;
+    }
+    assert_true(failures > 0);
+    compare(world);
+    drop_world(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(finds_what_is_in_and_nothing_else),
+        cmocka_unit_test(finds_all_of_many_that_share_a_hash),
+        cmocka_unit_test(grows_a_line_at_a_time),
+        cmocka_unit_test(each_growth_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
