@@ -239,11 +239,10 @@ kvb_status kvb_prefix_store_in_tree(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
     uint8_t *out_changed)
 {
-    struct storing storing = {
-        .index = index, .slot = slot, .run = run, .changed = out_changed, .node = node
-    };
+    struct storing storing = { .index = index, .slot = slot, .run = run, .node = node };
     kvb_status status = kvb_prefix_holder_of(index, slot);
 
+    storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
