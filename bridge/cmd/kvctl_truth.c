@@ -176,6 +176,17 @@ static kvb_status read_tokens(struct json_object *list, uint32_t block_size, uin
     return KVB_OK;
 }
 
+/* Of an engine that is known by its own hashes only: no prompt leads to such a block. */
+static kvb_status read_hash(struct json_object *row, struct block *block)
+{
+    struct json_object *hash = kvb_json_member(row, "hash");
+
+    block->name = json_object_get_uint64(hash);
+    block->is_held = number_of(row, "copies") > 0;
+    block->depth = 0;
+    return json_object_is_type(hash, json_type_int) ? KVB_OK : KVB_BAD_INPUT;
+}
+
 /* The parents stand before it. */
 static kvb_status
 read_block(struct json_object *row, uint32_t block_size, struct block *blocks, size_t at)
@@ -255,10 +266,12 @@ keep_prompt(const struct block *blocks, size_t count, struct kvctl_truth_rank *r
     return KVB_OK;
 }
 
-static kvb_status read_blocks(struct json_object *list, uint32_t block_size, struct block *blocks)
+static kvb_status
+read_blocks(struct json_object *list, bool by_hash, uint32_t block_size, struct block *blocks)
 {
     for (size_t i = 0; i < json_object_array_length(list); i++) {
-        KVB_TRY(read_block(json_object_array_get_idx(list, i), block_size, blocks, i));
+        struct json_object *row = json_object_array_get_idx(list, i);
+        KVB_TRY(by_hash ? read_hash(row, &blocks[i]) : read_block(row, block_size, blocks, i));
     }
     return KVB_OK;
 }
@@ -281,7 +294,8 @@ static kvb_status read_rank(struct json_object *line, struct kvctl_truth_rank *r
     if (!blocks) {
         return KVB_NO_MEMORY;
     }
-    kvb_status status = read_blocks(list, rank->block_size, blocks);
+    const bool by_hash = json_object_get_boolean(kvb_json_member(line, "by_hash"));
+    kvb_status status = read_blocks(list, by_hash, rank->block_size, blocks);
     status = status == KVB_OK ? keep_held(blocks, count, rank) : status;
     status = status == KVB_OK ? keep_prompt(blocks, count, rank) : status;
     free(blocks);

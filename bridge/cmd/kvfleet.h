@@ -17,6 +17,7 @@ struct kvb_kvfleet_options {
     bool has_http;
     char http_address[64];
     uint16_t http_port;
+    uint32_t malformed_every; /* of fleet, when malformed payloads are wanted */
     uint32_t step_ms;
     uint64_t seconds; /* 0: until a signal */
 };

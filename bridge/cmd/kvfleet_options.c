@@ -2,6 +2,7 @@
 #include "cmd/manual.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "fleet/malformed.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -26,6 +27,8 @@ enum option_key {
     key_replay_buffer,
     key_report,
     key_bypass,
+    key_malformed,
+    key_malformed_every,
     key_trace,
     key_scale,
     key_rate,
@@ -50,7 +53,7 @@ static const struct argp_option option_rows[] = {
     { "ranks", key_ranks, "N", 0, "Data-parallel ranks of each (2)", 1 },
     { "first-id", key_first_id, "ID", 0, "Worker ids count up from here (1)", 1 },
     { "model", key_model, "NAME", 0, "Served model (fleet)", 1 },
-    { "dialect", key_dialect, "NAME", 0, "vllm-0.11, vllm-0.22, vllm-0.31, or mixed: one worker each in turn (mixed)", 1 },
+    { "dialect", key_dialect, "NAME", 0, "A list, dealt to the workers in turn: vllm-0.9, vllm-0.11, vllm-0.22, vllm-0.31 (or without vllm-), sglang-2025, sglang-mid, sglang-map, trtllm, mooncake-a, mooncake-b, mooncake-c; mixed: vllm-0.11,0.22,0.31; all: each of them (mixed)", 1 },
     { "block-size", key_block_size, "TOKENS", 0, "Tokens of a block (16)", 1 },
     { "blocks", key_blocks, "N", 0, "Blocks of a rank's cache (4096)", 1 },
     { "slots", key_slots, "N", 0, "Requests that run at once on a rank (64)", 1 },
@@ -58,6 +61,8 @@ static const struct argp_option option_rows[] = {
     { "replay-buffer", key_replay_buffer, "BATCHES", 0, "Kept for replays (10000)", 1 },
     { "report-probability", key_report, "P", 0, "Requests that announce the prefix that they reuse again (0.02)", 1 },
     { "bypass-probability", key_bypass, "P", 0, "Requests that compute cached blocks again from the root, as prompt_logprobs does (0)", 1 },
+    { "malformed", key_malformed, "KIND", 0, "Send payloads that are no batch among the good ones: a kind, or all in turn; list: names them and ends", 1 },
+    { "malformed-every", key_malformed_every, "BATCHES", 0, "One such payload after so many batches of a rank (100)", 1 },
     { NULL, 0, NULL, 0, "The load:", 2 },
     { "trace", key_trace, "FILE", 0, "Chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids.  Required", 2 },
     { "scale", key_scale, "N", 0, "Divide all lengths by this (4)", 2 },
@@ -71,7 +76,7 @@ static const struct argp_option option_rows[] = {
     { "advertise", key_advertise, "NAME", 0, "What --config-out says instead of that address", 3 },
     { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1), then its replay ports, then its load port; 0: drawn (0)", 3 },
     { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0: any free one", 3 },
-    { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, stop", 3 },
+    { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, malform, stop", 3 },
     { "log-changes", key_log_changes, "N", 0, "Of each rank, remember the newest N times that a block came or went, for changes on the truth socket (0)", 3 },
     { "config-out", key_config_out, "FILE", 0, "Write the workers section of a kvbridge configuration", 3 },
     { "config-split", key_config_split, "K", 0, "Write FILE.0 .. FILE.K-1, the workers divided among K bridges", 3 },
@@ -112,15 +117,61 @@ read_real(const char *text, const char *what, double most, const struct argp_sta
     return value;
 }
 
-static enum kvb_dialect read_dialect(const char *text, const struct argp_state *state)
+/* First to last, all that lie between them too. */
+static void add_dialects(
+    struct kvb_fleet_options *fleet, enum kvb_dialect first, enum kvb_dialect last,
+    const struct argp_state *state)
 {
-    enum kvb_dialect dialect = KVB_DIALECT_COUNT;
-
-    if (strcmp(text, "mixed") != 0 && kvb_dialect_find(text, &dialect) != KVB_OK) {
-        argp_error(
-            state, "dialect: expected vllm-0.11, vllm-0.22, vllm-0.31 or mixed, got \"%s\"", text);
+    for (int dialect = first; dialect <= (int)last; dialect++) {
+        if (fleet->dialect_count == kvb_fleet_dialects) {
+            argp_error(state, "dialect: at most %d in the list", kvb_fleet_dialects);
+        }
+        fleet->dialects[fleet->dialect_count++] = (enum kvb_dialect)dialect;
     }
-    return dialect;
+}
+
+/* A list, which replaces an earlier one. */
+static void
+read_dialects(char *text, struct kvb_fleet_options *fleet, const struct argp_state *state)
+{
+    char *rest = NULL;
+
+    fleet->dialect_count = 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        enum kvb_dialect one = KVB_DIALECT_COUNT;
+        if (strcmp(word, "mixed") == 0) {
+            add_dialects(fleet, KVB_DIALECT_VLLM_0_11, KVB_DIALECT_VLLM_0_31, state);
+        } else if (strcmp(word, "all") == 0) {
+            add_dialects(fleet, 0, KVB_DIALECT_COUNT - 1, state);
+        } else if (kvb_dialect_find(word, &one) == KVB_OK) {
+            add_dialects(fleet, one, one, state);
+        } else {
+            argp_error(state, "dialect: no such one: \"%s\"; --help names them", word);
+        }
+    }
+    if (fleet->dialect_count == 0) {
+        argp_error(state, "dialect: expected at least one");
+    }
+}
+
+static void read_malformed(
+    const char *text, struct kvb_kvfleet_options *options, const struct argp_state *state)
+{
+    struct kvb_fleet_options *fleet = &options->fleet;
+
+    fleet->malformed_first = 0;
+    fleet->malformed_count = 1;
+    if (strcmp(text, "list") == 0) {
+        for (size_t kind = 0; kind < kvb_malformed_kinds; kind++) {
+            printf("%s\n", kvb_malformed_name(kind));
+        }
+        exit(EXIT_SUCCESS);
+    }
+    if (strcmp(text, "all") == 0) {
+        fleet->malformed_count = kvb_malformed_kinds;
+    } else if (kvb_malformed_find(text, &fleet->malformed_first) != KVB_OK) {
+        argp_error(state, "malformed: no such kind: \"%s\"; --malformed list names them", text);
+    }
 }
 
 /* It goes into files and label values as it is. */
@@ -170,6 +221,7 @@ static const struct number_row number_rows[] = {
     { "step-tokens", 1, kvb_max_batch_tokens, AT(fleet.engine.step_tokens), key_step_tokens, false },
     { "replay-buffer", 1, 1 << 20, AT(fleet.replay_batches), key_replay_buffer, false },
     { "log-changes", 0, 1 << 22, AT(fleet.engine.log_changes), key_log_changes, false },
+    { "malformed-every", 1, UINT32_MAX, AT(malformed_every), key_malformed_every, false },
     { "scale", 1, 512, AT(scale), key_scale, false },
     { "requests", 1, UINT64_MAX, AT(fleet.max_requests), key_requests, true },
     { "seed", 0, UINT64_MAX, AT(fleet.seed), key_seed, true },
@@ -205,7 +257,10 @@ take_other(struct kvb_kvfleet_options *options, int key, char *text, struct argp
         options->model = read_name(text, "model", state);
         return 0;
     case key_dialect:
-        options->fleet.dialect = read_dialect(text, state);
+        read_dialects(text, &options->fleet, state);
+        return 0;
+    case key_malformed:
+        read_malformed(text, options, state);
         return 0;
     case key_report:
         options->fleet.engine.report_probability = read_real(text, "report-probability", 1, state);
@@ -250,6 +305,9 @@ static void check_together(struct kvb_kvfleet_options *options, const struct arg
     if (options->config_split > options->fleet.workers) {
         argp_error(state, "config-split: more bridges than workers");
     }
+    if (options->fleet.malformed_count > 0) {
+        options->fleet.malformed_every = options->malformed_every;
+    }
     if (!options->advertised) {
         options->advertised = options->fleet.address;
     }
@@ -280,7 +338,8 @@ void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options
             .first_worker = 1,
             .workers = 8,
             .ranks = 2,
-            .dialect = KVB_DIALECT_COUNT,
+            .dialects = { KVB_DIALECT_VLLM_0_11, KVB_DIALECT_VLLM_0_22, KVB_DIALECT_VLLM_0_31 },
+            .dialect_count = 3,
             .address = "127.0.0.1",
             .engine = {
                 .blocks = 4096,
@@ -294,6 +353,7 @@ void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options
             .requests_per_s = 32,
             .seed = 1,
         },
+        .malformed_every = 100,
         .scale = 4,
         .model = "fleet",
         .step_ms = 20,

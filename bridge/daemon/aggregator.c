@@ -268,6 +268,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_followers_free(aggregator->followers);
     kvb_prefix_index_free(aggregator->index);
     kvb_router_batch_done(&aggregator->batch);
+    kvb_prompt_event_done(&aggregator->prompt);
     kvb_sync_reply_parts_done(&aggregator->answer_parts);
     kvb_byte_budget_done(&aggregator->event_bytes);
     (void)pthread_mutex_destroy(&aggregator->service.lock);

@@ -16,6 +16,7 @@
 #include "serve/routes.h"
 #include "serve/view.h"
 #include "stream/follower.h"
+#include "wire/prompt_json.h"
 #include "wire/sync.h"
 
 #include <pthread.h>
@@ -82,7 +83,8 @@ struct kvb_aggregator {
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
     struct kvb_view view;
-    struct kvb_router_batch batch; /* decoded into, again and again */
+    struct kvb_router_batch batch; /* decoded into, again and again, like the next */
+    struct kvb_prompt_event prompt;
     struct kvb_sync_reply_parts answer_parts;
     struct kvb_buf buf;
     bool was_connected; /* and heard: NATS passes on what we say */

@@ -2,11 +2,13 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "daemon/aggregator_inside.h"
+#include "index/block_hash.h"
 #include "wire/heartbeat.h"
 #include "wire/load_json.h"
 #include "wire/router_proto.h"
 #include "wire/sync.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,12 +52,73 @@ static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric 
     kvb_metric_add(&aggregator->metrics, metric, 1);
 }
 
+/* ---- Events that hold prompts ---- */
+
+/* An id without a name hashes under this one, as in the bridge. */
+static uint64_t seed_of(const struct kvb_prompt_event *event)
+{
+    char name[40];
+    const int len = snprintf(name, sizeof name, "lora_id:%llu", (unsigned long long)event->lora_id);
+    const kvb_span lora = { (const uint8_t *)name, event->has_lora ? (size_t)len : 0 };
+
+    return kvb_block_seed(lora, (kvb_span){ 0 });
+}
+
+/* The configured block size; without one the tokens must be divided evenly. */
+static uint32_t block_size_of(const struct kvb_prompt_event *event, uint32_t configured)
+{
+    const bool is_even = event->block_count > 0 && event->token_count % event->block_count == 0;
+    const size_t own = is_even ? event->token_count / event->block_count : 0;
+
+    return configured > 0 ? configured : (uint32_t)own;
+}
+
+/* The same event with hashes in the place of tokens; it has no id, as those of bridges
+ * that are not ours may.
+ * KVB_BAD_INPUT  the tokens do not fill the blocks */
+static kvb_status hash_prompt(
+    const struct kvb_prompt_event *event, uint32_t configured, struct kvb_router_batch *batch)
+{
+    const uint32_t block_size = block_size_of(event, configured);
+    const uint64_t seed = seed_of(event);
+
+    kvb_router_batch_reset(batch);
+    batch->worker_id = event->worker_id;
+    batch->dp_rank = event->dp_rank;
+    if (!event->is_removed &&
+        (block_size == 0 || event->block_count > event->token_count / block_size)) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_router_batch_add_event(
+        batch, &(struct kvb_router_event){ .kind = event->is_removed ? KVB_ROUTER_REMOVED
+                                                                     : KVB_ROUTER_STORED }));
+    for (size_t i = 0; i < event->block_count; i++) {
+        kvb_tokens_hash tokens = { 0 };
+        if (!event->is_removed) {
+            tokens = kvb_tokens_hash_of(event->tokens + i * block_size, block_size, NULL, 0, seed);
+        }
+        KVB_TRY(kvb_router_batch_add_block(batch, event->blocks[i], tokens));
+    }
+    return KVB_OK;
+}
+
+static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payload)
+{
+    const kvb_status status = kvb_router_payload_decode(payload, &aggregator->batch);
+
+    if (status != KVB_BAD_INPUT || kvb_prompt_json_decode(payload, &aggregator->prompt) != KVB_OK) {
+        return status;
+    }
+    return hash_prompt(
+        &aggregator->prompt, aggregator->config->subscribe.fallback.block_size, &aggregator->batch);
+}
+
 /* ---- On the index thread: each kind of message ---- */
 
 static kvb_status apply_events(
     struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
-    KVB_TRY(kvb_router_payload_decode(payload, &aggregator->batch));
+    KVB_TRY(decode_events(aggregator, payload));
     note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
     return kvb_followers_apply(aggregator->followers, &told->id, &aggregator->batch, now_ns);
 }

@@ -18,6 +18,13 @@ static const char *clear_name(unsigned value)
     return kvb_clear_name((enum kvb_clear)value);
 }
 
+/* What publish.hashes says, or something else. */
+static const char *worker_hashes_name(unsigned value)
+{
+    return value == KVB_WORKER_HASHES_AS_PUBLISHED ? "publish"
+                                                   : kvb_hashes_name((enum kvb_hashes)(value - 1));
+}
+
 static const char *reannounce_name(unsigned value)
 {
     return kvb_reannounce_name((enum kvb_reannounce)value);
@@ -55,6 +62,10 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The model it serves; queries name it." },
     { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(block_size),
       .help = "Tokens in a block; the events' own size wins." },
+    { "hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(hashes),
+      .name_of = worker_hashes_name,
+      .help = "Its block names, where publish.hashes is not right: engine for a pool\n"
+              "whose events hold no tokens, so that its blocks can be named at all." },
     { "lora", KVB_CONF_STRING, "", 0, FIELD(lora),
       .help = "The LoRA adapter of events that name none; empty: the base model." },
     { "events", KVB_CONF_STRING, NULL, 1, FIELD(events),
@@ -176,6 +187,13 @@ static const char *worker_key(char text[key_bytes], size_t worker, const char *k
 {
     (void)snprintf(text, key_bytes, "workers[%zu].%s", worker, key);
     return text;
+}
+
+enum kvb_hashes
+kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+{
+    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
+                                                            : (enum kvb_hashes)(worker->hashes - 1);
 }
 
 uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at)

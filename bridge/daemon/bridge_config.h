@@ -27,6 +27,7 @@ struct kvb_worker_config {
     size_t id_count;             /* 0, or `ranks` */
     char model[kvb_model_bytes + 1];
     uint32_t block_size;            /* tokens */
+    unsigned hashes;                /* AS_PUBLISHED, or 1 + enum kvb_hashes */
     char lora[kvb_model_bytes + 1]; /* where the events name none; "": base model */
     char events[kvb_endpoint_bytes];
     char replay[kvb_endpoint_bytes]; /* "": the engine has none */
@@ -76,6 +77,12 @@ struct kvb_bridge_config {
  * KVB_NO_MEMORY */
 kvb_status kvb_bridge_config_read(
     const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors);
+
+enum { KVB_WORKER_HASHES_AS_PUBLISHED };
+
+/* How the worker's blocks are named. */
+enum kvb_hashes
+kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker);
 
 /* What the router calls the worker's rank number `at`, 0 .. ranks - 1. */
 uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at);

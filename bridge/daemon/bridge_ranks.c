@@ -64,7 +64,7 @@ static kvb_status open_stream(
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
         .place = place_of(config, worker),
-        .mirror = { .hashes = config->publish.hashes,
+        .mirror = { .hashes = kvb_worker_hashes(config, worker),
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = tiers_of(config->publish.profile),
                     .pool_block_size = worker->block_size,

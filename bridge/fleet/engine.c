@@ -30,6 +30,7 @@ kvb_status kvb_engine_new(const struct kvb_engine_options *options, struct kvb_e
     }
     engine->options = *options;
     engine->dice = options->seed;
+    engine->first_seq = engine->next_seq = options->first_seq;
     engine->waiting_capacity = options->max_waiting + options->max_running;
 
     kvb_status status = kvb_block_pool_new(options->blocks, options->block_size, &engine->pool);
@@ -41,6 +42,9 @@ kvb_status kvb_engine_new(const struct kvb_engine_options *options, struct kvb_e
         engine->running = calloc(options->max_running, sizeof(struct kvb_request *));
         engine->waiting = calloc(engine->waiting_capacity, sizeof(struct kvb_request *));
         status = engine->running && engine->waiting ? KVB_OK : KVB_NO_MEMORY;
+    }
+    if (status == KVB_OK && options->clears_first) {
+        status = kvb_event_writer_cleared(&engine->pending);
     }
     if (status != KVB_OK) {
         kvb_engine_free(engine);
@@ -189,8 +193,21 @@ void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed)
     engine->is_handed = false;
     engine->options.seed = seed;
     engine->dice = seed;
-    engine->next_seq = 0;
+    engine->first_seq = engine->next_seq = engine->options.first_seq;
     engine->sums = (struct kvb_engine_figures){ 0 };
+    if (engine->options.clears_first) {
+        (void)kvb_event_writer_cleared(&engine->pending); /* the first life's room is there */
+    }
+}
+
+void kvb_engine_set_first_seq(struct kvb_engine *engine, uint64_t first_seq)
+{
+    engine->options.first_seq = first_seq;
+}
+
+uint64_t kvb_engine_take_seq(struct kvb_engine *engine)
+{
+    return engine->next_seq++;
 }
 
 void kvb_engine_set_time(struct kvb_engine *engine, uint64_t now_ns)
@@ -209,7 +226,7 @@ void kvb_engine_figures(const struct kvb_engine *engine, struct kvb_engine_figur
     const uint32_t active = usable - kvb_block_pool_free_count(engine->pool);
     struct kvb_engine_figures figures = engine->sums;
 
-    figures.batches = engine->next_seq;
+    figures.batches = engine->next_seq - engine->first_seq;
     figures.held_blocks = kvb_block_pool_filled_count(engine->pool);
     figures.load = (struct kvb_load){
         .request_active_slots = engine->running_count,

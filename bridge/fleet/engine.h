@@ -44,6 +44,8 @@ struct kvb_engine_options {
     double bypass_probability; /* of a request that computes its whole prompt again */
     uint32_t log_changes;      /* of contents that are remembered with their times */
     uint64_t seed;             /* of hashes and dice: another one is another process */
+    uint64_t first_seq;        /* of its first batch */
+    bool clears_first;         /* AllBlocksCleared stands before everything else */
 };
 
 /* KVB_BAD_INPUT  an option is out of range (blocks 2 .., all counts 1 ..)
@@ -75,8 +77,14 @@ kvb_status kvb_engine_step(
 kvb_status kvb_engine_reset_cache(struct kvb_engine *engine);
 
 /* The process is gone and another one runs: nothing cached, no requests, seq from
- * 0.  With the same seed the same prompts get the same hashes. */
+ * the first one on.  With the same seed the same prompts get the same hashes. */
 void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed);
+
+/* Where the next life begins to number. */
+void kvb_engine_set_first_seq(struct kvb_engine *engine, uint64_t first_seq);
+
+/* Numbers a batch that the caller makes himself: a heartbeat, garbage. */
+uint64_t kvb_engine_take_seq(struct kvb_engine *engine);
 
 /* The time that is written beside what changes from now on. */
 void kvb_engine_set_time(struct kvb_engine *engine, uint64_t now_ns);
@@ -113,6 +121,7 @@ struct kvb_truth {
     uint64_t worker_id; /* not known here: set by the caller */
     uint32_t rank;
     bool has_seq; /* false: nothing was numbered yet */
+    bool by_hash; /* its events hold no tokens: set by the caller */
     uint64_t seq;
     uint64_t unsent;
     uint32_t block_size;

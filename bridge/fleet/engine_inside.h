@@ -23,6 +23,7 @@ struct kvb_engine {
     uint32_t waiting_count;
     uint32_t waiting_capacity;
     uint64_t dice;
+    uint64_t first_seq; /* of this life */
     uint64_t next_seq;
     struct kvb_event_batch pending; /* events of the step, or handed out */
     bool is_handed;                 /* pending went out and may be forgotten */

@@ -66,8 +66,8 @@ kvb_status kvb_engine_truth(const struct kvb_engine *engine, struct kvb_truth *o
         list_all(&lister);
         *out_truth = (struct kvb_truth){
             .rank = engine->options.rank,
-            .has_seq = engine->next_seq > 0,
-            .seq = engine->next_seq - (engine->next_seq > 0),
+            .has_seq = engine->next_seq > engine->first_seq,
+            .seq = engine->next_seq - (engine->next_seq > engine->first_seq),
             .unsent = engine->is_handed ? 0 : engine->pending.event_count,
             .block_size = engine->options.block_size,
             .count = lister.count,

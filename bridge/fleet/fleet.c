@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "fleet/fleet_inside.h"
+#include "fleet/malformed.h"
 #include "fleet/random.h"
 
 #include <assert.h>
@@ -30,6 +31,14 @@ static kvb_status check(const struct kvb_fleet_options *options, struct kvb_deta
     if (options->ranks == 0 || options->ranks > kvb_max_ranks) {
         return refuse(detail, "ranks: expected 1 .. 128");
     }
+    if (options->dialect_count == 0 || options->dialect_count > kvb_fleet_dialects) {
+        return refuse(detail, "dialects: expected 1 .. 64");
+    }
+    if (options->malformed_every > 0 &&
+        (options->malformed_count == 0 ||
+         options->malformed_first + options->malformed_count > kvb_malformed_kinds)) {
+        return refuse(detail, "malformed: no such kind of payload");
+    }
     if (!(options->requests_per_s >= 0 && options->requests_per_s <= 1e6)) {
         return refuse(detail, "rate: expected 0 .. 1,000,000 requests a second");
     }
@@ -40,12 +49,32 @@ static kvb_status check(const struct kvb_fleet_options *options, struct kvb_deta
     return KVB_OK;
 }
 
+static const struct kvb_dialect_row *dialect_of(const struct kvb_fleet *fleet, size_t at)
+{
+    return kvb_fleet_dialect(fleet, (uint32_t)(at / fleet->options.ranks));
+}
+
+static uint64_t first_seq_of(const struct kvb_dialect_row *dialect)
+{
+    switch (dialect->first_seq) {
+    case KVB_SEQ_FROM_1:
+        return 1;
+    case KVB_SEQ_FROM_CLOCK:
+        return kvb_clock_wall_us() * 1000;
+    default:
+        return 0;
+    }
+}
+
 static kvb_status new_engines(struct kvb_fleet *fleet)
 {
     for (size_t at = 0; at < fleet->rank_count; at++) {
         struct kvb_engine_options options = fleet->options.engine;
         options.rank = (uint32_t)(at % fleet->options.ranks);
+        const struct kvb_dialect_row *dialect = dialect_of(fleet, at);
         options.seed = kvb_random_next(&fleet->dice);
+        options.first_seq = first_seq_of(dialect);
+        options.clears_first = dialect->clears_first;
         fleet->ranks[at].seed = options.seed;
         KVB_TRY(kvb_engine_new(&options, &fleet->ranks[at].engine));
     }
@@ -61,6 +90,9 @@ static kvb_status set_up(struct kvb_fleet *fleet, struct kvb_detail *detail)
     fleet->ranks = calloc(fleet->rank_count, sizeof *fleet->ranks);
     if (!fleet->workers || !fleet->ranks) {
         return KVB_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < workers; i++) {
+        fleet->workers[i].dialect = fleet->options.dialects[i % fleet->options.dialect_count];
     }
     const kvb_status status = new_engines(fleet);
     if (status == KVB_BAD_INPUT) {
@@ -84,6 +116,7 @@ kvb_status kvb_fleet_new(
     fleet->options = *options;
     fleet->dice = options->seed;
     kvb_buf_init(&fleet->payload, kvb_max_payload_bytes);
+    kvb_buf_init(&fleet->malformed, (size_t)2 * kvb_max_payload_bytes);
     const kvb_status status = set_up(fleet, detail);
     if (status != KVB_OK) {
         kvb_fleet_free(fleet);
@@ -104,6 +137,7 @@ void kvb_fleet_free(struct kvb_fleet *fleet)
     }
     kvb_trace_request_done(&fleet->request);
     kvb_buf_done(&fleet->payload);
+    kvb_buf_done(&fleet->malformed);
     free(fleet->ranks);
     free(fleet->workers);
     free(fleet);
@@ -158,6 +192,38 @@ static kvb_status admit_due(struct kvb_fleet *fleet, uint64_t now_ns)
     return KVB_OK;
 }
 
+/* The kind whose turn it is after this batch; false: none. */
+static bool
+next_malformed(const struct kvb_fleet *fleet, struct kvb_fleet_rank *rank, size_t *out_kind)
+{
+    const struct kvb_fleet_options *options = &fleet->options;
+
+    if (rank->malformed_next < rank->malformed_end) {
+        *out_kind = rank->malformed_next++;
+        return true;
+    }
+    if (options->malformed_every == 0 || rank->batches % options->malformed_every != 0) {
+        return false;
+    }
+    *out_kind = options->malformed_first + rank->malformed % options->malformed_count;
+    return true;
+}
+
+/* It has a number of its own and lies in the replay buffer, as a batch does. */
+static kvb_status send_malformed(struct kvb_fleet *fleet, struct kvb_fleet_rank *rank)
+{
+    size_t kind = 0;
+
+    if (!next_malformed(fleet, rank, &kind)) {
+        return KVB_OK;
+    }
+    kvb_buf_reset(&fleet->malformed);
+    KVB_TRY(kvb_malformed_make(kind, kvb_buf_span(&fleet->payload), &fleet->malformed));
+    rank->malformed++;
+    return kvb_publisher_send(
+        rank->publisher, kvb_engine_take_seq(rank->engine), kvb_buf_span(&fleet->malformed), true);
+}
+
 static kvb_status
 publish(struct kvb_fleet *fleet, size_t at, const struct kvb_event_batch *batch, uint64_t seq)
 {
@@ -171,10 +237,27 @@ publish(struct kvb_fleet *fleet, size_t at, const struct kvb_event_batch *batch,
         return KVB_OK;
     }
     rank->withheld -= !is_live;
-    return kvb_publisher_send(rank->publisher, seq, kvb_buf_span(&fleet->payload), is_live);
+    rank->batches++;
+    KVB_TRY(kvb_publisher_send(rank->publisher, seq, kvb_buf_span(&fleet->payload), is_live));
+    return send_malformed(fleet, rank);
 }
 
-static kvb_status step(struct kvb_fleet *fleet, size_t at)
+/* An engine that has nothing to tell says so now and then, if its kind does. */
+static kvb_status
+beat(struct kvb_fleet *fleet, size_t at, const struct kvb_event_batch *empty, uint64_t now_ns)
+{
+    struct kvb_fleet_rank *rank = &fleet->ranks[at];
+    const uint32_t period_ms = dialect_of(fleet, at)->heartbeat_ms;
+
+    if (period_ms == 0 || rank->published_ns == 0 ||
+        now_ns - rank->published_ns < period_ms * KVB_NS_PER_MS) {
+        return KVB_OK;
+    }
+    rank->published_ns = now_ns;
+    return publish(fleet, at, empty, kvb_engine_take_seq(rank->engine));
+}
+
+static kvb_status step(struct kvb_fleet *fleet, size_t at, uint64_t now_ns)
 {
     const struct kvb_event_batch *batch = NULL;
     uint64_t seq = 0;
@@ -183,10 +266,14 @@ static kvb_status step(struct kvb_fleet *fleet, size_t at)
     kvb_engine_set_time(fleet->ranks[at].engine, kvb_clock_monotonic_ns());
     const kvb_status status = kvb_engine_step(fleet->ranks[at].engine, now_s, &batch, &seq);
     if (status == KVB_AGAIN) {
-        return KVB_OK;
+        const struct kvb_event_batch empty = { .timestamp_s = now_s,
+                                               .has_rank = true,
+                                               .rank = (uint32_t)(at % fleet->options.ranks) };
+        return beat(fleet, at, &empty, now_ns);
     }
     KVB_TRY(status);
     fleet->totals.batches++;
+    fleet->ranks[at].published_ns = now_ns;
     return publish(fleet, at, batch, seq);
 }
 
@@ -198,7 +285,7 @@ kvb_status kvb_fleet_tick(struct kvb_fleet *fleet, uint64_t now_ns)
     }
     KVB_TRY(admit_due(fleet, now_ns));
     for (size_t at = 0; at < fleet->rank_count; at++) {
-        KVB_TRY(step(fleet, at));
+        KVB_TRY(step(fleet, at, now_ns));
     }
     return KVB_OK;
 }
@@ -271,6 +358,7 @@ kvb_status kvb_fleet_truth(const struct kvb_fleet *fleet, size_t at, struct kvb_
 {
     KVB_TRY(kvb_engine_truth(fleet->ranks[at].engine, out_truth));
     out_truth->worker_id = worker_id_of(fleet, at);
+    out_truth->by_hash = !(dialect_of(fleet, at)->fields & KVB_FIELD_TOKENS);
     return KVB_OK;
 }
 
@@ -294,6 +382,8 @@ kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed
         rank->seed = kvb_random_next(&fleet->dice);
     }
     rank->withheld = 0;
+    rank->published_ns = 0;
+    kvb_engine_set_first_seq(rank->engine, first_seq_of(dialect_of(fleet, at)));
     kvb_engine_set_time(rank->engine, kvb_clock_monotonic_ns());
     kvb_engine_restart(rank->engine, rank->seed);
     return KVB_OK;
@@ -304,6 +394,13 @@ void kvb_fleet_withhold(struct kvb_fleet *fleet, size_t at, uint64_t batches)
     fleet->ranks[at].withheld = batches;
 }
 
+void kvb_fleet_malform(struct kvb_fleet *fleet, size_t at, size_t first, size_t count)
+{
+    assert(first + count <= kvb_malformed_kinds);
+    fleet->ranks[at].malformed_next = first;
+    fleet->ranks[at].malformed_end = first + count;
+}
+
 void kvb_fleet_rank_state(
     const struct kvb_fleet *fleet, size_t at, struct kvb_fleet_rank_state *out_state)
 {
@@ -312,6 +409,7 @@ void kvb_fleet_rank_state(
         .worker_id = worker_id_of(fleet, at),
         .worker = (uint32_t)(at / fleet->options.ranks),
         .rank = (uint32_t)(at % fleet->options.ranks),
+        .malformed = fleet->ranks[at].malformed,
     };
     kvb_engine_figures(fleet->ranks[at].engine, &out_state->figures);
     kvb_publisher_counts(fleet->ranks[at].publisher, &out_state->counts);
@@ -333,4 +431,9 @@ void kvb_fleet_totals(const struct kvb_fleet *fleet, struct kvb_fleet_totals *ou
 struct kvb_fleet_ports kvb_fleet_ports(const struct kvb_fleet *fleet, uint32_t worker)
 {
     return fleet->workers[worker].ports;
+}
+
+const struct kvb_dialect_row *kvb_fleet_dialect(const struct kvb_fleet *fleet, uint32_t worker)
+{
+    return kvb_dialect_row_of(fleet->workers[worker].dialect);
 }

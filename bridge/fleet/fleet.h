@@ -23,12 +23,15 @@
  * Memory:  the engines', the publishers'. */
 struct kvb_fleet;
 
+enum { kvb_fleet_dialects = 64 };
+
 struct kvb_fleet_options {
     uint64_t first_worker; /* worker ids count up from here */
     uint32_t workers;
-    uint32_t ranks;                   /* of each worker */
-    enum kvb_dialect dialect;         /* KVB_DIALECT_COUNT: all in turn, one a worker */
-    const char *address;              /* what is bound; borrowed until _free() */
+    uint32_t ranks;                                /* of each worker */
+    enum kvb_dialect dialects[kvb_fleet_dialects]; /* dealt to the workers in turn */
+    size_t dialect_count;                          /* 1 .. */
+    const char *address;                           /* what is bound; borrowed until _free() */
     uint16_t base_port;               /* 0: drawn.  Else worker w has its ranks' event ports at
                                          base + w * (2 * ranks + 1), then their replay ports, then
                                          the port of its load figures */
@@ -37,6 +40,9 @@ struct kvb_fleet_options {
     const struct kvb_trace *trace; /* borrowed until _free() */
     double requests_per_s;         /* of the whole fleet */
     uint64_t max_requests;         /* 0: for ever */
+    uint32_t malformed_every; /* a malformed payload after so many batches of a rank; 0: never */
+    size_t malformed_first;   /* its kind, see malformed.h: the first of */
+    size_t malformed_count;   /* so many, in turn */
     uint64_t seed;
 };
 
@@ -83,10 +89,15 @@ kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed
 /* The next batches go into the replay buffer, but are not published. */
 void kvb_fleet_withhold(struct kvb_fleet *fleet, size_t at, uint64_t batches);
 
+/* One malformed payload of each kind first .. first + count - 1 (see malformed.h), each
+ * with a number of its own, after one of the next batches. */
+void kvb_fleet_malform(struct kvb_fleet *fleet, size_t at, size_t first, size_t count);
+
 struct kvb_fleet_rank_state {
     uint64_t worker_id;
     uint32_t worker; /* from 0 */
     uint32_t rank;
+    uint64_t malformed; /* payloads sent */
     struct kvb_engine_figures figures;
     struct kvb_publisher_counts counts;
 };
@@ -118,3 +129,6 @@ struct kvb_fleet_ports {
 };
 
 struct kvb_fleet_ports kvb_fleet_ports(const struct kvb_fleet *fleet, uint32_t worker);
+
+/* How worker number `worker` speaks. */
+const struct kvb_dialect_row *kvb_fleet_dialect(const struct kvb_fleet *fleet, uint32_t worker);

@@ -21,7 +21,12 @@ struct kvb_fleet_rank {
     struct kvb_engine *engine; /* owned, like publisher */
     struct kvb_publisher *publisher;
     uint64_t seed;
-    uint64_t withheld; /* batches that are still not to be published */
+    uint64_t withheld;     /* batches that are still not to be published */
+    uint64_t published_ns; /* the newest batch; 0: none in this life */
+    uint64_t batches;
+    uint64_t malformed;    /* sent */
+    size_t malformed_next; /* kinds that were asked for */
+    size_t malformed_end;
 };
 
 struct kvb_fleet {
@@ -36,6 +41,7 @@ struct kvb_fleet {
     uint64_t last_tick_ns; /* 0: none yet */
     struct kvb_trace_request request;
     struct kvb_buf payload;
+    struct kvb_buf malformed;
     struct kvb_fleet_totals totals; /* those that are counted here */
 };
 

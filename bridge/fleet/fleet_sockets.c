@@ -30,16 +30,16 @@ static void stop_publishers(struct kvb_fleet *fleet, uint32_t worker)
 static kvb_status start_publishers(
     struct kvb_fleet *fleet, uint32_t worker, uint16_t first_port, struct kvb_detail *detail)
 {
-    const bool is_new = fleet->workers[worker].dialect >= KVB_DIALECT_VLLM_0_31;
+    const struct kvb_dialect_row *dialect = kvb_fleet_dialect(fleet, worker);
 
     for (uint32_t rank = 0; rank < fleet->options.ranks; rank++) {
         const struct kvb_publisher_options options = {
             .zmq_context = fleet->zmq_context,
             .address = fleet->options.address,
-            .topic = "kv-events",
+            .topic = dialect->topic,
             .events_port = (uint16_t)(first_port + rank),
             .replay_port = (uint16_t)(first_port + fleet->options.ranks + rank),
-            .layout = is_new ? KVB_REPLAY_WITH_TOPIC : KVB_REPLAY_WITHOUT_TOPIC,
+            .layout = dialect->replay,
             .queue_batches = queue_batches,
             .replay_batches = fleet->options.replay_batches,
             .replay_bytes = replay_bytes,
@@ -86,9 +86,6 @@ open_worker(struct kvb_fleet *fleet, uint32_t worker, uint64_t *dice, struct kvb
     struct kvb_fleet_worker *at = &fleet->workers[worker];
 
     at->ports.worker_id = options->first_worker + worker;
-    at->dialect = options->dialect == KVB_DIALECT_COUNT
-                      ? (enum kvb_dialect)(worker % KVB_DIALECT_COUNT)
-                      : options->dialect;
     if (options->base_port == 0) {
         KVB_TRY(draw_ports(fleet, worker, dice, detail));
         return open_feed(fleet, worker, 0, detail);

@@ -124,7 +124,7 @@ static kvb_status open_sockets(struct kvb_publisher *publisher, struct kvb_detai
     kvb_status status =
         bind_socket(options, ZMQ_PUB, options->events_port, detail, &publisher->pub);
 
-    if (status == KVB_OK) {
+    if (status == KVB_OK && options->layout != KVB_REPLAY_NEVER) {
         status = bind_socket(options, ZMQ_ROUTER, options->replay_port, detail, &publisher->router);
     }
     if (status != KVB_OK) {
@@ -148,12 +148,12 @@ static kvb_status open_again(struct kvb_publisher *publisher)
 
 static void publish(struct kvb_publisher *publisher, const struct item *item)
 {
-    const char *topic = publisher->options.topic;
+    const kvb_span topic = publisher->options.topic;
     uint8_t seq[8];
 
     kvb_replay_port_write_seq(seq, item->seq);
     /* PUB never waits: above the high-water mark it drops, as the engine's does. */
-    if (publisher->pub && zmq_send(publisher->pub, topic, strlen(topic), ZMQ_SNDMORE) >= 0 &&
+    if (publisher->pub && zmq_send(publisher->pub, topic.data, topic.len, ZMQ_SNDMORE) >= 0 &&
         zmq_send(publisher->pub, seq, sizeof seq, ZMQ_SNDMORE) >= 0 &&
         zmq_send(publisher->pub, item->data, item->len, 0) >= 0) {
         count(&publisher->published, 1);

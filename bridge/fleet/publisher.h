@@ -3,6 +3,7 @@
 #include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "wire/dialect.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,24 +16,19 @@
  *                                       |
  *                              replay buffer -> ROUTER <- ["", start seq]
  *
- * The ROUTER keeps 1,000 messages a peer and drops the rest of a replay silently;
- * END still comes.  A request of any other shape is ignored.
+ * There is no ROUTER when the layout is KVB_REPLAY_NEVER.  It keeps 1,000 messages a peer
+ * and drops the rest of a replay silently; END still comes.  A request of any other
+ * shape is ignored.
  *
  * Threads: one of its own; the calls are for the thread that started it, the
  *          counts for any.
  * Memory:  the queue, the replay buffer, and what libzmq keeps for slow peers. */
 struct kvb_publisher;
 
-/* What a replay reply looks like to a DEALER. */
-enum kvb_replay_layout {
-    KVB_REPLAY_WITHOUT_TOPIC, /* ["", seq, payload]         END ["", ff*8, ""]      (to 0.25) */
-    KVB_REPLAY_WITH_TOPIC     /* ["", topic, seq, payload]  END ["", "", ff*8, ""]  (0.26 on) */
-};
-
 struct kvb_publisher_options {
     void *zmq_context;   /* borrowed until _stop() */
     const char *address; /* "127.0.0.1"; borrowed until _stop(), like topic */
-    const char *topic;
+    kvb_span topic;
     uint16_t events_port;
     uint16_t replay_port;
     enum kvb_replay_layout layout;

@@ -1,5 +1,7 @@
 #include "fleet/replay_port.h"
 
+#include "core/own.h"
+
 #include <stdbool.h>
 #include <string.h>
 #include <zmq.h>
@@ -10,6 +12,8 @@ struct request {
     uint8_t id[most_id_bytes];
     size_t id_len;
     uint64_t start;
+    bool may_have_name; /* of the peer, before the empty frame */
+    bool has_name;
     bool is_good;
 };
 
@@ -38,10 +42,15 @@ static bool take_frame(struct request *request, unsigned at, const uint8_t *data
         request->id_len = len;
         return true;
     }
-    if (at == 1) {
+    if (at == 1 && len > 0) {
+        request->has_name = request->may_have_name;
+        return request->may_have_name;
+    }
+    const unsigned place = at - (request->has_name ? 1 : 0);
+    if (place == 1) {
         return len == 0;
     }
-    if (at == 2 && len == 8) {
+    if (place == 2 && len == 8) {
         request->start = read_seq(data);
         return true;
     }
@@ -68,7 +77,7 @@ static kvb_status receive(void *router, struct request *out_request)
         has_more = zmq_msg_more(&frame);
         (void)zmq_msg_close(&frame);
     }
-    out_request->is_good = is_good && at == 3;
+    out_request->is_good = is_good && at == (out_request->has_name ? 4 : 3);
     return KVB_OK;
 }
 
@@ -84,46 +93,70 @@ static bool send_frame(void *router, kvb_span frame, bool is_last)
 }
 
 /* A full pipe drops the message without a word: that is a ROUTER. */
-static kvb_status send_reply(const struct reply *reply, kvb_span topic, uint64_t seq, kvb_span body)
+static kvb_status send_frames(const struct reply *reply, const kvb_span *frames, size_t count)
 {
     const kvb_span id = { reply->request->id, reply->request->id_len };
-    const kvb_span empty = { (const uint8_t *)"", 0 };
-    uint8_t seq_bytes[8];
+    bool is_sent = send_frame(reply->router, id, false);
 
-    kvb_replay_port_write_seq(seq_bytes, seq);
-    bool is_sent = send_frame(reply->router, id, false) && send_frame(reply->router, empty, false);
-    if (reply->options->layout == KVB_REPLAY_WITH_TOPIC) {
-        is_sent = is_sent && send_frame(reply->router, topic, false);
+    for (size_t i = 0; i < count && is_sent; i++) {
+        is_sent = send_frame(reply->router, frames[i], i + 1 == count);
     }
-    is_sent = is_sent && send_frame(reply->router, (kvb_span){ seq_bytes, 8 }, false) &&
-              send_frame(reply->router, body, true);
     return is_sent ? KVB_OK : KVB_IO;
+}
+
+static const kvb_span no_bytes = { (const uint8_t *)"", 0 };
+
+static kvb_status send_batch(const struct reply *reply, uint64_t seq, kvb_span payload)
+{
+    uint8_t bytes[8];
+    const kvb_span seq_frame = { bytes, sizeof bytes };
+    const kvb_span with_topic[] = { no_bytes, reply->options->topic, seq_frame, payload };
+    const kvb_span without[] = { no_bytes, seq_frame, payload };
+
+    kvb_replay_port_write_seq(bytes, seq);
+    return reply->options->layout == KVB_REPLAY_WITH_TOPIC
+               ? send_frames(reply, with_topic, KVB_COUNT_OF(with_topic))
+               : send_frames(reply, without, KVB_COUNT_OF(without));
+}
+
+static kvb_status send_end(const struct reply *reply)
+{
+    static const uint8_t ones[8] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
+    const kvb_span end = { ones, sizeof ones };
+    const struct {
+        kvb_span frames[4];
+        size_t count;
+    } ends[] = {
+        [KVB_REPLAY_WITHOUT_TOPIC] = { { no_bytes, end, no_bytes }, 3 },
+        [KVB_REPLAY_WITH_TOPIC] = { { no_bytes, no_bytes, end, no_bytes }, 4 },
+        [KVB_REPLAY_MOONCAKE] = { { no_bytes, no_bytes, end }, 3 },
+    };
+
+    return send_frames(
+        reply, ends[reply->options->layout].frames, ends[reply->options->layout].count);
 }
 
 static kvb_status send_all(
     const struct reply *reply, const struct kvb_replay_buffer *buffer,
     struct kvb_replay_answer *answer)
 {
-    const kvb_span topic = { (const uint8_t *)reply->options->topic,
-                             strlen(reply->options->topic) };
-    const kvb_span empty = { (const uint8_t *)"", 0 };
     const size_t first = kvb_replay_buffer_find(buffer, reply->request->start);
 
     answer->is_full = first == 0 && kvb_replay_buffer_count(buffer) > 1;
     for (size_t at = first; at < kvb_replay_buffer_count(buffer); at++) {
         uint64_t seq = 0;
         const kvb_span payload = kvb_replay_buffer_at(buffer, at, &seq);
-        KVB_TRY(send_reply(reply, topic, seq, payload));
+        KVB_TRY(send_batch(reply, seq, payload));
         answer->replayed++;
     }
-    return send_reply(reply, empty, UINT64_MAX, empty);
+    return send_end(reply);
 }
 
 kvb_status kvb_replay_port_serve(
     void *router, const struct kvb_replay_buffer *buffer,
     const struct kvb_publisher_options *options, struct kvb_replay_answer *out_answer)
 {
-    struct request request = { 0 };
+    struct request request = { .may_have_name = options->layout == KVB_REPLAY_MOONCAKE };
     const struct reply reply = { .router = router, .request = &request, .options = options };
     struct kvb_replay_answer answer = { 0 };
 

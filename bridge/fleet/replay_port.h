@@ -15,7 +15,8 @@ struct kvb_replay_answer {
 };
 
 /* Reads one request and answers it from the buffer, all of it, before it returns.
- * Requests: ["", start seq in 8 bytes] as the peer sends it, nothing else.
+ * Requests: ["", start seq in 8 bytes] as the peer sends it, nothing else; a Mooncake
+ * also takes the one of its guide, [any name, "", start seq].
  * KVB_AGAIN  no request is there
  * KVB_IO     the socket is closed */
 kvb_status kvb_replay_port_serve(

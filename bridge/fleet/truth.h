@@ -19,6 +19,8 @@
  *     restart WORKER RANK [same]  end the process and start another; same: with the
  *                                 same hashes
  *     drop WORKER RANK BATCHES    the next ones go to the replay buffer only
+ *     malform WORKER RANK KIND    one malformed payload after the next batch; all: one of
+ *                                 each kind, each after a batch
  *     stop                        end the program
  *
  * What went wrong stands in a line {"error":"..."} before the end.

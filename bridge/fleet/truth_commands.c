@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/own.h"
+#include "fleet/malformed.h"
 #include "fleet/truth_format.h"
 
 #include <errno.h>
@@ -143,6 +144,7 @@ static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct k
         { "full_replays", counts->full_replays },
         { "replayed_batches", counts->replayed },
         { "ignored_requests", counts->ignored },
+        { "malformed", state->malformed },
         { "failures", counts->failures },
     };
 
@@ -238,6 +240,21 @@ static kvb_status do_drop(struct kvb_truth_session *session, const struct words 
     return KVB_OK;
 }
 
+static kvb_status do_malform(struct kvb_truth_session *session, const struct words *words)
+{
+    size_t kind = 0;
+    size_t at = 0;
+
+    KVB_TRY(find_rank(session, words, &at));
+    const bool is_all = words->count == 4 && strcmp(words->word[3], "all") == 0;
+    if (!is_all && (words->count < 4 || kvb_malformed_find(words->word[3], &kind) != KVB_OK)) {
+        return say_error(
+            session, "expected: malform WORKER RANK KIND|all, a kind of --malformed list");
+    }
+    kvb_fleet_malform(session->fleet, at, kind, is_all ? kvb_malformed_kinds : 1);
+    return KVB_OK;
+}
+
 static kvb_status do_stop(struct kvb_truth_session *session, const struct words *words)
 {
     (void)words;
@@ -250,10 +267,10 @@ static const struct command {
     size_t most_words;
     kvb_status (*run)(struct kvb_truth_session *session, const struct words *words);
 } commands[] = {
-    { "truth", 3, do_truth }, { "changes", 4, do_changes }, { "stats", 1, do_stats },
-    { "pause", 1, do_pause }, { "resume", 1, do_resume },   { "drain", 1, do_drain },
-    { "reset", 3, do_reset }, { "restart", 4, do_restart }, { "drop", 4, do_drop },
-    { "stop", 1, do_stop },
+    { "truth", 3, do_truth },     { "changes", 4, do_changes }, { "stats", 1, do_stats },
+    { "pause", 1, do_pause },     { "resume", 1, do_resume },   { "drain", 1, do_drain },
+    { "reset", 3, do_reset },     { "restart", 4, do_restart }, { "drop", 4, do_drop },
+    { "malform", 4, do_malform }, { "stop", 1, do_stop },
 };
 
 static const struct command *find_command(const struct words *words)
@@ -275,7 +292,7 @@ static kvb_status run_words(struct kvb_truth_session *session, const struct word
         return say_error(
             session, "expected truth [WORKER [RANK]], changes WORKER RANK SINCE, stats, pause, "
                      "resume, drain, reset WORKER RANK, restart WORKER RANK [same], "
-                     "drop WORKER RANK BATCHES, or stop");
+                     "drop WORKER RANK BATCHES, malform WORKER RANK KIND|all, or stop");
     }
     const kvb_status status = command->run(session, words);
     return status == KVB_NOT_FOUND ? KVB_OK : status; /* which was answered */

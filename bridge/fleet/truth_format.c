@@ -13,11 +13,17 @@ static kvb_status append_tokens(const uint32_t *tokens, uint32_t count, struct k
     return KVB_OK;
 }
 
-static kvb_status
-append_block(const struct kvb_truth_block *block, uint32_t block_size, struct kvb_buf *out)
+static kvb_status append_block(
+    const struct kvb_truth *truth, const struct kvb_truth_block *block, struct kvb_buf *out)
 {
-    KVB_TRY(kvb_buf_append_text(out, "{\"tokens\":["));
-    KVB_TRY(append_tokens(block->tokens, block_size, out));
+    KVB_TRY(kvb_buf_append(out, "{", 1));
+    if (truth->by_hash) {
+        KVB_TRY(kvb_buf_append_text(out, "\"hash\":"));
+        KVB_TRY(kvb_buf_append_u64(out, block->hash.value));
+        KVB_TRY(kvb_buf_append(out, ",", 1));
+    }
+    KVB_TRY(kvb_buf_append_text(out, "\"tokens\":["));
+    KVB_TRY(append_tokens(block->tokens, truth->block_size, out));
     KVB_TRY(kvb_buf_append_text(out, "],\"parent\":"));
     if (block->parent == kvb_no_parent) {
         KVB_TRY(kvb_buf_append_text(out, "-1"));
@@ -45,6 +51,9 @@ static kvb_status append_head(const struct kvb_truth *truth, struct kvb_buf *out
     KVB_TRY(kvb_buf_append_u64(out, truth->unsent));
     KVB_TRY(kvb_buf_append_text(out, ",\"block_size\":"));
     KVB_TRY(kvb_buf_append_u64(out, truth->block_size));
+    if (truth->by_hash) {
+        KVB_TRY(kvb_buf_append_text(out, ",\"by_hash\":true"));
+    }
     return kvb_buf_append_text(out, ",\"blocks\":[");
 }
 
@@ -55,7 +64,7 @@ kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out)
         if (i > 0) {
             KVB_TRY(kvb_buf_append(out, ",", 1));
         }
-        KVB_TRY(append_block(&truth->blocks[i], truth->block_size, out));
+        KVB_TRY(append_block(truth, &truth->blocks[i], out));
     }
     return kvb_buf_append_text(out, "]}\n");
 }

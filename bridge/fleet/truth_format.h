@@ -15,6 +15,9 @@
  * batch that was numbered, -1 before the first; unsent: events that no batch
  * carries yet.  So a reader computes any hash from the tokens alone.
  *
+ * An engine whose events hold no tokens (a pool of blocks under keys) is known by its
+ * own hashes only: then "by_hash":true stands before blocks, and "hash" in each.
+ *
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); out holds a part of it */
 kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out);
 

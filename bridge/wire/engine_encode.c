@@ -1,8 +1,8 @@
 #include "wire/engine_encode.h"
 
-#include "core/limits.h"
+#include "core/own.h"
+#include "wire/engine_pack.h"
 
-#include <msgpack.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static int write_bytes(void *data, const char *bytes, size_t len)
     return sink->status == KVB_OK ? 0 : -1;
 }
 
-static void pack_text(msgpack_packer *packer, const char *text)
+void kvb_pack_text(msgpack_packer *packer, const char *text)
 {
     (void)msgpack_pack_str_with_body(packer, text, strlen(text)); /* the sink keeps failures */
 }
@@ -39,33 +39,55 @@ static void pack_span(msgpack_packer *packer, kvb_span text)
 
 /* ---- Fields ---- */
 
-/* One event on its way out. */
-struct source {
-    const struct kvb_event_batch *batch;
-    const struct kvb_engine_event *event;
-};
+typedef void (*field_packer)(msgpack_packer *packer, const struct engine_source *source);
 
-typedef void (*field_packer)(msgpack_packer *packer, const struct source *source);
+enum { hash_bytes = 32 };
 
-static void pack_hashes(msgpack_packer *packer, const struct source *source)
+/* Only the last 8 name the block; the others are there to be passed over. */
+static void pack_byte_hash(msgpack_packer *packer, uint64_t hash)
 {
-    (void)msgpack_pack_array(packer, source->event->hash_count);
-    for (uint32_t i = 0; i < source->event->hash_count; i++) {
-        (void)msgpack_pack_uint64(packer, source->batch->hashes[source->event->hash_at + i].value);
+    uint8_t bytes[hash_bytes];
+
+    for (size_t i = 0; i < hash_bytes; i++) {
+        const uint64_t word = i < hash_bytes - sizeof hash ? ~hash : hash;
+        bytes[i] = (uint8_t)(word >> (56 - 8 * (i % sizeof hash)));
+    }
+    (void)msgpack_pack_bin_with_body(packer, bytes, sizeof bytes);
+}
+
+static void pack_hash(msgpack_packer *packer, const struct engine_source *source, uint64_t hash)
+{
+    switch (source->dialect->hashes) {
+    case KVB_HASH_BYTES:
+        pack_byte_hash(packer, hash);
+        break;
+    case KVB_HASH_I64:
+        (void)msgpack_pack_int64(packer, (int64_t)hash);
+        break;
+    default:
+        (void)msgpack_pack_uint64(packer, hash);
     }
 }
 
-static void pack_parent(msgpack_packer *packer, const struct source *source)
+static void pack_hashes(msgpack_packer *packer, const struct engine_source *source)
+{
+    (void)msgpack_pack_array(packer, source->event->hash_count);
+    for (uint32_t i = 0; i < source->event->hash_count; i++) {
+        pack_hash(packer, source, source->batch->hashes[source->event->hash_at + i].value);
+    }
+}
+
+static void pack_parent(msgpack_packer *packer, const struct engine_source *source)
 {
     if (source->event->has_parent) {
-        (void)msgpack_pack_uint64(packer, source->event->parent.value);
+        pack_hash(packer, source, source->event->parent.value);
     } else {
         (void)msgpack_pack_nil(packer);
     }
 }
 
 /* EAGLE: a b c d is (a,b) (b,c) (c,d). */
-static void pack_tokens(msgpack_packer *packer, const struct source *source)
+static void pack_tokens(msgpack_packer *packer, const struct engine_source *source)
 {
     const bool is_eagle = source->event->is_eagle;
     const uint32_t count = source->event->token_count - (is_eagle ? 1 : 0);
@@ -84,29 +106,23 @@ static void pack_tokens(msgpack_packer *packer, const struct source *source)
     }
 }
 
-static void pack_block_size(msgpack_packer *packer, const struct source *source)
+static void pack_block_size(msgpack_packer *packer, const struct engine_source *source)
 {
     (void)msgpack_pack_uint32(packer, source->event->block_size);
 }
 
-static void pack_nil(msgpack_packer *packer, const struct source *source)
+static void pack_nil(msgpack_packer *packer, const struct engine_source *source)
 {
     (void)source;
     (void)msgpack_pack_nil(packer);
 }
 
-static void pack_medium(msgpack_packer *packer, const struct source *source)
+static void pack_medium(msgpack_packer *packer, const struct engine_source *source)
 {
-    static const char *const media[KVB_TIER_COUNT] = {
-        [KVB_TIER_DEVICE] = "GPU",
-        [KVB_TIER_HOST] = "CPU",
-        [KVB_TIER_DISK] = "DISK",
-        [KVB_TIER_EXTERNAL] = "EXTERNAL",
-    };
-    pack_text(packer, media[source->event->tier]);
+    kvb_pack_text(packer, source->dialect->media[source->event->tier]);
 }
 
-static void pack_lora_name(msgpack_packer *packer, const struct source *source)
+static void pack_lora_name(msgpack_packer *packer, const struct engine_source *source)
 {
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->lora_name));
 }
@@ -114,7 +130,7 @@ static void pack_lora_name(msgpack_packer *packer, const struct source *source)
 /* As vLLM writes it: the LoRA name, then the salt in a prompt's first block (a child
  * inherits it); a multimodal key as the 64 digits whose first 16 it is; what cannot be matched as
  * bytes. */
-static void pack_block_extra(msgpack_packer *packer, const struct source *source, uint32_t i)
+static void pack_block_extra(msgpack_packer *packer, const struct engine_source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
     const struct kvb_block_extra none = { 0 };
@@ -141,7 +157,7 @@ static void pack_block_extra(msgpack_packer *packer, const struct source *source
             digits, sizeof digits, "%016llx%048d",
             (unsigned long long)source->batch->keys[extra->key_at + k], 0);
         (void)msgpack_pack_array(packer, 2);
-        pack_text(packer, digits);
+        kvb_pack_text(packer, digits);
         (void)msgpack_pack_uint32(packer, 0);
     }
     if (extra->unmatchable) {
@@ -149,12 +165,12 @@ static void pack_block_extra(msgpack_packer *packer, const struct source *source
     }
 }
 
-static bool has_extra_keys(const struct source *source)
+static bool has_extra_keys(const struct engine_source *source)
 {
     return source->event->extra_count > 0 || source->event->salt.len > 0;
 }
 
-static void pack_extra_keys(msgpack_packer *packer, const struct source *source)
+static void pack_extra_keys(msgpack_packer *packer, const struct engine_source *source)
 {
     if (!has_extra_keys(source)) {
         (void)msgpack_pack_nil(packer);
@@ -166,12 +182,12 @@ static void pack_extra_keys(msgpack_packer *packer, const struct source *source)
     }
 }
 
-static bool has_group(const struct source *source)
+static bool has_group(const struct engine_source *source)
 {
     return source->event->has_group;
 }
 
-static void pack_group(msgpack_packer *packer, const struct source *source)
+static void pack_group(msgpack_packer *packer, const struct engine_source *source)
 {
     if (has_group(source)) {
         (void)msgpack_pack_uint32(packer, source->event->group);
@@ -180,33 +196,47 @@ static void pack_group(msgpack_packer *packer, const struct source *source)
     }
 }
 
-static void pack_kind(msgpack_packer *packer, const struct source *source)
+static void pack_kind(msgpack_packer *packer, const struct engine_source *source)
 {
     if (has_group(source)) {
-        pack_text(packer, "full_attention");
+        kvb_pack_text(packer, "full_attention");
     } else {
         (void)msgpack_pack_nil(packer);
     }
 }
 
-/* ---- Events, by dialect ---- */
+static bool has_salt(const struct engine_source *source)
+{
+    return source->event->salt.len > 0;
+}
 
-/* In the order of the arrays.  `since`: the first dialect whose arrays have it.
- * is_sent: maps leave the field out when it says no; NULL = always there. */
+static void pack_salt_map(msgpack_packer *packer, const struct engine_source *source)
+{
+    (void)msgpack_pack_map(packer, 1);
+    kvb_pack_text(packer, "cache_salt");
+    pack_span(packer, kvb_event_batch_text(source->batch, source->event->salt));
+}
+
+/* ---- Events ---- */
+
+/* In the order of the arrays.  needs: what the dialect must have; 0 = all have it.
+ * is_sent: maps leave the field out when it says no; NULL = always there.
+ * is_tail: arrays do so too. */
 struct field {
     const char *key;
     field_packer pack;
-    enum kvb_dialect since;
-    bool (*is_sent)(const struct source *source);
+    bool (*is_sent)(const struct engine_source *source);
+    unsigned needs;
+    bool is_tail;
 };
 
 /* A Cleared of one tier; of all tiers it names none. */
-static bool has_medium(const struct source *source)
+static bool has_medium(const struct engine_source *source)
 {
     return !source->event->all_tiers;
 }
 
-static bool never(const struct source *source)
+static bool never(const struct engine_source *source)
 {
     (void)source;
     return false;
@@ -214,27 +244,28 @@ static bool never(const struct source *source)
 
 /* clang-format off */
 static const struct field stored_fields[] = {
-    { "block_hashes",                   pack_hashes,     KVB_DIALECT_VLLM_0_11, NULL },
-    { "parent_block_hash",              pack_parent,     KVB_DIALECT_VLLM_0_11, NULL },
-    { "token_ids",                      pack_tokens,     KVB_DIALECT_VLLM_0_11, NULL },
-    { "block_size",                     pack_block_size, KVB_DIALECT_VLLM_0_11, NULL },
-    { "lora_id",                        pack_nil,        KVB_DIALECT_VLLM_0_11, NULL },
-    { "medium",                         pack_medium,     KVB_DIALECT_VLLM_0_11, NULL },
-    { "lora_name",                      pack_lora_name,  KVB_DIALECT_VLLM_0_22, NULL },
-    { "extra_keys",                     pack_extra_keys, KVB_DIALECT_VLLM_0_22, has_extra_keys },
-    { "group_idx",                      pack_group,      KVB_DIALECT_VLLM_0_22, has_group },
-    { "kv_cache_spec_kind",             pack_kind,       KVB_DIALECT_VLLM_0_22, has_group },
-    { "kv_cache_spec_sliding_window",   pack_nil,        KVB_DIALECT_VLLM_0_22, never },
+    { "block_hashes",                 pack_hashes,     NULL, 0, false },
+    { "parent_block_hash",            pack_parent,     NULL, KVB_FIELD_TOKENS, false },
+    { "token_ids",                    pack_tokens,     NULL, KVB_FIELD_TOKENS, false },
+    { "block_size",                   pack_block_size, NULL, KVB_FIELD_TOKENS, false },
+    { "lora_id",                      pack_nil,        NULL, KVB_FIELD_TOKENS, false },
+    { "medium",                       pack_medium,     NULL, KVB_FIELD_MEDIUM, false },
+    { "lora_name",                    pack_lora_name,  NULL, KVB_FIELD_LORA_NAME, false },
+    { "cache_salt",                   pack_salt_map,   has_salt, KVB_FIELD_SALT_MAP, true },
+    { "extra_keys",                   pack_extra_keys, has_extra_keys, KVB_FIELD_EXTRA_KEYS, false },
+    { "group_idx",                    pack_group,      has_group, KVB_FIELD_GROUP, false },
+    { "kv_cache_spec_kind",           pack_kind,       has_group, KVB_FIELD_GROUP, false },
+    { "kv_cache_spec_sliding_window", pack_nil,        never, KVB_FIELD_GROUP, false },
 };
 
 static const struct field removed_fields[] = {
-    { "block_hashes", pack_hashes, KVB_DIALECT_VLLM_0_11, NULL },
-    { "medium",       pack_medium, KVB_DIALECT_VLLM_0_11, NULL },
-    { "group_idx",    pack_group,  KVB_DIALECT_VLLM_0_22, has_group },
+    { "block_hashes", pack_hashes, NULL, 0, false },
+    { "medium",       pack_medium, NULL, KVB_FIELD_MEDIUM, false },
+    { "group_idx",    pack_group,  has_group, KVB_FIELD_GROUP, false },
 };
 
 static const struct field cleared_fields[] = {
-    { "medium", pack_medium, KVB_DIALECT_VLLM_0_31, has_medium },
+    { "medium", pack_medium, has_medium, KVB_FIELD_CLEARED_MEDIUM, false },
 };
 
 static const struct event_form {
@@ -242,121 +273,131 @@ static const struct event_form {
     const struct field *fields;
     size_t field_count;
 } forms[] = {
-    [KVB_EVENT_STORED] = { "BlockStored", stored_fields, sizeof stored_fields / sizeof stored_fields[0] },
-    [KVB_EVENT_REMOVED] = { "BlockRemoved", removed_fields, sizeof removed_fields / sizeof removed_fields[0] },
-    [KVB_EVENT_CLEARED] = { "AllBlocksCleared", cleared_fields, sizeof cleared_fields / sizeof cleared_fields[0] },
+    [KVB_EVENT_STORED] = { "BlockStored", stored_fields, KVB_COUNT_OF(stored_fields) },
+    [KVB_EVENT_REMOVED] = { "BlockRemoved", removed_fields, KVB_COUNT_OF(removed_fields) },
+    [KVB_EVENT_CLEARED] = { "AllBlocksCleared", cleared_fields, KVB_COUNT_OF(cleared_fields) },
 };
 /* clang-format on */
 
-static void pack_as_array(
-    msgpack_packer *packer, const struct event_form *form, enum kvb_dialect dialect,
-    const struct source *source)
+static bool is_sent(const struct field *field, const struct engine_source *source)
 {
-    size_t count = 0;
+    const bool may_lack = field->is_tail || source->dialect->events == KVB_EVENTS_MAPS;
+    const bool has_place = (source->dialect->fields & field->needs) == field->needs;
 
-    while (count < form->field_count && form->fields[count].since <= dialect) {
-        count++; /* later fields stand behind earlier ones */
-    }
-    (void)msgpack_pack_array(packer, count + 1);
-    pack_text(packer, form->tag);
-    for (size_t i = 0; i < count; i++) {
-        form->fields[i].pack(packer, source);
-    }
+    return has_place && (!may_lack || !field->is_sent || field->is_sent(source));
 }
 
-static bool is_sent(const struct field *field, const struct source *source)
+/* [tag, fields...] or {"type": tag, key: field, ...} */
+static void pack_vllm(msgpack_packer *packer, const struct engine_source *source)
 {
-    return !field->is_sent || field->is_sent(source);
-}
-
-static void
-pack_as_map(msgpack_packer *packer, const struct event_form *form, const struct source *source)
-{
-    size_t count = 0;
+    const struct event_form *form = &forms[source->event->kind];
+    const bool is_map = source->dialect->events == KVB_EVENTS_MAPS;
+    size_t count = 1;
 
     for (size_t i = 0; i < form->field_count; i++) {
         count += is_sent(&form->fields[i], source);
     }
-    (void)msgpack_pack_map(packer, count + 1);
-    pack_text(packer, "type");
-    pack_text(packer, form->tag);
-    for (size_t i = 0; i < form->field_count; i++) {
-        if (is_sent(&form->fields[i], source)) {
-            pack_text(packer, form->fields[i].key);
-            form->fields[i].pack(packer, source);
-        }
-    }
-}
-
-static void
-pack_event(msgpack_packer *packer, enum kvb_dialect dialect, const struct source *source)
-{
-    const struct event_form *form = &forms[source->event->kind];
-
-    if (dialect == KVB_DIALECT_VLLM_0_31) {
-        pack_as_map(packer, form, source);
+    if (is_map) {
+        (void)msgpack_pack_map(packer, count);
+        kvb_pack_text(packer, "type");
     } else {
-        pack_as_array(packer, form, dialect, source);
+        (void)msgpack_pack_array(packer, count);
+    }
+    kvb_pack_text(packer, form->tag);
+    for (size_t i = 0; i < form->field_count; i++) {
+        if (!is_sent(&form->fields[i], source)) {
+            continue;
+        }
+        if (is_map) {
+            kvb_pack_text(packer, form->fields[i].key);
+        }
+        form->fields[i].pack(packer, source);
     }
 }
 
-static size_t events_to_write(const struct kvb_event_batch *batch)
+static size_t count_one(const struct engine_source *source)
 {
+    (void)source;
+    return 1;
+}
+
+/* clang-format off */
+static const struct {
+    size_t (*count)(const struct engine_source *source);
+    field_packer pack;
+} packers[] = {
+    [KVB_EVENTS_ARRAYS] = { count_one, pack_vllm },
+    [KVB_EVENTS_MAPS] = { count_one, pack_vllm },
+    [KVB_EVENTS_REPLICAS] = { kvb_pack_mooncake_count, kvb_pack_mooncake_replicas },
+    [KVB_EVENTS_OBJECTS] = { kvb_pack_mooncake_count, kvb_pack_mooncake_objects },
+};
+/* clang-format on */
+
+/* ---- The batch ---- */
+
+uint64_t kvb_pack_milliseconds(const struct kvb_event_batch *batch)
+{
+    const double most_s = 1e15; /* far beyond any clock, and well inside 64 bits */
+
+    return batch->timestamp_s > 0 && batch->timestamp_s < most_s
+               ? (uint64_t)(batch->timestamp_s * 1000)
+               : 0;
+}
+
+static void pack_time(msgpack_packer *packer, const struct engine_source *source)
+{
+    if (source->dialect->has_integer_time) {
+        (void)msgpack_pack_uint64(packer, kvb_pack_milliseconds(source->batch));
+    } else {
+        (void)msgpack_pack_double(packer, source->batch->timestamp_s);
+    }
+}
+
+static void pack_rank(msgpack_packer *packer, const struct kvb_event_batch *batch)
+{
+    if (batch->has_rank) {
+        (void)msgpack_pack_uint32(packer, batch->rank);
+    } else {
+        (void)msgpack_pack_nil(packer);
+    }
+}
+
+static void pack_events(msgpack_packer *packer, struct engine_source *source)
+{
+    const struct kvb_event_batch *batch = source->batch;
+    const enum kvb_event_form form = source->dialect->events;
     size_t count = 0;
 
     for (size_t i = 0; i < batch->event_count; i++) {
-        count += batch->events[i].kind != KVB_EVENT_SKIPPED;
+        source->event = &batch->events[i];
+        count += source->event->kind == KVB_EVENT_SKIPPED ? 0 : packers[form].count(source);
     }
-    return count;
+    (void)msgpack_pack_array(packer, count);
+    for (size_t i = 0; i < batch->event_count; i++) {
+        source->event = &batch->events[i];
+        if (source->event->kind != KVB_EVENT_SKIPPED) {
+            packers[form].pack(packer, source);
+        }
+    }
 }
 
 kvb_status kvb_engine_batch_encode(
     const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out)
 {
     struct sink sink = { .out = out, .status = KVB_OK };
+    struct engine_source source = { .dialect = kvb_dialect_row_of(dialect), .batch = batch };
     const size_t len_before = out->len;
     msgpack_packer packer;
 
     msgpack_packer_init(&packer, &sink, write_bytes);
-    (void)msgpack_pack_array(&packer, 3);
-    (void)msgpack_pack_double(&packer, batch->timestamp_s);
-    (void)msgpack_pack_array(&packer, events_to_write(batch));
-    for (size_t i = 0; i < batch->event_count; i++) {
-        if (batch->events[i].kind != KVB_EVENT_SKIPPED) {
-            pack_event(
-                &packer, dialect, &(struct source){ .batch = batch, .event = &batch->events[i] });
-        }
-    }
-    if (batch->has_rank) {
-        (void)msgpack_pack_uint32(&packer, batch->rank);
-    } else {
-        (void)msgpack_pack_nil(&packer);
+    (void)msgpack_pack_array(&packer, source.dialect->has_rank ? 3 : 2);
+    pack_time(&packer, &source);
+    pack_events(&packer, &source);
+    if (source.dialect->has_rank) {
+        pack_rank(&packer, batch);
     }
     if (sink.status != KVB_OK) {
         out->len = len_before;
     }
     return sink.status;
-}
-
-/* ---- Names ---- */
-
-const char *kvb_dialect_name(enum kvb_dialect dialect)
-{
-    static const char *const names[KVB_DIALECT_COUNT] = {
-        [KVB_DIALECT_VLLM_0_11] = "vllm-0.11",
-        [KVB_DIALECT_VLLM_0_22] = "vllm-0.22",
-        [KVB_DIALECT_VLLM_0_31] = "vllm-0.31",
-    };
-    return (unsigned)dialect < KVB_DIALECT_COUNT ? names[dialect] : "unknown";
-}
-
-kvb_status kvb_dialect_find(const char *name, enum kvb_dialect *out_dialect)
-{
-    for (int dialect = 0; dialect < KVB_DIALECT_COUNT; dialect++) {
-        if (strcmp(name, kvb_dialect_name((enum kvb_dialect)dialect)) == 0) {
-            *out_dialect = (enum kvb_dialect)dialect;
-            return KVB_OK;
-        }
-    }
-    return KVB_NOT_FOUND;
 }

@@ -342,3 +342,20 @@ kvb_status kvb_json_array(
     } while (kvb_json_take(scan, ','));
     return kvb_json_expect(scan, ']');
 }
+
+kvb_status kvb_json_one_of(
+    struct kvb_json_scan *scan, const struct kvb_json_field *kinds, size_t count, void *context)
+{
+    kvb_span key = { 0 };
+
+    KVB_TRY(kvb_json_expect(scan, '{'));
+    KVB_TRY(kvb_json_string(scan, &key));
+    KVB_TRY(kvb_json_expect(scan, ':'));
+    for (size_t i = 0; i < count; i++) {
+        if (strlen(kinds[i].name) == key.len && memcmp(kinds[i].name, key.data, key.len) == 0) {
+            KVB_TRY(kinds[i].read(scan, context));
+            return kvb_json_expect(scan, '}');
+        }
+    }
+    return KVB_BAD_INPUT;
+}

@@ -69,6 +69,11 @@ struct kvb_json_field {
 kvb_status kvb_json_object(
     struct kvb_json_scan *scan, const struct kvb_json_field *fields, size_t count, void *context);
 
+/* Reads an object of one key, which is one of the table's: an unknown one is something
+ * that we do not understand, not a field to skip.  Errors as above. */
+kvb_status kvb_json_one_of(
+    struct kvb_json_scan *scan, const struct kvb_json_field *kinds, size_t count, void *context);
+
 /* Reads an array, one call of `read` an element. */
 kvb_status kvb_json_array(
     struct kvb_json_scan *scan, kvb_status (*read)(struct kvb_json_scan *scan, void *context),

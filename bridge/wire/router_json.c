@@ -248,28 +248,18 @@ static kvb_status read_removed(struct kvb_json_scan *scan, void *context)
     return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), context);
 }
 
-/* The table in place of kvb_json_object(): here exactly one key is allowed, and
- * an unknown one is an event that we do not understand, not a field to skip. */
 static kvb_status read_data(struct kvb_json_scan *scan, void *context)
 {
     static const struct kvb_json_field kinds[] = {
-        { .name = "\"stored\"", .read = read_stored },
-        { .name = "\"removed\"", .read = read_removed },
+        { .name = "stored", .read = read_stored },
+        { .name = "removed", .read = read_removed },
     };
 
     if (kvb_json_take_word(scan, "\"cleared\"")) {
         event_of(context)->kind = KVB_ROUTER_CLEARED;
         return KVB_OK;
     }
-    KVB_TRY(kvb_json_expect(scan, '{'));
-    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
-        if (kvb_json_take_word(scan, kinds[i].name)) {
-            KVB_TRY(kvb_json_expect(scan, ':'));
-            KVB_TRY(kinds[i].read(scan, context));
-            return kvb_json_expect(scan, '}');
-        }
-    }
-    return KVB_BAD_INPUT;
+    return kvb_json_one_of(scan, kinds, KVB_COUNT_OF(kinds), context);
 }
 
 static kvb_status read_event_id(struct kvb_json_scan *scan, void *context)

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "router_same.h"
+#include "wire/prompt_json.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>
@@ -23,8 +24,20 @@ static void json_c_must_accept(const uint8_t *data, size_t size)
     json_tokener_free(tokener);
 }
 
-/* Whatever our decoder accepts, json-c accepts too, and the canonical text of
- * it decodes to the same event. */
+/* The other form that is read on the same subject. */
+static void check_prompt(const uint8_t *data, size_t size)
+{
+    KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
+
+    if (kvb_prompt_json_decode((kvb_span){ data, size }, &event) == KVB_OK) {
+        json_c_must_accept(data, size);
+    } else if (event.block_count != 0 || event.token_count != 0) {
+        abort();
+    }
+}
+
+/* Whatever our decoders accept, json-c accepts too, and the canonical text of
+ * an event decodes to the same event. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -35,6 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (batch.event_count != 0 || batch.block_count != 0) {
             abort();
         }
+        check_prompt(data, size);
         return 0;
     }
     json_c_must_accept(data, size);

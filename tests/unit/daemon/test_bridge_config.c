@@ -92,6 +92,20 @@ static void what_is_left_out_has_the_documented_default(void **state)
     kvb_bridge_config_done(&config); /* {0} is fine */
 }
 
+/* A pool whose events hold no tokens, beside engines whose events do. */
+static void a_worker_may_be_named_otherwise_than_the_rest(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config =
+        read_good("publish = { namespace = \"n\"; component = \"c\"; hashes = \"engine\"; };\n"
+                  "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
+                      "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
+
+    assert_int_equal(kvb_worker_hashes(&config, &config.workers[0]), KVB_HASHES_ENGINE);
+    assert_int_equal(kvb_worker_hashes(&config, &config.workers[1]), KVB_HASHES_CANONICAL);
+    kvb_bridge_config_done(&config);
+}
+
 static void everything_wrong_is_said_at_once(void **state)
 {
     (void)state;
@@ -384,6 +398,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_reads_without_error_and_has_every_key),
         cmocka_unit_test(what_is_left_out_has_the_documented_default),
+        cmocka_unit_test(a_worker_may_be_named_otherwise_than_the_rest),
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(what_has_no_default_must_be_there),
         cmocka_unit_test(a_worker_id_is_used_once),

@@ -249,6 +249,54 @@ static void a_restart_numbers_from_zero_and_holds_nothing(void **state)
     kvb_engine_free(engine);
 }
 
+static void numbers_begin_where_they_are_told_and_others_may_take_some(void **state)
+{
+    (void)state;
+    struct kvb_engine_options options = plain_engine;
+    options.first_seq = 1000;
+    struct kvb_engine *engine = engine_with(&options);
+    const struct kvb_event_batch *batch = NULL;
+    uint64_t seq = 0;
+
+    struct kvb_truth truth = truth_of(engine);
+    assert_false(truth.has_seq);
+    kvb_truth_done(&truth);
+    admit(engine, 100, 10, 5);
+    assert_ok(kvb_engine_step(engine, 0, &batch, &seq));
+    assert_int_equal(seq, 1000);
+    assert_int_equal(kvb_engine_take_seq(engine), 1001);
+    truth = truth_of(engine);
+    assert_true(truth.has_seq);
+    assert_int_equal(truth.seq, 1001);
+    kvb_truth_done(&truth);
+    struct kvb_engine_figures figures = { 0 };
+    kvb_engine_figures(engine, &figures);
+    assert_int_equal(figures.batches, 2);
+
+    kvb_engine_set_first_seq(engine, 7);
+    kvb_engine_restart(engine, 8);
+    assert_int_equal(kvb_engine_take_seq(engine), 7);
+    kvb_engine_free(engine);
+}
+
+static void a_cleared_may_stand_before_everything_in_each_life(void **state)
+{
+    (void)state;
+    struct kvb_engine_options options = plain_engine;
+    options.clears_first = true;
+    struct kvb_engine *engine = engine_with(&options);
+
+    for (int life = 0; life < 2; life++) {
+        admit(engine, 100, 10, 5);
+        const struct kvb_event_batch *batch = step(engine);
+        assert_int_equal(batch->events[0].kind, KVB_EVENT_CLEARED);
+        assert_true(batch->events[0].all_tiers);
+        assert_int_equal(batch->events[1].kind, KVB_EVENT_STORED);
+        kvb_engine_restart(engine, 8);
+    }
+    kvb_engine_free(engine);
+}
+
 static void usage_counts_blocks_in_use_and_is_zero_when_idle(void **state)
 {
     (void)state;
@@ -371,6 +419,8 @@ int main(void)
         cmocka_unit_test(a_reset_waits_for_the_next_step),
         cmocka_unit_test(a_reset_under_load_starts_the_running_requests_again),
         cmocka_unit_test(a_restart_numbers_from_zero_and_holds_nothing),
+        cmocka_unit_test(numbers_begin_where_they_are_told_and_others_may_take_some),
+        cmocka_unit_test(a_cleared_may_stand_before_everything_in_each_life),
         cmocka_unit_test(usage_counts_blocks_in_use_and_is_zero_when_idle),
         cmocka_unit_test(refuses_what_it_could_never_serve),
         cmocka_unit_test(one_seed_gives_one_run),

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "fleet/config_text.h"
+#include "fleet/fleet_scene.h"
 #include "fleet/truth.h"
 #include "fleet/truth_commands.h"
 #include "kvb_test.h"
@@ -14,113 +15,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-enum { workers = 2, ranks = 2, tick_ms = 20 };
-
-struct fixture {
-    struct kvb_trace *trace;
-    struct kvb_fleet *fleet;
-    struct kvb_buf said; /* all answers of one command */
-    struct kvb_buf out;
-    uint64_t now_ns;
-};
-
-static kvb_status collect(void *context, struct kvb_buf *out)
-{
-    struct fixture *fixture = context;
-
-    KVB_TRY(kvb_buf_append(&fixture->said, out->data, out->len));
-    kvb_buf_reset(out);
-    return KVB_OK;
-}
-
-/* The whole answer as a string; borrowed until the next one. */
-static const char *say(struct fixture *fixture, const char *command)
-{
-    struct kvb_truth_session session = {
-        .fleet = fixture->fleet, .out = &fixture->out, .send = collect, .context = fixture
-    };
-    char line[256];
-
-    (void)snprintf(line, sizeof line, "%s", command);
-    kvb_buf_reset(&fixture->said);
-    assert_ok(kvb_truth_run(&session, line));
-    assert_ok(kvb_buf_append(&fixture->said, "", 1));
-    return (const char *)fixture->said.data;
-}
-
-static struct kvb_fleet_options sample_options(const struct fixture *fixture)
-{
-    return (struct kvb_fleet_options){
-        .first_worker = 7,
-        .workers = workers,
-        .ranks = ranks,
-        .dialect = KVB_DIALECT_COUNT,
-        .address = "127.0.0.1",
-        .engine = { .blocks = 256,
-                    .block_size = 16,
-                    .max_running = 8,
-                    .max_waiting = 8,
-                    .step_tokens = 1024 },
-        .replay_batches = 100,
-        .trace = fixture->trace,
-        .requests_per_s = 50,
-        .seed = 3,
-    };
-}
-
-static void
-set_up_with(struct fixture *fixture, uint64_t max_requests, uint32_t count, uint32_t log_changes)
-{
-    struct kvb_detail detail = { 0 };
-
-    *fixture = (struct fixture){ .now_ns = KVB_NS_PER_S };
-    kvb_buf_init(&fixture->said, 1 << 24);
-    kvb_buf_init(&fixture->out, 1 << 24);
-    assert_ok(kvb_trace_load(KVB_DATA "/conversation_trace.jsonl", 64, &detail, &fixture->trace));
-    struct kvb_fleet_options options = sample_options(fixture);
-    options.max_requests = max_requests;
-    options.workers = count;
-    options.engine.log_changes = log_changes;
-    assert_ok(kvb_fleet_new(&options, &detail, &fixture->fleet));
-}
-
-static void set_up(struct fixture *fixture, uint64_t max_requests)
-{
-    set_up_with(fixture, max_requests, workers, 0);
-}
-
-static void tear_down(struct fixture *fixture)
-{
-    kvb_fleet_free(fixture->fleet);
-    kvb_trace_free(fixture->trace);
-    kvb_buf_done(&fixture->said);
-    kvb_buf_done(&fixture->out);
-}
-
-static void tick(struct fixture *fixture, unsigned times)
-{
-    for (unsigned i = 0; i < times; i++) {
-        assert_ok(kvb_fleet_tick(fixture->fleet, fixture->now_ns));
-        fixture->now_ns += tick_ms * KVB_NS_PER_MS;
-    }
-}
-
-static struct kvb_fleet_totals totals_of(const struct fixture *fixture)
-{
-    struct kvb_fleet_totals totals = { 0 };
-
-    kvb_fleet_totals(fixture->fleet, &totals);
-    return totals;
-}
-
-static struct kvb_fleet_rank_state state_of(const struct fixture *fixture, size_t at)
-{
-    struct kvb_fleet_rank_state state = { 0 };
-
-    kvb_fleet_rank_state(fixture->fleet, at, &state);
-    return state;
-}
 
 static void makes_requests_at_its_rate_and_publishes_every_batch(void **state)
 {
@@ -338,10 +232,10 @@ static void writes_a_workers_section(void **state)
 static void refuses_ports_beyond_the_last(void **state)
 {
     (void)state;
-    struct fixture fixture = { 0 };
+    struct fixture fixture;
     struct kvb_detail detail = { 0 };
     struct kvb_fleet *fleet = NULL;
-    struct kvb_fleet_options options = sample_options(&fixture);
+    struct kvb_fleet_options options = begin_set_up(&fixture);
 
     options.base_port = 65530;
     assert_int_equal(kvb_fleet_new(&options, &detail, &fleet), KVB_BAD_CONFIG);
@@ -350,6 +244,7 @@ static void refuses_ports_beyond_the_last(void **state)
     options.engine.blocks = 1;
     assert_int_equal(kvb_fleet_new(&options, &detail, &fleet), KVB_BAD_CONFIG);
     assert_non_null(strstr(detail.text, "blocks"));
+    tear_down(&fixture);
 }
 
 /* ---- the socket ------------------------------------------------------------------ */

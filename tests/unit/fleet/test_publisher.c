@@ -13,6 +13,7 @@ struct fixture {
     void *context;
     struct kvb_publisher *publisher;
     uint16_t port; /* events; replay is the next */
+    kvb_span topic;
     void *sub;
 };
 
@@ -23,7 +24,7 @@ static kvb_status start_at(struct fixture *fixture, uint16_t port, enum kvb_repl
     const struct kvb_publisher_options options = {
         .zmq_context = fixture->context,
         .address = "127.0.0.1",
-        .topic = "kv-events",
+        .topic = fixture->topic,
         .events_port = port,
         .replay_port = (uint16_t)(port + 1),
         .layout = layout,
@@ -116,16 +117,21 @@ static uint64_t subscribe(struct fixture *fixture)
     return seq;
 }
 
-static void set_up(struct fixture *fixture, enum kvb_replay_layout layout)
+static void set_up_with(struct fixture *fixture, enum kvb_replay_layout layout, kvb_span topic)
 {
     kvb_status status = KVB_AGAIN;
 
-    *fixture = (struct fixture){ .context = zmq_ctx_new() };
+    *fixture = (struct fixture){ .context = zmq_ctx_new(), .topic = topic };
     for (uint16_t port = first_port; status == KVB_AGAIN && port < last_port; port += 2) {
         status = start_at(fixture, port, layout);
     }
     assert_ok(status);
     fixture->sub = connect_to(fixture, ZMQ_SUB, fixture->port);
+}
+
+static void set_up(struct fixture *fixture, enum kvb_replay_layout layout)
+{
+    set_up_with(fixture, layout, (kvb_span){ (const uint8_t *)"kv-events", 9 });
 }
 
 static void tear_down(struct fixture *fixture)
@@ -229,6 +235,67 @@ static void replays_in_the_new_layout(void **state)
     tear_down(&fixture);
 }
 
+/* Its guide puts a name of the asker before the empty frame. */
+static void a_mooncake_answers_both_requests_and_ends_in_its_own_way(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    const uint8_t seq[8] = { 0 };
+
+    set_up(&fixture, KVB_REPLAY_MOONCAKE);
+    send_batch(&fixture, 0, true);
+    wait_until_drained(&fixture);
+    void *dealer = connect_to(&fixture, ZMQ_DEALER, (uint16_t)(fixture.port + 1));
+    for (int with_name = 0; with_name < 2; with_name++) {
+        if (with_name) {
+            assert_int_equal(zmq_send(dealer, "me", 2, ZMQ_SNDMORE), 2);
+            assert_int_equal(zmq_send(dealer, "", 0, ZMQ_SNDMORE), 0);
+            assert_int_equal(zmq_send(dealer, seq, sizeof seq, 0), 8);
+        } else {
+            ask(dealer, 0);
+        }
+        assert_received(dealer, "|0000000000000000|batch 0");
+        assert_received(dealer, "||ffffffffffffffff");
+    }
+    assert_int_equal(zmq_close(dealer), 0);
+    tear_down(&fixture);
+}
+
+static void one_without_replays_leaves_the_port_alone(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+    struct fixture second;
+
+    set_up(&fixture, KVB_REPLAY_NEVER);
+    (void)subscribe(&fixture);
+    second = (struct fixture){ .context = fixture.context };
+    assert_ok(start_at(&second, (uint16_t)(fixture.port + 1), KVB_REPLAY_NEVER));
+    kvb_publisher_stop(second.publisher);
+    tear_down(&fixture);
+}
+
+static void a_topic_may_be_empty_or_hold_a_nul(void **state)
+{
+    (void)state;
+    const struct {
+        kvb_span topic;
+        const char *received;
+    } cases[] = {
+        { { (const uint8_t *)"kv\0x", 4 }, "kv00x|000000000000ab|batch 24930" },
+        { { (const uint8_t *)"", 0 }, "|000000000000ab|batch 24930" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct fixture fixture;
+        set_up_with(&fixture, KVB_REPLAY_WITHOUT_TOPIC, cases[i].topic);
+        (void)subscribe(&fixture);
+        send_batch(&fixture, 0x6162, true);
+        assert_received(fixture.sub, cases[i].received);
+        tear_down(&fixture);
+    }
+}
+
 /* What vLLM's ROUTER does not answer: the answer to the good request that follows
  * is the first that comes. */
 static void ignores_requests_of_another_shape(void **state)
@@ -309,6 +376,9 @@ int main(void)
         cmocka_unit_test(publishes_topic_sequence_and_payload),
         cmocka_unit_test(replays_in_the_old_layout),
         cmocka_unit_test(replays_in_the_new_layout),
+        cmocka_unit_test(a_mooncake_answers_both_requests_and_ends_in_its_own_way),
+        cmocka_unit_test(one_without_replays_leaves_the_port_alone),
+        cmocka_unit_test(a_topic_may_be_empty_or_hold_a_nul),
         cmocka_unit_test(ignores_requests_of_another_shape),
         cmocka_unit_test(a_withheld_batch_is_replayed_but_not_published),
         cmocka_unit_test(a_restart_forgets_the_buffer_and_serves_the_same_ports),

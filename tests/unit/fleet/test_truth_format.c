@@ -49,6 +49,24 @@ static void writes_blocks_with_their_tokens_and_parents(void **state)
     assert_text(&out, expected);
 }
 
+static void names_blocks_by_hash_where_events_hold_no_tokens(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_truth_block blocks[3];
+    struct kvb_truth truth = sample(blocks);
+
+    truth.by_hash = true;
+    truth.count = 1;
+    blocks[0].hash.value = UINT64_MAX;
+    kvb_buf_init(&out, 1000);
+    assert_ok(kvb_truth_format(&truth, &out));
+    assert_text(
+        &out, "{\"worker_id\":9223372036854775807,\"dp_rank\":1,\"seq\":41,\"unsent\":2,"
+              "\"block_size\":2,\"by_hash\":true,\"blocks\":[{\"hash\":18446744073709551615,"
+              "\"tokens\":[5,6],\"parent\":-1,\"copies\":0}]}\n");
+}
+
 static void says_minus_one_before_the_first_batch(void **state)
 {
     (void)state;
@@ -148,6 +166,7 @@ int main(void)
         cmocka_unit_test(writes_changes_with_their_times),
         cmocka_unit_test(says_how_many_changes_are_no_longer_kept),
         cmocka_unit_test(writes_blocks_with_their_tokens_and_parents),
+        cmocka_unit_test(names_blocks_by_hash_where_events_hold_no_tokens),
         cmocka_unit_test(says_minus_one_before_the_first_batch),
         cmocka_unit_test(stops_at_every_ceiling),
         cmocka_unit_test(survives_each_failing_allocation),
