@@ -6,7 +6,7 @@ import json
 import pytest
 
 import engine
-from conftest import PUBLISH, worker
+from conftest import PUBLISH, ROUTER, worker
 from programs import wait_for
 from test_faults import name_of, store, tokens_of
 
@@ -305,3 +305,32 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     assert reader.event_ids[seen:] == [reader.event_ids[seen - 1] + 3], "two events are missing"
     wait_for("kvaggregator asked for them", lambda: listed(aggregator, 2, 3, 4))
     wait_for("and is sure", lambda: is_exact(aggregator))
+
+
+def test_the_aggregator_reads_events_that_hold_prompts(scene):
+    """Another publisher's form: token ids in the place of their hashes."""
+    aggregator = scene.aggregator(model="m", block_size=BLOCK)
+    bus = scene.bus()
+    tokens = tokens_of(3) + tokens_of(4)
+
+    def tell(**data):
+        bus.publish(f"{PUBLISH}.kv_events", json.dumps({"worker_id": 5, "data": data}).encode())
+
+    def blocks(**more):
+        answer = bus.request(f"{ROUTER}.kv_match", json.dumps({"token_ids": tokens, **more}).encode())
+        return {row["worker_id"]: row["blocks"] for row in json.loads(answer)["workers"]}
+
+    # Tokens that fill no block are left over.
+    tell(Stored={"request_id": "r-1", "token_ids": tokens + [1], "block_hashes": [101, 102], "lora_id": None})
+    wait_for("both blocks are listed", lambda: blocks() == {5: 2})
+    tell(Removed={"block_hashes": [102]})
+    wait_for("one is left", lambda: blocks() == {5: 1})
+    tell(Stored={"request_id": "r-2", "token_ids": tokens, "block_hashes": [201, 202], "lora_id": 7})
+    wait_for("an adapter's blocks are other blocks", lambda: blocks(lora_name="lora_id:7") == {5: 2})
+    assert blocks() == {5: 1}
+
+    before = aggregator.metric("kvb_messages_refused_total")
+    tell(Stored={"request_id": "r-3", "token_ids": tokens[:-1], "block_hashes": [301, 302], "lora_id": None})
+    tell(Stolen={"block_hashes": [101]})
+    wait_for("both are refused", lambda: aggregator.metric("kvb_messages_refused_total") == before + 2)
+    assert blocks() == {5: 1}

@@ -1,0 +1,127 @@
+"""Engines of every dialect in one fleet: what the aggregator lists is what they hold,
+and what one of them sends amiss is no trouble of the others."""
+
+import subprocess
+
+import pytest
+
+import programs
+from programs import wait_for
+from test_fleet import say, start_bridge, start_fleet, verify
+
+DIALECTS = (
+    "vllm-0.9", "vllm-0.11", "vllm-0.22", "vllm-0.31", "sglang-2025", "sglang-mid", "sglang-map",
+    "trtllm", "mooncake-a", "mooncake-b", "mooncake-c",
+)
+# They keep nothing for replays: what is known of them begins with a Cleared, and whether
+# anything was lost since nobody can tell.
+NEVER_REPLAYED = ("mooncake-c",)
+
+
+def streams(aggregator):
+    rows = aggregator.get("/streams")["streams"]
+    return {(row["worker_id"], row["dp_rank"]): (row["state"], row["reason"]) for row in rows}
+
+
+def start_all(scene, dialects, **options):
+    """Worker n speaks dialects[n - 1]; all of them go over one bridge."""
+    more = [word for pair in options.items() for word in (f"--{pair[0].replace('_', '-')}", pair[1])]
+    truth, workers = start_fleet(
+        scene, "--workers", len(dialects), "--dialect", ",".join(dialects), "--rate", 20 * len(dialects),
+        "--blocks", 256, *more,
+    )
+    aggregator = scene.aggregator(block_size=16)
+    bridge = start_bridge(scene, workers, "protobuf")
+    clear_those_without_replays(truth, dialects)
+    return truth, aggregator, bridge
+
+
+def clear_those_without_replays(truth, dialects):
+    for worker, name in enumerate(dialects, 1):
+        for rank in (0, 1):
+            if name in NEVER_REPLAYED:
+                say(truth, f"reset {worker} {rank}")
+
+
+def expect_the_truth(scene, truth, aggregator, dialects):
+    """Nothing listed that is not held, nothing held that is not listed; returns the verdict."""
+    status, verdict = verify(scene, truth)
+    assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0), verdict
+    assert verdict["streams"] == 2 * len(dialects)
+    for (worker, _), standing in streams(aggregator).items():
+        is_blind = dialects[worker - 1] in NEVER_REPLAYED
+        assert standing == (("UNVERIFIED", "no_replay") if is_blind else ("EXACT", "")), (worker, verdict)
+    assert status == 0 or any(name in NEVER_REPLAYED for name in dialects), verdict
+    return verdict
+
+
+def held(truth):
+    return [row["held_blocks"] for row in say(truth, "stats") if "worker_id" in row]
+
+
+def test_a_fleet_of_all_dialects_is_listed_as_it_is(scene):
+    dialects = DIALECTS
+    truth, aggregator, bridge = start_all(scene, dialects)
+    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
+    verdict = expect_the_truth(scene, truth, aggregator, dialects)
+    assert verdict["held_blocks"] > 400 * len(dialects)
+    assert bridge.metric("kvb_batches_refused_total") == 0
+    assert bridge.metric("kvb_events_skipped_total") == 0
+    assert bridge.metric("kvb_rank_mismatches_total") == 0
+
+
+def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene):
+    dialects = DIALECTS
+    truth, aggregator, bridge = start_all(scene, dialects)
+    wait_for("all caches fill", lambda: min(held(truth)) > 100, 30)
+    for worker, name in enumerate(dialects, 1):
+        say(truth, f"restart {worker} 0")
+        if name not in NEVER_REPLAYED:
+            say(truth, f"drop {worker} 1 5")
+    wait_for("the engines have cached anew", lambda: min(held(truth)) > 100, 30)
+    clear_those_without_replays(truth, dialects)  # not before: nobody might have heard it
+    wait_for("and once more", lambda: min(held(truth)) > 50, 30)
+    expect_the_truth(scene, truth, aggregator, dialects)
+    assert bridge.metric("kvb_batches_refused_total") == 0
+
+
+def test_each_malformed_payload_costs_one_stream_and_no_more(scene):
+    truth, aggregator, bridge = start_all(scene, ["vllm-0.11", "vllm-0.31"])
+    kinds = subprocess.run(
+        [programs.BIN / "kvfleet", "--malformed", "list"], capture_output=True, text=True, check=True,
+    ).stdout.split()
+    assert len(kinds) == len(set(kinds)) == 24
+    others = {(1, 1): ("EXACT", ""), (2, 0): ("EXACT", ""), (2, 1): ("EXACT", "")}
+    wait_for("all are known", lambda: streams(aggregator) == {(1, 0): ("EXACT", ""), **others}, 15)
+
+    for sent, kind in enumerate(kinds, 1):
+        say(truth, f"malform 1 0 {kind}")
+        wait_for(f"{kind} is refused", lambda: refused(bridge) == sent)
+        wait_for(f"{kind} is known to be missing",
+                 lambda: streams(aggregator) == {(1, 0): ("PARTIAL", "poison"), **others})
+    # Two that come close together cost it once.
+    assert bridge.metric("kvb_streams_cleared_total") <= 24
+    _, verdict = verify(scene, truth)
+    assert (verdict["phantom"], verdict["wrong"], verdict["exact"]) == (0, 0, 3), verdict
+
+    # What it holds from here on is known from its beginning.
+    say(truth, "reset 1 0")
+    wait_for("it is known again", lambda: streams(aggregator)[1, 0] == ("EXACT", ""))
+    status, verdict = verify(scene, truth)
+    assert status == 0, verdict
+
+def refused(bridge):
+    return bridge.metric("kvb_batches_refused_total", reason="payload")
+
+
+def test_a_fleet_with_malformed_payloads_everywhere_lists_no_phantom(scene):
+    dialects = DIALECTS
+    truth, aggregator, bridge = start_all(scene, dialects, malformed="all", malformed_every=20)
+    sent = lambda: sum(row.get("malformed", 0) for row in say(truth, "stats"))
+    wait_for("many were sent", lambda: sent() >= 4 * len(dialects), 30)
+    _, verdict = verify(scene, truth)
+    assert (verdict["phantom"], verdict["wrong"]) == (0, 0), verdict
+    assert refused(bridge) >= sent() - 2 * len(dialects), "the last may wait for a replay"
+    for _, (state, reason) in streams(aggregator).items():
+        assert (state, reason) in (
+            ("PARTIAL", "poison"), ("EXACT", ""), ("UNVERIFIED", "no_replay")), streams(aggregator)
