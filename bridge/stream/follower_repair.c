@@ -172,11 +172,13 @@ bool kvb_repair_apply_held(
 }
 
 /* What it stands still for does not come: the list goes, and grows again from the events
- * that waited, if there are any. */
+ * that waited, if there are any.  Not from those that NATS was away after: what was
+ * removed since then is not among them. */
 static void
 give_up_waiting(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
     struct kvb_event_log *held = follow->repair.held;
+    const bool is_past = follow->must_prove;
     uint64_t first = 0;
     uint64_t last = 0;
 
@@ -187,7 +189,7 @@ give_up_waiting(struct kvb_followers *followers, struct kvb_follow *follow, uint
     kvb_follow_lose(followers, follow, reason, now_ns);
     follow->repair.held = held;
     if (kvb_event_log_range(held, &first, &last)) {
-        follow->shown.last_id = first - 1;
+        follow->shown.last_id = is_past ? last : first - 1;
         (void)kvb_repair_apply_held(followers, follow, UINT64_MAX); /* a part is a subset too */
         kvb_event_log_clear(held);
     } else if (follow->shown.heartbeat.last_id > follow->shown.last_id) {

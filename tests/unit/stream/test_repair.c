@@ -159,6 +159,29 @@ static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
     end(&scene);
 }
 
+/* The removal of what waited may have been said to nobody. */
+static void events_that_waited_while_nats_was_away_are_not_listed(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 3, 8);
+    (void)asked(&scene, KVB_SYNC_RANGE);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    pass(&scene, 5000);
+    kvb_followers_nats_back(scene.followers, scene.now_ns);
+    const struct kvb_follower_ask range = asked(&scene, KVB_SYNC_RANGE);
+    start_batch(&scene, 1);
+    struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 9);
+    answer(&scene, &range, &gone);
+    assert_blocks(&scene, 0);
+    stored(&scene, 1, first_id + 4, 9); /* what follows on it does count */
+    assert_blocks(&scene, 1);
+    (void)asked(&scene, KVB_SYNC_SNAPSHOT);
+    end(&scene);
+}
+
 /* ---- Snapshots ---- */
 
 static struct kvb_follower_ask join_late(struct scene *scene)
@@ -383,6 +406,7 @@ int main(void)
         cmocka_unit_test(a_heartbeat_heard_before_its_events_proves_them_when_they_came),
         cmocka_unit_test(a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it),
         cmocka_unit_test(events_that_the_bridge_forgot_come_as_a_whole),
+        cmocka_unit_test(events_that_waited_while_nats_was_away_are_not_listed),
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
         cmocka_unit_test(a_forged_or_torn_answer_is_refused_counted_and_asked_for_again),
         cmocka_unit_test(a_snapshot_that_stops_half_way_is_thrown_away),
