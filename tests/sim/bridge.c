@@ -54,6 +54,7 @@ static void open_stream(struct sim_world *world, size_t number)
     rank->needs_epoch = true;
     rank->story.held_count = 0;
     rank->story.sum = 0;
+    sim_restore(world, rank);
 }
 
 static void close_stream(struct sim_rank *rank)
@@ -97,13 +98,42 @@ void sim_bridge_end(struct sim_world *world, size_t number)
     bridge->is_up = false;
 }
 
-/* A checkpoint would be read in sim_bridge_begin(): until there are any, a bridge that
- * crashed begins with new streams, and new seeds. */
+/* It begins again in sim_bridge_begin(), with new seeds. */
 void sim_bridge_crash(struct sim_world *world, size_t number)
 {
     sim_note(world, "bridge %zu crashes", number);
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (is_of(world, i, number)) {
+            sim_disk_crash(world, &world->ranks[i]);
+        }
+    }
     sim_client_lose(world, &world->bridges[number].nats);
     sim_bridge_end(world, number);
+}
+
+static bool may_publish(const struct sim_world *world, const struct sim_bridge *bridge)
+{
+    return bridge->nats.is_connected && bridge->open_ns > 0 && world->now_ns >= bridge->open_ns;
+}
+
+void sim_bridge_stop(struct sim_world *world, size_t number)
+{
+    struct sim_bridge *bridge = &world->bridges[number];
+    const bool is_heard = may_publish(world, bridge);
+
+    sim_note(world, "bridge %zu stops", number);
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (is_of(world, i, number) && is_heard) {
+            sim_tell_goodbye(world, &world->ranks[i]);
+        }
+    }
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (is_of(world, i, number)) {
+            sim_save_all(world, &world->ranks[i]);
+        }
+    }
+    sim_bridge_end(world, number);
+    bridge->nats.is_connected = false; /* what was said is sent first */
 }
 
 /* ---- In ---- */
@@ -146,8 +176,6 @@ static void step_batch(
         input.batch = NULL;
     }
     input.fingerprint.high ^= (uint64_t)item->is_corrupt << 63;
-    rank->given[batch->seq % KVB_COUNT_OF(rank->given)] =
-        (struct sim_place){ .engine = item->engine, .batch = item->batch };
     sim_note(
         world, "stream %u gets %s seq %lu of life %u", rank->stream_number,
         kind == KVB_INPUT_LIVE ? "live" : "reply", batch->seq, batch->life);
@@ -245,7 +273,7 @@ static void tell_routers(struct sim_world *world, size_t number)
         if (is_of(world, i, number) && rank->is_announced &&
             (rank->is_beat_due || world->now_ns - rank->beat_ns >= wait_ns)) {
             rank->beat_ns = world->now_ns;
-            sim_beat(world, rank);
+            sim_beat(world, rank, false);
         }
     }
 }
@@ -264,7 +292,7 @@ static void take_time(struct sim_world *world, size_t number)
         }
     }
     start_replays(world, number);
-    if (bridge->nats.is_connected && bridge->open_ns > 0 && world->now_ns >= bridge->open_ns) {
+    if (may_publish(world, bridge)) {
         tell_routers(world, number);
     } else {
         sim_lose_touch(world, number, 0);
@@ -290,5 +318,10 @@ void sim_bridge_turn(struct sim_world *world, size_t number)
     take_time(world, number);
     for (int i = 0; i < sync_chunks_a_turn; i++) {
         sim_work_jobs(world, number);
+    }
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (is_of(world, i, number)) {
+            sim_save(world, &world->ranks[i]);
+        }
     }
 }

@@ -1,6 +1,6 @@
 #include "sim.h"
 
-#include "core/own.h"
+#include "stream/stream_inside.h"
 
 #include <string.h>
 
@@ -37,8 +37,23 @@ static void follow_story(struct sim_rank *rank)
     sim_story_tell(&rank->story, &rank->output.events);
 }
 
-static void follow_place(struct sim_rank *rank)
+/* Whose batch has this fingerprint?  One seq may have been given of two lives. */
+static struct sim_place place_of(const struct sim_world *world, struct kvb_hash128 fingerprint)
 {
+    const uint32_t number = (uint32_t)(fingerprint.high << 1 >> 33); /* of a corrupt one, too */
+    const struct sim_engine *engine = &world->engines[number];
+    const unsigned life = (unsigned)fingerprint.high - 1;
+    uint32_t at = engine->batch_count - 1;
+
+    while (engine->batches[at].life != life || engine->batches[at].seq != fingerprint.low) {
+        at--; /* ends: only what was made is given */
+    }
+    return (struct sim_place){ .engine = number, .batch = at };
+}
+
+static void follow_place(const struct sim_world *world, struct sim_rank *rank)
+{
+    const struct kvb_fingerprint *slots = rank->stream->fingerprints.slots;
     const uint64_t applied = kvb_stream_count(rank->stream)->batches_applied;
     uint64_t seq = 0;
 
@@ -46,7 +61,7 @@ static void follow_place(struct sim_rank *rank)
         rank->has_place = false;
     } else if (applied != rank->applied_before) {
         rank->has_place = true;
-        rank->place = rank->given[seq % KVB_COUNT_OF(rank->given)];
+        rank->place = place_of(world, slots[seq % kvb_fingerprints].hash);
     }
     rank->applied_before = applied;
 }
@@ -90,7 +105,7 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     const uint64_t applied_before = rank->applied_before;
 
     follow_story(rank);
-    follow_place(rank);
+    follow_place(world, rank);
     follow_doubtful(world, rank);
     if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->stream)) {
         rank->replayed_ns = world->now_ns;
@@ -275,8 +290,8 @@ static void check_against_engine(const struct view *view)
 
     quiet_ns = quiet_ns > replayed_ns ? quiet_ns : replayed_ns;
     if (state == KVB_STREAM_DOWN || state == KVB_STREAM_STALE || quiet_ns == for_ever ||
-        !engine->has_replay || engine->may_be_unknown) {
-        return;
+        !view->follower->has_heartbeat || !engine->has_replay || engine->may_be_unknown) {
+        return; /* who never heard of the stream's state cannot know what it missed */
     }
     check_phantoms(view, quiet_ns);
     if (state == KVB_STREAM_PARTIAL) {

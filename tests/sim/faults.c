@@ -12,49 +12,55 @@ enum reach { of_stream, of_bridge, of_aggregator, of_all };
 struct kind_row {
     const char *name;
     enum reach reach;
-    bool is_freeze; /* noticed by silence alone: a second later */
+    uint64_t after_ms; /* how long it takes to be noticed, or to be back */
     uint64_t most_ms;
     unsigned weight;
 };
 
+enum {
+    by_silence = 1000,
+    by_guard = 1500 /* a bridge that begins listens before it speaks */
+};
+
 /* clang-format off */
 static const struct kind_row kinds[SIM_FAULT_KINDS] = {
-    [SIM_DROP_LIVE]         = { "drop_live",         of_stream,     false, 2000, 4 },
-    [SIM_DUPLICATE]         = { "duplicate",         of_stream,     false, 3000, 2 },
-    [SIM_SLOW_LINK]         = { "slow_link",         of_stream,     false, 3000, 1 },
-    [SIM_CUT_LINK]          = { "cut_link",          of_stream,     false, 4000, 4 },
-    [SIM_LATE_MONITOR]      = { "late_monitor",      of_stream,     false, 6000, 3 },
-    [SIM_REPLAY_CUT]        = { "replay_cut",        of_stream,     false, 3000, 3 },
-    [SIM_REPLAY_HOLES]      = { "replay_holes",      of_stream,     false, 2000, 2 },
-    [SIM_REPLAY_NO_END]     = { "replay_no_end",     of_stream,     false, 2000, 2 },
-    [SIM_REPLAY_MUTE]       = { "replay_mute",       of_stream,     false, 2500, 1 },
-    [SIM_RESTART]           = { "restart",           of_stream,     false, 2000, 4 },
-    [SIM_OVERTAKE]          = { "overtake",          of_stream,     false, 3000, 3 },
-    [SIM_FILL_GAP]          = { "fill_gap",          of_stream,     false,  400, 3 },
-    [SIM_CLEAR]             = { "clear",             of_stream,     false,   10, 2 },
-    [SIM_BURST]             = { "burst",             of_stream,     false,   10, 2 },
-    [SIM_IDLE]              = { "idle",              of_stream,     false, 3000, 2 },
-    [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     false, 2000, 3 },
-    [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     true,  4000, 2 },
-    [SIM_CLOCK]             = { "clock",             of_bridge,     false, 4000, 2 },
-    [SIM_NATS_DOWN]         = { "nats_down",         of_all,        false, 3000, 2 },
-    [SIM_NATS_FREEZE]       = { "nats_freeze",       of_all,        true,  4000, 1 },
-    [SIM_NATS_SLOW]         = { "nats_slow",         of_aggregator, false, 3000, 2 },
-    [SIM_LOSE_BRIDGE]       = { "lose_bridge",       of_bridge,     false, 1000, 2 },
-    [SIM_LOSE_AGGREGATOR]   = { "lose_aggregator",   of_aggregator, false, 1000, 2 },
-    [SIM_DROP_MESSAGES]     = { "drop_messages",     of_aggregator, false, 3000, 4 },
-    [SIM_DROP_ASKS]         = { "drop_asks",         of_aggregator, false, 4000, 2 },
-    [SIM_DROP_ANSWERS]      = { "drop_answers",      of_aggregator, false, 4000, 2 },
-    [SIM_BUSY]              = { "busy",              of_bridge,     false, 1000, 1 },
-    [SIM_AGGREGATOR_CRASH]  = { "aggregator_crash",  of_aggregator, false, 2000, 2 },
-    [SIM_AGGREGATOR_FREEZE] = { "aggregator_freeze", of_aggregator, true,  4000, 1 },
-    [SIM_CORRUPT]           = { "corrupt",           of_stream,     false, 1000, 1 },
-    [SIM_REPLAY_CROSSED]    = { "replay_crossed",    of_stream,     false, 1000, 1 },
-    [SIM_POISON]            = { "poison",            of_stream,     false, 1500, 6 },
-    [SIM_SKIP_STORED]       = { "skip_stored",       of_stream,     false, 1500, 6 },
-    [SIM_SKIP_REMOVED]      = { "skip_removed",      of_stream,     false, 1500, 6 },
-    [SIM_UNKNOWN_EVENT]     = { "unknown_event",     of_stream,     false, 1500, 4 },
-    [SIM_HOLE]              = { "hole",              of_stream,     false, 1500, 6 },
+    [SIM_DROP_LIVE]         = { "drop_live",         of_stream,     0,          2000, 4 },
+    [SIM_DUPLICATE]         = { "duplicate",         of_stream,     0,          3000, 2 },
+    [SIM_SLOW_LINK]         = { "slow_link",         of_stream,     0,          3000, 1 },
+    [SIM_CUT_LINK]          = { "cut_link",          of_stream,     0,          4000, 4 },
+    [SIM_LATE_MONITOR]      = { "late_monitor",      of_stream,     0,          6000, 3 },
+    [SIM_REPLAY_CUT]        = { "replay_cut",        of_stream,     0,          3000, 3 },
+    [SIM_REPLAY_HOLES]      = { "replay_holes",      of_stream,     0,          2000, 2 },
+    [SIM_REPLAY_NO_END]     = { "replay_no_end",     of_stream,     0,          2000, 2 },
+    [SIM_REPLAY_MUTE]       = { "replay_mute",       of_stream,     0,          2500, 1 },
+    [SIM_RESTART]           = { "restart",           of_stream,     0,          2000, 4 },
+    [SIM_OVERTAKE]          = { "overtake",          of_stream,     0,          3000, 3 },
+    [SIM_FILL_GAP]          = { "fill_gap",          of_stream,     0,           400, 3 },
+    [SIM_CLEAR]             = { "clear",             of_stream,     0,            10, 2 },
+    [SIM_BURST]             = { "burst",             of_stream,     0,            10, 2 },
+    [SIM_IDLE]              = { "idle",              of_stream,     0,          3000, 2 },
+    [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     by_guard,   2000, 3 },
+    [SIM_BRIDGE_STOP]       = { "bridge_stop",       of_bridge,     by_guard,   2000, 2 },
+    [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     by_silence, 4000, 2 },
+    [SIM_CLOCK]             = { "clock",             of_bridge,     0,          4000, 2 },
+    [SIM_NATS_DOWN]         = { "nats_down",         of_all,        0,          3000, 2 },
+    [SIM_NATS_FREEZE]       = { "nats_freeze",       of_all,        by_silence, 4000, 1 },
+    [SIM_NATS_SLOW]         = { "nats_slow",         of_aggregator, 0,          3000, 2 },
+    [SIM_LOSE_BRIDGE]       = { "lose_bridge",       of_bridge,     0,          1000, 2 },
+    [SIM_LOSE_AGGREGATOR]   = { "lose_aggregator",   of_aggregator, 0,          1000, 2 },
+    [SIM_DROP_MESSAGES]     = { "drop_messages",     of_aggregator, 0,          3000, 4 },
+    [SIM_DROP_ASKS]         = { "drop_asks",         of_aggregator, 0,          4000, 2 },
+    [SIM_DROP_ANSWERS]      = { "drop_answers",      of_aggregator, 0,          4000, 2 },
+    [SIM_BUSY]              = { "busy",              of_bridge,     0,          1000, 1 },
+    [SIM_AGGREGATOR_CRASH]  = { "aggregator_crash",  of_aggregator, 0,          2000, 2 },
+    [SIM_AGGREGATOR_FREEZE] = { "aggregator_freeze", of_aggregator, by_silence, 4000, 1 },
+    [SIM_CORRUPT]           = { "corrupt",           of_stream,     0,          1000, 1 },
+    [SIM_REPLAY_CROSSED]    = { "replay_crossed",    of_stream,     0,          1000, 1 },
+    [SIM_POISON]            = { "poison",            of_stream,     0,          1500, 6 },
+    [SIM_SKIP_STORED]       = { "skip_stored",       of_stream,     0,          1500, 6 },
+    [SIM_SKIP_REMOVED]      = { "skip_removed",      of_stream,     0,          1500, 6 },
+    [SIM_UNKNOWN_EVENT]     = { "unknown_event",     of_stream,     0,          1500, 4 },
+    [SIM_HOLE]              = { "hole",              of_stream,     0,          1500, 6 },
 };
 /* clang-format on */
 
@@ -166,6 +172,24 @@ static void begin_of_engine(struct sim_world *world, struct sim_fault *fault)
     }
 }
 
+static void begin_of_bridge(struct sim_world *world, const struct sim_fault *fault)
+{
+    struct sim_bridge *bridge = &world->bridges[fault->target];
+
+    if (bridge->is_up && fault->kind == SIM_BRIDGE_STOP && !bridge->is_frozen) {
+        sim_bridge_stop(world, fault->target);
+    } else if (bridge->is_up) {
+        sim_bridge_crash(world, fault->target);
+    }
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (fault->kind == SIM_BRIDGE_CRASH && fault->percent == 20 &&
+            sim_bridge_of(world, i) == fault->target) {
+            sim_spoil_file(world, i, fault->dice + i);
+        }
+    }
+    bridge->up_ns = fault->to_ns;
+}
+
 static void begin_fault(struct sim_world *world, struct sim_fault *fault)
 {
     fault->is_active = true;
@@ -176,11 +200,8 @@ static void begin_fault(struct sim_world *world, struct sim_fault *fault)
         (world->engines[fault->target].is_up || fault->kind == SIM_RESTART)) {
         begin_of_engine(world, fault);
     }
-    if (fault->kind == SIM_BRIDGE_CRASH && world->bridges[fault->target].is_up) {
-        sim_bridge_crash(world, fault->target);
-    }
-    if (fault->kind == SIM_BRIDGE_CRASH) {
-        world->bridges[fault->target].up_ns = fault->to_ns;
+    if (fault->kind == SIM_BRIDGE_CRASH || fault->kind == SIM_BRIDGE_STOP) {
+        begin_of_bridge(world, fault);
     }
     if (fault->kind == SIM_CLOCK) { /* modulo 2^64: back, too */
         world->bridges[fault->target].wall_us =
@@ -280,7 +301,7 @@ uint64_t sim_quiet_since(const struct sim_world *world, size_t stream, size_t ag
         if (!fault->is_over) {
             return UINT64_MAX;
         }
-        const uint64_t over_ns = fault->to_ns + (kinds[fault->kind].is_freeze ? KVB_NS_PER_S : 0);
+        const uint64_t over_ns = fault->to_ns + kinds[fault->kind].after_ms * KVB_NS_PER_MS;
         since_ns = over_ns > since_ns ? over_ns : since_ns;
     }
     return since_ns;

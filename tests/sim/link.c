@@ -313,6 +313,16 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
     }
 }
 
+/* Asked from the very batch that it never kept, an engine answers with the next one: as
+ * if it kept nothing as old. */
+static bool begins_with_hole(const struct sim_engine *engine, uint64_t from)
+{
+    const uint32_t at = sim_engine_find(engine, from);
+
+    return at < engine->batch_count && engine->batches[at].seq == from &&
+           !engine->batches[at].is_kept;
+}
+
 static bool is_replay_bad(struct sim_world *world, size_t number)
 {
     for (enum sim_fault_kind kind = SIM_REPLAY_CUT; kind <= SIM_REPLAY_MUTE; kind++) {
@@ -339,6 +349,7 @@ static void serve(struct sim_world *world, size_t number)
     }
     const bool is_crossed = sim_active(world, SIM_REPLAY_CROSSED, (unsigned)number) != NULL;
     engine->may_be_hole |= is_crossed;
+    engine->may_be_gone |= begins_with_hole(engine, link->ask_from);
     const size_t by = is_crossed ? (number + 1) % world->stream_count : number;
     sim_note(world, "engine %zu answers %zu from %lu", by, number, link->ask_from);
     reply_with(world, number, by);

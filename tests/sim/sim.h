@@ -6,6 +6,7 @@
 #include "fleet/random.h"
 #include "index/prefix_index.h"
 #include "model/event_batch.h"
+#include "stream/checkpoint.h"
 #include "stream/follower.h"
 #include "stream/stream.h"
 
@@ -23,7 +24,7 @@
  *
  * Engines, streams and followers are the product's own pure rooms; what stands around
  * them in the daemons (sockets, threads, NATS) is modelled here: link.c for libzmq,
- * bridge.c for bridge_loop/_flow/_tell/_report, broker.c for nats-server and nats.c,
+ * bridge.c for bridge_loop/_flow/_tell/_report, checkpoint.c for bridge_checkpoint, broker.c for nats-server and nats.c,
  * aggregator.c for aggregator_loop/_sync.
  *
  * Threads: one.  Memory: a few MB for one world at a time. */
@@ -65,7 +66,8 @@ enum sim_fault_kind {
     SIM_BURST,
     SIM_IDLE,
     /* of what is in between */
-    SIM_BRIDGE_CRASH,
+    SIM_BRIDGE_CRASH, /* one in four spoils the checkpoints */
+    SIM_BRIDGE_STOP,  /* SIGTERM: goodbye, and all is saved */
     SIM_BRIDGE_FREEZE,
     SIM_CLOCK, /* the wall clock jumps */
     SIM_NATS_DOWN,
@@ -221,17 +223,36 @@ struct sim_rank {
     struct kvb_told *told; /* owned */
     bool is_up;
     uint64_t down_ns;
-    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, is_beat_due, is_beat_wanted;
+    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, waits_for_proof, is_beat_due, is_beat_wanted;
     uint64_t announce_ns, beat_ns;
     /* where it stands, as the checks see it */
     bool has_place;
-    struct sim_place place;          /* the batch applied last */
-    struct sim_place given[1 << 12]; /* by seq: the batch given last */
+    struct sim_place place; /* the batch applied last */
     uint64_t applied_before;
     uint64_t doubtful; /* the most of the last moments */
     uint64_t doubtful_ns;
     uint64_t replayed_ns; /* history went by last; lists show what was, not what is */
     struct sim_story story;
+};
+
+/* ---- Checkpoints: checkpoint.c ---- */
+
+struct sim_file {
+    bool is_there;
+    bool is_spoilt;
+    struct kvb_buf bytes; /* owned */
+    kvb_epoch epoch;
+    uint64_t seq; /* the newest batch in it, and where that is */
+    struct sim_place place;
+};
+
+struct sim_disk { /* of one stream */
+    struct kvb_checkpoint_save save;
+    struct sim_file file;   /* what the next process finds */
+    struct sim_file coming; /* made, or being made; is_there: whole, and not void */
+    uint64_t next_ns;
+    uint64_t written_ns; /* when it will be; 0: nothing is being written */
+    uint64_t dice;
 };
 
 struct sim_job {
@@ -339,6 +360,7 @@ struct sim_world {
     size_t log_blocks;
     size_t rank_count_of_worker;
     bool knows_total;
+    uint64_t checkpoint_ns; /* between two; 0: none are kept */
 
     struct sim_fault faults[sim_faults];
     size_t fault_count;
@@ -348,6 +370,7 @@ struct sim_world {
     struct sim_engine engines[sim_streams];
     struct sim_link links[sim_streams];
     struct sim_rank ranks[sim_streams];
+    struct sim_disk disks[sim_streams];
     struct sim_bridge bridges[sim_bridges];
     struct sim_broker broker;
     struct sim_aggregator aggregators[sim_aggregators];
@@ -434,16 +457,32 @@ bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *o
 /* bridge.c */
 void sim_bridge_begin(struct sim_world *world, size_t number);
 void sim_bridge_crash(struct sim_world *world, size_t number);
+void sim_bridge_stop(struct sim_world *world, size_t number);
 void sim_bridge_end(struct sim_world *world, size_t number);
 uint64_t sim_wall_us(const struct sim_world *world, size_t stream);
 void sim_bridge_turn(struct sim_world *world, size_t number);
 void sim_bridge_hear_ask(struct sim_world *world, size_t number, const struct sim_message *ask);
 
+/* checkpoint.c */
+void sim_disk_begin(struct sim_disk *disk);
+void sim_disk_end(struct sim_disk *disk);
+void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank);
+void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice);
+void sim_restore(struct sim_world *world, struct sim_rank *rank);
+bool sim_is_proven(struct sim_rank *rank);
+void sim_save(struct sim_world *world, const struct sim_rank *rank);
+bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank);
+void sim_save_all(struct sim_world *world, const struct sim_rank *rank);
+void sim_void_checkpoint(struct sim_world *world, const struct sim_rank *rank);
+void sim_telling_epoch(
+    struct sim_world *world, const struct sim_rank *rank, const kvb_epoch *epoch);
+
 /* tell.c */
+void sim_tell_goodbye(struct sim_world *world, struct sim_rank *rank);
 void sim_tell_step(struct sim_world *world, struct sim_rank *rank);
 void sim_tell_streams(struct sim_world *world, size_t bridge);
 void sim_lose_touch(struct sim_world *world, size_t bridge, uint64_t from_ns);
-void sim_beat(struct sim_world *world, struct sim_rank *rank);
+void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye);
 void sim_work_jobs(struct sim_world *world, size_t number);
 
 /* broker.c */
@@ -471,6 +510,7 @@ void sim_aggregator_turn(struct sim_world *world, size_t number);
 
 /* truth.c */
 void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events);
+void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream);
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id);
 bool sim_story_sum(
     const struct sim_story *story, const kvb_epoch *epoch, uint64_t event_id, uint64_t *out_sum);

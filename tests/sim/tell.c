@@ -44,6 +44,7 @@ static void retell_siblings(struct sim_world *world, const struct sim_rank *rank
 static kvb_status
 publish(struct sim_world *world, struct sim_rank *rank, const struct kvb_router_batch *events)
 {
+    sim_telling_epoch(world, rank, &events->epoch);
     if (rank->told) {
         KVB_TRY(kvb_told_note(rank->told, events, world->now_ns));
     }
@@ -112,6 +113,7 @@ static void beat_opening(struct sim_world *world, struct sim_rank *rank)
     beat.state = KVB_STREAM_SYNCING;
     beat.reason = KVB_REASON_REPLAYING;
     memset(beat.tiers, 0, sizeof beat.tiers);
+    sim_telling_epoch(world, rank, &beat.epoch);
     sim_publish(world, rank->stream_number, SIM_BEAT, &beat, NULL);
 }
 
@@ -148,14 +150,18 @@ static void tell_stream(struct sim_world *world, struct sim_rank *rank)
         rank->is_announced = true;
         rank->is_beat_due = true;
     }
+    if (!rank->is_announced && !sim_is_proven(rank) && !is_away) {
+        return;
+    }
     if (!rank->is_announced || rank->is_withdrawn != is_away) {
         if (world->now_ns >= rank->announce_ns) {
             announce(world, rank, is_away);
         }
     } else if (rank->is_retelling_due) {
         rank->is_retelling_due = false;
+        sim_void_checkpoint(world, rank);
         rank->is_announced = tell_all(world, rank, KVB_OPENING_NONE) == KVB_OK;
-    } else if (rank->told) {
+    } else if (rank->told && !sim_is_saving(world, rank)) {
         kvb_told_forget(rank->told, world->now_ns);
     }
 }
@@ -180,11 +186,13 @@ void sim_lose_touch(struct sim_world *world, size_t bridge, uint64_t from_ns)
     }
 }
 
-void sim_beat(struct sim_world *world, struct sim_rank *rank)
+void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye)
 {
     struct kvb_heartbeat beat;
 
     kvb_stream_heartbeat(rank->stream, &beat);
+    beat.is_bye = is_bye;
+    sim_telling_epoch(world, rank, &beat.epoch);
     sim_note(
         world, "stream %u says %s %s at %lu", rank->stream_number,
         kvb_stream_state_name(beat.state), kvb_stream_reason_name(beat.reason), beat.last_id);
@@ -192,6 +200,14 @@ void sim_beat(struct sim_world *world, struct sim_rank *rank)
     sim_publish(world, rank->stream_number, SIM_BEAT, &beat, NULL);
     rank->is_beat_due = false;
     rank->is_beat_wanted = false;
+}
+
+void sim_tell_goodbye(struct sim_world *world, struct sim_rank *rank)
+{
+    if (world->profile == KVB_PROFILE_JSON && !rank->needs_epoch) {
+        announce(world, rank, true);
+    }
+    sim_beat(world, rank, true);
 }
 
 /* ---- Answering what readers ask ---- */

@@ -70,6 +70,30 @@ void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t fi
     story->sum = sum;
 }
 
+/* The stream goes on where its checkpoint was. */
+void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream)
+{
+    const struct kvb_sync_request request = { .kind = KVB_SYNC_SNAPSHOT };
+    const kvb_epoch epoch = kvb_stream_epoch(stream);
+    struct kvb_router_batch events = { 0 };
+    struct kvb_sync_reply reply = { .is_last = false };
+    struct kvb_sync_job job;
+
+    story->epoch = short_epoch(&epoch);
+    story->held_count = 0;
+    story->sum = 0;
+    kvb_sync_job_begin(&job, stream, &request);
+    while (!reply.is_last) {
+        if (kvb_sync_job_step(&job, stream, sim_told, &events, &reply) != KVB_OK) {
+            abort();
+        }
+        for (size_t at = 0; at < events.block_count; at++) {
+            hold(story, events.blocks[at].value, true);
+        }
+    }
+    kvb_router_batch_done(&events);
+}
+
 void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events)
 {
     if (events->event_count > 0) {

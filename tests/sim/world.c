@@ -82,6 +82,7 @@ static void draw_world(struct sim_world *world, uint64_t *dice)
     world->down_clear_ms = kvb_random_below(dice, 3) * 500;
     world->log_blocks = kvb_random_below(dice, 2) ? 4096 : 1 + kvb_random_below(dice, 60);
     world->knows_total = kvb_random_below(dice, 4) == 0;
+    world->checkpoint_ns = kvb_random_below(dice, 3) * 700 * KVB_NS_PER_MS;
 }
 
 static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
@@ -94,6 +95,8 @@ static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
     engine->has_replay = kvb_random_below(dice, 20) != 0;
     engine->buffer_batches = world->is_repairable ? sim_batches : 10 + kvb_random_below(dice, 200);
     world->links[number].dice = kvb_random_next(dice);
+    world->disks[number].dice = kvb_random_next(dice);
+    sim_disk_begin(&world->disks[number]);
     world->ranks[number].stream_number = (unsigned)number;
 }
 
@@ -136,6 +139,7 @@ static void end(struct sim_world *world)
     for (size_t i = 0; i < world->stream_count; i++) {
         sim_engine_end(&world->engines[i]);
         sim_link_end(&world->links[i]);
+        sim_disk_end(&world->disks[i]);
         free(world->ranks[i].story.moments);
     }
     sim_broker_end(world);
