@@ -54,6 +54,9 @@ void sim_aggregator_end(struct sim_world *world, size_t number)
     sim_empty(world, &aggregator->heard);
     sim_empty(world, &aggregator->answers);
     sim_empty(world, &aggregator->asks_sent);
+    sim_empty(world, &aggregator->past);
+    aggregator->past_count = 0;
+    memset(aggregator->was_lied_to, 0, sizeof aggregator->was_lied_to);
 }
 
 /* An echo is sent twice a second, and missed after 1.5 s. */
@@ -129,7 +132,7 @@ static void take_messages(struct sim_world *world, size_t number)
             return;
         }
         take_message(world, number, message);
-        sim_give_back(world, message);
+        sim_remember(world, message);
     }
 }
 

@@ -166,6 +166,18 @@ stream_message(struct sim_world *world, size_t stream, enum sim_message_kind kin
     return message;
 }
 
+/* Bytes on their way, and no checksum of ours that would notice. */
+static void flip(struct sim_world *world, size_t aggregator, struct sim_message *message)
+{
+    struct sim_aggregator *reader = &world->aggregators[aggregator];
+
+    if (message->events.block_count > 0 && sim_hits(world, SIM_FLIP, (unsigned)aggregator)) {
+        const size_t at = kvb_random_below(&reader->dice, message->events.block_count);
+        message->events.blocks[at].value ^= UINT64_C(1) << 40;
+        reader->was_lied_to[message->stream_number] = true;
+    }
+}
+
 static void publish_events(
     struct sim_world *world, size_t stream, size_t aggregator,
     const struct kvb_router_batch *events)
@@ -178,12 +190,14 @@ static void publish_events(
             copy_identity(message, events);
             message->events.has_epoch = false;
             copy_event(message, events, &events->events[i]);
+            flip(world, aggregator, message);
             send(world, aggregator, &world->aggregators[aggregator].heard, message);
         }
     }
     if (!is_json && events->event_count > 0 && can_hear(world, aggregator)) {
         struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
         sim_message_copy_events(message, events);
+        flip(world, aggregator, message);
         send(world, aggregator, &world->aggregators[aggregator].heard, message);
     }
 }
@@ -243,6 +257,45 @@ void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follow
     message->token = ask->token;
     message->request = ask->request;
     send(world, aggregator, &world->aggregators[aggregator].asks_sent, message);
+}
+
+/* ---- Once more ---- */
+
+/* Kept where a fault to come wants it. */
+void sim_remember(struct sim_world *world, struct sim_message *message)
+{
+    struct sim_aggregator *reader = &world->aggregators[message->to_aggregator];
+
+    if (message->kind == SIM_ANSWER || !sim_is_planned(world, SIM_ECHO, message->to_aggregator)) {
+        sim_give_back(world, message);
+        return;
+    }
+    put(&reader->past, message);
+    if (++reader->past_count > sim_past) {
+        struct sim_message *oldest = reader->past.first;
+        reader->past.first = oldest->next;
+        reader->past_count--;
+        sim_give_back(world, oldest);
+    }
+}
+
+static void echo(struct sim_world *world, size_t aggregator)
+{
+    struct sim_aggregator *reader = &world->aggregators[aggregator];
+    const struct sim_message *old = reader->past.first;
+
+    if (!reader->is_up || !reader->nats.is_connected || !old ||
+        !sim_hits(world, SIM_ECHO, (unsigned)aggregator)) {
+        return;
+    }
+    for (uint64_t n = kvb_random_below(&reader->dice, reader->past_count); n > 0; n--) {
+        old = old->next;
+    }
+    struct sim_message *message = stream_message(world, old->stream_number, old->kind);
+    message->beat = old->beat;
+    sim_message_copy_events(message, &old->events);
+    sim_note(world, "aggregator %zu stream %u: once more", aggregator, old->stream_number);
+    send(world, aggregator, &reader->heard, message);
 }
 
 /* ---- Connections ---- */
@@ -321,6 +374,7 @@ void sim_broker_step(struct sim_world *world)
     for (size_t i = 0; i < world->aggregator_count; i++) {
         struct sim_aggregator *reader = &world->aggregators[i];
         follow_client(world, &reader->nats, reader->is_up && !reader->is_frozen);
+        echo(world, i);
         deliver_asks(world, reader);
     }
 }

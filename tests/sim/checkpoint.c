@@ -180,7 +180,7 @@ void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice)
     const struct sim_file *other = &world->disks[(stream + 1) % world->stream_count].file;
     const size_t at = kvb_random_below(&dice, file->bytes.len + 1);
 
-    if (!file->is_there || file->bytes.len == 0) {
+    if (!file->is_there || file->is_spoilt || file->bytes.len == 0) {
         return;
     }
     file->is_spoilt = true;
@@ -191,9 +191,11 @@ void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice)
     case 1:
         file->bytes.data[at % file->bytes.len] ^= 1U << kvb_random_below(&dice, 8);
         break;
-    case 2: /* another stream's, if it has one */
+    case 2: /* another stream's, if it has its own */
         kvb_buf_reset(&file->bytes);
-        (void)kvb_buf_append(&file->bytes, other->bytes.data, other->bytes.len);
+        if (!other->is_spoilt) {
+            (void)kvb_buf_append(&file->bytes, other->bytes.data, other->bytes.len);
+        }
         break;
     default: /* something behind its end */
         (void)kvb_buf_append(&file->bytes, "x", 1);

@@ -28,6 +28,8 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_DUPLICATE]         = { "duplicate",         of_stream,     0,          3000, 2 },
     [SIM_SLOW_LINK]         = { "slow_link",         of_stream,     0,          3000, 1 },
     [SIM_CUT_LINK]          = { "cut_link",          of_stream,     0,          4000, 4 },
+    [SIM_CUT_IN]            = { "cut_in",            of_stream,     0,          4000, 2 },
+    [SIM_CUT_OUT]           = { "cut_out",           of_stream,     0,          4000, 2 },
     [SIM_LATE_MONITOR]      = { "late_monitor",      of_stream,     0,          6000, 3 },
     [SIM_REPLAY_CUT]        = { "replay_cut",        of_stream,     0,          3000, 3 },
     [SIM_REPLAY_HOLES]      = { "replay_holes",      of_stream,     0,          2000, 2 },
@@ -49,6 +51,8 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_LOSE_BRIDGE]       = { "lose_bridge",       of_bridge,     0,          1000, 2 },
     [SIM_LOSE_AGGREGATOR]   = { "lose_aggregator",   of_aggregator, 0,          1000, 2 },
     [SIM_DROP_MESSAGES]     = { "drop_messages",     of_aggregator, 0,          3000, 4 },
+    [SIM_FLIP]              = { "flip",              of_aggregator, 0,          2000, 2 },
+    [SIM_ECHO]              = { "echo",              of_aggregator, 0,          2000, 2 },
     [SIM_DROP_ASKS]         = { "drop_asks",         of_aggregator, 0,          4000, 2 },
     [SIM_DROP_ANSWERS]      = { "drop_answers",      of_aggregator, 0,          4000, 2 },
     [SIM_BUSY]              = { "busy",              of_bridge,     0,          1000, 1 },
@@ -148,6 +152,7 @@ static void overtake(struct sim_world *world, struct sim_fault *fault, uint64_t 
         to_seq = engine->batches[rank->place.batch].seq + 1;
     }
     world->links[fault->target].cut_ns = world->now_ns;
+    world->links[fault->target].is_deaf = true;
     sim_engine_restart(world, fault->target, 0);
     sim_engine_burst(world, fault->target, to_seq);
     engine->waits_for_link = fault->percent >= 50;
@@ -270,6 +275,17 @@ bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target
     struct sim_fault *fault = sim_active(world, kind, target);
 
     return fault && kvb_random_below(&fault->dice, 100) < fault->percent;
+}
+
+bool sim_is_planned(const struct sim_world *world, enum sim_fault_kind kind, unsigned target)
+{
+    for (size_t i = 0; i < world->fault_count; i++) {
+        const struct sim_fault *fault = &world->faults[i];
+        if (fault->kind == kind && fault->target == target && !fault->is_off && !fault->is_over) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool concerns(

@@ -112,12 +112,12 @@ void sim_link_engine_gone(struct sim_world *world, size_t number)
 
     /* What the kernel had is still delivered, as far as it goes. */
     for (uint64_t n = kvb_random_below(&link->dice, 4); n > 0; n--) {
-        if (link->is_open && link->cut_ns == 0 && take(&link->wire, for_ever, &item)) {
+        if (link->is_open && !link->is_deaf && take(&link->wire, for_ever, &item)) {
             (void)put(&link->sub, item, sub_high_water);
         }
     }
     empty(&link->replies);
-    if (link->cut_ns > 0) {
+    if (link->is_deaf) {
         empty(&link->wire); /* nobody there who would send it again */
     } else {
         close_connection(world, number);
@@ -141,13 +141,18 @@ void sim_link_bridge_gone(struct sim_world *world, size_t number)
 static void follow_cut(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
-    const bool is_cut = sim_active(world, SIM_CUT_LINK, (unsigned)number) ||
-                        sim_active(world, SIM_OVERTAKE, (unsigned)number);
+    const bool is_cut_off = sim_active(world, SIM_CUT_LINK, (unsigned)number) ||
+                            sim_active(world, SIM_OVERTAKE, (unsigned)number);
 
+    link->is_deaf = is_cut_off || sim_active(world, SIM_CUT_IN, (unsigned)number);
+    link->is_mute = is_cut_off || sim_active(world, SIM_CUT_OUT, (unsigned)number);
+    const bool is_cut = link->is_deaf || link->is_mute;
     if (is_cut && link->cut_ns == 0) {
         link->cut_ns = world->now_ns;
     }
-    if (is_cut && world->now_ns >= link->cut_ns + heartbeat_timeout_ns) {
+    const uint64_t heard_ns = link->is_deaf || link->heard_ns < link->cut_ns ? link->cut_ns
+                                                                             : link->heard_ns;
+    if (is_cut && world->now_ns >= heard_ns + heartbeat_timeout_ns) {
         close_connection(world, number);
         empty(&link->replies);
     }
@@ -188,11 +193,12 @@ static void arrive(struct sim_world *world, size_t number)
     struct sim_link *link = &world->links[number];
     struct sim_flying item;
 
-    if (link->cut_ns > 0 || world->bridges[sim_bridge_of(world, number)].is_frozen) {
+    if (link->is_deaf || world->bridges[sim_bridge_of(world, number)].is_frozen) {
         return;
     }
     while (link->sub.count < sub_high_water && take(&link->wire, world->now_ns, &item)) {
         (void)put(&link->sub, item, sub_high_water);
+        link->heard_ns = world->now_ns;
         for (size_t i = 0; i < link->monitor_count; i++) {
             link->monitor[i].due_ns = 0; /* written before this batch was */
         }
@@ -339,7 +345,7 @@ static void serve(struct sim_world *world, size_t number)
     struct sim_engine *engine = &world->engines[number];
 
     if (!link->is_asking || link->is_asked || world->now_ns < link->ask_due_ns ||
-        link->cut_ns > 0 || !engine->is_up) {
+        link->is_mute || !engine->is_up) {
         return;
     }
     link->is_asked = true;
@@ -359,7 +365,7 @@ bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *o
 {
     struct sim_link *link = &world->links[number];
 
-    return link->cut_ns == 0 && take(&link->replies, world->now_ns, out);
+    return !link->is_deaf && take(&link->replies, world->now_ns, out);
 }
 
 void sim_link_step(struct sim_world *world, size_t number)

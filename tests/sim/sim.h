@@ -41,6 +41,7 @@ enum {
     sim_flight = 1 << 11,
     sim_jobs = 8,
     sim_monitor = 16, /* unread at once */
+    sim_past = 32,    /* messages */
 };
 
 static const uint64_t sim_step_ns = 10 * KVB_NS_PER_MS;
@@ -53,6 +54,8 @@ enum sim_fault_kind {
     SIM_DUPLICATE, /* live batches come twice, or once more later */
     SIM_SLOW_LINK, /* delay */
     SIM_CUT_LINK,  /* both ways; under a second TCP carries it over */
+    SIM_CUT_IN,    /* nothing comes from the engine, requests reach it */
+    SIM_CUT_OUT,   /* the other way round */
     SIM_LATE_MONITOR,
     SIM_REPLAY_CUT,    /* the end is missing, END comes */
     SIM_REPLAY_HOLES,  /* some inside are missing, END comes */
@@ -76,6 +79,8 @@ enum sim_fault_kind {
     SIM_LOSE_BRIDGE, /* its connection to NATS */
     SIM_LOSE_AGGREGATOR,
     SIM_DROP_MESSAGES, /* a slow consumer: the server drops what it should get */
+    SIM_FLIP, /* a block of an event arrives as another one */
+    SIM_ECHO, /* old events and heartbeats come once more */
     SIM_DROP_ASKS,
     SIM_DROP_ANSWERS,
     SIM_BUSY,
@@ -178,6 +183,8 @@ struct sim_link {
     uint64_t open_ns; /* the next try */
     uint64_t subscribed_ns;
     uint64_t cut_ns; /* since when; 0 = not */
+    bool is_deaf, is_mute; /* cut: from the engine, to it */
+    uint64_t heard_ns;
     struct sim_queue wire;
     struct sim_queue sub; /* received, not read */
     struct sim_monitor_event monitor[sim_monitor];
@@ -335,7 +342,10 @@ struct sim_aggregator {
     struct kvb_followers *followers; /* owned */
     uint64_t began_ns;
     uint64_t dice;
+    struct sim_mailbox past;      /* the newest of what was heard, where some of it comes again */
+    size_t past_count;
     unsigned misses[sim_streams]; /* ticks in a row */
+    bool was_lied_to[sim_streams];
     uint64_t dirty;               /* a bit for each stream: its list may have changed */
 };
 
@@ -418,6 +428,7 @@ void sim_print_one(FILE *out, const struct sim_world *world, size_t number);
 /* The active fault of this kind for this target, or NULL. */
 struct sim_fault *sim_active(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
 bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
+bool sim_is_planned(const struct sim_world *world, enum sim_fault_kind kind, unsigned target);
 /* When the last fault that may still show in this list was over; UINT64_MAX: it is not. */
 uint64_t sim_quiet_since(const struct sim_world *world, size_t stream, size_t aggregator);
 
@@ -500,6 +511,8 @@ void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follow
 /* The next message that is due, or NULL; to be given back. */
 struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box);
 void sim_give_back(struct sim_world *world, struct sim_message *message);
+/* The same, when it was heard. */
+void sim_remember(struct sim_world *world, struct sim_message *message);
 void sim_empty(struct sim_world *world, struct sim_mailbox *box);
 void sim_client_lose(struct sim_world *world, struct sim_client *client);
 

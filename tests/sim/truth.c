@@ -64,10 +64,9 @@ static void hold(struct sim_story *story, uint64_t block, bool is_held)
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id)
 {
     story->epoch = short_epoch(epoch);
-    const uint64_t sum = story->sum;
-    story->sum = 0; /* before the opening was told a reader lists nothing */
+    story->held_count = 0; /* a reader begins with nothing */
+    story->sum = 0;
     push(story, first_id - 1);
-    story->sum = sum;
 }
 
 /* The stream goes on where its checkpoint was. */
