@@ -26,6 +26,8 @@
  *     live, seq = last + 1        apply
  *     live, seq > last + 1        gap: hold it, ask for a replay from last
  *     live, seq <= last           its old hash: duplicate.  else: hold it, ask
+ *     live, cannot be read        hold it, ask: the engine may have a good copy
+ *     live, not connected         drop it: the replay after UP has it
  *     quiet for 1 s, reconnected  ask (the lost tail shows)
  *     while a replay runs         hold what is live, apply when it ends
  *

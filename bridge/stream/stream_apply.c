@@ -25,16 +25,24 @@ kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reas
         &step->out->events, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
 
-kvb_status kvb_stream_begin_other_life(struct stream_step *step, enum kvb_stream_reason flaw)
+static void note_strange_answer(struct kvb_stream *stream, uint64_t now_ns)
 {
-    struct kvb_stream *stream = step->stream;
-    const uint64_t now_ns = step->in->now_ns;
     const bool is_soon = stream->other_life_ns > 0 && now_ns - stream->other_life_ns < soon_ns;
     const uint64_t doubled = stream->calm_ns > 0 ? 2 * stream->calm_ns : first_calm_ns;
 
     stream->calm_ns = !is_soon ? 0 : doubled < most_calm_ns ? doubled : most_calm_ns;
     stream->other_life_ns = now_ns;
     stream->replay.met_other_life = true;
+}
+
+kvb_status kvb_stream_begin_other_life(struct stream_step *step, enum kvb_stream_reason flaw)
+{
+    struct kvb_stream *stream = step->stream;
+    const enum kvb_stream_input_kind kind = step->in->kind;
+
+    if (kind == KVB_INPUT_REPLAY || kind == KVB_INPUT_REPLAY_END) {
+        note_strange_answer(stream, step->in->now_ns);
+    }
     stream->counters.restarts++;
     kvb_fingerprints_clear(&stream->fingerprints);
     return kvb_stream_begin_again(step, flaw);

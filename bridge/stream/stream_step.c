@@ -13,6 +13,7 @@ enum standing_of_batch {
     batch_next,      /* apply it */
     batch_duplicate, /* seen: drop it */
     batch_ahead,     /* something before it is missing */
+    batch_broken,    /* the next, but not to be read: the engine may have a good copy */
     batch_odd        /* an old number with other bytes, or too old to tell */
 };
 
@@ -24,7 +25,7 @@ judge(const struct kvb_stream *stream, const struct stream_arrival *arrival)
                                                                           : batch_ahead;
     }
     if (arrival->seq == stream->last_seq + 1) {
-        return batch_next;
+        return arrival->batch || !stream->options.has_replay ? batch_next : batch_broken;
     }
     if (arrival->seq > stream->last_seq) {
         return batch_ahead;
@@ -97,6 +98,9 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
 {
     struct kvb_stream *stream = step->stream;
 
+    if (!stream->is_connected && stream->options.has_replay) {
+        return KVB_OK; /* of which life?  The replay after the next UP has it, if it counts */
+    }
     stream->heard_ns = step->in->now_ns;
     if (stream->replay.is_in_flight || (stream->replay.is_wanted && !stream->replay.is_probe)) {
         return hold(step, arrival);
@@ -119,6 +123,7 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     case batch_ahead:
         count_gap(stream, arrival);
         break;
+    case batch_broken:
     case batch_odd:
         break;
     }
@@ -209,6 +214,7 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
     }
     switch (standing) {
     case batch_next:
+    case batch_broken: /* so the engine has no better one */
         replay->applied++;
         replay->is_probe = false;
         return kvb_stream_apply(step, arrival);
@@ -240,7 +246,7 @@ static void drop_oldest_held(struct kvb_stream *stream)
     stream->replay.held_before -= stream->replay.held_before > 0;
 }
 
-/* The oldest held batch does not follow: ask again, or go on without. */
+/* The oldest held batch does not follow, or cannot be read: ask again, or go on without. */
 static kvb_status take_held_misfit(
     struct stream_step *step, const struct stream_arrival *arrival, enum standing_of_batch standing)
 {
@@ -253,13 +259,22 @@ static kvb_status take_held_misfit(
 }
 
 /* The engine was asked after the batch had come, and still knew the batch that came live
- * before: what is older is told twice, or by a life that is over. */
-static bool is_left_behind(const struct kvb_stream *stream, enum standing_of_batch standing)
+ * before: what is older is told twice, or by a life that is over.  What cannot be read
+ * says nothing but its number, and that one is listed. */
+static bool is_left_behind(
+    const struct kvb_stream *stream, const struct kvb_held_batch *held,
+    enum standing_of_batch standing)
 {
     const struct replay *replay = &stream->replay;
 
-    return standing == batch_odd && replay->is_vouched && replay->has_answered &&
-           replay->held_before > 0;
+    return standing == batch_odd && replay->has_answered && replay->held_before > 0 &&
+           (replay->is_vouched || !held->is_readable);
+}
+
+/* Was the engine asked for it since it came?  Then there is nothing better. */
+static bool is_beyond_repair(const struct kvb_stream *stream, enum standing_of_batch standing)
+{
+    return standing == batch_broken && stream->replay.held_before > 0;
 }
 
 /* Would the batch make the output larger than a slice?  A first one never does. */
@@ -289,13 +304,14 @@ static kvb_status apply_held(struct stream_step *step)
          !stream->replay.is_wanted && (held = next_held(step));) {
         const struct stream_arrival arrival = arrival_of(held);
         const enum standing_of_batch standing = judge(stream, &arrival);
-        const bool is_old = standing == batch_duplicate || is_left_behind(stream, standing);
-        if (!is_old && standing != batch_next) {
+        const bool is_old = standing == batch_duplicate || is_left_behind(stream, held, standing);
+        const bool is_next = standing == batch_next || is_beyond_repair(stream, standing);
+        if (!is_old && !is_next) {
             KVB_TRY(take_held_misfit(step, &arrival, standing));
             continue;
         }
         stream->counters.duplicates += is_old;
-        if (standing == batch_next) {
+        if (is_next) {
             KVB_TRY(kvb_stream_apply(step, &arrival));
         }
         drop_oldest_held(stream);
@@ -313,7 +329,7 @@ static kvb_status apply_held_as_suffix(struct stream_step *step, enum kvb_stream
     for (const struct kvb_held_batch *held = NULL; (held = next_held(step));) {
         const struct stream_arrival arrival = arrival_of(held);
         const enum standing_of_batch standing = judge(stream, &arrival);
-        if (standing == batch_next || !stream->has_last) {
+        if (standing == batch_next || standing == batch_broken || !stream->has_last) {
             KVB_TRY(kvb_stream_apply(step, &arrival));
         } else if (standing != batch_duplicate) {
             KVB_TRY(go_on_from(step, &arrival, standing, flaw));
@@ -481,8 +497,6 @@ static kvb_status take_up(struct stream_step *step)
     stream->full_ns = 0; /* it may be another process: its ration is untouched */
     stream->odd_ns = 0;
     stream->back_off_ns = 0;
-    kvb_held_clear(&stream->held); /* of before, perhaps of another life */
-    stream->drain = drain_nothing;
     if (stream->options.has_replay) {
         stream->replay = (struct replay){ 0 };
         kvb_stream_want_replay(step, false);
@@ -497,7 +511,7 @@ static kvb_status take_down(struct stream_step *step)
     stream->is_connected = false;
     step->out->drops_replay |= stream->replay.is_in_flight;
     stream->replay = (struct replay){ 0 };
-    kvb_held_clear(&stream->held); /* the replay after the next UP has them */
+    kvb_held_clear(&stream->held); /* as what comes before the next UP */
     stream->drain = drain_nothing;
     return KVB_OK;
 }

@@ -344,6 +344,7 @@ static void serve(struct sim_world *world, size_t number)
     struct sim_link *link = &world->links[number];
     struct sim_engine *engine = &world->engines[number];
 
+    engine->was_replay_bad |= link->is_mute && link->is_asking;
     if (!link->is_asking || link->is_asked || world->now_ns < link->ask_due_ns ||
         link->is_mute || !engine->is_up) {
         return;

@@ -425,11 +425,94 @@ static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
 
     begin_exact(&world, 3);
     give_batch(&world, KVB_INPUT_LIVE, 3, first_life, true);
+    assert_int_equal(world.held_count, 3); /* until the engine was asked for it */
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_life, 3);
+    give_batch(&world, KVB_INPUT_REPLAY, 3, first_life, true);
     assert_true(world.saw_cleared);
+    give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
     live(&world, 4, first_life, 5);
     assert_int_equal(world.held_count, 1);
     assert_int_equal(kvb_stream_count(world.stream)->poison, 1);
+    stream_world_end(&world);
+}
+
+static void a_batch_that_came_broken_is_fetched_once_more(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give_batch(&world, KVB_INPUT_LIVE, 3, second_life, true); /* other bytes, that is */
+    live(&world, 4, first_life, 5);
+    (void)start_wanted_replay(&world);
+    for (uint32_t seq = 2; seq < 5; seq++) {
+        replayed(&world, seq, first_life, seq + 1);
+        assert_false(world.saw_cleared);
+    }
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 5);
+    assert_int_equal(kvb_stream_count(world.stream)->poison, 0);
+    stream_world_end(&world);
+}
+
+/* It came while the engine was asked for something else. */
+static void a_broken_batch_that_the_engine_never_kept_is_given_up(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1100);
+    (void)start_wanted_replay(&world);
+    give_batch(&world, KVB_INPUT_LIVE, 3, first_life, true);
+    end_replay(&world, first_life); /* both rounds without it */
+    assert_true(world.saw_cleared);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    live(&world, 3, first_life, 4); /* it may be of the next life */
+    assert_int_equal(world.held_count, 3);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_life, 3);
+    replayed(&world, 3, first_life, 4);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 4);
+    stream_world_end(&world);
+}
+
+/* Late copies of what was cleared look like other lives, one after the other. */
+static void copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_again(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6);
+    (void)start_wanted_replay(&world);
+    for (uint32_t seq = 20; seq > 6; seq--) {
+        live(&world, seq, second_life, seq);
+    }
+    live(&world, 2, second_life, 3);
+    live(&world, 1, second_life, 2);
+    pass_ms(&world, 2100); /* never answered */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    pass_ms(&world, 1100);
+    assert_true(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     stream_world_end(&world);
 }
 
@@ -459,6 +542,10 @@ int main(void)
         cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
         cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
         cmocka_unit_test(a_batch_that_cannot_be_read_begins_the_list_again),
+        cmocka_unit_test(a_batch_that_came_broken_is_fetched_once_more),
+        cmocka_unit_test(a_broken_batch_that_the_engine_never_kept_is_given_up),
+        cmocka_unit_test(what_comes_while_the_engine_is_away_waits_for_the_replay),
+        cmocka_unit_test(copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
