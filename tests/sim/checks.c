@@ -115,6 +115,24 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     }
 }
 
+/* EXACT is as of the newest batch applied: of what came long after it, a live batch or a
+ * probe would have told. */
+static void check_tail(struct sim_world *world, const struct sim_rank *rank)
+{
+    const struct sim_engine *engine = &world->engines[rank->stream_number];
+    const struct sim_link *link = &world->links[rank->stream_number];
+    const struct sim_batch *next = &engine->batches[rank->place.batch + 1];
+
+    if (!world->is_repairable || rank->place.batch + 1 >= engine->batch_count ||
+        next[-1].life != engine->life || world->now_ns < link->hindered_ns + phantom_ns ||
+        world->now_ns <= next->at_ns + phantom_ns) {
+        return;
+    }
+    sim_fail(
+        world, "stream %u says EXACT as of seq %lu, %.3f s after the next one", rank->stream_number,
+        next[-1].seq, (double)(world->now_ns - next->at_ns) / 1e9);
+}
+
 void sim_check_beat(
     struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
 {
@@ -129,6 +147,7 @@ void sim_check_beat(
             world, "stream %u says EXACT with %lu blocks and %lu doubtful, but its engine held %zu",
             rank->stream_number, told, beat->doubtful, batch->held_count);
     }
+    check_tail(world, rank);
     if (!world->engines[rank->stream_number].has_replay) {
         sim_fail(world, "stream %u says EXACT without a replay endpoint", rank->stream_number);
     }
@@ -371,7 +390,8 @@ static bool is_legal_end(const struct sim_engine *engine, const struct kvb_follo
     case KVB_STREAM_PARTIAL:
         return (reason == KVB_REASON_GONE && engine->may_be_gone) ||
                (reason == KVB_REASON_HOLE && (engine->may_be_hole || engine->may_be_gone)) ||
-               (reason == KVB_REASON_POISON && engine->may_be_poison) ||
+               (reason == KVB_REASON_POISON &&
+                (engine->may_be_poison || (engine->was_corrupt && engine->was_replay_bad))) ||
                (reason == KVB_REASON_SKIPPED && engine->may_be_skipped);
     default:
         return false;

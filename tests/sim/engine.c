@@ -140,6 +140,7 @@ static void forgive(struct sim_engine *engine)
     engine->may_be_skipped = false;
     engine->may_be_unknown = false;
     engine->was_replay_bad = false;
+    engine->was_corrupt = false;
 }
 
 void sim_engine_note_ruin(struct sim_engine *engine, enum sim_fault_kind kind)

@@ -26,6 +26,7 @@ enum {
 static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_DROP_LIVE]         = { "drop_live",         of_stream,     0,          2000, 4 },
     [SIM_DUPLICATE]         = { "duplicate",         of_stream,     0,          3000, 2 },
+    [SIM_CORRUPT]           = { "corrupt",           of_stream,     0,          1000, 2 },
     [SIM_SLOW_LINK]         = { "slow_link",         of_stream,     0,          3000, 1 },
     [SIM_CUT_LINK]          = { "cut_link",          of_stream,     0,          4000, 4 },
     [SIM_CUT_IN]            = { "cut_in",            of_stream,     0,          4000, 2 },
@@ -58,7 +59,6 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_BUSY]              = { "busy",              of_bridge,     0,          1000, 1 },
     [SIM_AGGREGATOR_CRASH]  = { "aggregator_crash",  of_aggregator, 0,          2000, 2 },
     [SIM_AGGREGATOR_FREEZE] = { "aggregator_freeze", of_aggregator, by_silence, 4000, 1 },
-    [SIM_CORRUPT]           = { "corrupt",           of_stream,     0,          1000, 1 },
     [SIM_REPLAY_CROSSED]    = { "replay_crossed",    of_stream,     0,          1000, 1 },
     [SIM_POISON]            = { "poison",            of_stream,     0,          1500, 6 },
     [SIM_SKIP_STORED]       = { "skip_stored",       of_stream,     0,          1500, 6 },
@@ -72,7 +72,7 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
 
 static enum sim_fault_kind draw_kind(const struct sim_world *world, uint64_t *dice)
 {
-    const size_t count = world->is_repairable ? SIM_CORRUPT : SIM_FAULT_KINDS;
+    const size_t count = world->is_repairable ? SIM_REPLAY_CROSSED : SIM_FAULT_KINDS;
     unsigned sum = 0;
 
     for (size_t i = 0; i < count; i++) {

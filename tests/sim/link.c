@@ -1,5 +1,7 @@
 #include "sim.h"
 
+#include "core/own.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -258,7 +260,7 @@ void sim_link_send(struct sim_world *world, size_t number, uint32_t batch)
         return;
     }
     item.is_corrupt = sim_hits(world, SIM_CORRUPT, (unsigned)number);
-    world->engines[number].may_be_poison |= item.is_corrupt;
+    world->engines[number].was_corrupt |= item.is_corrupt;
     (void)put(&link->wire, item, wire_high_water); /* above it PUB drops */
     if (!item.is_corrupt && sim_hits(world, SIM_DUPLICATE, (unsigned)number)) {
         const uint32_t back = (uint32_t)kvb_random_below(&link->dice, 6);
@@ -299,6 +301,7 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
                                .due_ns = world->now_ns + latency_ns(world, number) };
     uint64_t kept = 0;
     uint64_t left = cut ? kvb_random_below(&link->dice, 12) : for_ever;
+    left += left == 1; /* behind the first, a cut looks like the end: nobody can tell */
 
     for (uint32_t at = sim_engine_find(engine, link->ask_from);
          at < engine->batch_count && left > 0; at++, left--) {
@@ -369,8 +372,24 @@ bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *o
     return !link->is_deaf && take(&link->replies, world->now_ns, out);
 }
 
+/* Replays that are cut are not in the list: what is missing must show at once. */
+static void note_hindrance(struct sim_world *world, size_t number)
+{
+    static const enum sim_fault_kind kinds[] = { SIM_SLOW_LINK, SIM_REPLAY_HOLES,
+                                                 SIM_REPLAY_NO_END, SIM_REPLAY_MUTE };
+
+    bool is_hindered = world->bridges[sim_bridge_of(world, number)].is_frozen;
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        is_hindered |= sim_active(world, kinds[i], (unsigned)number) != NULL;
+    }
+    if (is_hindered) {
+        world->links[number].hindered_ns = world->now_ns;
+    }
+}
+
 void sim_link_step(struct sim_world *world, size_t number)
 {
+    note_hindrance(world, number);
     follow_cut(world, number);
     try_to_open(world, number);
     arrive(world, number);

@@ -52,6 +52,7 @@ enum sim_fault_kind {
     /* between engine and bridge */
     SIM_DROP_LIVE, /* PUB at its high-water mark */
     SIM_DUPLICATE, /* live batches come twice, or once more later */
+    SIM_CORRUPT,   /* a live batch arrives with other bytes that cannot be read */
     SIM_SLOW_LINK, /* delay */
     SIM_CUT_LINK,  /* both ways; under a second TCP carries it over */
     SIM_CUT_IN,    /* nothing comes from the engine, requests reach it */
@@ -87,7 +88,6 @@ enum sim_fault_kind {
     SIM_AGGREGATOR_CRASH,
     SIM_AGGREGATOR_FREEZE,
     /* what no replay repairs for certain */
-    SIM_CORRUPT,        /* a live batch arrives with other bytes that cannot be read */
     SIM_REPLAY_CROSSED, /* another engine answers */
     /* the same, said by the engine itself */
     SIM_POISON,
@@ -155,7 +155,7 @@ struct sim_engine {
     size_t name_count;
     /* which ends short of EXACT are legal in this life */
     bool may_be_gone, may_be_hole, may_be_poison, may_be_skipped, may_be_unknown;
-    bool was_replay_bad;
+    bool was_replay_bad, was_corrupt;
 };
 
 /* ---- The link of one stream: link.c ---- */
@@ -185,6 +185,7 @@ struct sim_link {
     uint64_t cut_ns; /* since when; 0 = not */
     bool is_deaf, is_mute; /* cut: from the engine, to it */
     uint64_t heard_ns;
+    uint64_t hindered_ns; /* when replays were last kept from telling all at once */
     struct sim_queue wire;
     struct sim_queue sub; /* received, not read */
     struct sim_monitor_event monitor[sim_monitor];
