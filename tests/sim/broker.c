@@ -295,6 +295,7 @@ static void echo(struct sim_world *world, size_t aggregator)
     message->beat = old->beat;
     sim_message_copy_events(message, &old->events);
     sim_note(world, "aggregator %zu stream %u: once more", aggregator, old->stream_number);
+    reader->was_lied_to[old->stream_number] = true;
     send(world, aggregator, &reader->heard, message);
 }
 

@@ -427,9 +427,31 @@ static void check_end_of(struct sim_world *world, size_t number, size_t stream)
     }
 }
 
+/* Digests are there for what nobody foresaw.  Nothing of ours may need them. */
+void sim_check_digests(struct sim_world *world, size_t number)
+{
+    const struct sim_aggregator *aggregator = &world->aggregators[number];
+    struct kvb_follower_counters counters;
+
+    kvb_followers_counters(aggregator->followers, &counters);
+    for (size_t stream = 0; stream < world->stream_count; stream++) {
+        if (aggregator->was_lied_to[stream]) {
+            return;
+        }
+    }
+    if (counters.differs > 0) {
+        sim_fail(
+            world, "aggregator %zu listed other blocks than a bridge, %lu times", number,
+            counters.differs);
+    }
+}
+
 void sim_check_end(struct sim_world *world)
 {
     for (size_t i = 0; i < world->aggregator_count; i++) {
+        if (world->aggregators[i].is_up && !world->has_failed) {
+            sim_check_digests(world, i);
+        }
         for (size_t stream = 0; stream < world->stream_count; stream++) {
             if (world->aggregators[i].asks && !world->has_failed) {
                 check_end_of(world, i, stream);

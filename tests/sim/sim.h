@@ -537,5 +537,6 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank);
 void sim_check_beat(
     struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat);
 void sim_check_lists(struct sim_world *world, size_t number, bool all);
+void sim_check_digests(struct sim_world *world, size_t number);
 void sim_check_end(struct sim_world *world);
 void sim_note_progress(struct sim_world *world);
