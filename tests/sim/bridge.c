@@ -54,6 +54,7 @@ static void open_stream(struct sim_world *world, size_t number)
     rank->needs_epoch = true;
     rank->story.held_count = 0;
     rank->story.sum = 0;
+    rank->story.told_to = 0;
     sim_restore(world, rank);
 }
 

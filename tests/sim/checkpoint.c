@@ -50,8 +50,7 @@ void sim_void_checkpoint(struct sim_world *world, const struct sim_rank *rank)
     disk->coming.is_there = false;
 }
 
-void sim_telling_epoch(
-    struct sim_world *world, const struct sim_rank *rank, const kvb_epoch *epoch)
+void sim_telling_epoch(struct sim_world *world, const struct sim_rank *rank, const kvb_epoch *epoch)
 {
     const struct sim_disk *disk = disk_of(world, rank);
 
@@ -98,8 +97,8 @@ static void note_made(struct sim_world *world, struct sim_disk *disk, const stru
     sim_note(world, "stream %u is saved as of seq %lu", rank->stream_number, file->seq);
 }
 
-static void make_part(
-    struct sim_world *world, struct sim_disk *disk, const struct sim_rank *rank, size_t items)
+static void
+make_part(struct sim_world *world, struct sim_disk *disk, const struct sim_rank *rank, size_t items)
 {
     bool is_done = false;
 
@@ -232,7 +231,7 @@ static void take_restored(
     rank->down_ns = world->now_ns;
     rank->has_place = true;
     rank->place = file->place;
-    sim_story_restore(&rank->story, rank->stream);
+    sim_story_restore(&rank->story, rank->stream, !needs_epoch);
 }
 
 void sim_restore(struct sim_world *world, struct sim_rank *rank)

@@ -105,6 +105,9 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     const uint64_t applied_before = rank->applied_before;
 
     follow_story(rank);
+    if (rank->story.has_two_truths) {
+        sim_fail(world, "stream %u tells an event in other words than before", rank->stream_number);
+    }
     follow_place(world, rank);
     follow_doubtful(world, rank);
     if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->stream)) {

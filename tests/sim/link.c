@@ -152,8 +152,8 @@ static void follow_cut(struct sim_world *world, size_t number)
     if (is_cut && link->cut_ns == 0) {
         link->cut_ns = world->now_ns;
     }
-    const uint64_t heard_ns = link->is_deaf || link->heard_ns < link->cut_ns ? link->cut_ns
-                                                                             : link->heard_ns;
+    const uint64_t heard_ns =
+        link->is_deaf || link->heard_ns < link->cut_ns ? link->cut_ns : link->heard_ns;
     if (is_cut && world->now_ns >= heard_ns + heartbeat_timeout_ns) {
         close_connection(world, number);
         empty(&link->replies);
@@ -348,8 +348,8 @@ static void serve(struct sim_world *world, size_t number)
     struct sim_engine *engine = &world->engines[number];
 
     engine->was_replay_bad |= link->is_mute && link->is_asking;
-    if (!link->is_asking || link->is_asked || world->now_ns < link->ask_due_ns ||
-        link->is_mute || !engine->is_up) {
+    if (!link->is_asking || link->is_asked || world->now_ns < link->ask_due_ns || link->is_mute ||
+        !engine->is_up) {
         return;
     }
     link->is_asked = true;
@@ -375,8 +375,8 @@ bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *o
 /* Replays that are cut are not in the list: what is missing must show at once. */
 static void note_hindrance(struct sim_world *world, size_t number)
 {
-    static const enum sim_fault_kind kinds[] = { SIM_SLOW_LINK, SIM_REPLAY_HOLES,
-                                                 SIM_REPLAY_NO_END, SIM_REPLAY_MUTE };
+    static const enum sim_fault_kind kinds[] = { SIM_SLOW_LINK, SIM_REPLAY_HOLES, SIM_REPLAY_NO_END,
+                                                 SIM_REPLAY_MUTE };
 
     bool is_hindered = world->bridges[sim_bridge_of(world, number)].is_frozen;
     for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {

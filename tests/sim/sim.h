@@ -24,8 +24,8 @@
  *
  * Engines, streams and followers are the product's own pure rooms; what stands around
  * them in the daemons (sockets, threads, NATS) is modelled here: link.c for libzmq,
- * bridge.c for bridge_loop/_flow/_tell/_report, checkpoint.c for bridge_checkpoint, broker.c for nats-server and nats.c,
- * aggregator.c for aggregator_loop/_sync.
+ * bridge.c for bridge_loop/_flow/_tell/_report, checkpoint.c for bridge_checkpoint, broker.c for
+ * nats-server and nats.c, aggregator.c for aggregator_loop/_sync.
  *
  * Threads: one.  Memory: a few MB for one world at a time. */
 
@@ -80,8 +80,8 @@ enum sim_fault_kind {
     SIM_LOSE_BRIDGE, /* its connection to NATS */
     SIM_LOSE_AGGREGATOR,
     SIM_DROP_MESSAGES, /* a slow consumer: the server drops what it should get */
-    SIM_FLIP, /* a block of an event arrives as another one */
-    SIM_ECHO, /* old events and heartbeats come once more */
+    SIM_FLIP,          /* a block of an event arrives as another one */
+    SIM_ECHO,          /* old events and heartbeats come once more */
     SIM_DROP_ASKS,
     SIM_DROP_ANSWERS,
     SIM_BUSY,
@@ -182,7 +182,7 @@ struct sim_link {
     unsigned life;    /* of the engine at its other end */
     uint64_t open_ns; /* the next try */
     uint64_t subscribed_ns;
-    uint64_t cut_ns; /* since when; 0 = not */
+    uint64_t cut_ns;       /* since when; 0 = not */
     bool is_deaf, is_mute; /* cut: from the engine, to it */
     uint64_t heard_ns;
     uint64_t hindered_ns; /* when replays were last kept from telling all at once */
@@ -214,6 +214,8 @@ struct sim_story {
     size_t held_count;
     uint64_t sum;
     struct sim_moment *moments; /* owned */
+    uint64_t told_to;           /* restored: up to here its events were told before */
+    bool has_two_truths;        /* and one of them in other words */
     size_t count, capacity;
 };
 
@@ -343,11 +345,11 @@ struct sim_aggregator {
     struct kvb_followers *followers; /* owned */
     uint64_t began_ns;
     uint64_t dice;
-    struct sim_mailbox past;      /* the newest of what was heard, where some of it comes again */
+    struct sim_mailbox past; /* the newest of what was heard, where some of it comes again */
     size_t past_count;
     unsigned misses[sim_streams]; /* ticks in a row */
     bool was_lied_to[sim_streams];
-    uint64_t dirty;               /* a bit for each stream: its list may have changed */
+    uint64_t dirty; /* a bit for each stream: its list may have changed */
 };
 
 /* ---- The world: world.c ---- */
@@ -524,7 +526,10 @@ void sim_aggregator_turn(struct sim_world *world, size_t number);
 
 /* truth.c */
 void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events);
-void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream);
+/* The stream goes on where its checkpoint was; is_same_epoch: what it told since then it
+ * tells again. */
+void sim_story_restore(
+    struct sim_story *story, const struct kvb_stream *stream, bool is_same_epoch);
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id);
 bool sim_story_sum(
     const struct sim_story *story, const kvb_epoch *epoch, uint64_t event_id, uint64_t *out_sum);

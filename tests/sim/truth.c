@@ -17,8 +17,23 @@ static uint64_t short_epoch(const kvb_epoch *epoch)
     return first;
 }
 
+/* Of what was told before. */
+static void compare(struct sim_story *story, uint64_t event_id)
+{
+    for (size_t i = story->count; i-- > 0;) {
+        const struct sim_moment *moment = &story->moments[i];
+        if (moment->event_id == event_id && moment->epoch == story->epoch) {
+            story->has_two_truths |= moment->sum != story->sum;
+            return;
+        }
+    }
+}
+
 static void push(struct sim_story *story, uint64_t event_id)
 {
+    if (event_id <= story->told_to) {
+        compare(story, event_id);
+    }
     if (story->count == story->capacity) {
         story->capacity = story->capacity ? 2 * story->capacity : 1024;
         story->moments = realloc(story->moments, story->capacity * sizeof *story->moments);
@@ -64,13 +79,24 @@ static void hold(struct sim_story *story, uint64_t block, bool is_held)
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id)
 {
     story->epoch = short_epoch(epoch);
+    story->told_to = 0;
     story->held_count = 0; /* a reader begins with nothing */
     story->sum = 0;
     push(story, first_id - 1);
 }
 
-/* The stream goes on where its checkpoint was. */
-void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream)
+static void note_what_was_told(struct sim_story *story)
+{
+    story->told_to = 0;
+    for (size_t i = 0; i < story->count; i++) {
+        const struct sim_moment *moment = &story->moments[i];
+        if (moment->epoch == story->epoch && moment->event_id > story->told_to) {
+            story->told_to = moment->event_id;
+        }
+    }
+}
+
+void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream, bool is_same_epoch)
 {
     const struct kvb_sync_request request = { .kind = KVB_SYNC_SNAPSHOT };
     const kvb_epoch epoch = kvb_stream_epoch(stream);
@@ -81,6 +107,9 @@ void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream)
     story->epoch = short_epoch(&epoch);
     story->held_count = 0;
     story->sum = 0;
+    if (is_same_epoch) {
+        note_what_was_told(story);
+    }
     kvb_sync_job_begin(&job, stream, &request);
     while (!reply.is_last) {
         if (kvb_sync_job_step(&job, stream, sim_told, &events, &reply) != KVB_OK) {
