@@ -12,7 +12,7 @@ enum reach { of_stream, of_bridge, of_aggregator, of_all };
 struct kind_row {
     const char *name;
     enum reach reach;
-    uint64_t after_ms; /* how long it takes to be noticed, or to be back */
+    unsigned after_ms; /* how long it takes to be noticed, or to be back */
     uint64_t most_ms;
     unsigned weight;
 };
