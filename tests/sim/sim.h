@@ -233,7 +233,8 @@ struct sim_rank {
     struct kvb_told *told; /* owned */
     bool is_up;
     uint64_t down_ns;
-    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, waits_for_proof, is_beat_due, is_beat_wanted;
+    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, waits_for_proof, is_beat_due,
+        is_beat_wanted;
     uint64_t announce_ns, beat_ns;
     /* where it stands, as the checks see it */
     bool has_place;
