@@ -4,7 +4,7 @@
 # To build the programs.
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
-    libnats-dev libzmq3-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
+    libnats-dev libzmq3-dev libcurl4-openssl-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
     libmicrohttpd-dev libjson-c-dev libxxhash-dev
 )
 # To run them: the server that they meet on.

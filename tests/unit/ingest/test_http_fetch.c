@@ -1,0 +1,300 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "ingest/http_fetch.h"
+#include "web_server.h"
+
+#include <string.h>
+
+enum { patience_ms = 20000, most_bytes = 1000 };
+
+static const struct web_page pages[] = {
+    { "/ok", web_answers, "hello" },
+    { "/empty", web_answers, "" },
+    { "/parts", web_in_parts, "one two three four five six seven" },
+    { "/busy", web_refuses, "later" },
+    { "/moved", web_sends_on, "" },
+    { "/cut", web_cuts, "hell" },
+    { "/hangs", web_hangs, "" },
+    { "/endless", web_endless, "and on and on and on and on and on and on" },
+    { NULL },
+};
+
+/* What one fetch brought. */
+struct seen {
+    char text[most_bytes + 1];
+    size_t len;
+    size_t ends;
+    size_t stop_at; /* bytes; 0: never */
+    struct kvb_fetch_end end;
+};
+
+static kvb_status keep(void *context, kvb_span bytes)
+{
+    struct seen *seen = context;
+
+    assert_true(bytes.len <= most_bytes - seen->len);
+    memcpy(seen->text + seen->len, bytes.data, bytes.len);
+    seen->len += bytes.len;
+    return seen->stop_at > 0 && seen->len >= seen->stop_at ? KVB_BAD_INPUT : KVB_OK;
+}
+
+static void end(void *context, const struct kvb_fetch_end *how)
+{
+    struct seen *seen = context;
+
+    seen->ends++;
+    seen->end = *how;
+}
+
+static struct kvb_fetch *
+start(struct kvb_fetcher *fetcher, const char *url, uint32_t timeout_ms, struct seen *seen)
+{
+    const struct kvb_fetch_options options = { .url = url,
+                                               .timeout_ms = timeout_ms,
+                                               .max_bytes = most_bytes,
+                                               .on_bytes = keep,
+                                               .on_end = end,
+                                               .context = seen };
+    struct kvb_fetch *fetch = NULL;
+
+    assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
+    return fetch;
+}
+
+static void work_until_ended(struct kvb_fetcher *fetcher, const struct seen *seen)
+{
+    const uint64_t deadline = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
+
+    while (seen->ends == 0) {
+        assert_true(kvb_clock_monotonic_ns() < deadline);
+        assert_ok(kvb_fetcher_work(fetcher, 20));
+    }
+}
+
+static void each_end_has_its_name(void **state)
+{
+    (void)state;
+    const struct {
+        const char *path;
+        enum kvb_fetch_outcome outcome;
+        unsigned code;
+        const char *text;
+        const char *why;
+    } cases[] = {
+        { "/ok", KVB_FETCH_OK, 200, "hello", "" },
+        { "/empty", KVB_FETCH_OK, 200, "", "" },
+        { "/parts", KVB_FETCH_OK, 200, "one two three four five six seven", "" },
+        { "/busy", KVB_FETCH_CODE, 503, "", "answered HTTP 503" },
+        { "/moved", KVB_FETCH_CODE, 302, "", "answered HTTP 302" },
+        { "/nowhere", KVB_FETCH_CODE, 404, "", "answered HTTP 404" },
+        { "/cut", KVB_FETCH_UNREACHABLE, 200, "hell", "100 bytes remaining" },
+        { "/hangs", KVB_FETCH_LATE, 0, "", "gave no whole answer in 400 ms" },
+    };
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    char url[128];
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct seen seen = { .len = 0 };
+        const uint32_t patience = cases[i].outcome == KVB_FETCH_LATE ? 400 : patience_ms;
+        (void)start(fetcher, web_server_url(server, cases[i].path, url), patience, &seen);
+        work_until_ended(fetcher, &seen);
+        assert_int_equal(seen.end.outcome, cases[i].outcome);
+        assert_int_equal(seen.end.code, cases[i].code);
+        assert_string_equal(seen.text, cases[i].text);
+        if (!strstr(seen.end.why.text, cases[i].why) || !cases[i].why[0] != !seen.end.why.text[0]) {
+            fail_msg("%s: %s", cases[i].path, seen.end.why.text);
+        }
+    }
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void an_endless_body_ends_at_the_ceiling(void **state)
+{
+    (void)state;
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen seen = { .len = 0 };
+    char url[128];
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.outcome, KVB_FETCH_TOO_LARGE);
+    assert_string_equal(seen.end.why.text, "sent more than 1000 bytes");
+    assert_true(seen.len > 0 && seen.len <= most_bytes);
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void a_reader_may_have_enough(void **state)
+{
+    (void)state;
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen seen = { .stop_at = 50 };
+    char url[128];
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.outcome, KVB_FETCH_STOPPED);
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+/* Twenty that hang, and one that answers at once. */
+static void who_hangs_delays_nobody(void **state)
+{
+    (void)state;
+    enum { hanging = 20 };
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    static struct seen slow[hanging];
+    struct seen seen = { .len = 0 };
+    char url[128];
+
+    memset(slow, 0, sizeof slow);
+    assert_ok(kvb_fetcher_new(&fetcher));
+    for (size_t i = 0; i < hanging; i++) {
+        (void)start(fetcher, web_server_url(server, "/hangs", url), patience_ms, &slow[i]);
+    }
+    (void)start(fetcher, web_server_url(server, "/ok", url), patience_ms, &seen);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.outcome, KVB_FETCH_OK);
+    assert_true(seen.end.took_ns < patience_ms / 2 * KVB_NS_PER_MS);
+    for (size_t i = 0; i < hanging; i++) {
+        assert_int_equal(slow[i].ends, 0);
+    }
+    kvb_fetcher_free(fetcher); /* they are still under way */
+    for (size_t i = 0; i < hanging; i++) {
+        assert_int_equal(slow[i].ends, 0);
+    }
+    web_server_stop(server);
+}
+
+static void nobody_there_is_unreachable(void **state)
+{
+    (void)state;
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen seen = { .len = 0 };
+    char url[128];
+
+    (void)web_server_url(server, "/ok", url);
+    web_server_stop(server);
+    assert_ok(kvb_fetcher_new(&fetcher));
+    (void)start(fetcher, url, patience_ms, &seen);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.outcome, KVB_FETCH_UNREACHABLE);
+    assert_int_equal(seen.end.code, 0);
+    assert_non_null(strstr(seen.end.why.text, "connect"));
+    kvb_fetcher_free(fetcher);
+}
+
+static void a_cancelled_fetch_is_never_heard_of(void **state)
+{
+    (void)state;
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen gone = { .len = 0 };
+    struct seen seen = { .len = 0 };
+    char url[128];
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    struct kvb_fetch *first =
+        start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
+    struct kvb_fetch *last = start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
+    (void)start(fetcher, url, patience_ms, &seen);
+    kvb_fetch_cancel(first);
+    kvb_fetch_cancel(last);
+    kvb_fetch_cancel(NULL);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(gone.ends, 0);
+    assert_int_equal(gone.len, 0);
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void a_wake_ends_the_wait(void **state)
+{
+    (void)state;
+    struct kvb_fetcher *fetcher = NULL;
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    kvb_fetcher_wake(fetcher);
+    const uint64_t from = kvb_clock_monotonic_ns();
+    assert_ok(kvb_fetcher_work(fetcher, patience_ms));
+    assert_true(kvb_clock_monotonic_ns() - from < patience_ms / 2 * KVB_NS_PER_MS);
+    kvb_fetcher_free(fetcher);
+    kvb_fetcher_free(NULL);
+}
+
+static void only_http_is_spoken(void **state)
+{
+    (void)state;
+    const char *const bad[] = { "",     "127.0.0.1:8000", "ftp://h/x",        "file:///etc/passwd",
+                                "http", "http://",        "http://h:99999/x", "tcp://h:1" };
+    const char *const good[] = { "http://127.0.0.1:8000/metrics", "https://engine/metrics",
+                                 "http://[::1]:8000/" };
+    struct kvb_fetcher *fetcher = NULL;
+    struct kvb_detail detail;
+
+    assert_ok(kvb_fetcher_new(&fetcher));
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        const struct kvb_fetch_options options = { .url = bad[i], .on_bytes = keep, .on_end = end };
+        struct kvb_fetch *fetch = NULL;
+        assert_int_equal(kvb_fetch_check_url(bad[i], &detail), KVB_BAD_CONFIG);
+        assert_non_null(strstr(detail.text, "http://host:port/path"));
+        assert_int_equal(kvb_fetch_start(fetcher, &options, &fetch), KVB_BAD_CONFIG);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(good); i++) {
+        assert_ok(kvb_fetch_check_url(good[i], NULL));
+    }
+    kvb_fetcher_free(fetcher);
+}
+
+/* Those of ours; libcurl's are out of reach of the linker's --wrap. */
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status != KVB_OK; n++) {
+        const struct kvb_fetch_options options = { .url = "http://127.0.0.1:1/",
+                                                   .on_bytes = keep,
+                                                   .on_end = end };
+        struct kvb_fetcher *fetcher = NULL;
+        struct kvb_fetch *fetch = NULL;
+        fail_alloc_after(n);
+        status = kvb_fetcher_new(&fetcher);
+        if (status == KVB_OK) {
+            status = kvb_fetch_start(fetcher, &options, &fetch);
+        }
+        fail_alloc_after(-1);
+        kvb_fetcher_free(fetcher);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_true(n < 50);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_end_has_its_name),
+        cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
+        cmocka_unit_test(a_reader_may_have_enough),
+        cmocka_unit_test(who_hangs_delays_nobody),
+        cmocka_unit_test(nobody_there_is_unreachable),
+        cmocka_unit_test(a_cancelled_fetch_is_never_heard_of),
+        cmocka_unit_test(a_wake_ends_the_wait),
+        cmocka_unit_test(only_http_is_spoken),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A web server on loopback that answers each path as it is told, and misbehaves on
+ * request; each connection has a thread of its own, so one that hangs stops no other.
+ *
+ * Threads: those of the server; all calls only from the thread that started it. */
+
+enum web_manner {
+    web_answers,  /* 200, the body, Connection: keep-alive */
+    web_in_parts, /* the same, chunked, a few bytes at a time */
+    web_refuses,  /* 503, the body */
+    web_sends_on, /* 302 to /ok */
+    web_cuts,     /* promises 100 bytes more than it sends, and closes */
+    web_hangs,    /* never a byte */
+    web_endless   /* the body again and again, until nobody listens */
+};
+
+struct web_page {
+    const char *path; /* "/ok" */
+    enum web_manner manner;
+    const char *body;
+};
+
+struct web_server;
+
+/* pages is borrowed until the stop, and closed by a page without a path. */
+struct web_server *web_server_start(const struct web_page *pages);
+void web_server_stop(struct web_server *server);
+
+/* "http://127.0.0.1:port/path" */
+const char *web_server_url(const struct web_server *server, const char *path, char out[128]);
