@@ -17,6 +17,11 @@ enum {
     kvb_max_string_bytes = 1024,          /* a LoRA name, a salt, a tag */
     kvb_max_load_payload_bytes = 1 << 16, /* of load figures, some 30 times that decoded */
 
+    /* one page of metrics of an engine: vLLM's has some 32 KiB a rank */
+    kvb_max_page_bytes = 8 << 20,
+    kvb_max_page_line_bytes = 16 << 10, /* the longest of vLLM 0.32 has 1.4 KiB */
+    kvb_max_page_url_bytes = 1024,
+
     /* one message on NATS */
     kvb_max_router_events = 1 << 16,
     kvb_max_router_blocks = 1 << 20,

@@ -14,22 +14,34 @@
 static const struct figure {
     const char *key;
     const char *group;
-    size_t offset; /* in struct kvb_load */
-    bool is_ratio; /* a float from 0 to 1; else a u64 */
+    enum kvb_load_figure figure;
 } figures[] = {
-    { "request_active_slots",      "worker_stats", offsetof(struct kvb_load, request_active_slots),      false },
-    { "request_total_slots",       "worker_stats", offsetof(struct kvb_load, request_total_slots),       false },
-    { "kv_active_blocks",          "kv_stats",     offsetof(struct kvb_load, kv_active_blocks),          false },
-    { "kv_total_blocks",           "kv_stats",     offsetof(struct kvb_load, kv_total_blocks),           false },
-    { "num_requests_waiting",      "worker_stats", offsetof(struct kvb_load, num_requests_waiting),      false },
-    { "gpu_cache_usage_perc",      "kv_stats",     offsetof(struct kvb_load, gpu_cache_usage_perc),      true },
-    { "gpu_prefix_cache_hit_rate", "kv_stats",     offsetof(struct kvb_load, gpu_prefix_cache_hit_rate), true },
+    { "request_active_slots",      "worker_stats", KVB_FIGURE_ACTIVE_SLOTS },
+    { "request_total_slots",       "worker_stats", KVB_FIGURE_TOTAL_SLOTS },
+    { "kv_active_blocks",          "kv_stats",     KVB_FIGURE_ACTIVE_BLOCKS },
+    { "kv_total_blocks",           "kv_stats",     KVB_FIGURE_TOTAL_BLOCKS },
+    { "num_requests_waiting",      "worker_stats", KVB_FIGURE_WAITING },
+    { "gpu_cache_usage_perc",      "kv_stats",     KVB_FIGURE_USAGE },
+    { "gpu_prefix_cache_hit_rate", "kv_stats",     KVB_FIGURE_HIT_RATE },
 };
 /* clang-format on */
 
 enum { figure_count = sizeof figures / sizeof figures[0] };
 
 static const char *const groups[] = { "worker_stats", "kv_stats" };
+
+/* Of the scheduler's struct, what counts requests, and as what. */
+static const struct request_group {
+    const char *key;
+    size_t offset; /* in struct kvb_load: a u64 */
+    enum kvb_load_figure figure;
+} request_groups[] = {
+    { "scheduled_requests", offsetof(struct kvb_load, request_active_slots),
+      KVB_FIGURE_ACTIVE_SLOTS },
+    { "queued_requests", offsetof(struct kvb_load, num_requests_waiting), KVB_FIGURE_WAITING },
+};
+
+static const char *const request_kinds[] = { "num_prefill_requests", "num_decode_requests" };
 
 /* ---- Reading ---- */
 
@@ -76,41 +88,41 @@ static kvb_status read_ratio(const msgpack_object *value, float *out_ratio)
     return KVB_OK;
 }
 
-static kvb_status
-read_figure(const struct figure *figure, const msgpack_object *value, struct kvb_load *load)
+static kvb_status read_figure(
+    enum kvb_load_figure figure, const msgpack_object *value, struct kvb_load_sample *sample)
 {
-    uint8_t *at = (uint8_t *)load + figure->offset;
+    uint8_t *at = (uint8_t *)&sample->load + kvb_load_fields[figure].offset;
     uint64_t count = 0;
     float ratio = 0;
 
-    if (figure->is_ratio) {
+    if (kvb_load_fields[figure].is_ratio) {
         KVB_TRY(read_ratio(value, &ratio));
         memcpy(at, &ratio, sizeof ratio);
-        return KVB_OK;
+    } else {
+        KVB_TRY(read_count(value, &count));
+        memcpy(at, &count, sizeof count);
     }
-    KVB_TRY(read_count(value, &count));
-    memcpy(at, &count, sizeof count);
+    sample->figures |= 1U << figure;
     return KVB_OK;
 }
 
-/* Missing figures are 0; `found` tells whether there was any. */
 static kvb_status
-read_figures(const msgpack_object *map, const char *group, struct kvb_load *load, bool *found)
+read_figures(const msgpack_object *map, const char *group, struct kvb_load_sample *sample)
 {
     for (size_t i = 0; i < figure_count; i++) {
         const bool is_here = !group || strcmp(figures[i].group, group) == 0;
         const msgpack_object *value = is_here ? member(map, figures[i].key) : NULL;
         if (value) {
-            KVB_TRY(read_figure(&figures[i], value, load));
-            *found = true;
+            KVB_TRY(read_figure(figures[i].figure, value, sample));
         }
     }
     return KVB_OK;
 }
 
-static kvb_status read_rank(const msgpack_object *map, struct kvb_load_sample *sample)
+static kvb_status
+read_rank(const msgpack_object *map, const char *key, struct kvb_load_sample *sample)
 {
-    const msgpack_object *value = member(map, "data_parallel_rank");
+    const msgpack_object *value = member(map, key);
     uint64_t rank = 0;
 
     if (!value) {
@@ -125,27 +137,68 @@ static kvb_status read_rank(const msgpack_object *map, struct kvb_load_sample *s
     return KVB_OK;
 }
 
-static kvb_status read_sample(const msgpack_object *root, struct kvb_load_sample *out_sample)
+/* Prefills and decodes together; no number of either kind: nothing is said. */
+static kvb_status add_requests(
+    const msgpack_object *group, const struct request_group *as, struct kvb_load_sample *sample)
 {
-    struct kvb_load_sample sample = { .has_rank = false };
-    bool found = false;
+    uint64_t sum = 0;
+    uint64_t count = 0;
 
-    if (root->type != MSGPACK_OBJECT_MAP) {
-        return KVB_BAD_INPUT;
+    for (size_t i = 0; i < sizeof request_kinds / sizeof request_kinds[0]; i++) {
+        const msgpack_object *value = member(group, request_kinds[i]);
+        if (value) {
+            KVB_TRY(read_count(value, &count));
+            if (__builtin_add_overflow(sum, count, &sum)) {
+                return KVB_BAD_INPUT;
+            }
+            sample->figures |= 1U << as->figure;
+        }
     }
-    KVB_TRY(read_figures(root, NULL, &sample.load, &found));
-    KVB_TRY(read_rank(root, &sample));
+    memcpy((uint8_t *)&sample->load + as->offset, &sum, sizeof sum);
+    return KVB_OK;
+}
+
+static kvb_status read_scheduler(const msgpack_object *root, struct kvb_load_sample *sample)
+{
+    sample->is_of_scheduler = true;
+    for (size_t i = 0; i < sizeof request_groups / sizeof request_groups[0]; i++) {
+        const msgpack_object *group = member(root, request_groups[i].key);
+        if (group && group->type != MSGPACK_OBJECT_MAP) {
+            return KVB_BAD_INPUT;
+        }
+        if (group) {
+            KVB_TRY(add_requests(group, &request_groups[i], sample));
+        }
+    }
+    return read_rank(root, "dp_rank", sample);
+}
+
+static kvb_status read_nested(const msgpack_object *root, struct kvb_load_sample *sample)
+{
+    KVB_TRY(read_figures(root, NULL, sample));
+    KVB_TRY(read_rank(root, "data_parallel_rank", sample));
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         const msgpack_object *group = member(root, groups[i]);
         if (group && group->type != MSGPACK_OBJECT_MAP) {
             return KVB_BAD_INPUT;
         }
         if (group) {
-            KVB_TRY(read_figures(group, groups[i], &sample.load, &found));
-            KVB_TRY(read_rank(group, &sample));
+            KVB_TRY(read_figures(group, groups[i], sample));
+            KVB_TRY(read_rank(group, "data_parallel_rank", sample));
         }
     }
-    if (!found) {
+    return KVB_OK;
+}
+
+static kvb_status read_sample(const msgpack_object *root, struct kvb_load_sample *out_sample)
+{
+    struct kvb_load_sample sample = { .has_rank = false };
+
+    if (root->type != MSGPACK_OBJECT_MAP) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(member(root, "version") ? read_scheduler(root, &sample) : read_nested(root, &sample));
+    if (sample.figures == 0) {
         return KVB_BAD_INPUT; /* some other map */
     }
     *out_sample = sample;
@@ -198,14 +251,15 @@ static int pack_text(msgpack_packer *packer, const char *text)
 static int
 pack_figure(msgpack_packer *packer, const struct figure *figure, const struct kvb_load *load)
 {
-    const uint8_t *at = (const uint8_t *)load + figure->offset;
+    const struct kvb_load_field *field = &kvb_load_fields[figure->figure];
+    const uint8_t *at = (const uint8_t *)load + field->offset;
     uint64_t count = 0;
     float ratio = 0;
 
     if (pack_text(packer, figure->key) != 0) {
         return -1;
     }
-    if (figure->is_ratio) {
+    if (field->is_ratio) {
         memcpy(&ratio, at, sizeof ratio);
         return msgpack_pack_float(packer, ratio);
     }

@@ -9,8 +9,18 @@
  *
  *     {"request_active_slots": 3, "kv_total_blocks": 4096, ...}
  *
- * or nested in "worker_stats" (with data_parallel_rank) and "kv_stats".
+ * or nested in "worker_stats" (with data_parallel_rank) and "kv_stats".  Keys that are
+ * missing, or nil, are figures that are not told.
  * Source: Dynamo's ForwardPassMetrics, 0.2 (flat) and 0.3+ (nested).
+ *
+ * Since 2026 schedulers send another struct under the same name, known by its "version":
+ *
+ *     {"version": 1, "worker_id": "", "dp_rank": 0, ...,
+ *      "scheduled_requests": {"num_prefill_requests": 1, "num_decode_requests": 7, ...},
+ *      "queued_requests": {"num_prefill_requests": 2, "num_decode_requests": 0, ...}}
+ *
+ * Of it active slots (scheduled) and waiting requests (queued) are taken; the sample says
+ * is_of_scheduler.  Source: dynamo.common.forward_pass_metrics, vLLM's and SGLang's copies.
  *
  * KVB_BAD_INPUT  no msgpack map, or a figure that cannot be: negative, NaN, a
  *                percentage outside 0 .. 1, a wrong type
@@ -18,6 +28,6 @@
  * KVB_NO_MEMORY  *out_sample is untouched on each of these */
 kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out_sample);
 
-/* Appends the nested form when the sample has a rank, else the flat one.
+/* Appends the nested form when the sample has a rank, else the flat one; all figures.
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); out is as it was */
 kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out);

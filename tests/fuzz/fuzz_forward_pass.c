@@ -2,27 +2,14 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "load_same.h"
 
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static bool is_same_load(const struct kvb_load *a, const struct kvb_load *b)
-{
-    return a->request_active_slots == b->request_active_slots &&
-           a->request_total_slots == b->request_total_slots &&
-           a->kv_active_blocks == b->kv_active_blocks && a->kv_total_blocks == b->kv_total_blocks &&
-           a->num_requests_waiting == b->num_requests_waiting &&
-           a->gpu_cache_usage_perc == b->gpu_cache_usage_perc &&
-           a->gpu_prefix_cache_hit_rate == b->gpu_prefix_cache_hit_rate;
-}
-
-static bool is_ratio(float value)
-{
-    return value >= 0 && value <= 1; /* NaN is neither */
-}
-
-/* What the decoder takes is in range, and the encoder says it again. */
+/* What the decoder takes is in range, and the encoder says it again, in its own form and
+ * with all figures. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct kvb_load_sample sample = { 0 };
@@ -38,7 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         kvb_forward_pass_encode(&sample, &bytes) != KVB_OK ||
         kvb_forward_pass_decode(kvb_buf_span(&bytes), &again) != KVB_OK ||
         !is_same_load(&sample.load, &again.load) || sample.has_rank != again.has_rank ||
-        sample.dp_rank != again.dp_rank) {
+        sample.dp_rank != again.dp_rank || sample.figures == 0 || again.is_of_scheduler ||
+        again.figures != (1U << KVB_FIGURE_COUNT) - 1) {
         abort();
     }
     return 0;

@@ -150,6 +150,69 @@ static void reads_each_form(void **state)
     }
 }
 
+static void says_which_figures_were_told(void **state)
+{
+    (void)state;
+    const struct {
+        const char *words;
+        unsigned figures;
+    } cases[] = {
+        { flat, (1U << KVB_FIGURE_COUNT) - 1 },
+        { nested, (1U << KVB_FIGURE_COUNT) - 1 },
+        { "{1 kv_total_blocks 0", 1U << KVB_FIGURE_TOTAL_BLOCKS },
+        { "{2 kv_total_blocks nil num_requests_waiting 2", 1U << KVB_FIGURE_WAITING },
+        { "{1 gpu_cache_usage_perc 0.5", 1U << KVB_FIGURE_USAGE },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvb_load_sample sample = { .figures = 0 };
+        assert_ok(decode(cases[i].words, &sample));
+        assert_int_equal(sample.figures, cases[i].figures);
+        assert_false(sample.is_of_scheduler);
+    }
+}
+
+/* The struct of 2026 has the name and none of the figures. */
+static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
+{
+    (void)state;
+    const unsigned requests = 1U << KVB_FIGURE_ACTIVE_SLOTS | 1U << KVB_FIGURE_WAITING;
+    const struct {
+        const char *words;
+        uint64_t active;
+        uint64_t waiting;
+        unsigned figures;
+        uint32_t rank;
+    } cases[] = {
+        { "{7 version 1 worker_id w dp_rank 3 counter_id 17 wall_time 0.013 "
+          "scheduled_requests {7 num_prefill_requests 2 sum_prefill_tokens 900 "
+          "var_prefill_length 1.5 sum_prefill_kv_tokens 64 num_decode_requests 5 "
+          "sum_decode_kv_tokens 4000 var_decode_kv_tokens 2.5 "
+          "queued_requests {6 num_prefill_requests 4 sum_prefill_tokens 9 var_prefill_length 0.0 "
+          "num_decode_requests 1 sum_decode_kv_tokens 9 var_decode_kv_tokens 0.0",
+          7, 5, requests, 3 },
+        { "{2 version 1 queued_requests {1 num_prefill_requests 4", 0, 4, 1U << KVB_FIGURE_WAITING,
+          0 },
+        { "{3 version 1 scheduled_requests {1 num_decode_requests 0 queued_requests nil", 0, 0,
+          1U << KVB_FIGURE_ACTIVE_SLOTS, 0 },
+        /* a later one, as far as it looks the same; what the other struct names is not its */
+        { "{4 version 2 kv_total_blocks 9 news [1 5 scheduled_requests {2 num_decode_requests 6 "
+          "num_other_requests 1",
+          6, 0, 1U << KVB_FIGURE_ACTIVE_SLOTS, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvb_load_sample sample = { .figures = 0 };
+        const struct kvb_load want = { .request_active_slots = cases[i].active,
+                                       .num_requests_waiting = cases[i].waiting };
+        const bool has_rank = cases[i].rank > 0;
+        assert_ok(decode(cases[i].words, &sample));
+        assert_true(sample.is_of_scheduler);
+        assert_int_equal(sample.figures, cases[i].figures);
+        assert_true(is_same(
+            &sample, &(struct kvb_load_sample){
+                         .load = want, .has_rank = has_rank, .dp_rank = cases[i].rank }));
+    }
+}
+
 static void refuses_what_cannot_be_and_changes_nothing(void **state)
 {
     (void)state;
@@ -177,6 +240,14 @@ static void refuses_what_cannot_be_and_changes_nothing(void **state)
         /* other maps, and no maps */
         "{0",
         "{1 version 1",
+        "{2 version 1 kv_total_blocks 5",
+        "{2 version 1 scheduled_requests {0",
+        "{2 version 1 scheduled_requests 5",
+        "{2 version 1 scheduled_requests {1 num_decode_requests -1",
+        "{2 version 1 queued_requests {1 num_decode_requests 0.5",
+        "{2 version 1 queued_requests {2 num_decode_requests 18446744073709551615 "
+        "num_prefill_requests 1",
+        "{3 version 1 dp_rank -1 queued_requests {1 num_decode_requests 1",
         "{2 worker_stats {0 kv_stats {0",
         "{1 data_parallel_rank 1",
         "{3 ts 1.5 events [0 data_parallel_rank nil",
@@ -326,6 +397,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_each_form),
+        cmocka_unit_test(says_which_figures_were_told),
+        cmocka_unit_test(reads_the_schedulers_struct_as_far_as_it_maps),
         cmocka_unit_test(refuses_what_cannot_be_and_changes_nothing),
         cmocka_unit_test(refuses_a_message_cut_at_any_byte),
         cmocka_unit_test(refuses_lies_and_what_is_too_deep_or_too_large),

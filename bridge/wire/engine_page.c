@@ -1,0 +1,492 @@
+#include "wire/engine_page.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/prometheus_text.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What is on a page ---- */
+
+enum series {
+    running,
+    waiting,
+    usage,
+    usage_old,
+    hits,
+    hits_old,
+    queries,
+    queries_old,
+    config, /* its labels count, not its value */
+    sgl_running,
+    sgl_waiting,
+    sgl_usage,
+    sgl_tokens,
+    sgl_page_size,
+    sgl_hit_rate,
+    series_count
+};
+
+enum range { counts, ratio };
+
+/* clang-format off */
+static const struct row_of_series {
+    const char *name;
+    enum range range;
+} names[series_count] = {
+    [running]       = { "vllm:num_requests_running",            counts },
+    [waiting]       = { "vllm:num_requests_waiting",            counts },
+    [usage]         = { "vllm:kv_cache_usage_perc",             ratio },
+    [usage_old]     = { "vllm:gpu_cache_usage_perc",            ratio },
+    [hits]          = { "vllm:prefix_cache_hits_total",         counts },
+    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     counts },
+    [queries]       = { "vllm:prefix_cache_queries_total",      counts },
+    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  counts },
+    [config]        = { "vllm:cache_config_info",               counts },
+    [sgl_running]   = { "sglang:num_running_reqs",              counts },
+    [sgl_waiting]   = { "sglang:num_queue_reqs",                counts },
+    [sgl_usage]     = { "sglang:token_usage",                   ratio },
+    [sgl_tokens]    = { "sglang:max_total_num_tokens",          counts },
+    [sgl_page_size] = { "sglang:page_size",                     counts },
+    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                ratio },
+};
+/* clang-format on */
+
+/* Of cache_config_info; 0 where it says "None", or nothing. */
+struct cache_config {
+    uint64_t gpu_blocks;
+    uint64_t block_size;
+    uint64_t size_tokens;
+};
+
+/* One rank, over all pages; what it said on this one. */
+struct row {
+    bool has_rank;
+    bool is_known; /* from a page that was ended */
+    uint32_t rank;
+    uint32_t tp_rank; /* SGLang's: the lowest so far */
+    unsigned told;    /* 1 << series */
+    double values[series_count];
+    struct cache_config config;
+    double hits_before; /* on the last page that was ended */
+    double queries_before;
+};
+
+struct kvb_engine_page {
+    struct kvb_text_lines lines;
+    uint32_t block_size;
+    struct row *rows; /* owned */
+    size_t row_count;
+    size_t row_capacity;
+    struct kvb_load_sample *samples; /* owned: room for row_capacity */
+    size_t sample_capacity;
+    uint64_t refused;
+    uint64_t resets;
+};
+
+/* ---- Lines ---- */
+
+static enum series series_of(kvb_span name)
+{
+    for (enum series i = 0; i < series_count; i++) {
+        if (name.len == strlen(names[i].name) && memcmp(name.data, names[i].name, name.len) == 0) {
+            return i;
+        }
+    }
+    return series_count;
+}
+
+/* Digits alone; false: "None", or nonsense. */
+static bool read_number(kvb_span text, uint64_t *out_number)
+{
+    uint64_t number = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        const unsigned digit = (unsigned)text.data[i] - '0';
+        if (digit > 9 || __builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, digit, &number)) {
+            return false;
+        }
+    }
+    *out_number = number;
+    return text.len > 0;
+}
+
+/* KVB_NOT_FOUND: the sample has no such label. */
+static kvb_status
+read_rank_label(const struct kvb_prometheus_sample *sample, const char *key, uint32_t *out_rank)
+{
+    kvb_span text = { .len = 0 };
+    uint64_t rank = 0;
+
+    if (!kvb_prometheus_label(sample, key, &text)) {
+        return KVB_NOT_FOUND;
+    }
+    if (!read_number(text, &rank) || rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    *out_rank = (uint32_t)rank;
+    return KVB_OK;
+}
+
+static kvb_status
+find_row(struct kvb_engine_page *page, bool has_rank, uint32_t rank, struct row **out_row)
+{
+    for (size_t i = 0; i < page->row_count; i++) {
+        if (page->rows[i].has_rank == has_rank && page->rows[i].rank == rank) {
+            *out_row = &page->rows[i];
+            return KVB_OK;
+        }
+    }
+    KVB_TRY(kvb_array_reserve(
+        &page->rows, &page->row_capacity, page->row_count + 1, sizeof *page->rows, kvb_max_ranks));
+    *out_row = &page->rows[page->row_count++];
+    **out_row = (struct row){ .has_rank = has_rank, .rank = rank };
+    return KVB_OK;
+}
+
+static uint64_t number_of_label(const struct kvb_prometheus_sample *sample, const char *key)
+{
+    kvb_span text = { .len = 0 };
+    uint64_t number = 0;
+
+    return kvb_prometheus_label(sample, key, &text) && read_number(text, &number) ? number : 0;
+}
+
+static void keep_config(struct row *row, const struct kvb_prometheus_sample *sample)
+{
+    row->config = (struct cache_config){
+        .gpu_blocks = number_of_label(sample, "num_gpu_blocks"),
+        .block_size = number_of_label(sample, "block_size"),
+        .size_tokens = number_of_label(sample, "kv_cache_size_tokens"),
+    };
+}
+
+/* Tensor-parallel ranks say the same, each for itself: one of them is heard.  KVB_AGAIN:
+ * not this one. */
+static kvb_status
+choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct row *row)
+{
+    uint32_t tp_rank = 0;
+    const kvb_status status = read_rank_label(sample, "tp_rank", &tp_rank);
+
+    if (status == KVB_BAD_INPUT) {
+        return status;
+    }
+    if (tp_rank > 0 && (!has_rank || (row->told != 0 && tp_rank > row->tp_rank))) {
+        return KVB_AGAIN;
+    }
+    if (tp_rank < row->tp_rank) {
+        row->told = 0;
+    }
+    row->tp_rank = tp_rank;
+    return KVB_OK;
+}
+
+static bool is_in_range(enum range range, double value)
+{
+    /* what a double counts without gaps; NaN is in no range */
+    return value >= 0 && value <= (range == ratio ? 1 : 0x1p53);
+}
+
+static kvb_status keep_sample(
+    struct kvb_engine_page *page, enum series series, const struct kvb_prometheus_sample *sample)
+{
+    const bool is_sglang = series >= sgl_running;
+    struct row *row = NULL;
+    uint32_t rank = 0;
+
+    if (!is_in_range(names[series].range, sample->value)) {
+        return KVB_BAD_INPUT;
+    }
+    const kvb_status found = read_rank_label(sample, is_sglang ? "dp_rank" : "engine", &rank);
+    if (found == KVB_BAD_INPUT) {
+        return found;
+    }
+    KVB_TRY(find_row(page, found == KVB_OK, rank, &row));
+    if (is_sglang) {
+        const kvb_status chosen = choose_tp_rank(sample, row->has_rank, row);
+        if (chosen != KVB_OK) {
+            return chosen == KVB_AGAIN ? KVB_OK : chosen;
+        }
+    }
+    row->values[series] = sample->value;
+    row->told |= 1U << series;
+    if (series == config) {
+        keep_config(row, sample);
+    }
+    return KVB_OK;
+}
+
+static kvb_status take_line(void *context, kvb_span line)
+{
+    struct kvb_engine_page *page = context;
+    const enum series series = series_of(kvb_prometheus_name(line));
+    struct kvb_prometheus_sample sample;
+
+    if (series == series_count) {
+        return KVB_OK; /* most of a page is not ours */
+    }
+    kvb_status status = kvb_prometheus_read(line, &sample);
+    if (status == KVB_OK) {
+        status = keep_sample(page, series, &sample);
+    }
+    if (status == KVB_BAD_INPUT) {
+        page->refused++;
+        return KVB_OK;
+    }
+    return status;
+}
+
+/* ---- Figures ---- */
+
+static bool has(const struct row *row, enum series series)
+{
+    return (row->told & (1U << series)) != 0;
+}
+
+/* The rank said more than how its cache is configured. */
+static bool is_alive(const struct row *row)
+{
+    return (row->told & ~(1U << config)) != 0;
+}
+
+/* The newer name of two. */
+static bool take_value(const struct row *row, enum series name, enum series old, double *out_value)
+{
+    if (!has(row, name) && !has(row, old)) {
+        return false;
+    }
+    *out_value = row->values[has(row, name) ? name : old];
+    return true;
+}
+
+static void add_count(
+    struct kvb_load_sample *sample, enum kvb_load_figure figure, uint64_t *field, uint64_t value)
+{
+    *field = value;
+    sample->figures |= 1U << figure;
+}
+
+static void
+add_ratio(struct kvb_load_sample *sample, enum kvb_load_figure figure, float *field, double value)
+{
+    *field = (float)value;
+    sample->figures |= 1U << figure;
+}
+
+static void add_requests(const struct row *row, struct kvb_load_sample *sample)
+{
+    double value = 0;
+
+    if (take_value(row, running, sgl_running, &value)) {
+        add_count(
+            sample, KVB_FIGURE_ACTIVE_SLOTS, &sample->load.request_active_slots, (uint64_t)value);
+    }
+    if (take_value(row, waiting, sgl_waiting, &value)) {
+        add_count(sample, KVB_FIGURE_WAITING, &sample->load.num_requests_waiting, (uint64_t)value);
+    }
+}
+
+static uint64_t blocks_of_config(const struct cache_config *cache, size_t ranks)
+{
+    if (cache->size_tokens > 0 && cache->block_size > 0) {
+        return cache->size_tokens / cache->block_size;
+    }
+    return cache->gpu_blocks / ranks;
+}
+
+/* A cache_config_info without a rank speaks for all. */
+static const struct cache_config *
+config_of(const struct kvb_engine_page *page, const struct row *row)
+{
+    for (size_t i = 0; i < page->row_count && !has(row, config); i++) {
+        if (!page->rows[i].has_rank && has(&page->rows[i], config)) {
+            return &page->rows[i].config;
+        }
+    }
+    return has(row, config) ? &row->config : NULL;
+}
+
+static uint64_t
+total_blocks(const struct kvb_engine_page *page, const struct row *row, size_t ranks)
+{
+    const struct cache_config *cache = config_of(page, row);
+    const double page_size =
+        has(row, sgl_page_size) ? row->values[sgl_page_size] : (double)page->block_size;
+
+    if (has(row, sgl_tokens) && page_size >= 1) {
+        return (uint64_t)(row->values[sgl_tokens] / page_size);
+    }
+    return cache ? blocks_of_config(cache, ranks) : 0;
+}
+
+static void add_blocks(
+    const struct kvb_engine_page *page, const struct row *row, size_t ranks,
+    struct kvb_load_sample *sample)
+{
+    const uint64_t total = total_blocks(page, row, ranks);
+    const uint64_t reserved = has(row, sgl_usage) ? 0 : 1; /* vLLM's null block */
+    double share = 0;
+
+    if (total > 0) {
+        add_count(sample, KVB_FIGURE_TOTAL_BLOCKS, &sample->load.kv_total_blocks, total);
+    }
+    if (!take_value(row, usage, usage_old, &share) &&
+        !take_value(row, sgl_usage, sgl_usage, &share)) {
+        return;
+    }
+    add_ratio(sample, KVB_FIGURE_USAGE, &sample->load.gpu_cache_usage_perc, share);
+    if (total > 0) {
+        add_count(
+            sample, KVB_FIGURE_ACTIVE_BLOCKS, &sample->load.kv_active_blocks,
+            kvb_load_active_blocks(share, total - reserved));
+    }
+}
+
+/* Of what was asked since the last page. */
+static void
+add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_sample *sample)
+{
+    double hit = 0;
+    double asked = 0;
+
+    if (has(row, sgl_hit_rate)) {
+        add_ratio(
+            sample, KVB_FIGURE_HIT_RATE, &sample->load.gpu_prefix_cache_hit_rate,
+            row->values[sgl_hit_rate]);
+        return;
+    }
+    if (!take_value(row, hits, hits_old, &hit) || !take_value(row, queries, queries_old, &asked)) {
+        return;
+    }
+    if (hit < row->hits_before || asked < row->queries_before) {
+        row->hits_before = 0;
+        row->queries_before = 0;
+        page->resets++;
+    }
+    const double more_hits = hit - row->hits_before;
+    const double more_asked = asked - row->queries_before;
+    row->hits_before = hit;
+    row->queries_before = asked;
+    if (more_hits > more_asked) {
+        page->refused++;
+        return;
+    }
+    add_ratio(
+        sample, KVB_FIGURE_HIT_RATE, &sample->load.gpu_prefix_cache_hit_rate,
+        more_asked > 0 ? more_hits / more_asked : 0);
+}
+
+/* Others than these are gone: a name that comes once must not stay for ever. */
+static void keep_rows(struct kvb_engine_page *page, bool (*is_kept)(const struct row *row))
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < page->row_count; i++) {
+        if (is_kept(&page->rows[i])) {
+            page->rows[kept++] = page->rows[i];
+        }
+    }
+    page->row_count = kept;
+}
+
+static bool is_told(const struct row *row)
+{
+    return row->told != 0;
+}
+
+static bool is_known(const struct row *row)
+{
+    return row->is_known;
+}
+
+static size_t count_alive(const struct kvb_engine_page *page)
+{
+    size_t alive = 0;
+
+    for (size_t i = 0; i < page->row_count; i++) {
+        alive += is_alive(&page->rows[i]);
+    }
+    return alive;
+}
+
+kvb_status kvb_engine_page_end(
+    struct kvb_engine_page *page, const struct kvb_load_sample **out_samples, size_t *out_count)
+{
+    size_t count = 0;
+
+    KVB_TRY(kvb_text_lines_end(&page->lines));
+    page->refused += page->lines.too_long;
+    page->lines.too_long = 0;
+    keep_rows(page, is_told);
+    const size_t ranks = count_alive(page);
+    if (ranks == 0) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &page->samples, &page->sample_capacity, ranks, sizeof *page->samples, kvb_max_ranks));
+    for (size_t i = 0; i < page->row_count; i++) {
+        struct row *row = &page->rows[i];
+        row->is_known = true;
+        if (is_alive(row)) {
+            struct kvb_load_sample sample = { .has_rank = row->has_rank, .dp_rank = row->rank };
+            add_requests(row, &sample);
+            add_blocks(page, row, ranks, &sample);
+            add_hit_rate(page, row, &sample);
+            page->samples[count++] = sample;
+        }
+    }
+    *out_samples = page->samples;
+    *out_count = count;
+    return KVB_OK;
+}
+
+kvb_status kvb_engine_page_feed(struct kvb_engine_page *page, kvb_span bytes)
+{
+    return kvb_text_lines_feed(&page->lines, bytes);
+}
+
+struct kvb_engine_page_counts kvb_engine_page_count(const struct kvb_engine_page *page)
+{
+    return (struct kvb_engine_page_counts){ .refused = page->refused, .resets = page->resets };
+}
+
+/* ---- Its life ---- */
+
+kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page)
+{
+    struct kvb_engine_page *page = calloc(1, sizeof *page);
+
+    if (!page) {
+        return KVB_NO_MEMORY;
+    }
+    page->block_size = block_size;
+    kvb_text_lines_init(&page->lines, take_line, page);
+    *out_page = page;
+    return KVB_OK;
+}
+
+void kvb_engine_page_free(struct kvb_engine_page *page)
+{
+    if (!page) {
+        return;
+    }
+    kvb_text_lines_done(&page->lines);
+    free(page->rows);
+    free(page->samples);
+    free(page);
+}
+
+void kvb_engine_page_begin(struct kvb_engine_page *page)
+{
+    kvb_text_lines_reset(&page->lines);
+    keep_rows(page, is_known);
+    for (size_t i = 0; i < page->row_count; i++) {
+        page->rows[i].told = 0;
+        page->rows[i].tp_rank = 0;
+    }
+}

@@ -1,0 +1,83 @@
+#include "wire/engine_page.h"
+
+#include "core/limits.h"
+#include "load_same.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What one page gave. */
+struct given {
+    kvb_status status;
+    size_t count;
+    struct kvb_load_sample samples[kvb_max_ranks];
+};
+
+static void check_sample(const struct kvb_load_sample *sample)
+{
+    const struct kvb_load *load = &sample->load;
+
+    if (sample->figures == 0 || sample->figures >> KVB_FIGURE_COUNT != 0 ||
+        !is_ratio(load->gpu_cache_usage_perc) || !is_ratio(load->gpu_prefix_cache_hit_rate) ||
+        load->kv_active_blocks > load->kv_total_blocks) {
+        abort();
+    }
+}
+
+static void check_same(const struct kvb_load_sample *a, const struct kvb_load_sample *b)
+{
+    if (!is_same_load(&a->load, &b->load) || a->figures != b->figures ||
+        a->has_rank != b->has_rank || a->dp_rank != b->dp_rank) {
+        abort();
+    }
+}
+
+/* In pieces of so many bytes. */
+static void
+read_page(struct kvb_engine_page *page, kvb_span text, size_t piece, struct given *out_given)
+{
+    const struct kvb_load_sample *samples = NULL;
+    kvb_status status = KVB_OK;
+
+    out_given->count = 0;
+    kvb_engine_page_begin(page);
+    for (size_t at = 0; at < text.len && status == KVB_OK; at += piece) {
+        const size_t len = text.len - at < piece ? text.len - at : piece;
+        status = kvb_engine_page_feed(page, (kvb_span){ .data = text.data + at, .len = len });
+    }
+    if (status == KVB_OK) {
+        status = kvb_engine_page_end(page, &samples, &out_given->count);
+    }
+    out_given->status = status;
+    for (size_t i = 0; i < out_given->count; i++) {
+        check_sample(&samples[i]);
+        out_given->samples[i] = samples[i];
+    }
+}
+
+/* A page gives the same however it is cut, and figures that can be. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static struct given whole;
+    static struct given cut;
+    const size_t piece = size > 0 ? 1 + (size_t)data[0] % 32 : 1;
+    struct kvb_engine_page *one = NULL;
+    struct kvb_engine_page *other = NULL;
+
+    if (kvb_engine_page_new(16, &one) == KVB_OK && kvb_engine_page_new(16, &other) == KVB_OK) {
+        read_page(one, (kvb_span){ data, size }, size ? size : 1, &whole);
+        read_page(other, (kvb_span){ data, size }, piece, &cut);
+        if (whole.status != cut.status || whole.count != cut.count ||
+            kvb_engine_page_count(one).refused != kvb_engine_page_count(other).refused) {
+            abort();
+        }
+        for (size_t i = 0; i < whole.count; i++) {
+            check_same(&whole.samples[i], &cut.samples[i]);
+        }
+        read_page(one, (kvb_span){ data, size }, piece, &whole); /* the next page */
+    }
+    kvb_engine_page_free(one);
+    kvb_engine_page_free(other);
+    return 0;
+}

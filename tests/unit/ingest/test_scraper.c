@@ -1,0 +1,241 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "ingest/scraper.h"
+#include "web_server.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { patience_ms = 20000 };
+
+#define RANK(r, active)                                                                            \
+    "vllm:num_requests_running{engine=\"" r "\"} " active "\n"                                     \
+    "vllm:num_requests_waiting{engine=\"" r "\"} NaN\n"
+
+static const struct web_page pages[] = {
+    { "/metrics", web_answers, RANK("0", "3") RANK("1", "5") },
+    { "/parts", web_in_parts, RANK("0", "7") },
+    { "/other", web_answers, "up 1\n" },
+    { "/busy", web_refuses, "" },
+    { "/cut", web_cuts, RANK("0", "9") },
+    { "/hangs", web_hangs, "" },
+    { "/endless", web_endless, "vllm:num_requests_running{engine=\"0\"} 9\n" },
+    { NULL },
+};
+
+struct world {
+    struct web_server *server;
+    struct kvb_scraper *scraper;
+};
+
+static struct world open_world(void)
+{
+    struct world world = { .server = web_server_start(pages) };
+
+    assert_ok(kvb_scraper_start(&world.scraper));
+    return world;
+}
+
+static void close_world(struct world *world)
+{
+    kvb_scraper_stop(world->scraper);
+    web_server_stop(world->server);
+}
+
+static void add_with(
+    struct world *world, uint64_t key, const char *path, uint32_t period_ms, uint32_t timeout_ms)
+{
+    char url[128];
+    const struct kvb_scrape_target target = { .key = key,
+                                              .url = web_server_url(world->server, path, url),
+                                              .period_ms = period_ms,
+                                              .timeout_ms = timeout_ms,
+                                              .block_size = 16 };
+
+    assert_ok(kvb_scraper_add(world->scraper, &target, NULL));
+}
+
+static void add(struct world *world, uint64_t key, const char *path, uint32_t period_ms)
+{
+    add_with(world, key, path, period_ms, patience_ms);
+}
+
+/* The next result, of whomever; the caller frees it. */
+static struct kvb_scrape_result *next(struct world *world)
+{
+    const uint64_t deadline = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
+    struct pollfd fd = { .fd = kvb_scraper_fd(world->scraper), .events = POLLIN };
+    struct kvb_scrape_result *result = NULL;
+
+    while (kvb_scraper_take(world->scraper, &result) != KVB_OK) {
+        assert_true(kvb_clock_monotonic_ns() < deadline);
+        (void)poll(&fd, 1, 100);
+    }
+    return result;
+}
+
+static struct kvb_scrape_result *next_of(struct world *world, uint64_t key)
+{
+    struct kvb_scrape_result *result = next(world);
+
+    while (result->key != key) {
+        free(result);
+        result = next(world);
+    }
+    return result;
+}
+
+static void a_page_comes_again_and_again(void **state)
+{
+    (void)state;
+    struct world world = open_world();
+
+    add(&world, 7, "/metrics", 20);
+    for (int i = 0; i < 3; i++) {
+        struct kvb_scrape_result *result = next(&world);
+        assert_int_equal(result->key, 7);
+        assert_int_equal(result->outcome, KVB_FETCH_OK);
+        assert_false(result->is_foreign);
+        assert_string_equal(result->why.text, "");
+        assert_int_equal(result->count, 2);
+        assert_int_equal(result->refused, 2);
+        assert_int_equal(result->samples[0].load.request_active_slots, 3);
+        assert_int_equal(result->samples[1].load.request_active_slots, 5);
+        assert_int_equal(result->samples[1].dp_rank, 1);
+        assert_true(result->took_ns > 0 && result->at_ns <= kvb_clock_monotonic_ns());
+        free(result);
+    }
+    assert_int_equal(kvb_scraper_lost(world.scraper), 0);
+    close_world(&world);
+}
+
+static void what_is_no_page_has_its_reason(void **state)
+{
+    (void)state;
+    const struct {
+        const char *path;
+        enum kvb_fetch_outcome outcome;
+        bool is_foreign;
+        const char *why;
+    } cases[] = {
+        { "/other", KVB_FETCH_OK, true, "names no load" },
+        { "/busy", KVB_FETCH_CODE, false, "HTTP 503" },
+        { "/nowhere", KVB_FETCH_CODE, false, "HTTP 404" },
+        { "/cut", KVB_FETCH_UNREACHABLE, false, "remaining" },
+        { "/endless", KVB_FETCH_TOO_LARGE, false, "more than 8388608 bytes" },
+        { "/parts", KVB_FETCH_OK, false, "" },
+    };
+    struct world world = open_world();
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        add(&world, i, cases[i].path, 1000);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct kvb_scrape_result *result = next(&world);
+        assert_true(result->key < KVB_COUNT_OF(cases));
+        assert_int_equal(result->outcome, cases[result->key].outcome);
+        assert_int_equal(result->is_foreign, cases[result->key].is_foreign);
+        assert_non_null(strstr(result->why.text, cases[result->key].why));
+        assert_int_equal(result->count, result->why.text[0] ? 0 : 1);
+        assert_ok(kvb_scraper_remove(world.scraper, result->key));
+        free(result);
+    }
+    close_world(&world);
+}
+
+/* Ten hang; the eleventh comes in its period all the same. */
+static void a_slow_engine_delays_no_other(void **state)
+{
+    (void)state;
+    struct world world = open_world();
+
+    for (uint64_t key = 1; key <= 10; key++) {
+        add(&world, key, "/hangs", 20);
+    }
+    add(&world, 11, "/metrics", 20);
+    const uint64_t from_ns = kvb_clock_monotonic_ns();
+    for (int i = 0; i < 10; i++) {
+        struct kvb_scrape_result *result = next(&world);
+        assert_int_equal(result->key, 11); /* nobody else has anything to say */
+        assert_int_equal(result->count, 2);
+        free(result);
+    }
+    assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
+    close_world(&world); /* while ten are under way */
+}
+
+static void one_that_hangs_is_late_and_asked_again(void **state)
+{
+    (void)state;
+    struct world world = open_world();
+
+    add_with(&world, 1, "/hangs", 20, 200);
+    for (int i = 0; i < 2; i++) {
+        struct kvb_scrape_result *result = next(&world);
+        assert_int_equal(result->outcome, KVB_FETCH_LATE);
+        assert_non_null(strstr(result->why.text, "200 ms"));
+        assert_true(result->took_ns >= 190 * KVB_NS_PER_MS);
+        free(result);
+    }
+    close_world(&world);
+}
+
+static void what_is_removed_falls_silent(void **state)
+{
+    (void)state;
+    struct world world = open_world();
+
+    add(&world, 1, "/metrics", 1);
+    add(&world, 2, "/metrics", 1);
+    add(&world, 3, "/hangs", 1);
+    free(next_of(&world, 1));
+    assert_ok(kvb_scraper_remove(world.scraper, 1));
+    assert_ok(kvb_scraper_remove(world.scraper, 3));
+    assert_ok(kvb_scraper_remove(world.scraper, 99));
+    add(&world, 4, "/parts", 1);
+    free(next_of(&world, 4)); /* the changes before it are made */
+    for (struct kvb_scrape_result *old = NULL; kvb_scraper_take(world.scraper, &old) == KVB_OK;) {
+        free(old);
+    }
+    free(next_of(&world, 2)); /* whatever was ahead of it in the ring is out by now */
+    for (int i = 0; i < 20; i++) {
+        struct kvb_scrape_result *result = next(&world);
+        assert_true(result->key == 2 || result->key == 4);
+        free(result);
+    }
+    close_world(&world);
+    kvb_scraper_stop(NULL);
+}
+
+static void an_address_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    static char url[2000] = "http://h/";
+    struct world world = open_world();
+    struct kvb_scrape_target target = { .url = "tcp://h:1", .period_ms = 20 };
+    struct kvb_detail detail;
+
+    assert_int_equal(kvb_scraper_add(world.scraper, &target, &detail), KVB_BAD_CONFIG);
+    assert_non_null(strstr(detail.text, "http://"));
+    memset(url + 9, 'x', sizeof url - 10);
+    target.url = url;
+    assert_int_equal(kvb_scraper_add(world.scraper, &target, &detail), KVB_BAD_CONFIG);
+    assert_non_null(strstr(detail.text, "1023 bytes"));
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_page_comes_again_and_again),
+        cmocka_unit_test(what_is_no_page_has_its_reason),
+        cmocka_unit_test(a_slow_engine_delays_no_other),
+        cmocka_unit_test(one_that_hangs_is_late_and_asked_again),
+        cmocka_unit_test(what_is_removed_falls_silent),
+        cmocka_unit_test(an_address_that_is_none_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

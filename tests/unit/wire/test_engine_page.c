@@ -1,0 +1,509 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/engine_page.h"
+#include "wire/vector_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is left out is 0, and not told. */
+struct want {
+    unsigned figures; /* 1 << kvb_load_figure */
+    bool has_rank;
+    uint32_t rank;
+    struct kvb_load load;
+};
+
+enum {
+    active = 1 << KVB_FIGURE_ACTIVE_SLOTS,
+    waiting = 1 << KVB_FIGURE_WAITING,
+    used = 1 << KVB_FIGURE_ACTIVE_BLOCKS,
+    total = 1 << KVB_FIGURE_TOTAL_BLOCKS,
+    usage = 1 << KVB_FIGURE_USAGE,
+    hit_rate = 1 << KVB_FIGURE_HIT_RATE,
+    all = active | waiting | used | total | usage | hit_rate
+};
+
+static struct kvb_engine_page *new_page(uint32_t block_size)
+{
+    struct kvb_engine_page *page = NULL;
+
+    assert_ok(kvb_engine_page_new(block_size, &page));
+    return page;
+}
+
+static kvb_status feed(struct kvb_engine_page *page, const char *text)
+{
+    return kvb_engine_page_feed(page, (kvb_span){ (const uint8_t *)text, strlen(text) });
+}
+
+static void assert_sample(const struct kvb_load_sample *sample, const struct want *want)
+{
+    const struct kvb_load *load = &sample->load;
+
+    assert_int_equal(sample->has_rank, want->has_rank);
+    assert_int_equal(sample->dp_rank, want->rank);
+    assert_int_equal(sample->figures, want->figures);
+    assert_int_equal(load->request_active_slots, want->load.request_active_slots);
+    assert_int_equal(load->request_total_slots, 0);
+    assert_int_equal(load->num_requests_waiting, want->load.num_requests_waiting);
+    assert_int_equal(load->kv_active_blocks, want->load.kv_active_blocks);
+    assert_int_equal(load->kv_total_blocks, want->load.kv_total_blocks);
+    assert_true(load->gpu_cache_usage_perc == want->load.gpu_cache_usage_perc);
+    assert_true(load->gpu_prefix_cache_hit_rate == want->load.gpu_prefix_cache_hit_rate);
+}
+
+static void
+assert_page(struct kvb_engine_page *page, const char *text, size_t count, const struct want *want)
+{
+    const struct kvb_load_sample *samples = NULL;
+    size_t got = 0;
+
+    kvb_engine_page_begin(page);
+    assert_ok(feed(page, text));
+    assert_ok(kvb_engine_page_end(page, &samples, &got));
+    assert_int_equal(got, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_sample(&samples[i], &want[i]);
+    }
+}
+
+/* ---- A real engine ---- */
+
+/* vLLM 0.32, two ranks of 64 blocks each; num_gpu_blocks says 128 for both together.
+ * 42 = 0.6667 of 63, 27 = 0.4286 of 63: one block is never handed out. */
+static void the_recorded_data_parallel_run_comes_out_by_rank(void **state)
+{
+    (void)state;
+    const struct want want[] = {
+        { all,
+          true,
+          0,
+          { .request_active_slots = 4,
+            .kv_active_blocks = 42,
+            .kv_total_blocks = 64,
+            .gpu_cache_usage_perc = 0.6666666666666667F } },
+        { all,
+          true,
+          1,
+          { .request_active_slots = 3,
+            .kv_active_blocks = 27,
+            .kv_total_blocks = 64,
+            .gpu_cache_usage_perc = 0.4285714285714286F } },
+    };
+    char *text = read_text_file("vllm-0.32/metrics-dp2.txt");
+    struct kvb_engine_page *page = new_page(1);
+
+    assert_page(page, text, 2, want);
+    assert_int_equal(kvb_engine_page_count(page).refused, 0);
+    kvb_engine_page_free(page);
+    free(text);
+}
+
+/* The idle page was taken before the one under load, from one life of the engine: in
+ * between 788 tokens were asked for and none found.  Going back to it is a restart. */
+static void the_recorded_pages_of_one_engine_follow_each_other(void **state)
+{
+    (void)state;
+    const struct want idle = { all,
+                               true,
+                               0,
+                               { .kv_total_blocks = 64,
+                                 .gpu_prefix_cache_hit_rate = (float)(1376.0 / 3194.0) } };
+    const struct want busy = { all,
+                               true,
+                               0,
+                               { .request_active_slots = 4,
+                                 .num_requests_waiting = 10,
+                                 .kv_active_blocks = 56,
+                                 .kv_total_blocks = 64,
+                                 .gpu_cache_usage_perc = 0.8888888888888888F } };
+    char *idle_text = read_text_file("vllm-0.32/metrics-idle.txt");
+    char *busy_text = read_text_file("vllm-0.32/metrics-load.txt");
+    struct kvb_engine_page *page = new_page(1);
+
+    assert_page(page, idle_text, 1, &idle);
+    assert_page(page, busy_text, 1, &busy);
+    assert_int_equal(kvb_engine_page_count(page).resets, 0);
+    assert_page(page, idle_text, 1, &idle);
+    assert_int_equal(kvb_engine_page_count(page).resets, 1);
+    kvb_engine_page_free(page);
+    free(idle_text);
+    free(busy_text);
+}
+
+/* ---- Names ---- */
+
+static void old_names_and_no_engine_label_are_read(void **state)
+{
+    (void)state;
+    const struct want want = { all,
+                               false,
+                               0,
+                               { .request_active_slots = 2,
+                                 .num_requests_waiting = 1,
+                                 .kv_active_blocks = 50,
+                                 .kv_total_blocks = 101,
+                                 .gpu_cache_usage_perc = 0.5F,
+                                 .gpu_prefix_cache_hit_rate = 0.25F } };
+    struct kvb_engine_page *page = new_page(1);
+
+    assert_page(
+        page,
+        "vllm:num_requests_running{model_name=\"m\"} 2\n"
+        "vllm:num_requests_waiting{model_name=\"m\"} 1\n"
+        "vllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n"
+        "vllm:gpu_prefix_cache_queries_total{model_name=\"m\"} 400\n"
+        "vllm:gpu_prefix_cache_hits_total{model_name=\"m\"} 100\n"
+        "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"101\"} 1.0",
+        1, &want);
+    kvb_engine_page_free(page);
+}
+
+/* Neighbours begin or end alike; of two names for one figure the new one counts. */
+static void names_are_matched_whole(void **state)
+{
+    (void)state;
+    const struct want want = { active | usage | hit_rate,
+                               true,
+                               0,
+                               { .request_active_slots = 2,
+                                 .gpu_cache_usage_perc = 0.25F,
+                                 .gpu_prefix_cache_hit_rate = 0.5F } };
+    struct kvb_engine_page *page = new_page(1);
+
+    assert_page(
+        page,
+        "vllm:num_requests_running{engine=\"0\"} 2\n"
+        "vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 9\n"
+        "xvllm:num_requests_waiting{engine=\"0\"} 9\n"
+        "vllm:num_requests_waitin{engine=\"0\"} 9\n"
+        "vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n"
+        "vllm:gpu_cache_usage_perc{engine=\"0\"} 0.75\n"
+        "vllm:prefix_cache_hits_total{engine=\"0\"} 5\n"
+        "vllm:prefix_cache_hits_created{engine=\"0\"} 1.7e9\n"
+        "vllm:external_prefix_cache_hits_total{engine=\"0\"} 10\n"
+        "vllm:prefix_cache_queries_total{engine=\"0\"} 10\n"
+        "vllm:prefix_cache_queries_created{engine=\"0\"} 1.7e9\n",
+        1, &want);
+    kvb_engine_page_free(page);
+}
+
+/* ---- Blocks ---- */
+
+#define RANK(r)                                                                                    \
+    "vllm:kv_cache_usage_perc{engine=\"" r "\"} 0.5\nvllm:num_requests_running{engine=\"" r        \
+    "\"} 1\n"
+#define CONFIG(labels) "vllm:cache_config_info{" labels "} 1.0\n"
+
+static void blocks_of_a_rank_are_found_in_each_way(void **state)
+{
+    (void)state;
+    const struct {
+        const char *config;
+        uint64_t blocks;
+    } cases[] = {
+        { CONFIG("engine=\"0\",block_size=\"32\",kv_cache_size_tokens=\"3232\",num_gpu_blocks="
+                 "\"128\""),
+          101 },
+        { CONFIG("engine=\"0\",block_size=\"32\",kv_cache_size_tokens=\"None\",num_gpu_blocks="
+                 "\"202\""),
+          101 },
+        { CONFIG("engine=\"0\",block_size=\"None\",kv_cache_size_tokens=\"64\",num_gpu_blocks="
+                 "\"202\""),
+          101 },
+        { CONFIG(
+              "engine=\"0\",block_size=\"0\",kv_cache_size_tokens=\"64\",num_gpu_blocks=\"202\""),
+          101 },
+        { CONFIG("engine=\"0\",num_gpu_blocks=\"202\""), 101 },
+        { CONFIG("num_gpu_blocks=\"202\""), 101 }, /* no rank: of all of them */
+        { CONFIG("engine=\"0\",num_gpu_blocks=\"None\""), 0 },
+        { CONFIG("engine=\"0\",num_gpu_blocks=\"-5\""), 0 },
+        { CONFIG("engine=\"0\",num_gpu_blocks=\"99999999999999999999999\""), 0 },
+        { CONFIG("engine=\"0\",num_gpu_blocks_override=\"64\",num_cpu_blocks=\"64\""), 0 },
+        { "", 0 },
+    };
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char text[1024];
+        const struct kvb_load_sample *samples = NULL;
+        struct kvb_engine_page *page = new_page(1);
+        size_t count = 0;
+        (void)snprintf(text, sizeof text, "%s%s", RANK("0") RANK("1"), cases[i].config);
+        assert_ok(feed(page, text));
+        assert_ok(kvb_engine_page_end(page, &samples, &count));
+        assert_int_equal(count, 2);
+        const struct kvb_load *load = &samples[0].load;
+        assert_int_equal(load->kv_total_blocks, cases[i].blocks);
+        assert_int_equal(load->kv_active_blocks, cases[i].blocks > 0 ? 50 : 0);
+        assert_int_equal((samples[0].figures & total) != 0, cases[i].blocks > 0);
+        assert_int_equal((samples[0].figures & used) != 0, cases[i].blocks > 0);
+        kvb_engine_page_free(page);
+    }
+}
+
+/* ---- Hit rate ---- */
+
+static void the_hit_rate_is_that_of_the_last_while(void **state)
+{
+    (void)state;
+    const struct {
+        unsigned hits;
+        unsigned queries;
+        float rate;
+        bool is_refused;
+    } pages[] = {
+        { 10, 40, 0.25F, false }, /* since the engine began */
+        { 40, 80, 0.75F, false }, /* 30 of 40 */
+        { 40, 80, 0, false },     /* 0 of 0 */
+        { 40, 180, 0, false },    /* 0 of 100 */
+        { 1, 4, 0.25F, false },   /* a restart: from 0 again */
+        { 1, 2, 0.5F, false },    /* another, seen in one of the two */
+        { 9, 3, 0, true },        /* more found than asked for */
+        { 10, 5, 0.5F, false },
+    };
+    struct kvb_engine_page *page = new_page(1);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(pages); i++) {
+        char text[256];
+        const struct want want = { pages[i].is_refused ? active : active | hit_rate,
+                                   true,
+                                   3,
+                                   { .request_active_slots = 1,
+                                     .gpu_prefix_cache_hit_rate = pages[i].rate } };
+        (void)snprintf(
+            text, sizeof text,
+            "vllm:num_requests_running{engine=\"3\"} 1\n"
+            "vllm:prefix_cache_hits_total{engine=\"3\"} %u\n"
+            "vllm:prefix_cache_queries_total{engine=\"3\"} %u\n",
+            pages[i].hits, pages[i].queries);
+        assert_page(page, text, 1, &want);
+    }
+    assert_int_equal(kvb_engine_page_count(page).resets, 2);
+    assert_int_equal(kvb_engine_page_count(page).refused, 1);
+    kvb_engine_page_free(page);
+}
+
+/* A page that broke off says nothing, and is compared with by nobody. */
+static void a_page_that_was_not_ended_never_was(void **state)
+{
+    (void)state;
+    const struct want want = {
+        active | hit_rate, true, 0, { .request_active_slots = 1, .gpu_prefix_cache_hit_rate = 0.5F }
+    };
+    const char *const counters = "vllm:prefix_cache_hits_total{engine=\"0\"} 5\n"
+                                 "vllm:prefix_cache_queries_total{engine=\"0\"} 10\n";
+    char text[256];
+    struct kvb_engine_page *page = new_page(1);
+
+    kvb_engine_page_begin(page);
+    assert_ok(feed(page, counters));
+    assert_ok(feed(page, "vllm:num_requests_waiting{engine=\"0\"} 7\nvllm:num_requests_wai"));
+    assert_ok(feed(page, RANK("1")));
+    (void)snprintf(text, sizeof text, "vllm:num_requests_running{engine=\"0\"} 1\n%s", counters);
+    assert_page(page, text, 1, &want);
+    kvb_engine_page_free(page);
+}
+
+/* ---- What cannot be ---- */
+
+static void figures_that_cannot_be_are_counted_and_the_others_count(void **state)
+{
+    (void)state;
+    const struct want want = { active, true, 0, { .request_active_slots = 2 } };
+    const char *const bad[] = {
+        "vllm:num_requests_waiting{engine=\"0\"} NaN",
+        "vllm:num_requests_waiting{engine=\"0\"} -1",
+        "vllm:num_requests_waiting{engine=\"0\"} +Inf",
+        "vllm:num_requests_waiting{engine=\"0\"} 1e300",
+        "vllm:num_requests_waiting{engine=\"0\"}",
+        "vllm:num_requests_waiting{engine=\"0\" 1",
+        "vllm:num_requests_waiting{engine=\"zero\"} 1",
+        "vllm:num_requests_waiting{engine=\"\"} 1",
+        "vllm:num_requests_waiting{engine=\"4294967296\"} 1",
+        "vllm:kv_cache_usage_perc{engine=\"0\"} 1.01",
+        "vllm:kv_cache_usage_perc{engine=\"0\"} -0.01",
+        "vllm:kv_cache_usage_perc{engine=\"0\"} nan",
+        "sglang:cache_hit_rate{tp_rank=\"0\"} 33",
+        "sglang:num_running_reqs{tp_rank=\"x\"} 1",
+    };
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        struct kvb_engine_page *page = new_page(1);
+        char text[256];
+        (void)snprintf(
+            text, sizeof text, "%s\nvllm:num_requests_running{engine=\"0\"} 2\n", bad[i]);
+        assert_page(page, text, 1, &want);
+        assert_int_equal(kvb_engine_page_count(page).refused, 1);
+        kvb_engine_page_free(page);
+    }
+}
+
+static void a_page_without_load_is_refused(void **state)
+{
+    (void)state;
+    const char *const pages[] = {
+        "",
+        "\n\n",
+        "<html><body>404</body></html>",
+        "process_cpu_seconds_total 1\n",
+        "vllm:num_requests_waiting_by_reason{engine=\"0\"} 1\n",
+        "vllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"64\"} 1.0",
+        "vllm:num_requests_running{engine=\"0\"} NaN\n",
+        "sglang:num_running_reqs{tp_rank=\"1\"} 4\n",
+    };
+    for (size_t i = 0; i < KVB_COUNT_OF(pages); i++) {
+        const struct kvb_load_sample *samples = NULL;
+        size_t count = 77;
+        struct kvb_engine_page *page = new_page(1);
+        kvb_engine_page_begin(page);
+        assert_ok(feed(page, pages[i]));
+        assert_int_equal(kvb_engine_page_end(page, &samples, &count), KVB_BAD_INPUT);
+        assert_int_equal(count, 77);
+        kvb_engine_page_free(page);
+    }
+}
+
+/* Labels that change with every page do not add up. */
+static void ranks_have_a_ceiling_and_old_ones_go(void **state)
+{
+    (void)state;
+    struct kvb_engine_page *page = new_page(1);
+    kvb_status status = KVB_OK;
+    char text[128];
+
+    for (unsigned i = 0; i < 4 * kvb_max_ranks; i++) {
+        const struct want want = { active, true, i, { .request_active_slots = 1 } };
+        (void)snprintf(text, sizeof text, "vllm:num_requests_running{engine=\"%u\"} 1\n", i);
+        if (i % 2 == 0) { /* whether the page before was ended or not */
+            kvb_engine_page_begin(page);
+            assert_ok(feed(page, text));
+        } else {
+            assert_page(page, text, 1, &want);
+        }
+    }
+    kvb_engine_page_begin(page);
+    for (unsigned i = 0; i <= kvb_max_ranks && status == KVB_OK; i++) {
+        (void)snprintf(text, sizeof text, "vllm:num_requests_running{engine=\"%u\"} 1\n", i);
+        status = feed(page, text);
+        assert_int_equal(status, i < kvb_max_ranks - 1 ? KVB_OK : status);
+    }
+    assert_int_equal(status, KVB_TOO_LARGE);
+    kvb_engine_page_free(page);
+    kvb_engine_page_free(NULL);
+}
+
+/* ---- SGLang ---- */
+
+#define SGL(name, labels, value) "sglang:" name "{model_name=\"m\"," labels "} " value "\n"
+
+static void sglang_is_read_of_its_first_tensor_rank(void **state)
+{
+    (void)state;
+    const struct want want = { all,
+                               false,
+                               0,
+                               { .request_active_slots = 3,
+                                 .num_requests_waiting = 2,
+                                 .kv_active_blocks = 250,
+                                 .kv_total_blocks = 1000,
+                                 .gpu_cache_usage_perc = 0.25F,
+                                 .gpu_prefix_cache_hit_rate = 0.5F } };
+    struct kvb_engine_page *page = new_page(64);
+
+    assert_page(
+        page,
+        SGL("num_running_reqs", "tp_rank=\"1\"", "9") SGL(
+            "num_running_reqs", "tp_rank=\"0\"", "3.0") SGL("num_queue_reqs", "tp_rank=\"0\"", "2")
+            SGL("token_usage", "tp_rank=\"0\"", "0.25") SGL("token_usage", "tp_rank=\"1\"", "0.99")
+                SGL("max_total_num_tokens", "tp_rank=\"0\"", "64063.0")
+                    SGL("cache_hit_rate", "tp_rank=\"0\"", "0.5"),
+        1, &want);
+    kvb_engine_page_free(page);
+}
+
+static void sglangs_page_size_is_believed_where_it_is_told(void **state)
+{
+    (void)state;
+    const struct want want = {
+        total | active, false, 0, { .request_active_slots = 1, .kv_total_blocks = 500 }
+    };
+    struct kvb_engine_page *page = new_page(64);
+
+    assert_page(
+        page, "sglang:num_running_reqs 1\nsglang:max_total_num_tokens 1000\nsglang:page_size 2\n",
+        1, &want);
+    kvb_engine_page_free(page);
+}
+
+/* With data-parallel attention rank r begins at tensor rank r * n. */
+static void sglangs_data_parallel_ranks_are_told_apart(void **state)
+{
+    (void)state;
+    const struct want want[] = {
+        { active | waiting, true, 0, { .request_active_slots = 1, .num_requests_waiting = 5 } },
+        { active | waiting, true, 1, { .request_active_slots = 2, .num_requests_waiting = 6 } },
+    };
+    struct kvb_engine_page *page = new_page(64);
+
+    for (int again = 0; again < 2; again++) {
+        assert_page(
+            page,
+            SGL("num_running_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "1")
+                SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
+                    SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "2")
+                        SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "5")
+                            SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"1\"", "9")
+                                SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
+                                    SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "6"),
+            2, want);
+    }
+    kvb_engine_page_free(page);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status != KVB_OK; n++) {
+        const struct kvb_load_sample *samples = NULL;
+        struct kvb_engine_page *page = NULL;
+        size_t count = 0;
+        fail_alloc_after(n);
+        status = kvb_engine_page_new(16, &page);
+        if (status == KVB_OK) {
+            status = feed(page, RANK("0") RANK("1") "vllm:num_requests_wait");
+        }
+        if (status == KVB_OK) {
+            status = kvb_engine_page_end(page, &samples, &count);
+        }
+        fail_alloc_after(-1);
+        kvb_engine_page_free(page);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_true(n < 50);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_recorded_data_parallel_run_comes_out_by_rank),
+        cmocka_unit_test(the_recorded_pages_of_one_engine_follow_each_other),
+        cmocka_unit_test(old_names_and_no_engine_label_are_read),
+        cmocka_unit_test(names_are_matched_whole),
+        cmocka_unit_test(blocks_of_a_rank_are_found_in_each_way),
+        cmocka_unit_test(the_hit_rate_is_that_of_the_last_while),
+        cmocka_unit_test(a_page_that_was_not_ended_never_was),
+        cmocka_unit_test(figures_that_cannot_be_are_counted_and_the_others_count),
+        cmocka_unit_test(a_page_without_load_is_refused),
+        cmocka_unit_test(ranks_have_a_ceiling_and_old_ones_go),
+        cmocka_unit_test(sglang_is_read_of_its_first_tensor_rank),
+        cmocka_unit_test(sglangs_page_size_is_believed_where_it_is_told),
+        cmocka_unit_test(sglangs_data_parallel_ranks_are_told_apart),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
