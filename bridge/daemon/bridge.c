@@ -120,9 +120,11 @@ static kvb_status start_thread(struct kvb_bridge *bridge)
     if (bridge->wake_fd < 0) {
         return KVB_IO;
     }
-    KVB_TRY(kvb_waiter_add_fd(bridge->waiter, bridge->first_fd_owner, bridge->wake_fd));
     KVB_TRY(kvb_waiter_add_fd(
-        bridge->waiter, bridge->first_fd_owner + 1, kvb_sync_desk_fd(&bridge->sync)));
+        bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_stop, bridge->wake_fd));
+    KVB_TRY(kvb_waiter_add_fd(
+        bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_sync,
+        kvb_sync_desk_fd(&bridge->sync)));
     if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
         return KVB_IO;
     }

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "ingest/checkpoint_store.h"
+#include "ingest/http_fetch.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -94,6 +95,14 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Blocks that one rank's device memory holds; 0: not known." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
       .help = "PUB socket of its load figures, one for all ranks; empty: none." },
+    { "load.prometheus", KVB_CONF_STRING, "", 0, FIELD(load.prometheus),
+      .help = "Its page of metrics, as http://host:port/metrics, of vLLM or SGLang;\n"
+              "one for all ranks; empty: none." },
+    { "load.scrape_ms", KVB_CONF_U32, "1000", 50, 60000, FIELD(load.scrape_ms),
+      .help = "How often it is read." },
+    { "load.coordinator", KVB_CONF_STRING, "", 0, FIELD(load.coordinator),
+      .help = "Where vLLM's data-parallel coordinator tells its front ends how busy\n"
+              "all ranks are; it is listened to and never written to; empty: none." },
     { "load.total_slots", KVB_CONF_U64, "0", 0, UINT32_MAX, FIELD(load.total_slots),
       .help = "Requests it runs at once, where it does not say; 0: not known." },
 };
@@ -135,6 +144,9 @@ static const struct kvb_conf_key keys[] = {
       .help = "Of an engine away for so long readers hear that it holds nothing; 0: never." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
       .help = "How often load figures go out." },
+    { "publish.load_expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(publish.load_expire_ms),
+      .help = "Figures older than this go out no more; those of a page live for three\n"
+              "readings at least, those of a coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
       .help = "How often each stream says how it is." },
     { "workers", KVB_CONF_LIST, NULL, 1, kvb_max_workers, .items = &worker_table,
@@ -330,16 +342,19 @@ static const struct {
     const char *key;
     size_t offset;
     bool is_per_rank;
+    bool is_shared; /* one coordinator speaks for all ranks, whoever reads them */
 } sockets[] = {
-    { "events", offsetof(struct kvb_worker_config, events), true },
-    { "replay", offsetof(struct kvb_worker_config, replay), true },
-    { "load.zmq", offsetof(struct kvb_worker_config, load.zmq), false },
+    { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true },
+    { "replay", offsetof(struct kvb_worker_config, replay), .is_per_rank = true },
+    { "load.zmq", offsetof(struct kvb_worker_config, load.zmq), .is_shared = false },
+    { "load.coordinator", offsetof(struct kvb_worker_config, load.coordinator), .is_shared = true },
 };
 
 /* One endpoint that the file gives. */
 struct claim {
     size_t worker;
     const char *key; /* of sockets[] */
+    bool is_shared;
     struct kvb_endpoint_range range;
 };
 
@@ -367,8 +382,10 @@ static void say_clash(struct kvb_conf *conf, const struct claim *later, const st
 static void add_claim(struct claims *claims, const struct claim *claim)
 {
     for (size_t i = 0; i < claims->count; i++) {
-        if (kvb_endpoint_range_clashes(&claim->range, &claims->items[i].range)) {
-            say_clash(claims->conf, claim, &claims->items[i]);
+        const struct claim *earlier = &claims->items[i];
+        if (!(claim->is_shared && earlier->is_shared) &&
+            kvb_endpoint_range_clashes(&claim->range, &earlier->range)) {
+            say_clash(claims->conf, claim, earlier);
             break;
         }
     }
@@ -379,7 +396,9 @@ static void claim_endpoint(
     struct claims *claims, const struct kvb_worker_config *worker, size_t at, size_t socket)
 {
     const char *text = (const char *)worker + sockets[socket].offset;
-    struct claim claim = { .worker = at, .key = sockets[socket].key };
+    struct claim claim = { .worker = at,
+                           .key = sockets[socket].key,
+                           .is_shared = sockets[socket].is_shared };
     struct kvb_detail detail;
     char key[key_bytes];
 
@@ -411,6 +430,19 @@ static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge
     }
     free(claims.items);
     return KVB_OK;
+}
+
+static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    struct kvb_detail detail = { .text = "" };
+    char key[key_bytes];
+
+    for (size_t i = 0; i < config->worker_count; i++) {
+        const char *url = config->workers[i].load.prometheus;
+        if (url[0] != '\0' && kvb_fetch_check_url(url, &detail) != KVB_OK) {
+            kvb_conf_error(conf, worker_key(key, i, "load.prometheus"), "%s", detail.text);
+        }
+    }
 }
 
 /* ---- All together ------------------------------------------------------------------------- */
@@ -455,6 +487,7 @@ static kvb_status check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     check_checkpoint(conf, config);
     check_streams(conf, config);
     check_readers(conf, config);
+    check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);
 }

@@ -39,8 +39,11 @@ struct kvb_worker_config {
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
     struct {
-        char zmq[kvb_endpoint_bytes]; /* "": none */
-        uint64_t total_slots;         /* where the engine names none; 0: not known */
+        char zmq[kvb_endpoint_bytes];            /* "": none, like the two below */
+        char prometheus[kvb_max_page_url_bytes]; /* http://host:port/metrics */
+        char coordinator[kvb_endpoint_bytes];    /* of all ranks, of whichever bridge */
+        uint32_t scrape_ms;
+        uint64_t total_slots; /* where the engine names none; 0: not known */
     } load;
 };
 
@@ -56,6 +59,7 @@ struct kvb_bridge_config {
         enum kvb_reannounce reannounce;
         uint32_t down_clear_ms; /* 0: never */
         uint32_t load_period_ms;
+        uint32_t load_expire_ms;
         uint32_t heartbeat_ms;
     } publish;
     struct kvb_worker_config *workers; /* owned */

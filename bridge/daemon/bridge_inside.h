@@ -4,6 +4,7 @@
 #include "core/metric.h"
 #include "core/own.h"
 #include "daemon/bridge.h"
+#include "daemon/bridge_config.h"
 #include "daemon/bridge_metrics.h"
 #include "daemon/event_publisher.h"
 #include "daemon/profile_guard.h"
@@ -11,9 +12,11 @@
 #include "daemon/sync_desk.h"
 #include "ingest/checkpoint_store.h"
 #include "ingest/load_source.h"
+#include "ingest/scraper.h"
 #include "ingest/waiter.h"
 #include "ingest/zmq_context.h"
 #include "ingest/zmq_source.h"
+#include "load/newest.h"
 #include "model/bridge_report.h"
 #include "model/load.h"
 #include "serve/http.h"
@@ -60,11 +63,9 @@ struct bridge_rank {
     bool is_beat_wanted;   /* an aggregator has just been given what it lacked */
     uint64_t beat_ns;      /* the last heartbeat */
     uint64_t applied_ns;   /* the newest batch or proof */
-    bool has_load;
-    uint64_t load_ns;
-    uint64_t total_slots; /* of the configuration; 0 = the engine says */
     enum kvb_tier unknown_medium;
-    struct kvb_load load;
+    struct kvb_newest_load load;
+    struct kvb_load_fallback known; /* of the configuration */
 
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_rank_metric_count];
@@ -72,14 +73,30 @@ struct bridge_rank {
     char labels[64]; /* pod_key="7",dp_rank="0" */
 };
 
-/* The load socket of one worker; its samples go to ranks first .. first+count-1. */
-struct bridge_load {
-    struct kvb_load_source *source; /* owned */
-    size_t first_rank;              /* in kvb_bridge.ranks */
-    size_t rank_count;
+/* How one source of a worker's load is doing. */
+struct bridge_feed {
+    bool is_there;
+    enum kvb_load_source_state state;
+    uint64_t heard_ns; /* the newest figures; 0: none yet */
+    uint64_t until_ns; /* silent for too long from then on */
+    uint64_t refused;
+    struct kvb_detail why; /* the newest was refused; "": it was not */
+    struct kvb_log_limit limit;
 };
 
-enum { kvb_bridge_fds = 2 }; /* waited for: stop, requests of aggregators */
+/* The sources of one worker's load; samples go to ranks first .. first+count-1. */
+struct bridge_load {
+    const struct kvb_worker_config *settings; /* borrowed */
+    struct kvb_load_source *zmq;              /* owned, like the next; NULL: none */
+    struct kvb_load_source *coordinator;
+    uint64_t scrape_key; /* of its page of metrics; 0: none */
+    size_t first_rank;   /* in kvb_bridge.ranks */
+    size_t rank_count;
+    struct bridge_feed feeds[KVB_LOAD_SOURCE_KIND_COUNT];
+};
+
+/* Descriptors waited for: stop, requests of aggregators, pages of metrics. */
+enum { kvb_bridge_fd_stop, kvb_bridge_fd_sync, kvb_bridge_fd_pages, kvb_bridge_fds };
 
 /* Checkpoints are made and written one after the other. */
 struct bridge_checkpoints {
@@ -117,6 +134,9 @@ struct kvb_bridge {
     size_t rank_count;
     struct bridge_load *loads;
     size_t load_count;
+    struct kvb_scraper *scraper;                  /* NULL: no worker has a page of metrics */
+    uint64_t scrape_keys;                         /* given out so far */
+    struct kvb_coordinator_news coordinator_news; /* decoded into, again and again */
     struct bridge_checkpoints checkpoints;
 
     /* The ingest thread's own. */
@@ -162,7 +182,27 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
 void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+
+/* ---- bridge_load.c: how busy the engines are, from all sources ---- */
+
+/* For ranks first_rank .. of kvb_bridge.ranks, which are there. */
+kvb_status kvb_bridge_open_load(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, size_t first_rank,
+    struct kvb_detail *detail);
+void kvb_bridge_close_loads(struct kvb_bridge *bridge);
+/* Sockets of a worker's load sources, one each at most at any time. */
+size_t kvb_load_sockets_of(const struct kvb_worker_config *worker);
+
+/* Receives and keeps some of what is there. */
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);
+void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* Says which sources have fallen silent. */
+void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* out has room for KVB_LOAD_SOURCE_KIND_COUNT of each load; returns how many. */
+size_t kvb_bridge_report_loads(
+    const struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_load_source_report *out);
 
 /* ---- bridge_tell.c: what routers are told ---- */
 
@@ -224,9 +264,6 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The whole page.  Any thread. */
 kvb_status kvb_bridge_metrics_page(const struct kvb_bridge *bridge, struct kvb_buf *out);
-
-/* A sample older than this is not repeated: silence must be seen as silence. */
-static const uint64_t kvb_bridge_load_life_ns = 3000000000;
 
 /* ---- bridge_service.c: the NATS micro-service protocol ---- */
 kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge);

@@ -157,6 +157,7 @@ static void take_time(struct kvb_bridge *bridge, uint64_t now_ns)
         for (size_t i = 0; i < bridge->rank_count; i++) {
             kvb_bridge_tick_rank(bridge, &bridge->ranks[i], now_ns);
         }
+        kvb_bridge_watch_loads(bridge, now_ns);
         kvb_bridge_show_loads(bridge);
         kvb_bridge_update_metrics(bridge, now_ns);
     }
@@ -187,6 +188,7 @@ void *kvb_bridge_run(void *context)
         wait_for_sockets(bridge, has_more);
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         take_sockets(bridge, now_ns);
+        kvb_bridge_take_pages(bridge, now_ns);
         take_time(bridge, now_ns);
         has_more = kvb_sync_desk_work(&bridge->sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= bridge->next_tick_ns <= now_ns; /* a stream has another slice */

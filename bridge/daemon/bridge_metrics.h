@@ -64,8 +64,25 @@
     X(checkpoints_too_large, COUNTER, "kvb_checkpoints_refused_total", "reason=\"too_large\"", "Checkpoints found at the start and not used, by reason") \
     X(checkpoints_no_memory, COUNTER, "kvb_checkpoints_refused_total", "reason=\"no_memory\"", "Checkpoints found at the start and not used, by reason") \
     X(checkpoint_pause, REAL_GAUGE, "kvb_checkpoint_pause_seconds", "", "Longest time that engines waited for a part of a checkpoint, seconds") \
-    X(load_samples, COUNTER, "kvb_load_samples_total", "", "Load samples received") \
-    X(load_refused, COUNTER, "kvb_load_samples_refused_total", "", "Load messages that were no sample") \
+    X(load_samples_zmq, COUNTER, "kvb_load_samples_total", "source=\"zmq\"", "Load samples received, each of one rank") \
+    X(load_samples_prometheus, COUNTER, "kvb_load_samples_total", "source=\"prometheus\"", "Load samples received, each of one rank") \
+    X(load_samples_coordinator, COUNTER, "kvb_load_samples_total", "source=\"coordinator\"", "Load samples received, each of one rank") \
+    X(load_refused_message, COUNTER, "kvb_load_samples_refused_total", "reason=\"message\"", "Load messages, samples of other ranks and single figures that were not taken, by reason") \
+    X(load_refused_rank, COUNTER, "kvb_load_samples_refused_total", "reason=\"rank\"", "Load messages, samples of other ranks and single figures that were not taken, by reason") \
+    X(load_refused_figure, COUNTER, "kvb_load_samples_refused_total", "reason=\"figure\"", "Load messages, samples of other ranks and single figures that were not taken, by reason") \
+    X(load_scheduler_samples, COUNTER, "kvb_load_scheduler_samples_total", "", "Load samples of the scheduler's struct (version 1), which names active and waiting requests alone") \
+    X(load_counter_resets, COUNTER, "kvb_load_counter_resets_total", "", "Counters of engines' pages that began again") \
+    X(load_sources_waiting, GAUGE, "kvb_load_sources", "state=\"waiting\"", "Sources of load figures, by state") \
+    X(load_sources_fresh, GAUGE, "kvb_load_sources", "state=\"fresh\"", "Sources of load figures, by state") \
+    X(load_sources_stale, GAUGE, "kvb_load_sources", "state=\"stale\"", "Sources of load figures, by state") \
+    X(scrapes_ok, COUNTER, "kvb_scrapes_total", "outcome=\"ok\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_unreachable, COUNTER, "kvb_scrapes_total", "outcome=\"unreachable\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_late, COUNTER, "kvb_scrapes_total", "outcome=\"late\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_code, COUNTER, "kvb_scrapes_total", "outcome=\"code\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_too_large, COUNTER, "kvb_scrapes_total", "outcome=\"too_large\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_stopped, COUNTER, "kvb_scrapes_total", "outcome=\"stopped\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_foreign, COUNTER, "kvb_scrapes_total", "outcome=\"foreign\"", "Readings of engines' pages of metrics, by outcome") \
+    X(scrapes_lost, COUNTER, "kvb_scrape_results_lost_total", "", "Pages that were read and dropped: no memory, or the bridge was too slow") \
     KVB_SERVICE_METRICS(X) \
     X(wait_failures, COUNTER, "kvb_wait_failures_total", "", "Times that the kernel refused to wait for sockets: they were polled instead") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread: when it stands still, so does the bridge") \

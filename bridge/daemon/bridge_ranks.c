@@ -111,7 +111,8 @@ static kvb_status open_rank(
     rank->worker_id = kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank);
     rank->dp_rank = dp_rank;
     rank->needs_epoch = true;
-    rank->total_slots = worker->load.total_slots;
+    rank->known = (struct kvb_load_fallback){ .total_slots = worker->load.total_slots,
+                                              .total_blocks = worker->total_blocks };
     rank->unknown_medium = worker->unknown_medium;
     KVB_TRY(open_stream(bridge, worker, rank));
     kvb_bridge_restore_rank(bridge, rank, home_of(bridge->config));
@@ -126,20 +127,7 @@ static kvb_status open_worker(
     for (uint32_t i = 0; i < worker->ranks; i++) {
         KVB_TRY(open_rank(bridge, worker, worker->first_rank + i, detail));
     }
-    if (worker->load.zmq[0] == '\0') {
-        return KVB_OK;
-    }
-    struct bridge_load *load = &bridge->loads[bridge->load_count];
-    const struct kvb_load_source_options options = {
-        .endpoint = worker->load.zmq,
-        .waiter = bridge->waiter,
-        .owner = bridge->first_load_owner + bridge->load_count,
-    };
-    KVB_TRY(kvb_load_source_open(bridge->zmq, &options, &load->source, detail));
-    load->first_rank = first;
-    load->rank_count = worker->ranks;
-    bridge->load_count++;
-    return KVB_OK;
+    return kvb_bridge_open_load(bridge, worker, first, detail);
 }
 
 static size_t ranks_of(const struct kvb_bridge_config *config)
@@ -157,7 +145,7 @@ static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
     struct kvb_zmq_size size = { .publishers = ranks_of(config) };
 
     for (size_t i = 0; i < config->worker_count; i++) {
-        size.loads += config->workers[i].load.zmq[0] != '\0';
+        size.loads += kvb_load_sockets_of(&config->workers[i]);
     }
     return size;
 }
@@ -194,16 +182,13 @@ kvb_status kvb_bridge_open_ranks(struct kvb_bridge *bridge, struct kvb_detail *d
 
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
-    for (size_t i = 0; i < bridge->load_count; i++) {
-        kvb_load_source_close(bridge->loads[i].source);
-    }
+    kvb_bridge_close_loads(bridge);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         kvb_source_close(bridge->ranks[i].source);
         kvb_stream_free(bridge->ranks[i].stream);
         kvb_told_free(bridge->ranks[i].told);
         kvb_stream_output_done(&bridge->ranks[i].output);
     }
-    free(bridge->loads);
     free(bridge->ranks);
     kvb_waiter_free(bridge->waiter);
     kvb_zmq_free(bridge->zmq);

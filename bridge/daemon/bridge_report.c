@@ -51,11 +51,12 @@ void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank
 
 /* ---- Load ---- */
 
-static void publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank)
+static void
+publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_load *load)
 {
     struct kvb_load_report report = { .worker_id = rank->worker_id,
                                       .dp_rank = rank->dp_rank,
-                                      .load = rank->load };
+                                      .load = *load };
 
     (void)snprintf(
         report.endpoint_name, sizeof report.endpoint_name, "%s",
@@ -73,8 +74,9 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
         const struct bridge_rank *rank = &bridge->ranks[i];
-        if (rank->has_load && now_ns < rank->load_ns + kvb_bridge_load_life_ns) {
-            publish_load(bridge, rank);
+        struct kvb_load load;
+        if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
+            publish_load(bridge, rank, &load);
         }
     }
 }
@@ -120,23 +122,29 @@ static kvb_status make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool i
         .nats_reconnects = reconnects(kvb_bus_connects(bridge->bus)),
         .streams = calloc(bridge->rank_count ? bridge->rank_count : 1, sizeof *report.streams),
         .stream_count = bridge->rank_count,
+        .loads = calloc(KVB_LOAD_SOURCE_KIND_COUNT * bridge->load_count + 1, sizeof *report.loads),
     };
 
-    if (!report.streams) {
+    if (!report.streams || !report.loads) {
+        free(report.streams);
+        free(report.loads);
         return KVB_NO_MEMORY;
     }
     memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         fill_stream(&bridge->ranks[i], now_ns, &report.streams[i]);
     }
+    report.load_count = kvb_bridge_report_loads(bridge, now_ns, report.loads);
     kvb_buf_reset(&bridge->buf);
     kvb_status status = kvb_bridge_status_encode(&report, &bridge->buf);
     if (status == KVB_TOO_LARGE) { /* who and which profile must be said in any case */
         report.stream_count = 0;
+        report.load_count = 0;
         kvb_buf_reset(&bridge->buf);
         status = kvb_bridge_status_encode(&report, &bridge->buf);
     }
     free(report.streams);
+    free(report.loads);
     return status;
 }
 

@@ -17,7 +17,9 @@ struct bridge_service {
     struct kvb_service_desk *desk; /* owned, like the arrays */
     size_t rank_count;             /* of each */
 
-    pthread_mutex_t lock; /* put_aside */
+    pthread_mutex_t lock; /* put_aside, shown_ns */
+    uint64_t shown_ns;    /* when they were: a bridge that stands still has no figures */
+    uint64_t life_ns;
     struct figure *put_aside;
 
     /* The desk's, one request at a time. */
@@ -29,8 +31,8 @@ struct bridge_service {
 struct figure {
     uint64_t worker_id;
     uint32_t dp_rank;
-    bool has_load;
-    uint64_t load_ns;
+    bool was_heard;
+    bool is_fresh;
     struct kvb_load load;
 };
 
@@ -39,15 +41,17 @@ struct figure {
 void kvb_bridge_show_loads(struct kvb_bridge *bridge)
 {
     struct bridge_service *service = bridge->service;
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     (void)pthread_mutex_lock(&service->lock);
+    service->shown_ns = now_ns;
     for (size_t i = 0; i < service->rank_count; i++) {
         const struct bridge_rank *rank = &bridge->ranks[i];
-        service->put_aside[i] = (struct figure){ .worker_id = rank->worker_id,
-                                                 .dp_rank = rank->dp_rank,
-                                                 .has_load = rank->has_load,
-                                                 .load_ns = rank->load_ns,
-                                                 .load = rank->load };
+        struct figure *figure = &service->put_aside[i];
+        *figure = (struct figure){ .worker_id = rank->worker_id,
+                                   .dp_rank = rank->dp_rank,
+                                   .was_heard = kvb_newest_load_was_heard(&rank->load) };
+        figure->is_fresh = kvb_newest_load_at(&rank->load, &rank->known, now_ns, &figure->load);
     }
     (void)pthread_mutex_unlock(&service->lock);
 }
@@ -73,8 +77,8 @@ static kvb_status list(void *context, struct kvb_service_endpoints *out_list)
         service->ranks[i] = (struct kvb_rank_load){
             .worker_id = figure->worker_id,
             .dp_rank = figure->dp_rank,
-            .was_heard = figure->has_load,
-            .is_fresh = now_ns < figure->load_ns + kvb_bridge_load_life_ns,
+            .was_heard = figure->was_heard,
+            .is_fresh = figure->is_fresh && now_ns < service->shown_ns + service->life_ns,
             .load = figure->load,
         };
     }
@@ -125,6 +129,7 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     KVB_TRY(make_arrays(service, bridge->rank_count));
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);
+    service->life_ns = bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
     kvb_bridge_show_loads(bridge);
     const struct kvb_service_desk_options options = {
         .bus = bridge->bus,

@@ -81,3 +81,16 @@ kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *
     kvb_zmq_message_close(&message);
     return status == KVB_OK ? KVB_OK : KVB_BAD_INPUT;
 }
+
+kvb_status kvb_load_source_receive_coordinator(
+    struct kvb_load_source *source, struct kvb_coordinator_news *out_news)
+{
+    struct kvb_zmq_message message;
+
+    KVB_TRY(kvb_zmq_message_receive(source->sub, &message));
+    const kvb_status status = message.frames.count != 1
+                                  ? KVB_BAD_INPUT
+                                  : kvb_coordinator_decode(message.frames.frame[0], out_news);
+    kvb_zmq_message_close(&message);
+    return status == KVB_OK ? KVB_OK : KVB_BAD_INPUT;
+}

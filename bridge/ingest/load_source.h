@@ -4,11 +4,18 @@
 #include "core/status.h"
 #include "ingest/zmq_context.h"
 #include "model/load.h"
+#include "wire/coordinator.h"
 
 #include <stddef.h>
 
-/* Load figures of one worker from a PUB socket: the last frame of each message is
- * a ForwardPassMetrics map; topic and seq frames may stand before it.
+/* Load figures of one worker from a PUB socket, of one of two kinds:
+ *
+ *     engine        the last frame of each message is a ForwardPassMetrics map; topic and
+ *                   seq frames may stand before it
+ *     coordinator   one frame, see wire/coordinator.h
+ *
+ * Nothing is ever sent but the subscription to everything: to vLLM's coordinator other
+ * bytes would be commands.
  *
  * Threads: only the thread that made it. */
 struct kvb_load_source;
@@ -27,7 +34,9 @@ kvb_status kvb_load_source_open(
     struct kvb_load_source **out_source, struct kvb_detail *detail);
 void kvb_load_source_close(struct kvb_load_source *source);
 
-/* The next sample.  KVB_AGAIN nothing there; KVB_BAD_INPUT a message that is no
- * sample: count it. */
+/* The next message.  KVB_AGAIN nothing there; KVB_BAD_INPUT one of another kind: count
+ * it. */
 kvb_status
 kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample);
+kvb_status kvb_load_source_receive_coordinator(
+    struct kvb_load_source *source, struct kvb_coordinator_news *out_news);

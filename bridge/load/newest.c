@@ -33,6 +33,16 @@ void kvb_newest_load_forget(struct kvb_newest_load *newest, uint32_t source)
     }
 }
 
+bool kvb_newest_load_was_heard(const struct kvb_newest_load *newest)
+{
+    bool was_heard = false;
+
+    for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
+        was_heard = was_heard || newest->heard[i].at_ns > 0;
+    }
+    return was_heard;
+}
+
 static bool is_fresh(const struct kvb_newest_load *newest, size_t figure, uint64_t now_ns)
 {
     return newest->heard[figure].at_ns > 0 && now_ns < newest->heard[figure].until_ns;

@@ -40,6 +40,9 @@ void kvb_newest_load_take(
 /* Forgets what the source said; what it replaced does not come back. */
 void kvb_newest_load_forget(struct kvb_newest_load *newest, uint32_t source);
 
+/* Was any figure ever told, and not forgotten? */
+bool kvb_newest_load_was_heard(const struct kvb_newest_load *newest);
+
 /* The load at this time; figures that nobody tells are 0, or the fallback.  False: nobody
  * tells any, and nothing is written. */
 bool kvb_newest_load_at(

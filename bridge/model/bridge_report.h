@@ -26,6 +26,36 @@ struct kvb_stream_report {
     const char *endpoint; /* borrowed */
 };
 
+/* Where a worker's load figures come from. */
+enum kvb_load_source_kind {
+    KVB_LOAD_OF_ZMQ,
+    KVB_LOAD_OF_PROMETHEUS,
+    KVB_LOAD_OF_COORDINATOR,
+    KVB_LOAD_SOURCE_KIND_COUNT
+};
+
+enum kvb_load_source_state {
+    KVB_LOAD_SOURCE_WAITING, /* nothing yet, and not for long */
+    KVB_LOAD_SOURCE_FRESH,
+    KVB_LOAD_SOURCE_STALE, /* silent for too long */
+    KVB_LOAD_SOURCE_STATE_COUNT
+};
+
+/* "zmq", ...; "waiting", ...  Never NULL. */
+const char *kvb_load_source_kind_name(enum kvb_load_source_kind kind);
+const char *kvb_load_source_state_name(enum kvb_load_source_state state);
+
+struct kvb_load_source_report {
+    uint64_t worker_id;
+    enum kvb_load_source_kind kind;
+    enum kvb_load_source_state state;
+    bool was_heard;
+    uint64_t age_ms;     /* of the newest figures */
+    uint64_t refused;    /* messages, or readings of a page, that brought none */
+    const char *address; /* borrowed, like the one below */
+    const char *why;     /* the newest of them was refused; "": it was not */
+};
+
 struct kvb_bridge_report {
     char bridge_id[kvb_bridge_id_bytes + 1];
     const char *version; /* borrowed, like the two below */
@@ -39,6 +69,8 @@ struct kvb_bridge_report {
     uint64_t nats_reconnects;
     struct kvb_stream_report *streams; /* borrowed */
     size_t stream_count;
+    struct kvb_load_source_report *loads; /* borrowed */
+    size_t load_count;
 };
 
 /* What one bridge wants to know of another. */

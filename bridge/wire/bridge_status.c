@@ -77,7 +77,8 @@ static kvb_status fill_stream(struct json_object *to, const struct kvb_stream_re
     return add_number(to, "reconnects", stream->reconnects);
 }
 
-static kvb_status add_stream(struct json_object *list, const struct kvb_stream_report *stream)
+/* The list owns it. */
+static kvb_status add_entry(struct json_object *list, struct json_object **out_entry)
 {
     struct json_object *entry = json_object_new_object();
 
@@ -88,7 +89,39 @@ static kvb_status add_stream(struct json_object *list, const struct kvb_stream_r
         json_object_put(entry);
         return KVB_NO_MEMORY;
     }
-    return fill_stream(entry, stream); /* the list owns it by now */
+    *out_entry = entry;
+    return KVB_OK;
+}
+
+static kvb_status add_stream(struct json_object *list, const struct kvb_stream_report *stream)
+{
+    struct json_object *entry = NULL;
+
+    KVB_TRY(add_entry(list, &entry));
+    return fill_stream(entry, stream);
+}
+
+static kvb_status
+fill_load_source(struct json_object *to, const struct kvb_load_source_report *source)
+{
+    KVB_TRY(add_number(to, "worker_id", source->worker_id));
+    KVB_TRY(add_text(to, "kind", kvb_load_source_kind_name(source->kind)));
+    KVB_TRY(add_text(to, "address", source->address));
+    KVB_TRY(add_text(to, "state", kvb_load_source_state_name(source->state)));
+    if (source->was_heard) {
+        KVB_TRY(add_number(to, "age_ms", source->age_ms));
+    }
+    KVB_TRY(add_number(to, "refused", source->refused));
+    return add_text(to, "why", source->why);
+}
+
+static kvb_status
+add_load_source(struct json_object *list, const struct kvb_load_source_report *source)
+{
+    struct json_object *entry = NULL;
+
+    KVB_TRY(add_entry(list, &entry));
+    return fill_load_source(entry, source);
 }
 
 static kvb_status fill_report(struct json_object *to, const struct kvb_bridge_report *report)
@@ -96,6 +129,8 @@ static kvb_status fill_report(struct json_object *to, const struct kvb_bridge_re
     struct json_object *list = json_object_new_array();
 
     KVB_TRY(add(to, "streams", list));
+    struct json_object *loads = json_object_new_array();
+    KVB_TRY(add(to, "load_sources", loads));
     KVB_TRY(add_text(to, "bridge_id", report->bridge_id));
     KVB_TRY(add_text(to, "version", report->version));
     KVB_TRY(add_text(to, "namespace", report->name_space));
@@ -108,6 +143,9 @@ static kvb_status fill_report(struct json_object *to, const struct kvb_bridge_re
     KVB_TRY(add_number(to, "nats_reconnects", report->nats_reconnects));
     for (size_t i = 0; i < report->stream_count; i++) {
         KVB_TRY(add_stream(list, &report->streams[i]));
+    }
+    for (size_t i = 0; i < report->load_count; i++) {
+        KVB_TRY(add_load_source(loads, &report->loads[i]));
     }
     return KVB_OK;
 }

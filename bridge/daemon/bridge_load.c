@@ -1,0 +1,414 @@
+#include "core/clock.h"
+#include "daemon/bridge_inside.h"
+
+#include <stdlib.h>
+
+/* An idle coordinator of vLLM says what has not changed every 5 s. */
+static const uint64_t coordinator_period_ns = 5 * KVB_NS_PER_S;
+
+/* So many periods may pass before a source counts as silent. */
+enum { periods_of_a_life = 3 };
+
+/* What is counted of each kind of source. */
+static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
+    [KVB_LOAD_OF_ZMQ] = kvb_bridge_load_samples_zmq,
+    [KVB_LOAD_OF_PROMETHEUS] = kvb_bridge_load_samples_prometheus,
+    [KVB_LOAD_OF_COORDINATOR] = kvb_bridge_load_samples_coordinator,
+};
+
+static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
+{
+    kvb_metric_add(&bridge->metrics, metric, more);
+}
+
+static uint64_t expire_ns(const struct kvb_bridge *bridge)
+{
+    return bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
+}
+
+/* Figures of a source that speaks once a period. */
+static uint64_t life_of(const struct kvb_bridge *bridge, uint64_t period_ns)
+{
+    const uint64_t life_ns = periods_of_a_life * period_ns;
+
+    return life_ns > expire_ns(bridge) ? life_ns : expire_ns(bridge);
+}
+
+/* ---- How a source is doing ---- */
+
+static const char *address_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
+{
+    switch (kind) {
+    case KVB_LOAD_OF_PROMETHEUS:
+        return load->settings->load.prometheus;
+    case KVB_LOAD_OF_COORDINATOR:
+        return load->settings->load.coordinator;
+    default:
+        return load->settings->load.zmq;
+    }
+}
+
+static void
+say(struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_load_source_kind kind,
+    enum kvb_log_level level, const char *what, const char *why)
+{
+    char worker[24];
+
+    kvb_log_write(
+        bridge->log, level, "bridge", what, "source", kvb_load_source_kind_name(kind), "address",
+        address_of(load, kind), "worker",
+        kvb_log_u64(worker, kvb_worker_id_of_rank(load->settings, 0)), "why", why, NULL);
+}
+
+/* Of one source not more than a line in ten seconds. */
+static void warn(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const char *what, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+    uint64_t times = 0;
+
+    if (kvb_log_limit_due(&feed->limit, now_ns, &times)) {
+        say(bridge, load, kind, KVB_LOG_WARNING, what,
+            feed->why.text[0] ? feed->why.text : "nothing comes");
+    }
+}
+
+static void hear(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    uint64_t now_ns, uint64_t life_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+
+    if (feed->state == KVB_LOAD_SOURCE_STALE) {
+        say(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
+    }
+    feed->state = KVB_LOAD_SOURCE_FRESH;
+    feed->heard_ns = now_ns;
+    feed->until_ns = now_ns + life_ns;
+    feed->why.text[0] = '\0';
+}
+
+static void refuse(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const char *why, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+
+    feed->refused++;
+    kvb_detail_set(&feed->why, "%s", why);
+    warn(bridge, load, kind, "a source of load brings no figures", now_ns);
+}
+
+void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    uint64_t states[KVB_LOAD_SOURCE_STATE_COUNT] = { 0 };
+
+    for (size_t i = 0; i < bridge->load_count; i++) {
+        struct bridge_load *load = &bridge->loads[i];
+        for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+            struct bridge_feed *feed = &load->feeds[kind];
+            if (!feed->is_there) {
+                continue;
+            }
+            if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
+                feed->state = KVB_LOAD_SOURCE_STALE;
+                warn(bridge, load, kind, "a source of load is silent", now_ns);
+            }
+            states[feed->state]++;
+        }
+    }
+    kvb_metric_set(
+        &bridge->metrics, kvb_bridge_load_sources_waiting, states[KVB_LOAD_SOURCE_WAITING]);
+    kvb_metric_set(&bridge->metrics, kvb_bridge_load_sources_fresh, states[KVB_LOAD_SOURCE_FRESH]);
+    kvb_metric_set(&bridge->metrics, kvb_bridge_load_sources_stale, states[KVB_LOAD_SOURCE_STALE]);
+}
+
+static void fill_report(
+    const struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns,
+    struct kvb_load_source_report *out)
+{
+    const struct bridge_feed *feed = &load->feeds[kind];
+
+    *out = (struct kvb_load_source_report){
+        .worker_id = kvb_worker_id_of_rank(load->settings, 0),
+        .kind = kind,
+        .state = feed->state,
+        .was_heard = feed->heard_ns > 0,
+        .age_ms = now_ns > feed->heard_ns ? (now_ns - feed->heard_ns) / KVB_NS_PER_MS : 0,
+        .refused = feed->refused,
+        .address = address_of(load, kind),
+        .why = feed->why.text,
+    };
+}
+
+size_t kvb_bridge_report_loads(
+    const struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_load_source_report *out)
+{
+    size_t reports = 0;
+
+    for (size_t i = 0; i < bridge->load_count; i++) {
+        const struct bridge_load *load = &bridge->loads[i];
+        for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+            if (load->feeds[kind].is_there) {
+                fill_report(load, kind, now_ns, &out[reports++]);
+            }
+        }
+    }
+    return reports;
+}
+
+/* ---- Figures ---- */
+
+static struct bridge_rank *rank_of_sample(
+    struct kvb_bridge *bridge, const struct bridge_load *load, const struct kvb_load_sample *sample)
+{
+    for (size_t i = 0; i < load->rank_count; i++) {
+        struct bridge_rank *rank = &bridge->ranks[load->first_rank + i];
+        if (!sample->has_rank || rank->dp_rank == sample->dp_rank) {
+            return rank; /* a sample without a rank speaks for the first */
+        }
+    }
+    return NULL;
+}
+
+/* How many of the samples are of our ranks: others may be read by another bridge. */
+static size_t keep_samples(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const struct kvb_load_sample *samples, size_t sample_count, uint64_t now_ns, uint64_t life_ns)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < sample_count; i++) {
+        struct bridge_rank *rank = rank_of_sample(bridge, load, &samples[i]);
+        if (rank) {
+            kvb_newest_load_take(&rank->load, &samples[i], kind, now_ns, life_ns);
+            kept++;
+        }
+    }
+    count(bridge, samples_of[kind], kept);
+    count(bridge, kvb_bridge_load_refused_rank, sample_count - kept);
+    if (kept > 0) {
+        hear(bridge, load, kind, now_ns, life_ns);
+    }
+    return kept;
+}
+
+/* ---- The worker's own socket ---- */
+
+static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_ZMQ;
+    struct kvb_load_sample sample;
+
+    for (int i = 0; i < kvb_source_run; i++) {
+        const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
+        if (status == KVB_BAD_INPUT) {
+            count(bridge, kvb_bridge_load_refused_message, 1);
+            refuse(bridge, load, kind, "a message that is no ForwardPassMetrics", now_ns);
+        } else if (status != KVB_OK) {
+            return;
+        } else {
+            count(bridge, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
+            (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, expire_ns(bridge));
+        }
+    }
+}
+
+/* ---- The coordinator ---- */
+
+/* Ranks that are gone have no load: not even the one they had last. */
+static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t there)
+{
+    for (size_t i = 0; i < load->rank_count; i++) {
+        struct bridge_rank *rank = &bridge->ranks[load->first_rank + i];
+        if (rank->dp_rank >= there) {
+            kvb_newest_load_forget(&rank->load, KVB_LOAD_OF_COORDINATOR);
+        }
+    }
+}
+
+static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
+    const uint64_t life_ns = life_of(bridge, coordinator_period_ns);
+    struct kvb_coordinator_news *news = &bridge->coordinator_news;
+
+    for (int i = 0; i < kvb_source_run; i++) {
+        const kvb_status status = kvb_load_source_receive_coordinator(load->coordinator, news);
+        if (status == KVB_BAD_INPUT) {
+            count(bridge, kvb_bridge_load_refused_message, 1);
+            refuse(bridge, load, kind, "a message that no coordinator of vLLM's sends", now_ns);
+        } else if (status != KVB_OK) {
+            return;
+        } else if (news->has_ranks) {
+            count(bridge, kvb_bridge_load_refused_figure, news->refused);
+            drop_ranks(bridge, load, news->rank_count);
+            (void)keep_samples(bridge, load, kind, news->samples, news->count, now_ns, life_ns);
+            hear(bridge, load, kind, now_ns, life_ns); /* also without a rank of ours */
+        }
+    }
+}
+
+void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    if (load->zmq) {
+        take_messages(bridge, load, now_ns);
+    }
+    if (load->coordinator) {
+        take_coordinator(bridge, load, now_ns);
+    }
+}
+
+/* ---- Pages of metrics ---- */
+
+static enum kvb_bridge_metric scrape_metric(const struct kvb_scrape_result *result)
+{
+    static const enum kvb_bridge_metric metrics[KVB_FETCH_OUTCOME_COUNT] = {
+        [KVB_FETCH_OK] = kvb_bridge_scrapes_ok,
+        [KVB_FETCH_UNREACHABLE] = kvb_bridge_scrapes_unreachable,
+        [KVB_FETCH_LATE] = kvb_bridge_scrapes_late,
+        [KVB_FETCH_CODE] = kvb_bridge_scrapes_code,
+        [KVB_FETCH_TOO_LARGE] = kvb_bridge_scrapes_too_large,
+        [KVB_FETCH_STOPPED] = kvb_bridge_scrapes_stopped,
+    };
+
+    return result->is_foreign ? kvb_bridge_scrapes_foreign : metrics[result->outcome];
+}
+
+/* A reading that takes longer than its period makes the next one late. */
+static uint64_t
+life_of_page(const struct kvb_bridge *bridge, const struct bridge_load *load, uint64_t took_ns)
+{
+    const uint64_t period_ns = load->settings->load.scrape_ms * KVB_NS_PER_MS;
+
+    return life_of(bridge, took_ns > period_ns ? took_ns : period_ns);
+}
+
+static void take_page(
+    struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_scrape_result *result,
+    uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
+
+    count(bridge, scrape_metric(result), 1);
+    count(bridge, kvb_bridge_load_refused_figure, result->refused);
+    count(bridge, kvb_bridge_load_counter_resets, result->resets);
+    if (result->count == 0) {
+        refuse(bridge, load, kind, result->why.text, now_ns);
+        return;
+    }
+    const uint64_t life_ns = life_of_page(bridge, load, result->took_ns);
+    if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
+        0) {
+        refuse(bridge, load, kind, "its page tells of none of the ranks read here", now_ns);
+    }
+}
+
+static struct bridge_load *load_of_key(struct kvb_bridge *bridge, uint64_t key)
+{
+    for (size_t i = 0; i < bridge->load_count; i++) {
+        if (bridge->loads[i].scrape_key == key) {
+            return &bridge->loads[i];
+        }
+    }
+    return NULL; /* it has left meanwhile */
+}
+
+void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_scrape_result *result = NULL;
+
+    if (!bridge->scraper) {
+        return;
+    }
+    while (kvb_scraper_take(bridge->scraper, &result) == KVB_OK) {
+        struct bridge_load *load = load_of_key(bridge, result->key);
+        if (load) {
+            take_page(bridge, load, result, now_ns);
+        }
+        free(result);
+    }
+    kvb_metric_set(&bridge->metrics, kvb_bridge_scrapes_lost, kvb_scraper_lost(bridge->scraper));
+}
+
+/* ---- Opening and closing ---- */
+
+static kvb_status open_socket(
+    struct kvb_bridge *bridge, const char *endpoint, size_t owner,
+    struct kvb_load_source **out_source, struct kvb_detail *detail)
+{
+    const struct kvb_load_source_options options = { .endpoint = endpoint,
+                                                     .waiter = bridge->waiter,
+                                                     .owner = owner };
+
+    return endpoint[0] ? kvb_load_source_open(bridge->zmq, &options, out_source, detail) : KVB_OK;
+}
+
+/* With the first page its thread begins. */
+static kvb_status
+open_page(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = load->settings;
+
+    if (settings->load.prometheus[0] == '\0') {
+        return KVB_OK;
+    }
+    if (!bridge->scraper) {
+        KVB_TRY(kvb_scraper_start(&bridge->scraper));
+        KVB_TRY(kvb_waiter_add_fd(
+            bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_pages,
+            kvb_scraper_fd(bridge->scraper)));
+    }
+    load->scrape_key = ++bridge->scrape_keys;
+    const struct kvb_scrape_target target = { .key = load->scrape_key,
+                                              .url = settings->load.prometheus,
+                                              .period_ms = settings->load.scrape_ms,
+                                              .timeout_ms = kvb_scrape_timeout_ms,
+                                              .block_size = settings->block_size };
+    return kvb_scraper_add(bridge->scraper, &target, detail);
+}
+
+static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
+{
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + life_of(bridge, 0);
+
+    for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+        load->feeds[kind] = (struct bridge_feed){ .is_there = address_of(load, kind)[0] != '\0',
+                                                  .until_ns = until_ns };
+    }
+}
+
+size_t kvb_load_sockets_of(const struct kvb_worker_config *worker)
+{
+    return (worker->load.zmq[0] != '\0') + (worker->load.coordinator[0] != '\0') +
+           (worker->load.prometheus[0] != '\0');
+}
+
+kvb_status kvb_bridge_open_load(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, size_t first_rank,
+    struct kvb_detail *detail)
+{
+    if (kvb_load_sockets_of(worker) == 0) {
+        return KVB_OK;
+    }
+    const size_t owner = bridge->first_load_owner + bridge->load_count;
+    struct bridge_load *load = &bridge->loads[bridge->load_count++]; /* closed in any case */
+    load->settings = worker;
+    load->first_rank = first_rank;
+    load->rank_count = worker->ranks;
+    open_feeds(bridge, load);
+    KVB_TRY(open_socket(bridge, worker->load.zmq, owner, &load->zmq, detail));
+    KVB_TRY(open_socket(bridge, worker->load.coordinator, owner, &load->coordinator, detail));
+    return open_page(bridge, load, detail);
+}
+
+void kvb_bridge_close_loads(struct kvb_bridge *bridge)
+{
+    for (size_t i = 0; i < bridge->load_count; i++) {
+        kvb_load_source_close(bridge->loads[i].zmq);
+        kvb_load_source_close(bridge->loads[i].coordinator);
+    }
+    kvb_scraper_stop(bridge->scraper);
+    free(bridge->loads);
+}
