@@ -81,6 +81,7 @@ struct bridge_feed {
     uint64_t until_ns; /* silent for too long from then on */
     uint64_t refused;
     struct kvb_detail why; /* the newest was refused; "": it was not */
+    bool was_said;         /* by the log, that something is wrong */
     struct kvb_log_limit limit;
 };
 

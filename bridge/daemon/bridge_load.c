@@ -69,6 +69,7 @@ static void warn(
     uint64_t times = 0;
 
     if (kvb_log_limit_due(&feed->limit, now_ns, &times)) {
+        feed->was_said = true;
         say(bridge, load, kind, KVB_LOG_WARNING, what,
             feed->why.text[0] ? feed->why.text : "nothing comes");
     }
@@ -80,7 +81,8 @@ static void hear(
 {
     struct bridge_feed *feed = &load->feeds[kind];
 
-    if (feed->state == KVB_LOAD_SOURCE_STALE) {
+    if (feed->was_said) {
+        feed->was_said = false;
         say(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
     }
     feed->state = KVB_LOAD_SOURCE_FRESH;

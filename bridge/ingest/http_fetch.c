@@ -272,8 +272,10 @@ static void end_fetch(struct kvb_fetch *fetch, CURLcode result)
     options.on_end(options.context, &end);
 }
 
-static void end_all_done(struct kvb_fetcher *fetcher)
+/* How many have ended. */
+static size_t end_all_done(struct kvb_fetcher *fetcher)
 {
+    size_t ended = 0;
     int left = 0;
 
     for (const CURLMsg *message = NULL; (message = curl_multi_info_read(fetcher->multi, &left));) {
@@ -281,8 +283,10 @@ static void end_all_done(struct kvb_fetcher *fetcher)
         if (message->msg == CURLMSG_DONE &&
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &fetch) == CURLE_OK) {
             end_fetch((struct kvb_fetch *)(void *)fetch, message->data.result);
+            ended++;
         }
     }
+    return ended;
 }
 
 kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms)
@@ -292,12 +296,14 @@ kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms)
     if (curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
         return KVB_IO;
     }
-    end_all_done(fetcher);
+    if (end_all_done(fetcher) > 0) {
+        return KVB_OK; /* whoever heard of it may have something to do */
+    }
     if (curl_multi_poll(fetcher->multi, NULL, 0, wait_ms, NULL) != CURLM_OK ||
         curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
         return KVB_IO;
     }
-    end_all_done(fetcher);
+    (void)end_all_done(fetcher);
     return KVB_OK;
 }
 

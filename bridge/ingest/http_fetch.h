@@ -69,7 +69,8 @@ kvb_status kvb_fetch_start(
 /* Not inside a callback.  NULL is fine. */
 void kvb_fetch_cancel(struct kvb_fetch *fetch);
 
-/* Sends, receives and calls back; waits up to wait_ms for something to do.  KVB_IO */
+/* Sends, receives and calls back; waits up to wait_ms for something to do, and not when
+ * a fetch has ended.  KVB_IO */
 kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms);
 
 /* Ends the wait, or the next one. */

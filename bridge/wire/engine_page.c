@@ -437,8 +437,12 @@ kvb_status kvb_engine_page_end(
             add_requests(row, &sample);
             add_blocks(page, row, ranks, &sample);
             add_hit_rate(page, row, &sample);
-            page->samples[count++] = sample;
+            page->samples[count] = sample;
+            count += sample.figures != 0; /* one counter of two says nothing */
         }
+    }
+    if (count == 0) {
+        return KVB_BAD_INPUT;
     }
     *out_samples = page->samples;
     *out_count = count;

@@ -86,6 +86,10 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_string_equal(config.workers[0].events, "tcp://h:1");
     assert_string_equal(config.workers[0].replay, "");
     assert_string_equal(config.workers[0].load.zmq, "");
+    assert_string_equal(config.workers[0].load.prometheus, "");
+    assert_string_equal(config.workers[0].load.coordinator, "");
+    assert_int_equal(config.workers[0].load.scrape_ms, 1000);
+    assert_int_equal(config.publish.load_expire_ms, 3000);
     assert_int_equal(config.workers[0].ranks, 1);
     assert_false(config.workers[0].bind);
     kvb_bridge_config_done(&config);
@@ -141,6 +145,44 @@ static void what_has_no_default_must_be_there(void **state)
         "3: workers[1].model: is missing", "3: workers[1].block_size: is missing",
         "3: workers[1].events: is missing");
     assert_wrong(PUBLISH "workers = ();", "2: workers: has 0 entries: give 1 .. 1024");
+}
+
+static void load_sources_are_addresses(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n"
+                "{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\";\n"
+                "  load = { prometheus = \"h:8000/metrics\";\n"
+                "  coordinator = \"http://h:1\";\n"
+                "  scrape_ms = 10; }; },\n"
+                "{ id = 2; model = \"m\"; block_size = 16; events = \"tcp://h:2\";\n"
+                "  load = { prometheus = \"http://h:8000/metrics\";\n"
+                "  coordinator = \"tcp://h:1\"; }; } );",
+        "6: workers[0].load.scrape_ms: 10 is out of range: give 50 .. 60000",
+        "4: workers[0].load.prometheus: expected http://host:port/path",
+        "5: workers[0].load.coordinator: expected tcp://host:port",
+        "9: workers[1].load.coordinator: its ports 1 .. 1 are also those of workers[0].events");
+}
+
+/* One page and one coordinator speak for the ranks of several workers. */
+static void load_sources_may_be_shared(void **state)
+{
+    (void)state;
+    const char *const load = "load = { prometheus = \"http://h:8000/metrics\"; scrape_ms = 50; "
+                             "coordinator = \"tcp://h:9\"; };";
+    char text[1024];
+
+    (void)snprintf(
+        text, sizeof text,
+        PUBLISH "workers = (" WORKER("1", "events = \"tcp://h:1\"; %s") "," WORKER(
+            "2", "events = \"tcp://h:1\"; first_rank = 1; %s") ");",
+        load, load);
+    struct kvb_bridge_config config = read_good(text);
+    assert_string_equal(config.workers[1].load.coordinator, "tcp://h:9");
+    assert_string_equal(config.workers[1].load.prometheus, "http://h:8000/metrics");
+    assert_int_equal(config.workers[1].load.scrape_ms, 50);
+    kvb_bridge_config_done(&config);
 }
 
 static void a_worker_id_is_used_once(void **state)
@@ -401,6 +443,8 @@ int main(void)
         cmocka_unit_test(a_worker_may_be_named_otherwise_than_the_rest),
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(what_has_no_default_must_be_there),
+        cmocka_unit_test(load_sources_are_addresses),
+        cmocka_unit_test(load_sources_may_be_shared),
         cmocka_unit_test(a_worker_id_is_used_once),
         cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),

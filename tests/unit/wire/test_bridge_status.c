@@ -13,6 +13,17 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
                                         .last_seq = 41,
                                         .events = 1234,
                                         .reconnects = 3 };
+    struct kvb_load_source_report loads[] = {
+        { .worker_id = 7,
+          .kind = KVB_LOAD_OF_PROMETHEUS,
+          .state = KVB_LOAD_SOURCE_STALE,
+          .was_heard = true,
+          .age_ms = 4100,
+          .refused = 5,
+          .address = "http://h/metrics",
+          .why = "answered HTTP 404" },
+        { .kind = KVB_LOAD_OF_COORDINATOR, .age_ms = 99, .address = "tcp://h:1", .why = "" },
+    };
     struct kvb_bridge_report report = { .bridge_id = "host-1-2",
                                         .version = "0.1.0",
                                         .name_space = "dynamo",
@@ -20,7 +31,9 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
                                         .profile = KVB_PROFILE_PROTOBUF,
                                         .nats_reconnects = 2,
                                         .streams = &stream,
-                                        .stream_count = 1 };
+                                        .stream_count = 1,
+                                        .loads = loads,
+                                        .load_count = 2 };
     struct kvb_buf out;
     struct kvb_bridge_identity identity;
 
@@ -42,6 +55,12 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     assert_non_null(strstr(text, "\"events\":1234"));
     assert_non_null(strstr(text, "\"reconnects\":3"));
     assert_non_null(strstr(text, "\"nats_reconnects\":2"));
+    assert_non_null(strstr(
+        text, "{\"worker_id\":7,\"kind\":\"prometheus\",\"address\":\"http://h/metrics\","
+              "\"state\":\"stale\",\"age_ms\":4100,\"refused\":5,\"why\":\"answered HTTP 404\"}"));
+    assert_non_null(strstr(
+        text, "{\"worker_id\":0,\"kind\":\"coordinator\",\"address\":\"tcp://h:1\","
+              "\"state\":\"waiting\",\"refused\":0,\"why\":\"\"}"));
     kvb_buf_done(&out);
 }
 

@@ -353,6 +353,7 @@ static void a_page_without_load_is_refused(void **state)
         "vllm:cache_config_info{engine=\"0\",num_gpu_blocks=\"64\"} 1.0",
         "vllm:num_requests_running{engine=\"0\"} NaN\n",
         "sglang:num_running_reqs{tp_rank=\"1\"} 4\n",
+        "vllm:prefix_cache_hits_total{engine=\"0\"} 4\n",
     };
     for (size_t i = 0; i < KVB_COUNT_OF(pages); i++) {
         const struct kvb_load_sample *samples = NULL;

@@ -1,0 +1,404 @@
+"""How busy engines are, from each source there is: sockets, pages of metrics, vLLM's
+coordinator; slow ones, silent ones, ones that talk nonsense."""
+
+import json
+import pathlib
+import re
+import subprocess
+import time
+
+import msgspec
+import pytest
+import zmq
+
+import programs
+from conftest import PUBLISH
+from programs import wait_for
+from web import Web
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
+CAPTURE = DATA / "vllm-0.32"
+SUBJECT = f"{PUBLISH}.load_metrics"
+FIGURES = (
+    "request_active_slots", "request_total_slots", "kv_active_blocks", "kv_total_blocks", "num_requests_waiting",
+    "gpu_cache_usage_perc", "gpu_prefix_cache_hit_rate",
+)
+
+
+class Coordinator:
+    """vLLM's, as far as front ends see it: an XPUB, on which bytes that come in are
+    commands."""
+
+    def __init__(self):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.XPUB)
+        self.socket.set(zmq.LINGER, 0)
+        self.socket.bind("tcp://127.0.0.1:*")
+        self.endpoint = self.socket.get(zmq.LAST_ENDPOINT).decode()
+        self.heard = []
+
+    def wait_for_listener(self):
+        def has_one():
+            while self.socket.poll(0):
+                self.heard.append(self.socket.recv())
+            return self.heard
+
+        wait_for("somebody listens to the coordinator", has_one)
+
+    def send(self, *frames):
+        self.socket.send_multipart(frames)
+
+    def say(self, counts, wave=0, running=False):
+        self.send(msgspec.msgpack.encode((counts, wave, running)))
+
+    def close(self):
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def web(scene):
+    one = Web()
+    scene.engines.append(one)
+    return one
+
+
+@pytest.fixture
+def coordinator(scene):
+    one = Coordinator()
+    scene.engines.append(one)
+    return one
+
+
+def row(worker_id=7, ranks=1, first_rank=0, total_blocks=0, **load):
+    """A worker that nobody hears of but by its load."""
+    keys = " ".join(f"{key} = {json.dumps(value)};" for key, value in load.items())
+    return (
+        f'id = {worker_id}; model = "m"; block_size = 16; ranks = {ranks}; first_rank = {first_rank};'
+        f' events = "tcp://127.0.0.1:{programs.free_port()}"; total_blocks = {total_blocks};'
+        f" load = {{ {keys} }};"
+    )
+
+
+class Loads:
+    """What the bridge publishes: the newest of each rank, and how much there was."""
+
+    def __init__(self, scene):
+        self.seen = scene.bus().watch(SUBJECT)
+        self.read = 0
+        self.newest = {}
+        self.counts = {}
+
+    def look(self):
+        for message in self.seen[self.read:]:
+            self.read += 1
+            report = json.loads(message.data)
+            rank = (report["worker_id"], report.get("dp_rank", 0))
+            self.newest[rank] = figures_of(report)
+            self.counts[rank] = self.counts.get(rank, 0) + 1
+        return self.newest
+
+    def wait(self, rank, **figures):
+        def is_so():
+            load = self.look().get(rank)
+            return load if load and all(load[key] == value for key, value in figures.items()) else None
+
+        return wait_for(f"{rank} shows {figures}, not {self.newest.get(rank)}", is_so)
+
+    def forget(self):
+        self.look()
+        self.newest.clear()
+        self.counts.clear()
+
+
+def figures_of(report):
+    flat = {}
+
+    def walk(value):
+        for key, inside in value.items():
+            if isinstance(inside, dict):
+                walk(inside)
+            else:
+                flat[key] = inside
+
+    walk(report)
+    return flat
+
+
+def sources(bridge):
+    return {(one["worker_id"], one["kind"]): one for one in bridge.get("/state")["load_sources"]}
+
+
+def page(active, waiting=0, usage=0.0, hits=0, queries=0, engine=0, blocks=101):
+    label = f'{{engine="{engine}",model_name="m"}}'
+    return (
+        f"vllm:num_requests_running{label} {active}\nvllm:num_requests_waiting{label} {waiting}\n"
+        f"vllm:kv_cache_usage_perc{label} {usage}\n"
+        f"vllm:prefix_cache_hits_total{label} {hits}\nvllm:prefix_cache_queries_total{label} {queries}\n"
+        f'vllm:cache_config_info{{engine="{engine}",num_gpu_blocks="{blocks}",block_size="16"}} 1.0\n'
+    )
+
+
+# ---- A real engine -------------------------------------------------------------------
+
+
+@pytest.mark.sanitize
+def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinator):
+    web.pages["/metrics"] = (CAPTURE / "metrics-dp2.txt").read_text()
+    loads = Loads(scene)
+    bridge = scene.bridge(row(
+        ranks=2, total_blocks=64, prometheus=web.url("/metrics"), coordinator=coordinator.endpoint,
+        total_slots=256, scrape_ms=100,
+    ))
+    for rank, active, used in ((0, 4, 42), (1, 3, 27)):
+        load = loads.wait((7, rank), request_active_slots=active)
+        assert {key: load[key] for key in FIGURES} == {
+            "request_active_slots": active, "request_total_slots": 256, "kv_active_blocks": used, "kv_total_blocks": 64,
+            "num_requests_waiting": 0, "gpu_cache_usage_perc": pytest.approx(used / 63), "gpu_prefix_cache_hit_rate": 0,
+        }
+    assert sources(bridge)[7, "coordinator"]["state"] == "waiting"
+
+    # The page goes away; the coordinator plays back what it said then, frame by frame.
+    web.pages["/metrics"] = None
+    coordinator.wait_for_listener()
+    for line in (CAPTURE / "coordinator-dp2.txt").read_text().splitlines():
+        frame = bytes.fromhex(line.split()[1])
+        counts, _, _ = msgspec.msgpack.decode(frame)
+        coordinator.send(frame)
+        for rank, (waiting, running, usage) in enumerate(counts):
+            loads.wait((7, rank), num_requests_waiting=waiting, request_active_slots=running,
+                       kv_active_blocks=round(usage * 63), kv_total_blocks=64)
+    assert coordinator.heard == [b"\x01"], "only the subscription was sent"
+    wait_for("it is fresh", lambda: sources(bridge)[7, "coordinator"]["state"] == "fresh")
+
+
+def test_a_simulated_engine_says_the_same_on_its_page_and_on_its_socket(scene):
+    workers = scene.folder / "workers"
+    port = programs.free_port()
+    fleet = scene.start("kvfleet", [
+        programs.BIN / "kvfleet", "--workers", 2, "--ranks", 2, "--blocks", 256, "--rate", 40,
+        "--trace", DATA / "conversation_trace.jsonl", "--config-out", workers, "--http", f"127.0.0.1:{port}",
+    ])
+    wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
+    text = workers.read_text()
+    ids = [int(word) for word in re.findall(r"\bid = (\d+)", text)]
+    for worker_id in ids:  # its page in place of its socket
+        text = re.sub(
+            r"load = \{ zmq = [^}]*\}", f'load = {{ prometheus = "http://127.0.0.1:{port}/workers/{worker_id}/metrics";'
+            " scrape_ms = 100; }", text, count=1)
+    loads = Loads(scene)
+    http = programs.free_port()
+    bridge = scene.daemon(
+        "kvbridge",
+        f'nats = {{ url = "{scene.nats_url}"; }};\n'
+        'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "json"; };\n'
+        f'{text}http = "127.0.0.1:{http}";\n', http,
+    )
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    for worker_id in ids:
+        for rank in (0, 1):
+            wait_for(f"load of {worker_id}/{rank}", lambda: loads.look().get((worker_id, rank), {}).get("kv_active_blocks"), 20)
+            assert loads.newest[worker_id, rank]["kv_total_blocks"] == 256
+    wait_for("something is found in the caches", lambda: any(
+        load["gpu_prefix_cache_hit_rate"] > 0 for load in loads.look().values()), 20)
+    assert bridge.metric("kvb_load_samples_refused_total") == 0
+    assert fleet.is_running()
+
+
+# ---- Bad company ---------------------------------------------------------------------
+
+
+@pytest.mark.sanitize
+def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
+    web.pages.update({
+        "/good": page(3), "/hangs": web.hangs, "/endless": web.endless, "/slow": web.slow(page(5), 1.2),
+        "/html": "<html><body>welcome</body></html>", "/torn": web.says(b"HTTP/1.1 200 OK\r\nContent-Le"),
+        "/bytes": web.says(bytes(range(256)) * 10), "/nan": page("NaN", 4, usage="NaN"),
+    })
+    paths = ["/good", "/hangs", "/endless", "/slow", "/html", "/torn", "/bytes", "/nan", "/missing"]
+    rows = [row(i + 1, prometheus=web.url(path), scrape_ms=100) for i, path in enumerate(paths)]
+    rows.append(row(99, prometheus=f"http://127.0.0.1:{programs.free_port()}/metrics", scrape_ms=100))
+    loads = Loads(scene)
+    bridge = scene.bridge(*rows)
+
+    loads.wait((1, 0), request_active_slots=3)
+    asked, began = web.asked["/good"], time.monotonic()
+    wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20)
+    assert time.monotonic() - began < 4.5 * programs.PATIENCE, "it waits for nobody"
+    loads.wait((4, 0), request_active_slots=5)
+    broken = loads.wait((8, 0), num_requests_waiting=4)
+    assert (broken["request_active_slots"], broken["gpu_cache_usage_perc"]) == (0, 0)
+
+    why = {
+        2: "gave no whole answer in 5000 ms", 3: "sent more than 8388608 bytes", 5: "names no load", 6: "", 7: "",
+        9: "answered HTTP 404", 99: "onnect",
+    }
+    wait_for("each source that brings nothing is stale and says why", lambda: all(
+        sources(bridge)[worker, "prometheus"]["state"] == "stale"
+        and sources(bridge)[worker, "prometheus"]["why"]
+        and words in sources(bridge)[worker, "prometheus"]["why"] for worker, words in why.items()), 15)
+    for outcome in ("ok", "late", "too_large", "foreign", "unreachable", "code"):
+        assert bridge.metric("kvb_scrapes_total", outcome=outcome) > 0, outcome
+    assert bridge.metric("kvb_load_samples_refused_total", reason="figure") > 0
+    assert bridge.metric("kvb_load_sources", state="stale") == len(why)
+    assert set(loads.look()) == {(1, 0), (4, 0), (8, 0)}
+    for worker in why:  # said, but not for each of some hundred readings
+        lines = [line for line in bridge.text().splitlines() if f"worker={worker} " in line and "load" in line]
+        assert 1 <= len(lines) <= 3, lines
+
+
+def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
+    web.pages["/metrics"] = page(3)
+    loads = Loads(scene)
+    aggregator = scene.aggregator(extra="load = { expire_ms = 600; };\n")
+    bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100), load_expire_ms=800)
+    loads.wait((7, 0), request_active_slots=3)
+    wait_for("the aggregator has it", lambda: aggregator.get("/load")["endpoints"])
+
+    web.go_away()
+    wait_for("the source is stale", lambda: sources(bridge)[7, "prometheus"]["state"] == "stale")
+    wait_for("the aggregator says so", lambda: not aggregator.get("/load")["endpoints"])
+    loads.forget()
+    assert "a source of load" in bridge.text()
+    assert sources(bridge)[7, "prometheus"]["age_ms"] >= 800
+
+    web.pages["/metrics"] = page(4)
+    web.start(web.port)
+    loads.wait((7, 0), request_active_slots=4)
+    wait_for("the source is fresh", lambda: sources(bridge)[7, "prometheus"]["state"] == "fresh")
+    assert "heard again" in bridge.text()
+
+
+def test_a_page_that_takes_long_lives_as_long_as_three_of_it(scene, web):
+    web.pages["/metrics"] = web.slow(page(3), 1.0)
+    loads = Loads(scene)
+    bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100), load_expire_ms=200)
+    loads.wait((7, 0), request_active_slots=3)
+    wait_for("the source is fresh", lambda: sources(bridge)[7, "prometheus"]["state"] == "fresh")
+    began = time.monotonic()
+    while time.monotonic() < began + 2.5:
+        assert sources(bridge)[7, "prometheus"]["state"] == "fresh"
+        time.sleep(0.05)
+
+
+def test_counters_that_begin_again_give_no_nonsense(scene, web):
+    loads = Loads(scene)
+    web.pages["/metrics"] = page(1)
+    bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=300))
+    loads.wait((7, 0), request_active_slots=1)
+    web.pages["/metrics"] = page(1, hits=100, queries=200)
+    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.5)
+    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0)  # nothing was asked since
+    web.pages["/metrics"] = page(2, hits=3, queries=4)  # another life
+    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.75)
+    loads.wait((7, 0), request_active_slots=2, gpu_prefix_cache_hit_rate=0)
+    assert bridge.metric("kvb_load_counter_resets_total") == 1
+    assert bridge.metric("kvb_load_samples_refused_total") == 0
+    rates = {figures_of(json.loads(message.data))["gpu_prefix_cache_hit_rate"] for message in loads.seen}
+    assert rates <= {0.5, 0, 0.75}
+
+
+# ---- The coordinator -----------------------------------------------------------------
+
+
+def test_ranks_come_and_go_with_the_coordinators_list(scene, coordinator):
+    loads = Loads(scene)
+    bridge = scene.bridge(
+        row(1, ranks=2, coordinator=coordinator.endpoint, total_blocks=101),
+        row(2, first_rank=3, coordinator=coordinator.endpoint),
+    )
+    wait_for("both listen", lambda: coordinator.socket.poll(0) and coordinator.heard.append(coordinator.socket.recv())
+             or coordinator.heard)
+    coordinator.say([[1, 2]], running=True)
+    loads.wait((1, 0), num_requests_waiting=1, request_active_slots=2)
+    assert (1, 1) not in loads.newest
+
+    coordinator.say([[1, 2, 0.5], [3, 4, 0.25], [9, 9, 0.9], [5, 6, 1.0]])
+    loads.wait((1, 1), num_requests_waiting=3, request_active_slots=4, kv_active_blocks=25, kv_total_blocks=101)
+    loads.wait((2, 3), num_requests_waiting=5, request_active_slots=6)
+
+    coordinator.say([[0, 1, 0.5]])  # scaled down
+    loads.wait((1, 0), num_requests_waiting=0, request_active_slots=1)
+    loads.forget()
+    wait_for("rank 0 goes on", lambda: loads.look() and loads.counts[1, 0] >= 5)
+    assert set(loads.newest) == {(1, 0)}
+
+    coordinator.say([[0, 1, 0.5], None, None, [2, None, None]])
+    loads.wait((2, 3), num_requests_waiting=2, request_active_slots=0)
+    coordinator.say(None, wave=1)
+    coordinator.say([[7, 8], [9, 10, float("nan")]])
+    loads.wait((1, 1), num_requests_waiting=9, request_active_slots=10)
+    assert bridge.metric("kvb_load_samples_refused_total", reason="figure") == 2  # by both
+    for frames in ([b"\x01"], [b"garbage"], [b"a", msgspec.msgpack.encode(([[1, 1]], 0, True))]):
+        coordinator.send(*frames)
+    wait_for("nonsense is counted, by both", lambda: bridge.metric("kvb_load_samples_refused_total", reason="message") == 6)
+    assert loads.wait((1, 1), num_requests_waiting=9)
+
+
+# ---- Sockets, and several sources ----------------------------------------------------
+
+
+def test_each_form_of_forward_pass_metrics_is_read(scene):
+    feed, loads = scene.load_feed(), Loads(scene)
+    bridge = scene.bridge(row(ranks=4, zmq=feed.endpoint))
+    figures = {
+        "request_active_slots": 3, "request_total_slots": 8, "kv_active_blocks": 5, "kv_total_blocks": 10,
+        "num_requests_waiting": 2, "gpu_cache_usage_perc": 0.5, "gpu_prefix_cache_hit_rate": 0.25,
+    }
+    scheduler = {
+        "version": 1, "worker_id": "w", "dp_rank": 3, "counter_id": 9, "wall_time": 0.01,
+        "scheduled_requests": {"num_prefill_requests": 1, "sum_prefill_tokens": 99, "num_decode_requests": 6},
+        "queued_requests": {"num_prefill_requests": 4, "num_decode_requests": 1},
+    }
+
+    def send_all():
+        feed.send(figures)
+        feed.send(figures, rank=1)
+        feed.pub.send_multipart([b"topic", (7).to_bytes(8, "big"), msgspec.msgpack.encode({**figures, "data_parallel_rank": 2})])
+        feed.pub.send_multipart([b"", (8).to_bytes(8, "big"), msgspec.msgpack.encode(scheduler)])
+        return {(7, 0), (7, 1), (7, 2), (7, 3)} <= set(loads.look())
+
+    wait_for("each rank's form has come out", send_all)
+    for rank in (0, 1, 2):
+        assert {key: loads.newest[7, rank][key] for key in figures} == figures
+    assert loads.newest[7, 3]["request_active_slots"] == 7
+    assert loads.newest[7, 3]["num_requests_waiting"] == 5
+    assert loads.newest[7, 3]["kv_total_blocks"] == 0
+    assert bridge.metric("kvb_load_scheduler_samples_total") > 0
+    assert bridge.metric("kvb_load_samples_refused_total") == 0
+
+
+def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
+    feed, loads = scene.load_feed(), Loads(scene)
+    web.pages["/metrics"] = page(1, waiting=1, usage=0.5, hits=1, queries=4, blocks=201)
+    scene.bridge(row(
+        zmq=feed.endpoint, prometheus=web.url("/metrics"), coordinator=coordinator.endpoint, scrape_ms=60000,
+    ))
+    loads.wait((7, 0), request_active_slots=1, kv_active_blocks=100, kv_total_blocks=201)
+    coordinator.wait_for_listener()
+    coordinator.say([[2, 3, 0.25]])
+    loads.wait((7, 0), num_requests_waiting=2, request_active_slots=3, kv_active_blocks=50, kv_total_blocks=201,
+               gpu_prefix_cache_hit_rate=0.25)
+
+    def fed():
+        feed.send({"num_requests_waiting": 9, "kv_active_blocks": 7})
+        load = loads.look()[7, 0]
+        return load["num_requests_waiting"] == 9 and load
+
+    load = wait_for("the socket's figures are the newest", fed)
+    assert (load["request_active_slots"], load["kv_active_blocks"], load["kv_total_blocks"]) == (3, 7, 201)
+    coordinator.say([[4, 5, 0.25]])
+    loads.wait((7, 0), num_requests_waiting=4, request_active_slots=5, kv_active_blocks=50)
+
+
+def test_what_is_no_page_and_no_endpoint_is_an_error_of_check(scene):
+    path = scene.folder / "bad.cfg"
+    path.write_text(
+        'publish = { namespace = "n"; component = "c"; };\nworkers = (\n  { '
+        + row(prometheus="127.0.0.1:8000/metrics", coordinator="http://127.0.0.1:1", scrape_ms=10) + " });\n"
+    )
+    done = subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True)
+    assert done.returncode == 78
+    assert "load.prometheus: expected http://host:port/path" in done.stderr + done.stdout
+    assert "load.coordinator: expected tcp://host:port" in done.stderr + done.stdout
+    assert "load.scrape_ms: 10 is out of range" in done.stderr + done.stdout
