@@ -291,29 +291,29 @@ static kvb_status send_command(struct kvb_scraper *scraper, struct target *targe
 }
 
 kvb_status kvb_scraper_add(
-    struct kvb_scraper *scraper, const struct kvb_scrape_target *options, struct kvb_detail *detail)
+    struct kvb_scraper *scraper, const struct kvb_scrape_target *target, struct kvb_detail *detail)
 {
-    KVB_TRY(kvb_fetch_check_url(options->url, detail));
-    if (strlen(options->url) >= kvb_max_page_url_bytes) {
+    KVB_TRY(kvb_fetch_check_url(target->url, detail));
+    if (strlen(target->url) >= kvb_max_page_url_bytes) {
         kvb_detail_set(detail, "has more than %d bytes", kvb_max_page_url_bytes - 1);
         return KVB_BAD_CONFIG;
     }
-    struct target *target = calloc(1, sizeof *target);
-    if (!target) {
+    struct target *added = calloc(1, sizeof *added);
+    if (!added) {
         return KVB_NO_MEMORY;
     }
-    target->scraper = scraper;
-    target->key = options->key;
-    target->timeout_ms = options->timeout_ms;
-    target->period_ns = options->period_ms * KVB_NS_PER_MS;
-    target->next_ns =
-        kvb_clock_monotonic_ns() + target->period_ns * (scraper->added++ % spread) / spread;
-    (void)snprintf(target->url, sizeof target->url, "%s", options->url);
-    if (kvb_engine_page_new(options->block_size, &target->page) != KVB_OK) {
-        free_target(target);
+    added->scraper = scraper;
+    added->key = target->key;
+    added->timeout_ms = target->timeout_ms;
+    added->period_ns = target->period_ms * KVB_NS_PER_MS;
+    added->next_ns =
+        kvb_clock_monotonic_ns() + added->period_ns * (scraper->added++ % spread) / spread;
+    (void)snprintf(added->url, sizeof added->url, "%s", target->url);
+    if (kvb_engine_page_new(target->block_size, &added->page) != KVB_OK) {
+        free_target(added);
         return KVB_NO_MEMORY;
     }
-    return send_command(scraper, target, target->key);
+    return send_command(scraper, added, added->key);
 }
 
 kvb_status kvb_scraper_remove(struct kvb_scraper *scraper, uint64_t key)

@@ -256,14 +256,16 @@ static void the_hit_rate_is_that_of_the_last_while(void **state)
         float rate;
         bool is_refused;
     } pages[] = {
-        { 10, 40, 0.25F, false }, /* since the engine began */
-        { 40, 80, 0.75F, false }, /* 30 of 40 */
-        { 40, 80, 0, false },     /* 0 of 0 */
-        { 40, 180, 0, false },    /* 0 of 100 */
-        { 1, 4, 0.25F, false },   /* a restart: from 0 again */
-        { 1, 2, 0.5F, false },    /* another, seen in one of the two */
-        { 9, 3, 0, true },        /* more found than asked for */
-        { 10, 5, 0.5F, false },
+        { 10, 40, 0.25F, false },   /* since the engine began */
+        { 40, 80, 0.75F, false },   /* 30 of 40 */
+        { 40, 80, 0, false },       /* 0 of 0 */
+        { 40, 180, 0, false },      /* 0 of 100 */
+        { 1, 4, 0.25F, false },     /* a restart: from 0 again */
+        { 1, 2, 0.5F, false },      /* another, seen in one of the two */
+        { 32, 64, 0.5F, false },    /* 31 of 62 */
+        { 16, 128, 0.125F, false }, /* and in the other */
+        { 150, 129, 0, true },      /* more found than asked for */
+        { 151, 131, 0.5F, false },
     };
     struct kvb_engine_page *page = new_page(1);
 
@@ -282,7 +284,7 @@ static void the_hit_rate_is_that_of_the_last_while(void **state)
             pages[i].hits, pages[i].queries);
         assert_page(page, text, 1, &want);
     }
-    assert_int_equal(kvb_engine_page_count(page).resets, 2);
+    assert_int_equal(kvb_engine_page_count(page).resets, 3);
     assert_int_equal(kvb_engine_page_count(page).refused, 1);
     kvb_engine_page_free(page);
 }
@@ -408,9 +410,9 @@ static void sglang_is_read_of_its_first_tensor_rank(void **state)
                                0,
                                { .request_active_slots = 3,
                                  .num_requests_waiting = 2,
-                                 .kv_active_blocks = 250,
+                                 .kv_active_blocks = 1000, /* none is kept back */
                                  .kv_total_blocks = 1000,
-                                 .gpu_cache_usage_perc = 0.25F,
+                                 .gpu_cache_usage_perc = 1,
                                  .gpu_prefix_cache_hit_rate = 0.5F } };
     struct kvb_engine_page *page = new_page(64);
 
@@ -418,7 +420,7 @@ static void sglang_is_read_of_its_first_tensor_rank(void **state)
         page,
         SGL("num_running_reqs", "tp_rank=\"1\"", "9") SGL(
             "num_running_reqs", "tp_rank=\"0\"", "3.0") SGL("num_queue_reqs", "tp_rank=\"0\"", "2")
-            SGL("token_usage", "tp_rank=\"0\"", "0.25") SGL("token_usage", "tp_rank=\"1\"", "0.99")
+            SGL("token_usage", "tp_rank=\"0\"", "1.0") SGL("token_usage", "tp_rank=\"1\"", "0.99")
                 SGL("max_total_num_tokens", "tp_rank=\"0\"", "64063.0")
                     SGL("cache_hit_rate", "tp_rank=\"0\"", "0.5"),
         1, &want);
@@ -453,12 +455,13 @@ static void sglangs_data_parallel_ranks_are_told_apart(void **state)
         assert_page(
             page,
             SGL("num_running_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "1")
-                SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
-                    SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "2")
-                        SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "5")
-                            SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"1\"", "9")
-                                SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
-                                    SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "6"),
+                SGL("token_usage", "dp_rank=\"1\",tp_rank=\"3\"", "0.9")
+                    SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
+                        SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "2")
+                            SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "5")
+                                SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"1\"", "9")
+                                    SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
+                                        SGL("num_queue_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "6"),
             2, want);
     }
     kvb_engine_page_free(page);

@@ -216,6 +216,8 @@ static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
 static void refuses_what_cannot_be_and_changes_nothing(void **state)
 {
     (void)state;
+    const char *const too_many = "{2 version 1 queued_requests {2 num_prefill_requests 1 "
+                                 "num_decode_requests 18446744073709551615";
     const char *const bad[] = {
         "{1 gpu_cache_usage_perc nan",
         "{1 gpu_cache_usage_perc 1.0001",
@@ -245,8 +247,7 @@ static void refuses_what_cannot_be_and_changes_nothing(void **state)
         "{2 version 1 scheduled_requests 5",
         "{2 version 1 scheduled_requests {1 num_decode_requests -1",
         "{2 version 1 queued_requests {1 num_decode_requests 0.5",
-        "{2 version 1 queued_requests {2 num_decode_requests 18446744073709551615 "
-        "num_prefill_requests 1",
+        too_many,
         "{3 version 1 dp_rank -1 queued_requests {1 num_decode_requests 1",
         "{2 worker_stats {0 kv_stats {0",
         "{1 data_parallel_rank 1",
