@@ -133,16 +133,6 @@ static kvb_status apply_heartbeat(
     return kvb_followers_heartbeat(aggregator->followers, &told->id, &heartbeat, now_ns);
 }
 
-static bool is_same_load(const struct kvb_load *a, const struct kvb_load *b)
-{
-    return a->request_active_slots == b->request_active_slots &&
-           a->request_total_slots == b->request_total_slots &&
-           a->kv_active_blocks == b->kv_active_blocks && a->kv_total_blocks == b->kv_total_blocks &&
-           a->num_requests_waiting == b->num_requests_waiting &&
-           a->gpu_cache_usage_perc == b->gpu_cache_usage_perc &&
-           a->gpu_prefix_cache_hit_rate == b->gpu_prefix_cache_hit_rate;
-}
-
 static kvb_status
 apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
@@ -151,7 +141,7 @@ apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payloa
     KVB_TRY(kvb_load_json_decode(payload, &report));
     note_read(told, report.worker_id, report.dp_rank);
     const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, &told->id);
-    if (!known || known->is_stale || !is_same_load(&known->load, &report.load)) {
+    if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
         aggregator->has_load_changed = true;
     }
     return kvb_load_tracker_report(aggregator->tracker, &told->id, &report, now_ns);

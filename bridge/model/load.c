@@ -1,5 +1,7 @@
 #include "model/load.h"
 
+#include <string.h>
+
 #define FIELD(field, ratio)                                                                        \
     {                                                                                              \
         .offset = offsetof(struct kvb_load, field), .is_ratio = (ratio)                            \
@@ -15,6 +17,35 @@ const struct kvb_load_field kvb_load_fields[KVB_FIGURE_COUNT] = {
     [KVB_FIGURE_HIT_RATE] = FIELD(gpu_prefix_cache_hit_rate, true),
 };
 #undef FIELD
+
+bool kvb_load_can_be(bool is_ratio, double value)
+{
+    return value >= 0 && value <= (is_ratio ? 1 : 0x1p53);
+}
+
+void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure figure, double value)
+{
+    uint8_t *at = (uint8_t *)&sample->load + kvb_load_fields[figure].offset;
+    const uint64_t number = (uint64_t)value;
+    const float share = (float)value;
+
+    if (kvb_load_fields[figure].is_ratio) {
+        memcpy(at, &share, sizeof share);
+    } else {
+        memcpy(at, &number, sizeof number);
+    }
+    sample->figures |= 1U << figure;
+}
+
+bool kvb_load_equal(const struct kvb_load *a, const struct kvb_load *b)
+{
+    return a->request_active_slots == b->request_active_slots &&
+           a->request_total_slots == b->request_total_slots &&
+           a->kv_active_blocks == b->kv_active_blocks && a->kv_total_blocks == b->kv_total_blocks &&
+           a->num_requests_waiting == b->num_requests_waiting &&
+           a->gpu_cache_usage_perc == b->gpu_cache_usage_perc &&
+           a->gpu_prefix_cache_hit_rate == b->gpu_prefix_cache_hit_rate;
+}
 
 uint64_t kvb_load_active_blocks(double usage, uint64_t usable)
 {

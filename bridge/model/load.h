@@ -46,6 +46,15 @@ struct kvb_load_sample {
     bool is_of_scheduler; /* the struct of 2026, see wire/forward_pass.h */
 };
 
+/* Can a figure be that?  Counts go as far as a double counts without gaps, ratios from 0
+ * to 1, and NaN is neither. */
+bool kvb_load_can_be(bool is_ratio, double value);
+
+/* The sample names this figure too: a value that can be. */
+void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure figure, double value);
+
+bool kvb_load_equal(const struct kvb_load *a, const struct kvb_load *b);
+
 /* Blocks in use, where an engine tells their share alone.  vLLM never hands out one of
  * its blocks: usable = total - 1 there.  usage: 0 .. 1. */
 uint64_t kvb_load_active_blocks(double usage, uint64_t usable);

@@ -14,30 +14,6 @@ static const enum kvb_load_figure figures[] = {
 
 enum { figure_count = sizeof figures / sizeof figures[0] };
 
-static bool is_in_range(enum kvb_load_figure figure, double value)
-{
-    /* what a double counts without gaps; NaN is in no range */
-    const double most = kvb_load_fields[figure].is_ratio ? 1 : 0x1p53;
-
-    return value >= 0 && value <= most;
-}
-
-static void keep_figure(enum kvb_load_figure figure, double value, struct kvb_load_sample *sample)
-{
-    switch (figure) {
-    case KVB_FIGURE_WAITING:
-        sample->load.num_requests_waiting = (uint64_t)value;
-        break;
-    case KVB_FIGURE_ACTIVE_SLOTS:
-        sample->load.request_active_slots = (uint64_t)value;
-        break;
-    default:
-        sample->load.gpu_cache_usage_perc = (float)value;
-        break;
-    }
-    sample->figures |= 1U << figure;
-}
-
 /* Values after the ones we know are those of a later version. */
 static kvb_status
 read_entry(struct kvb_mp_cursor *cursor, struct kvb_load_sample *sample, size_t *refused)
@@ -51,8 +27,8 @@ read_entry(struct kvb_mp_cursor *cursor, struct kvb_load_sample *sample, size_t 
             KVB_TRY(kvb_mp_skip(cursor));
         } else if (!kvb_mp_take_nil(cursor)) {
             KVB_TRY(kvb_mp_take_number(cursor, &value));
-            if (is_in_range(figures[i], value)) {
-                keep_figure(figures[i], value, sample);
+            if (kvb_load_can_be(kvb_load_fields[figures[i]].is_ratio, value)) {
+                kvb_load_sample_set(sample, figures[i], value);
             } else {
                 (*refused)++;
             }

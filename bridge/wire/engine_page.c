@@ -30,28 +30,26 @@ enum series {
     series_count
 };
 
-enum range { counts, ratio };
-
 /* clang-format off */
 static const struct row_of_series {
     const char *name;
-    enum range range;
+    bool is_ratio; /* else it counts */
 } names[series_count] = {
-    [running]       = { "vllm:num_requests_running",            counts },
-    [waiting]       = { "vllm:num_requests_waiting",            counts },
-    [usage]         = { "vllm:kv_cache_usage_perc",             ratio },
-    [usage_old]     = { "vllm:gpu_cache_usage_perc",            ratio },
-    [hits]          = { "vllm:prefix_cache_hits_total",         counts },
-    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     counts },
-    [queries]       = { "vllm:prefix_cache_queries_total",      counts },
-    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  counts },
-    [config]        = { "vllm:cache_config_info",               counts },
-    [sgl_running]   = { "sglang:num_running_reqs",              counts },
-    [sgl_waiting]   = { "sglang:num_queue_reqs",                counts },
-    [sgl_usage]     = { "sglang:token_usage",                   ratio },
-    [sgl_tokens]    = { "sglang:max_total_num_tokens",          counts },
-    [sgl_page_size] = { "sglang:page_size",                     counts },
-    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                ratio },
+    [running]       = { "vllm:num_requests_running",            false },
+    [waiting]       = { "vllm:num_requests_waiting",            false },
+    [usage]         = { "vllm:kv_cache_usage_perc",             true },
+    [usage_old]     = { "vllm:gpu_cache_usage_perc",            true },
+    [hits]          = { "vllm:prefix_cache_hits_total",         false },
+    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     false },
+    [queries]       = { "vllm:prefix_cache_queries_total",      false },
+    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false },
+    [config]        = { "vllm:cache_config_info",               false },
+    [sgl_running]   = { "sglang:num_running_reqs",              false },
+    [sgl_waiting]   = { "sglang:num_queue_reqs",                false },
+    [sgl_usage]     = { "sglang:token_usage",                   true },
+    [sgl_tokens]    = { "sglang:max_total_num_tokens",          false },
+    [sgl_page_size] = { "sglang:page_size",                     false },
+    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true },
 };
 /* clang-format on */
 
@@ -153,7 +151,11 @@ static uint64_t number_of_label(const struct kvb_prometheus_sample *sample, cons
     kvb_span text = { .len = 0 };
     uint64_t number = 0;
 
-    return kvb_prometheus_label(sample, key, &text) && read_number(text, &number) ? number : 0;
+    if (!kvb_prometheus_label(sample, key, &text) || !read_number(text, &number) ||
+        !kvb_load_can_be(false, (double)number)) {
+        return 0;
+    }
+    return number;
 }
 
 static void keep_config(struct row *row, const struct kvb_prometheus_sample *sample)
@@ -186,12 +188,6 @@ choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct
     return KVB_OK;
 }
 
-static bool is_in_range(enum range range, double value)
-{
-    /* what a double counts without gaps; NaN is in no range */
-    return value >= 0 && value <= (range == ratio ? 1 : 0x1p53);
-}
-
 static kvb_status keep_sample(
     struct kvb_engine_page *page, enum series series, const struct kvb_prometheus_sample *sample)
 {
@@ -199,7 +195,7 @@ static kvb_status keep_sample(
     struct row *row = NULL;
     uint32_t rank = 0;
 
-    if (!is_in_range(names[series].range, sample->value)) {
+    if (!kvb_load_can_be(names[series].is_ratio, sample->value)) {
         return KVB_BAD_INPUT;
     }
     const kvb_status found = read_rank_label(sample, is_sglang ? "dp_rank" : "engine", &rank);
@@ -264,30 +260,15 @@ static bool take_value(const struct row *row, enum series name, enum series old,
     return true;
 }
 
-static void add_count(
-    struct kvb_load_sample *sample, enum kvb_load_figure figure, uint64_t *field, uint64_t value)
-{
-    *field = value;
-    sample->figures |= 1U << figure;
-}
-
-static void
-add_ratio(struct kvb_load_sample *sample, enum kvb_load_figure figure, float *field, double value)
-{
-    *field = (float)value;
-    sample->figures |= 1U << figure;
-}
-
 static void add_requests(const struct row *row, struct kvb_load_sample *sample)
 {
     double value = 0;
 
     if (take_value(row, running, sgl_running, &value)) {
-        add_count(
-            sample, KVB_FIGURE_ACTIVE_SLOTS, &sample->load.request_active_slots, (uint64_t)value);
+        kvb_load_sample_set(sample, KVB_FIGURE_ACTIVE_SLOTS, value);
     }
     if (take_value(row, waiting, sgl_waiting, &value)) {
-        add_count(sample, KVB_FIGURE_WAITING, &sample->load.num_requests_waiting, (uint64_t)value);
+        kvb_load_sample_set(sample, KVB_FIGURE_WAITING, value);
     }
 }
 
@@ -333,17 +314,17 @@ static void add_blocks(
     double share = 0;
 
     if (total > 0) {
-        add_count(sample, KVB_FIGURE_TOTAL_BLOCKS, &sample->load.kv_total_blocks, total);
+        kvb_load_sample_set(sample, KVB_FIGURE_TOTAL_BLOCKS, (double)total);
     }
     if (!take_value(row, usage, usage_old, &share) &&
         !take_value(row, sgl_usage, sgl_usage, &share)) {
         return;
     }
-    add_ratio(sample, KVB_FIGURE_USAGE, &sample->load.gpu_cache_usage_perc, share);
+    kvb_load_sample_set(sample, KVB_FIGURE_USAGE, share);
     if (total > 0) {
-        add_count(
-            sample, KVB_FIGURE_ACTIVE_BLOCKS, &sample->load.kv_active_blocks,
-            kvb_load_active_blocks(share, total - reserved));
+        kvb_load_sample_set(
+            sample, KVB_FIGURE_ACTIVE_BLOCKS,
+            (double)kvb_load_active_blocks(share, total - reserved));
     }
 }
 
@@ -355,9 +336,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
     double asked = 0;
 
     if (has(row, sgl_hit_rate)) {
-        add_ratio(
-            sample, KVB_FIGURE_HIT_RATE, &sample->load.gpu_prefix_cache_hit_rate,
-            row->values[sgl_hit_rate]);
+        kvb_load_sample_set(sample, KVB_FIGURE_HIT_RATE, row->values[sgl_hit_rate]);
         return;
     }
     if (!take_value(row, hits, hits_old, &hit) || !take_value(row, queries, queries_old, &asked)) {
@@ -376,9 +355,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
         page->refused++;
         return;
     }
-    add_ratio(
-        sample, KVB_FIGURE_HIT_RATE, &sample->load.gpu_prefix_cache_hit_rate,
-        more_asked > 0 ? more_hits / more_asked : 0);
+    kvb_load_sample_set(sample, KVB_FIGURE_HIT_RATE, more_asked > 0 ? more_hits / more_asked : 0);
 }
 
 /* Others than these are gone: a name that comes once must not stay for ever. */

@@ -1,7 +1,6 @@
 #include "wire/engine_page.h"
 
 #include "core/limits.h"
-#include "load_same.h"
 
 #include <stdlib.h>
 
@@ -19,7 +18,8 @@ static void check_sample(const struct kvb_load_sample *sample)
     const struct kvb_load *load = &sample->load;
 
     if (sample->figures == 0 || sample->figures >> KVB_FIGURE_COUNT != 0 ||
-        !is_ratio(load->gpu_cache_usage_perc) || !is_ratio(load->gpu_prefix_cache_hit_rate) ||
+        !kvb_load_can_be(true, (double)load->gpu_cache_usage_perc) ||
+        !kvb_load_can_be(true, (double)load->gpu_prefix_cache_hit_rate) ||
         load->kv_active_blocks > load->kv_total_blocks) {
         abort();
     }
@@ -27,7 +27,7 @@ static void check_sample(const struct kvb_load_sample *sample)
 
 static void check_same(const struct kvb_load_sample *a, const struct kvb_load_sample *b)
 {
-    if (!is_same_load(&a->load, &b->load) || a->figures != b->figures ||
+    if (!kvb_load_equal(&a->load, &b->load) || a->figures != b->figures ||
         a->has_rank != b->has_rank || a->dp_rank != b->dp_rank) {
         abort();
     }

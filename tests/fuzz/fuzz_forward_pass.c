@@ -2,7 +2,6 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "load_same.h"
 
 #include <stdlib.h>
 
@@ -20,11 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     kvb_buf_init(&bytes, kvb_max_load_payload_bytes);
-    if (!is_ratio(sample.load.gpu_cache_usage_perc) ||
-        !is_ratio(sample.load.gpu_prefix_cache_hit_rate) ||
+    if (!kvb_load_can_be(true, (double)sample.load.gpu_cache_usage_perc) ||
+        !kvb_load_can_be(true, (double)sample.load.gpu_prefix_cache_hit_rate) ||
         kvb_forward_pass_encode(&sample, &bytes) != KVB_OK ||
         kvb_forward_pass_decode(kvb_buf_span(&bytes), &again) != KVB_OK ||
-        !is_same_load(&sample.load, &again.load) || sample.has_rank != again.has_rank ||
+        !kvb_load_equal(&sample.load, &again.load) || sample.has_rank != again.has_rank ||
         sample.dp_rank != again.dp_rank || sample.figures == 0 || again.is_of_scheduler ||
         again.figures != (1U << KVB_FIGURE_COUNT) - 1) {
         abort();

@@ -81,16 +81,8 @@ static kvb_status decode(const char *words, struct kvb_load_sample *out_sample)
 
 static bool is_same(const struct kvb_load_sample *a, const struct kvb_load_sample *b)
 {
-    const struct kvb_load *x = &a->load;
-    const struct kvb_load *y = &b->load;
-
     return a->has_rank == b->has_rank && a->dp_rank == b->dp_rank &&
-           x->request_active_slots == y->request_active_slots &&
-           x->request_total_slots == y->request_total_slots &&
-           x->kv_active_blocks == y->kv_active_blocks && x->kv_total_blocks == y->kv_total_blocks &&
-           x->num_requests_waiting == y->num_requests_waiting &&
-           x->gpu_cache_usage_perc == y->gpu_cache_usage_perc &&
-           x->gpu_prefix_cache_hit_rate == y->gpu_prefix_cache_hit_rate;
+           kvb_load_equal(&a->load, &b->load);
 }
 
 /* ---- What is read ---- */
