@@ -266,6 +266,26 @@ static void batches_of_a_former_life_are_not_held_over(void **state)
     stream_world_end(&world);
 }
 
+/* The same before anything was applied, where no fingerprint can tell the lives apart. */
+static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    give(&world, KVB_INPUT_DOWN);
+    live(&world, 2, first_life, 3);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, second_life, 11);
+    replayed(&world, 1, second_life, 12);
+    end_replay(&world, second_life);
+    assert_false(router_holds(&world, root(3)));
+    assert_int_equal(world.held_count, 2);
+    stream_world_end(&world);
+}
+
 static void a_failed_replay_proves_no_empty_engine(void **state)
 {
     (void)state;
@@ -533,6 +553,7 @@ int main(void)
         cmocka_unit_test(a_replay_that_was_cut_is_asked_again_from_the_hole),
         cmocka_unit_test(an_end_is_not_believed_until_nothing_follows),
         cmocka_unit_test(batches_of_a_former_life_are_not_held_over),
+        cmocka_unit_test(batches_of_a_lost_connection_do_not_follow_the_first_replay),
         cmocka_unit_test(a_failed_replay_proves_no_empty_engine),
         cmocka_unit_test(without_a_replay_a_reconnection_begins_the_list_again),
         cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),

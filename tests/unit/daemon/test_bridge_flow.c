@@ -1,0 +1,223 @@
+#include "kvb_test.h"
+
+#include "daemon/bridge_inside.h"
+
+#include <stdlib.h>
+
+/* One rank of a bridge whose socket and monitor say what a test wants, at the moment that
+ * it wants: libzmq's threads cannot be told to.  The linker puts these in the place of
+ * the source's functions (--wrap). */
+
+static struct {
+    struct kvb_source_batch batches[2];
+    size_t batch_count;
+    struct kvb_source_link link;
+    kvb_status replies[2]; /* KVB_OK: an END */
+    size_t reply_count, replies_taken;
+    size_t stops; /* of replays */
+} script;
+
+/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+size_t __wrap_kvb_source_receive(
+    struct kvb_source *source, struct kvb_source_batch *out_batches, uint64_t *out_refused);
+size_t __wrap_kvb_source_receive(
+    struct kvb_source *source, struct kvb_source_batch *out_batches, uint64_t *out_refused)
+{
+    const size_t count = script.batch_count;
+
+    (void)source;
+    for (size_t i = 0; i < count; i++) {
+        out_batches[i] = script.batches[i];
+    }
+    script.batch_count = 0;
+    *out_refused = 0;
+    return count;
+}
+
+struct kvb_source_link __wrap_kvb_source_read_monitor(struct kvb_source *source);
+struct kvb_source_link __wrap_kvb_source_read_monitor(struct kvb_source *source)
+{
+    const struct kvb_source_link link = script.link;
+
+    (void)source;
+    script.link.was_lost = false;
+    return link;
+}
+
+bool __wrap_kvb_source_is_of_engine(
+    struct kvb_source *source, const struct kvb_source_batch *batch);
+bool __wrap_kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch)
+{
+    (void)source;
+    (void)batch;
+    return true;
+}
+
+void __wrap_kvb_source_replay_stop(struct kvb_source *source);
+void __wrap_kvb_source_replay_stop(struct kvb_source *source)
+{
+    (void)source;
+    script.stops++;
+}
+
+void __wrap_kvb_source_replay_drain(struct kvb_source *source);
+void __wrap_kvb_source_replay_drain(struct kvb_source *source)
+{
+    (void)source;
+}
+
+kvb_status __wrap_kvb_source_replay_receive(
+    struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch);
+kvb_status __wrap_kvb_source_replay_receive(
+    struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch)
+{
+    (void)source;
+    (void)out_batch;
+    *out_kind = KVB_REPLY_END;
+    return script.replies_taken < script.reply_count ? script.replies[script.replies_taken++]
+                                                     : KVB_AGAIN;
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+/* ---- The bridge ---- */
+
+static struct kvb_bridge *begin(void)
+{
+    const struct kvb_stream_options options = {
+        .worker_id = 7,
+        .has_replay = true,
+        .max_held_bytes = 1 << 20,
+        .mirror = { .max_blocks = 64, .tiers = 1U << KVB_TIER_DEVICE },
+    };
+    struct kvb_bridge *bridge = calloc(1, sizeof *bridge);
+
+    assert_non_null(bridge);
+    bridge->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                            .values = bridge->values,
+                                            .count = kvb_bridge_metric_count };
+    bridge->ranks = calloc(1, sizeof *bridge->ranks);
+    assert_non_null(bridge->ranks);
+    bridge->rank_count = 1;
+    bridge->ranks->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
+                                                   .values = bridge->ranks->values,
+                                                   .count = kvb_rank_metric_count };
+    assert_ok(kvb_stream_new(&options, &bridge->ranks->stream));
+    return bridge;
+}
+
+static void end(struct kvb_bridge *bridge)
+{
+    kvb_stream_free(bridge->ranks->stream);
+    kvb_stream_output_done(&bridge->ranks->output);
+    kvb_event_batch_done(&bridge->batch);
+    free(bridge->ranks);
+    free(bridge);
+}
+
+/* The next turn finds this batch, and a monitor that says whether the connection was lost
+ * and is back. */
+static void turn(struct kvb_bridge *bridge, char time, uint64_t seq, bool was_lost)
+{
+    /* [time, [["AllBlocksCleared"]]] in MessagePack */
+    static char payload[] = "\x92?\x91\x91\xb0"
+                            "AllBlocksCleared";
+
+    payload[1] = time;
+    script.batches[0] =
+        (struct kvb_source_batch){ .seq = seq,
+                                   .payload = { (const uint8_t *)payload, sizeof payload - 1 } };
+    script.batch_count = 1;
+    script.link = (struct kvb_source_link){ .was_lost = was_lost, .is_up = true };
+    kvb_bridge_take_live(bridge, bridge->ranks, 1000);
+}
+
+static uint64_t applied(const struct kvb_bridge *bridge)
+{
+    return kvb_stream_count(bridge->ranks->stream)->batches_applied;
+}
+
+/* An engine that is up, whose history is whole up to seq 0. */
+static struct kvb_bridge *begin_followed(void)
+{
+    struct kvb_bridge *bridge = begin();
+    struct kvb_stream *stream = bridge->ranks->stream;
+    const struct kvb_stream_input nothing_yet = { .kind = KVB_INPUT_REPLAY_END };
+    uint64_t from = 0;
+
+    turn(bridge, 1, 0, false);
+    assert_true(kvb_stream_wants_replay(stream, 1000, &from));
+    kvb_stream_replay_started(stream, 1000);
+    assert_ok(kvb_stream_step(stream, &nothing_yet, &bridge->ranks->output));
+    assert_int_equal(applied(bridge), 1);
+    return bridge;
+}
+
+static void batches_of_one_connection_are_applied(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_followed();
+
+    turn(bridge, 2, 1, false);
+    assert_int_equal(applied(bridge), 2);
+    end(bridge);
+}
+
+/* The monitor is read after the batches, and counts before them: they may be another
+ * process's, whose seq goes on where ours ended. */
+static void batches_that_came_with_a_reconnection_wait_for_the_proof(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_followed();
+    uint64_t from = 99;
+
+    turn(bridge, 2, 1, true);
+    assert_int_equal(applied(bridge), 1);
+    assert_true(kvb_stream_wants_replay(bridge->ranks->stream, 1000, &from));
+    assert_int_equal(from, 0);
+    end(bridge);
+}
+
+/* One of the replies is lost, so that all that follows it is doubtful, the END too. */
+static void the_end_after_a_reply_that_cannot_be_read_proves_nothing(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_followed();
+    struct kvb_stream *stream = bridge->ranks->stream;
+    const uint64_t completed = kvb_stream_count(stream)->replays_completed;
+
+    turn(bridge, 2, 1, true);
+    kvb_stream_replay_started(stream, 1000);
+    script.replies[0] = KVB_BAD_INPUT;
+    script.replies[1] = KVB_OK;
+    script.reply_count = 2;
+    script.replies_taken = 0;
+    script.stops = 0;
+    kvb_bridge_take_replies(bridge, bridge->ranks, 1000);
+    assert_int_equal(kvb_metric_get(&bridge->metrics, kvb_bridge_replies_refused), 1);
+    assert_int_equal(script.stops, 1);
+    assert_int_equal(kvb_stream_count(stream)->replays_completed, completed);
+    end(bridge);
+}
+
+static void a_payload_that_cannot_be_read_is_counted_and_clears(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_followed();
+
+    turn(bridge, '\xc1', 1, false);
+    assert_int_equal(kvb_metric_get(&bridge->metrics, kvb_bridge_payloads_refused), 1);
+    assert_int_equal(kvb_stream_count(bridge->ranks->stream)->clears, 1);
+    end(bridge);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(batches_of_one_connection_are_applied),
+        cmocka_unit_test(batches_that_came_with_a_reconnection_wait_for_the_proof),
+        cmocka_unit_test(the_end_after_a_reply_that_cannot_be_read_proves_nothing),
+        cmocka_unit_test(a_payload_that_cannot_be_read_is_counted_and_clears),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
