@@ -184,3 +184,34 @@ struct kvb_follower_counters counters_of(const struct scene *scene)
     kvb_followers_counters(scene->followers, &counters);
     return counters;
 }
+
+/* ---- Repair ---- */
+
+struct kvb_follower_ask asked(struct scene *scene, enum kvb_sync_kind kind)
+{
+    struct kvb_follower_ask ask = { .token = 0 };
+
+    assert_true(kvb_followers_next_ask(scene->followers, scene->now_ns, &ask));
+    assert_int_equal(ask.request.kind, kind);
+    assert_int_equal(ask.id.worker_id, stream.worker_id);
+    return ask;
+}
+
+struct kvb_sync_reply reply_of(enum kvb_sync_answer answer, uint64_t last_id)
+{
+    struct kvb_sync_reply reply = { .answer = answer,
+                                    .worker_id = stream.worker_id,
+                                    .dp_rank = stream.dp_rank,
+                                    .is_last = true,
+                                    .barrier_id = last_id,
+                                    .last_id = last_id };
+
+    reply.epoch.bytes[0] = 1;
+    return reply;
+}
+
+void answer(struct scene *scene, const struct kvb_follower_ask *ask, struct kvb_sync_reply *reply)
+{
+    reply->events = &scene->batch;
+    kvb_followers_reply(scene->followers, ask->token, reply, scene->now_ns);
+}

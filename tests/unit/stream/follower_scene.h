@@ -56,3 +56,14 @@ void assert_state(
 void assert_blocks(const struct scene *scene, uint64_t blocks);
 uint64_t blocks_in(const struct scene *scene, enum kvb_tier tier);
 struct kvb_follower_counters counters_of(const struct scene *scene);
+
+/* ---- Repair ---- */
+
+/* The next request, which has to be of this kind. */
+struct kvb_follower_ask asked(struct scene *scene, enum kvb_sync_kind kind);
+
+/* A chunk of the stream's bridge in epoch 1; what it says is changed by hand. */
+struct kvb_sync_reply reply_of(enum kvb_sync_answer answer, uint64_t last_id);
+
+/* Answers with the scene's batch. */
+void answer(struct scene *scene, const struct kvb_follower_ask *ask, struct kvb_sync_reply *reply);

@@ -8,16 +8,6 @@
 
 static const uint64_t ms = KVB_NS_PER_MS;
 
-static struct kvb_follower_ask asked(struct scene *scene, enum kvb_sync_kind kind)
-{
-    struct kvb_follower_ask ask = { .token = 0 };
-
-    assert_true(kvb_followers_next_ask(scene->followers, scene->now_ns, &ask));
-    assert_int_equal(ask.request.kind, kind);
-    assert_int_equal(ask.id.worker_id, stream.worker_id);
-    return ask;
-}
-
 static void assert_asks_nothing(struct scene *scene)
 {
     struct kvb_follower_ask ask;
@@ -29,27 +19,6 @@ static void pass(struct scene *scene, uint64_t milliseconds)
 {
     scene->now_ns += milliseconds * ms;
     kvb_followers_tick(scene->followers, scene->now_ns);
-}
-
-/* A chunk of the stream's bridge in epoch 1; what it says is changed by hand. */
-static struct kvb_sync_reply reply_of(enum kvb_sync_answer answer, uint64_t last_id)
-{
-    struct kvb_sync_reply reply = { .answer = answer,
-                                    .worker_id = stream.worker_id,
-                                    .dp_rank = stream.dp_rank,
-                                    .is_last = true,
-                                    .barrier_id = last_id,
-                                    .last_id = last_id };
-
-    reply.epoch.bytes[0] = 1;
-    return reply;
-}
-
-static void
-answer(struct scene *scene, const struct kvb_follower_ask *ask, struct kvb_sync_reply *reply)
-{
-    reply->events = &scene->batch;
-    kvb_followers_reply(scene->followers, ask->token, reply, scene->now_ns);
 }
 
 /* ---- Ranges ---- */
@@ -329,6 +298,58 @@ static void a_snapshot_that_stops_half_way_is_thrown_away(void **state)
     end(&scene);
 }
 
+/* The walk had passed the block before it went. */
+static void events_that_a_snapshot_may_lack_are_applied_over_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+    const struct kvb_follower_ask ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    removed(&scene, 1, first_id + 51, 6);
+    put_two_blocks(&scene);
+    reply.last_id = first_id + 51;
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 0);
+    assert_int_equal(follower(&scene)->last_id, first_id + 51);
+    end(&scene);
+}
+
+static void events_between_a_snapshot_and_what_waited_are_asked_for(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+    const struct kvb_follower_ask ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    stored(&scene, 1, first_id + 51, 9);
+    put_two_blocks(&scene);
+    reply.barrier_id = first_id + 48;
+    answer(&scene, &ask, &reply);
+    const struct kvb_follower_ask range = asked(&scene, KVB_SYNC_RANGE);
+    assert_int_equal(range.request.from_id, first_id + 49);
+    assert_int_equal(range.request.to_id, first_id + 50);
+    end(&scene);
+}
+
+/* Part of it was walked later than the event that the heartbeat speaks of. */
+static void a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+    const struct kvb_follower_ask ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    put_two_blocks(&scene);
+    reply.last_id = first_id + 51;
+    answer(&scene, &ask, &reply);
+    beat(&scene, 1, first_id + 50, 3);
+    assert_int_equal(counters_of(&scene).differs, 0);
+    assert_asks_nothing(&scene);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* nor proves it */
+    end(&scene);
+}
+
 static void a_busy_bridge_is_left_alone_for_as_long_as_it_says(void **state)
 {
     (void)state;
@@ -410,6 +431,9 @@ int main(void)
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
         cmocka_unit_test(a_forged_or_torn_answer_is_refused_counted_and_asked_for_again),
         cmocka_unit_test(a_snapshot_that_stops_half_way_is_thrown_away),
+        cmocka_unit_test(events_that_a_snapshot_may_lack_are_applied_over_it),
+        cmocka_unit_test(events_between_a_snapshot_and_what_waited_are_asked_for),
+        cmocka_unit_test(a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it),
         cmocka_unit_test(a_busy_bridge_is_left_alone_for_as_long_as_it_says),
         cmocka_unit_test(a_bridge_that_never_answers_is_asked_ever_more_seldom),
         cmocka_unit_test(an_impossible_count_is_never_exact),
