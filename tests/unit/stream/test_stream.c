@@ -380,6 +380,52 @@ static void a_replay_that_never_answers_ends_at_its_deadline(void **state)
 }
 
 /* The engine answers again: all of its history is asked for, and the list is whole. */
+/* What is listed stays, but nobody knows whether more came. */
+static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED);
+    assert_int_equal(world.held_count, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_life, 3);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* An engine that repeats its past is not asked at once each time. */
+static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 3, first_life, 4);
+    live(&world, 1, second_life, 12); /* looked into at once */
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_life, 4);
+    give(&world, KVB_INPUT_REPLAY_END);
+    live(&world, 1, second_life, 12); /* the next one waits for a second */
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    live(&world, 4, first_life, 5);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_life, 4);
+    end_replay(&world, first_life);
+    assert_true(router_holds(&world, root(5)));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
 static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
 {
     (void)state;
@@ -559,6 +605,8 @@ int main(void)
         cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),
         cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
+        cmocka_unit_test(a_probe_that_is_not_answered_leaves_the_list_unverified),
+        cmocka_unit_test(what_comes_while_the_next_request_waits_is_not_lost),
         cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
         cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
         cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
