@@ -48,13 +48,10 @@ def parse():
     parser.add_argument("--only", metavar="NAME,...", help="these mutants")
     parser.add_argument("--list", action="store_true", help="say which there are")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="so much at a time (all cores)")
-    parser.exit_on_error = False
     try:
         return parser.parse_args()
-    except (argparse.ArgumentError, SystemExit) as error:
-        if isinstance(error, SystemExit) and not error.code:
-            raise
-        sys.exit(64)
+    except SystemExit as error:
+        sys.exit(64 if error.code else 0)
 
 
 def find_mutants(words):
@@ -293,8 +290,8 @@ def main():
     options = parse()
     mutants = find_mutants(options.only)
     if options.list:
-        for mutant in mutants:
-            print(f"{mutant.name}\n    {mutant.what}")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # into head
+        print("\n".join(f"{mutant.name}\n    {mutant.what}" for mutant in mutants))
         return 0
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.default_int_handler)
