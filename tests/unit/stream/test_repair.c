@@ -104,6 +104,24 @@ static void a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it(voi
     end(&scene);
 }
 
+static void a_range_that_lacks_an_event_is_not_applied(void **state)
+{
+    (void)state;
+    struct scene scene = begin_asking();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 4, 8); /* 2 and 3 are missing */
+    const struct kvb_follower_ask ask = asked(&scene, KVB_SYNC_RANGE);
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, first_id + 3, 7, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).asks_failed, 1);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
 static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
 {
     (void)state;
@@ -426,6 +444,7 @@ int main(void)
         cmocka_unit_test(a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie),
         cmocka_unit_test(a_heartbeat_heard_before_its_events_proves_them_when_they_came),
         cmocka_unit_test(a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it),
+        cmocka_unit_test(a_range_that_lacks_an_event_is_not_applied),
         cmocka_unit_test(events_that_the_bridge_forgot_come_as_a_whole),
         cmocka_unit_test(events_that_waited_while_nats_was_away_are_not_listed),
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),

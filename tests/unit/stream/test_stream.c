@@ -426,6 +426,30 @@ static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
     stream_world_end(&world);
 }
 
+/* The list came from answers alone, which may be another engine's: what comes live is
+ * this one's for certain. */
+static void a_live_batch_outweighs_answers_that_nothing_vouches_for(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 1, second_life, 12);
+    for (int round = 0; round < 8 && !world.saw_cleared; round++) {
+        pass_ms(&world, 1100);
+        if (!world.saw_cleared && kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+            (void)start_wanted_replay(&world);
+            replayed(&world, 2, first_life, 3);
+            give(&world, KVB_INPUT_REPLAY_END);
+        }
+    }
+    assert_true(world.saw_cleared);
+    assert_true(router_holds(&world, root(12)));
+    assert_int_equal(world.held_count, 1);
+    stream_world_end(&world);
+}
+
 static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
 {
     (void)state;
@@ -607,6 +631,7 @@ int main(void)
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
         cmocka_unit_test(a_probe_that_is_not_answered_leaves_the_list_unverified),
         cmocka_unit_test(what_comes_while_the_next_request_waits_is_not_lost),
+        cmocka_unit_test(a_live_batch_outweighs_answers_that_nothing_vouches_for),
         cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
         cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
         cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
