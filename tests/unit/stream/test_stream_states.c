@@ -541,7 +541,7 @@ static void a_counted_total_proves_the_list_whole(void **state)
         .has_replay = true,
         .total_blocks = 2,
         .max_held_bytes = 1 << 20,
-        .mirror = { .max_blocks = 16, .tiers = 1U << KVB_TIER_DEVICE },
+        .mirror = { .max_blocks = 16, .tiers = 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST },
     };
     struct stream_world world = { .now_ns = KVB_NS_PER_S };
     struct kvb_heartbeat beat;
@@ -563,6 +563,10 @@ static void a_counted_total_proves_the_list_whole(void **state)
     give_batch(&world, KVB_INPUT_LIVE, 43, first_life, false);
     live(&world, 44, first_life, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    add_stored(&world.batch, NULL, &(uint64_t){ 903 }, &(uint32_t){ 3 }, 1);
+    last_event(&world.batch)->tier = KVB_TIER_HOST; /* nobody counts those */
+    give_batch(&world, KVB_INPUT_LIVE, 45, first_life, false);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     stream_world_end(&world);
 }
 
