@@ -366,6 +366,29 @@ static void clearing_forgets_everything_and_says_so(void **state)
     end_world(&world);
 }
 
+static void clear_tier(struct world *world, enum kvb_tier tier)
+{
+    add_cleared(&world->batch);
+    last_event(&world->batch)->all_tiers = false;
+    last_event(&world->batch)->tier = tier;
+    apply(world);
+}
+
+static void clearing_one_tier_leaves_the_others(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    clear_tier(&world, KVB_TIER_HOST);
+    assert_int_equal(world.out.event_count, 0);
+    assert_int_equal(held(&world), 1);
+    clear_tier(&world, KVB_TIER_DEVICE);
+    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
+    assert_int_equal(held(&world), 0);
+    end_world(&world);
+}
+
 static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
 {
     (void)state;
@@ -505,6 +528,7 @@ int main(void)
         cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
         cmocka_unit_test(what_no_query_can_name_is_kept_apart),
         cmocka_unit_test(clearing_forgets_everything_and_says_so),
+        cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
         cmocka_unit_test(a_walk_shows_all_parents_first),
         cmocka_unit_test(refuses_more_blocks_than_its_ceiling),
