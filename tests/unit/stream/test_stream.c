@@ -100,6 +100,22 @@ static void a_gap_is_filled_before_what_follows_is_applied(void **state)
     stream_world_end(&world);
 }
 
+/* Nobody can name it, so it is held and not listed. */
+static void a_block_without_its_parent_makes_the_list_partial(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    add_stored(&world.batch, &(uint64_t){ 555 }, &(uint64_t){ 556 }, &(uint32_t){ 9 }, 1);
+    give_batch(&world, KVB_INPUT_LIVE, 1, first_life, false);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED);
+    add_removed(&world.batch, &(uint64_t){ 556 }, 1);
+    give_batch(&world, KVB_INPUT_LIVE, 2, first_life, false);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
 static void a_duplicate_is_dropped(void **state)
 {
     (void)state;
@@ -615,6 +631,7 @@ int main(void)
         cmocka_unit_test(live_batches_wait_while_a_replay_runs),
         cmocka_unit_test(a_beginning_that_the_engine_forgot_is_partial),
         cmocka_unit_test(a_gap_is_filled_before_what_follows_is_applied),
+        cmocka_unit_test(a_block_without_its_parent_makes_the_list_partial),
         cmocka_unit_test(a_duplicate_is_dropped),
         cmocka_unit_test(a_restart_clears_and_is_followed_from_its_beginning),
         cmocka_unit_test(a_restart_that_overtook_us_is_found_by_its_bytes),
