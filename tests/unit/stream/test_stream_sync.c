@@ -87,7 +87,7 @@ static void a_new_epoch_ends_the_snapshot_of_the_old_one(void **state)
     begin(&world);
     struct kvb_sync_job job = job_of(&world, &request);
     assert_int_equal(next_chunk(&world, &job, 2).answer, KVB_SYNC_BLOCKS);
-    give_batch(&world, KVB_INPUT_LIVE, 3, first_life, true); /* cannot be read */
+    kvb_stream_open_epoch(world.stream, 1, false);
     const struct kvb_sync_reply reply = next_chunk(&world, &job, 2);
     assert_int_equal(reply.answer, KVB_SYNC_GONE);
     assert_true(reply.is_last);
