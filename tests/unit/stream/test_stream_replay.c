@@ -1,0 +1,341 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/clock.h"
+#include "stream_world.h"
+
+static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    live(&world, 9, first_life, 10);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2);
+    replayed(&world, 4, first_life, 5); /* 2 and 3 were dropped on the way */
+    assert_true(world.output.drops_replay);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    for (uint32_t seq = 1; seq < 6; seq++) {
+        replayed(&world, seq, first_life, seq + 1);
+    }
+    give(&world, KVB_INPUT_REPLAY_END); /* 6 .. 8 were dropped, and END still came */
+    assert_int_equal(start_wanted_replay(&world), 5);
+    for (uint32_t seq = 5; seq < 10; seq++) {
+        replayed(&world, seq, first_life, seq + 1);
+    }
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_false(world.saw_cleared);
+    assert_int_equal(world.held_count, 10);
+    stream_world_end(&world);
+}
+
+/* Replies behind the engine's high-water mark are dropped, and END still comes. */
+static void an_end_is_not_believed_until_nothing_follows(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, first_life, 1);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2); /* it was cut */
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 2);
+    stream_world_end(&world);
+}
+
+/* What was received of the life before must not be applied on top of the new one. */
+static void batches_of_a_former_life_are_not_held_over(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    live(&world, 5, first_life, 6); /* of the run that came before the loss */
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    for (uint32_t seq = 0; seq < 5; seq++) {
+        replayed(&world, seq, second_life, 11 + seq);
+    }
+    end_replay(&world, second_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_false(router_holds(&world, root(6)));
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+/* The same before anything was applied, where no fingerprint can tell the lives apart. */
+static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    give(&world, KVB_INPUT_DOWN);
+    live(&world, 2, first_life, 3);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, second_life, 11);
+    replayed(&world, 1, second_life, 12);
+    end_replay(&world, second_life);
+    assert_false(router_holds(&world, root(3)));
+    assert_int_equal(world.held_count, 2);
+    stream_world_end(&world);
+}
+
+static void a_failed_replay_proves_no_empty_engine(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 0);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
+static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, false);
+    give(&world, KVB_INPUT_UP);
+    live(&world, 0, first_life, 1);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+/* All replies behind the engine's high-water mark are dropped, END among them. */
+static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, first_life, 1);
+    replayed(&world, 1, first_life, 2);
+    pass_ms(&world, 600);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, first_life, 2);
+    replayed(&world, 2, first_life, 3);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 3);
+    assert_int_equal(kvb_stream_count(world.stream)->replays_failed, 0);
+    stream_world_end(&world);
+}
+
+static void a_batch_that_no_replay_has_is_a_hole(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    live(&world, 4, first_life, 5);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 2, first_life, 3);
+    replayed(&world, 4, first_life, 5); /* asked from 2, given 4: 3 is nowhere */
+    assert_true(world.saw_cleared);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_HOLE);
+    assert_int_equal(world.held_count, 1);
+    stream_world_end(&world);
+}
+
+/* 3 and 4 are missing, and nobody says what they were. */
+static void gap_without_answer(struct stream_world *world)
+{
+    begin_exact(world, 3);
+    live(world, 5, first_life, 6);
+    (void)start_wanted_replay(world);
+    pass_ms(world, 2100);
+}
+
+static void a_replay_that_never_answers_ends_at_its_deadline(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    gap_without_answer(&world);
+    assert_true(world.held_count == 1 && router_holds(&world, root(6)));
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from)); /* backs off */
+    pass_ms(&world, 2100);
+    assert_true(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    stream_world_end(&world);
+}
+
+/* The engine answers again: all of its history is asked for, and the list is whole. */
+/* What is listed stays, but nobody knows whether more came. */
+static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED);
+    assert_int_equal(world.held_count, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_life, 3);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* An engine that repeats its past is not asked at once each time. */
+static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 3, first_life, 4);
+    live(&world, 1, second_life, 12); /* looked into at once */
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_life, 4);
+    give(&world, KVB_INPUT_REPLAY_END);
+    live(&world, 1, second_life, 12); /* the next one waits for a second */
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    live(&world, 4, first_life, 5);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_life, 4);
+    end_replay(&world, first_life);
+    assert_true(router_holds(&world, root(5)));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* The list came from answers alone, which may be another engine's: what comes live is
+ * this one's for certain. */
+static void a_live_batch_outweighs_answers_that_nothing_vouches_for(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 1, second_life, 12);
+    for (int round = 0; round < 8 && !world.saw_cleared; round++) {
+        pass_ms(&world, 1100);
+        if (!world.saw_cleared && kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+            (void)start_wanted_replay(&world);
+            replayed(&world, 2, first_life, 3);
+            give(&world, KVB_INPUT_REPLAY_END);
+        }
+    }
+    assert_true(world.saw_cleared);
+    assert_true(router_holds(&world, root(12)));
+    assert_int_equal(world.held_count, 1);
+    stream_world_end(&world);
+}
+
+static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    gap_without_answer(&world);
+    pass_ms(&world, 10000);
+    assert_int_equal(start_wanted_replay(&world), 5);
+    replayed(&world, 5, first_life, 6);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    for (uint32_t seq = 0; seq < 6; seq++) {
+        replayed(&world, seq, first_life, seq + 1);
+    }
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 6);
+    stream_world_end(&world);
+}
+
+/* One answers as an engine that is not ours: its ration is used up by nonsense. */
+static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    live(&world, 5, first_life, 6); /* 3 and 4 are missing */
+    (void)start_wanted_replay(&world);
+    replayed(&world, 2, second_life, 9);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 40, second_life, 9);
+    replayed(&world, 7, second_life, 9); /* another life again: not asked for 10 s */
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    live(&world, 6, first_life, 7);
+    pass_ms(&world, 50);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    assert_true(world.held_count == 1 && router_holds(&world, root(7)));
+    live(&world, 7, first_life, 8); /* nothing waits for an answer */
+    assert_int_equal(world.held_count, 2);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    stream_world_end(&world);
+}
+
+static void nobody_proves_a_suffix_and_it_is_still_partial(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    gap_without_answer(&world);
+    pass_ms(&world, 1100);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100); /* the probe is not answered either */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
+    stream_world_end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_replay_that_was_cut_is_asked_again_from_the_hole),
+        cmocka_unit_test(an_end_is_not_believed_until_nothing_follows),
+        cmocka_unit_test(batches_of_a_former_life_are_not_held_over),
+        cmocka_unit_test(batches_of_a_lost_connection_do_not_follow_the_first_replay),
+        cmocka_unit_test(a_failed_replay_proves_no_empty_engine),
+        cmocka_unit_test(without_a_replay_a_reconnection_begins_the_list_again),
+        cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),
+        cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
+        cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
+        cmocka_unit_test(a_probe_that_is_not_answered_leaves_the_list_unverified),
+        cmocka_unit_test(what_comes_while_the_next_request_waits_is_not_lost),
+        cmocka_unit_test(a_live_batch_outweighs_answers_that_nothing_vouches_for),
+        cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
+        cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
+        cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
