@@ -26,6 +26,20 @@ void kvb_daemon_log_warnings(
     }
 }
 
+void kvb_daemon_log_errors(
+    struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors)
+{
+    char text[24];
+
+    for (size_t i = 0; i < errors->count && i < kvb_conf_max_errors; i++) {
+        kvb_log_write(
+            log, KVB_LOG_ERROR, name, "configuration", "why", errors->texts[i].text, NULL);
+    }
+    kvb_log_write(
+        log, KVB_LOG_ERROR, name, "configuration not taken: all is as it was", "mistakes",
+        kvb_log_u64(text, errors->count), NULL);
+}
+
 /* The next signal; 0: none came before the next look. */
 static int wait_for_signal(const sigset_t *signals, const struct kvb_notify *notify)
 {
@@ -61,6 +75,11 @@ void kvb_daemon_wait_for_end(
         running->read_pulse(running->daemon, &pulse);
         kvb_notify_look(notify, &pulse);
         number = wait_for_signal(signals, notify);
+        if (number == SIGHUP && running->reload) {
+            kvb_notify_say_reloading(notify);
+            running->reload(running->reloader);
+            kvb_notify_say_reloaded(notify);
+        }
     }
     kvb_notify_say_stopping(notify);
     kvb_log_write(

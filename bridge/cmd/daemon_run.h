@@ -18,6 +18,10 @@
  * up is no reason to end. */
 void kvb_daemon_block_signals(sigset_t *out_signals);
 
+/* Each mistake of a configuration that is read again, one line each. */
+void kvb_daemon_log_errors(
+    struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
+
 /* What --check would warn of, for whoever starts without it. */
 void kvb_daemon_log_warnings(
     struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
@@ -29,10 +33,12 @@ struct kvb_daemon_running {
     uint16_t http_port;
     const void *daemon; /* what read_pulse is called with */
     void (*read_pulse)(const void *daemon, struct kvb_pulse *out_pulse);
+    void *reloader;                 /* what reload is called with */
+    void (*reload)(void *reloader); /* at SIGHUP; NULL: it is ignored, nothing is read again */
 };
 
 /* Logs the start, then returns at SIGTERM or SIGINT, and tells the service manager
- * how it goes meanwhile.  SIGHUP is ignored: nothing is read again. */
+ * how it goes meanwhile. */
 void kvb_daemon_wait_for_end(
     const sigset_t *signals, struct kvb_notify *notify, const struct kvb_daemon_running *running);
 

@@ -21,7 +21,75 @@ static void read_pulse(const void *daemon, struct kvb_pulse *out_pulse)
     kvb_bridge_pulse(daemon, out_pulse);
 }
 
-static int run(const struct kvb_bridge_config *config, struct kvb_log *log)
+/* ---- Reading the configuration again ---- */
+
+struct reloader {
+    const char *path;
+    const struct kvb_bridge_config *config; /* that the bridge was started with */
+    struct kvb_bridge *bridge;
+    struct kvb_log *log;
+};
+
+static void say_needs_restart(void *context, const char *path)
+{
+    const struct reloader *reloader = context;
+
+    kvb_log_write(
+        reloader->log, KVB_LOG_WARNING, "kvbridge", "a changed key is taken by a restart only",
+        "key", path, NULL);
+}
+
+static void
+say_taken(const struct reloader *reloader, const struct kvb_bridge_answer_to_asking *answer)
+{
+    char added[24];
+    char gone[24];
+    char changed[24];
+    char same[24];
+    char failed[24];
+
+    kvb_log_write(
+        reloader->log, answer->failed > 0 ? KVB_LOG_ERROR : KVB_LOG_INFO, "kvbridge",
+        "configuration read again; in ranks:", "added", kvb_log_u64(added, answer->added),
+        "removed", kvb_log_u64(gone, answer->gone), "changed",
+        kvb_log_u64(changed, answer->changed), "unchanged", kvb_log_u64(same, answer->same),
+        "failed", kvb_log_u64(failed, answer->failed), NULL);
+}
+
+static void take(struct reloader *reloader, const struct kvb_bridge_config *config)
+{
+    struct kvb_bridge_answer_to_asking answer = { 0 };
+    const kvb_status status = kvb_bridge_take_file(reloader->bridge, config, &answer);
+
+    if (status != KVB_OK && status != KVB_IO) {
+        kvb_log_write(
+            reloader->log, KVB_LOG_ERROR, "kvbridge", "configuration not taken: all is as it was",
+            "why", answer.why.text[0] ? answer.why.text : kvb_status_name(status), NULL);
+        return;
+    }
+    kvb_conf_differences(
+        kvb_bridge_config_keys(), reloader->config, config, say_needs_restart, reloader);
+    say_taken(reloader, &answer);
+}
+
+static void reload(void *context)
+{
+    struct reloader *reloader = context;
+    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
+    struct kvb_conf_errors errors = { 0 };
+    const kvb_status status = kvb_bridge_config_read(reloader->path, &config, &errors);
+
+    if (status != KVB_OK) {
+        kvb_daemon_log_errors(reloader->log, "kvbridge", &errors);
+        return;
+    }
+    kvb_daemon_log_warnings(reloader->log, "kvbridge", &errors);
+    take(reloader, &config);
+}
+
+/* ---- Running ---- */
+
+static int run(const struct kvb_bridge_config *config, const char *path, struct kvb_log *log)
 {
     struct kvb_bridge *bridge = NULL;
     struct kvb_detail detail = { { 0 } };
@@ -34,12 +102,15 @@ static int run(const struct kvb_bridge_config *config, struct kvb_log *log)
     if (status != KVB_OK) {
         return kvb_daemon_say_not_started(log, "kvbridge", status, &detail);
     }
+    struct reloader reloader = { .path = path, .config = config, .bridge = bridge, .log = log };
     const struct kvb_daemon_running running = {
         .name = "kvbridge",
         .log = log,
         .http_port = kvb_bridge_http_port(bridge),
         .daemon = bridge,
         .read_pulse = read_pulse,
+        .reloader = &reloader,
+        .reload = reload,
     };
     kvb_daemon_wait_for_end(&signals, &notify, &running);
     kvb_bridge_stop(bridge);
@@ -82,7 +153,7 @@ int main(int argc, char **argv)
                                .is_json = config.log.format == KVB_LOG_JSON,
                                .fd = 2 };
         kvb_daemon_log_warnings(&log, "kvbridge", &errors);
-        exit_code = run(&config, &log);
+        exit_code = run(&config, options.config_path, &log);
     }
     kvb_bridge_config_done(&config);
     return exit_code;

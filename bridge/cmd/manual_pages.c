@@ -5,11 +5,19 @@
 
 /* What the manual pages say beside options, commands and keys. */
 
-#define CONFIGURATION_IS_READ                                                                      \
-    "The configuration that is read without --config.  It is read once: a change is taken by a "   \
-    "restart."
+#define CONFIGURATION_IS_READ "The configuration that is read without --config."
+#define AND_ONCE "  It is read once: a change is taken by a restart."
 #define ENDS "Ends it: what is under way is finished first."
 #define SIGHUP_IS_IGNORED "Ignored: nothing is read again."
+#define READS_AGAIN                                                                                \
+    "Reads the configuration again: ranks of workers that are new are opened, those that are "     \
+    "gone are told to routers as gone and closed, those that changed do both; the others do not "  \
+    "notice.  Another key that changed is named in the log: it takes a restart.  A file with a "   \
+    "mistake changes nothing, and the log says all of them."
+#define REGISTERS                                                                                  \
+    "One rank of a worker more, or less, with the body of Dynamo's indexer or of Mooncake's "      \
+    "conductor, and Authorization: Bearer with the token of register.token_file.  It is read "     \
+    "until it unregisters or the bridge ends; SIGHUP leaves it alone."
 #define IS_TOLD                                                                                    \
     "A service manager that listens there is told by the messages of sd_notify(3) when the "       \
     "daemon is ready, how many streams it has and how many of them are EXACT, and that it stops."
@@ -19,15 +27,17 @@
 
 /* clang-format off */
 static const struct kvb_manual_row bridge_rows[] = {
-    { "FILES", "/etc/kvbridge/kvbridge.cfg", CONFIGURATION_IS_READ },
+    { "FILES", "/etc/kvbridge/kvbridge.cfg", CONFIGURATION_IS_READ "  SIGHUP reads its workers again." },
     { "SIGNALS", "SIGTERM, SIGINT", ENDS "  Routers are told that its streams are gone." },
-    { "SIGNALS", "SIGHUP", SIGHUP_IS_IGNORED },
+    { "SIGNALS", "SIGHUP", READS_AGAIN },
+    { "HTTP", "GET /livez, /readyz, /metrics, /state", "For orchestrators, Prometheus and people." },
+    { "HTTP", "POST /register, /unregister", REGISTERS },
     { "ENVIRONMENT", "NOTIFY_SOCKET", IS_TOLD },
     { "ENVIRONMENT", "WATCHDOG_USEC", IS_WATCHED },
     { "SEE ALSO", NULL, "kvbridge.cfg(5), kvaggregator(8), kvctl(1), kvfleet(1)" },
 };
 static const struct kvb_manual_row aggregator_rows[] = {
-    { "FILES", "/etc/kvbridge/kvaggregator.cfg", CONFIGURATION_IS_READ },
+    { "FILES", "/etc/kvbridge/kvaggregator.cfg", CONFIGURATION_IS_READ AND_ONCE },
     { "SIGNALS", "SIGTERM, SIGINT", ENDS },
     { "SIGNALS", "SIGHUP", SIGHUP_IS_IGNORED },
     { "ENVIRONMENT", "NOTIFY_SOCKET", IS_TOLD },

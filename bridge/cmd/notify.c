@@ -3,7 +3,9 @@
 #include "core/clock.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
@@ -107,6 +109,22 @@ void kvb_notify_look(struct kvb_notify *notify, const struct kvb_pulse *pulse)
 
     kvb_notify_news_tell(&notify->news, kvb_clock_monotonic_ns(), pulse, text);
     say(notify, text);
+}
+
+/* The time tells the manager which of its reloads this is: sd_notify(3). */
+void kvb_notify_say_reloading(const struct kvb_notify *notify)
+{
+    char text[kvb_notify_text_bytes];
+
+    (void)snprintf(
+        text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%" PRIu64 "\n",
+        kvb_clock_monotonic_ns() / 1000);
+    say(notify, text);
+}
+
+void kvb_notify_say_reloaded(const struct kvb_notify *notify)
+{
+    say(notify, "READY=1\n");
 }
 
 void kvb_notify_say_stopping(const struct kvb_notify *notify)

@@ -32,5 +32,9 @@ bool kvb_notify_is_open(const struct kvb_notify *notify);
 /* Says what is due; nothing when nothing is. */
 void kvb_notify_look(struct kvb_notify *notify, const struct kvb_pulse *pulse);
 
+/* The configuration is read again, and then it has been. */
+void kvb_notify_say_reloading(const struct kvb_notify *notify);
+void kvb_notify_say_reloaded(const struct kvb_notify *notify);
+
 /* The end has begun. */
 void kvb_notify_say_stopping(const struct kvb_notify *notify);

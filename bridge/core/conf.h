@@ -48,7 +48,8 @@ struct kvb_conf_key {
     const struct kvb_conf_table *items;     /* of a list; the field is a pointer to the first */
     size_t count_offset;                    /* of a list or an array: a size_t */
     const char *instead;                    /* a key that may stand in its place; NULL: none */
-    const char *help;                       /* one or more lines of at most 72 bytes */
+    const char *otherwise; /* left out, it is empty or all bits: what that means; or NULL */
+    const char *help;      /* one or more lines of at most 72 bytes */
 };
 
 struct kvb_conf_table {
@@ -93,6 +94,13 @@ void kvb_conf_close(struct kvb_conf *conf);
  * kvb_conf_done(): lists are on the heap.  KVB_NO_MEMORY: nothing to undo. */
 kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out);
 void kvb_conf_done(const struct kvb_conf_table *table, void *out);
+
+/* Tells the paths of the keys whose values differ; both structs were read by the table.
+ * Lists are passed over. */
+typedef void kvb_conf_tell_path(void *context, const char *path);
+void kvb_conf_differences(
+    const struct kvb_conf_table *table, const void *one, const void *other,
+    kvb_conf_tell_path *tell, void *context);
 
 /* Adds a mistake that no single row shows, with the line of a key such as
  * "workers[2].load.zmq"; of the group around it when the key is not there. */

@@ -455,7 +455,7 @@ static bool may_be_missing(const struct group *group, const struct kvb_conf_key 
     if (key->type == KVB_CONF_LIST) {
         return key->min == 0;
     }
-    return key->fallback || key->type == KVB_CONF_U64S ||
+    return key->fallback || key->otherwise || key->type == KVB_CONF_U64S ||
            (key->instead && config_setting_lookup(group->setting, key->instead));
 }
 

@@ -42,6 +42,8 @@ enum {
     kvb_max_waiting_blocks = 1 << 16, /* of live events that wait for a repair */
 
     /* a query */
+    kvb_max_register_bytes = 1 << 14,      /* of a worker that wants to be read */
+    kvb_max_event_sources_bytes = 1 << 18, /* an engine that says where its events are */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
     kvb_max_filter_bytes = 512, /* as sent, with what stands beside it */

@@ -56,21 +56,9 @@ static kvb_status open_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
         &bridge->statuses);
 }
 
-static struct bridge_rank *
-find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
-{
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[i];
-        if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
-            return rank;
-        }
-    }
-    return NULL;
-}
-
 static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
 {
-    const struct bridge_rank *rank = find_rank(context, worker_id, dp_rank);
+    const struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
 
     return rank ? rank->stream : NULL;
 }
@@ -78,7 +66,7 @@ static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, u
 /* What was answered is proven by a heartbeat: the asker should not wait for the next. */
 static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
 {
-    struct bridge_rank *rank = find_rank(context, worker_id, dp_rank);
+    struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
 
     if (rank) {
         rank->is_beat_wanted = true;
@@ -120,15 +108,13 @@ static kvb_status start_thread(struct kvb_bridge *bridge)
     if (bridge->wake_fd < 0) {
         return KVB_IO;
     }
-    KVB_TRY(kvb_waiter_add_fd(
-        bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_stop, bridge->wake_fd));
-    KVB_TRY(kvb_waiter_add_fd(
-        bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_sync,
-        kvb_sync_desk_fd(&bridge->sync)));
+    KVB_TRY(kvb_waiter_add_fd(bridge->waiter, kvb_stop_owner, bridge->wake_fd));
+    KVB_TRY(kvb_waiter_add_fd(bridge->waiter, kvb_sync_owner, kvb_sync_desk_fd(&bridge->sync)));
     if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
         return KVB_IO;
     }
     bridge->has_thread = true;
+    atomic_store(&bridge->is_running, true);
     return KVB_OK;
 }
 
@@ -137,13 +123,15 @@ static kvb_status start(struct kvb_bridge *bridge, struct kvb_detail *detail)
     KVB_TRY(draw_bridge_id(bridge));
     KVB_TRY(open_bus(bridge, detail));
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail));
-    KVB_TRY(kvb_bridge_open_ranks(bridge, detail));
+    KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
+    KVB_TRY(kvb_bridge_open_figures(bridge));
+    KVB_TRY(kvb_bridge_open_members(bridge, detail));
     kvb_bridge_spread_checkpoints(bridge);
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
-    KVB_TRY(kvb_bridge_open_figures(bridge));
     KVB_TRY(open_http(bridge, detail));
-    return start_thread(bridge);
+    KVB_TRY(start_thread(bridge));
+    return kvb_bridge_open_discovery(bridge);
 }
 
 kvb_status kvb_bridge_start(
@@ -165,7 +153,8 @@ kvb_status kvb_bridge_start(
     kvb_buf_init(&bridge->buf, kvb_max_nats_payload_bytes);
     kvb_buf_init(&bridge->state_text, kvb_max_nats_payload_bytes);
     kvb_detail_set(&bridge->not_ready, "starting");
-    (void)pthread_mutex_init(&bridge->text_lock, NULL); /* cannot fail without attributes */
+    (void)pthread_mutex_init(&bridge->text_lock, NULL); /* neither fails without attributes */
+    (void)pthread_rwlock_init(&bridge->sets_lock, NULL);
     kvb_profile_guard_init(&bridge->guard, bridge->bridge_id, config->publish.profile);
     const kvb_status status = start(bridge, detail);
     if (status != KVB_OK) {
@@ -187,7 +176,7 @@ void kvb_bridge_pulse(const struct kvb_bridge *bridge, struct kvb_pulse *out_pul
 
     *out_pulse = (struct kvb_pulse){
         .turns = kvb_metric_get(metrics, kvb_bridge_turns),
-        .streams = bridge->rank_count,
+        .streams = atomic_load(&bridge->stream_count),
         .exact = kvb_metric_get(metrics, kvb_bridge_streams_exact),
         .is_connected = kvb_metric_get(metrics, kvb_bridge_nats_connected) != 0,
     };
@@ -211,11 +200,14 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
         return;
     }
     kvb_http_stop(bridge->http);
+    kvb_discovery_stop(bridge->discovery);
     stop_thread(bridge);
+    kvb_discovery_free(bridge->discovery);
     kvb_bridge_close_figures(bridge);
     kvb_bridge_close_service(bridge);
     kvb_bridge_close_checkpoints(bridge);
     kvb_bridge_close_ranks(bridge);
+    kvb_bridge_close_members(bridge);
     kvb_bus_unsubscribe(bridge->syncs);
     kvb_bus_unsubscribe(bridge->statuses);
     kvb_bus_close(bridge->bus);
@@ -223,6 +215,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_event_publisher_done(&bridge->events);
     kvb_event_batch_done(&bridge->batch);
     kvb_profile_guard_done(&bridge->guard);
+    (void)pthread_rwlock_destroy(&bridge->sets_lock);
     (void)pthread_mutex_destroy(&bridge->text_lock);
     kvb_buf_done(&bridge->state_text);
     kvb_buf_done(&bridge->buf);

@@ -6,6 +6,8 @@
 #include "daemon/bridge_config.h"
 #include "model/pulse.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The worker side, running: engines' sockets in, NATS out.
@@ -35,6 +37,60 @@ uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge);
 
 /* Any thread. */
 void kvb_bridge_pulse(const struct kvb_bridge *bridge, struct kvb_pulse *out_pulse);
+
+/* ---- While it runs: workers come and go ---- */
+
+/* Each rank stands in one list; those that were discovered in one for each engine. */
+enum { KVB_BRIDGE_OF_FILE, KVB_BRIDGE_OF_REGISTERED, KVB_BRIDGE_OF_DISCOVERED };
+
+enum kvb_bridge_wish {
+    KVB_BRIDGE_REPLACE,  /* the list is another one now */
+    KVB_BRIDGE_REGISTER, /* one rank more among those that registered */
+    KVB_BRIDGE_FORGET,   /* no more of this worker, or of this rank of it */
+    KVB_BRIDGE_WISH_COUNT
+};
+
+struct kvb_bridge_asking {
+    enum kvb_bridge_wish kind;
+    uint32_t origin; /* whose list; not of KVB_BRIDGE_FORGET */
+    /* With the list of the file: the lists of engines that are discovered no more, by
+     * origin from KVB_BRIDGE_OF_DISCOVERED on, are empty now; kvb_max_workers; or NULL. */
+    const bool *gone_origins;
+    uint64_t worker_id; /* of KVB_BRIDGE_FORGET, like all below */
+    bool has_rank;
+    uint32_t dp_rank;
+    char model[kvb_model_bytes + 1]; /* "": any */
+};
+
+/* In ranks. */
+struct kvb_bridge_answer_to_asking {
+    size_t added;
+    size_t gone;
+    size_t changed; /* closed, and opened again as they are now */
+    size_t same;
+    size_t failed; /* of added and changed: could not be opened, and are not there */
+    struct kvb_detail why;
+};
+
+/* Waits until it is done; workers are borrowed meanwhile.  Any thread but the ingest
+ * thread's; not while the bridge stops.
+ * KVB_BAD_CONFIG  collides with what is there; nothing has changed, like for the others
+ *                 but KVB_IO
+ * KVB_NOT_FOUND   nobody is meant
+ * KVB_TOO_LARGE   the bridge is full, or may open no more files
+ * KVB_AGAIN       too many ask
+ * KVB_IO          some ranks could not be opened: why says the last one's reason
+ * KVB_NO_MEMORY */
+kvb_status kvb_bridge_ask(
+    struct kvb_bridge *bridge, const struct kvb_bridge_asking *asking,
+    const struct kvb_worker_config *workers, size_t worker_count,
+    struct kvb_bridge_answer_to_asking *out_answer);
+
+/* The file was read again: kvb_bridge_ask() for its list, and then what is to be discovered
+ * is what it says. */
+kvb_status kvb_bridge_take_file(
+    struct kvb_bridge *bridge, const struct kvb_bridge_config *config,
+    struct kvb_bridge_answer_to_asking *out_answer);
 
 /* Says goodbye for every stream, flushes, and frees it.  NULL is fine. */
 void kvb_bridge_stop(struct kvb_bridge *bridge);

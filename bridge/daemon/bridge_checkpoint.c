@@ -75,7 +75,7 @@ static kvb_status begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
         const size_t at = (all->next_rank + i) % bridge->rank_count;
-        struct bridge_rank *rank = &bridge->ranks[at];
+        struct bridge_rank *rank = bridge->ranks[at];
         if (now_ns < rank->checkpoint.next_ns || !has_changed(rank)) {
             continue;
         }
@@ -99,6 +99,7 @@ static void note_made(struct bridge_checkpoints *all)
     checkpoint->epoch_pending = kvb_stream_epoch(all->rank->stream);
     (void)kvb_stream_last_seq(all->rank->stream, &checkpoint->seq); /* it has one */
     all->written = all->rank;
+    all->is_writing = true;
 }
 
 static void give_up(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -146,6 +147,17 @@ static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, 
     }
 }
 
+static void note_outcome(struct rank_checkpoint *checkpoint, kvb_status outcome)
+{
+    if (outcome == KVB_OK && checkpoint->is_pending) {
+        checkpoint->is_on_disk = true;
+        checkpoint->epoch_on_disk = checkpoint->epoch_pending;
+    } else if (outcome != KVB_OK && outcome != KVB_CLOSED) {
+        checkpoint->seq = UINT64_MAX; /* what is on the disk is older */
+    }
+    checkpoint->is_pending = false;
+}
+
 /* What became of the one that was written. */
 static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
 {
@@ -156,19 +168,16 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
     if (outcome == KVB_AGAIN) {
         return;
     }
-    struct rank_checkpoint *checkpoint = &all->written->checkpoint;
     if (outcome == KVB_OK) {
         count(bridge, kvb_bridge_checkpoints_written);
     } else if (outcome != KVB_CLOSED) {
         say_failed(bridge, &why, now_ns);
-        checkpoint->seq = UINT64_MAX; /* what is on the disk is older */
     }
-    if (outcome == KVB_OK && checkpoint->is_pending) {
-        checkpoint->is_on_disk = true;
-        checkpoint->epoch_on_disk = checkpoint->epoch_pending;
+    if (all->written) {
+        note_outcome(&all->written->checkpoint, outcome);
     }
-    checkpoint->is_pending = false;
     all->written = NULL;
+    all->is_writing = false;
 }
 
 static void note_pause(struct kvb_bridge *bridge, uint64_t began_ns)
@@ -184,10 +193,10 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
 
-    if (all->written) {
+    if (all->is_writing) {
         take_outcome(bridge, now_ns);
     }
-    if (all->written || (!all->rank && begin_next(bridge, now_ns) != KVB_OK)) {
+    if (all->is_writing || (!all->rank && begin_next(bridge, now_ns) != KVB_OK)) {
         return;
     }
     struct kvb_buf *room = kvb_checkpoint_store_room(all->store);
@@ -198,7 +207,7 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static bool is_saving(const struct bridge_checkpoints *all)
 {
-    return all->rank || all->written;
+    return all->rank || all->is_writing;
 }
 
 void kvb_bridge_save(struct kvb_bridge *bridge)
@@ -228,7 +237,7 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
         give_up(bridge, began_ns);
     }
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        bridge->ranks[i].checkpoint.next_ns = began_ns;
+        bridge->ranks[i]->checkpoint.next_ns = began_ns;
     }
     do {
         (void)kvb_checkpoint_store_wait(all->store);
@@ -313,6 +322,23 @@ bool kvb_bridge_is_proven(struct bridge_rank *rank)
     return !rank->waits_for_proof;
 }
 
+void kvb_bridge_drop_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+
+    if (!all->store) {
+        return;
+    }
+    if (all->rank == rank) {
+        kvb_checkpoint_save_end(&all->save);
+        all->rank = NULL;
+    }
+    if (all->written == rank) {
+        all->written = NULL; /* nobody asks any more what became of it */
+    }
+    kvb_checkpoint_store_void(all->store, &rank->checkpoint.name);
+}
+
 /* ---- Start, stop ---- */
 
 kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_detail *detail)
@@ -328,7 +354,7 @@ void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge)
     const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        bridge->ranks[i].checkpoint.next_ns =
+        bridge->ranks[i]->checkpoint.next_ns =
             bridge->started_ns + period_ns * (i + 1) / bridge->rank_count;
     }
 }

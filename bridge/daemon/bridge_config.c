@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "daemon/register_token.h"
 #include "ingest/checkpoint_store.h"
 #include "ingest/http_fetch.h"
 
@@ -52,9 +53,11 @@ static const char *tier_name(unsigned value)
 
 /* clang-format off */
 static const struct kvb_conf_key worker_keys[] = {
-    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id), .instead = "ids",
+    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id),
+      .otherwise = "made from its address",
       .help = "The instance id by which the router knows this engine.  Above\n"
-              "2147483647 write 5000000000L or \"5000000000\"." },
+              "2147483647 write 5000000000L or \"5000000000\".  One made from the\n"
+              "address stays the same as long as the address does; /state lists it." },
     { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
       .count_offset = offsetof(struct kvb_worker_config, id_count),
       .help = "Instead of `id`, one for each rank: routers up to Dynamo 1.3 that\n"
@@ -69,7 +72,11 @@ static const struct kvb_conf_key worker_keys[] = {
               "whose events hold no tokens, so that its blocks can be named at all." },
     { "lora", KVB_CONF_STRING, "", 0, FIELD(lora),
       .help = "The LoRA adapter of events that name none; empty: the base model." },
-    { "events", KVB_CONF_STRING, NULL, 1, FIELD(events),
+    { "discover", KVB_CONF_STRING, "", 0, FIELD(discover),
+      .help = "The engine's HTTP address, http://host:8000: events, replay, topic and\n"
+              "ranks are then what its /kv_event_sources says (vLLM 0.32), asked for\n"
+              "again when its connection was lost.  Empty: they stand here." },
+    { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
       .help = "Its PUB socket: tcp://host:port (rank r: port + r), ipc://path,\n"
               "inproc://name." },
     { "replay", KVB_CONF_STRING, "", 0, FIELD(replay),
@@ -149,10 +156,13 @@ static const struct kvb_conf_key keys[] = {
               "readings at least, those of a coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
       .help = "How often each stream says how it is." },
-    { "workers", KVB_CONF_LIST, NULL, 1, kvb_max_workers, .items = &worker_table,
+    { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
       .offset = offsetof(struct kvb_bridge_config, workers),
       .count_offset = offsetof(struct kvb_bridge_config, worker_count),
-      .help = "One group for each engine." },
+      .help = "One group for each engine.  SIGHUP reads them again." },
+    { "register.token_file", KVB_CONF_STRING, "", 0, FIELD(registering.token_file),
+      .help = "Path of a file with the word that whoever POSTs to /register and\n"
+              "/unregister must show; empty: nobody may." },
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
       .help = "Blocks remembered of one rank, about 100 bytes each." },
@@ -191,6 +201,11 @@ const struct kvb_conf_table *kvb_bridge_config_keys(void)
     return &table;
 }
 
+const struct kvb_conf_table *kvb_worker_config_keys(void)
+{
+    return &worker_table;
+}
+
 /* ---- Worker ids ------------------------------------------------------------------------ */
 
 enum { key_bytes = 64 };
@@ -201,16 +216,16 @@ static const char *worker_key(char text[key_bytes], size_t worker, const char *k
     return text;
 }
 
-enum kvb_hashes
-kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+/* Before ids are compared: one that is made may be one that is given. */
+static void make_ids(struct kvb_bridge_config *config)
 {
-    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
-                                                            : (enum kvb_hashes)(worker->hashes - 1);
-}
-
-uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at)
-{
-    return worker->id_count > 0 ? worker->ids[at] : worker->id;
+    for (size_t i = 0; i < config->worker_count; i++) {
+        struct kvb_worker_config *worker = &config->workers[i];
+        if (worker->id == UINT64_MAX && worker->id_count == 0) {
+            worker->id = kvb_worker_id_of_address(worker);
+            worker->is_id_made = true;
+        }
+    }
 }
 
 /* A worker id, and where it stands; sorted, equal ones are neighbours. */
@@ -263,7 +278,7 @@ check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, si
 {
     char key[key_bytes];
 
-    if (worker->id_count > 0 && worker->id_count != worker->ranks) {
+    if (worker->id_count > 0 && worker->id_count != worker->ranks && worker->discover[0] == '\0') {
         kvb_conf_error(
             conf, worker_key(key, number, "ids"), "has %zu ids for %u ranks: give one for each",
             worker->id_count, worker->ranks);
@@ -445,6 +460,42 @@ static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *c
     }
 }
 
+/* The engine tells what the file then must not. */
+static void
+check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    const struct {
+        const char *key;
+        bool is_given;
+    } told[] = {
+        { "events", worker->events[0] != '\0' },   { "replay", worker->replay[0] != '\0' },
+        { "topic", worker->topic[0] != '\0' },     { "ranks", worker->ranks != 1 },
+        { "first_rank", worker->first_rank != 0 }, { "bind", worker->bind },
+    };
+    struct kvb_detail detail = { .text = "" };
+    char key[key_bytes];
+
+    if (kvb_fetch_check_url(worker->discover, &detail) != KVB_OK) {
+        kvb_conf_error(conf, worker_key(key, number, "discover"), "%s", detail.text);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(told); i++) {
+        if (told[i].is_given) {
+            kvb_conf_error(
+                conf, worker_key(key, number, told[i].key),
+                "leave it out: the engine that `discover` names tells it");
+        }
+    }
+}
+
+static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    for (size_t i = 0; i < config->worker_count; i++) {
+        if (config->workers[i].discover[0] != '\0') {
+            check_discovered(conf, &config->workers[i], i);
+        }
+    }
+}
+
 /* ---- All together ------------------------------------------------------------------------- */
 
 /* systemd makes the directory at the first start: until then a warning. */
@@ -460,6 +511,22 @@ static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_conf
             conf, "checkpoint", "begin it with /: it must not depend on where the daemon starts");
     } else if (kvb_checkpoint_directory_check(config->checkpoint, &detail) != KVB_OK) {
         kvb_conf_warning(conf, "checkpoint", "%s", detail.text);
+    }
+}
+
+static void check_token(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    char token[kvb_register_token_bytes];
+    struct kvb_detail detail = { .text = "" };
+    const char *path = config->registering.token_file;
+
+    if (path[0] != '\0' && kvb_register_token_read(path, token, &detail) != KVB_OK) {
+        kvb_conf_error(conf, "register.token_file", "%s", detail.text);
+    }
+    if (path[0] == '\0' && config->worker_count == 0) {
+        kvb_conf_error(
+            conf, "workers",
+            "has no group: add one, or set register.token_file, so that workers can register");
     }
 }
 
@@ -485,7 +552,9 @@ static kvb_status check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     kvb_config_check_name(conf, "publish.endpoint_name", config->publish.endpoint_name, false);
     kvb_config_check_listen(conf, "http", config->http);
     check_checkpoint(conf, config);
+    check_token(conf, config);
     check_streams(conf, config);
+    check_discovery(conf, config);
     check_readers(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
@@ -505,6 +574,7 @@ kvb_status kvb_bridge_config_read(
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &config));
+    make_ids(&config);
     kvb_status status = check(conf, &config);
     if (status == KVB_OK && errors->count > 0) {
         status = KVB_BAD_CONFIG;

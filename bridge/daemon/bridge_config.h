@@ -25,16 +25,20 @@ struct kvb_worker_config {
     uint64_t id;                 /* 0 .. 2^63-1: what the router calls it; not with ids */
     uint64_t ids[kvb_max_ranks]; /* one for each rank, for routers that know no ranks */
     size_t id_count;             /* 0, or `ranks` */
+    uint32_t block_size;         /* tokens */
+    unsigned hashes;             /* AS_PUBLISHED, or 1 + enum kvb_hashes */
     char model[kvb_model_bytes + 1];
-    uint32_t block_size;            /* tokens */
-    unsigned hashes;                /* AS_PUBLISHED, or 1 + enum kvb_hashes */
-    char lora[kvb_model_bytes + 1]; /* where the events name none; "": base model */
+    char lora[kvb_model_bytes + 1];      /* where the events name none; "": base model */
+    char discover[kvb_config_url_bytes]; /* the engine's own URL tells them; "": they stand here */
     char events[kvb_endpoint_bytes];
     char replay[kvb_endpoint_bytes]; /* "": the engine has none */
     uint32_t first_rank;
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
     bool bind;                          /* bind the SUB: the engine connects */
+    bool is_id_made;                    /* from its address: the configuration has none */
+    bool is_discovered;                 /* it has told: ranks is right */
+    bool has_own_addresses;             /* of one rank: nothing is added to them */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
@@ -63,7 +67,10 @@ struct kvb_bridge_config {
         uint32_t heartbeat_ms;
     } publish;
     struct kvb_worker_config *workers; /* owned */
-    size_t worker_count;               /* 1 .. kvb_max_workers */
+    size_t worker_count;               /* 0 .. kvb_max_workers; 0 where some may register */
+    struct {
+        char token_file[kvb_config_path_bytes]; /* "": nobody may register */
+    } registering;
     struct {
         uint64_t max_stream_blocks; /* of one stream's mirror */
         uint64_t max_held_bytes;    /* of one stream's batches that wait for a replay */
@@ -88,8 +95,20 @@ enum { KVB_WORKER_HASHES_AS_PUBLISHED };
 enum kvb_hashes
 kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker);
 
+/* The id of a worker that is given none: stable for its address, that of its first rank, and
+ * below 2^53, so that readers which hold numbers as doubles keep it; of one that is discovered,
+ * that of the URL.  An address that means this host, such as 127.0.0.1, is another one on another
+ * host. */
+uint64_t kvb_worker_id_of_address(const struct kvb_worker_config *worker);
+
+/* The keys of one worker. */
+const struct kvb_conf_table *kvb_worker_config_keys(void);
+
 /* What the router calls the worker's rank number `at`, 0 .. ranks - 1. */
 uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at);
+
+/* How many sources of load it has; each has one connection at a time. */
+size_t kvb_worker_load_sources(const struct kvb_worker_config *worker);
 
 /* {0} is fine. */
 void kvb_bridge_config_done(struct kvb_bridge_config *config);

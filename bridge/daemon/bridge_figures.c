@@ -14,7 +14,7 @@ static const uint64_t process_every_ns = KVB_NS_PER_S;
 
 /* ---- The sets of values, one a rank ---- */
 
-static void open_rank(struct bridge_rank *rank)
+void kvb_bridge_begin_figures(struct bridge_rank *rank)
 {
     rank->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
                                           .values = rank->values,
@@ -25,26 +25,27 @@ static void open_rank(struct bridge_rank *rank)
         (unsigned long long)rank->worker_id, rank->dp_rank);
 }
 
-kvb_status kvb_bridge_open_figures(struct kvb_bridge *bridge)
+void kvb_bridge_list_figures(struct kvb_bridge *bridge)
 {
     const size_t count =
         bridge->rank_count < kvb_max_metric_ranks ? bridge->rank_count : kvb_max_metric_ranks;
 
-    bridge->rank_sets = calloc(count ? count : 1, sizeof *bridge->rank_sets);
+    for (size_t i = 0; i < count; i++) {
+        bridge->rank_sets[i] = (struct kvb_prometheus_set){ .labels = bridge->ranks[i]->labels,
+                                                            .metrics = bridge->ranks[i]->metrics };
+    }
+    bridge->rank_set_count = count;
+    kvb_metric_set(&bridge->metrics, kvb_bridge_streams_unlisted, bridge->rank_count - count);
+}
+
+kvb_status kvb_bridge_open_figures(struct kvb_bridge *bridge)
+{
+    bridge->rank_sets = calloc(kvb_max_metric_ranks, sizeof *bridge->rank_sets);
     if (!bridge->rank_sets) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        open_rank(&bridge->ranks[i]);
-    }
-    for (size_t i = 0; i < count; i++) {
-        bridge->rank_sets[i] = (struct kvb_prometheus_set){ .labels = bridge->ranks[i].labels,
-                                                            .metrics = bridge->ranks[i].metrics };
-    }
-    bridge->rank_set_count = count;
     kvb_metric_set(&bridge->metrics, kvb_bridge_build, 1);
     kvb_metric_set_real(&bridge->metrics, kvb_bridge_started, (double)kvb_clock_wall_us() / 1e6);
-    kvb_metric_set(&bridge->metrics, kvb_bridge_streams_unlisted, bridge->rank_count - count);
     kvb_metric_set(
         &bridge->metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
     return KVB_OK;
@@ -55,10 +56,13 @@ void kvb_bridge_close_figures(struct kvb_bridge *bridge)
     free(bridge->rank_sets);
 }
 
-kvb_status kvb_bridge_metrics_page(const struct kvb_bridge *bridge, struct kvb_buf *out)
+kvb_status kvb_bridge_metrics_page(struct kvb_bridge *bridge, struct kvb_buf *out)
 {
     KVB_TRY(kvb_prometheus_table(&bridge->metrics, out));
-    return kvb_prometheus_sets(bridge->rank_sets, bridge->rank_set_count, out);
+    (void)pthread_rwlock_rdlock(&bridge->sets_lock); /* no rank goes meanwhile */
+    const kvb_status status = kvb_prometheus_sets(bridge->rank_sets, bridge->rank_set_count, out);
+    (void)pthread_rwlock_unlock(&bridge->sets_lock);
+    return status;
 }
 
 /* ---- Of one rank ---- */
@@ -231,16 +235,17 @@ static void set_totals(
 }
 
 /* One pass: with thousands of streams it is the cache misses that cost. */
-static void update_ranks(struct kvb_bridge *bridge)
+static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_metrics *metrics = &bridge->metrics;
     uint64_t totals[kvb_bridge_metric_count] = { 0 };
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[i];
+        struct bridge_rank *rank = bridge->ranks[i];
         struct kvb_heartbeat beat;
         kvb_stream_heartbeat(rank->stream, &beat);
         update_rank(rank, beat.state);
+        kvb_bridge_watch_state(bridge, rank, &beat, now_ns);
         add_rank(totals, rank, beat.state);
     }
     set_totals(metrics, totals, stream_sums, KVB_COUNT_OF(stream_sums));
@@ -281,7 +286,7 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     if (now_ns >= bridge->next_figures_ns) {
         bridge->next_figures_ns = now_ns + update_every_ns;
-        update_ranks(bridge);
+        update_ranks(bridge, now_ns);
         update_out(bridge);
     }
     if (now_ns >= bridge->next_process_ns) {

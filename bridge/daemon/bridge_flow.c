@@ -92,7 +92,7 @@ static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, b
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge",
             "several engines are connected to one port: give each a port of its own", "events",
-            rank->endpoint, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+            rank->settings.events, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
     }
     rank->is_crowded = is_crowded;
 }
@@ -112,6 +112,7 @@ static void follow_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
         step_kind(bridge, rank, KVB_INPUT_UP, now_ns);
         rank->is_up = true;
         rank->down_ns = 0;
+        kvb_bridge_look_again(bridge, rank->origin);
     }
 }
 

@@ -10,14 +10,20 @@ static void answer_text(struct kvb_http_answer *answer, unsigned status, const c
     (void)kvb_buf_append_text(&answer->body, text); /* else: the status speaks */
 }
 
-static void answer_live(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+static void answer_live(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
 {
     (void)bridge;
+    (void)request;
     answer_text(answer, 200, "ok\n");
 }
 
-static void answer_ready(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+static void answer_ready(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
 {
+    (void)request;
     (void)pthread_mutex_lock(&bridge->text_lock);
     const struct kvb_detail why = bridge->not_ready;
     (void)pthread_mutex_unlock(&bridge->text_lock);
@@ -25,14 +31,20 @@ static void answer_ready(struct kvb_bridge *bridge, struct kvb_http_answer *answ
     answer_text(answer, answer->status, "\n");
 }
 
-static void answer_metrics(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+static void answer_metrics(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
 {
+    (void)request;
     answer->status = kvb_bridge_metrics_page(bridge, &answer->body) == KVB_OK ? 200 : 500;
     answer->content_type = KVB_PROMETHEUS_TYPE;
 }
 
-static void answer_state(struct kvb_bridge *bridge, struct kvb_http_answer *answer)
+static void answer_state(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
 {
+    (void)request;
     (void)pthread_mutex_lock(&bridge->text_lock);
     const kvb_span text = kvb_buf_span(&bridge->state_text);
     const kvb_status status = kvb_buf_append(&answer->body, text.data, text.len);
@@ -43,15 +55,28 @@ static void answer_state(struct kvb_bridge *bridge, struct kvb_http_answer *answ
 
 /* clang-format off */
 static const struct route {
+    const char *method;
     const char *path;
-    void (*answer)(struct kvb_bridge *bridge, struct kvb_http_answer *answer);
+    void (*answer)(
+        struct kvb_bridge *bridge, const struct kvb_http_request *request,
+        struct kvb_http_answer *answer);
 } routes[] = {
-    { "/livez", answer_live },
-    { "/readyz", answer_ready },
-    { "/metrics", answer_metrics },
-    { "/state", answer_state },
+    { "GET",  "/livez",      answer_live },
+    { "GET",  "/readyz",     answer_ready },
+    { "GET",  "/metrics",    answer_metrics },
+    { "GET",  "/state",      answer_state },
+    { "POST", "/register",   kvb_bridge_answer_register },
+    { "POST", "/unregister", kvb_bridge_answer_unregister },
 };
 /* clang-format on */
+
+static void refuse_method(struct kvb_http_answer *answer, const char *method)
+{
+    answer->allow = method;
+    answer_text(answer, 405, "this path wants ");
+    answer_text(answer, 405, method);
+    answer_text(answer, 405, "\n");
+}
 
 void kvb_bridge_answer(
     void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
@@ -60,13 +85,14 @@ void kvb_bridge_answer(
         if (strcmp(request->path, routes[i].path) != 0) {
             continue;
         }
-        if (strcmp(request->method, "GET") != 0 && strcmp(request->method, "HEAD") != 0) {
-            answer->allow = "GET";
-            answer_text(answer, 405, "this path is read with GET\n");
-            return;
+        if (strcmp(request->method, routes[i].method) != 0) { /* HEAD comes as GET */
+            refuse_method(answer, routes[i].method);
+        } else {
+            routes[i].answer(context, request, answer);
         }
-        routes[i].answer(context, answer);
         return;
     }
-    answer_text(answer, 404, "no such path; there are /livez /readyz /metrics /state\n");
+    answer_text(
+        answer, 404,
+        "no such path; there are /livez /readyz /metrics /state, and POST /register /unregister\n");
 }

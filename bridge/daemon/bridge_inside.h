@@ -6,6 +6,7 @@
 #include "daemon/bridge.h"
 #include "daemon/bridge_config.h"
 #include "daemon/bridge_metrics.h"
+#include "daemon/discovery.h"
 #include "daemon/event_publisher.h"
 #include "daemon/profile_guard.h"
 #include "daemon/rank_metrics.h"
@@ -40,14 +41,27 @@ struct rank_checkpoint {
     kvb_epoch epoch_pending;
 };
 
+/* Whether the log has said that something is wrong, and what is not said yet. */
+struct rank_trouble {
+    enum kvb_stream_state said;
+    enum kvb_stream_state now; /* since since_ns */
+    uint64_t since_ns;
+    uint64_t said_ns;
+};
+
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
+    struct kvb_worker_config settings; /* of this rank alone: kvb_members_of() */
+    size_t owner;                      /* the waiter's number, and its place in kvb_bridge.owners */
     uint64_t worker_id;
     uint32_t dp_rank;
-    char endpoint[256];
+    uint32_t origin;           /* whose list it stands in: bridge_members.c */
     struct kvb_source *source; /* owned, like the two below */
     struct kvb_stream *stream;
     struct kvb_stream_output output;
+    bool is_leaving;
+    bool is_beat_wanted; /* an aggregator has just been given what it lacked */
+    bool is_beat_due;    /* the state changed since the last heartbeat */
     bool is_up;
     bool is_crowded;       /* two engines on its bound socket */
     uint64_t down_ns;      /* since when its engine is away; 0 = it is not */
@@ -59,13 +73,12 @@ struct bridge_rank {
     struct rank_checkpoint checkpoint;
     uint64_t announce_ns;  /* not before: the last try failed, or NATS is just back */
     struct kvb_told *told; /* owned; NULL where a clear is told by `cleared` */
-    bool is_beat_due;      /* the state changed since the last heartbeat */
-    bool is_beat_wanted;   /* an aggregator has just been given what it lacked */
     uint64_t beat_ns;      /* the last heartbeat */
     uint64_t applied_ns;   /* the newest batch or proof */
     enum kvb_tier unknown_medium;
     struct kvb_newest_load load;
     struct kvb_load_fallback known; /* of the configuration */
+    struct rank_trouble trouble;    /* what the log says of it */
 
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_rank_metric_count];
@@ -85,26 +98,38 @@ struct bridge_feed {
     struct kvb_log_limit limit;
 };
 
-/* The sources of one worker's load; samples go to ranks first .. first+count-1. */
+/* The sources of one worker's load; their samples go to the ranks that settings name. */
 struct bridge_load {
-    const struct kvb_worker_config *settings; /* borrowed */
-    struct kvb_load_source *zmq;              /* owned, like the next; NULL: none */
+    struct kvb_worker_config settings;
+    uint32_t origin;
+    bool is_leaving;
+    size_t owner;
+    struct kvb_load_source *zmq; /* owned, like the next; NULL: none */
     struct kvb_load_source *coordinator;
+    uint32_t listed;        /* ranks in the coordinator's list */
+    uint64_t list_until_ns; /* the list has changed: until then its engine is asked too */
+    struct kvb_log_limit list_limit;
     uint64_t scrape_key; /* of its page of metrics; 0: none */
-    size_t first_rank;   /* in kvb_bridge.ranks */
-    size_t rank_count;
     struct bridge_feed feeds[KVB_LOAD_SOURCE_KIND_COUNT];
 };
 
-/* Descriptors waited for: stop, requests of aggregators, pages of metrics. */
-enum { kvb_bridge_fd_stop, kvb_bridge_fd_sync, kvb_bridge_fd_pages, kvb_bridge_fds };
+/* The waiter's numbers: ranks take the lowest free one, then loads, then descriptors. */
+enum {
+    kvb_first_load_owner = kvb_max_streams,
+    kvb_first_fd_owner = kvb_first_load_owner + kvb_max_workers,
+    kvb_stop_owner = kvb_first_fd_owner, /* stop, and commands */
+    kvb_sync_owner,                      /* requests of aggregators */
+    kvb_pages_owner,                     /* pages of metrics */
+    kvb_bridge_owners
+};
 
 /* Checkpoints are made and written one after the other. */
 struct bridge_checkpoints {
     struct kvb_checkpoint_store *store; /* owned; NULL: none are kept */
     struct kvb_checkpoint_save save;
     struct bridge_rank *rank;    /* whose is being made; or NULL */
-    struct bridge_rank *written; /* whose is being written, and was made; or NULL */
+    bool is_writing;             /* one was made, and is being written */
+    struct bridge_rank *written; /* whose it is; NULL: it has left meanwhile */
     bool is_first_part;
     size_t next_rank;
     struct kvb_log_limit limit;
@@ -131,10 +156,13 @@ struct kvb_bridge {
     char load_subject[kvb_subject_bytes];
     char status_subject[kvb_subject_bytes];
 
-    struct bridge_rank *ranks;
+    struct bridge_rank **ranks; /* kvb_max_streams places, the first rank_count in use */
     size_t rank_count;
-    struct bridge_load *loads;
+    struct bridge_load **loads; /* kvb_max_workers places */
     size_t load_count;
+    void **owners; /* borrowed: the rank or load of each number; NULL: free */
+    struct bridge_members *members;
+    struct kvb_discovery *discovery;
     struct kvb_scraper *scraper;                  /* NULL: no worker has a page of metrics */
     uint64_t scrape_keys;                         /* given out so far */
     struct kvb_coordinator_news coordinator_news; /* decoded into, again and again */
@@ -143,16 +171,15 @@ struct kvb_bridge {
     /* The ingest thread's own. */
     pthread_t thread;
     bool has_thread;
-    int wake_fd; /* eventfd: stop */
+    int wake_fd;            /* eventfd: stop */
+    atomic_bool is_running; /* commands are answered */
     atomic_bool is_stopping;
     struct kvb_event_batch batch; /* decoded into, again and again */
     struct kvb_buf buf;
-    struct kvb_waiter *waiter; /* owned; its owners: ranks, then loads, then descriptors */
-    size_t first_load_owner;
-    size_t first_fd_owner;
-    uint64_t began_ns;  /* when the batch at hand was begun */
-    size_t next_replay; /* whose turn it is to ask first */
-    size_t next_told;   /* whose turn it is to be announced first */
+    struct kvb_waiter *waiter; /* owned */
+    uint64_t began_ns;         /* when the batch at hand was begun */
+    size_t next_replay;        /* whose turn it is to ask first */
+    size_t next_told;          /* whose turn it is to be announced first */
     uint64_t connects_seen;
     uint64_t next_tick_ns;
     uint64_t next_round_ns; /* when all ranks are looked at again */
@@ -166,6 +193,8 @@ struct kvb_bridge {
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_bridge_metric_count];
     struct kvb_metrics metrics;
+    atomic_size_t stream_count;
+    pthread_rwlock_t sets_lock;           /* the two below, and the values that they borrow */
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;
     pthread_mutex_t text_lock;
@@ -173,9 +202,45 @@ struct kvb_bridge {
     struct kvb_detail not_ready; /* why not; "" = ready; under text_lock */
 };
 
-/* ---- bridge_ranks.c: the ranks of the configuration ---- */
-kvb_status kvb_bridge_open_ranks(struct kvb_bridge *bridge, struct kvb_detail *detail);
+/* ---- bridge_ranks.c: one rank ---- */
+kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
+
+/* On failure nothing is there that was not before.  KVB_TOO_LARGE: the bridge is full. */
+kvb_status kvb_bridge_open_rank(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
+    struct kvb_detail *detail);
+
+/* Number `at` leaves: its place is the last one's from then on. */
+void kvb_bridge_close_rank(struct kvb_bridge *bridge, size_t at);
+
+/* The lowest free number of first .. first + most - 1 is whose from then on.  KVB_TOO_LARGE */
+kvb_status kvb_bridge_take_owner(
+    struct kvb_bridge *bridge, size_t first, size_t most, void *whose, size_t *out_owner);
+
+/* Open files for what is open already, and for as many more.  KVB_BAD_CONFIG */
+kvb_status kvb_bridge_make_room(
+    const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail);
+
+/* NULL: there is none. */
+struct bridge_rank *
+kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank);
+
+/* ---- bridge_members.c: ranks come and go ---- */
+
+/* The ranks of the file; before the ingest thread runs. */
+kvb_status kvb_bridge_open_members(struct kvb_bridge *bridge, struct kvb_detail *detail);
+void kvb_bridge_close_members(struct kvb_bridge *bridge);
+
+/* After the ingest thread runs; ended before it ends. */
+kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge);
+
+/* Something happened to an engine of this origin, or to its ranks: if it was discovered, it
+ * is asked where its events are. */
+void kvb_bridge_look_again(struct kvb_bridge *bridge, uint32_t origin);
+
+/* What was asked for, a part of it a turn; true: there is more to do. */
+bool kvb_bridge_work_members(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- bridge_flow.c: one rank's batches, from socket to NATS ---- */
 
@@ -186,13 +251,15 @@ void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 
 /* ---- bridge_load.c: how busy the engines are, from all sources ---- */
 
-/* For ranks first_rank .. of kvb_bridge.ranks, which are there. */
+/* All sources of a worker; as kvb_bridge_open_rank(). */
 kvb_status kvb_bridge_open_load(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, size_t first_rank,
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
     struct kvb_detail *detail);
+/* As kvb_bridge_close_rank(); what it has told lives as long as it would have. */
+void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at);
 void kvb_bridge_close_loads(struct kvb_bridge *bridge);
-/* Sockets of a worker's load sources, one each at most at any time. */
-size_t kvb_load_sockets_of(const struct kvb_worker_config *worker);
+/* Of all workers, each source one. */
+size_t kvb_bridge_load_sources(const struct kvb_bridge *bridge);
 
 /* Receives and keeps some of what is there. */
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);
@@ -217,8 +284,8 @@ void kvb_bridge_tell_streams(struct kvb_bridge *bridge, uint64_t now_ns);
 /* Every rank will be told anew, not before from_ns: something may be lost. */
 void kvb_bridge_lose_touch(struct kvb_bridge *bridge, uint64_t from_ns);
 
-/* Nothing that was told holds any more: the bridge stops. */
-void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, uint64_t now_ns);
+/* Nothing that was told of the rank holds any more: it leaves, or the bridge stops. */
+void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 
 /* ---- bridge_report.c: what is said every so often ---- */
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
@@ -242,6 +309,9 @@ void kvb_bridge_save(struct kvb_bridge *bridge);
 void kvb_bridge_save_all(struct kvb_bridge *bridge);
 bool kvb_bridge_is_saving(const struct kvb_bridge *bridge, const struct bridge_rank *rank);
 
+/* The rank leaves: nothing of it is on the disk any more. */
+void kvb_bridge_drop_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
+
 /* Before anything is told that no batch made, and before anything of an epoch is told. */
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_telling_epoch(
@@ -252,8 +322,12 @@ bool kvb_bridge_is_proven(struct bridge_rank *rank);
 
 /* ---- bridge_figures.c: what /metrics says ---- */
 
-/* After the ranks are open, before HTTP threads are.  KVB_NO_MEMORY. */
+/* Before a rank is opened, and before HTTP threads are.  KVB_NO_MEMORY. */
 kvb_status kvb_bridge_open_figures(struct kvb_bridge *bridge);
+/* A rank's own values, from zero. */
+void kvb_bridge_begin_figures(struct bridge_rank *rank);
+/* After ranks came or went.  Under sets_lock, for writing. */
+void kvb_bridge_list_figures(struct kvb_bridge *bridge);
 void kvb_bridge_close_figures(struct kvb_bridge *bridge);
 
 /* A message of the rank's engine was taken in: live or replayed, step and all. */
@@ -264,15 +338,31 @@ void kvb_bridge_count_batch(
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The whole page.  Any thread. */
-kvb_status kvb_bridge_metrics_page(const struct kvb_bridge *bridge, struct kvb_buf *out);
+kvb_status kvb_bridge_metrics_page(struct kvb_bridge *bridge, struct kvb_buf *out);
 
 /* ---- bridge_service.c: the NATS micro-service protocol ---- */
 kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge);
 void kvb_bridge_close_service(struct kvb_bridge *bridge);
 void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* what STATS will say */
 
+/* ---- bridge_trouble.c ---- */
+
+/* Says when a stream becomes DOWN or PARTIAL, and when it is no more: once it has been so
+ * for a second, and of one rank every ten seconds at most. */
+void kvb_bridge_watch_state(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns);
+
 /* ---- bridge_loop.c: the ingest thread ---- */
 void *kvb_bridge_run(void *context);
+
+/* ---- bridge_register.c: on HTTP threads ---- */
+void kvb_bridge_answer_register(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
+void kvb_bridge_answer_unregister(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
 
 /* ---- bridge_http.c ---- */
 void kvb_bridge_answer(

@@ -6,6 +6,9 @@
 /* An idle coordinator of vLLM says what has not changed every 5 s. */
 static const uint64_t coordinator_period_ns = 5 * KVB_NS_PER_S;
 
+/* Its list may change before the engines that it lists say so themselves. */
+static const uint64_t list_settles_ns = 30 * KVB_NS_PER_S;
+
 /* So many periods may pass before a source counts as silent. */
 enum { periods_of_a_life = 3 };
 
@@ -40,11 +43,11 @@ static const char *address_of(const struct bridge_load *load, enum kvb_load_sour
 {
     switch (kind) {
     case KVB_LOAD_OF_PROMETHEUS:
-        return load->settings->load.prometheus;
+        return load->settings.load.prometheus;
     case KVB_LOAD_OF_COORDINATOR:
-        return load->settings->load.coordinator;
+        return load->settings.load.coordinator;
     default:
-        return load->settings->load.zmq;
+        return load->settings.load.zmq;
     }
 }
 
@@ -57,7 +60,7 @@ say(struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_load_sou
     kvb_log_write(
         bridge->log, level, "bridge", what, "source", kvb_load_source_kind_name(kind), "address",
         address_of(load, kind), "worker",
-        kvb_log_u64(worker, kvb_worker_id_of_rank(load->settings, 0)), "why", why, NULL);
+        kvb_log_u64(worker, kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
 }
 
 /* Of one source not more than a line in ten seconds. */
@@ -107,7 +110,7 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
     uint64_t states[KVB_LOAD_SOURCE_STATE_COUNT] = { 0 };
 
     for (size_t i = 0; i < bridge->load_count; i++) {
-        struct bridge_load *load = &bridge->loads[i];
+        struct bridge_load *load = bridge->loads[i];
         for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
             struct bridge_feed *feed = &load->feeds[kind];
             if (!feed->is_there) {
@@ -133,12 +136,13 @@ static void fill_report(
     const struct bridge_feed *feed = &load->feeds[kind];
 
     *out = (struct kvb_load_source_report){
-        .worker_id = kvb_worker_id_of_rank(load->settings, 0),
+        .worker_id = kvb_worker_id_of_rank(&load->settings, 0),
         .kind = kind,
         .state = feed->state,
         .was_heard = feed->heard_ns > 0,
         .age_ms = now_ns > feed->heard_ns ? (now_ns - feed->heard_ns) / KVB_NS_PER_MS : 0,
         .refused = feed->refused,
+        .ranks = kind == KVB_LOAD_OF_COORDINATOR ? load->listed : 0,
         .address = address_of(load, kind),
         .why = feed->why.text,
     };
@@ -150,7 +154,7 @@ size_t kvb_bridge_report_loads(
     size_t reports = 0;
 
     for (size_t i = 0; i < bridge->load_count; i++) {
-        const struct bridge_load *load = &bridge->loads[i];
+        const struct bridge_load *load = bridge->loads[i];
         for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
             if (load->feeds[kind].is_there) {
                 fill_report(load, kind, now_ns, &out[reports++]);
@@ -162,16 +166,24 @@ size_t kvb_bridge_report_loads(
 
 /* ---- Figures ---- */
 
-static struct bridge_rank *rank_of_sample(
-    struct kvb_bridge *bridge, const struct bridge_load *load, const struct kvb_load_sample *sample)
+static struct bridge_rank *
+rank_of(const struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t dp_rank)
 {
-    for (size_t i = 0; i < load->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[load->first_rank + i];
-        if (!sample->has_rank || rank->dp_rank == sample->dp_rank) {
-            return rank; /* a sample without a rank speaks for the first */
-        }
+    const struct kvb_worker_config *worker = &load->settings;
+
+    if (dp_rank < worker->first_rank || dp_rank - worker->first_rank >= worker->ranks) {
+        return NULL;
     }
-    return NULL;
+    return kvb_bridge_find_rank(
+        bridge, kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank), dp_rank);
+}
+
+/* A sample without a rank speaks for the first. */
+static struct bridge_rank *rank_of_sample(
+    const struct kvb_bridge *bridge, const struct bridge_load *load,
+    const struct kvb_load_sample *sample)
+{
+    return rank_of(bridge, load, sample->has_rank ? sample->dp_rank : load->settings.first_rank);
 }
 
 /* How many of the samples are of our ranks: others may be read by another bridge. */
@@ -222,11 +234,34 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
 /* Ranks that are gone have no load: not even the one they had last. */
 static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t there)
 {
-    for (size_t i = 0; i < load->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[load->first_rank + i];
-        if (rank->dp_rank >= there) {
+    const uint32_t first = load->settings.first_rank;
+
+    for (uint32_t at = there > first ? there - first : 0; at < load->settings.ranks; at++) {
+        struct bridge_rank *rank = rank_of(bridge, load, first + at);
+        if (rank) {
             kvb_newest_load_forget(&rank->load, KVB_LOAD_OF_COORDINATOR);
         }
+    }
+}
+
+/* Ranks have come or gone: where its engine can tell, they are read soon, or no more. */
+static void
+follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
+    uint64_t times = 0;
+
+    if (there != load->listed && load->feeds[kind].heard_ns > 0) {
+        struct kvb_detail ranks;
+        kvb_detail_set(&ranks, "%u ranks, not %u", there, load->listed);
+        load->list_until_ns = now_ns + list_settles_ns;
+        if (kvb_log_limit_due(&load->list_limit, now_ns, &times)) {
+            say(bridge, load, kind, KVB_LOG_INFO, "a coordinator lists other ranks", ranks.text);
+        }
+    }
+    load->listed = there;
+    if (now_ns < load->list_until_ns) {
+        kvb_bridge_look_again(bridge, load->origin);
     }
 }
 
@@ -245,6 +280,7 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
             return;
         } else if (news->has_ranks) {
             count(bridge, kvb_bridge_load_refused_figure, news->refused);
+            follow_list(bridge, load, news->rank_count, now_ns);
             drop_ranks(bridge, load, news->rank_count);
             (void)keep_samples(bridge, load, kind, news->samples, news->count, now_ns, life_ns);
             hear(bridge, load, kind, now_ns, life_ns); /* also without a rank of ours */
@@ -282,7 +318,7 @@ static enum kvb_bridge_metric scrape_metric(const struct kvb_scrape_result *resu
 static uint64_t
 life_of_page(const struct kvb_bridge *bridge, const struct bridge_load *load, uint64_t took_ns)
 {
-    const uint64_t period_ns = load->settings->load.scrape_ms * KVB_NS_PER_MS;
+    const uint64_t period_ns = load->settings.load.scrape_ms * KVB_NS_PER_MS;
 
     return life_of(bridge, took_ns > period_ns ? took_ns : period_ns);
 }
@@ -310,8 +346,8 @@ static void take_page(
 static struct bridge_load *load_of_key(struct kvb_bridge *bridge, uint64_t key)
 {
     for (size_t i = 0; i < bridge->load_count; i++) {
-        if (bridge->loads[i].scrape_key == key) {
-            return &bridge->loads[i];
+        if (bridge->loads[i]->scrape_key == key) {
+            return bridge->loads[i];
         }
     }
     return NULL; /* it has left meanwhile */
@@ -347,28 +383,41 @@ static kvb_status open_socket(
     return endpoint[0] ? kvb_load_source_open(bridge->zmq, &options, out_source, detail) : KVB_OK;
 }
 
+static kvb_status start_scraper(struct kvb_bridge *bridge)
+{
+    struct kvb_scraper *scraper = NULL;
+
+    KVB_TRY(kvb_scraper_start(&scraper));
+    const kvb_status status =
+        kvb_waiter_add_fd(bridge->waiter, kvb_pages_owner, kvb_scraper_fd(scraper));
+    if (status != KVB_OK) {
+        kvb_scraper_stop(scraper);
+        return status;
+    }
+    bridge->scraper = scraper;
+    return KVB_OK;
+}
+
 /* With the first page its thread begins. */
 static kvb_status
 open_page(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
 {
-    const struct kvb_worker_config *settings = load->settings;
+    const struct kvb_worker_config *settings = &load->settings;
+    const struct kvb_scrape_target target = { .key = ++bridge->scrape_keys,
+                                              .url = settings->load.prometheus,
+                                              .period_ms = settings->load.scrape_ms,
+                                              .timeout_ms = kvb_scrape_timeout_ms,
+                                              .block_size = settings->block_size };
 
     if (settings->load.prometheus[0] == '\0') {
         return KVB_OK;
     }
     if (!bridge->scraper) {
-        KVB_TRY(kvb_scraper_start(&bridge->scraper));
-        KVB_TRY(kvb_waiter_add_fd(
-            bridge->waiter, bridge->first_fd_owner + kvb_bridge_fd_pages,
-            kvb_scraper_fd(bridge->scraper)));
+        KVB_TRY(start_scraper(bridge));
     }
-    load->scrape_key = ++bridge->scrape_keys;
-    const struct kvb_scrape_target target = { .key = load->scrape_key,
-                                              .url = settings->load.prometheus,
-                                              .period_ms = settings->load.scrape_ms,
-                                              .timeout_ms = kvb_scrape_timeout_ms,
-                                              .block_size = settings->block_size };
-    return kvb_scraper_add(bridge->scraper, &target, detail);
+    KVB_TRY(kvb_scraper_add(bridge->scraper, &target, detail));
+    load->scrape_key = target.key;
+    return KVB_OK;
 }
 
 static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
@@ -381,36 +430,78 @@ static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
     }
 }
 
-size_t kvb_load_sockets_of(const struct kvb_worker_config *worker)
+size_t kvb_bridge_load_sources(const struct kvb_bridge *bridge)
 {
-    return (worker->load.zmq[0] != '\0') + (worker->load.coordinator[0] != '\0') +
-           (worker->load.prometheus[0] != '\0');
+    size_t sources = 0;
+
+    for (size_t i = 0; i < bridge->load_count; i++) {
+        sources += kvb_worker_load_sources(&bridge->loads[i]->settings);
+    }
+    return sources;
+}
+
+static void drop_load(struct kvb_bridge *bridge, struct bridge_load *load)
+{
+    kvb_load_source_close(load->zmq);
+    kvb_load_source_close(load->coordinator);
+    if (load->scrape_key != 0) { /* if memory is out it is read on, for nobody */
+        (void)kvb_scraper_remove(bridge->scraper, load->scrape_key);
+    }
+    if (load->owner != 0) { /* that would be a rank's */
+        bridge->owners[load->owner] = NULL;
+    }
+    free(load);
+}
+
+static kvb_status
+fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = &load->settings;
+    const size_t sources = kvb_worker_load_sources(settings);
+
+    KVB_TRY(
+        kvb_bridge_take_owner(bridge, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
+    KVB_TRY(kvb_bridge_make_room(bridge, 0, sources, detail));
+    open_feeds(bridge, load);
+    KVB_TRY(open_socket(bridge, settings->load.zmq, load->owner, &load->zmq, detail));
+    KVB_TRY(
+        open_socket(bridge, settings->load.coordinator, load->owner, &load->coordinator, detail));
+    return open_page(bridge, load, detail);
 }
 
 kvb_status kvb_bridge_open_load(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, size_t first_rank,
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
     struct kvb_detail *detail)
 {
-    if (kvb_load_sockets_of(worker) == 0) {
-        return KVB_OK;
+    struct bridge_load *load = calloc(1, sizeof *load);
+
+    if (!load) {
+        return KVB_NO_MEMORY;
     }
-    const size_t owner = bridge->first_load_owner + bridge->load_count;
-    struct bridge_load *load = &bridge->loads[bridge->load_count++]; /* closed in any case */
-    load->settings = worker;
-    load->first_rank = first_rank;
-    load->rank_count = worker->ranks;
-    open_feeds(bridge, load);
-    KVB_TRY(open_socket(bridge, worker->load.zmq, owner, &load->zmq, detail));
-    KVB_TRY(open_socket(bridge, worker->load.coordinator, owner, &load->coordinator, detail));
-    return open_page(bridge, load, detail);
+    load->settings = *settings;
+    const kvb_status status = fill_load(bridge, load, detail);
+    if (status != KVB_OK) {
+        drop_load(bridge, load);
+        return status;
+    }
+    load->origin = origin;
+    bridge->loads[bridge->load_count++] = load;
+    return KVB_OK;
+}
+
+void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at)
+{
+    struct bridge_load *load = bridge->loads[at];
+
+    bridge->loads[at] = bridge->loads[--bridge->load_count];
+    drop_load(bridge, load);
 }
 
 void kvb_bridge_close_loads(struct kvb_bridge *bridge)
 {
     for (size_t i = 0; i < bridge->load_count; i++) {
-        kvb_load_source_close(bridge->loads[i].zmq);
-        kvb_load_source_close(bridge->loads[i].coordinator);
+        drop_load(bridge, bridge->loads[i]);
     }
     kvb_scraper_stop(bridge->scraper);
-    free(bridge->loads);
+    free((void *)bridge->loads);
 }

@@ -2,6 +2,8 @@
 #include "core/limits.h"
 #include "daemon/bridge_inside.h"
 
+#include <unistd.h>
+
 static const int poll_ms = 20;
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t round_ns = 5 * KVB_NS_PER_MS; /* of all ranks; sooner when one changed */
@@ -24,6 +26,14 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
     }
 }
 
+/* What it woke us for, the turn looks at in any case. */
+static void take_wake(struct kvb_bridge *bridge)
+{
+    uint64_t times = 0;
+
+    (void)!read(bridge->wake_fd, &times, sizeof times); /* it is readable, or nothing is lost */
+}
+
 /* Whatever is left in a socket, the next wait finds. */
 static void take_sockets(struct kvb_bridge *bridge, uint64_t now_ns)
 {
@@ -31,18 +41,22 @@ static void take_sockets(struct kvb_bridge *bridge, uint64_t now_ns)
     unsigned ready = 0;
 
     while (kvb_waiter_next(bridge->waiter, &owner, &ready)) {
-        if (owner >= bridge->first_fd_owner) {
-            continue; /* the turn itself looks at what they are about */
+        void *whose = bridge->owners[owner];
+        if (owner == kvb_stop_owner) {
+            take_wake(bridge);
         }
-        if (owner >= bridge->first_load_owner) {
-            kvb_bridge_take_loads(bridge, &bridge->loads[owner - bridge->first_load_owner], now_ns);
+        if (!whose) {
+            continue; /* it has left, or the turn itself looks at what it is about */
+        }
+        if (owner >= kvb_first_load_owner) {
+            kvb_bridge_take_loads(bridge, whose, now_ns);
             continue;
         }
         if (ready & kvb_ready_reply) {
-            kvb_bridge_take_replies(bridge, &bridge->ranks[owner], now_ns);
+            kvb_bridge_take_replies(bridge, whose, now_ns);
         }
         if (ready & kvb_ready_live) {
-            kvb_bridge_take_live(bridge, &bridge->ranks[owner], now_ns);
+            kvb_bridge_take_live(bridge, whose, now_ns);
         }
     }
 }
@@ -62,10 +76,10 @@ static void start_replays(struct kvb_bridge *bridge, uint64_t now_ns)
     size_t running = 0;
 
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        running += kvb_stream_is_replaying(bridge->ranks[i].stream);
+        running += kvb_stream_is_replaying(bridge->ranks[i]->stream);
     }
     for (size_t i = 0; i < bridge->rank_count && running < kvb_max_replays_at_once; i++) {
-        struct bridge_rank *rank = &bridge->ranks[(bridge->next_replay + i) % bridge->rank_count];
+        struct bridge_rank *rank = bridge->ranks[(bridge->next_replay + i) % bridge->rank_count];
         uint64_t from = 0;
         if (!kvb_stream_wants_replay(rank->stream, now_ns, &from)) {
             continue;
@@ -126,7 +140,7 @@ static void tell_routers(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     kvb_bridge_tell_streams(bridge, now_ns);
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[i];
+        struct bridge_rank *rank = bridge->ranks[i];
         if (is_time_to_beat(bridge, rank, now_ns)) {
             rank->beat_ns = now_ns;
             kvb_bridge_beat(bridge, rank, false);
@@ -155,7 +169,7 @@ static void take_time(struct kvb_bridge *bridge, uint64_t now_ns)
     if (now_ns >= bridge->next_tick_ns) {
         bridge->next_tick_ns = now_ns + tick_ns;
         for (size_t i = 0; i < bridge->rank_count; i++) {
-            kvb_bridge_tick_rank(bridge, &bridge->ranks[i], now_ns);
+            kvb_bridge_tick_rank(bridge, bridge->ranks[i], now_ns);
         }
         kvb_bridge_watch_loads(bridge, now_ns);
         kvb_bridge_show_loads(bridge);
@@ -178,6 +192,13 @@ static void take_time(struct kvb_bridge *bridge, uint64_t now_ns)
     }
 }
 
+static void tell_goodbyes(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    for (size_t i = 0; i < bridge->rank_count; i++) {
+        kvb_bridge_tell_goodbye(bridge, bridge->ranks[i], now_ns);
+    }
+}
+
 void *kvb_bridge_run(void *context)
 {
     struct kvb_bridge *bridge = context;
@@ -192,11 +213,12 @@ void *kvb_bridge_run(void *context)
         take_time(bridge, now_ns);
         has_more = kvb_sync_desk_work(&bridge->sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= bridge->next_tick_ns <= now_ns; /* a stream has another slice */
+        has_more |= kvb_bridge_work_members(bridge, kvb_clock_monotonic_ns());
         kvb_bridge_save(bridge);
         kvb_metric_add(&bridge->metrics, kvb_bridge_turns, 1); /* the watchdog looks */
     }
     if (bridge->was_allowed) {
-        kvb_bridge_tell_goodbye(bridge, kvb_clock_monotonic_ns());
+        tell_goodbyes(bridge, kvb_clock_monotonic_ns());
     }
     kvb_bridge_save_all(bridge);
     return NULL;

@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "daemon/bridge_inside.h"
-#include "daemon/endpoint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -79,73 +78,130 @@ static kvb_status open_stream(
     return kvb_stream_new(&options, &rank->stream);
 }
 
-static kvb_status open_source(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, uint32_t dp_rank,
-    struct bridge_rank *rank, struct kvb_detail *detail)
+static kvb_status
+open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
-    char replay[kvb_endpoint_bytes] = "";
+    const struct kvb_worker_config *settings = &rank->settings;
     const struct kvb_source_options options = {
-        .events = rank->endpoint,
-        .replay = replay,
-        .topic = worker->topic,
-        .bind = worker->bind,
-        .replay_request = worker->replay_request,
+        .events = settings->events,
+        .replay = settings->replay,
+        .topic = settings->topic,
+        .bind = settings->bind,
+        .replay_request = settings->replay_request,
         .max_replay_bytes = bridge->config->limits.max_replay_bytes,
         .waiter = bridge->waiter,
-        .owner = (size_t)(rank - bridge->ranks),
+        .owner = rank->owner,
     };
 
-    KVB_TRY(kvb_endpoint_for_rank(worker->events, dp_rank, rank->endpoint));
-    if (worker->replay[0] != '\0') {
-        KVB_TRY(kvb_endpoint_for_rank(worker->replay, dp_rank, replay));
-    }
     return kvb_source_open(bridge->zmq, &options, &rank->source, detail);
 }
 
-static kvb_status open_rank(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, uint32_t dp_rank,
+/* ---- Places ---- */
+
+kvb_status kvb_bridge_take_owner(
+    struct kvb_bridge *bridge, size_t first, size_t most, void *whose, size_t *out_owner)
+{
+    for (size_t owner = first; owner < first + most; owner++) {
+        if (!bridge->owners[owner]) {
+            bridge->owners[owner] = whose;
+            *out_owner = owner;
+            return KVB_OK;
+        }
+    }
+    return KVB_TOO_LARGE;
+}
+
+kvb_status kvb_bridge_make_room(
+    const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail)
+{
+    const struct kvb_zmq_size size = { .publishers = bridge->rank_count + ranks,
+                                       .loads = kvb_bridge_load_sources(bridge) + load_sources };
+
+    return kvb_zmq_raise_limits(&size, detail);
+}
+
+struct bridge_rank *
+kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
+{
+    for (size_t i = 0; i < bridge->rank_count; i++) {
+        struct bridge_rank *rank = bridge->ranks[i];
+        if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
+            return rank;
+        }
+    }
+    return NULL;
+}
+
+/* ---- Ranks ---- */
+
+static void drop_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    kvb_source_close(rank->source);
+    kvb_stream_free(rank->stream);
+    kvb_told_free(rank->told);
+    kvb_stream_output_done(&rank->output);
+    if (bridge->owners[rank->owner] == rank) {
+        bridge->owners[rank->owner] = NULL;
+    }
+    free(rank);
+}
+
+static kvb_status fill_rank(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_worker_config *settings,
     struct kvb_detail *detail)
 {
-    struct bridge_rank *rank = &bridge->ranks[bridge->rank_count++]; /* closed in any case */
-
-    rank->worker_id = kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank);
-    rank->dp_rank = dp_rank;
+    rank->settings = *settings;
+    rank->worker_id = settings->id;
+    rank->dp_rank = settings->first_rank;
     rank->needs_epoch = true;
-    rank->known = (struct kvb_load_fallback){ .total_slots = worker->load.total_slots,
-                                              .total_blocks = worker->total_blocks };
-    rank->unknown_medium = worker->unknown_medium;
-    KVB_TRY(open_stream(bridge, worker, rank));
+    rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
+                                              .total_blocks = settings->total_blocks };
+    rank->unknown_medium = settings->unknown_medium;
+    kvb_bridge_begin_figures(rank);
+    KVB_TRY(kvb_bridge_take_owner(bridge, 0, kvb_max_streams, rank, &rank->owner));
+    KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));
+    KVB_TRY(open_stream(bridge, settings, rank));
     kvb_bridge_restore_rank(bridge, rank, home_of(bridge->config));
-    return open_source(bridge, worker, dp_rank, rank, detail);
+    return open_source(bridge, rank, detail);
 }
 
-static kvb_status open_worker(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct kvb_detail *detail)
+kvb_status kvb_bridge_open_rank(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
+    struct kvb_detail *detail)
 {
-    const size_t first = bridge->rank_count;
+    struct bridge_rank *rank = calloc(1, sizeof *rank);
 
-    for (uint32_t i = 0; i < worker->ranks; i++) {
-        KVB_TRY(open_rank(bridge, worker, worker->first_rank + i, detail));
+    if (!rank) {
+        return KVB_NO_MEMORY;
     }
-    return kvb_bridge_open_load(bridge, worker, first, detail);
+    const kvb_status status = fill_rank(bridge, rank, settings, detail);
+    if (status != KVB_OK) {
+        drop_rank(bridge, rank);
+        return status;
+    }
+    rank->origin = origin;
+    bridge->ranks[bridge->rank_count++] = rank; /* there is room: it has a number */
+    return KVB_OK;
 }
 
-static size_t ranks_of(const struct kvb_bridge_config *config)
+void kvb_bridge_close_rank(struct kvb_bridge *bridge, size_t at)
 {
-    size_t ranks = 0;
+    struct bridge_rank *rank = bridge->ranks[at];
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        ranks += config->workers[i].ranks;
-    }
-    return ranks;
+    kvb_bridge_drop_checkpoint(bridge, rank);
+    bridge->ranks[at] = bridge->ranks[--bridge->rank_count];
+    drop_rank(bridge, rank);
 }
+
+/* ---- All of them ---- */
 
 static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
 {
-    struct kvb_zmq_size size = { .publishers = ranks_of(config) };
+    struct kvb_zmq_size size = { .publishers = 0 };
 
     for (size_t i = 0; i < config->worker_count; i++) {
-        size.loads += kvb_load_sockets_of(&config->workers[i]);
+        size.publishers += config->workers[i].ranks;
+        size.loads += kvb_worker_load_sources(&config->workers[i]);
     }
     return size;
 }
@@ -158,38 +214,30 @@ kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detai
     return kvb_zmq_raise_limits(&size, detail);
 }
 
-kvb_status kvb_bridge_open_ranks(struct kvb_bridge *bridge, struct kvb_detail *detail)
+/* Room for as many as a bridge may ever have: what is not used is never touched, and so
+ * takes no memory. */
+kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
-    const struct kvb_bridge_config *config = bridge->config;
-    const struct kvb_zmq_size size = size_of(config);
-    const size_t ranks = size.publishers;
-    const size_t loads = config->worker_count;
-
-    bridge->ranks = calloc(ranks ? ranks : 1, sizeof *bridge->ranks);
-    bridge->loads = calloc(loads ? loads : 1, sizeof *bridge->loads);
-    if (!bridge->ranks || !bridge->loads) {
+    KVB_TRY(kvb_bridge_raise_limits(bridge->config, detail));
+    bridge->ranks = calloc(kvb_max_streams, sizeof(struct bridge_rank *));
+    bridge->loads = calloc(kvb_max_workers, sizeof(struct bridge_load *));
+    bridge->owners = calloc(kvb_bridge_owners, sizeof(void *));
+    if (!bridge->ranks || !bridge->loads || !bridge->owners) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(kvb_zmq_new(&size, &bridge->zmq, detail));
-    bridge->first_load_owner = ranks;
-    bridge->first_fd_owner = ranks + loads;
-    KVB_TRY(kvb_waiter_new(ranks + loads + kvb_bridge_fds, &bridge->waiter));
-    for (size_t i = 0; i < config->worker_count; i++) {
-        KVB_TRY(open_worker(bridge, &config->workers[i], detail));
-    }
-    return KVB_OK;
+    KVB_TRY(kvb_zmq_new(&bridge->zmq));
+    return kvb_waiter_new(kvb_bridge_owners, &bridge->waiter);
 }
 
+/* Without a word to anybody: the bridge has said goodbye, or has never begun. */
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        kvb_source_close(bridge->ranks[i].source);
-        kvb_stream_free(bridge->ranks[i].stream);
-        kvb_told_free(bridge->ranks[i].told);
-        kvb_stream_output_done(&bridge->ranks[i].output);
+        drop_rank(bridge, bridge->ranks[i]);
     }
-    free(bridge->ranks);
+    free(bridge->owners);
+    free((void *)bridge->ranks);
     kvb_waiter_free(bridge->waiter);
     kvb_zmq_free(bridge->zmq);
 }

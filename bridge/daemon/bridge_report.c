@@ -73,7 +73,7 @@ publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const st
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        const struct bridge_rank *rank = &bridge->ranks[i];
+        const struct bridge_rank *rank = bridge->ranks[i];
         struct kvb_load load;
         if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
             publish_load(bridge, rank, &load);
@@ -86,6 +86,15 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 static uint64_t reconnects(uint64_t connects)
 {
     return connects > 1 ? connects - 1 : 0;
+}
+
+static const char *origin_of(const struct bridge_rank *rank)
+{
+    static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
+                                         [KVB_BRIDGE_OF_REGISTERED] = "registered",
+                                         [KVB_BRIDGE_OF_DISCOVERED] = "discovered" };
+
+    return names[rank->origin < KVB_BRIDGE_OF_DISCOVERED ? rank->origin : KVB_BRIDGE_OF_DISCOVERED];
 }
 
 static void
@@ -102,7 +111,9 @@ fill_stream(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_r
         .restarts = counters->restarts,
         .reconnects = reconnects(kvb_source_count(rank->source)->connects),
         .unrooted = kvb_stream_mirror_count(rank->stream)->unrooted,
-        .endpoint = rank->endpoint,
+        .endpoint = rank->settings.events,
+        .origin = origin_of(rank),
+        .is_id_made = rank->settings.is_id_made,
     };
     kvb_stream_heartbeat(rank->stream, &out->beat);
     out->has_last_seq = kvb_stream_last_seq(rank->stream, &out->last_seq);
@@ -132,7 +143,7 @@ static kvb_status make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool i
     }
     memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        fill_stream(&bridge->ranks[i], now_ns, &report.streams[i]);
+        fill_stream(bridge->ranks[i], now_ns, &report.streams[i]);
     }
     report.load_count = kvb_bridge_report_loads(bridge, now_ns, report.loads);
     kvb_buf_reset(&bridge->buf);

@@ -1,3 +1,4 @@
+#include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "daemon/bridge_inside.h"
@@ -15,16 +16,19 @@
 struct bridge_service {
     struct kvb_service service;
     struct kvb_service_desk *desk; /* owned, like the arrays */
-    size_t rank_count;             /* of each */
 
-    pthread_mutex_t lock; /* put_aside, shown_ns */
+    pthread_mutex_t lock; /* put_aside, its two numbers and shown_ns */
     uint64_t shown_ns;    /* when they were: a bridge that stands still has no figures */
     uint64_t life_ns;
     struct figure *put_aside;
+    size_t rank_count;
+    size_t capacity;
 
     /* The desk's, one request at a time. */
     struct kvb_rank_load *ranks;
+    size_t rank_capacity;
     struct kvb_worker_load *workers;
+    size_t worker_capacity;
 };
 
 /* One rank's newest load. */
@@ -45,8 +49,13 @@ void kvb_bridge_show_loads(struct kvb_bridge *bridge)
 
     (void)pthread_mutex_lock(&service->lock);
     service->shown_ns = now_ns;
+    service->rank_count = kvb_array_reserve(
+                              &service->put_aside, &service->capacity, bridge->rank_count,
+                              sizeof *service->put_aside, kvb_max_streams) == KVB_OK
+                              ? bridge->rank_count
+                              : 0; /* memory is out: nobody is listed */
     for (size_t i = 0; i < service->rank_count; i++) {
-        const struct bridge_rank *rank = &bridge->ranks[i];
+        const struct bridge_rank *rank = bridge->ranks[i];
         struct figure *figure = &service->put_aside[i];
         *figure = (struct figure){ .worker_id = rank->worker_id,
                                    .dp_rank = rank->dp_rank,
@@ -66,13 +75,18 @@ static void fill(const void *context, size_t i, struct kvb_service_endpoint *out
     out_endpoint->worker = service->workers[i];
 }
 
-static kvb_status list(void *context, struct kvb_service_endpoints *out_list)
+/* Under the lock. */
+static kvb_status
+copy_figures(struct bridge_service *service, uint64_t now_ns, size_t *out_rank_count)
 {
-    struct bridge_service *service = context;
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    const size_t count = service->rank_count;
 
-    (void)pthread_mutex_lock(&service->lock);
-    for (size_t i = 0; i < service->rank_count; i++) {
+    KVB_TRY(kvb_array_reserve(
+        &service->ranks, &service->rank_capacity, count, sizeof *service->ranks, kvb_max_streams));
+    KVB_TRY(kvb_array_reserve(
+        &service->workers, &service->worker_capacity, count, sizeof *service->workers,
+        kvb_max_streams));
+    for (size_t i = 0; i < count; i++) {
         const struct figure *figure = &service->put_aside[i];
         service->ranks[i] = (struct kvb_rank_load){
             .worker_id = figure->worker_id,
@@ -82,9 +96,23 @@ static kvb_status list(void *context, struct kvb_service_endpoints *out_list)
             .load = figure->load,
         };
     }
+    *out_rank_count = count;
+    return KVB_OK;
+}
+
+static kvb_status list(void *context, struct kvb_service_endpoints *out_list)
+{
+    struct bridge_service *service = context;
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    size_t rank_count = 0;
+
+    (void)pthread_mutex_lock(&service->lock);
+    const kvb_status status = copy_figures(service, now_ns, &rank_count);
     (void)pthread_mutex_unlock(&service->lock);
+    KVB_TRY(status);
     *out_list = (struct kvb_service_endpoints){
-        .count = kvb_worker_loads(service->ranks, service->rank_count, service->workers),
+        .count = kvb_worker_loads(service->ranks, rank_count, service->workers),
         .fill = fill,
         .context = service,
     };
@@ -106,17 +134,6 @@ static void name_service(const struct kvb_bridge *bridge, struct kvb_service *se
     service->facts[3] = (struct kvb_service_fact){ "bridge_id", bridge->bridge_id };
 }
 
-static kvb_status make_arrays(struct bridge_service *service, size_t rank_count)
-{
-    const size_t count = rank_count ? rank_count : 1;
-
-    service->put_aside = calloc(count, sizeof *service->put_aside);
-    service->ranks = calloc(count, sizeof *service->ranks);
-    service->workers = calloc(count, sizeof *service->workers);
-    service->rank_count = rank_count;
-    return service->put_aside && service->ranks && service->workers ? KVB_OK : KVB_NO_MEMORY;
-}
-
 kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
 {
     struct bridge_service *service = calloc(1, sizeof *service);
@@ -126,7 +143,6 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     }
     bridge->service = service;                      /* closed in any case */
     (void)pthread_mutex_init(&service->lock, NULL); /* cannot fail without attributes */
-    KVB_TRY(make_arrays(service, bridge->rank_count));
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);
     service->life_ns = bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;

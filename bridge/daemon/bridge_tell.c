@@ -44,7 +44,7 @@ static bool has_cleared(const struct kvb_router_batch *events)
 static void retell_siblings(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *sibling = &bridge->ranks[i];
+        struct bridge_rank *sibling = bridge->ranks[i];
         if (sibling != rank && sibling->worker_id == rank->worker_id && sibling->is_announced) {
             sibling->is_retelling_due = bridge->config->publish.profile == KVB_PROFILE_JSON;
         }
@@ -179,7 +179,7 @@ void kvb_bridge_tell_streams(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
         const size_t at = (bridge->next_told + i) % bridge->rank_count;
-        tell_stream(bridge, &bridge->ranks[at], now_ns);
+        tell_stream(bridge, bridge->ranks[at], now_ns);
         if (kvb_clock_monotonic_ns() >= now_ns + announce_turn_ns) {
             bridge->next_told = at + 1; /* nobody waits for ever */
             break;
@@ -190,22 +190,17 @@ void kvb_bridge_tell_streams(struct kvb_bridge *bridge, uint64_t now_ns)
 void kvb_bridge_lose_touch(struct kvb_bridge *bridge, uint64_t from_ns)
 {
     for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[i];
+        struct bridge_rank *rank = bridge->ranks[i];
         rank->is_announced = false;
         rank->announce_ns = from_ns > rank->announce_ns ? from_ns : rank->announce_ns;
     }
 }
 
 /* Readers of JSON may know no heartbeats, and so no goodbye. */
-void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, uint64_t now_ns)
+void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    const bool is_json = bridge->config->publish.profile == KVB_PROFILE_JSON;
-
-    for (size_t i = 0; i < bridge->rank_count; i++) {
-        struct bridge_rank *rank = &bridge->ranks[i];
-        if (is_json && !rank->needs_epoch) {
-            announce(bridge, rank, true, now_ns);
-        }
-        kvb_bridge_beat(bridge, rank, true);
+    if (bridge->config->publish.profile == KVB_PROFILE_JSON && !rank->needs_epoch) {
+        announce(bridge, rank, true, now_ns);
     }
+    kvb_bridge_beat(bridge, rank, true);
 }

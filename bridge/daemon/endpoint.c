@@ -119,7 +119,7 @@ static bool is_text(kvb_span span, const char *text)
 }
 
 /* Names by which a socket of this host is bound or reached. */
-static bool is_this_host(kvb_span host)
+bool kvb_endpoint_is_this_host(kvb_span host)
 {
     static const char *const names[] = {
         "*", "0.0.0.0", "127.0.0.1", "localhost", "[::]", "[::1]"
@@ -133,9 +133,18 @@ static bool is_this_host(kvb_span host)
     return false;
 }
 
+bool kvb_endpoint_is_of_this_host(const char *text)
+{
+    struct kvb_endpoint endpoint;
+
+    return kvb_endpoint_parse(text, &endpoint, NULL) == KVB_OK &&
+           (endpoint.scheme != KVB_ENDPOINT_TCP || kvb_endpoint_is_this_host(endpoint.place));
+}
+
 static bool is_same_place(const struct kvb_endpoint *one, const struct kvb_endpoint *other)
 {
-    if (one->scheme == KVB_ENDPOINT_TCP && is_this_host(one->place) && is_this_host(other->place)) {
+    if (one->scheme == KVB_ENDPOINT_TCP && kvb_endpoint_is_this_host(one->place) &&
+        kvb_endpoint_is_this_host(other->place)) {
         return true;
     }
     return one->place.len == other->place.len &&
@@ -147,4 +156,56 @@ bool kvb_endpoint_range_clashes(
 {
     return one->first <= other->last && other->first <= one->last &&
            one->base.scheme == other->base.scheme && is_same_place(&one->base, &other->base);
+}
+
+/* ---- Hosts ---- */
+
+static bool is_every_host(kvb_span host)
+{
+    static const char *const names[] = { "*", "0.0.0.0", "[::]", "::" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
+        if (is_text(host, names[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+kvb_span kvb_endpoint_host_of_url(const char *url)
+{
+    const char *begin = strstr(url, "://");
+
+    if (!begin) {
+        return (kvb_span){ (const uint8_t *)url, 0 };
+    }
+    begin += strlen("://");
+    const size_t authority = strcspn(begin, "/?#");
+    const char *at = memrchr(begin, '@', authority); /* a name and a password before it */
+    const char *host = at ? at + 1 : begin;
+    const size_t most = authority - (size_t)(host - begin);
+    const char *bracket = host[0] == '[' ? memchr(host, ']', most) : NULL;
+    const size_t len = bracket ? (size_t)(bracket - host) + 1 : strcspn(host, ":/?#");
+    return (kvb_span){ (const uint8_t *)host, len < most ? len : most };
+}
+
+kvb_status kvb_endpoint_at_host(const char *text, kvb_span host, char out_text[kvb_endpoint_bytes])
+{
+    struct kvb_endpoint endpoint;
+    char copy[kvb_endpoint_bytes];
+    int len = 0;
+
+    KVB_TRY(kvb_endpoint_parse(text, &endpoint, NULL));
+    if (endpoint.scheme == KVB_ENDPOINT_TCP && is_every_host(endpoint.place)) {
+        len = snprintf(
+            copy, sizeof copy, "tcp://%.*s:%u", (int)host.len, (const char *)host.data,
+            endpoint.port);
+    } else {
+        len = snprintf(copy, sizeof copy, "%s", text);
+    }
+    if (len < 0 || (size_t)len >= sizeof copy) {
+        return KVB_BAD_CONFIG;
+    }
+    memcpy(out_text, copy, (size_t)len + 1);
+    return KVB_OK;
 }

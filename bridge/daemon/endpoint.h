@@ -17,7 +17,7 @@
  * replay ROUTER alike.
  * Threads: any thread. */
 
-enum { kvb_endpoint_bytes = 256 };
+enum { kvb_endpoint_bytes = 256, kvb_endpoint_host_bytes = 64 };
 
 enum kvb_endpoint_scheme { KVB_ENDPOINT_TCP, KVB_ENDPOINT_IPC, KVB_ENDPOINT_INPROC };
 
@@ -30,6 +30,19 @@ struct kvb_endpoint {
 /* KVB_BAD_CONFIG: not of one of the three forms; detail says what is expected. */
 kvb_status
 kvb_endpoint_parse(const char *text, struct kvb_endpoint *out_endpoint, struct kvb_detail *detail);
+
+/* Is it one that means another socket on another host: 127.0.0.1, *, ipc://, inproc://?
+ * False for what is no endpoint. */
+bool kvb_endpoint_is_of_this_host(const char *text);
+
+/* The host of "http://host:8000/path"; borrowed; of what is no URL, empty. */
+kvb_span kvb_endpoint_host_of_url(const char *url);
+bool kvb_endpoint_is_this_host(kvb_span host);
+
+/* Writes the endpoint; where it says that its socket listens everywhere (*, 0.0.0.0,
+ * [::]), with this host in its place.
+ * KVB_BAD_CONFIG  text is no endpoint, or grows too long */
+kvb_status kvb_endpoint_at_host(const char *text, kvb_span host, char out_text[kvb_endpoint_bytes]);
 
 /* Writes the endpoint of one rank.
  * KVB_BAD_CONFIG  base is no endpoint, the port leaves 1 .. 65535, ipc beyond rank

@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -174,6 +175,44 @@ static void hand_back(struct kvb_checkpoint_store *store)
     (void)pthread_cond_broadcast(&store->changed);
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t len = strlen(text);
+
+    return len > strlen(end) && strcmp(text + len - strlen(end), end) == 0;
+}
+
+/* Of no use to anybody: what is void, and what was begun for streams that have left.  The
+ * name at hand may be the writer's own. */
+static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *name)
+{
+    return ends_with(name, ".void") ||
+           (ends_with(name, ".new") &&
+            strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
+}
+
+/* Freeing a large file takes milliseconds: here nobody waits for them. */
+static void sweep(struct kvb_checkpoint_store *store)
+{
+    const int fd = openat(store->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!directory) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return; /* the next time, then */
+    }
+    /* A stream that one thread has is safe with glibc. */
+    for (const struct dirent *entry;
+         (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe) */
+        if (is_rubbish(store, entry->d_name)) {
+            (void)unlinkat(store->directory_fd, entry->d_name, 0);
+        }
+    }
+    (void)closedir(directory);
+}
+
 static void *run(void *context)
 {
     struct kvb_checkpoint_store *store = context;
@@ -185,6 +224,7 @@ static void *run(void *context)
             store->is_directory_changed = false;
             (void)pthread_mutex_unlock(&store->lock);
             (void)fsync(store->directory_fd); /* else: the machine's end may bring it back */
+            sweep(store);
             (void)pthread_mutex_lock(&store->lock);
         } else if (store->is_full) {
             (void)pthread_mutex_unlock(&store->lock);

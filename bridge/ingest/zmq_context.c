@@ -19,7 +19,7 @@ enum {
     sockets_for_replays = 4 * kvb_max_replays_at_once,
     descriptors_for_replays = 2 * sockets_for_replays,
     own_descriptors = 128, /* of the process: NATS, HTTP, log, epoll, timers */
-    spare_sockets = 64,    /* owners are not dealt out evenly: not all have a load socket */
+    spare_sockets = 64,
     owners_per_context = 256,
     descriptors_per_context = 8, /* its threads wait on some */
 };
@@ -57,44 +57,23 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
     return KVB_BAD_CONFIG;
 }
 
-/* Of one context: owners are dealt out in turn. */
-static int sockets_of(const struct kvb_zmq_size *size)
+/* Its share of all publishers and load sockets that there may be. */
+static bool is_sized(void *context)
 {
-    const size_t all = size->publishers * sockets_per_publisher + size->loads;
+    const int publishers = kvb_max_streams / kvb_most_zmq_contexts;
+    const int sockets =
+        publishers * sockets_per_publisher + kvb_max_workers + sockets_for_replays + spare_sockets;
 
-    return (int)(all / contexts_of(size)) + sockets_for_replays + spare_sockets;
+    return zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets) == 0 &&
+           zmq_ctx_set(context, ZMQ_IO_THREADS, 1) == 0;
 }
 
-static kvb_status open_contexts(struct kvb_zmq *zmq, const struct kvb_zmq_size *size)
+kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq)
 {
-    while (zmq->context_count < contexts_of(size)) {
-        void *context = zmq_ctx_new();
-        if (!context) {
-            return KVB_IO;
-        }
-        zmq->contexts[zmq->context_count++] = context;
-        if (zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets_of(size)) != 0 ||
-            zmq_ctx_set(context, ZMQ_IO_THREADS, 1) != 0) {
-            return KVB_IO;
-        }
-    }
-    return KVB_OK;
-}
-
-kvb_status
-kvb_zmq_new(const struct kvb_zmq_size *size, struct kvb_zmq **out_zmq, struct kvb_detail *detail)
-{
-    KVB_TRY(kvb_zmq_raise_limits(size, detail));
-
     struct kvb_zmq *zmq = calloc(1, sizeof *zmq);
+
     if (!zmq) {
         return KVB_NO_MEMORY;
-    }
-    const kvb_status status = open_contexts(zmq, size);
-    if (status != KVB_OK) {
-        kvb_detail_set(detail, "libzmq: %s", zmq_strerror(errno));
-        kvb_zmq_free(zmq);
-        return status;
     }
     *out_zmq = zmq;
     return KVB_OK;
@@ -106,15 +85,27 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
         return;
     }
     kvb_zmq_close_run(zmq);
-    for (size_t i = 0; i < zmq->context_count; i++) {
-        (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
+    for (size_t i = 0; i < kvb_most_zmq_contexts; i++) {
+        if (zmq->contexts[i]) {
+            (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
+        }
     }
     free(zmq);
 }
 
-void *kvb_zmq_context(const struct kvb_zmq *zmq, size_t owner)
+void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner)
 {
-    return zmq->contexts[owner % zmq->context_count];
+    void **place = &zmq->contexts[owner / owners_per_context % kvb_most_zmq_contexts];
+
+    if (!*place) {
+        void *context = zmq_ctx_new();
+        if (context && !is_sized(context)) {
+            (void)zmq_ctx_term(context); /* has no sockets */
+            context = NULL;
+        }
+        *place = context;
+    }
+    return *place;
 }
 
 void kvb_zmq_close_run(struct kvb_zmq *zmq)

@@ -5,11 +5,12 @@
 
 #include <stddef.h>
 
-/* The ZMQ contexts of a bridge, sized for its publishers: one for each 256.  libzmq looks
- * through all timers of an I/O thread whenever it stops one, and each heartbeat has one:
- * a thousand connections on one thread would spend a fifth of a core on that.  Each
- * context has one I/O thread: the monitor's events of one socket then stand in the order
- * in which they happened.
+/* The ZMQ contexts of a bridge: one for each 256 publishers, 16 at most, opened when the
+ * first socket of theirs is.  libzmq looks through all timers of an I/O thread whenever it
+ * stops one, and each heartbeat has one: a thousand connections on one thread would spend
+ * a fifth of a core on that.  Each context has one I/O thread: the monitor's events of one
+ * socket then stand in the order in which they happened.  Each has room for its share of
+ * kvb_max_streams: publishers come and go, and a context cannot grow.
  *
  * Threads: only the thread that uses its sockets, except where it says otherwise. */
 struct kvb_zmq;
@@ -23,9 +24,8 @@ struct kvb_zmq_size {
  * KVB_BAD_CONFIG  not far enough; detail says how many, and what to do */
 kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail);
 
-/* After kvb_zmq_raise_limits(), which it calls.  KVB_BAD_CONFIG, KVB_NO_MEMORY, KVB_IO */
-kvb_status
-kvb_zmq_new(const struct kvb_zmq_size *size, struct kvb_zmq **out_zmq, struct kvb_detail *detail);
+/* KVB_NO_MEMORY */
+kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq);
 
 /* All sockets must be closed.  NULL is fine. */
 void kvb_zmq_free(struct kvb_zmq *zmq);

@@ -8,8 +8,7 @@ enum { kvb_most_zmq_contexts = 16 };
 
 /* The inside of the context, for the files of this room alone. */
 struct kvb_zmq {
-    void *contexts[kvb_most_zmq_contexts]; /* owned */
-    size_t context_count;
+    void *contexts[kvb_most_zmq_contexts]; /* owned; NULL: not opened yet */
 
     /* Of the last receive, whichever source's it was: a thousand sources need no run
      * of their own each. */
@@ -17,7 +16,8 @@ struct kvb_zmq {
     size_t run_count;
 };
 
-/* The context of the sockets of this owner, as the waiter counts them. */
-void *kvb_zmq_context(const struct kvb_zmq *zmq, size_t owner);
+/* The context of the sockets of this owner, as the waiter counts them; NULL: it cannot be
+ * opened, errno says why. */
+void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner);
 
 void kvb_zmq_close_run(struct kvb_zmq *zmq);

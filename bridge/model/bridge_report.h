@@ -24,6 +24,8 @@ struct kvb_stream_report {
     uint64_t reconnects; /* of the socket to the engine, after a loss */
     uint64_t unrooted;
     const char *endpoint; /* borrowed */
+    const char *origin;   /* borrowed: "file", "registered", "discovered" */
+    bool is_id_made;      /* from the address: nobody gave one */
 };
 
 /* Where a worker's load figures come from. */
@@ -52,6 +54,7 @@ struct kvb_load_source_report {
     bool was_heard;
     uint64_t age_ms;     /* of the newest figures */
     uint64_t refused;    /* messages, or readings of a page, that brought none */
+    uint32_t ranks;      /* in the list of a coordinator */
     const char *address; /* borrowed, like the one below */
     const char *why;     /* the newest of them was refused; "": it was not */
 };

@@ -438,8 +438,7 @@ static bool fits_method(const struct kvb_http_route *found, const char *method)
     return strcmp(found->method, method) == 0 || (strcmp(method, "HEAD") == 0 && !is_post(found));
 }
 
-/* "application/json", with or without parameters, in any case. */
-static bool is_json(const char *content_type)
+bool kvb_http_is_json(const char *content_type)
 {
     const size_t len = strlen(json_type);
 
@@ -466,7 +465,7 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
         answer->allow = found->method;
         return NULL;
     }
-    if (is_post(found) && !is_json(request->content_type)) {
+    if (is_post(found) && !kvb_http_is_json(request->content_type)) {
         say(answer, 415, "Expected request with `Content-Type: application/json`", "");
         return NULL;
     }

@@ -48,6 +48,9 @@ void kvb_http_route_answer(
 /* Says why the request is not served, as {"error":"..."}. */
 void kvb_http_route_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence);
 
+/* "application/json", with or without parameters, in any case. */
+bool kvb_http_is_json(const char *content_type);
+
 /* The value of a key in a query part such as "format=rows&down=true", not decoded.
  * False when it is missing or too long for out. */
 bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes);

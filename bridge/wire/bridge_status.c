@@ -54,6 +54,8 @@ static kvb_status fill_stream(struct json_object *to, const struct kvb_stream_re
     KVB_TRY(add_number(to, "worker_id", beat->worker_id));
     KVB_TRY(add_number(to, "dp_rank", beat->dp_rank));
     KVB_TRY(add_text(to, "endpoint", stream->endpoint));
+    KVB_TRY(add_text(to, "origin", stream->origin));
+    KVB_TRY(add_true_or_false(to, "id_made", stream->is_id_made));
     KVB_TRY(add_text(to, "model", beat->model));
     KVB_TRY(add_number(to, "block_size", beat->block_size));
     KVB_TRY(add_text(to, "state", kvb_stream_state_name(beat->state)));
@@ -110,6 +112,9 @@ fill_load_source(struct json_object *to, const struct kvb_load_source_report *so
     KVB_TRY(add_text(to, "state", kvb_load_source_state_name(source->state)));
     if (source->was_heard) {
         KVB_TRY(add_number(to, "age_ms", source->age_ms));
+    }
+    if (source->was_heard && source->kind == KVB_LOAD_OF_COORDINATOR) {
+        KVB_TRY(add_number(to, "ranks", source->ranks));
     }
     KVB_TRY(add_number(to, "refused", source->refused));
     return add_text(to, "why", source->why);

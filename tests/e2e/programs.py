@@ -29,16 +29,22 @@ def wait_for(what, condition, seconds=10.0):
         time.sleep(0.02)
 
 
+ports_given = set()
+
+
 def free_port():
     """Below the kernel's ephemeral range: nobody is given it by chance before its use."""
     while True:
         port = random.randrange(10000, 20000)
+        if port in ports_given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        ports_given.add(port)
+        return port
 
 
 class Program:

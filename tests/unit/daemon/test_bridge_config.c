@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "config_file.h"
+#include "core/hash.h"
 #include "core/own.h"
 #include "daemon/bridge_config.h"
 #include "fail_alloc.h"
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define SAMPLE KVB_DATA "/../../etc/kvbridge.cfg"
 
@@ -137,14 +139,85 @@ static void what_has_no_default_must_be_there(void **state)
     (void)state;
     assert_wrong(
         "", "1: publish.namespace: is missing", "1: publish.component: is missing",
-        "1: workers: is missing");
+        "1: workers: has no group: add one, or set register.token_file");
     assert_wrong(
-        PUBLISH "workers = (\n{}, {} );", "3: workers[0].id: is missing",
-        "3: workers[0].model: is missing", "3: workers[0].block_size: is missing",
-        "3: workers[0].events: is missing", "3: workers[1].id: is missing",
-        "3: workers[1].model: is missing", "3: workers[1].block_size: is missing",
-        "3: workers[1].events: is missing");
-    assert_wrong(PUBLISH "workers = ();", "2: workers: has 0 entries: give 1 .. 1024");
+        PUBLISH "workers = (\n{} );", "3: workers[0].model: is missing",
+        "3: workers[0].block_size: is missing", "3: workers[0].events: is missing");
+    assert_wrong(PUBLISH "workers = ();", "2: workers: has no group");
+}
+
+#define UNNAMED(more) "{ model = \"m\"; block_size = 16; " more "}"
+
+static uint64_t made_id(const char *worker)
+{
+    char text[1024];
+
+    (void)snprintf(text, sizeof text, "%sworkers = (%s);", PUBLISH, worker);
+    struct kvb_bridge_config config = read_good(text);
+    const uint64_t id = config.workers[0].id;
+    assert_true(config.workers[0].is_id_made);
+    kvb_bridge_config_done(&config);
+    return id;
+}
+
+static void a_worker_without_an_id_has_one_of_its_address(void **state)
+{
+    (void)state;
+    const uint64_t id = made_id(UNNAMED("events = \"tcp://10.0.0.7:5557\";"));
+
+    /* XXH3-64 of " tcp://10.0.0.7:5557", below 2^53: it must never become another one. */
+    assert_true(id == UINT64_C(6177855544601522));
+    assert_true(
+        made_id(UNNAMED("lora = \"x\"; events = \"tcp://10.0.0.7:5557\"; replay = "
+                        "\"tcp://10.0.0.7:6557\";")) == id);
+    assert_true(made_id(UNNAMED("events = \"tcp://10.0.0.7:5558\";")) != id);
+    assert_true(
+        made_id(UNNAMED("events = \"tcp://10.0.0.7:5556\"; first_rank = 1;")) == id); /* 5557 */
+}
+
+static void the_same_words_mean_another_address_on_another_host(void **state)
+{
+    struct kvb_worker_config worker = { .events = "tcp://127.0.0.1:5557" };
+    char host[64] = "";
+    char text[128];
+
+    (void)state;
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    const int len = snprintf(text, sizeof text, "%s tcp://127.0.0.1:5557", host);
+    const uint64_t hash = kvb_hash64((kvb_span){ (const uint8_t *)text, (size_t)len }, 0);
+    assert_true(kvb_worker_id_of_address(&worker) == (hash & ((UINT64_C(1) << 53) - 1)));
+}
+
+static void a_made_id_may_not_be_anothers(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" UNNAMED("events = \"tcp://10.0.0.7:5557\";") ",\n" WORKER(
+            "6177855544601522L", "events = \"tcp://h:2\";") ");",
+        "4: workers[1].id: worker id 6177855544601522 is used in line 3 already");
+}
+
+static void a_token_is_checked_with_the_rest(void **state)
+{
+    struct config_file short_one;
+    struct config_file good;
+    char text[1024];
+
+    (void)state;
+    config_file_write(&short_one, "short\n", 6);
+    config_file_write(&good, "0123456789abcdef\n", 17);
+    (void)snprintf(
+        text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", short_one.path);
+    assert_wrong(text, "2: register.token_file: the first line of");
+    assert_wrong(
+        PUBLISH "register = { token_file = \"/nowhere/x\"; };",
+        "2: register.token_file: cannot read /nowhere/x: No such file");
+    (void)snprintf(text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", good.path);
+    struct kvb_bridge_config config = read_good(text); /* and needs no worker */
+    assert_int_equal(config.worker_count, 0);
+    kvb_bridge_config_done(&config);
+    config_file_remove(&good);
+    config_file_remove(&short_one);
 }
 
 static void load_sources_are_addresses(void **state)
@@ -445,6 +518,10 @@ int main(void)
         cmocka_unit_test(what_has_no_default_must_be_there),
         cmocka_unit_test(load_sources_are_addresses),
         cmocka_unit_test(load_sources_may_be_shared),
+        cmocka_unit_test(a_worker_without_an_id_has_one_of_its_address),
+        cmocka_unit_test(the_same_words_mean_another_address_on_another_host),
+        cmocka_unit_test(a_made_id_may_not_be_anothers),
+        cmocka_unit_test(a_token_is_checked_with_the_rest),
         cmocka_unit_test(a_worker_id_is_used_once),
         cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),

@@ -24,12 +24,16 @@ static struct kvb_bridge *bridge_of(size_t ranks)
     bridge->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
                                             .values = bridge->values,
                                             .count = kvb_bridge_metric_count };
-    bridge->ranks = calloc(ranks, sizeof *bridge->ranks);
+    assert_int_equal(pthread_rwlock_init(&bridge->sets_lock, NULL), 0);
+    bridge->ranks = calloc(ranks, sizeof(struct bridge_rank *));
     assert_non_null(bridge->ranks);
     bridge->rank_count = ranks;
     for (size_t i = 0; i < ranks; i++) {
-        bridge->ranks[i].worker_id = (uint64_t)INT64_MAX - i / kvb_max_ranks;
-        bridge->ranks[i].dp_rank = (uint32_t)(i % kvb_max_ranks);
+        bridge->ranks[i] = calloc(1, sizeof *bridge->ranks[i]);
+        assert_non_null(bridge->ranks[i]);
+        bridge->ranks[i]->worker_id = (uint64_t)INT64_MAX - i / kvb_max_ranks;
+        bridge->ranks[i]->dp_rank = (uint32_t)(i % kvb_max_ranks);
+        kvb_bridge_begin_figures(bridge->ranks[i]);
     }
     return bridge;
 }
@@ -37,7 +41,11 @@ static struct kvb_bridge *bridge_of(size_t ranks)
 static void drop_bridge(struct kvb_bridge **bridge)
 {
     kvb_bridge_close_figures(*bridge);
-    free((*bridge)->ranks);
+    for (size_t i = 0; i < (*bridge)->rank_count; i++) {
+        free((*bridge)->ranks[i]);
+    }
+    free((void *)(*bridge)->ranks);
+    (void)pthread_rwlock_destroy(&(*bridge)->sets_lock);
     free(*bridge);
 }
 
@@ -53,7 +61,8 @@ static void each_rank_has_lines_of_its_own(void **state)
 
     (void)state;
     assert_ok(kvb_bridge_open_figures(bridge));
-    kvb_metric_set(&bridge->ranks[1].metrics, kvb_rank_missed, 3);
+    kvb_bridge_list_figures(bridge);
+    kvb_metric_set(&bridge->ranks[1]->metrics, kvb_rank_missed, 3);
     kvb_buf_init(&page, kvb_max_answer_bytes);
     assert_ok(kvb_bridge_metrics_page(bridge, &page));
     assert_true(says(
@@ -72,9 +81,10 @@ static void the_largest_page_fits_an_answer_and_says_what_it_leaves_out(void **s
 
     (void)state;
     assert_ok(kvb_bridge_open_figures(bridge));
+    kvb_bridge_list_figures(bridge);
     for (size_t i = 0; i < bridge->rank_count; i++) {
         for (size_t id = 0; id < kvb_rank_metric_count; id++) {
-            kvb_metric_set(&bridge->ranks[i].metrics, id, UINT64_MAX - 1 - i);
+            kvb_metric_set(&bridge->ranks[i]->metrics, id, UINT64_MAX - 1 - i);
         }
     }
     kvb_buf_init(&page, kvb_max_answer_bytes);

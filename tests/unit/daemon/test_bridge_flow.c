@@ -95,22 +95,25 @@ static struct kvb_bridge *begin(void)
     bridge->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
                                             .values = bridge->values,
                                             .count = kvb_bridge_metric_count };
-    bridge->ranks = calloc(1, sizeof *bridge->ranks);
+    bridge->ranks = calloc(1, sizeof(struct bridge_rank *));
     assert_non_null(bridge->ranks);
+    bridge->ranks[0] = calloc(1, sizeof *bridge->ranks[0]);
+    assert_non_null(bridge->ranks[0]);
     bridge->rank_count = 1;
-    bridge->ranks->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
-                                                   .values = bridge->ranks->values,
-                                                   .count = kvb_rank_metric_count };
-    assert_ok(kvb_stream_new(&options, &bridge->ranks->stream));
+    bridge->ranks[0]->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
+                                                      .values = bridge->ranks[0]->values,
+                                                      .count = kvb_rank_metric_count };
+    assert_ok(kvb_stream_new(&options, &bridge->ranks[0]->stream));
     return bridge;
 }
 
 static void end(struct kvb_bridge *bridge)
 {
-    kvb_stream_free(bridge->ranks->stream);
-    kvb_stream_output_done(&bridge->ranks->output);
+    kvb_stream_free(bridge->ranks[0]->stream);
+    kvb_stream_output_done(&bridge->ranks[0]->output);
     kvb_event_batch_done(&bridge->batch);
-    free(bridge->ranks);
+    free(bridge->ranks[0]);
+    free((void *)bridge->ranks);
     free(bridge);
 }
 
@@ -119,7 +122,7 @@ static void end(struct kvb_bridge *bridge)
 static void turn(struct kvb_bridge *bridge, bool was_lost)
 {
     script.link = (struct kvb_source_link){ .was_lost = was_lost, .is_up = true };
-    kvb_bridge_take_live(bridge, bridge->ranks, 1000);
+    kvb_bridge_take_live(bridge, bridge->ranks[0], 1000);
 }
 
 static void turn_with(struct kvb_bridge *bridge, char time, uint64_t seq, bool was_lost)
@@ -138,21 +141,21 @@ static void turn_with(struct kvb_bridge *bridge, char time, uint64_t seq, bool w
 
 static uint64_t applied(const struct kvb_bridge *bridge)
 {
-    return kvb_stream_count(bridge->ranks->stream)->batches_applied;
+    return kvb_stream_count(bridge->ranks[0]->stream)->batches_applied;
 }
 
 /* An engine that is up, whose history is whole up to seq 0. */
 static struct kvb_bridge *begin_followed(void)
 {
     struct kvb_bridge *bridge = begin();
-    struct kvb_stream *stream = bridge->ranks->stream;
+    struct kvb_stream *stream = bridge->ranks[0]->stream;
     const struct kvb_stream_input nothing_yet = { .kind = KVB_INPUT_REPLAY_END };
     uint64_t from = 0;
 
     turn(bridge, false);
     assert_true(kvb_stream_wants_replay(stream, 1000, &from));
     kvb_stream_replay_started(stream, 1000);
-    assert_ok(kvb_stream_step(stream, &nothing_yet, &bridge->ranks->output));
+    assert_ok(kvb_stream_step(stream, &nothing_yet, &bridge->ranks[0]->output));
     turn_with(bridge, 1, 0, false);
     assert_int_equal(applied(bridge), 1);
     return bridge;
@@ -178,7 +181,7 @@ static void batches_that_came_with_a_reconnection_wait_for_the_proof(void **stat
 
     turn_with(bridge, 2, 1, true);
     assert_int_equal(applied(bridge), 1);
-    assert_true(kvb_stream_wants_replay(bridge->ranks->stream, 1000, &from));
+    assert_true(kvb_stream_wants_replay(bridge->ranks[0]->stream, 1000, &from));
     assert_int_equal(from, 0);
     end(bridge);
 }
@@ -188,7 +191,7 @@ static void the_end_after_a_reply_that_cannot_be_read_proves_nothing(void **stat
 {
     (void)state;
     struct kvb_bridge *bridge = begin_followed();
-    struct kvb_stream *stream = bridge->ranks->stream;
+    struct kvb_stream *stream = bridge->ranks[0]->stream;
     const uint64_t completed = kvb_stream_count(stream)->replays_completed;
 
     turn_with(bridge, 2, 1, true);
@@ -198,7 +201,7 @@ static void the_end_after_a_reply_that_cannot_be_read_proves_nothing(void **stat
     script.reply_count = 2;
     script.replies_taken = 0;
     script.stops = 0;
-    kvb_bridge_take_replies(bridge, bridge->ranks, 1000);
+    kvb_bridge_take_replies(bridge, bridge->ranks[0], 1000);
     assert_int_equal(kvb_metric_get(&bridge->metrics, kvb_bridge_replies_refused), 1);
     assert_int_equal(script.stops, 1);
     assert_int_equal(kvb_stream_count(stream)->replays_completed, completed);

@@ -21,8 +21,6 @@ struct world {
     struct kvb_source *source;
 };
 
-static const struct kvb_zmq_size one_publisher = { .publishers = 1 };
-
 static void bind_anywhere(void *socket, char address[128])
 {
     size_t size = 128;
@@ -41,7 +39,7 @@ begin_asking(struct world *world, size_t max_replay_bytes, enum kvb_replay_reque
     world->router = zmq_socket(world->context, ZMQ_ROUTER);
     bind_anywhere(world->pub, world->events);
     bind_anywhere(world->router, world->replay);
-    assert_ok(kvb_zmq_new(&one_publisher, &world->zmq, &detail));
+    assert_ok(kvb_zmq_new(&world->zmq));
     assert_ok(kvb_waiter_new(1, &world->waiter));
     const struct kvb_source_options options = { .events = world->events,
                                                 .replay = world->replay,
@@ -272,7 +270,7 @@ static void an_endpoint_that_is_none_is_refused_in_words(void **state)
     struct kvb_detail detail = { .text = "" };
     struct kvb_waiter *waiter = NULL;
 
-    assert_ok(kvb_zmq_new(&one_publisher, &zmq, &detail));
+    assert_ok(kvb_zmq_new(&zmq));
     assert_ok(kvb_waiter_new(1, &waiter));
     const struct kvb_source_options options = {
         .events = "nonsense", .replay = "", .topic = "", .waiter = waiter

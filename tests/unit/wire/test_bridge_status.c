@@ -9,21 +9,11 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
 {
     (void)state;
     struct kvb_stream_report stream = { .endpoint = "tcp://127.0.0.1:5557",
+                                        .origin = "file",
                                         .has_last_seq = true,
                                         .last_seq = 41,
                                         .events = 1234,
                                         .reconnects = 3 };
-    struct kvb_load_source_report loads[] = {
-        { .worker_id = 7,
-          .kind = KVB_LOAD_OF_PROMETHEUS,
-          .state = KVB_LOAD_SOURCE_STALE,
-          .was_heard = true,
-          .age_ms = 4100,
-          .refused = 5,
-          .address = "http://h/metrics",
-          .why = "answered HTTP 404" },
-        { .kind = KVB_LOAD_OF_COORDINATOR, .age_ms = 99, .address = "tcp://h:1", .why = "" },
-    };
     struct kvb_bridge_report report = { .bridge_id = "host-1-2",
                                         .version = "0.1.0",
                                         .name_space = "dynamo",
@@ -31,9 +21,7 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
                                         .profile = KVB_PROFILE_PROTOBUF,
                                         .nats_reconnects = 2,
                                         .streams = &stream,
-                                        .stream_count = 1,
-                                        .loads = loads,
-                                        .load_count = 2 };
+                                        .stream_count = 1 };
     struct kvb_buf out;
     struct kvb_bridge_identity identity;
 
@@ -55,12 +43,49 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     assert_non_null(strstr(text, "\"events\":1234"));
     assert_non_null(strstr(text, "\"reconnects\":3"));
     assert_non_null(strstr(text, "\"nats_reconnects\":2"));
+    kvb_buf_done(&out);
+}
+
+static void a_source_of_load_says_what_is_known_of_it(void **state)
+{
+    (void)state;
+    struct kvb_load_source_report loads[] = {
+        { .worker_id = 7,
+          .kind = KVB_LOAD_OF_PROMETHEUS,
+          .state = KVB_LOAD_SOURCE_STALE,
+          .was_heard = true,
+          .age_ms = 4100,
+          .refused = 5,
+          .address = "http://h/metrics",
+          .why = "answered HTTP 404" },
+        { .kind = KVB_LOAD_OF_COORDINATOR, .age_ms = 99, .address = "tcp://h:1", .why = "" },
+        { .kind = KVB_LOAD_OF_COORDINATOR,
+          .state = KVB_LOAD_SOURCE_FRESH,
+          .was_heard = true,
+          .ranks = 3,
+          .address = "tcp://h:2",
+          .why = "" },
+    };
+    const struct kvb_bridge_report report = { .bridge_id = "b",
+                                              .version = "",
+                                              .name_space = "",
+                                              .component = "",
+                                              .loads = loads,
+                                              .load_count = sizeof loads / sizeof loads[0] };
+    struct kvb_buf out;
+
+    kvb_buf_init(&out, 1 << 16);
+    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
+    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
+    const char *text = (const char *)out.data;
     assert_non_null(strstr(
         text, "{\"worker_id\":7,\"kind\":\"prometheus\",\"address\":\"http://h/metrics\","
               "\"state\":\"stale\",\"age_ms\":4100,\"refused\":5,\"why\":\"answered HTTP 404\"}"));
     assert_non_null(strstr(
         text, "{\"worker_id\":0,\"kind\":\"coordinator\",\"address\":\"tcp://h:1\","
               "\"state\":\"waiting\",\"refused\":0,\"why\":\"\"}"));
+    assert_non_null(
+        strstr(text, "\"address\":\"tcp://h:2\",\"state\":\"fresh\",\"age_ms\":0,\"ranks\":3,"));
     kvb_buf_done(&out);
 }
 
@@ -85,6 +110,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_names_the_bridge_and_its_profile),
+        cmocka_unit_test(a_source_of_load_says_what_is_known_of_it),
         cmocka_unit_test(what_is_no_status_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

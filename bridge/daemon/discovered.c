@@ -1,0 +1,80 @@
+#include "daemon/discovery.h"
+#include "daemon/endpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What an engine has told, as workers. */
+
+/* The address as it is reached from here: an engine that listens everywhere says *, and
+ * means the host that answered. */
+static kvb_status put_address(
+    const struct kvb_worker_config *worker, const char *told, char out_address[kvb_endpoint_bytes],
+    struct kvb_detail *detail)
+{
+    struct kvb_endpoint endpoint;
+
+    if (told[0] == '\0') {
+        return KVB_OK;
+    }
+    if (kvb_endpoint_parse(told, &endpoint, NULL) != KVB_OK ||
+        kvb_endpoint_at_host(told, kvb_endpoint_host_of_url(worker->discover), out_address) !=
+            KVB_OK) {
+        kvb_detail_set(detail, "%.80s is no address of a socket", told);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static kvb_status put_id(
+    const struct kvb_worker_config *worker, uint32_t dp_rank, uint64_t *out_id,
+    struct kvb_detail *detail)
+{
+    if (worker->id_count == 0) {
+        *out_id = worker->id;
+        return KVB_OK;
+    }
+    if (dp_rank >= worker->id_count) {
+        kvb_detail_set(
+            detail, "it has rank %u, and `ids` has %zu: give one for each", dp_rank,
+            worker->id_count);
+        return KVB_BAD_CONFIG;
+    }
+    *out_id = worker->ids[dp_rank];
+    return KVB_OK;
+}
+
+static kvb_status make_rank(
+    const struct kvb_worker_config *worker, const struct kvb_event_source *source,
+    struct kvb_worker_config *out, struct kvb_detail *detail)
+{
+    *out = *worker;
+    memset(out->discover, 0, sizeof out->discover);
+    memset(&out->load, 0, sizeof out->load);
+    out->load.total_slots = worker->load.total_slots;
+    KVB_TRY(put_id(worker, source->dp_rank, &out->id, detail));
+    memset(out->ids, 0, sizeof out->ids);
+    out->id_count = 0;
+    KVB_TRY(put_address(worker, source->endpoint, out->events, detail));
+    KVB_TRY(put_address(worker, source->replay_endpoint, out->replay, detail));
+    (void)snprintf(out->topic, sizeof out->topic, "%s", source->topic);
+    out->first_rank = source->dp_rank;
+    out->ranks = 1;
+    out->has_own_addresses = true;
+    return KVB_OK;
+}
+
+kvb_status kvb_discovery_workers_of(
+    const struct kvb_worker_config *worker, const struct kvb_event_sources *sources,
+    struct kvb_worker_config *out_workers, size_t *out_count, struct kvb_detail *detail)
+{
+    for (size_t i = 0; i < sources->count; i++) {
+        KVB_TRY(make_rank(worker, &sources->sources[i], &out_workers[i], detail));
+    }
+    struct kvb_worker_config *whole = &out_workers[sources->count];
+    *whole = *worker;
+    whole->is_discovered = true;
+    whole->ranks = sources->count > 0 ? sources->sources[sources->count - 1].dp_rank + 1 : 0;
+    *out_count = sources->count + 1;
+    return KVB_OK;
+}

@@ -1,0 +1,393 @@
+#include "daemon/discovery.h"
+
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/limits.h"
+#include "ingest/http_fetch.h"
+#include "wire/event_sources.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
+static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
+
+enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600 };
+
+struct target {
+    struct kvb_discovery *discovery; /* borrowed */
+    struct kvb_worker_config worker;
+    size_t slot; /* its origin, from the first */
+    bool is_leaving;
+    struct kvb_fetch *fetch; /* under way; NULL: none */
+    struct kvb_buf body;     /* owned */
+    bool is_due;             /* it is to be asked */
+    uint64_t next_ns;        /* not before */
+    uint64_t pause_ns;
+    struct kvb_detail said; /* the last trouble that the log was told; "": none */
+};
+
+struct kvb_discovery {
+    struct kvb_discovery_options options;
+    struct kvb_fetcher *fetcher; /* owned */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_stopping;
+    atomic_bool hints[kvb_max_workers];
+
+    /* The answer at hand. */
+    struct kvb_event_sources sources;
+    struct kvb_worker_config workers[kvb_max_ranks + 1];
+
+    /* The thread's own, but for the pointers, which change under the lock. */
+    struct target *targets[kvb_max_workers]; /* owned, by slot */
+
+    pthread_mutex_t lock;
+    struct kvb_worker_config *list; /* owned; the newest one, not taken yet; or NULL */
+    size_t list_count;
+};
+
+/* ---- Targets ---- */
+
+static void note_difference(void *context, const char *path)
+{
+    bool *differs = context;
+
+    (void)path;
+    *differs = true;
+}
+
+static bool
+is_among(const struct kvb_worker_config *worker, const struct kvb_worker_config *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool differs = false;
+        kvb_conf_differences(kvb_worker_config_keys(), worker, &list[i], note_difference, &differs);
+        if (!differs) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void free_target(struct target *target)
+{
+    if (target) {
+        kvb_fetch_cancel(target->fetch);
+        kvb_buf_done(&target->body);
+        free(target);
+    }
+}
+
+/* KVB_TOO_LARGE: no slot is free yet. */
+static kvb_status
+add_target(struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+{
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        if (discovery->targets[slot]) {
+            continue;
+        }
+        struct target *target = calloc(1, sizeof *target);
+        if (!target) {
+            return KVB_NO_MEMORY;
+        }
+        target->discovery = discovery;
+        target->worker = *worker;
+        target->slot = slot;
+        target->is_due = true;
+        target->pause_ns = first_pause_ns;
+        kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
+        discovery->targets[slot] = target;
+        return KVB_OK;
+    }
+    return KVB_TOO_LARGE;
+}
+
+static bool is_target(const struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+{
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        const struct target *target = discovery->targets[slot];
+        if (target && !target->is_leaving && is_among(&target->worker, worker, 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Under the lock.  A list that cannot be taken now is kept for the next turn. */
+static void take_list(struct kvb_discovery *discovery)
+{
+    if (!discovery->list) {
+        return;
+    }
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        if (target && !is_among(&target->worker, discovery->list, discovery->list_count)) {
+            target->is_leaving = true;
+        }
+    }
+    for (size_t i = 0; i < discovery->list_count; i++) {
+        if (!is_target(discovery, &discovery->list[i]) &&
+            add_target(discovery, &discovery->list[i]) != KVB_OK) {
+            return;
+        }
+    }
+    free(discovery->list);
+    discovery->list = NULL;
+}
+
+/* ---- What came ---- */
+
+static void say_trouble(struct target *target, const struct kvb_detail *why)
+{
+    if (strcmp(target->said.text, why->text) == 0) {
+        return; /* once is enough: it goes on being asked */
+    }
+    target->said = *why;
+    kvb_log_write(
+        target->discovery->options.log, KVB_LOG_WARNING, "discovery",
+        "an engine does not say where its events are: it is asked again", "discover",
+        target->worker.discover, "why", why->text, NULL);
+}
+
+static void say_found(struct target *target, size_t ranks)
+{
+    char text[24];
+
+    if (ranks == 0) {
+        struct kvb_detail why;
+        kvb_detail_set(&why, "it publishes no events: see its --kv-events-config");
+        say_trouble(target, &why);
+        return;
+    }
+    target->said.text[0] = '\0';
+    kvb_log_write(
+        target->discovery->options.log, KVB_LOG_INFO, "discovery",
+        "an engine has said where its events are", "discover", target->worker.discover, "ranks",
+        kvb_log_u64(text, ranks), NULL);
+}
+
+static kvb_status take_answer(struct target *target, struct kvb_detail *why, size_t *out_ranks)
+{
+    struct kvb_discovery *discovery = target->discovery;
+    const struct kvb_discovery_options *options = &discovery->options;
+    size_t count = 0;
+
+    KVB_TRY(kvb_event_sources_decode(kvb_buf_span(&target->body), &discovery->sources, why));
+    KVB_TRY(kvb_discovery_workers_of(
+        &target->worker, &discovery->sources, discovery->workers, &count, why));
+    *out_ranks = discovery->sources.count;
+    return options->take(
+        options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
+        why);
+}
+
+static kvb_status keep_bytes(void *context, kvb_span bytes)
+{
+    struct target *target = context;
+
+    return kvb_buf_append(&target->body, bytes.data, bytes.len);
+}
+
+static void end_fetch(void *context, const struct kvb_fetch_end *end)
+{
+    struct target *target = context;
+    struct kvb_detail why = end->why;
+    size_t ranks = 0;
+
+    target->fetch = NULL; /* it is gone */
+    target->is_due = true;
+    if (end->outcome == KVB_FETCH_OK && !target->is_leaving) {
+        target->is_due = take_answer(target, &why, &ranks) != KVB_OK;
+    }
+    if (target->is_due) {
+        say_trouble(target, &why);
+        return;
+    }
+    target->is_due = ranks == 0; /* there will be no connection whose end could tell */
+    say_found(target, ranks);
+}
+
+/* ---- The thread ---- */
+
+static void start_fetch(struct target *target, uint64_t now_ns)
+{
+    const size_t len = strlen(target->worker.discover);
+    const bool has_slash = len > 0 && target->worker.discover[len - 1] == '/';
+    char url[url_bytes];
+    const struct kvb_fetch_options options = { .url = url,
+                                               .timeout_ms = timeout_ms,
+                                               .max_bytes = kvb_max_event_sources_bytes,
+                                               .on_bytes = keep_bytes,
+                                               .on_end = end_fetch,
+                                               .context = target };
+
+    (void)snprintf(
+        url, sizeof url, "%.*s/kv_event_sources", (int)(len - has_slash), target->worker.discover);
+    target->next_ns = now_ns + target->pause_ns;
+    target->pause_ns =
+        2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;
+    target->is_due = false;
+    kvb_buf_reset(&target->body);
+    if (kvb_fetch_start(target->discovery->fetcher, &options, &target->fetch) != KVB_OK) {
+        target->is_due = true; /* memory is out: after the pause */
+    }
+}
+
+static void look_at(struct target *target, uint64_t now_ns)
+{
+    const bool is_hinted = atomic_exchange(&target->discovery->hints[target->slot], false);
+
+    target->is_due |= is_hinted;
+    if (target->fetch || now_ns < target->next_ns) {
+        return;
+    }
+    if (target->is_due) {
+        start_fetch(target, now_ns);
+    } else {
+        target->pause_ns = first_pause_ns; /* it is well, and has been for a pause */
+    }
+}
+
+/* The ranks of a target that leaves go first; false: they are still there. */
+static bool let_go(struct target *target)
+{
+    const struct kvb_discovery_options *options = &target->discovery->options;
+    struct kvb_detail why = { .text = "" };
+
+    return options->take(
+               options->context, options->first_origin + (uint32_t)target->slot, NULL, 0, &why) ==
+           KVB_OK;
+}
+
+/* In how many ms the next turn is due; kvb_discovery_set() wakes it. */
+static int turn(struct kvb_discovery *discovery)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    int wait_ms = idle_ms;
+
+    (void)pthread_mutex_lock(&discovery->lock);
+    take_list(discovery);
+    (void)pthread_mutex_unlock(&discovery->lock);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        wait_ms = target ? look_ms : wait_ms;
+        if (target && target->is_leaving) {
+            if (let_go(target)) {
+                (void)pthread_mutex_lock(&discovery->lock);
+                discovery->targets[slot] = NULL;
+                (void)pthread_mutex_unlock(&discovery->lock);
+                free_target(target);
+            }
+        } else if (target) {
+            look_at(target, now_ns);
+        }
+    }
+    return wait_ms;
+}
+
+static void *run(void *context)
+{
+    struct kvb_discovery *discovery = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-discover"); /* for top -H; else unnamed */
+    while (!atomic_load(&discovery->is_stopping)) {
+        const int wait_ms = turn(discovery);
+        (void)kvb_fetcher_work(discovery->fetcher, wait_ms); /* if not: the next turn */
+    }
+    return NULL;
+}
+
+/* ---- Start, stop, and what others say ---- */
+
+kvb_status
+kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_discovery **out)
+{
+    struct kvb_discovery *discovery = calloc(1, sizeof *discovery);
+
+    if (!discovery) {
+        return KVB_NO_MEMORY;
+    }
+    discovery->options = *options;
+    (void)pthread_mutex_init(&discovery->lock, NULL); /* cannot fail without attributes */
+    kvb_status status = kvb_fetcher_new(&discovery->fetcher);
+    if (status == KVB_OK && pthread_create(&discovery->thread, NULL, run, discovery) != 0) {
+        status = KVB_IO;
+    }
+    discovery->has_thread = status == KVB_OK;
+    if (status != KVB_OK) {
+        kvb_discovery_free(discovery);
+        return status;
+    }
+    *out = discovery;
+    return KVB_OK;
+}
+
+void kvb_discovery_stop(struct kvb_discovery *discovery)
+{
+    if (!discovery || !discovery->has_thread) {
+        return;
+    }
+    atomic_store(&discovery->is_stopping, true);
+    kvb_fetcher_wake(discovery->fetcher);
+    (void)pthread_join(discovery->thread, NULL);
+    discovery->has_thread = false;
+}
+
+void kvb_discovery_free(struct kvb_discovery *discovery)
+{
+    if (!discovery) {
+        return;
+    }
+    kvb_discovery_stop(discovery);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        free_target(discovery->targets[slot]);
+    }
+    kvb_fetcher_free(discovery->fetcher);
+    free(discovery->list);
+    (void)pthread_mutex_destroy(&discovery->lock);
+    free(discovery);
+}
+
+kvb_status kvb_discovery_set(
+    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count)
+{
+    struct kvb_worker_config *list = calloc(count + 1, sizeof *list);
+    size_t list_count = 0;
+
+    if (!list) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (workers[i].discover[0] != '\0') {
+            list[list_count++] = workers[i];
+        }
+    }
+    (void)pthread_mutex_lock(&discovery->lock);
+    free(discovery->list);
+    discovery->list = list;
+    discovery->list_count = list_count;
+    (void)pthread_mutex_unlock(&discovery->lock);
+    kvb_fetcher_wake(discovery->fetcher);
+    return KVB_OK;
+}
+
+void kvb_discovery_foresee(
+    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count,
+    bool out_goes[kvb_max_workers])
+{
+    (void)pthread_mutex_lock(&discovery->lock);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        const struct target *target = discovery->targets[slot];
+        out_goes[slot] = target && !is_among(&target->worker, workers, count);
+    }
+    (void)pthread_mutex_unlock(&discovery->lock);
+}
+
+void kvb_discovery_look_again(struct kvb_discovery *discovery, uint32_t origin)
+{
+    atomic_store(&discovery->hints[origin - discovery->options.first_origin], true);
+}

@@ -1,0 +1,68 @@
+#include "daemon/register_token.h"
+
+#include "core/hash.h"
+#include "core/own.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static void drop_file(FILE **file)
+{
+    if (*file) {
+        (void)fclose(*file); /* was only read */
+    }
+}
+
+static bool is_word(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (!isgraph((unsigned char)text[i])) {
+            return false;
+        }
+    }
+    return len >= kvb_register_token_least && len < kvb_register_token_bytes;
+}
+
+kvb_status kvb_register_token_read(
+    const char *path, char out_token[kvb_register_token_bytes], struct kvb_detail *detail)
+{
+    KVB_OWN(drop_file) FILE *file = fopen(path, "re");
+    char text[kvb_register_token_bytes + 1] = "";
+
+    if (!file) {
+        kvb_detail_set(detail, "cannot read %s: %s", path, strerrordesc_np(errno));
+        return KVB_BAD_CONFIG;
+    }
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    const size_t len = strcspn(text, "\r\n");
+    if (!is_word(text, len)) {
+        kvb_detail_set(
+            detail, "the first line of %s is no token: write %d .. %d printable bytes, no blanks",
+            path, kvb_register_token_least, kvb_register_token_bytes - 1);
+        return KVB_BAD_CONFIG;
+    }
+    memcpy(out_token, text, len);
+    out_token[len] = '\0';
+    return KVB_OK;
+}
+
+/* Hashes are compared: how soon they differ says nothing about the word. */
+bool kvb_register_token_is_shown(
+    const char authorization[], const char token[kvb_register_token_bytes])
+{
+    static const char scheme[] = "Bearer ";
+    const size_t len = sizeof scheme - 1;
+
+    if (strncasecmp(authorization, scheme, len) != 0) {
+        return false;
+    }
+    const char *shown = authorization + len;
+    const struct kvb_hash128 one =
+        kvb_hash128((kvb_span){ (const uint8_t *)shown, strlen(shown) }, 0);
+    const struct kvb_hash128 other =
+        kvb_hash128((kvb_span){ (const uint8_t *)token, strlen(token) }, 0);
+    return ((one.low ^ other.low) | (one.high ^ other.high)) == 0 && strcmp(shown, token) == 0;
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+
+/* The word by which those who may change a running bridge over HTTP are known.  It stands
+ * in a file of its own, which others cannot read, and is read anew for each request: a new
+ * word needs no restart.
+ *
+ * Threads: any thread. */
+
+enum { kvb_register_token_bytes = 257, kvb_register_token_least = 16 };
+
+/* The first line of the file: kvb_register_token_least .. 256 bytes, printable, no blanks.
+ * KVB_BAD_CONFIG  it cannot be read, or is none; detail says which */
+kvb_status kvb_register_token_read(
+    const char *path, char out_token[kvb_register_token_bytes], struct kvb_detail *detail);
+
+/* Does the header say "Bearer TOKEN"?  Takes as long for any header. */
+bool kvb_register_token_is_shown(
+    const char authorization[], const char token[kvb_register_token_bytes]);

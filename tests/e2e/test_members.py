@@ -1,0 +1,508 @@
+"""Do workers come and go while a bridge runs, by SIGHUP and over HTTP, and do the others not
+notice?"""
+
+import http.server
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+
+import engine
+from conftest import worker
+from programs import free_port, wait_for
+from test_faults import Reader, name_of, store
+from test_notify import Manager, start
+from test_sync import PROFILES
+
+TOKEN = "a-token-of-the-tests"
+
+
+def config_of(bridge):
+    return pathlib.Path(bridge.process.args[-1])
+
+
+def rewrite(bridge, *workers):
+    """The same file with other workers."""
+    path = config_of(bridge)
+    before, _, rest = path.read_text().partition("workers = (\n")
+    after = rest.partition("\n);\n")[2]
+    rows = ",\n  ".join("{ " + row + " }" for row in workers)
+    path.write_text(f"{before}workers = (\n  {rows}\n);\n{after}")
+
+
+def reload(bridge):
+    """SIGHUP; returns the lines that it brought."""
+    seen = len(bridge.text())
+    bridge.process.send_signal(signal.SIGHUP)
+
+    def is_over():
+        said = bridge.text()[seen:]
+        return said if "configuration read again" in said or "not taken" in said else None
+
+    return wait_for("the bridge has read its file again", is_over)
+
+
+def streams(daemon, path):
+    return {(s["worker_id"], s["dp_rank"]): s for s in daemon.get(path)["streams"]}
+
+
+def state_of(aggregator, worker_id, dp_rank=0):
+    return streams(aggregator, "/streams")[worker_id, dp_rank]["state"]
+
+
+def rows_of(aggregator, worker_id):
+    lines = aggregator.http("GET", "/dump?format=rows")[1].split("\n")
+    return {int(line.split()[3]) for line in lines if line.startswith(f"{worker_id} ")}
+
+
+def lists(aggregator, worker_id, *numbers):
+    return lambda: rows_of(aggregator, worker_id) == {name_of(n) for n in numbers}
+
+
+class Traffic:
+    """An engine that goes on storing blocks until it is told to stop."""
+
+    def __init__(self, vllm):
+        self.vllm = vllm
+        self.stopping = threading.Event()
+        self.stored = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self.stopping.wait(0.003):
+            number = 1000 + len(self.stored)
+            self.vllm.publish(store(number))
+            self.stored.append(number)
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join()
+        return self.stored
+
+
+@pytest.mark.sanitize
+@PROFILES
+def test_sighup_adds_and_removes_workers_and_the_others_go_on(scene, profile):
+    stays, goes, comes = scene.engine(), scene.engine(), scene.engine()
+    reader = Reader(scene.bus()) if profile == "json" else None
+    bridge = scene.bridge(worker(stays, 7), worker(goes, 8), profile=profile)
+    aggregator = scene.aggregator()
+    stays.publish(store(1))
+    goes.publish(store(2))
+    comes.publish(store(3))
+    wait_for("both are listed", lambda: lists(aggregator, 7, 1)() and lists(aggregator, 8, 2)())
+    traffic = Traffic(stays)
+    announced = bridge.metric("kvb_announcements_total")
+    asked = len(stays.requests)
+    rewrite(bridge, worker(stays, 7), worker(comes, 9))
+    said = reload(bridge)
+    assert "added=1 removed=1 changed=0 unchanged=1 failed=0" in said
+    wait_for("the new one is listed", lists(aggregator, 9, 3))
+    wait_for("and exact", lambda: state_of(aggregator, 9) == "EXACT")
+    wait_for("the old one said goodbye", lambda: state_of(aggregator, 8) == "DOWN")
+    assert set(streams(bridge, "/state")) == {(7, 0), (9, 0)}
+    stored = traffic.stop()
+    wait_for("nothing of the other is lost", lists(aggregator, 7, 1, *stored))
+    wait_for("and it is exact", lambda: state_of(aggregator, 7) == "EXACT")
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+    assert bridge.metric("kvcache_zmq_missed_events_total", pod_key="7") == 0
+    assert bridge.metric("kvcache_zmq_connection_status", pod_key="8") == 0
+    assert 'pod_key="8"' not in bridge.http("GET", "/metrics")[1]
+    assert bridge.metric("kvb_epochs_missed_total") == 0
+    assert aggregator.metric("kvb_sync_requests_total", kind="snapshot") <= 3, "none for 7 again"
+    assert len(stays.requests) - asked <= 3, "the tail is probed, nothing is fetched"
+    if reader:
+        wait_for("readers of json let go of it", lambda: reader.names(8) == set())
+        wait_for("and have the rest", lambda: reader.names(7) == {name_of(n) for n in (1, *stored)})
+        # One announcement of the one that came, one goodbye of the one that went.
+        assert bridge.metric("kvb_announcements_total") <= announced + 2
+
+
+def test_a_changed_worker_begins_anew_and_a_second_rank_only_comes(scene):
+    one, two, other = scene.engine(), scene.engine(), scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(one, 7), worker(other, 9), profile="protobuf")
+    one.publish(store(1))
+    wait_for("it is listed", lists(aggregator, 7, 1))
+    rewrite(bridge, worker(one, 7, model="n"), worker(other, 9))
+    assert "added=0 removed=0 changed=1 unchanged=1" in reload(bridge)
+    wait_for("under its new model", lambda: streams(aggregator, "/streams")[7, 0]["model"] == "n")
+    wait_for("with all that it holds", lists(aggregator, 7, 1))
+    rewrite(bridge, worker(one, 7, model="n"), worker(other, 9), worker(two, 8))
+    assert "added=1 removed=0 changed=0 unchanged=2" in reload(bridge)
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="9") == 1
+
+
+def test_a_bound_port_is_free_for_the_worker_that_changed(scene):
+    """libzmq closes sockets in the background: the port is taken for a moment."""
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    port = vllm.events.rsplit(":", 1)[1]
+    vllm.go_away()
+    for block_size in (16, 32, 64):
+        row = f'id = 7; model = "m"; block_size = {block_size}; events = "tcp://127.0.0.1:{port}"; bind = true;'
+        rewrite(bridge, row)
+        assert "failed=0" in reload(bridge)
+
+
+def test_a_file_with_mistakes_changes_nothing_and_all_are_said(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    before = streams(bridge, "/state")
+    rewrite(bridge, 'id = 7; model = "m"; block_size = 0; events = "x://y"; colour = 1;')
+    said = reload(bridge)
+    for word in ("block_size: 0 is out of range", "events: expected tcp://", "colour: unknown key"):
+        assert word in said, said
+    assert "all is as it was mistakes=3" in said
+    assert set(streams(bridge, "/state")) == set(before)
+    config_of(bridge).write_text("{")
+    assert "not taken" in reload(bridge)
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+
+
+def test_what_takes_a_restart_is_named(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    path = config_of(bridge)
+    path.write_text(path.read_text().replace('"protobuf"', '"json"') + "log = { level = \"debug\"; };\n")
+    said = reload(bridge)
+    assert "a changed key is taken by a restart only key=publish.profile" in said
+    assert "key=log.level" in said
+    assert "added=0 removed=0 changed=0 unchanged=1" in said
+
+
+def test_the_service_manager_hears_of_a_reload(scene, tmp_path):
+    manager = Manager(tmp_path / "notify")
+    bridge, _ = start(scene, "kvbridge", manager)
+    manager.wait_for("READY=1")
+    bridge.process.send_signal(signal.SIGHUP)
+    heard = manager.wait_for("RELOADING=1")
+    assert any(line.startswith("MONOTONIC_USEC=") for line in heard)
+    manager.wait_for("READY=1")
+
+
+def test_a_worker_that_leaves_takes_its_checkpoint_along(scene):
+    folder = scene.folder / "checkpoints"
+    folder.mkdir()
+    stays, goes = scene.engine(), scene.engine()
+    bridge = scene.bridge(
+        worker(stays, 7), worker(goes, 8), profile="protobuf",
+        limits=f'checkpoint = "{folder}"; checkpoint_s = 1;',
+    )
+    stays.publish(store(1))
+    goes.publish(store(2))
+    wait_for("both are on the disk", lambda: len(list(folder.iterdir())) == 2)
+    rewrite(bridge, worker(stays, 7))
+    reload(bridge)
+    wait_for("one is left, and nothing else", lambda: len(list(folder.iterdir())) == 1)
+
+
+# ---- Over HTTP ----
+
+
+def registering(scene, *workers, **options):
+    """A bridge that takes registrations."""
+    path = scene.folder / "token"
+    path.write_text(TOKEN + "\n")
+    return scene.bridge(*workers, limits=f'register = {{ token_file = "{path}"; }};', **options)
+
+
+def post(bridge, path, body, token=TOKEN, kind="application/json"):
+    headers = {"Content-Type": kind}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    status, text = bridge.http("POST", path, body=body, headers=headers)
+    try:
+        return status, json.loads(text)
+    except ValueError:
+        return status, text
+
+
+def registration(vllm, **more):
+    return {"endpoint": vllm.events, "replay_endpoint": vllm.replay, "model_name": "m", "block_size": 16, **more}
+
+
+@pytest.mark.sanitize
+@PROFILES
+def test_a_worker_registers_and_unregisters(scene, profile):
+    of_file, dynamo, mooncake = scene.engine(), scene.engine(), scene.engine()
+    bridge = registering(scene, worker(of_file, 7), profile=profile)
+    aggregator = scene.aggregator()
+    for number, vllm in enumerate((of_file, dynamo, mooncake), 1):
+        vllm.publish(store(number))
+    assert post(bridge, "/register", registration(dynamo, instance_id=8, dp_rank=1)) == (
+        201, {"status": "ok", "instance_id": 8, "worker_id": 8, "dp_rank": 1})
+    body = {
+        "endpoint": mooncake.events, "replay_endpoint": mooncake.replay, "type": "vLLM", "modelname": "m",
+        "instance_id": "vllm-1", "block_size": 16, "dp_rank": 0, "lora_name": None,
+    }
+    status, answer = post(bridge, "/register", body)
+    assert status == 201 and answer["instance_id"] == "vllm-1"
+    named = answer["worker_id"]
+    assert 0 <= named < 1 << 53
+    wait_for("both are listed", lambda: lists(aggregator, 8, 2)() and lists(aggregator, named, 3)())
+    origins = {key: s["origin"] for key, s in streams(bridge, "/state").items()}
+    assert origins == {(7, 0): "file", (8, 1): "registered", (named, 0): "registered"}
+    # The file is not theirs: reading it again leaves them alone.
+    assert "added=0 removed=0 changed=0 unchanged=1" in reload(bridge)
+    wait_for("it is the same connection", lambda: bridge.metric("kvcache_zmq_connections_total", pod_key="8") == 1)
+    assert post(bridge, "/unregister", {"instance_id": 8, "dp_rank": 0})[0] == 404
+    assert post(bridge, "/unregister", {"instance_id": 8, "model_name": "m", "dp_rank": 1})[0] == 200
+    status, answer = post(bridge, "/unregister", {**body, "endpoint": None})
+    assert (status, answer["removed_instances"]) == (200, ["vllm-1"])
+    assert set(streams(bridge, "/state")) == {(7, 0)}
+    for key in ((8, 1), (named, 0)):
+        wait_for("it said goodbye", lambda: state_of(aggregator, *key) == "DOWN")
+    wait_for("and it is exact", lambda: state_of(aggregator, 7) == "EXACT")
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+
+
+def test_an_id_that_nobody_gave_is_the_same_after_a_restart(scene):
+    of_file, registered = scene.engine(), scene.engine()
+    row = worker(of_file, 7).replace("id = 7L; ", "")
+    bridge = registering(scene, row)
+    ((made, _),) = streams(bridge, "/state")
+    assert 0 <= made < 1 << 53 and streams(bridge, "/state")[made, 0]["id_made"] is True
+    status, answer = post(bridge, "/register", registration(registered))
+    assert status == 201 and answer["worker_id"] != made
+    bridge.stop()
+    again = registering(scene, row, name="again")
+    assert set(streams(again, "/state")) == {(made, 0)}, "who registered does so again"
+    assert post(again, "/register", registration(registered)) == (status, answer)
+
+
+def test_bad_registrations_are_refused_with_a_sentence(scene):
+    of_file, other = scene.engine(), scene.engine()
+    bridge = registering(scene, worker(of_file, 7))
+    good = registration(other, instance_id=8)
+    rows = [
+        (401, "token", "/register", good, {"token": None}),
+        (401, "token", "/register", good, {"token": TOKEN + "x"}),
+        (401, "token", "/unregister", {"instance_id": 7}, {"token": ""}),
+        (415, "Content-Type", "/register", good, {"kind": "text/plain"}),
+        (400, "no JSON", "/register", "{", {}),
+        (422, "expected an object", "/register", [1], {}),
+        (422, "missing field `endpoint`", "/register", {}, {}),
+        (422, "block_size", "/register", {**good, "block_size": "16"}, {}),
+        (422, "tenant_id", "/register", {**good, "tenant_id": "other"}, {}),
+        (422, "additional_salt", "/register", {**good, "additional_salt": "s"}, {}),
+        (400, "endpoint: expected tcp://", "/register", {**good, "endpoint": "nonsense"}, {}),
+        (400, "connect tcp://*:5557", "/register", {**good, "endpoint": "tcp://*:5557"}, {}),
+        (409, "stands in the configuration file", "/register", {**good, "instance_id": 7}, {}),
+        (409, "is read already, as instance 7", "/register", {**good, "endpoint": of_file.events}, {}),
+        (409, "stands in the configuration file", "/unregister", {"instance_id": 7}, {}),
+        (404, "instance 99 not found", "/unregister", {"instance_id": 99}, {}),
+        (413, "16384 bytes", "/register", " " * 20000, {}),
+    ]
+    for status, sentence, path, body, more in rows:
+        got, text = post(bridge, path, body, **more)
+        assert got == status and sentence in json.dumps(text), (status, sentence, got, text)
+    assert bridge.http("GET", "/register")[0] == 405
+    assert post(bridge, "/register", good)[0] == 201
+    assert post(bridge, "/register", good) == (409, {"error": "instance 8 dp_rank 0 already registered"})
+    third = scene.engine()
+    status, text = post(bridge, "/register", registration(third, instance_id=9, block_size=32))
+    assert status == 409 and "block_size mismatch for model=m: existing=16, requested=32" in text["error"]
+    assert set(streams(bridge, "/state")) == {(7, 0), (8, 0)}
+
+
+def test_without_a_token_nobody_may_and_the_answer_names_the_key(scene):
+    vllm, other = scene.engine(), scene.engine()
+    bridge = scene.bridge(worker(vllm, 7))
+    for path in ("/register", "/unregister"):
+        status, text = post(bridge, path, registration(other, instance_id=8))
+        assert status == 403 and "register.token_file" in text["error"]
+
+
+def test_a_file_may_not_take_what_has_registered(scene):
+    of_file, other, third = scene.engine(), scene.engine(), scene.engine()
+    bridge = registering(scene, worker(of_file, 7))
+    assert post(bridge, "/register", registration(other, instance_id=8))[0] == 201
+    rewrite(bridge, worker(third, 8))
+    said = reload(bridge)
+    assert "not taken" in said and "instance 8 dp_rank 0 already registered" in said
+    assert set(streams(bridge, "/state")) == {(7, 0), (8, 0)}
+
+
+def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
+    of_file, guest = scene.engine(), scene.engine()
+    aggregator = scene.aggregator()
+    bridge = registering(scene, worker(of_file, 7), profile="protobuf")
+    for number in range(1, 400):
+        guest.publish(store(number))
+    of_file.publish(store(1))
+    traffic = Traffic(of_file)
+
+    def come_and_go(rounds):
+        for _ in range(rounds):
+            assert post(bridge, "/register", registration(guest, instance_id=8))[0] == 201
+            wait_for("it is read", lambda: bridge.metric("kvb_stream_blocks", pod_key="8") == 399)
+            assert post(bridge, "/unregister", {"instance_id": 8})[0] == 200
+
+    def files():
+        return len(os.listdir(f"/proc/{bridge.process.pid}/fd"))
+
+    def resident():
+        return int(pathlib.Path(f"/proc/{bridge.process.pid}/statm").read_text().split()[1]) * 4096
+
+    come_and_go(20)  # what is made once, as libzmq's threads and the allocator's arenas
+    before = files(), resident()
+    come_and_go(200)
+    stored = traffic.stop()
+    wait_for("no descriptor is left over", lambda: files() <= before[0])
+    assert resident() < before[1] + (4 << 20), (resident(), before)
+    wait_for("the other one lost nothing", lists(aggregator, 7, 1, *stored))
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+    assert bridge.metric("kvcache_zmq_missed_events_total", pod_key="7") == 0
+
+
+# ---- What the log says ----
+
+
+def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
+    vllm, present = scene.engine(), scene.engine()
+    bridge = scene.bridge(worker(vllm, 7), worker(present, 8), profile="protobuf")
+
+    def said(words):
+        return [line for line in bridge.text().splitlines() if words in line and "worker=7" in line]
+
+    vllm.publish(store(1))
+    wait_for("both are well", lambda: bridge.metric("kvb_streams", state="exact") == 2)
+    vllm.go_away()
+    wait_for("it is missed", lambda: said("a stream is in trouble"))
+    (line,) = said("a stream is in trouble")
+    assert line.startswith("warning") and "state=DOWN reason=" in line and vllm.events in line
+    vllm.come_back()
+    wait_for("and is back", lambda: said("a stream is well again"), 15)
+    assert said("a stream is well again")[0].startswith("info")
+    assert "worker=8" not in bridge.text()
+
+
+def test_a_flapping_engine_costs_one_line_in_ten_seconds(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    vllm.publish(store(1))
+    wait_for("it is well", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    for _ in range(3):
+        vllm.go_away()
+        wait_for("it is missed", lambda: bridge.metric("kvb_streams", state="down") == 1)
+        time.sleep(1.3)  # longer than the second after which it is worth a line
+        vllm.come_back()
+        wait_for("it is back", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    lines = [line for line in bridge.text().splitlines() if "worker=7" in line]
+    assert len(lines) == 1, lines
+
+
+# ---- Discovered ----
+
+
+class EngineApi:
+    """An engine's HTTP side, as far as /kv_event_sources."""
+
+    def __init__(self, form="array"):
+        self.form = form
+        self.sources = []
+        self.asked = 0
+        api = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                api.asked += 1
+                is_known = self.path == "/kv_event_sources"
+                rows = api.sources if api.form == "array" else {"sources": api.sources}
+                body = json.dumps(rows).encode()
+                self.send_response(200 if is_known else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *words):
+                pass
+
+        self.port = free_port()
+        self.handler = Handler
+        self.server = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), self.handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        if self.server:
+            self.server.shutdown()
+            self.server.server_close()
+
+
+@pytest.fixture
+def api(request):
+    one = EngineApi(getattr(request, "param", "array"))
+    yield one
+    one.close()
+
+
+def source(vllm, rank=0, **more):
+    port = vllm.events.rsplit(":", 1)[1]
+    return {"data_parallel_rank": rank, "endpoint": f"tcp://*:{port}", "replay_endpoint": vllm.replay, "topic": "", **more}
+
+
+def discovered(api, worker_id=7, more=""):
+    return f'id = {worker_id}; model = "m"; block_size = 16; discover = "{api.url}"; {more}'
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("api", ["array", "object"], indirect=True)
+def test_an_engine_tells_where_its_ranks_are_and_where_they_have_gone(scene, api):
+    one, two, other, plain = (scene.engine() for _ in range(4))
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api, 7), worker(plain, 9), profile="protobuf")
+    for number, vllm in enumerate((one, two, other, plain), 1):
+        vllm.publish(store(number))
+    wait_for("its absence is said", lambda: "does not say where its events are" in bridge.text())
+    api.sources = [source(two, 1), source(one, 0, buffer_steps=10000)]
+    api.start()  # only now: it is asked until it answers
+    wait_for("both ranks are listed", lists(aggregator, 7, 1, 2), 20)
+    assert streams(bridge, "/state")[7, 1]["origin"] == "discovered"
+    # Started again elsewhere, and with one rank more.
+    one.go_away()
+    api.sources = [source(other, 0), source(two, 1), source(one, 2)]
+    wait_for("it is read at its new place", lambda: streams(bridge, "/state")[7, 0]["endpoint"] == other.events, 20)
+    wait_for("the new list", lists(aggregator, 7, 3, 2), 20)
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="1") == 1, "rank 1 did not notice"
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="9") == 1
+    # Read again, the file is the same: nobody notices.
+    assert "added=0 removed=0 changed=0 unchanged=1" in reload(bridge)
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="1") == 1
+    # Its addresses in the file instead: no collision with what was discovered.
+    one.come_back()
+    rewrite(bridge, worker(other, 7), worker(plain, 9))
+    assert "added=1 removed=3 changed=0 unchanged=1 failed=0" in reload(bridge)
+    assert {key: s["origin"] for key, s in streams(bridge, "/state").items()} == {(7, 0): "file", (9, 0): "file"}
+    asked = api.asked
+    for dp_rank in (1, 2):
+        wait_for("it said goodbye", lambda: state_of(aggregator, 7, dp_rank) == "DOWN")
+    wait_for("the one that is left is exact", lambda: state_of(aggregator, 7) == "EXACT", 20)
+    assert api.asked == asked, "nobody asks any more"
+
+
+def test_what_an_engine_tells_may_not_collide(scene, api):
+    of_file, free = scene.engine(), scene.engine()
+    api.sources = [source(of_file)]
+    api.start()
+    bridge = scene.bridge(worker(of_file, 9), discovered(api, 7), profile="protobuf")
+    wait_for("it is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
+    assert set(streams(bridge, "/state")) == {(9, 0)}
+    api.sources = [{"endpoint": "nonsense"}]
+    wait_for("so is this", lambda: "nonsense is no address of a socket" in bridge.text(), 20)
+    api.sources = []
+    wait_for("and none", lambda: "publishes no events" in bridge.text(), 20)
+    api.sources = [source(free)]
+    wait_for("it is asked until it is right", lambda: (7, 0) in streams(bridge, "/state"), 30)

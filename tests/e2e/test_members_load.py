@@ -1,0 +1,113 @@
+"""Workers come and go while a bridge runs: do their sources of load come and go with them, and
+alone?"""
+
+import json
+import os
+
+import pytest
+
+from conftest import worker
+from programs import wait_for
+from test_load import Loads, coordinator, sources, web  # noqa: F401, two are fixtures
+from test_members import api, discovered, reload, rewrite, source, streams  # noqa: F401
+
+
+def page(active):
+    """That one figure: the newest of each counts, and the others are told elsewhere."""
+    return f'vllm:num_requests_running{{engine="0",model_name="m"}} {active}\n'
+
+
+def with_load(row, **load):
+    keys = " ".join(f"{key} = {json.dumps(value)};" for key, value in load.items())
+    return f"{row} load = {{ {keys} }};"
+
+
+@pytest.mark.sanitize
+def test_sources_of_load_come_and_go_and_their_ranks_stay(scene, web, coordinator):
+    """The first of them, while the bridge runs: its thread begins then."""
+    vllm, other, feed = scene.engine(), scene.engine(), scene.load_feed()
+    loads = Loads(scene)
+    web.pages.update({"/one": page(3), "/two": page(4), "/other": page(5)})
+    bare, beside = worker(vllm, 7), with_load(worker(other, 9), prometheus=web.url("/other"), scrape_ms=50)
+    bridge = scene.bridge(bare, worker(other, 9), profile="protobuf")
+    unchanged = "added=0 removed=0 changed=0 unchanged=2 failed=0"
+
+    rewrite(bridge, with_load(bare, prometheus=web.url("/one"), scrape_ms=50), beside)
+    assert unchanged in reload(bridge)
+    loads.wait((7, 0), request_active_slots=3)
+    loads.wait((9, 0), request_active_slots=5)
+
+    rewrite(bridge, with_load(bare, prometheus=web.url("/two"), scrape_ms=50, zmq=feed.endpoint,
+                              coordinator=coordinator.endpoint), beside)
+    assert unchanged in reload(bridge)
+    loads.wait((7, 0), request_active_slots=4)
+    asked = web.asked["/one"]
+    coordinator.wait_for_listener()
+    coordinator.say([[6, 4]])
+    loads.wait((7, 0), num_requests_waiting=6)
+    wait_for("its socket is read too", lambda: feed.send({"kv_active_blocks": 8}) or loads.look()[7, 0]["kv_active_blocks"] == 8)
+    assert {kind for worker_id, kind in sources(bridge) if worker_id == 7} == {"zmq", "prometheus", "coordinator"}
+
+    coordinator.say([])  # else they would live for 15 s
+    loads.wait((7, 0), num_requests_waiting=0)
+    rewrite(bridge, bare, beside)
+    assert unchanged in reload(bridge)
+    assert set(sources(bridge)) == {(9, "prometheus")}
+
+    def has_run_out():
+        loads.forget()
+        wait_for("the other has load", lambda: loads.look() and loads.counts.get((9, 0), 0) >= 3)
+        return (7, 0) not in loads.newest
+
+    wait_for("its figures run out", has_run_out)
+    two, other_asked = web.asked["/two"], web.asked["/other"]
+    wait_for("the other page is read on", lambda: web.asked["/other"] >= other_asked + 5)
+    assert (web.asked["/one"], web.asked["/two"]) == (asked, two), "nobody reads theirs"
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1, "its rank did not notice"
+
+    def files():
+        return len(os.listdir(f"/proc/{bridge.process.pid}/fd"))
+
+    at_rest = files()
+    for _ in range(10):
+        rewrite(bridge, with_load(bare, prometheus=web.url("/one"), zmq=feed.endpoint, coordinator=coordinator.endpoint), beside)
+        assert unchanged in reload(bridge)
+        rewrite(bridge, bare, beside)
+        assert unchanged in reload(bridge)
+    wait_for("no file is left open", lambda: files() <= at_rest + 1)  # a page of the other's
+
+
+@pytest.mark.sanitize
+def test_what_a_coordinator_lists_is_asked_for_where_the_engine_can_tell(scene, api, web, coordinator):
+    """A rank that comes or goes breaks no connection of ours."""
+    one, two = scene.engine(), scene.engine()
+    loads = Loads(scene)
+    web.pages["/metrics"] = page(3)
+    api.sources = [source(one, 0)]
+    api.start()
+    bridge = scene.bridge(with_load(
+        discovered(api, 7), prometheus=web.url("/metrics"), scrape_ms=50, coordinator=coordinator.endpoint,
+    ), profile="protobuf")
+    loads.wait((7, 0), request_active_slots=3)
+    coordinator.wait_for_listener()
+    coordinator.say([[1, 3]])
+    wait_for("its list is shown", lambda: sources(bridge)[7, "coordinator"].get("ranks") == 1)
+
+    def is_quiet():
+        asked, read = api.asked, web.asked["/metrics"]
+        wait_for("time passes", lambda: web.asked["/metrics"] >= read + 40)
+        return api.asked == asked
+
+    wait_for("nobody asks the engine any more", is_quiet, 20)
+
+    def says(*counts):
+        return lambda: coordinator.say(counts) or {rank for _, rank in streams(bridge, "/state")} == set(range(len(counts)))
+
+    coordinator.say([[1, 3], [2, 4]])  # a little earlier than the engine itself
+    wait_for("it is said", lambda: 'why="2 ranks, not 1"' in bridge.text())
+    api.sources = [source(one, 0), source(two, 1)]
+    wait_for("the second rank is read", says([1, 3], [2, 4]), 20)
+    wait_for("and has its load", lambda: says([1, 3], [2, 4])() and loads.look().get((7, 1), {}).get("num_requests_waiting") == 2)
+    api.sources = [source(one, 0)]
+    wait_for("and goes with it", says([1, 3]), 20)
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="0") == 1
