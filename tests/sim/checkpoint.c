@@ -188,7 +188,7 @@ void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice)
         file->bytes.len = at < file->bytes.len ? at : 0; /* torn */
         break;
     case 1:
-        file->bytes.data[at % file->bytes.len] ^= 1U << kvb_random_below(&dice, 8);
+        file->bytes.data[at % file->bytes.len] ^= (uint8_t)(1U << kvb_random_below(&dice, 8));
         break;
     case 2: /* another stream's, if it has its own */
         kvb_buf_reset(&file->bytes);
