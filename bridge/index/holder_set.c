@@ -371,7 +371,7 @@ other_of_two(const struct kvb_holder_sets *sets, const struct kvb_holder_set *se
             }
         }
     }
-    assert(!"a set of two has another");
+    assert(false); /* a set of two has another */
     return holder;
 }
 
