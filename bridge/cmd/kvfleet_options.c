@@ -85,9 +85,10 @@ static const struct argp_option option_rows[] = {
 /* clang-format on */
 
 static const char doc[] =
-    "Simulates inference engines: their caches, events, replays and load figures, as vLLM "
-    "sends them.\vIt runs until SIGTERM, SIGINT, or stop on the truth socket, and then exits "
-    "with 0.  Exit status 64: wrong usage; 78: a file or port that cannot be had.";
+    "Simulates inference engines: their caches, events, replays and load figures, as vLLM, "
+    "SGLang, TensorRT-LLM and Mooncake send them.\vIt runs until SIGTERM, SIGINT, or stop on "
+    "the truth socket, and then exits with 0.  Exit status 64: wrong usage; 78: a file or port "
+    "that cannot be had.";
 
 static uint64_t read_number(
     const char *text, const char *what, uint64_t least, uint64_t most,

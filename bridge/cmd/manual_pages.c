@@ -66,7 +66,7 @@ static const struct kvb_manual_row fleet_rows[] = {
     "with its line, and the daemon ends with status 78."
 
 static const struct kvb_manual_row bridge_cfg_rows[] = {
-    { "DESCRIPTION", NULL, "What kvbridge(8) reads when it starts." },
+    { "DESCRIPTION", NULL, "What kvbridge(8) reads when it starts, and its workers again at SIGHUP." },
     { "DESCRIPTION", NULL, SYNTAX },
     { "DESCRIPTION", NULL, STRICT },
     { "FILES", "/etc/kvbridge/kvbridge.cfg", "As installed: every key with its default, and two examples of workers." },

@@ -73,7 +73,7 @@
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
     X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
     X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
-    X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = usage the share of KV blocks in use, 0 to 1") \
+    X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \
     X(load_std, REAL_GAUGE, "kvb_load_std", "", "Standard deviation of the same")
 /* clang-format on */
 
