@@ -239,16 +239,23 @@ static enum kvctl_exit run_load(const struct kvctl_options *options)
     return ask_once(options, "kv_get.load", nothing, print_load);
 }
 
-static enum kvctl_exit run_state(const struct kvctl_options *options)
-{
-    return ask_once(options, "kv_get.state", nothing, print_state);
-}
-
 static enum kvctl_exit run_streams(const struct kvctl_options *options)
 {
     const struct paging paging = { "kv_get.streams", print_streams, { { "next", "from" } } };
 
     return ask_pages(options, &paging);
+}
+
+/* For people, the streams below; JSON is one answer. */
+static enum kvctl_exit run_state(const struct kvctl_options *options)
+{
+    const enum kvctl_exit result = ask_once(options, "kv_get.state", nothing, print_state);
+
+    if (result != kvctl_ok || options->is_json) {
+        return result;
+    }
+    printf("\n");
+    return run_streams(options);
 }
 
 static enum kvctl_exit run_dump(const struct kvctl_options *options)

@@ -87,7 +87,7 @@ static const char doc[] =
     "  match        who holds how much of a prompt\n"
     "  route        which worker to send it to, and why\n"
     "  load         how busy the workers are\n"
-    "  state        counters of the aggregator\n"
+    "  state        counters of the aggregator, then every stream\n"
     "  streams      every stream and how far it may be trusted\n"
     "  dump         every held block: worker rank tier hash\n"
     "  top          a live screen of all streams; h shows its keys\n"

@@ -187,18 +187,21 @@ static void a_dump_comes_in_pages(void **state)
     assert_string_equal(fake.questions[1], "{\"stream\":0,\"row\":1}");
 }
 
-static void state_is_a_list_of_paths(void **state)
+static void state_is_a_list_of_paths_and_then_the_streams(void **state)
 {
     const struct nats_server *server = *state;
-    struct fake fake = { .answers = {
-                             "{\"version\":\"1\",\"index\":{\"blocks\":12,\"ghosts\":0}}" } };
+    struct fake fake = { .answers = { "{\"version\":\"1\",\"index\":{\"blocks\":12,\"ghosts\":0}}",
+                                      "{\"streams\":[{\"worker_id\":7,\"dp_rank\":1,"
+                                      "\"state\":\"PARTIAL\",\"reason\":\"gone\"}]}" } };
     struct run run;
 
-    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.state");
+    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.*");
     kvctl(&run, server->url, WORDS("state"));
     stop_fake(&fake);
     assert_int_equal(run.exit, 0);
-    assert_string_equal(run.out, "version       1\nindex.blocks  12\nindex.ghosts  0\n");
+    assert_contains(run.out, "version       1\nindex.blocks  12\nindex.ghosts  0\n\n");
+    assert_contains(run.out, "PARTIAL");
+    assert_contains(run.out, "gone");
 }
 
 static void nobody_there_says_what_to_do(void **state)
@@ -443,7 +446,7 @@ int main(void)
         cmocka_unit_test(json_is_printed_as_it_came),
         cmocka_unit_test(an_error_in_the_answer_goes_to_stderr),
         cmocka_unit_test(a_dump_comes_in_pages),
-        cmocka_unit_test(state_is_a_list_of_paths),
+        cmocka_unit_test(state_is_a_list_of_paths_and_then_the_streams),
         cmocka_unit_test(nobody_there_says_what_to_do),
         cmocka_unit_test(wrong_usage_exits_64),
         cmocka_unit_test(tokens_may_come_from_a_file),
