@@ -289,7 +289,8 @@ def test_what_was_lost_is_told_anew(scene):
 
 
 def test_with_reannounce_never_the_ids_show_the_loss(scene):
-    reader = PlainReader(scene.bus())
+    bus = scene.bus()
+    reader = PlainReader(bus)
     vllm = scene.engine()
     aggregator = scene.aggregator()
     bridge = scene.bridge(worker(vllm), reannounce="never")
@@ -299,6 +300,8 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     clears, seen = reader.clears, len(reader.event_ids)
     lose_nats(scene, bridge, vllm)
     wait_for("the bridge publishes again", bridge.is_ready, 15)
+    wait_for("the reader is back too", lambda: bus.client.is_connected)
+    bus.flush()  # and heard again
     vllm.publish(store(4))
     wait_for("only what came after", reader.holds(1, 2, 4))
     assert reader.clears == clears
