@@ -3,8 +3,7 @@
 #include <sys/mman.h>
 
 enum {
-    page_bytes = 4096,
-    least_step = 64 << 10,
+    page_bytes = 64 << 10, /* the largest of those in use: 4 KiB on x86, up to 64 on arm64 */
     most_step = 32 << 20,
     huge_page_bytes = 2 << 20,
 };
@@ -43,7 +42,7 @@ static size_t next_bytes(const struct kvb_region *region, size_t bytes)
 {
     size_t step = region->bytes / 2;
 
-    step = step < least_step ? least_step : step;
+    step = step < page_bytes ? page_bytes : step;
     step = step > most_step ? most_step : step;
     size_t next = region->bytes + step > bytes ? region->bytes + step : bytes;
     next = round_up(next, next > huge_page_bytes ? huge_page_bytes : page_bytes);
