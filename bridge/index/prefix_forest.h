@@ -20,7 +20,7 @@
  *
  * Orphans are rare and their number is small: this is written for clearness.
  * Threads: the caller locks.
- * Memory: a node 32 bytes, a member 40, a table cell 8 (tables are 3/8 to 3/4 full). */
+ * Memory: a node 40 bytes, a member 40, a table cell 8 (tables are 3/8 to 3/4 full). */
 enum forest_kind { forest_free, forest_content, forest_placeholder };
 
 struct forest_node {

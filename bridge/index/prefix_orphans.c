@@ -125,19 +125,28 @@ static uint64_t name_of(const struct kvb_forest *forest, uint32_t node)
     return word != KVB_NONE ? forest->members[word].parent_block.value : 0;
 }
 
-/* The node of the tree that this one of the forest is to be; its parent has one already,
- * or hangs below the placeholder, whose node is `below`. */
+/* Its forest parent has a node of the tree already, or is the placeholder, whose node is
+ * `below`. */
+static uint32_t
+parent_in_tree(const struct kvb_prefix_index *index, uint32_t from, uint32_t top, uint32_t below)
+{
+    const uint32_t parent = index->forest.nodes[from].parent;
+    return parent == top ? below : index->forest.nodes[parent].slot;
+}
+
+/* The node of the tree that this one of the forest is to be; *out_to stays as it was when
+ * it fails. */
 static kvb_status
-map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t top, uint32_t below)
+map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t parent, uint32_t *out_to)
 {
     struct forest_node *here = &index->forest.nodes[from];
-    const uint32_t parent = here->parent == top ? below : index->forest.nodes[here->parent].slot;
     uint32_t to = kvb_prefix_child(index, parent, here->key);
 
     if (to == KVB_NONE) {
         KVB_TRY(kvb_prefix_child_new(index, parent, here->key, name_of(&index->forest, from), &to));
     }
     here->slot = to;
+    *out_to = to;
     return KVB_OK;
 }
 
@@ -170,11 +179,14 @@ kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash bl
 
     while (from != KVB_NONE) {
         const uint32_t next = kvb_forest_next(&index->forest, from, top);
-        KVB_TRY(map_node(index, from, top, node));
-        const uint32_t to = index->forest.nodes[from].slot;
-        const kvb_status status = move_words(index, slot, from);
+        const uint32_t parent = parent_in_tree(index, from, top, node);
+        uint32_t to = parent;
+        kvb_status status = map_node(index, from, parent, &to);
+        if (status == KVB_OK) {
+            status = move_words(index, slot, from);
+        }
         if (status != KVB_OK) {
-            kvb_prefix_trim(index, to);
+            kvb_prefix_trim(index, to); /* nobody holds it, or its parent, as yet */
             return status;
         }
         from = next;

@@ -431,6 +431,46 @@ static void growth_may_fail_anywhere(void **state)
     drop_long_run(&all);
 }
 
+/* A chain of ghosts is moved into the tree before the one word at its end, and takes
+ * memory several times on the way: what was moved goes again when that fails. */
+static void a_join_that_fails_leaves_no_ghosts(void **state)
+{
+    (void)state;
+    enum { many = 30000 };
+    struct long_run all = make_long_run(many, 1);
+    const struct kvb_prefix_index_options options = { .max_nodes = many + 1, .max_slots = 1 };
+    struct kvb_index_run tail = all.run;
+    struct kvb_index_run head = all.run;
+    kvb_status status = KVB_NO_MEMORY;
+
+    head.count = 1;
+    tail.has_parent = true;
+    tail.parent = *tail.blocks++;
+    tail.tokens++;
+    tail.count--;
+    for (long n = 0; status != KVB_OK; n++) {
+        struct kvb_prefix_index *index = NULL;
+        struct kvb_index_counters counters;
+        kvb_slot_ref slot;
+        assert_ok(kvb_prefix_index_new(&options, &index));
+        assert_ok(kvb_prefix_index_slot_new(index, &slot));
+        assert_ok(kvb_prefix_index_store(index, slot, &tail, NULL));
+        assert_ok(kvb_prefix_index_remove(index, slot, tail.blocks, tail.count - 1, NULL));
+        fail_alloc_after(n);
+        status = kvb_prefix_index_store(index, slot, &head, NULL);
+        fail_alloc_after(-1);
+        kvb_prefix_index_slot_clear(index, slot);
+        assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+        kvb_prefix_index_count(index, &counters);
+        assert_int_equal(counters.nodes, 0);
+        assert_int_equal(counters.ghosts, 0);
+        kvb_prefix_index_free(index);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_true(status == KVB_NO_MEMORY || n > 5);
+    }
+    drop_long_run(&all);
+}
+
 /* As the header says: 24 bytes a node in full extents, 12 in the table of names, and
  * nothing for the second slot that holds the same. */
 static void the_memory_told_is_that_of_extents_and_tables(void **state)
@@ -466,6 +506,7 @@ int main(void)
         cmocka_unit_test(names_have_a_ceiling_of_their_own),
         cmocka_unit_test(every_allocation_may_fail_once),
         cmocka_unit_test(growth_may_fail_anywhere),
+        cmocka_unit_test(a_join_that_fails_leaves_no_ghosts),
         cmocka_unit_test(an_answer_that_ran_out_of_memory_is_empty),
         cmocka_unit_test(the_memory_told_is_that_of_extents_and_tables),
     };
