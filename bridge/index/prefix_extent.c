@@ -7,7 +7,11 @@
 
 static_assert(sizeof(struct prefix_extent) == 384, "six cache lines");
 
-enum { crowd_kids = UINT16_MAX, full_group = UINT16_MAX };
+enum {
+    crowd_kids = UINT16_MAX,
+    full_group = UINT16_MAX,
+    spare_groups = 64, /* that may be wasted beside half of all */
+};
 
 static const size_t most_crowds = 4096; /* of 65,535 children each: more than there are nodes */
 
@@ -37,10 +41,10 @@ static kvb_status reach_group(struct kvb_prefix_index *index, uint32_t group)
     return kvb_region_reach(&index->groups, ((size_t)group + 1) * sizeof(struct prefix_group));
 }
 
-/* Each node may need an extent of its own, and half of all extents may be free. */
+/* Each node may need an extent of its own, and half of all extents, and some, may be free. */
 kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index)
 {
-    const size_t most_groups = 2 * (index->options.max_nodes / kvb_extent_group + 2);
+    const size_t most_groups = 2 * (index->options.max_nodes / kvb_extent_group + 2) + spare_groups;
     const size_t group_bytes = kvb_extent_group * sizeof(struct prefix_extent);
 
     KVB_TRY(kvb_region_open(&index->extents, most_groups * group_bytes));
@@ -74,7 +78,7 @@ void kvb_prefix_tree_close(struct kvb_prefix_index *index)
 static bool wastes_too_much(const struct kvb_prefix_index *index)
 {
     const size_t drawn = (size_t)index->group_end * kvb_extent_group;
-    return drawn > 2 * index->extent_count + (size_t)64 * kvb_extent_group;
+    return drawn > 2 * index->extent_count + (size_t)spare_groups * kvb_extent_group;
 }
 
 static kvb_status open_group(struct kvb_prefix_index *index)

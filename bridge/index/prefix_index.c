@@ -113,6 +113,16 @@ size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_sl
 
 /* ---- Storing ---- */
 
+/* What cleared slots have left behind is no reason to refuse a run: where it may not fit,
+ * all of that is swept first. */
+static void make_room(struct kvb_prefix_index *index, size_t blocks)
+{
+    const size_t nodes = index->counters.nodes + index->forest.node_count;
+    const bool is_tight = nodes + blocks >= index->options.max_nodes; /* one placeholder more */
+
+    (void)kvb_prefix_index_tend(index, is_tight ? SIZE_MAX : swept_a_change);
+}
+
 static bool names_its_own_parent(const struct kvb_index_run *run)
 {
     for (size_t i = 0; run->has_parent && i < run->count; i++) {
@@ -139,7 +149,7 @@ kvb_status kvb_prefix_index_store(
         index->counters.self_parents++;
         return KVB_BAD_INPUT;
     }
-    (void)kvb_prefix_index_tend(index, swept_a_change);
+    make_room(index, run->count);
     if (run->has_parent) {
         parent = kvb_prefix_find(index, slot.value, run->parent);
     }

@@ -38,9 +38,11 @@
  * Cost:    a block that comes, or goes for good, one cache line of a table and its part of
  *          an extent of 16; one that is held by one slot more or less, its part of the
  *          extent; a block of a query 12 bytes read in order.  A cleared slot costs the same
- *          whatever it held: what it leaves behind is swept up later, piece by piece.
+ *          whatever it held, orphans aside: what it leaves behind is swept up later, piece
+ *          by piece, or at once when a run may find no room beside it.
  * Memory:  24 bytes a node in full extents and 12 in the table of names, whoever holds it;
- *          up to 400 a node where each prompt is one block; some 120 for each different
+ *          some 410 a node where each prompt is one block, and as much again where holes are
+ *          left between them; 4 to 16 for each extent in which a slot holds something; some 120 for each different
  *          set of holders of up to 512, in use; 32 and two table cells of 10 for each name
  *          of a slot's that is not the node's own.  At most max_nodes nodes, 16 times as
  *          many such names, and 65,536 slots that hold something.  It grows where it
@@ -66,8 +68,8 @@ kvb_status kvb_prefix_index_slot_new(struct kvb_prefix_index *index, kvb_slot_re
 /* Forgets all that the slot holds; the slot stays. */
 void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref slot);
 
-/* Clears the slot and gives its number back.  The number is handed out again
- * only when nothing of its last owner is left. */
+/* Clears the slot and gives its number back, to be handed out again.  Nothing of its last
+ * owner is in any answer then. */
 void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slot);
 
 /* Blocks the slot holds, by name: a node of two names counts twice. */

@@ -471,6 +471,74 @@ static void a_join_that_fails_leaves_no_ghosts(void **state)
     drop_long_run(&all);
 }
 
+/* ---- Room ---- */
+
+/* An engine that starts anew fills the index again before anything was swept. */
+static void what_was_cleared_is_room_at_once(void **state)
+{
+    (void)state;
+    enum { many = 5000 };
+    const struct kvb_prefix_index_options options = { .max_nodes = many, .max_slots = 1 };
+    struct long_run before = make_long_run(many, 1);
+    struct long_run after = make_long_run(many, many + 1);
+    struct kvb_prefix_index *index = NULL;
+    struct kvb_index_counters counters;
+    kvb_slot_ref slot;
+
+    after.tokens[0].value = many + 1; /* another prompt altogether */
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    assert_ok(kvb_prefix_index_store(index, slot, &before.run, NULL));
+    kvb_prefix_index_slot_clear(index, slot);
+    assert_ok(kvb_prefix_index_store(index, slot, &after.run, NULL));
+    kvb_prefix_index_slot_clear(index, slot);
+    before.run.has_parent = true; /* orphans, and their placeholder */
+    before.run.parent.value = UINT64_MAX;
+    before.run.count--;
+    assert_ok(kvb_prefix_index_store(index, slot, &before.run, NULL));
+    kvb_prefix_index_count(index, &counters);
+    assert_int_equal(counters.nodes, many);
+    assert_int_equal(counters.refused, 0);
+    kvb_prefix_index_free(index);
+    drop_long_run(&before);
+    drop_long_run(&after);
+}
+
+/* Prompts of one block take an extent each; what goes leaves holes everywhere, and what
+ * comes must find room up to the last node, however often. */
+static void holes_everywhere_leave_room_for_every_node(void **state)
+{
+    (void)state;
+    enum { many = 8160, rounds = 20 }; /* 2 * (many / 16 + 2) groups are 6 MiB sharp */
+    const struct kvb_prefix_index_options options = { .max_nodes = many, .max_slots = 1 };
+    struct kvb_prefix_index *index = NULL;
+    kvb_block_hash held[many];
+    kvb_slot_ref slot;
+    size_t count = 0;
+    uint64_t name = 0;
+    unsigned seed = 1;
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    for (size_t round = 0; round < rounds; round++) {
+        while (count < many) {
+            const kvb_tokens_hash content = { ++name };
+            const struct kvb_index_run run = { .blocks = &held[count],
+                                               .tokens = &content,
+                                               .count = 1 };
+            held[count++].value = name;
+            assert_ok(kvb_prefix_index_store(index, slot, &run, NULL));
+        }
+        for (size_t i = many; i-- > 0;) {
+            if (rand_r(&seed) % 4 != 0) {
+                assert_ok(kvb_prefix_index_remove(index, slot, &held[i], 1, NULL));
+                held[i] = held[--count];
+            }
+        }
+    }
+    kvb_prefix_index_free(index);
+}
+
 /* As the header says: 24 bytes a node in full extents, 12 in the table of names, and
  * nothing for the second slot that holds the same. */
 static void the_memory_told_is_that_of_extents_and_tables(void **state)
@@ -507,6 +575,8 @@ int main(void)
         cmocka_unit_test(every_allocation_may_fail_once),
         cmocka_unit_test(growth_may_fail_anywhere),
         cmocka_unit_test(a_join_that_fails_leaves_no_ghosts),
+        cmocka_unit_test(what_was_cleared_is_room_at_once),
+        cmocka_unit_test(holes_everywhere_leave_room_for_every_node),
         cmocka_unit_test(an_answer_that_ran_out_of_memory_is_empty),
         cmocka_unit_test(the_memory_told_is_that_of_extents_and_tables),
     };
