@@ -118,7 +118,9 @@ size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_sl
 static void make_room(struct kvb_prefix_index *index, size_t blocks)
 {
     const size_t nodes = index->counters.nodes + index->forest.node_count;
-    const bool is_tight = nodes + blocks >= index->options.max_nodes; /* one placeholder more */
+    const size_t most = index->options.max_nodes;
+    const bool is_tight = nodes + blocks >= most || /* a placeholder; a plain word turns odd */
+                          index->word_count + 2 * blocks > most * kvb_words_a_node;
 
     (void)kvb_prefix_index_tend(index, is_tight ? SIZE_MAX : swept_a_change);
 }

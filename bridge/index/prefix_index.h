@@ -41,12 +41,13 @@
  *          whatever it held, orphans aside: what it leaves behind is swept up later, piece
  *          by piece, or at once when a run may find no room beside it.
  * Memory:  24 bytes a node in full extents and 12 in the table of names, whoever holds it;
- *          some 410 a node where each prompt is one block, and as much again where holes are
- *          left between them; 4 to 16 for each extent in which a slot holds something; some 120 for each different
- *          set of holders of up to 512, in use; 32 and two table cells of 10 for each name
- *          of a slot's that is not the node's own.  At most max_nodes nodes, 16 times as
- *          many such names, and 65,536 slots that hold something.  It grows where it
- *          stands, and never shrinks; what is freed in it is used again. */
+ *          some 410 a node where each prompt is one block, and as much again where holes
+ *          are left between them; 4 to 16 for each extent in which a slot holds something;
+ *          some 120 for each different set of holders of up to 512, in use; 32 and two
+ *          table cells of 10 for each name of a slot's that is not the node's own.  At
+ *          most max_nodes nodes, 16 times as many such names, and 65,536 slots that hold
+ *          something.  It grows where it stands, and never shrinks; what is freed in it is
+ *          used again. */
 struct kvb_prefix_index;
 
 struct kvb_prefix_index_options {

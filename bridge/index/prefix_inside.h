@@ -41,6 +41,7 @@ enum {
     kvb_extent_nodes = 16,
     kvb_extent_group = 16, /* extents that are drawn and given back together */
     kvb_root_node = 0,
+    kvb_words_a_node = 16, /* odd words that there may be, on average */
 };
 
 struct prefix_extent {

@@ -4,9 +4,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* How many odd words there may be for each node, on average. */
-enum { words_a_node = 16 };
-
 static const size_t most_words = (size_t)1 << 30;
 static const size_t most_noted = (size_t)1 << 31;
 
@@ -36,7 +33,7 @@ static uint64_t hash_of_place(const void *context, uint32_t word)
 
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
 {
-    const size_t wanted = index->options.max_nodes * words_a_node;
+    const size_t wanted = index->options.max_nodes * kvb_words_a_node;
     const size_t most = wanted < most_words ? wanted : most_words;
 
     KVB_TRY(kvb_region_open(&index->words, (most + 1) * sizeof(struct prefix_word)));
@@ -224,7 +221,7 @@ static kvb_status draw_word(struct kvb_prefix_index *index, uint32_t *out_word)
         index->word_free = kvb_prefix_word(index, *out_word)->next;
         return KVB_OK;
     }
-    const size_t most = index->options.max_nodes * words_a_node;
+    const size_t most = index->options.max_nodes * kvb_words_a_node;
     if (index->word_end > most || index->word_end > most_words) {
         return KVB_TOO_LARGE;
     }
