@@ -309,6 +309,19 @@ def test_mooncakes_guide_tells_objects_by_key_and_replicas():
     ]
 
 
+def test_mooncakes_first_store_tells_where_objects_are_and_no_more():
+    parts = [BlockUpdateEvent("97", [("memory", "tcp://10.0.0.1:1")]), BlockUpdateEvent("97", [])]
+    events, _ = decode(encode(Batch090(TS, parts)))
+    assert events == [
+        event("stored", block_hashes=[97], tier="host"),
+        event("removed", block_hashes=[97], tier="disk"),
+        event("removed", block_hashes=[97], tier="external"),
+        event("removed", block_hashes=[97], tier="host"),
+        event("removed", block_hashes=[97], tier="disk"),
+        event("removed", block_hashes=[97], tier="external"),
+    ]
+
+
 def test_mooncakes_store_tells_maps_in_milliseconds():
     nothing = {"model_name": None, "block_size": None, "token_ids": None, "parent_hash": None, "group_id": None}
     parts = [
