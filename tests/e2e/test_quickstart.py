@@ -6,30 +6,43 @@ import pathlib
 import re
 import signal
 import subprocess
+import uuid
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def own_processes():
-    """Programs of this tree's release build that run now."""
-    found = set()
-    for link in pathlib.Path("/proc").glob("[0-9]*/exe"):
-        try:
-            if os.readlink(link).startswith(str(ROOT / "build/release")):
-                found.add(link.parent.name)
-        except OSError:
-            pass
-    return found
+class Run:
+    """What one etc/quickstart starts bears its mark, since other tests start programs too."""
+
+    def __init__(self):
+        self.mark = f"KVB_TEST_MARK={uuid.uuid4()}"
+        name, value = self.mark.split("=")
+        self.environment = {**os.environ, name: value}
+
+    def programs(self):
+        """{process number: name} of this tree's release build that run now."""
+        found = {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                program = pathlib.Path(os.readlink(folder / "exe"))
+                if program.is_relative_to(ROOT / "build/release") and self._bears_mark(folder):
+                    found[int(folder.name)] = program.name
+            except OSError:
+                pass
+        return found
+
+    def _bears_mark(self, folder):
+        return self.mark.encode() in (folder / "environ").read_bytes().split(b"\0")
 
 
 @pytest.mark.quickstart
 def test_quickstart_proves_that_the_index_is_true_and_leaves_nothing_running():
-    before = own_processes()
+    run = Run()
     done = subprocess.run(
         [ROOT / "etc/quickstart", "--seconds", "10"], stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=300, env=run.environment,
     )
     assert done.returncode == 0, done
     assert re.search(r"^index == truth: PHANTOM 0 MISSING 0( \(doubtful \d+\))?$", done.stdout, re.M), done
@@ -37,27 +50,28 @@ def test_quickstart_proves_that_the_index_is_true_and_leaves_nothing_running():
     assert int(re.search(r"^blocks held +(\d+)$", done.stdout, re.M)[1]) >= 10_000
     for word in ("mean hit tokens", "load_avg", "load_std", "match", "events "):
         assert word in done.stdout, (word, done)
-    assert own_processes() <= before
+    assert not run.programs()
 
 
 @pytest.mark.quickstart
 def test_quickstart_says_which_program_failed_and_stops_the_rest():
-    before = own_processes()
+    run = Run()
     running = subprocess.Popen(
         [ROOT / "etc/quickstart", "--seconds", "60"], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=run.environment,
     )
     for line in running.stdout:
         if "in sync" in line:
             break
-    for number in own_processes() - before:
-        name = pathlib.Path(f"/proc/{number}/comm").read_text().strip()
+    started = run.programs()
+    assert "kvaggregator" in started.values(), started
+    for number, name in started.items():
         if name == "kvaggregator":
-            os.kill(int(number), signal.SIGKILL)
+            os.kill(number, signal.SIGKILL)
     out, err = running.communicate(timeout=60)
     assert running.returncode == 1, (out, err)
     assert "kvaggregator ended" in err and "build/quickstart" in err, err
-    assert own_processes() <= before
+    assert not run.programs()
 
 
 def test_quickstart_refuses_what_it_does_not_know():
