@@ -73,15 +73,26 @@ static void stay(struct kvb_bridge *bridge)
     }
 }
 
-static void end(struct kvb_bridge *bridge, kvb_status status)
+/* Field by field: whoever asks meanwhile reads `commands`. */
+static void forget_command(struct bridge_members *members)
 {
-    struct bridge_members *members = bridge->members;
-    struct bridge_command *command = members->command;
-
-    stay(bridge); /* who was to leave, and was refused to */
     free(members->ranks_come);
     free(members->loads_come);
-    *members = (struct bridge_members){ .commands = members->commands };
+    members->command = NULL;
+    members->ranks_come = NULL;
+    members->loads_come = NULL;
+    members->next_rank = 0;
+    members->next_load = 0;
+    members->give_up_ns = 0;
+    members->waits_ns = 0;
+}
+
+static void end(struct kvb_bridge *bridge, kvb_status status)
+{
+    struct bridge_command *command = bridge->members->command;
+
+    stay(bridge); /* who was to leave, and was refused to */
+    forget_command(bridge->members);
     kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns()); /* /state shows who is there */
     (void)pthread_mutex_lock(&command->lock);
     command->status = status;
