@@ -64,6 +64,18 @@ static size_t utf8_len(const uint8_t *at, size_t left)
     return 0;
 }
 
+bool kvb_json_is_utf8(const char *text)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t left = strlen(text);
+    size_t len = 1;
+
+    for (; left > 0 && len > 0; at += len, left -= len) {
+        len = utf8_len(at, left);
+    }
+    return len > 0;
+}
+
 static void put_escaped(struct kvb_json_writer *json, uint8_t c)
 {
     static const char hex[] = "0123456789abcdef";

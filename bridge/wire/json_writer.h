@@ -38,6 +38,9 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key); /* "7":
 /* Control characters, quotes and backslashes are escaped; bytes that are no
  * UTF-8 become U+FFFD, because they come from peers. */
 void kvb_json_write_text(struct kvb_json_writer *json, const char *text);
+
+/* The text would be written as it is: it is UTF-8, in its only spelling. */
+bool kvb_json_is_utf8(const char *text);
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
 /* 9 digits; what is no number (NaN, infinity) is null. */

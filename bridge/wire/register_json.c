@@ -4,6 +4,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json_tree.h"
+#include "wire/json_writer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -54,7 +55,8 @@ static kvb_status take_text(
 {
     char why[64];
 
-    if (kvb_json_text(value, field->out, field->size) != KVB_OK || has_control(field->out)) {
+    if (kvb_json_text(value, field->out, field->size) != KVB_OK || has_control(field->out) ||
+        !kvb_json_is_utf8(field->out)) { /* json-c lets longer spellings of a letter pass */
         field->out[0] = '\0';
         (void)snprintf(
             why, sizeof why, "expected a string of at most %zu printable bytes", field->size - 1);

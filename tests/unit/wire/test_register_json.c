@@ -99,6 +99,8 @@ static void names_the_field_that_is_wrong(void **state)
     read_bad("{\"endpoint\":5}", KVB_NOT_FOUND, "endpoint: expected a string of at most 255");
     read_bad("{\"endpoint\":\"a\\u0000b\"}", KVB_NOT_FOUND, "endpoint: expected a string");
     read_bad("{\"endpoint\":\"a\\nb\"}", KVB_NOT_FOUND, "endpoint: expected a string");
+    read_bad(/* an E in two bytes */
+             "{\"endpoint\":\"\xc1\x85\"}", KVB_NOT_FOUND, "endpoint: expected a string");
     read_bad(
         "{\"endpoint\":\"tcp://h:1\",\"model\":\"m\",\"block_size\":0}", KVB_NOT_FOUND,
         "block_size: expected a whole number from 1 to 65536");
