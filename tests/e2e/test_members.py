@@ -355,7 +355,9 @@ def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
     come_and_go(200)
     stored = traffic.stop()
     wait_for("no descriptor is left over", lambda: files() <= before[0])
-    assert resident() < before[1] + (4 << 20), (resident(), before)
+    # The other one's list grows meanwhile, and the allocator's arenas; 200 lists of 399 blocks,
+    # with their digests, would be some 12 MiB.
+    assert resident() < before[1] + (8 << 20), (resident(), before)
     wait_for("the other one lost nothing", lists(aggregator, 7, 1, *stored))
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
     assert bridge.metric("kvcache_zmq_missed_events_total", pod_key="7") == 0
