@@ -252,12 +252,11 @@ uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name)
 
 /* Writes a node at the end of its extent.  `named` reads names from the extent when it
  * splits a line, so the node is written first, and counts as there last. */
-static kvb_status
-write_node(struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name)
+static kvb_status write_node(
+    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(index, node);
     const uint32_t at = kvb_prefix_offset(node);
-    const bool is_named = kvb_prefix_named(index, name) == KVB_NONE;
 
     here->tokens[at] = tokens;
     here->names[at] = name;
@@ -325,18 +324,18 @@ static bool can_append(const struct kvb_prefix_index *index, uint32_t node)
 }
 
 kvb_status kvb_prefix_child_new(
-    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name,
+    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child)
 {
     uint32_t extent = 0;
 
     if (can_append(index, node)) {
-        KVB_TRY(write_node(index, node + 1, tokens, name));
+        KVB_TRY(write_node(index, node + 1, tokens, name, is_named));
         *out_child = node + 1;
         return KVB_OK;
     }
     KVB_TRY(begin_extent(index, node, tokens, &extent));
-    const kvb_status status = write_node(index, extent * kvb_extent_nodes, tokens, name);
+    const kvb_status status = write_node(index, extent * kvb_extent_nodes, tokens, name, is_named);
     if (status != KVB_OK) {
         end_extent(index, extent);
         return status;

@@ -76,7 +76,6 @@ struct prefix_word {
 
 struct prefix_holder {
     uint32_t slot;
-    bool is_dying;
     uint32_t next_free;
     uint32_t *extents; /* owned: where it may hold something, repeats allowed */
     size_t extent_count, extent_capacity;
@@ -111,8 +110,7 @@ struct kvb_prefix_index {
     struct prefix_holder *holders; /* owned */
     size_t holder_capacity;
     uint32_t holder_end, holder_free, dying; /* 1 + number of the last; 0: none */
-    size_t dying_count;
-    uint64_t live[kvb_most_holders / 64]; /* bit h: h is not dying */
+    uint64_t live[kvb_most_holders / 64];    /* bit h: h is not dying */
 
     struct kvb_region words;
     uint32_t word_end, word_free;
@@ -200,11 +198,11 @@ void kvb_prefix_tree_close(struct kvb_prefix_index *index);
 /* The child of `node` with this content, or KVB_NONE. */
 uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, uint64_t tokens);
 
-/* A new child, a ghost as yet; there was none with this content.  It is found by its name
- * if no other node is.
+/* A new child, a ghost as yet; there was none with this content.  is_named: no other node
+ * is found by this name (kvb_prefix_named()), so this one will be.
  * KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_prefix_child_new(
-    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name,
+    struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child);
 
 /* The node that has this name, or KVB_NONE. */

@@ -143,7 +143,9 @@ map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t parent, uint32_
     uint32_t to = kvb_prefix_child(index, parent, here->key);
 
     if (to == KVB_NONE) {
-        KVB_TRY(kvb_prefix_child_new(index, parent, here->key, name_of(&index->forest, from), &to));
+        const uint64_t name = name_of(&index->forest, from);
+        const bool is_named = kvb_prefix_named(index, name) == KVB_NONE;
+        KVB_TRY(kvb_prefix_child_new(index, parent, here->key, name, is_named, &to));
     }
     here->slot = to;
     *out_to = to;

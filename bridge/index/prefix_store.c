@@ -115,7 +115,7 @@ static kvb_status store_there(struct storing *storing, uint32_t child)
     return KVB_OK;
 }
 
-/* No such child: a new node, which the slot alone holds. */
+/* No such child, and no node of this name: a new one, which the slot alone holds. */
 static kvb_status store_new(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
@@ -126,7 +126,7 @@ static kvb_status store_new(struct storing *storing)
         return KVB_TOO_LARGE;
     }
     KVB_TRY(kvb_prefix_child_new(
-        index, storing->node, storing->run->tokens[at].value, storing->run->blocks[at].value,
+        index, storing->node, storing->run->tokens[at].value, storing->run->blocks[at].value, true,
         &child));
     const kvb_status status = note(storing, child / kvb_extent_nodes);
     if (status != KVB_OK) {
@@ -175,6 +175,7 @@ static kvb_status make_child(struct storing *storing, uint32_t *out_child)
 {
     struct kvb_prefix_index *index = storing->index;
     const uint64_t tokens = storing->run->tokens[storing->at].value;
+    const uint64_t name = storing->run->blocks[storing->at].value;
 
     *out_child = kvb_prefix_child(index, storing->node, tokens);
     if (*out_child != KVB_NONE) {
@@ -184,7 +185,7 @@ static kvb_status make_child(struct storing *storing, uint32_t *out_child)
         return KVB_TOO_LARGE;
     }
     return kvb_prefix_child_new(
-        index, storing->node, tokens, storing->run->blocks[storing->at].value, out_child);
+        index, storing->node, tokens, name, kvb_prefix_named(index, name) == KVB_NONE, out_child);
 }
 
 static kvb_status store_long(struct storing *storing)

@@ -19,10 +19,8 @@ void kvb_prefix_holder_strike(struct kvb_prefix_index *index, uint32_t slot)
     }
     struct prefix_holder *holder = &index->holders[number];
     index->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
-    holder->is_dying = true;
     holder->next_free = index->dying;
     index->dying = number + 1;
-    index->dying_count++;
     index->slots[slot].holder = KVB_NONE;
 }
 
@@ -63,8 +61,6 @@ static void end_holder(struct kvb_prefix_index *index)
     struct prefix_holder *holder = &index->holders[number];
 
     index->dying = holder->next_free;
-    index->dying_count--;
-    holder->is_dying = false;
     holder->next_free = index->holder_free;
     index->holder_free = number + 1;
 }

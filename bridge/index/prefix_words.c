@@ -149,13 +149,12 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
         return KVB_OK;
     }
     kvb_status status = draw_holder(index, &holder);
-    if (status == KVB_TOO_LARGE && index->dying_count > 0) {
+    if (status == KVB_TOO_LARGE && index->dying != 0) {
         (void)kvb_prefix_index_tend(index, SIZE_MAX); /* numbers come back */
         status = draw_holder(index, &holder);
     }
     KVB_TRY(status);
     index->holders[holder].slot = slot;
-    index->holders[holder].is_dying = false;
     index->holders[holder].extent_count = 0;
     index->live[holder / 64] |= UINT64_C(1) << (holder % 64);
     index->slots[slot].holder = holder;

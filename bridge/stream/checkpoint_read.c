@@ -234,8 +234,6 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     if (stream->log) {
         kvb_event_log_clear(stream->log);
     }
-    /* What is live waits until the engine has proven our last batch. */
-    stream->replay = (struct replay){ .is_wanted = true, .from = stream->last_seq };
 }
 
 static kvb_status take_state(struct restore *restore, const struct section *section)

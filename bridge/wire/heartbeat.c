@@ -2,6 +2,7 @@
 
 #include "core/own.h"
 #include "kvbridge.pb-c.h"
+#include "wire/json_writer.h"
 #include "wire/proto_guard.h"
 #include "wire/proto_number.h"
 
@@ -133,42 +134,6 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
 
 /* ---- decode ------------------------------------------------------------------ */
 
-/* Bytes that follow `first` in a UTF-8 character; 4 when none begins so. */
-static unsigned followers_of(uint8_t first)
-{
-    if (first < 0x80) {
-        return 0;
-    }
-    if (first >= 0xc2 && first <= 0xdf) {
-        return 1;
-    }
-    if (first >= 0xe0 && first <= 0xef) {
-        return 2;
-    }
-    return first >= 0xf0 && first <= 0xf4 ? 3 : 4;
-}
-
-/* The name goes into our JSON answers, so it must be text: protobuf-c does not
- * check.  (Overlong and surrogate forms pass; no reader of JSON trips on them.) */
-static bool is_text(const char *name)
-{
-    const uint8_t *at = (const uint8_t *)name;
-
-    while (*at != 0) {
-        const unsigned followers = followers_of(*at);
-        if (followers > 3 || *at < 0x20) {
-            return false;
-        }
-        at++;
-        for (unsigned i = 0; i < followers; i++, at++) {
-            if ((*at & 0xc0) != 0x80) {
-                return false; /* also at the NUL */
-            }
-        }
-    }
-    return true;
-}
-
 static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
     unsigned state = 0;
@@ -216,7 +181,7 @@ static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_hea
     const size_t model_len = strlen(message->model);
 
     if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes ||
-        model_len > kvb_model_bytes || !is_text(message->model)) {
+        model_len > kvb_model_bytes || !kvb_json_is_text(message->model)) {
         return KVB_BAD_INPUT;
     }
     memcpy(heartbeat->epoch.bytes, message->epoch.data, sizeof heartbeat->epoch.bytes);

@@ -64,14 +64,14 @@ static size_t utf8_len(const uint8_t *at, size_t left)
     return 0;
 }
 
-bool kvb_json_is_utf8(const char *text)
+bool kvb_json_is_text(const char *text)
 {
     const uint8_t *at = (const uint8_t *)text;
     size_t left = strlen(text);
     size_t len = 1;
 
     for (; left > 0 && len > 0; at += len, left -= len) {
-        len = utf8_len(at, left);
+        len = *at < ' ' || *at == 0x7f ? 0 : utf8_len(at, left);
     }
     return len > 0;
 }

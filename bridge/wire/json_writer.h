@@ -39,8 +39,9 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key); /* "7":
  * UTF-8 become U+FFFD, because they come from peers. */
 void kvb_json_write_text(struct kvb_json_writer *json, const char *text);
 
-/* The text would be written as it is: it is UTF-8, in its only spelling. */
-bool kvb_json_is_utf8(const char *text);
+/* UTF-8, each character in its only spelling, and no control characters: what a name of a
+ * peer's must be to stand in our answers as it came. */
+bool kvb_json_is_text(const char *text);
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
 /* 9 digits; what is no number (NaN, infinity) is null. */

@@ -41,22 +41,14 @@ struct text_field {
     bool is_required;
 };
 
-static bool has_control(const char *text)
-{
-    while (*text != '\0' && (unsigned char)*text >= ' ' && *text != 0x7f) {
-        text++;
-    }
-    return *text != '\0';
-}
-
 static kvb_status take_text(
     const struct reading *reading, const char *name, struct json_object *value,
     const struct text_field *field)
 {
     char why[64];
 
-    if (kvb_json_text(value, field->out, field->size) != KVB_OK || has_control(field->out) ||
-        !kvb_json_is_utf8(field->out)) { /* json-c lets longer spellings of a letter pass */
+    if (kvb_json_text(value, field->out, field->size) != KVB_OK ||
+        !kvb_json_is_text(field->out)) { /* json-c lets longer spellings of a letter pass */
         field->out[0] = '\0';
         (void)snprintf(
             why, sizeof why, "expected a string of at most %zu printable bytes", field->size - 1);
