@@ -193,7 +193,7 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
     }
 }
 
-/* No memory: the lines stay fuller for now. */
+/* No memory: the lines stay fuller until another put finds some. */
 static void split_line(struct kvb_line_table *table)
 {
     if (reach_lines(table, table->line_count + 1) != KVB_OK) {
