@@ -9,6 +9,11 @@ enum { first_lines = 16 };
 /* In tenths of a thing: a line is split when there are 6.5 to each. */
 static const size_t most_tenths = 65;
 
+static size_t most_things(size_t lines)
+{
+    return lines * most_tenths / 10;
+}
+
 static kvb_status reach_lines(struct kvb_line_table *table, size_t count)
 {
     return kvb_region_reach(&table->lines, count * sizeof(struct kvb_table_line));
@@ -20,7 +25,11 @@ kvb_status kvb_line_table_open(
     const size_t most_lines = most * 10 / most_tenths + first_lines + 1;
 
     *table = (struct kvb_line_table){
-        .line_count = first_lines, .mask = first_lines - 1, .hash_of = hash_of, .context = context
+        .line_count = first_lines,
+        .mask = first_lines - 1,
+        .split_above = most_things(first_lines),
+        .hash_of = hash_of,
+        .context = context,
     };
     kvb_status status = kvb_region_open(&table->lines, most_lines * sizeof(struct kvb_table_line));
     if (status == KVB_OK) {
@@ -129,7 +138,7 @@ static void close_gap(struct kvb_line_table *table, struct kvb_table_line *line,
     }
 }
 
-void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id)
 {
     const uint16_t tag = kvb_line_tag(hash);
     struct kvb_table_line *line = kvb_line_at(table, hash);
@@ -163,6 +172,19 @@ static bool has_spill_for(struct kvb_line_table *table, const struct kvb_table_l
     return kvb_region_reach(&table->spill, need * sizeof(struct kvb_table_line)) == KVB_OK;
 }
 
+/* Whether the thing's hash has the bit.  A tag of 1 may stand for 0. */
+static bool has_bit(
+    const struct kvb_line_table *table, const struct kvb_table_line *line, uint32_t cell,
+    uint64_t bit)
+{
+    const uint16_t tag = line->tags[cell];
+
+    if (bit >> kvb_line_tag_shift != 0 && tag != 1) {
+        return (uint64_t)tag << kvb_line_tag_shift & bit;
+    }
+    return table->hash_of(table->context, line->ids[cell]) & bit;
+}
+
 /* Moves what belongs to `to` out of this line; returns the cells that are left. */
 static void move_cells(
     struct kvb_line_table *table, struct kvb_table_line *line, struct kvb_table_line *to,
@@ -170,7 +192,7 @@ static void move_cells(
 {
     for (uint32_t taken = taken_cells(line); taken != 0; taken &= taken - 1) {
         const uint32_t cell = (uint32_t)__builtin_ctz(taken);
-        if (table->hash_of(table->context, line->ids[cell]) & bit) {
+        if (has_bit(table, line, cell, bit)) {
             const kvb_status status = put_in_chain(table, to, line->tags[cell], line->ids[cell]);
             assert(status == KVB_OK);
             (void)status;
@@ -194,7 +216,7 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
 }
 
 /* No memory: the lines stay fuller until another put finds some. */
-static void split_line(struct kvb_line_table *table)
+void kvb_line_table_split(struct kvb_line_table *table)
 {
     if (reach_lines(table, table->line_count + 1) != KVB_OK) {
         return;
@@ -217,14 +239,14 @@ static void split_line(struct kvb_line_table *table)
     close_gaps(table, from);
     table->mask = mask;
     table->line_count++;
+    table->split_above = most_things(table->line_count);
 }
 
-kvb_status kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id)
 {
     KVB_TRY(put_in_chain(table, kvb_line_at(table, hash), kvb_line_tag(hash), id));
-    table->count++;
-    if (table->count * 10 > table->line_count * most_tenths) {
-        split_line(table);
+    if (++table->count > table->split_above) {
+        kvb_line_table_split(table);
     }
     return KVB_OK;
 }

@@ -17,10 +17,9 @@
  *                                    |
  *                                    +--> a spill line, where more than ten came together
  *
- * A thing lives in the line that its hash's low bits name, or in the chain behind it; 16
- * high bits are its tag.  The table knows neither keys nor whole hashes: the caller
- * compares the key of each candidate, and tells a thing's hash anew when its line is
- * split.  Several ids may share a hash.
+ * A thing lives in the line that its hash's low bits name, or in the chain behind it; its
+ * tag is the bits 16 to 31.  The table knows neither keys nor whole hashes: the caller
+ * compares the key of each candidate.  Several ids may share a hash.
  *
  * Growth is linear hashing: when the lines are 65 % full, the oldest unsplit line of this
  * round is split in two, so that no insertion ever pays for many.
@@ -28,9 +27,12 @@
  *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
  *            ^-^ split^-^ their twins  hash & 7 names the line, or hash & 3 if above 5
  *
+ * Which of the twins a thing belongs to is a bit of its hash.  From 65,536 lines on that
+ * bit stands in the tag; before, the caller tells the hash anew.
+ *
  * Threads: the caller locks.
  * Memory:  64 bytes for 6.5 things, and some spill lines (about 12 bytes a thing). */
-enum { kvb_line_cells = 10 };
+enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
 
 struct kvb_table_line {
     uint16_t tags[kvb_line_cells];
@@ -46,6 +48,7 @@ struct kvb_line_table {
     size_t line_count;
     uint64_t mask; /* of this round: the lowest 2^k - 1 that is >= line_count - 1 */
     size_t count;
+    size_t split_above; /* things: the next line is split when there are more */
     size_t spill_end;
     uint32_t spill_free; /* 1 + a number, through next */
     kvb_line_hash hash_of;
@@ -62,11 +65,10 @@ kvb_status kvb_line_table_open(
 /* {0} is fine. */
 void kvb_line_table_close(struct kvb_line_table *table);
 
-/* KVB_NO_MEMORY: nothing changed. */
-kvb_status kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id);
-
-/* The pair must be there. */
-void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id);
+/* kvb_line_table_put() and _remove(), further down, where the home line alone does not do. */
+kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
+void kvb_line_table_split(struct kvb_line_table *table);
+void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
 
 /* Memory taken so far. */
 size_t kvb_line_table_bytes(const struct kvb_line_table *table);
@@ -85,7 +87,7 @@ struct kvb_line_probe {
 
 static inline uint16_t kvb_line_tag(uint64_t hash)
 {
-    const uint16_t tag = (uint16_t)(hash >> 48);
+    const uint16_t tag = (uint16_t)(hash >> kvb_line_tag_shift);
     return tag ? tag : 1;
 }
 
@@ -152,7 +154,55 @@ kvb_line_probe_next(const struct kvb_line_table *table, struct kvb_line_probe *p
     return probe->line->ids[cell];
 }
 
-static inline void kvb_line_table_prefetch(const struct kvb_line_table *table, uint64_t hash)
+/* Whether a look-up may find something; false is sure. */
+static inline bool kvb_line_may_have(const struct kvb_line_table *table, uint64_t hash)
+{
+    const struct kvb_table_line *line = kvb_line_at(table, hash);
+    return (kvb_line_hits(line, kvb_line_tag(hash)) | line->next) != 0;
+}
+
+/* ---- Changing ---- */
+
+/* KVB_NO_MEMORY: nothing changed. */
+static inline kvb_status
+kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+{
+    struct kvb_table_line *line = kvb_line_at(table, hash);
+    const uint32_t free_cells = kvb_line_hits(line, 0);
+
+    if (free_cells == 0) {
+        return kvb_line_table_put_spilled(table, hash, id);
+    }
+    const uint32_t cell = (uint32_t)__builtin_ctz(free_cells);
+    line->tags[cell] = kvb_line_tag(hash);
+    line->ids[cell] = id;
+    if (++table->count > table->split_above) {
+        kvb_line_table_split(table);
+    }
+    return KVB_OK;
+}
+
+/* The pair must be there. */
+static inline void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+{
+    struct kvb_table_line *line = kvb_line_at(table, hash);
+    uint32_t hits = line->next == 0 ? kvb_line_hits(line, kvb_line_tag(hash)) : 0;
+
+    for (; hits != 0; hits &= hits - 1) { /* ends: a hit less each time */
+        const uint32_t cell = (uint32_t)__builtin_ctz(hits);
+        if (line->ids[cell] == id) {
+            line->tags[cell] = 0;
+            table->count--;
+            return;
+        }
+    }
+    kvb_line_table_remove_spilled(table, hash, id);
+}
+
+/* always_inline: gcc 12 takes a function that only prefetches for one without effects, and
+ * drops the calls that it does not inline early. */
+[[gnu::always_inline]] static inline void
+kvb_line_table_prefetch(const struct kvb_line_table *table, uint64_t hash)
 {
     __builtin_prefetch(kvb_line_at(table, hash), 1);
 }

@@ -223,6 +223,9 @@ uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, u
     if (next < here->len && here->tokens[next] == tokens) { /* ROOT's extent has length 0 */
         return node + 1;
     }
+    if (here->kids[next - 1] == 0 && node != kvb_root_node) {
+        return KVB_NONE;
+    }
     if (here->next != 0 && begins_with(kvb_prefix_extent(index, here->next), node, tokens)) {
         return here->next * kvb_extent_nodes;
     }
@@ -344,6 +347,53 @@ kvb_status kvb_prefix_child_new(
     return KVB_OK;
 }
 
+/* The run will mostly go on there. */
+[[gnu::always_inline]] static inline void prefetch_next_extent(const struct kvb_prefix_index *index)
+{
+    const uint32_t next = index->group_open * kvb_extent_group + index->open_at;
+    const char *line = (const char *)kvb_prefix_extent(index, next);
+
+    for (size_t at = 0; at < sizeof(struct prefix_extent); at += 64) {
+        __builtin_prefetch(line + at, 1);
+    }
+}
+
+/* The chain goes on in its last node's extent, at most to its end. */
+uint32_t kvb_prefix_append(
+    struct kvb_prefix_index *index, uint32_t node, const kvb_tokens_hash *tokens,
+    const kvb_block_hash *names, size_t count, kvb_set_id set)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t first = here->len;
+    uint32_t at = first;
+
+    prefetch_next_extent(index);
+    for (uint32_t i = 0; i < count && at < kvb_extent_nodes; i++, at++) {
+        const uint64_t hash = kvb_prefix_name_hash(names[i].value);
+
+        kvb_prefix_look_ahead(index, names, count, i + kvb_prefix_ahead);
+        if (kvb_line_may_have(&index->names, hash) &&
+            kvb_prefix_named(index, names[i].value) != KVB_NONE) {
+            break;
+        }
+        here->tokens[at] = tokens[i].value;
+        here->names[at] = names[i].value;
+        here->sets[at] = set;
+        here->kids[at] = 0;
+        if (kvb_line_table_put(&index->names, hash, node - kvb_prefix_offset(node) + at) !=
+            KVB_OK) {
+            break;
+        }
+    }
+    const uint32_t put = at - first;
+    const uint16_t bits = (uint16_t)(((1U << put) - 1) << first);
+    here->named |= bits;
+    here->odd &= (uint16_t)~bits;
+    here->len = (uint8_t)at;
+    index->counters.nodes += put;
+    return put;
+}
+
 /* ---- Going ---- */
 
 /* The last node of its extent goes; returns what may go next: the one before it, or what
@@ -377,4 +427,42 @@ void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node)
         }
         node = pop_node(index, node);
     }
+}
+
+static bool may_pop(const struct prefix_extent *here, uint32_t at, uint64_t name, kvb_set_id set)
+{
+    return here->names[at] == name && here->sets[at] == set && here->kids[at] == 0 &&
+           here->named >> at & 1;
+}
+
+uint32_t kvb_prefix_pop(
+    struct kvb_prefix_index *index, uint32_t node, const kvb_block_hash *names, size_t count,
+    kvb_set_id set, uint32_t *out_above)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t base = node - kvb_prefix_offset(node);
+    uint32_t len = here->len;
+    uint32_t popped = 0;
+
+    if (base + len != node + 1) {
+        return 0;
+    }
+    kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
+    while (len > 0 && popped < count && may_pop(here, len - 1, names[popped].value, set)) {
+        len--;
+        kvb_prefix_look_ahead(index, names, count, popped + kvb_prefix_ahead);
+        kvb_line_table_remove(
+            &index->names, kvb_prefix_name_hash(names[popped++].value), base + len);
+    }
+    if (popped == 0) {
+        return 0;
+    }
+    here->len = (uint8_t)len;
+    index->counters.nodes -= popped;
+    *out_above = len > 0 ? base + len - 1 : here->parent;
+    if (len == 0) {
+        end_extent(index, base / kvb_extent_nodes);
+    }
+    kvb_prefix_trim(index, *out_above);
+    return popped;
 }

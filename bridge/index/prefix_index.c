@@ -9,9 +9,6 @@
 
 static const size_t most_slots = (size_t)1 << 20;
 
-/* Extents that are swept along with each change while cleared holders are left in them. */
-enum { swept_a_change = 4 };
-
 /* ---- Life ---- */
 
 static kvb_status open_parts(struct kvb_prefix_index *index)
@@ -122,7 +119,7 @@ static void make_room(struct kvb_prefix_index *index, size_t blocks)
     const bool is_tight = nodes + blocks >= most || /* a placeholder; a plain word turns odd */
                           index->word_count + 2 * blocks > most * kvb_words_a_node;
 
-    (void)kvb_prefix_index_tend(index, is_tight ? SIZE_MAX : swept_a_change);
+    (void)kvb_prefix_index_tend(index, is_tight ? SIZE_MAX : kvb_swept_a_change);
 }
 
 static bool names_its_own_parent(const struct kvb_index_run *run)
@@ -133,6 +130,19 @@ static bool names_its_own_parent(const struct kvb_index_run *run)
         }
     }
     return false;
+}
+
+/* Runs mostly go on where the slot's last one ended. */
+static struct prefix_found
+find_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
+{
+    const uint32_t guess = index->slots[slot].last_stored;
+
+    if (kvb_prefix_is_simple(index, slot) &&
+        kvb_prefix_is_plain(index, index->slots[slot].holder, guess, block)) {
+        return (struct prefix_found){ .kind = found_plain, .node = guess };
+    }
+    return kvb_prefix_find(index, slot, block);
 }
 
 kvb_status kvb_prefix_index_store(
@@ -153,131 +163,11 @@ kvb_status kvb_prefix_index_store(
     }
     make_room(index, run->count);
     if (run->has_parent) {
-        parent = kvb_prefix_find(index, slot.value, run->parent);
+        parent = find_parent(index, slot.value, run->parent);
     }
     return parent.kind == found_plain || parent.kind == found_odd
                ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, out_changed)
                : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
-}
-
-/* ---- Removing ---- */
-
-struct removing {
-    struct kvb_prefix_index *index;
-    uint32_t slot;
-    uint32_t holder;
-    uint32_t guess;      /* node that may be next: engines let a prompt's end go first */
-    kvb_set_id from, to; /* what the last node's set became */
-};
-
-/* A plain word of a slot that has no others, without a look-up where the guess is right. */
-static uint32_t find_plain(const struct removing *removing, kvb_block_hash block)
-{
-    const struct kvb_prefix_index *index = removing->index;
-    const uint32_t guess = removing->guess;
-
-    if (guess != kvb_root_node) {
-        const struct prefix_extent *here = kvb_prefix_extent_of(index, guess);
-        const uint32_t at = kvb_prefix_offset(guess);
-        if (at < here->len && here->names[at] == block.value && here->named >> at & 1) {
-            return kvb_set_has(&index->sets, here->sets[at], removing->holder) ? guess : KVB_NONE;
-        }
-    }
-    const uint32_t node = kvb_prefix_named(index, block.value);
-    return node != KVB_NONE && kvb_prefix_holds(index, removing->holder, node) ? node : KVB_NONE;
-}
-
-static kvb_status leave(struct removing *removing, uint32_t node)
-{
-    struct kvb_prefix_index *index = removing->index;
-    kvb_set_id *set = kvb_prefix_set(index, node);
-    const kvb_set_id from = *set;
-
-    if (from == removing->from && from != 0 && !kvb_set_is_one(from)) {
-        kvb_set_keep(&index->sets, removing->to);
-        kvb_set_drop(&index->sets, from);
-    } else {
-        KVB_TRY(kvb_holder_sets_without(&index->sets, from, removing->holder, &removing->to));
-        removing->from = removing->to == from ? 0 : from;
-    }
-    kvb_prefix_put_set(index, set, removing->to);
-    index->slots[removing->slot].blocks--;
-    index->counters.memberships--;
-    return KVB_OK;
-}
-
-/* The node before this one, in its extent or above it. */
-static void guess_next(struct removing *removing, uint32_t node)
-{
-    removing->guess = kvb_prefix_parent(removing->index, node);
-    if (kvb_prefix_offset(node) == 0) {
-        __builtin_prefetch(kvb_prefix_extent_of(removing->index, removing->guess));
-    }
-}
-
-static kvb_status remove_one(struct removing *removing, kvb_block_hash block, bool *out_was_held)
-{
-    struct kvb_prefix_index *index = removing->index;
-    const struct prefix_slot *slot = &index->slots[removing->slot];
-    struct prefix_found found = { .kind = found_plain };
-
-    if (slot->odd_words == 0 && slot->orphans.count == 0) {
-        found.node = slot->holder != KVB_NONE ? find_plain(removing, block) : KVB_NONE;
-        *out_was_held = found.node != KVB_NONE;
-        if (*out_was_held) {
-            KVB_TRY(leave(removing, found.node));
-        }
-    } else {
-        found = kvb_prefix_find(index, removing->slot, block);
-        *out_was_held = found.kind != found_none;
-        removing->from = 0; /* sets may go, and their numbers */
-        if (*out_was_held) {
-            KVB_TRY(kvb_prefix_word_drop(index, removing->slot, &found));
-        }
-    }
-    if (*out_was_held && found.kind != found_orphan) {
-        guess_next(removing, found.node);
-        kvb_prefix_trim(index, found.node);
-    }
-    index->counters.removed += *out_was_held;
-    index->counters.unknown_removed += !*out_was_held;
-    return KVB_OK;
-}
-
-enum { ahead = 12 }; /* blocks whose lines of `names` are fetched beforehand */
-
-static void prefetch_name(const struct kvb_prefix_index *index, kvb_block_hash block)
-{
-    kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(block.value));
-}
-
-kvb_status kvb_prefix_index_remove(
-    struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
-    uint8_t *out_changed)
-{
-    struct removing removing = { .index = index,
-                                 .slot = slot.value,
-                                 .holder = index->slots[slot.value].holder };
-
-    (void)kvb_prefix_index_tend(index, swept_a_change);
-    for (size_t i = 0; i < count && i < ahead; i++) {
-        prefetch_name(index, blocks[i]);
-    }
-    for (size_t i = 0; i < count; i++) {
-        bool was_held = false;
-        if (i + ahead < count) {
-            prefetch_name(index, blocks[i + ahead]);
-        }
-        const kvb_status status = remove_one(&removing, blocks[i], &was_held);
-        if (status != KVB_OK) {
-            kvb_prefix_index_slot_clear(index, slot);
-            return status;
-        }
-        if (out_changed) {
-            out_changed[i] = was_held;
-        }
-    }
-    return KVB_OK;
 }
 
 /* ---- Counting ---- */

@@ -41,7 +41,8 @@ enum {
     kvb_extent_nodes = 16,
     kvb_extent_group = 16, /* extents that are drawn and given back together */
     kvb_root_node = 0,
-    kvb_words_a_node = 16, /* odd words that there may be, on average */
+    kvb_words_a_node = 16,  /* odd words that there may be, on average */
+    kvb_swept_a_change = 4, /* extents, while cleared holders are left in them */
 };
 
 struct prefix_extent {
@@ -85,8 +86,10 @@ struct prefix_slot {
     bool is_used;
     uint32_t holder; /* KVB_NONE: it holds nothing in the tree */
     uint32_t next_free;
-    size_t blocks;    /* words, orphans among them */
-    size_t odd_words; /* of them */
+    size_t blocks;         /* words, orphans among them */
+    size_t odd_words;      /* of them */
+    uint32_t last_stored;  /* guess: the node of the last block that was stored */
+    uint32_t next_removed; /* guess: the one before the last that was removed */
     struct kvb_forest_owner orphans;
 };
 
@@ -185,6 +188,26 @@ static inline uint64_t kvb_prefix_name_hash(uint64_t name)
     return kvb_line_mix(name);
 }
 
+/* The line of `names` that a run needs for its block `at` is fetched so many blocks
+ * beforehand, one at a time: more at once than the core can have under way would wait. */
+enum { kvb_prefix_ahead = 16 };
+
+[[gnu::always_inline]] static inline void kvb_prefix_look_ahead(
+    const struct kvb_prefix_index *index, const kvb_block_hash *blocks, size_t count, size_t at)
+{
+    if (at < count) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(blocks[at].value));
+    }
+}
+
+[[gnu::always_inline]] static inline void kvb_prefix_look_at_first(
+    const struct kvb_prefix_index *index, const kvb_block_hash *blocks, size_t count)
+{
+    for (size_t at = 0; at < kvb_prefix_ahead && at < count; at++) {
+        kvb_prefix_look_ahead(index, blocks, count, at);
+    }
+}
+
 static inline uint64_t kvb_prefix_edge_hash(uint32_t parent, uint64_t tokens)
 {
     return kvb_line_mix(tokens + (parent + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
@@ -205,8 +228,23 @@ kvb_status kvb_prefix_child_new(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child);
 
+/* New nodes behind `node`, the last of its extent, each the child of the one before, with
+ * this set of one holder; returns how many of them: fewer where the extent ends, where a
+ * name leads to another node already, or for want of memory. */
+uint32_t kvb_prefix_append(
+    struct kvb_prefix_index *index, uint32_t node, const kvb_tokens_hash *tokens,
+    const kvb_block_hash *names, size_t count, kvb_set_id set);
+
 /* The node that has this name, or KVB_NONE. */
 uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name);
+
+/* The other way round: the last nodes of an extent, as long as they have these names one
+ * after the other, this set of one holder, and nothing below them.  Returns how many went,
+ * and with them what nobody needed any more.  *out_above: what the first of them was a
+ * child of; unchanged where none went. */
+uint32_t kvb_prefix_pop(
+    struct kvb_prefix_index *index, uint32_t node, const kvb_block_hash *names, size_t count,
+    kvb_set_id set, uint32_t *out_above);
 
 /* Frees the node if nothing needs it any more, and so on up. */
 void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
@@ -270,6 +308,24 @@ kvb_prefix_put_set(struct kvb_prefix_index *index, kvb_set_id *at, kvb_set_id se
 {
     index->counters.ghosts += (uint64_t)(set == 0) - (uint64_t)(*at == 0);
     *at = set;
+}
+
+/* All its words are plain. */
+static inline bool kvb_prefix_is_simple(const struct kvb_prefix_index *index, uint32_t slot)
+{
+    const struct prefix_slot *here = &index->slots[slot];
+    return here->odd_words == 0 && here->orphans.count == 0 && here->holder != KVB_NONE;
+}
+
+/* Whether the block is `node`, a guess, to a holder that is simple. */
+static inline bool kvb_prefix_is_plain(
+    const struct kvb_prefix_index *index, uint32_t holder, uint32_t node, kvb_block_hash block)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    return at < here->len && here->names[at] == block.value && here->named >> at & 1 &&
+           kvb_set_has(&index->sets, here->sets[at], holder);
 }
 
 /* ---- prefix_sweep.c ---- */

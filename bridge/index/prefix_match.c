@@ -242,7 +242,8 @@ common_nodes(const struct prefix_extent *extent, const kvb_tokens_hash *query, s
     return at;
 }
 
-static void prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
+[[gnu::always_inline]] static inline void
+prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
 {
     const char *line = (const char *)kvb_prefix_extent(index, extent);
 

@@ -1,5 +1,7 @@
 #include "index/prefix_inside.h"
 
+#include <string.h>
+
 /* Storing a run in the tree.
  *
  * Nearly all blocks of nearly all runs take one of two short ways, which ask nothing of
@@ -10,8 +12,6 @@
  *
  * They hold for slots that have neither odd words nor orphans, and for words that are
  * plain.  Every other block goes the long way, through prefix_words.c. */
-
-enum { ahead = 12 }; /* blocks whose lines of `names` are fetched beforehand */
 
 /* What a run does to a set, remembered from node to node: their sets are mostly equal. */
 struct step {
@@ -29,11 +29,6 @@ struct storing {
     uint32_t noted; /* an extent that stands in the holder's list */
     struct step step;
 };
-
-static bool is_simple(const struct prefix_slot *slot)
-{
-    return slot->odd_words == 0 && slot->orphans.count == 0;
-}
 
 static bool has_room(const struct kvb_prefix_index *index)
 {
@@ -115,6 +110,27 @@ static kvb_status store_there(struct storing *storing, uint32_t child)
     return KVB_OK;
 }
 
+/* Behind a new node everything is new. */
+static void append_rest(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const struct kvb_index_run *run = storing->run;
+    const size_t nodes = index->counters.nodes + index->forest.node_count;
+    const size_t room = index->options.max_nodes - nodes;
+    size_t count = run->count - storing->at;
+
+    count = count < room ? count : room;
+    const uint32_t put = kvb_prefix_append(
+        index, storing->node, run->tokens + storing->at, run->blocks + storing->at, count,
+        kvb_set_of_one(storing->holder));
+    if (storing->changed) {
+        memset(storing->changed + storing->at, 1, put);
+    }
+    count_new(storing, put);
+    storing->node += put;
+    storing->at += put;
+}
+
 /* No such child, and no node of this name: a new one, which the slot alone holds. */
 static kvb_status store_new(struct storing *storing)
 {
@@ -136,6 +152,7 @@ static kvb_status store_new(struct storing *storing)
     kvb_prefix_put_set(index, kvb_prefix_set(index, child), kvb_set_of_one(storing->holder));
     count_new(storing, 1);
     done_with(storing, child, true);
+    append_rest(storing);
     return KVB_OK;
 }
 
@@ -218,7 +235,7 @@ static kvb_status store_one(struct storing *storing)
     struct kvb_prefix_index *index = storing->index;
     const uint64_t name = storing->run->blocks[storing->at].value;
 
-    if (is_simple(&index->slots[storing->slot]) && is_below_usual_name(storing)) {
+    if (kvb_prefix_is_simple(index, storing->slot) && is_below_usual_name(storing)) {
         const uint32_t child =
             kvb_prefix_child(index, storing->node, storing->run->tokens[storing->at].value);
         if (child == KVB_NONE) {
@@ -248,16 +265,12 @@ kvb_status kvb_prefix_store_in_tree(
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }
-    for (size_t i = 0; i < run->count && i < ahead; i++) {
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->blocks[i].value));
-    }
+    kvb_prefix_look_at_first(index, run->blocks, run->count);
     while (status == KVB_OK && storing.at < run->count) {
-        if (storing.at + ahead < run->count) {
-            const uint64_t name = run->blocks[storing.at + ahead].value;
-            kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(name));
-        }
+        kvb_prefix_look_ahead(index, run->blocks, run->count, storing.at + kvb_prefix_ahead);
         status = store_one(&storing);
     }
+    index->slots[slot].last_stored = storing.node;
     index->counters.refused += run->count - storing.at;
     return status;
 }

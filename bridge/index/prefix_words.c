@@ -175,6 +175,8 @@ static bool holds_in(const struct kvb_prefix_index *index, uint32_t holder, uint
     return false;
 }
 
+enum { tidied_ahead = 8 }; /* extents that are fetched beforehand */
+
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder)
 {
     struct prefix_holder *here = &index->holders[holder];
@@ -182,6 +184,12 @@ void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder)
 
     for (size_t i = 0; i < here->extent_count; i++) {
         struct prefix_extent *extent = kvb_prefix_extent(index, here->extents[i]);
+        if (i + tidied_ahead < here->extent_count) {
+            const struct prefix_extent *soon =
+                kvb_prefix_extent(index, here->extents[i + tidied_ahead]);
+            __builtin_prefetch(soon);
+            __builtin_prefetch(soon->sets);
+        }
         if (!extent->is_marked && holds_in(index, holder, here->extents[i])) {
             extent->is_marked = 1;
             here->extents[kept++] = here->extents[i];

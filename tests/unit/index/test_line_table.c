@@ -146,6 +146,55 @@ static void each_growth_may_fail(void **state)
     drop_world(world);
 }
 
+/* ---- Large tables: a thing's hash is its number, mixed ---- */
+
+enum { many = 1000000, lines_of_tags = 1 << 16 };
+
+static size_t asked; /* how often the table had a hash told */
+
+static uint64_t hash_of_number(const void *context, uint32_t id)
+{
+    (void)context;
+    asked++;
+    return kvb_line_mix(id);
+}
+
+static bool has_number(const struct kvb_line_table *table, uint32_t id)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(table, kvb_line_mix(id));
+
+    for (uint32_t found; (found = kvb_line_probe_next(table, &probe)) != KVB_NO_LINE_ID;) {
+        if (found == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A table that asked would read every thing once more for each doubling. */
+static void large_tables_split_lines_by_their_tags(void **state)
+{
+    (void)state;
+    struct kvb_line_table table = { 0 };
+    size_t asked_before = 0;
+
+    assert_ok(kvb_line_table_open(&table, many, hash_of_number, NULL));
+    for (uint32_t id = 0; id < many; id++) {
+        assert_ok(kvb_line_table_put(&table, kvb_line_mix(id), id));
+        if (table.line_count <= lines_of_tags) {
+            asked_before = asked;
+        }
+    }
+    assert_true(table.line_count > 2 * (size_t)lines_of_tags);
+    assert_true(asked_before > lines_of_tags);
+    assert_true(asked - asked_before < many / 1000);
+    for (uint32_t id = 0; id < many; id++) {
+        assert_true(has_number(&table, id));
+    }
+    assert_false(has_number(&table, many));
+    kvb_line_table_close(&table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -153,6 +202,7 @@ int main(void)
         cmocka_unit_test(finds_all_of_many_that_share_a_hash),
         cmocka_unit_test(grows_a_line_at_a_time),
         cmocka_unit_test(each_growth_may_fail),
+        cmocka_unit_test(large_tables_split_lines_by_their_tags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
