@@ -49,6 +49,23 @@ static size_t next_bytes(const struct kvb_region *region, size_t bytes)
     return next < region->most_bytes ? next : region->most_bytes;
 }
 
+/* Hints.  A small region would only grow by them; when one turns large, what it has so far
+ * is copied into a huge page where the kernel can do that. */
+static void want_huge_pages(const struct kvb_region *region, size_t next)
+{
+    if (next <= huge_page_bytes) {
+        return;
+    }
+    if (region->bytes > huge_page_bytes) {
+        (void)madvise(region->base + region->bytes, next - region->bytes, MADV_HUGEPAGE);
+        return;
+    }
+    (void)madvise(region->base, next, MADV_HUGEPAGE);
+#ifdef MADV_COLLAPSE
+    (void)madvise(region->base, huge_page_bytes, MADV_COLLAPSE);
+#endif
+}
+
 kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
 {
     if (bytes <= region->bytes) {
@@ -61,9 +78,7 @@ kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
     if (mprotect(region->base + region->bytes, next - region->bytes, PROT_READ | PROT_WRITE) != 0) {
         return KVB_NO_MEMORY;
     }
-    if (region->bytes >= huge_page_bytes) { /* a hint; small ones would only grow by it */
-        (void)madvise(region->base + region->bytes, next - region->bytes, MADV_HUGEPAGE);
-    }
+    want_huge_pages(region, next);
     region->bytes = next;
     return KVB_OK;
 }

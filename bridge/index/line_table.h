@@ -21,7 +21,7 @@
  * tag is the bits 16 to 31.  The table knows neither keys nor whole hashes: the caller
  * compares the key of each candidate.  Several ids may share a hash.
  *
- * Growth is linear hashing: when the lines are 65 % full, the oldest unsplit line of this
+ * Growth is linear hashing: when the lines are half full, the oldest unsplit line of this
  * round is split in two, so that no insertion ever pays for many.
  *
  *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
@@ -31,7 +31,7 @@
  * bit stands in the tag; before, the caller tells the hash anew.
  *
  * Threads: the caller locks.
- * Memory:  64 bytes for 6.5 things, and some spill lines (about 12 bytes a thing). */
+ * Memory:  64 bytes for 5 things, and some spill lines (about 14 bytes a thing). */
 enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
 
 struct kvb_table_line {
@@ -154,31 +154,56 @@ kvb_line_probe_next(const struct kvb_line_table *table, struct kvb_line_probe *p
     return probe->line->ids[cell];
 }
 
-/* Whether a look-up may find something; false is sure. */
-static inline bool kvb_line_may_have(const struct kvb_line_table *table, uint64_t hash)
+/* ---- Changing ---- */
+
+/* A hash's home line, read once to look up and to put. */
+struct kvb_line_place {
+    struct kvb_table_line *line;
+    uint32_t hits, free_cells;
+    uint16_t tag;
+};
+
+static inline struct kvb_line_place
+kvb_line_table_place(const struct kvb_line_table *table, uint64_t hash)
 {
-    const struct kvb_table_line *line = kvb_line_at(table, hash);
-    return (kvb_line_hits(line, kvb_line_tag(hash)) | line->next) != 0;
+    struct kvb_table_line *line = kvb_line_at(table, hash);
+    const uint16_t tag = kvb_line_tag(hash);
+
+    return (struct kvb_line_place){ .line = line,
+                                    .hits = kvb_line_hits(line, tag),
+                                    .free_cells = kvb_line_hits(line, 0),
+                                    .tag = tag };
 }
 
-/* ---- Changing ---- */
+/* Nothing of this hash is in the table, and there is room. */
+static inline bool kvb_line_place_is_clear(const struct kvb_line_place *place)
+{
+    return (place->hits | place->line->next) == 0 && place->free_cells != 0;
+}
+
+/* Into a place with a free cell; the table has not changed since. */
+static inline void
+kvb_line_table_put_at(struct kvb_line_table *table, const struct kvb_line_place *place, uint32_t id)
+{
+    const uint32_t cell = (uint32_t)__builtin_ctz(place->free_cells);
+
+    place->line->tags[cell] = place->tag;
+    place->line->ids[cell] = id;
+    if (++table->count > table->split_above) {
+        kvb_line_table_split(table);
+    }
+}
 
 /* KVB_NO_MEMORY: nothing changed. */
 static inline kvb_status
 kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id)
 {
-    struct kvb_table_line *line = kvb_line_at(table, hash);
-    const uint32_t free_cells = kvb_line_hits(line, 0);
+    const struct kvb_line_place place = kvb_line_table_place(table, hash);
 
-    if (free_cells == 0) {
+    if (place.free_cells == 0) {
         return kvb_line_table_put_spilled(table, hash, id);
     }
-    const uint32_t cell = (uint32_t)__builtin_ctz(free_cells);
-    line->tags[cell] = kvb_line_tag(hash);
-    line->ids[cell] = id;
-    if (++table->count > table->split_above) {
-        kvb_line_table_split(table);
-    }
+    kvb_line_table_put_at(table, &place, id);
     return KVB_OK;
 }
 

@@ -347,7 +347,6 @@ kvb_status kvb_prefix_child_new(
     return KVB_OK;
 }
 
-/* The run will mostly go on there. */
 [[gnu::always_inline]] static inline void prefetch_next_extent(const struct kvb_prefix_index *index)
 {
     const uint32_t next = index->group_open * kvb_extent_group + index->open_at;
@@ -358,40 +357,56 @@ kvb_status kvb_prefix_child_new(
     }
 }
 
-/* The chain goes on in its last node's extent, at most to its end. */
+/* Into the table of names, unless a node of this name is there. */
+static inline bool name_new_node(struct kvb_prefix_index *index, uint64_t name, uint32_t node)
+{
+    const uint64_t hash = kvb_prefix_name_hash(name);
+    const struct kvb_line_place place = kvb_line_table_place(&index->names, hash);
+
+    if (kvb_line_place_is_clear(&place)) {
+        kvb_line_table_put_at(&index->names, &place, node);
+        return true;
+    }
+    return kvb_prefix_named(index, name) == KVB_NONE &&
+           kvb_line_table_put(&index->names, hash, node) == KVB_OK;
+}
+
 uint32_t kvb_prefix_append(
-    struct kvb_prefix_index *index, uint32_t node, const kvb_tokens_hash *tokens,
-    const kvb_block_hash *names, size_t count, kvb_set_id set)
+    struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names,
+    const kvb_tokens_hash *tokens, size_t most, kvb_set_id set)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    struct prefix_names run = *names; /* what the compiler may keep in registers */
+    const uint32_t base = node - kvb_prefix_offset(node);
     const uint32_t first = here->len;
+    const size_t room = kvb_extent_nodes - first;
+    const uint32_t end = first + (uint32_t)(most < room ? most : room);
     uint32_t at = first;
 
-    prefetch_next_extent(index);
-    for (uint32_t i = 0; i < count && at < kvb_extent_nodes; i++, at++) {
-        const uint64_t hash = kvb_prefix_name_hash(names[i].value);
-
-        kvb_prefix_look_ahead(index, names, count, i + kvb_prefix_ahead);
-        if (kvb_line_may_have(&index->names, hash) &&
-            kvb_prefix_named(index, names[i].value) != KVB_NONE) {
+    if (most > room) { /* the run goes on in another extent */
+        kvb_line_table_prefetch(
+            &index->edges, kvb_prefix_edge_hash(base + kvb_extent_nodes - 1, tokens[room].value));
+        prefetch_next_extent(index);
+    }
+    for (; at < end; at++) {
+        const uint64_t name = run.blocks[run.at].value;
+        kvb_prefix_names_fetch(index, &run, run.at + kvb_prefix_ahead);
+        here->names[at] = name; /* first: the table reads names from the extent */
+        if (!name_new_node(index, name, base + at)) {
             break;
         }
-        here->tokens[at] = tokens[i].value;
-        here->names[at] = names[i].value;
+        here->tokens[at] = tokens++->value;
         here->sets[at] = set;
         here->kids[at] = 0;
-        if (kvb_line_table_put(&index->names, hash, node - kvb_prefix_offset(node) + at) !=
-            KVB_OK) {
-            break;
-        }
+        run.at++;
     }
-    const uint32_t put = at - first;
-    const uint16_t bits = (uint16_t)(((1U << put) - 1) << first);
+    const uint16_t bits = (uint16_t)(((1U << (at - first)) - 1) << first);
     here->named |= bits;
     here->odd &= (uint16_t)~bits;
     here->len = (uint8_t)at;
-    index->counters.nodes += put;
-    return put;
+    index->counters.nodes += at - first;
+    names->at = run.at;
+    return at - first;
 }
 
 /* ---- Going ---- */
@@ -436,33 +451,35 @@ static bool may_pop(const struct prefix_extent *here, uint32_t at, uint64_t name
 }
 
 uint32_t kvb_prefix_pop(
-    struct kvb_prefix_index *index, uint32_t node, const kvb_block_hash *names, size_t count,
-    kvb_set_id set, uint32_t *out_above)
+    struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names, kvb_set_id set,
+    uint32_t *out_above)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(index, node);
     const uint32_t base = node - kvb_prefix_offset(node);
-    uint32_t len = here->len;
-    uint32_t popped = 0;
+    const uint32_t end = here->len;
+    struct prefix_names run = *names; /* what the compiler may keep in registers */
+    uint32_t len = end;
 
     if (base + len != node + 1) {
         return 0;
     }
     kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
-    while (len > 0 && popped < count && may_pop(here, len - 1, names[popped].value, set)) {
-        len--;
-        kvb_prefix_look_ahead(index, names, count, popped + kvb_prefix_ahead);
-        kvb_line_table_remove(
-            &index->names, kvb_prefix_name_hash(names[popped++].value), base + len);
+    kvb_prefix_fetch_node(index, here->parent);
+    while (len > 0 && run.at < run.count && may_pop(here, len - 1, run.blocks[run.at].value, set)) {
+        const uint64_t hash = kvb_prefix_name_hash(run.blocks[run.at].value);
+        kvb_prefix_names_next(index, &run);
+        kvb_line_table_remove(&index->names, hash, base + --len);
     }
-    if (popped == 0) {
+    if (len == end) {
         return 0;
     }
+    names->at = run.at;
     here->len = (uint8_t)len;
-    index->counters.nodes -= popped;
+    index->counters.nodes -= end - len;
     *out_above = len > 0 ? base + len - 1 : here->parent;
     if (len == 0) {
         end_extent(index, base / kvb_extent_nodes);
     }
     kvb_prefix_trim(index, *out_above);
-    return popped;
+    return end - len;
 }

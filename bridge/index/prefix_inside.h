@@ -188,24 +188,51 @@ static inline uint64_t kvb_prefix_name_hash(uint64_t name)
     return kvb_line_mix(name);
 }
 
-/* The line of `names` that a run needs for its block `at` is fetched so many blocks
- * beforehand, one at a time: more at once than the core can have under way would wait. */
+/* Asks for those lines of the extent that a change of this node needs. */
+[[gnu::always_inline]] static inline void
+kvb_prefix_fetch_node(const struct kvb_prefix_index *index, uint32_t node)
+{
+    const struct prefix_extent *extent = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    __builtin_prefetch(extent, 1);
+    __builtin_prefetch(&extent->tokens[at], 1);
+    __builtin_prefetch(&extent->sets[at], 1);
+    __builtin_prefetch(&extent->names[at], 1);
+}
+
+/* The names of a run, one after the other.  Their lines of the table are fetched so many
+ * blocks before they are needed, one with each block that is done: more at once than the
+ * core can have under way would wait. */
 enum { kvb_prefix_ahead = 16 };
 
-[[gnu::always_inline]] static inline void kvb_prefix_look_ahead(
-    const struct kvb_prefix_index *index, const kvb_block_hash *blocks, size_t count, size_t at)
+struct prefix_names {
+    const kvb_block_hash *blocks; /* borrowed */
+    size_t count, at;
+};
+
+[[gnu::always_inline]] static inline void kvb_prefix_names_fetch(
+    const struct kvb_prefix_index *index, const struct prefix_names *names, size_t i)
 {
-    if (at < count) {
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(blocks[at].value));
+    if (i < names->count) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(names->blocks[i].value));
     }
 }
 
-[[gnu::always_inline]] static inline void kvb_prefix_look_at_first(
-    const struct kvb_prefix_index *index, const kvb_block_hash *blocks, size_t count)
+[[gnu::always_inline]] static inline void
+kvb_prefix_names_begin(const struct kvb_prefix_index *index, const struct prefix_names *names)
 {
-    for (size_t at = 0; at < kvb_prefix_ahead && at < count; at++) {
-        kvb_prefix_look_ahead(index, blocks, count, at);
+    for (size_t i = 0; i < kvb_prefix_ahead && i < names->count; i++) {
+        kvb_prefix_names_fetch(index, names, i);
     }
+}
+
+/* On to the next block. */
+[[gnu::always_inline]] static inline void
+kvb_prefix_names_next(const struct kvb_prefix_index *index, struct prefix_names *names)
+{
+    kvb_prefix_names_fetch(index, names, names->at + kvb_prefix_ahead);
+    names->at++;
 }
 
 static inline uint64_t kvb_prefix_edge_hash(uint32_t parent, uint64_t tokens)
@@ -228,23 +255,24 @@ kvb_status kvb_prefix_child_new(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child);
 
-/* New nodes behind `node`, the last of its extent, each the child of the one before, with
- * this set of one holder; returns how many of them: fewer where the extent ends, where a
- * name leads to another node already, or for want of memory. */
+/* At most `most` new nodes behind `node`, the last of its extent, each the child of the one
+ * before, with the run's next names and this set of one holder.  Returns how many: fewer
+ * where the extent ends, where a name leads to another node already, or for want of
+ * memory. */
 uint32_t kvb_prefix_append(
-    struct kvb_prefix_index *index, uint32_t node, const kvb_tokens_hash *tokens,
-    const kvb_block_hash *names, size_t count, kvb_set_id set);
+    struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names,
+    const kvb_tokens_hash *tokens, size_t most, kvb_set_id set);
 
 /* The node that has this name, or KVB_NONE. */
 uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name);
 
-/* The other way round: the last nodes of an extent, as long as they have these names one
- * after the other, this set of one holder, and nothing below them.  Returns how many went,
- * and with them what nobody needed any more.  *out_above: what the first of them was a
- * child of; unchanged where none went. */
+/* The other way round: from `node` up, if it is the last of its extent, as long as the nodes
+ * have the run's next names, this set of one holder, and nothing below them.  Returns how
+ * many went, and with them what nobody needed any more.  *out_above: what the uppermost was
+ * a child of; unchanged where none went. */
 uint32_t kvb_prefix_pop(
-    struct kvb_prefix_index *index, uint32_t node, const kvb_block_hash *names, size_t count,
-    kvb_set_id set, uint32_t *out_above);
+    struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names, kvb_set_id set,
+    uint32_t *out_above);
 
 /* Frees the node if nothing needs it any more, and so on up. */
 void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);

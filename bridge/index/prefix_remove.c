@@ -13,23 +13,26 @@ struct removing {
     struct kvb_prefix_index *index;
     uint32_t slot;
     uint32_t holder;
-    const kvb_block_hash *blocks;
-    size_t count, at;
-    uint8_t *changed;    /* may be NULL */
-    kvb_set_id from, to; /* what the last node's set became */
+    struct prefix_names names; /* names.at: how many blocks are done */
+    uint8_t *changed;          /* may be NULL */
+    kvb_set_id from, to;       /* what the last node's set became */
 };
 
-static void done_with(struct removing *removing, size_t count, bool was_held)
+static void done_with_one(struct removing *removing, bool was_held)
 {
+    struct kvb_prefix_index *index = removing->index;
+
     if (removing->changed) {
-        memset(removing->changed + removing->at, was_held, count);
+        removing->changed[removing->names.at] = was_held;
     }
-    removing->at += count;
-    if (was_held) {
-        removing->index->counters.removed += count;
-    } else {
-        removing->index->counters.unknown_removed += count;
-    }
+    kvb_prefix_names_next(index, &removing->names);
+    index->counters.removed += was_held;
+    index->counters.unknown_removed += !was_held;
+}
+
+static kvb_block_hash next_block(const struct removing *removing)
+{
+    return removing->names.blocks[removing->names.at];
 }
 
 static void count_gone(struct removing *removing, size_t count)
@@ -41,7 +44,7 @@ static void count_gone(struct removing *removing, size_t count)
 static void guess_next(struct removing *removing, uint32_t node)
 {
     removing->index->slots[removing->slot].next_removed = node;
-    __builtin_prefetch(kvb_prefix_extent_of(removing->index, node));
+    kvb_prefix_fetch_node(removing->index, node);
 }
 
 /* ---- The short way: a slot all of whose words are plain ---- */
@@ -49,7 +52,7 @@ static void guess_next(struct removing *removing, uint32_t node)
 static uint32_t find_plain(const struct removing *removing)
 {
     const struct kvb_prefix_index *index = removing->index;
-    const kvb_block_hash block = removing->blocks[removing->at];
+    const kvb_block_hash block = next_block(removing);
     const uint32_t guess = index->slots[removing->slot].next_removed;
 
     if (kvb_prefix_is_plain(index, removing->holder, guess, block)) {
@@ -62,16 +65,19 @@ static uint32_t find_plain(const struct removing *removing)
 static bool pop(struct removing *removing, uint32_t node)
 {
     uint32_t above = kvb_root_node;
+    const size_t at = removing->names.at;
     const uint32_t popped = kvb_prefix_pop(
-        removing->index, node, removing->blocks + removing->at, removing->count - removing->at,
-        kvb_set_of_one(removing->holder), &above);
+        removing->index, node, &removing->names, kvb_set_of_one(removing->holder), &above);
 
     if (popped == 0) {
         return false;
     }
     count_gone(removing, popped);
     guess_next(removing, above);
-    done_with(removing, popped, true);
+    if (removing->changed) {
+        memset(removing->changed + at, 1, popped);
+    }
+    removing->index->counters.removed += popped;
     return true;
 }
 
@@ -98,7 +104,7 @@ static kvb_status remove_plain(struct removing *removing)
     const uint32_t node = find_plain(removing);
 
     if (node == KVB_NONE) {
-        done_with(removing, 1, false);
+        done_with_one(removing, false);
         return KVB_OK;
     }
     if (pop(removing, node)) {
@@ -107,7 +113,7 @@ static kvb_status remove_plain(struct removing *removing)
     KVB_TRY(leave(removing, node));
     guess_next(removing, kvb_prefix_parent(removing->index, node));
     kvb_prefix_trim(removing->index, node);
-    done_with(removing, 1, true);
+    done_with_one(removing, true);
     return KVB_OK;
 }
 
@@ -116,7 +122,7 @@ static kvb_status remove_plain(struct removing *removing)
 static kvb_status remove_any(struct removing *removing)
 {
     struct kvb_prefix_index *index = removing->index;
-    const kvb_block_hash block = removing->blocks[removing->at];
+    const kvb_block_hash block = next_block(removing);
     const struct prefix_found found = kvb_prefix_find(index, removing->slot, block);
 
     removing->from = 0; /* sets may go, and their numbers */
@@ -126,7 +132,7 @@ static kvb_status remove_any(struct removing *removing)
     if (found.kind == found_plain || found.kind == found_odd) {
         kvb_prefix_trim(index, found.node);
     }
-    done_with(removing, 1, found.kind != found_none);
+    done_with_one(removing, found.kind != found_none);
     return KVB_OK;
 }
 
@@ -137,14 +143,12 @@ kvb_status kvb_prefix_index_remove(
     struct removing removing = { .index = index,
                                  .slot = slot.value,
                                  .holder = index->slots[slot.value].holder,
-                                 .blocks = blocks,
-                                 .count = count,
+                                 .names = { .blocks = blocks, .count = count },
                                  .changed = out_changed };
 
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
-    kvb_prefix_look_at_first(index, blocks, count);
-    while (removing.at < count) {
-        kvb_prefix_look_ahead(index, blocks, count, removing.at + kvb_prefix_ahead);
+    kvb_prefix_names_begin(index, &removing.names);
+    while (removing.names.at < count) {
         const kvb_status status = kvb_prefix_is_simple(index, slot.value) ? remove_plain(&removing)
                                                                           : remove_any(&removing);
         if (status != KVB_OK) {

@@ -23,10 +23,10 @@ struct storing {
     uint32_t slot;
     uint32_t holder;
     const struct kvb_index_run *run;
-    uint8_t *changed; /* may be NULL */
-    uint32_t node;    /* below which block `at` goes */
-    size_t at;
-    uint32_t noted; /* an extent that stands in the holder's list */
+    struct prefix_names names; /* the run's; names.at: how many blocks are done */
+    uint8_t *changed;          /* may be NULL */
+    uint32_t node;             /* below which the next block goes */
+    uint32_t noted;            /* an extent that stands in the holder's list */
     struct step step;
 };
 
@@ -44,7 +44,7 @@ static kvb_block_hash parent_name(const struct storing *storing, size_t at)
 static bool is_below_usual_name(const struct storing *storing)
 {
     return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
-                                                 parent_name(storing, storing->at).value;
+                                                 parent_name(storing, storing->names.at).value;
 }
 
 static kvb_status note(struct storing *storing, uint32_t extent)
@@ -59,10 +59,10 @@ static kvb_status note(struct storing *storing, uint32_t extent)
 static void done_with(struct storing *storing, uint32_t node, bool is_new)
 {
     if (storing->changed) {
-        storing->changed[storing->at] = is_new;
+        storing->changed[storing->names.at] = is_new;
     }
     storing->node = node;
-    storing->at++;
+    kvb_prefix_names_next(storing->index, &storing->names);
 }
 
 static void count_new(struct storing *storing, size_t count)
@@ -117,25 +117,24 @@ static void append_rest(struct storing *storing)
     const struct kvb_index_run *run = storing->run;
     const size_t nodes = index->counters.nodes + index->forest.node_count;
     const size_t room = index->options.max_nodes - nodes;
-    size_t count = run->count - storing->at;
+    const size_t at = storing->names.at;
+    const size_t left = run->count - at;
 
-    count = count < room ? count : room;
     const uint32_t put = kvb_prefix_append(
-        index, storing->node, run->tokens + storing->at, run->blocks + storing->at, count,
+        index, storing->node, &storing->names, run->tokens + at, left < room ? left : room,
         kvb_set_of_one(storing->holder));
     if (storing->changed) {
-        memset(storing->changed + storing->at, 1, put);
+        memset(storing->changed + at, 1, put);
     }
     count_new(storing, put);
     storing->node += put;
-    storing->at += put;
 }
 
 /* No such child, and no node of this name: a new one, which the slot alone holds. */
 static kvb_status store_new(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const size_t at = storing->at;
+    const size_t at = storing->names.at;
     uint32_t child = KVB_NONE;
 
     if (!has_room(index)) {
@@ -164,8 +163,8 @@ static kvb_status
 name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_is_new)
 {
     struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->at];
-    const kvb_block_hash parent = parent_name(storing, storing->at);
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash parent = parent_name(storing, storing->names.at);
     const struct prefix_found found = kvb_prefix_find(index, storing->slot, block);
 
     *out_is_new = found.kind == found_none;
@@ -191,8 +190,8 @@ name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_i
 static kvb_status make_child(struct storing *storing, uint32_t *out_child)
 {
     struct kvb_prefix_index *index = storing->index;
-    const uint64_t tokens = storing->run->tokens[storing->at].value;
-    const uint64_t name = storing->run->blocks[storing->at].value;
+    const uint64_t tokens = storing->run->tokens[storing->names.at].value;
+    const uint64_t name = storing->run->blocks[storing->names.at].value;
 
     *out_child = kvb_prefix_child(index, storing->node, tokens);
     if (*out_child != KVB_NONE) {
@@ -208,7 +207,7 @@ static kvb_status make_child(struct storing *storing, uint32_t *out_child)
 static kvb_status store_long(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->at];
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
     uint32_t child = KVB_NONE;
     uint32_t old = KVB_NONE;
     bool is_new = false;
@@ -233,11 +232,11 @@ static kvb_status store_long(struct storing *storing)
 static kvb_status store_one(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const uint64_t name = storing->run->blocks[storing->at].value;
+    const uint64_t name = storing->run->blocks[storing->names.at].value;
 
     if (kvb_prefix_is_simple(index, storing->slot) && is_below_usual_name(storing)) {
         const uint32_t child =
-            kvb_prefix_child(index, storing->node, storing->run->tokens[storing->at].value);
+            kvb_prefix_child(index, storing->node, storing->run->tokens[storing->names.at].value);
         if (child == KVB_NONE) {
             if (kvb_prefix_named(index, name) == KVB_NONE) {
                 return store_new(storing);
@@ -260,17 +259,18 @@ kvb_status kvb_prefix_store_in_tree(
     struct storing storing = { .index = index, .slot = slot, .run = run, .node = node };
     kvb_status status = kvb_prefix_holder_of(index, slot);
 
+    storing.names.blocks = run->blocks;
+    storing.names.count = run->count;
     storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }
-    kvb_prefix_look_at_first(index, run->blocks, run->count);
-    while (status == KVB_OK && storing.at < run->count) {
-        kvb_prefix_look_ahead(index, run->blocks, run->count, storing.at + kvb_prefix_ahead);
+    kvb_prefix_names_begin(index, &storing.names);
+    while (status == KVB_OK && storing.names.at < run->count) {
         status = store_one(&storing);
     }
     index->slots[slot].last_stored = storing.node;
-    index->counters.refused += run->count - storing.at;
+    index->counters.refused += run->count - storing.names.at;
     return status;
 }

@@ -1,0 +1,82 @@
+#include "index/prefix_compare.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static uint32_t common_plain(const uint64_t *left, const uint64_t *right, uint32_t count)
+{
+    uint32_t at = 0;
+
+    while (at < count && left[at] == right[at]) {
+        at++;
+    }
+    return at;
+}
+
+static uint32_t changes_plain(const kvb_set_id sets[16], uint32_t count, kvb_set_id last)
+{
+    uint32_t changes = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        changes |= (uint32_t)(sets[i] != last) << i;
+        last = sets[i];
+    }
+    return changes;
+}
+
+const struct kvb_prefix_compare kvb_prefix_compare_plain = { common_plain, changes_plain };
+
+#if defined(__x86_64__)
+
+/* Four at a time, then what is left. */
+[[gnu::target("avx2")]] static uint32_t
+common_avx2(const uint64_t *left, const uint64_t *right, uint32_t count)
+{
+    uint32_t at = 0;
+
+    for (; at + 4 <= count; at += 4) {
+        const __m256i l = _mm256_loadu_si256((const __m256i *)(const void *)(left + at));
+        const __m256i r = _mm256_loadu_si256((const __m256i *)(const void *)(right + at));
+        const __m256d equal = _mm256_castsi256_pd(_mm256_cmpeq_epi64(l, r));
+        const uint32_t mask = (uint32_t)_mm256_movemask_pd(equal);
+        if (mask != 0xf) {
+            return at + (uint32_t)__builtin_ctz(~mask);
+        }
+    }
+    return at + common_plain(left + at, right + at, count - at);
+}
+
+/* Each set beside the one before it:  s0 s1 .. s15  with  last s0 .. s14. */
+[[gnu::target("avx2")]] static uint32_t
+changes_avx2(const kvb_set_id sets[16], uint32_t count, kvb_set_id last)
+{
+    const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)sets);
+    const __m256i high = _mm256_loadu_si256((const __m256i *)(const void *)(sets + 8));
+    const __m256i before_high = _mm256_loadu_si256((const __m256i *)(const void *)(sets + 7));
+    const __m256i rotate = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6);
+    const __m256i before_low = _mm256_blend_epi32(
+        _mm256_permutevar8x32_epi32(low, rotate), _mm256_set1_epi32((int)last), 1);
+    const __m256 equal_low = _mm256_castsi256_ps(_mm256_cmpeq_epi32(low, before_low));
+    const __m256 equal_high = _mm256_castsi256_ps(_mm256_cmpeq_epi32(high, before_high));
+    const uint32_t equal =
+        (uint32_t)_mm256_movemask_ps(equal_low) | (uint32_t)_mm256_movemask_ps(equal_high) << 8;
+
+    return ~equal & ((1U << count) - 1);
+}
+
+static const struct kvb_prefix_compare by_avx2 = { common_avx2, changes_avx2 };
+
+const struct kvb_prefix_compare *kvb_prefix_compare_best(void)
+{
+    return __builtin_cpu_supports("avx2") ? &by_avx2 : &kvb_prefix_compare_plain;
+}
+
+#else
+
+const struct kvb_prefix_compare *kvb_prefix_compare_best(void)
+{
+    return &kvb_prefix_compare_plain;
+}
+
+#endif
