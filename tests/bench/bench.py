@@ -1,0 +1,338 @@
+"""Runs the programs of the bench and prints what they measured beside what is to be reached."""
+
+import argparse
+import json
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+import report
+from goals import GOALS, PROGRAMS
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parents[1]
+TRACE = TREE / "tests/data/conversation_trace.jsonl"
+
+WRONG_USAGE, FAILED, MISSED = 64, 1, 3
+SILENCE_S = 2.0  # a program that says nothing for so long is shown to live
+
+
+class Failed(Exception):
+    """What stands in the way of a figure."""
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="tests/bench/run", description="Measures what the project promises, on this machine.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Ends with 0 when everything was measured, whatever the figures; 1 when a program failed;\n"
+               "3 with --strict when a goal was missed; 64 when it was called wrongly.\n"
+               "KVB_BIN names a build folder to use as it is, instead of building build/release.")
+    parser.add_argument("--seconds", type=float, default=10, metavar="N", help="each row takes about so long (10)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME",
+                        help="rows whose names begin so; may be given several times")
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure, one a line, as they come")
+    parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    parser.add_argument("--corpus", metavar="FILE",
+                        help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
+                             "of the one in tests/data)")
+    parser.add_argument("--peers", action="store_true", help="compare with other indexes too; needs cargo")
+    parser.add_argument("--out", type=pathlib.Path, default=TREE / "build/bench", metavar="FOLDER",
+                        help="where corpora and the figures of the run go (build/bench)")
+    parser.add_argument("--strict", action="store_true", help="end with 3 when a goal is missed")
+    parser.add_argument("--list", action="store_true", help="the goals there are")
+    parser.add_argument("--from", dest="saved", metavar="FILE",
+                        help="measure nothing: the figures of a run, which lie in build/bench/figures.jsonl")
+    try:
+        options = parser.parse_args()
+    except SystemExit as error:
+        sys.exit(WRONG_USAGE if error.code else 0)
+    if not 0 < options.seconds <= 86400:
+        parser.print_usage(sys.stderr)
+        refuse("--seconds: expected a number above 0")
+    return options
+
+
+def refuse(text):
+    say(f"tests/bench/run: {text}")
+    sys.exit(WRONG_USAGE)
+
+
+def touches(name, wanted):
+    """Is the row asked for, or can some of its figures be?"""
+    return not wanted or any(name.startswith(one) or one.startswith(name) for one in wanted)
+
+
+def is_wanted(name, wanted):
+    return not wanted or any(name.startswith(one) for one in wanted)
+
+
+def programs_of(options):
+    known = [row for program in PROGRAMS for row in program.rows] + [goal.name for goal in GOALS]
+    for one in options.only:
+        if not any(touches(name, [one]) for name in known):
+            refuse(f"--only {one}: no such row; --list names them")
+    return [
+        program for program in PROGRAMS
+        if any(touches(row, options.only) for row in program.rows) and (options.peers or not program.is_peer)]
+
+
+# ---- Running a program -----------------------------------------------------------
+
+
+def pump(name, stream, lines):
+    for line in stream:
+        lines.put((name, line.rstrip("\n")))
+    lines.put((name, None))
+
+
+class Ticker:
+    """Shows that something runs while it says nothing itself."""
+
+    def __init__(self, what):
+        self.what, self.began = what, time.monotonic()
+        self.is_terminal = sys.stderr.isatty()
+        self.is_shown, self.next_s = False, SILENCE_S
+
+    def clear(self):
+        if self.is_shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            self.is_shown = False
+
+    def tick(self):
+        took = time.monotonic() - self.began
+        if self.is_terminal:
+            print(f"\r\033[K... {self.what}, {took:.0f} s", end="", file=sys.stderr, flush=True)
+            self.is_shown = True
+        elif took >= self.next_s:
+            say(f"... {self.what}, {took:.0f} s")
+            self.next_s = took + 10
+
+
+def run(command, what, on_line=None, log=None, env=None):
+    """Runs the command to its end.  Its stdout goes to on_line, line by line, its stderr to
+    ours; both to the log where there is one."""
+    try:
+        process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", cwd=TREE, env={**os.environ, **(env or {})})
+    except OSError as error:
+        raise Failed(f"{what}: {error}") from None
+    lines, ticker, open_streams = queue.Queue(), Ticker(what), 2
+    for name in ("stdout", "stderr"):
+        threading.Thread(target=pump, args=(name, getattr(process, name), lines), daemon=True).start()
+    try:
+        while open_streams:
+            try:
+                name, line = lines.get(timeout=SILENCE_S)
+            except queue.Empty:
+                ticker.tick()
+                continue
+            ticker.clear()
+            if line is None:
+                open_streams -= 1
+            elif log:
+                log.write(line + "\n")
+                if time.monotonic() - ticker.began >= ticker.next_s:
+                    ticker.tick()
+            elif name == "stderr":
+                say(f"    {line}")
+            else:
+                on_line(line)
+        status = process.wait()
+    finally:
+        ticker.clear()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if status != 0:
+        raise Failed(f"{what} ended with {status}")
+
+
+# ---- What is needed ----------------------------------------------------------------
+
+
+def build():
+    """Returns the folder of the programs."""
+    if os.environ.get("KVB_BIN"):
+        return pathlib.Path(os.environ["KVB_BIN"]).resolve()
+    path = TREE / "build/log/bench-build.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    jobs = str(os.cpu_count() or 1)
+    with path.open("w") as log:
+        try:
+            run(["cmake", "--preset", "release"], "configuring build/release", log=log)
+            run(["cmake", "--build", "--preset", "release", "-j", jobs, "--target", "bench_programs", "kvbridge",
+                 "kvaggregator", "kvfleet"], "building build/release", log=log)
+        except Failed as error:
+            log.flush()
+            say("\n".join(path.read_text(errors="replace").splitlines()[-40:]))
+            raise Failed(f"{error}; log: build/log/bench-build.txt") from None
+    return TREE / "build/release"
+
+
+def python():
+    """The virtual environment of tests/run."""
+    if os.environ.get("KVB_PYTHON"):
+        return os.environ["KVB_PYTHON"]
+    with (TREE / "build/log/bench-venv.txt").open("w") as log:
+        run(["bash", "-ec", ". tests/venv.sh; make_venv build/venv"], "making build/venv", log=log)
+    return str(TREE / "build/venv/bin/python")
+
+
+def is_corpus(path):
+    with open(path, "rb") as file:
+        return file.read(8) == b"KVBCORP1"
+
+
+def laps_of(trace):
+    """So many that a short trace is about as long as the whole of Mooncake's: 12,000 rows."""
+    with open(trace, "rb") as file:
+        rows = sum(1 for _ in file)
+    return max(1, min(6, 12000 // max(1, rows)))
+
+
+def corpus_of(trace, workers, folder, out):
+    """Writes it unless it is there, made of the same trace by the same program."""
+    trace = pathlib.Path(trace).resolve()
+    program = folder / "tests/bench_corpus"
+    laps = laps_of(trace)
+    stamp = f"{trace} {trace.stat().st_size} {trace.stat().st_mtime_ns} {program.stat().st_mtime_ns} {laps}\n"
+    path = out / f"conversation-{workers}.corpus"
+    mark = path.with_suffix(".made-of")
+    if not (path.exists() and mark.exists() and mark.read_text() == stamp):
+        out.mkdir(parents=True, exist_ok=True)
+        mark.unlink(missing_ok=True)
+        run([program, "--trace", trace, "--workers", workers, "--laps", laps, "--out", path],
+            f"writing the corpus of {workers} workers")
+        mark.write_text(stamp)  # last: its presence says "complete"
+    return path
+
+
+def corpora_of(program, options, folder):
+    if not program.corpora:
+        return []
+    if options.corpus and is_corpus(options.corpus):
+        return [options.corpus]
+    return [corpus_of(options.corpus or TRACE, workers, folder, options.out.resolve()) for workers in program.corpora]
+
+
+def words_for(program, options, folder):
+    names = [row for row in program.rows if is_wanted(row, options.only)]
+    # What is more special than a row of the program's: it knows which of them that is.
+    names += [one for one in options.only if any(one.startswith(row) and one != row for row in program.rows)]
+    words = ["--seconds", format(options.seconds, "g")]
+    for corpus in corpora_of(program, options, folder):
+        words += ["--corpus", corpus]
+    return words + names
+
+
+# ---- The whole ---------------------------------------------------------------------
+
+
+def figure_of(line, program):
+    try:
+        figure = json.loads(line)
+    except ValueError:
+        raise Failed(f"{program.path}: not a figure: {line}") from None
+    if not isinstance(figure, dict) or not {"name", "value", "unit", "against", "ratio"} <= figure.keys():
+        raise Failed(f"{program.path}: not a figure: {line}")
+    return figure
+
+
+def measure_one(program, options, folder, take):
+    path = HERE / program.path if program.is_script else folder / program.path
+    env = {"KVB_BIN": str(folder)}
+    if program.needs_python:
+        env["KVB_PYTHON"] = python()
+
+    def on_line(line):
+        figure = figure_of(line, program)
+        if is_wanted(figure["name"], options.only):
+            take(figure)
+
+    run([path, *words_for(program, options, folder)], pathlib.Path(program.path).name, on_line=on_line, env=env)
+
+
+def measure(options):
+    """Returns the figures in the order in which they came, and what went wrong."""
+    figures, wrong = [], []
+
+    def take(figure):
+        figures.append(figure)
+        if options.json:
+            print(json.dumps(figure), flush=True)
+        else:
+            say(f"  {report.words_of(figure)}")
+
+    programs = programs_of(options)
+    folder = build()
+    for program in programs:
+        say(f"{pathlib.Path(program.path).name}: {', '.join(words_for_people(program, options))}")
+        try:
+            measure_one(program, options, folder, take)
+        except Failed as error:
+            wrong.append(str(error))
+            say(f"tests/bench/run: {error}")
+    return figures, wrong
+
+
+def words_for_people(program, options):
+    return [row for row in program.rows if touches(row, options.only)]
+
+
+def corpus_words(options):
+    if not options.corpus:
+        return f"tests/data/{TRACE.name} repeated {laps_of(TRACE)} times with other ids, 20 copies"
+    if is_corpus(options.corpus):
+        return pathlib.Path(options.corpus).name
+    return f"{pathlib.Path(options.corpus).name}, {laps_of(options.corpus)} laps, 20 copies"
+
+
+def main():
+    options = parse()
+    if options.list:
+        print("\n".join(report.goal_lines([goal for goal in GOALS if is_wanted(goal.name, options.only)])))
+        return 0
+    wrong = []
+    if options.saved:
+        run_words, figures = report.load(options.saved)
+        figures = [figure for figure in figures if is_wanted(figure["name"], options.only)]
+    else:
+        if options.corpus and not os.access(options.corpus, os.R_OK):
+            refuse(f"--corpus {options.corpus}: cannot be read")
+        run_words = report.about(options, corpus_words(options))
+        figures, wrong = measure(options)
+        options.out.mkdir(parents=True, exist_ok=True)
+        report.save(options.out / "figures.jsonl", run_words, figures)
+    goals = [goal for goal in GOALS if is_wanted(goal.name, options.only)
+             and (options.peers or ".vs_" not in goal.name or any(f["name"] == goal.name for f in figures))]
+    if not options.json or options.saved:
+        printer = report.print_json if options.json else report.print_markdown if options.markdown else report.print_table
+        printer(run_words, figures, goals)
+    missed = report.missed(figures, goals)
+    if wrong or not figures:
+        say("tests/bench/run: " + ("; ".join(wrong) or "no figure came out"))
+        return FAILED
+    return MISSED if options.strict and missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        say(f"tests/bench/run: {failure}")
+        sys.exit(FAILED)
+    except (OSError, ValueError) as failure:
+        say(f"tests/bench/run: {failure}")
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,370 @@
+#include "core/own.h"
+#include "corpus/worker_cache.h"
+#include "parts/bench.h"
+#include "parts/corpus.h"
+#include "wire/trace_json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Makes a corpus of a chat trace: a fleet of workers with a cache each serves the trace's
+ * requests, and what an index would hear of it is written down.
+ *
+ *     for each lap, each row, each copy:
+ *         a worker is drawn
+ *         query   the prompt's blocks
+ *         remove  what the worker's cache evicts for them
+ *         store   those of them that it lacked
+ *         remove, store  for each block of the answer, singly
+ *
+ * Copies share no block, so a row comes up in `copies` prompt trees at once.  Laps repeat
+ * the trace with other ids, each prompt's first excepted (the system prompt): a short
+ * trace becomes a long one of the same shape.  A hash id of the trace, 512 tokens, becomes
+ * `length` blocks. */
+struct plan {
+    const char *trace;
+    const char *out;
+    uint64_t workers, copies, laps, length, cache, rows, seed;
+};
+
+enum { most_request_blocks = 1 << 18 };
+
+/* The request at hand: place[i] is where the worker keeps blocks[i]. */
+struct request {
+    kvb_tokens_hash *tokens; /* owned, as the others; most_request_blocks each */
+    kvb_block_hash *blocks;
+    uint32_t *places;
+    kvb_block_hash *evicted;
+    size_t count;
+    size_t evicted_count;
+};
+
+struct fleet {
+    const struct plan *plan;
+    struct worker_cache *caches; /* owned; one a worker */
+    struct request request;
+    struct bench_corpus_writer writer;
+    uint64_t dice;
+    uint64_t answers; /* blocks of answers so far: each has content of its own */
+    uint64_t requests;
+};
+
+/* ---- Content ---- */
+
+static const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
+
+static void add_block(struct request *request, uint64_t tokens)
+{
+    const size_t i = request->count;
+
+    if (i == most_request_blocks) {
+        bench_fail("a request of more than %d blocks", most_request_blocks);
+    }
+    const uint64_t before = i > 0 ? request->blocks[i - 1].value : 0;
+    request->tokens[i].value = tokens;
+    request->blocks[i].value = bench_mix(before ^ tokens * golden);
+    request->count++;
+}
+
+static void
+make_prompt(struct fleet *fleet, const struct kvb_trace_line *row, uint64_t lap, uint64_t copy)
+{
+    const uint64_t length = fleet->plan->length;
+
+    fleet->request.count = 0;
+    for (uint32_t i = 0; i < row->id_count; i++) {
+        const uint64_t id = row->ids[i] + (i > 0 ? lap << 40 : 0);
+        for (uint64_t part = 0; part < length; part++) {
+            add_block(&fleet->request, bench_mix((id * length + part + 1) ^ bench_mix(copy + 1)));
+        }
+    }
+}
+
+/* ---- Serving ---- */
+
+static void write_evicted(struct fleet *fleet, uint32_t worker)
+{
+    struct request *request = &fleet->request;
+
+    if (request->evicted_count > 0) {
+        bench_corpus_write(
+            &fleet->writer, &(struct bench_record){ .kind = bench_remove,
+                                                    .worker = worker,
+                                                    .count = request->evicted_count,
+                                                    .blocks = request->evicted });
+    }
+    request->evicted_count = 0;
+}
+
+/* Says that the worker came to hold blocks first .. end-1 of the request. */
+static void write_stored(struct fleet *fleet, uint32_t worker, size_t first, size_t end)
+{
+    const struct request *request = &fleet->request;
+
+    if (first == end) {
+        return;
+    }
+    bench_corpus_write(
+        &fleet->writer,
+        &(struct bench_record){
+            .kind = bench_store,
+            .worker = worker,
+            .count = end - first,
+            .has_parent = first > 0,
+            .parent = first > 0 ? request->blocks[first - 1] : (kvb_block_hash){ 0 },
+            .blocks = request->blocks + first,
+            .tokens = request->tokens + first,
+        });
+}
+
+/* Brings one block into use.  False: all places are in use. */
+static bool place_block(struct fleet *fleet, struct worker_cache *cache, size_t i)
+{
+    struct request *request = &fleet->request;
+    uint32_t place = worker_cache_find(cache, request->blocks[i]);
+
+    if (place != WORKER_NO_PLACE) {
+        worker_cache_use(cache, place);
+    } else {
+        place =
+            worker_cache_take(cache, request->blocks[i], request->evicted, &request->evicted_count);
+    }
+    request->places[i] = place;
+    return place != WORKER_NO_PLACE;
+}
+
+/* Returns how many of the prompt's blocks are in use then: all, as long as one request
+ * fits the cache. */
+static size_t serve_prompt(struct fleet *fleet, uint32_t worker)
+{
+    struct worker_cache *cache = &fleet->caches[worker];
+    struct request *request = &fleet->request;
+    size_t hit = 0;
+
+    while (hit < request->count &&
+           worker_cache_find(cache, request->blocks[hit]) != WORKER_NO_PLACE) {
+        (void)place_block(fleet, cache, hit); /* it is there */
+        hit++;
+    }
+    size_t end = hit;
+    while (end < request->count && place_block(fleet, cache, end)) {
+        end++;
+    }
+    write_evicted(fleet, worker);
+    write_stored(fleet, worker, hit, end);
+    return end;
+}
+
+/* The answer, a block at a time.  Returns the blocks in use then. */
+static size_t serve_answer(struct fleet *fleet, uint32_t worker, uint32_t tokens)
+{
+    const uint64_t tokens_a_block = kvb_trace_tokens_per_id / fleet->plan->length;
+    const uint64_t blocks = (tokens + tokens_a_block - 1) / tokens_a_block;
+    struct request *request = &fleet->request;
+
+    for (uint64_t i = 0; i < blocks; i++) {
+        add_block(request, bench_mix(~fleet->answers++));
+        if (!place_block(fleet, &fleet->caches[worker], request->count - 1)) {
+            return request->count - 1;
+        }
+        write_evicted(fleet, worker);
+        write_stored(fleet, worker, request->count - 1, request->count);
+    }
+    return request->count;
+}
+
+static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
+{
+    struct request *request = &fleet->request;
+    const uint32_t worker = (uint32_t)(bench_random(&fleet->dice) % fleet->plan->workers);
+
+    bench_corpus_write(
+        &fleet->writer, &(struct bench_record){ .kind = bench_query,
+                                                .worker = worker,
+                                                .count = request->count,
+                                                .tokens = request->tokens });
+    size_t used = serve_prompt(fleet, worker);
+    if (used == request->count) {
+        used = serve_answer(fleet, worker, row->output_length);
+    }
+    /* The tail first, so that it is evicted before what it hangs from. */
+    while (used-- > 0) {
+        worker_cache_release(&fleet->caches[worker], request->places[used]);
+    }
+    fleet->requests++;
+}
+
+/* ---- The trace ---- */
+
+enum { most_line_bytes = 1 << 17 };
+
+struct reader {
+    char *text;                  /* owned */
+    struct kvb_trace_line *line; /* owned */
+};
+
+static bool read_row(FILE *file, const char *path, uint64_t number, const struct reader *reader)
+{
+    if (!fgets(reader->text, most_line_bytes, file)) {
+        return false;
+    }
+    const kvb_span text = { (const uint8_t *)reader->text, strlen(reader->text) };
+    if (kvb_trace_line_decode(text, reader->line) != KVB_OK) {
+        bench_fail(
+            "%s:%llu: expected {\"timestamp\", \"input_length\", \"output_length\", "
+            "\"hash_ids\": one for each 512 tokens}",
+            path, (unsigned long long)number);
+    }
+    return true;
+}
+
+static void serve_lap(struct fleet *fleet, const struct reader *reader, uint64_t lap)
+{
+    const struct plan *plan = fleet->plan;
+    FILE *file = fopen(plan->trace, "re");
+    uint64_t row = 0;
+
+    if (!file) {
+        bench_fail("%s: the trace cannot be opened", plan->trace);
+    }
+    for (; row < plan->rows && read_row(file, plan->trace, row + 1, reader); row++) {
+        for (uint64_t copy = 0; copy < plan->copies; copy++) {
+            make_prompt(fleet, reader->line, lap, copy);
+            serve(fleet, reader->line);
+        }
+        bench_progress_now_and_then(
+            "corpus: lap %llu of %llu, row %llu, %.1f million block operations",
+            (unsigned long long)lap + 1, (unsigned long long)plan->laps,
+            (unsigned long long)row + 1, (double)fleet->writer.block_operations / 1e6);
+    }
+    (void)fclose(file); /* only read from */
+    if (row == 0) {
+        bench_fail("%s: no line in it", plan->trace);
+    }
+}
+
+static void make_corpus(const struct plan *plan)
+{
+    struct fleet fleet = { .plan = plan, .dice = plan->seed };
+    struct request *request = &fleet.request;
+    const struct reader reader = { .text = bench_memory(most_line_bytes, 1),
+                                   .line = bench_memory(1, sizeof *reader.line) };
+
+    request->tokens = bench_memory(most_request_blocks, sizeof *request->tokens);
+    request->blocks = bench_memory(most_request_blocks, sizeof *request->blocks);
+    request->places = bench_memory(most_request_blocks, sizeof *request->places);
+    request->evicted = bench_memory(most_request_blocks, sizeof *request->evicted);
+    fleet.caches = bench_memory(plan->workers, sizeof *fleet.caches);
+    for (uint64_t i = 0; i < plan->workers; i++) {
+        worker_cache_init(&fleet.caches[i], (uint32_t)plan->cache);
+    }
+
+    bench_corpus_open(&fleet.writer, plan->out, (uint32_t)plan->workers);
+    for (uint64_t lap = 0; lap < plan->laps; lap++) {
+        serve_lap(&fleet, &reader, lap);
+    }
+    bench_corpus_close(&fleet.writer);
+    bench_progress(
+        "corpus: %llu requests, %llu records, %.1f million block operations",
+        (unsigned long long)fleet.requests, (unsigned long long)fleet.writer.records,
+        (double)fleet.writer.block_operations / 1e6);
+
+    for (uint64_t i = 0; i < plan->workers; i++) {
+        worker_cache_done(&fleet.caches[i]);
+    }
+    free(fleet.caches);
+    free(request->tokens);
+    free(request->blocks);
+    free(request->places);
+    free(request->evicted);
+    free(reader.text);
+    free(reader.line);
+}
+
+/* ---- Options ---- */
+
+static bool take_trace(void *context, const char *value)
+{
+    ((struct plan *)context)->trace = value;
+    return *value;
+}
+
+static bool take_out(void *context, const char *value)
+{
+    ((struct plan *)context)->out = value;
+    return *value;
+}
+
+static bool take_workers(void *context, const char *value)
+{
+    return bench_read_number(value, 65536, &((struct plan *)context)->workers);
+}
+
+static bool take_copies(void *context, const char *value)
+{
+    return bench_read_number(value, 1000, &((struct plan *)context)->copies);
+}
+
+static bool take_laps(void *context, const char *value)
+{
+    return bench_read_number(value, 1000, &((struct plan *)context)->laps);
+}
+
+static bool take_length(void *context, const char *value)
+{
+    return bench_read_number(value, kvb_trace_tokens_per_id, &((struct plan *)context)->length);
+}
+
+static bool take_cache(void *context, const char *value)
+{
+    return bench_read_number(value, 1 << 24, &((struct plan *)context)->cache);
+}
+
+static bool take_rows(void *context, const char *value)
+{
+    return bench_read_number(value, UINT64_MAX, &((struct plan *)context)->rows);
+}
+
+static bool take_seed(void *context, const char *value)
+{
+    return bench_read_number(value, UINT64_MAX, &((struct plan *)context)->seed);
+}
+
+int main(int argc, char **argv)
+{
+    struct plan plan = { .workers = 128,
+                         .copies = 20,
+                         .laps = 1,
+                         .length = 4,
+                         .cache = 16384,
+                         .rows = UINT64_MAX,
+                         .seed = 42 };
+    /* clang-format off */
+    static const struct bench_option options[] = {
+        { "--trace", "FILE      chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids; required", take_trace },
+        { "--out", "FILE        where the corpus is written; required", take_out },
+        { "--workers", "N       (128)", take_workers },
+        { "--copies", "N        of each row, sharing no block (20)", take_copies },
+        { "--laps", "N          through the trace, with other ids (1)", take_laps },
+        { "--length", "N        blocks for each hash id, that is 512 tokens (4)", take_length },
+        { "--cache", "N         blocks that each worker keeps (16384)", take_cache },
+        { "--rows", "N          only the first rows of the trace (all)", take_rows },
+        { "--seed", "N          of the dice that draw workers (42)", take_seed },
+    };
+    /* clang-format on */
+    const struct bench_about about = {
+        .what = "Makes a corpus for bench_index of a chat trace.",
+        .options = options,
+        .option_count = KVB_COUNT_OF(options),
+        .context = &plan,
+    };
+
+    (void)bench_begin(argc, argv, &about); /* there are no rows to choose */
+    if (!plan.trace || !plan.out) {
+        (void)fprintf(stderr, "%s: --trace and --out are required; see --help\n", argv[0]);
+        return 64;
+    }
+    make_corpus(&plan);
+    return 0;
+}

@@ -1,0 +1,116 @@
+#include "index/replay.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "parts/bench.h"
+
+#include <stdlib.h>
+
+void replay_init(struct replay *replay, uint32_t workers)
+{
+    const struct kvb_prefix_index_options options = { .max_nodes = kvb_max_index_blocks,
+                                                      .max_slots = workers };
+
+    *replay = (struct replay){ .workers = workers };
+    bench_must(kvb_prefix_index_new(&options, &replay->index), "the index");
+    replay->slots = bench_memory(workers, sizeof *replay->slots);
+    replay->worker_of = bench_memory(workers, sizeof *replay->worker_of);
+    replay->depths = bench_memory(workers, sizeof *replay->depths);
+    for (uint32_t i = 0; i < workers; i++) {
+        bench_must(kvb_prefix_index_slot_new(replay->index, &replay->slots[i]), "a slot");
+        if (replay->slots[i].value >= workers) {
+            bench_fail("slot numbers are expected below max_slots");
+        }
+        replay->worker_of[replay->slots[i].value] = i;
+    }
+}
+
+void replay_done(struct replay *replay)
+{
+    kvb_match_done(&replay->match);
+    kvb_prefix_index_free(replay->index);
+    free(replay->slots);
+    free(replay->worker_of);
+    free(replay->depths);
+}
+
+struct reading {
+    struct replay *replay;
+    uint64_t sum;
+};
+
+static void read_depth(void *context, kvb_slot_ref slot, uint32_t depth)
+{
+    struct reading *reading = context;
+    const uint64_t worker = reading->replay->worker_of[slot.value];
+
+    reading->replay->depths[worker] = depth;
+    reading->sum += depth * (2 * worker + 1);
+}
+
+void replay_query(struct replay *replay, const kvb_tokens_hash *tokens, size_t count)
+{
+    struct reading reading = { .replay = replay };
+
+    bench_must(kvb_prefix_index_match(replay->index, tokens, count, &replay->match), "a query");
+    kvb_match_each(&replay->match, read_depth, &reading);
+    replay->checksum = replay->checksum * UINT64_C(1099511628211) + reading.sum;
+}
+
+static void store(struct replay *replay, const struct bench_record *record)
+{
+    const struct kvb_index_run run = {
+        .has_parent = record->has_parent,
+        .parent = record->parent,
+        .blocks = record->blocks,
+        .tokens = record->tokens,
+        .count = record->count,
+    };
+
+    bench_must(
+        kvb_prefix_index_store(replay->index, replay->slots[record->worker], &run, NULL),
+        "a store");
+}
+
+void replay_record(struct replay *replay, const struct bench_record *record)
+{
+    switch (record->kind) {
+    case bench_query:
+        replay_query(replay, record->tokens, record->count);
+        break;
+    case bench_store:
+        store(replay, record);
+        break;
+    case bench_remove:
+    case bench_kind_count: /* no record is one */
+        bench_must(
+            kvb_prefix_index_remove(
+                replay->index, replay->slots[record->worker], record->blocks, record->count, NULL),
+            "a removal");
+        break;
+    }
+    replay->block_operations += record->count;
+}
+
+double replay_corpus(
+    struct replay *replay, const struct bench_corpus *corpus, bool is_events_only,
+    double most_seconds)
+{
+    /* The clock is read once in so many records: some 0.1 ms. */
+    enum { records_between_looks = 1024 };
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    struct bench_record record;
+    size_t records = 0;
+
+    for (const uint64_t *at = corpus->begin; at < corpus->end;) {
+        at = bench_corpus_next(at, &record);
+        if (record.kind != bench_query || !is_events_only) {
+            replay_record(replay, &record);
+        }
+        if (++records % records_between_looks == 0 &&
+            bench_seconds_since(began_ns) > most_seconds) {
+            break;
+        }
+    }
+    return bench_seconds_since(began_ns);
+}

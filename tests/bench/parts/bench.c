@@ -1,0 +1,278 @@
+#include "parts/bench.h"
+
+#include "core/clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Nothing but one thread runs while options are read or the program gives up.
+ * NOLINTBEGIN(concurrency-mt-unsafe) */
+
+enum { ends_wrong_usage = 64, default_seconds = 10 };
+
+/* ---- Options ---- */
+
+static void say_help(const char *program, const struct bench_about *about)
+{
+    printf("usage: %s [--seconds N] [option] [NAME...]\n%s\n\n", program, about->what);
+    printf("  --seconds N  each row takes about so long (%d)\n", default_seconds);
+    for (size_t i = 0; i < about->option_count; i++) {
+        printf("  %s %s\n", about->options[i].name, about->options[i].what);
+    }
+    printf("  NAME         a row, or how names of rows begin (all)\n");
+}
+
+static void refuse(const char *program, const char *option, const char *value)
+{
+    (void)fprintf(stderr, "%s: %s %s: not understood; see --help\n", program, option, value);
+    exit(ends_wrong_usage);
+}
+
+static bool take_seconds(const char *value, double *out)
+{
+    char *end = NULL;
+    const double seconds = strtod(value, &end);
+
+    if (!*value || *end || !(seconds > 0 && seconds <= 86400)) {
+        return false;
+    }
+    *out = seconds;
+    return true;
+}
+
+static bool take_own(const struct bench_about *about, const char *option, const char *value)
+{
+    for (size_t i = 0; i < about->option_count; i++) {
+        if (strcmp(about->options[i].name, option) == 0) {
+            return about->options[i].take(about->context, value);
+        }
+    }
+    return false;
+}
+
+struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
+{
+    struct bench bench = { .program = argv[0], .seconds = default_seconds };
+
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--help") == 0) {
+            say_help(argv[0], about);
+            exit(0);
+        }
+        if (argv[i][0] != '-') { /* from here on names */
+            bench.names = argv + i;
+            bench.name_count = (size_t)(argc - i);
+            break;
+        }
+        if (!(strcmp(argv[i], "--seconds") == 0 ? take_seconds(value, &bench.seconds)
+                                                : take_own(about, argv[i], value))) {
+            refuse(argv[0], argv[i], value);
+        }
+        i++;
+    }
+#ifndef __OPTIMIZE__
+    bench_progress("%s: built without optimisation; its figures say nothing", argv[0]);
+#endif
+    return bench;
+}
+
+bool bench_wants(const struct bench *bench, const char *name)
+{
+    const size_t len = strlen(name);
+
+    for (size_t i = 0; i < bench->name_count; i++) {
+        const size_t asked = strlen(bench->names[i]);
+        if (strncmp(name, bench->names[i], asked < len ? asked : len) == 0) {
+            return true;
+        }
+    }
+    return bench->name_count == 0;
+}
+
+bool bench_read_number(const char *value, uint64_t most, uint64_t *out)
+{
+    char *end = NULL;
+    const unsigned long long number = strtoull(value, &end, 10);
+
+    if (*value < '0' || *value > '9' || *end || number == 0 || number > most) {
+        return false;
+    }
+    *out = number;
+    return true;
+}
+
+/* ---- Figures ---- */
+
+/* In every figure of such a build: whoever reads it sees it, whatever was printed. */
+#ifdef __OPTIMIZE__
+static const char note[] = "";
+#else
+static const char note[] = ",\"note\":\"built without optimisation\"";
+#endif
+
+void bench_figure(const char *name, double value, const char *unit)
+{
+    printf(
+        "{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",\"against\":null,"
+        "\"against_value\":null,\"ratio\":null%s}\n",
+        name, value, unit, note);
+    (void)fflush(stdout);
+}
+
+void bench_figure_against(
+    const char *name, double value, const char *unit, const char *against, double against_value,
+    double ratio)
+{
+    printf(
+        "{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",\"against\":\"%s\","
+        "\"against_value\":%.17g,\"ratio\":%.17g%s}\n",
+        name, value, unit, against, against_value, ratio, note);
+    (void)fflush(stdout);
+}
+
+static void say(const char *format, va_list words)
+{
+    (void)vfprintf(stderr, format, words);
+    (void)fputc('\n', stderr);
+}
+
+void bench_progress(const char *format, ...)
+{
+    va_list words;
+
+    va_start(words, format);
+    say(format, words);
+    va_end(words);
+}
+
+void bench_progress_now_and_then(const char *format, ...)
+{
+    static uint64_t said_ns;
+    va_list words;
+
+    if (said_ns == 0 || bench_seconds_since(said_ns) >= 1) {
+        said_ns = kvb_clock_monotonic_ns();
+        va_start(words, format);
+        say(format, words);
+        va_end(words);
+    }
+}
+
+void bench_fail(const char *format, ...)
+{
+    va_list words;
+
+    va_start(words, format);
+    say(format, words);
+    va_end(words);
+    exit(1);
+}
+
+void bench_must(kvb_status status, const char *what)
+{
+    if (status != KVB_OK) {
+        bench_fail("%s: %s", what, kvb_status_name(status));
+    }
+}
+
+/* NOLINTEND(concurrency-mt-unsafe) */
+
+void *bench_memory(size_t count, size_t item_bytes)
+{
+    void *memory = calloc(count, item_bytes);
+
+    if (!memory) {
+        bench_fail("no memory for %zu times %zu bytes", count, item_bytes);
+    }
+    return memory;
+}
+
+/* ---- Measuring ---- */
+
+double bench_seconds_since(uint64_t since_ns)
+{
+    return (double)(kvb_clock_monotonic_ns() - since_ns) / (double)KVB_NS_PER_S;
+}
+
+static int by_number(const void *left, const void *right)
+{
+    const uint32_t a = *(const uint32_t *)left;
+    const uint32_t b = *(const uint32_t *)right;
+
+    return (a > b) - (a < b);
+}
+
+uint32_t bench_percentile(uint32_t *values, size_t count, unsigned permille)
+{
+    if (count == 0) {
+        return 0;
+    }
+    qsort(values, count, sizeof *values, by_number);
+    const size_t at = count * permille / 1000;
+    return values[at < count ? at : count - 1];
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const double a = *(const double *)left;
+    const double b = *(const double *)right;
+
+    return (a > b) - (a < b);
+}
+
+double bench_median(double *values, size_t count)
+{
+    if (count == 0) {
+        return 0;
+    }
+    qsort(values, count, sizeof *values, by_size);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+uint32_t bench_clock_ns(void)
+{
+    enum { times = 1001 };
+    uint32_t took[times];
+
+    for (size_t i = 0; i < times; i++) {
+        const uint64_t began = kvb_clock_monotonic_ns();
+        took[i] = (uint32_t)(kvb_clock_monotonic_ns() - began);
+    }
+    return bench_percentile(took, times, 500);
+}
+
+size_t bench_resident_bytes(void)
+{
+    char text[128] = "";
+    char *resident = text;
+    FILE *file = fopen("/proc/self/statm", "re");
+
+    if (!file || !fgets(text, sizeof text, file)) {
+        bench_fail("/proc/self/statm cannot be read");
+    }
+    (void)fclose(file); /* only read from */
+    /* In pages: all that is mapped, then what is resident of it. */
+    (void)strtoul(text, &resident, 10);
+    return strtoul(resident, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- Dice and mixing ---- */
+
+uint64_t bench_mix(uint64_t value)
+{
+    value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    value = (value ^ value >> 27) * UINT64_C(0x94d049bb133111eb);
+    return value ^ value >> 31;
+}
+
+uint64_t bench_random(uint64_t *state)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * UINT64_C(0x2545f4914f6cdd1d);
+}

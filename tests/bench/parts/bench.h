@@ -1,0 +1,94 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the programs of the bench have in common: their options, the clock that bounds a
+ * row, and the one way to say a figure.
+ *
+ *     bench_x [--seconds N] [NAME...]
+ *
+ * stdout: one JSON object a figure, one a line; stderr: progress and trouble.  A name is
+ * that of a row or of a figure, or how such names begin; none means all.
+ * Threads: only the thread that made it; figures and progress from any one at a time.
+ * Memory:  nothing grows.  A bench that cannot go on says why and ends with 1: there is
+ *          nobody to return an error to. */
+struct bench {
+    const char *program;
+    double seconds; /* for each row; what must run once may take longer */
+    char **names;   /* borrowed from argv */
+    size_t name_count;
+};
+
+/* One more option of a program's own, "--name VALUE". */
+struct bench_option {
+    const char *name;                               /* with its dashes */
+    const char *what;                               /* for --help: "FILE    what it is" */
+    bool (*take)(void *context, const char *value); /* false: not understood */
+};
+
+struct bench_about {
+    const char *what; /* a sentence, for --help */
+    const struct bench_option *options;
+    size_t option_count;
+    void *context; /* for take() */
+};
+
+/* Reads the options.  Ends the program with 0 after --help, with 64 when it was called
+ * wrongly. */
+struct bench bench_begin(int argc, char **argv, const struct bench_about *about);
+
+/* Is this row asked for: by its name, by how it begins, or by the name of one of its
+ * figures, which begins with the row's? */
+bool bench_wants(const struct bench *bench, const char *name);
+
+/* For take(): the whole value is one number of 1 .. most. */
+bool bench_read_number(const char *value, uint64_t most, uint64_t *out);
+
+/* ---- Figures ---- */
+
+void bench_figure(const char *name, double value, const char *unit);
+
+/* ratio: above 1, ours is better. */
+void bench_figure_against(
+    const char *name, double value, const char *unit, const char *against, double against_value,
+    double ratio);
+
+/* A line on stderr. */
+void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same, unless the last one was said less than a second ago. */
+void bench_progress_now_and_then(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Ends the program with 1, saying what failed, unless status is KVB_OK. */
+void bench_must(kvb_status status, const char *what);
+void bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+/* Zeroed; ends the program when there is none. */
+void *bench_memory(size_t count, size_t item_bytes);
+
+/* ---- Measuring ---- */
+
+/* Seconds since `since_ns` of kvb_clock_monotonic_ns(). */
+double bench_seconds_since(uint64_t since_ns);
+
+/* Of values in any order, which are sorted; permille 0 .. 1000.  0 when there are none. */
+uint32_t bench_percentile(uint32_t *values, size_t count, unsigned permille);
+double bench_median(double *values, size_t count);
+
+/* What two readings of the clock cost, ns: it is in each time of a single thing. */
+uint32_t bench_clock_ns(void);
+
+/* Of this process, resident. */
+size_t bench_resident_bytes(void);
+
+/* ---- Dice and mixing ---- */
+
+/* Spreads 64 bits over 64 bits; never two to one (the finaliser of splitmix64). */
+uint64_t bench_mix(uint64_t value);
+
+/* xorshift64*: state is never 0. */
+uint64_t bench_random(uint64_t *state);

@@ -1,0 +1,109 @@
+"""Does each row of the bench give a figure, and is a wrong call refused?  How large the
+figures are is not looked at: that is what the bench is for."""
+
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import programs
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+TRACE = TREE / "tests/data/conversation_trace.jsonl"
+FIELDS = {"name", "value", "unit", "against", "against_value", "ratio"}
+
+pytestmark = pytest.mark.no_nats
+
+
+def run(*words, status=0):
+    done = subprocess.run(
+        [TREE / "tests/bench/run", *map(str, words)], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "KVB_BIN": str(programs.BIN), "KVB_PYTHON": sys.executable})
+    assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """Options for a short trace, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("bench")
+    with TRACE.open() as lines:
+        (folder / "short.jsonl").write_text("".join(itertools.islice(lines, 20)))
+    return ["--seconds", 0.1, "--corpus", folder / "short.jsonl", "--out", folder]
+
+
+def figures_of(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_goal_has_a_figure(short):
+    goals = {line.split()[0] for line in run("--list").stdout.splitlines()}
+    figures = figures_of(run(*short, "--json").stdout)
+
+    assert goals - {figure["name"] for figure in figures} == set()
+    for figure in figures:
+        assert FIELDS <= figure.keys() and figure["value"] >= 0, figure
+        assert (figure["against"] is None) == (figure["ratio"] is None) == (figure["against_value"] is None), figure
+
+
+def test_the_table_says_goal_figure_and_whether_it_is_met(short):
+    table = run(*short, "--only", "index.query.p99").stdout
+    row = next(line for line in table.splitlines() if line.startswith("index.query.p99"))
+
+    assert "<= 2.5 us" in row and row.split()[-1] in ("yes", "NO"), table
+    assert table.splitlines()[-1] in ("0 of 1 goals met", "1 of 1 goals met")
+
+
+def test_only_chooses_by_how_names_begin(short):
+    names = {figure["name"] for figure in figures_of(
+        run(*short, "--only", "index.query.1000", "--only", "index.events.128", "--json").stdout)}
+
+    assert names == {"index.query.1000.p50", "index.query.1000.p99", "index.events.128"}
+
+
+def test_the_same_corpus_gives_the_same_answers(short):
+    def checksums():
+        figures = figures_of(run(*short, "--only", "index.conversation", "--json").stdout)
+        return [figure["value"] for figure in figures if figure["unit"] == "checksum"]
+
+    first = checksums()
+    assert len(first) == 2 and first == checksums()
+
+
+def test_a_run_can_be_printed_again(short):
+    run(*short, "--only", "index.events")
+    saved = short[-1] / "figures.jsonl"
+
+    page = run("--from", saved, "--markdown").stdout
+    assert "| `index.events.128` |" in page and "| --- |" in page
+
+
+def test_strict_says_that_a_goal_was_missed(tmp_path):
+    figure = dict.fromkeys(FIELDS) | {"name": "index.query.p99", "value": 1e9, "unit": "us"}
+    (tmp_path / "slow.jsonl").write_text(json.dumps(figure))
+
+    run("--from", tmp_path / "slow.jsonl", "--only", "index.query.p99", status=0)
+    run("--from", tmp_path / "slow.jsonl", "--only", "index.query.p99", "--strict", status=3)
+
+
+def test_help_says_what_the_exit_codes_mean():
+    assert "--strict" in run("--help").stdout
+
+
+@pytest.mark.parametrize("words", [
+    ["--seconds", "0"], ["--seconds", "soon"], ["--only", "no.such.row"], ["--corpus", "no-such-file"], ["--bogus"]])
+def test_a_wrong_call_is_refused(words):
+    assert run(*words, status=64).stderr
+
+
+def test_a_spoilt_corpus_is_a_failure(tmp_path, short):
+    run(*short, "--only", "index.events.128")
+    whole = (short[-1] / "conversation-128.corpus").read_bytes()
+    (tmp_path / "cut.corpus").write_bytes(whole[:len(whole) // 16 * 8])
+
+    done = run("--corpus", tmp_path / "cut.corpus", "--out", tmp_path, "--only", "index.events", status=1)
+    assert "cut.corpus: " in done.stderr
