@@ -45,6 +45,8 @@ def parse():
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")
     parser.add_argument("--peers", action="store_true", help="compare with other indexes too; needs cargo")
+    parser.add_argument("--small", action="store_true",
+                        help="a hundredth of everything: to try the bench, not to measure")
     parser.add_argument("--out", type=pathlib.Path, default=TREE / "build/bench", metavar="FOLDER",
                         help="where corpora and the figures of the run go (build/bench)")
     parser.add_argument("--strict", action="store_true", help="end with 3 when a goal is missed")
@@ -229,7 +231,7 @@ def words_for(program, options, folder):
     names = [row for row in program.rows if is_wanted(row, options.only)]
     # What is more special than a row of the program's: it knows which of them that is.
     names += [one for one in options.only if any(one.startswith(row) and one != row for row in program.rows)]
-    words = ["--seconds", format(options.seconds, "g")]
+    words = ["--seconds", format(options.seconds, "g")] + ["--small"] * options.small
     for corpus in corpora_of(program, options, folder):
         words += ["--corpus", corpus]
     return words + names

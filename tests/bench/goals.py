@@ -21,8 +21,10 @@ class Program:
 
 
 PROGRAMS = [
-    Program("tests/bench_index", ("index.conversation", "index.events", "index.query", "index.bytes_per_membership"),
-            corpora=(128, 1000)),
+    Program("tests/bench_index", (
+        "index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
+        "index.own_names", "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth",
+        "index.snapshot", "index.cost", "index.holes"), corpora=(128, 1000)),
 ]
 
 # ---- Goals ---------------------------------------------------------------------
@@ -52,4 +54,20 @@ GOALS = [
     Goal("index.query.1000.p99", "the same, 1,000 workers", "value", "<=", 9.6),
     Goal("index.bytes_per_membership", "memory for each (worker, block), 128 workers", "value", "<=", 43),
     Goal("index.bytes_per_membership.1000", "the same, 1,000 workers", "value", "<=", 33),
+    Goal("index.readers.p99", "a query while 100,000 block operations/s arrive", "value", "<=", 1000),
+    Goal("index.own_names.128", "128 workers that name blocks each its own way", "value", ">=", 25),
+    Goal("index.wide.lose", "10,000 workers hold 64 blocks; each loses a tail", "value", "<=", 100),
+    Goal("index.wide.store", "and stores it again", "value", "<=", 60),
+    Goal("index.wide_long.lose", "the same with 512 blocks", "value", "<=", 100),
+    Goal("index.wide_long.store", "and stored again", "value", "<=", 60),
+    Goal("index.clear.at_once", "one of 1,000 workers of 16,384 blocks is cleared", "value", "<=", 500),
+    Goal("index.clear.slice", "the worst slice of the sweep after it", "value", "<=", 1000),
+    Goal("index.staircase.p50", "a query that 999 workers answer with 999 depths", "value", "<=", 10),
+    Goal("index.deep.p50", "a query of 6,250 blocks", "value", "<=", 3.5),
+    Goal("index.growth.worst", "CPU time of the worst store while it grows to 8 million blocks", "value", "<=", 1),
+    Goal("index.snapshot.load", "10 million blocks from one index into an empty one", "value", "<=", 2),
+    Goal("index.cost.100", "an event among 100 workers against one among 10", "ratio", ">=", 0.67),
+    Goal("index.cost.1000", "among 1,000", "ratio", ">=", 0.67),
+    Goal("index.cost.10000", "among 10,000", "ratio", ">=", 0.5),
+    Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
 ]

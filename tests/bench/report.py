@@ -106,7 +106,7 @@ def processor():
 def about(options, corpus):
     command = ["tests/bench/run", "--seconds", format(options.seconds, "g")]
     command += [word for one in options.only for word in ("--only", one)]
-    command += ["--peers"] * options.peers
+    command += ["--peers"] * options.peers + ["--small"] * options.small
     return {
         "command": " ".join(command),
         "machine": f"{processor()}, {os.cpu_count()} cores, Linux {platform.release()}",

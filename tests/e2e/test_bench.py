@@ -33,7 +33,7 @@ def short(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     with TRACE.open() as lines:
         (folder / "short.jsonl").write_text("".join(itertools.islice(lines, 20)))
-    return ["--seconds", 0.1, "--corpus", folder / "short.jsonl", "--out", folder]
+    return ["--seconds", 0.1, "--small", "--corpus", folder / "short.jsonl", "--out", folder]
 
 
 def figures_of(text):

@@ -13,12 +13,20 @@
 
 enum { ends_wrong_usage = 64, default_seconds = 10 };
 
+/* In every figure of such a run: whoever reads it sees it, whatever else was printed. */
+#ifdef __OPTIMIZE__
+static const char *note = "";
+#else
+static const char *note = ",\"note\":\"built without optimisation\"";
+#endif
+
 /* ---- Options ---- */
 
 static void say_help(const char *program, const struct bench_about *about)
 {
-    printf("usage: %s [--seconds N] [option] [NAME...]\n%s\n\n", program, about->what);
+    printf("usage: %s [--seconds N] [--small] [option] [NAME...]\n%s\n\n", program, about->what);
     printf("  --seconds N  each row takes about so long (%d)\n", default_seconds);
+    printf("  --small      a hundredth of everything: to try the bench, not to measure\n");
     for (size_t i = 0; i < about->option_count; i++) {
         printf("  %s %s\n", about->options[i].name, about->options[i].what);
     }
@@ -63,6 +71,11 @@ struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
             say_help(argv[0], about);
             exit(0);
         }
+        if (strcmp(argv[i], "--small") == 0) {
+            bench.is_small = true;
+            note = ",\"note\":\"with --small\"";
+            continue;
+        }
         if (argv[i][0] != '-') { /* from here on names */
             bench.names = argv + i;
             bench.name_count = (size_t)(argc - i);
@@ -93,6 +106,13 @@ bool bench_wants(const struct bench *bench, const char *name)
     return bench->name_count == 0;
 }
 
+size_t bench_size(const struct bench *bench, size_t count)
+{
+    enum { smaller = 100 };
+
+    return !bench->is_small ? count : count > smaller ? count / smaller : 1;
+}
+
 bool bench_read_number(const char *value, uint64_t most, uint64_t *out)
 {
     char *end = NULL;
@@ -106,13 +126,6 @@ bool bench_read_number(const char *value, uint64_t most, uint64_t *out)
 }
 
 /* ---- Figures ---- */
-
-/* In every figure of such a build: whoever reads it sees it, whatever was printed. */
-#ifdef __OPTIMIZE__
-static const char note[] = "";
-#else
-static const char note[] = ",\"note\":\"built without optimisation\"";
-#endif
 
 void bench_figure(const char *name, double value, const char *unit)
 {

@@ -9,7 +9,7 @@
 /* What the programs of the bench have in common: their options, the clock that bounds a
  * row, and the one way to say a figure.
  *
- *     bench_x [--seconds N] [NAME...]
+ *     bench_x [--seconds N] [--small] [NAME...]
  *
  * stdout: one JSON object a figure, one a line; stderr: progress and trouble.  A name is
  * that of a row or of a figure, or how such names begin; none means all.
@@ -21,6 +21,7 @@ struct bench {
     double seconds; /* for each row; what must run once may take longer */
     char **names;   /* borrowed from argv */
     size_t name_count;
+    bool is_small; /* everything a hundredth of its size: to try the bench, not to measure */
 };
 
 /* One more option of a program's own, "--name VALUE". */
@@ -44,6 +45,9 @@ struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
 /* Is this row asked for: by its name, by how it begins, or by the name of one of its
  * figures, which begins with the row's? */
 bool bench_wants(const struct bench *bench, const char *name);
+
+/* count, or with --small a hundredth of it, 1 at least. */
+size_t bench_size(const struct bench *bench, size_t count);
 
 /* For take(): the whole value is one number of 1 .. most. */
 bool bench_read_number(const char *value, uint64_t most, uint64_t *out);

@@ -151,6 +151,38 @@ void bench_corpus_done(struct bench_corpus *corpus)
     *corpus = (struct bench_corpus){ 0 };
 }
 
+/* ---- Renaming ---- */
+
+static void rename_record(uint64_t *at)
+{
+    struct head head;
+    memcpy(&head, at, sizeof head);
+    const uint64_t own = bench_mix(head.worker + UINT64_C(1));
+
+    if ((head.kind_and_flags & kind_mask) == bench_query) {
+        return;
+    }
+    if (head.kind_and_flags & parent_flag) {
+        head.parent = bench_mix(head.parent ^ own);
+        memcpy(at, &head, sizeof head);
+    }
+    for (uint64_t *name = at + record_words; name < at + record_words + head.count; name++) {
+        *name = bench_mix(*name ^ own);
+    }
+}
+
+void bench_corpus_rename(struct bench_corpus *corpus)
+{
+    uint64_t *const words = corpus->memory;
+    struct bench_record record;
+
+    for (const uint64_t *at = corpus->begin; at < corpus->end;) {
+        uint64_t *const writable = words + (at - words);
+        at = bench_corpus_next(at, &record);
+        rename_record(writable);
+    }
+}
+
 /* ---- Writing ---- */
 
 static void put(struct bench_corpus_writer *writer, const void *bytes, size_t count)

@@ -42,6 +42,9 @@ struct bench_corpus {
 struct bench_corpus bench_corpus_load(const char *path);
 void bench_corpus_done(struct bench_corpus *corpus);
 
+/* From now on each worker has names of its own for its blocks, in memory. */
+void bench_corpus_rename(struct bench_corpus *corpus);
+
 /* What a record says; arrays are borrowed from the corpus. */
 struct bench_record {
     enum bench_kind kind;

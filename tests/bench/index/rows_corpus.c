@@ -1,0 +1,145 @@
+#include "core/clock.h"
+#include "index/replay.h"
+#include "index/rows.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { most_replays = 15, most_queries = 1 << 20 };
+
+/* What several replays of one corpus gave. */
+struct replays {
+    double rates[most_replays]; /* M block operations/s */
+    size_t count;
+    uint64_t checksum; /* of the last */
+    bool is_whole;     /* the last; else the time was over */
+};
+
+/* Each time into a new index. */
+static void replay_once(
+    const struct bench *bench, const struct bench_corpus *corpus, bool is_events_only,
+    struct replays *replays)
+{
+    struct replay replay;
+
+    replay_init(&replay, corpus->workers);
+    const double seconds = replay_corpus(&replay, corpus, is_events_only, bench->seconds);
+    replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
+    replays->checksum = replay.checksum;
+    replays->is_whole = replay.block_operations == corpus->block_operations;
+    replay_done(&replay);
+}
+
+/* Again and again for as long as the row may take; the figure is the median. */
+static void measure_replay(
+    const struct bench *bench, const struct bench_corpus *corpus, bool is_events_only,
+    const char *row)
+{
+    char name[row_name_bytes];
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    struct replays replays = { 0 };
+
+    (void)snprintf(name, sizeof name, "index.%s.%" PRIu32, row, corpus->workers);
+    do {
+        replay_once(bench, corpus, is_events_only, &replays);
+        bench_progress_now_and_then(
+            "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
+    } while (replays.count < most_replays && bench_seconds_since(began_ns) < bench->seconds);
+
+    bench_figure(name, bench_median(replays.rates, replays.count), "M block operations/s");
+    if (replays.is_whole) { /* and with queries */
+        char checked[row_name_bytes + 16];
+        (void)snprintf(checked, sizeof checked, "%s.checksum", name);
+        /* A double holds 53 bits. */
+        bench_figure(checked, (double)(replays.checksum >> 11), "checksum");
+    }
+}
+
+void row_conversation(const struct bench *bench, struct bench_corpus *corpus)
+{
+    measure_replay(bench, corpus, false, "conversation");
+}
+
+void row_events(const struct bench *bench, struct bench_corpus *corpus)
+{
+    measure_replay(bench, corpus, true, "events");
+}
+
+/* Every worker calls equal blocks otherwise; the answers are the same. */
+void row_own_names(const struct bench *bench, struct bench_corpus *corpus)
+{
+    bench_corpus_rename(corpus);
+    measure_replay(bench, corpus, false, "own_names");
+}
+
+/* ---- index.query, index.bytes_per_membership ---- */
+
+/* All queries of the corpus in its order, one by one, on the index that its end left. */
+static size_t time_queries(
+    struct replay *replay, const struct bench_corpus *corpus, double most_seconds, uint32_t *out_ns)
+{
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    struct bench_record record;
+    size_t count = 0;
+
+    for (const uint64_t *at = corpus->begin; at < corpus->end && count < most_queries;) {
+        at = bench_corpus_next(at, &record);
+        if (record.kind != bench_query) {
+            continue;
+        }
+        const uint64_t before_ns = kvb_clock_monotonic_ns();
+        replay_query(replay, record.tokens, record.count);
+        const uint64_t after_ns = kvb_clock_monotonic_ns();
+        out_ns[count++] = (uint32_t)(after_ns - before_ns);
+        if ((double)(after_ns - began_ns) > most_seconds * (double)KVB_NS_PER_S) {
+            break;
+        }
+    }
+    return count;
+}
+
+static void say_queries(uint32_t workers, uint32_t *took_ns, size_t count)
+{
+    char name[row_name_bytes];
+
+    row_name(name, "query", workers, ".p50");
+    bench_figure(name, bench_percentile(took_ns, count, 500) / 1e3, "us");
+    row_name(name, "query", workers, ".p99");
+    bench_figure(name, bench_percentile(took_ns, count, 990) / 1e3, "us");
+}
+
+static void say_memory(const struct replay *replay, size_t resident_bytes)
+{
+    struct kvb_index_counters counters;
+    char name[row_name_bytes];
+
+    kvb_prefix_index_count(replay->index, &counters);
+    const double memberships = (double)counters.memberships;
+    row_name(name, "bytes_per_membership", replay->workers, "");
+    bench_figure(name, (double)kvb_prefix_index_bytes(replay->index) / memberships, "bytes");
+    row_name(name, "bytes_per_membership", replay->workers, ".resident");
+    bench_figure(name, (double)resident_bytes / memberships, "bytes");
+}
+
+void row_quiet(const struct bench *bench, struct bench_corpus *corpus)
+{
+    uint32_t *took_ns = bench_memory(most_queries, sizeof *took_ns);
+    struct replay replay;
+
+    memset(took_ns, 0xff, most_queries * sizeof *took_ns); /* resident before we count */
+    const size_t before = bench_resident_bytes();
+    replay_init(&replay, corpus->workers);
+    (void)replay_corpus(&replay, corpus, true, INFINITY); /* half full, it would be another index */
+    say_memory(&replay, bench_resident_bytes() - before);
+    const size_t count = time_queries(&replay, corpus, bench->seconds, took_ns);
+    bench_progress(
+        "index.query: %zu queries one by one, %" PRIu32 " workers; the clock's own %" PRIu32
+        " ns are in each",
+        count, corpus->workers, bench_clock_ns());
+    say_queries(corpus->workers, took_ns, count);
+    replay_done(&replay);
+    free(took_ns);
+}

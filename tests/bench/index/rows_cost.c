@@ -1,0 +1,99 @@
+#include "core/clock.h"
+#include "index/chain.h"
+#include "index/rows.h"
+
+#include <stdlib.h>
+
+/* ---- index.cost.W: the same blocks and events, dealt to more and more workers ----
+ *
+ * Each prompt has 32 blocks that all workers hold and 64 of one worker alone.  An event
+ * takes the oldest prompt of a worker out and brings a new one in. */
+enum { cost_prompts = 20000, cost_shared = 32, cost_own = 64, cost_events = 20000 };
+
+struct costs {
+    struct replay replay;
+    struct chain shared;
+    struct chain own;
+    size_t prompts; /* of each worker */
+};
+
+/* Prompt number `number` of a worker. */
+static void make_own(struct costs *costs, uint32_t worker, size_t number)
+{
+    const uint64_t content = ((uint64_t)worker + 1) << 32 | number;
+
+    chain_make(&costs->own, content, &costs->shared.blocks[cost_shared - 1]);
+}
+
+static void bring(struct costs *costs, uint32_t worker, size_t number)
+{
+    make_own(costs, worker, number);
+    chain_store(&costs->replay, worker, &costs->shared, 0, cost_shared);
+    chain_store(&costs->replay, worker, &costs->own, 0, cost_own);
+}
+
+/* ns per block of events; making the blocks is not in it. */
+static double change_all(struct costs *costs, size_t *numbers, size_t events, uint64_t *dice)
+{
+    uint64_t took_ns = 0;
+
+    for (size_t i = 0; i < events; i++) {
+        const uint32_t worker = (uint32_t)(bench_random(dice) % costs->replay.workers);
+        const size_t oldest = numbers[worker]++;
+        make_own(costs, worker, oldest);
+        const uint64_t removing_ns = kvb_clock_monotonic_ns();
+        chain_remove(&costs->replay, worker, &costs->own, 0, cost_own);
+        took_ns += kvb_clock_monotonic_ns() - removing_ns;
+        make_own(costs, worker, oldest + costs->prompts);
+        const uint64_t storing_ns = kvb_clock_monotonic_ns();
+        chain_store(&costs->replay, worker, &costs->own, 0, cost_own);
+        took_ns += kvb_clock_monotonic_ns() - storing_ns;
+    }
+    return (double)took_ns / (double)(events * 2 * cost_own);
+}
+
+static double cost_of(const struct bench *bench, uint32_t workers)
+{
+    enum { most_rounds = 101 };
+    struct costs costs = { .prompts = bench_size(bench, cost_prompts) / workers };
+    size_t *numbers = bench_memory(workers, sizeof *numbers);
+    double ns[most_rounds];
+    size_t rounds = 0;
+    uint64_t dice = 1;
+
+    costs.prompts = costs.prompts > 0 ? costs.prompts : 1;
+    replay_init(&costs.replay, workers);
+    chain_init(&costs.shared, cost_shared);
+    chain_init(&costs.own, cost_own);
+    chain_make(&costs.shared, 0, NULL);
+    for (uint32_t worker = 0; worker < workers; worker++) {
+        for (size_t i = 0; i < costs.prompts; i++) {
+            bring(&costs, worker, i);
+        }
+    }
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    do {
+        ns[rounds++] = change_all(&costs, numbers, bench_size(bench, cost_events), &dice);
+        bench_progress_now_and_then("index.cost: %u workers, %.1f ns", workers, ns[rounds - 1]);
+    } while (rounds < most_rounds && bench_seconds_since(began_ns) < bench->seconds / 4);
+    replay_done(&costs.replay);
+    chain_done(&costs.shared);
+    chain_done(&costs.own);
+    free(numbers);
+    return bench_median(ns, rounds);
+}
+
+void row_cost(const struct bench *bench)
+{
+    const double of_10 = cost_of(bench, 10);
+    const double of_100 = cost_of(bench, 100);
+    const double of_1000 = cost_of(bench, 1000);
+    const double of_10000 = cost_of(bench, 10000);
+
+    bench_figure("index.cost.10", of_10, "ns/block");
+    bench_figure_against("index.cost.100", of_100, "ns/block", "10 workers", of_10, of_10 / of_100);
+    bench_figure_against(
+        "index.cost.1000", of_1000, "ns/block", "10 workers", of_10, of_10 / of_1000);
+    bench_figure_against(
+        "index.cost.10000", of_10000, "ns/block", "10 workers", of_10, of_10 / of_10000);
+}
