@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import picture
 import report
 from goals import GOALS, PROGRAMS
 
@@ -41,6 +42,7 @@ def parse():
                         help="rows whose names begin so; may be given several times")
     parser.add_argument("--json", action="store_true", help="one JSON object a figure, one a line, as they come")
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")
@@ -320,6 +322,8 @@ def main():
     if not options.json or options.saved:
         printer = report.print_json if options.json else report.print_markdown if options.markdown else report.print_table
         printer(run_words, figures, goals)
+    if options.picture:
+        options.picture.write_text(picture.draw(run_words, figures))
     missed = report.missed(figures, goals)
     if wrong or not figures:
         say("tests/bench/run: " + ("; ".join(wrong) or "no figure came out"))

@@ -7,6 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import xml.etree.ElementTree
 
 import pytest
 
@@ -80,6 +81,21 @@ def test_a_run_can_be_printed_again(short):
 
     page = run("--from", saved, "--markdown").stdout
     assert "| `index.events.128` |" in page and "| --- |" in page
+
+
+def test_a_picture_shows_ours_beside_what_it_is_measured_against(tmp_path):
+    plain = dict.fromkeys(FIELDS) | {"unit": "M block operations/s"}
+    figures = [plain | {"name": "index.conversation.128", "value": 60.0},
+               plain | {"name": "index.conversation.128.vs_other", "value": 60.0, "against": "Other & Sons",
+                        "against_value": 15.0, "ratio": 4.0}]
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, figures)))
+    run("--from", tmp_path / "two.jsonl", "--picture", tmp_path / "two.svg")
+
+    drawn = xml.etree.ElementTree.parse(tmp_path / "two.svg").getroot()
+    words = [node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"Other & Sons", "128 workers", "60.0 M block operations/s", "15.0 M block operations/s"} <= set(words)
+    widths = [float(node.get("width")) for node in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert len(widths) == 2 and abs(widths[0] - 4 * widths[1]) < 1
 
 
 def test_strict_says_that_a_goal_was_missed(tmp_path):

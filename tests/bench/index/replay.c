@@ -92,24 +92,15 @@ void replay_record(struct replay *replay, const struct bench_record *record)
     replay->block_operations += record->count;
 }
 
-double replay_corpus(
-    struct replay *replay, const struct bench_corpus *corpus, bool is_events_only,
-    double most_seconds)
+double replay_corpus(struct replay *replay, const struct bench_corpus *corpus, bool is_events_only)
 {
-    /* The clock is read once in so many records: some 0.1 ms. */
-    enum { records_between_looks = 1024 };
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     struct bench_record record;
-    size_t records = 0;
 
     for (const uint64_t *at = corpus->begin; at < corpus->end;) {
         at = bench_corpus_next(at, &record);
         if (record.kind != bench_query || !is_events_only) {
             replay_record(replay, &record);
-        }
-        if (++records % records_between_looks == 0 &&
-            bench_seconds_since(began_ns) > most_seconds) {
-            break;
         }
     }
     return bench_seconds_since(began_ns);

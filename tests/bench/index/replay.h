@@ -41,8 +41,6 @@ void replay_record(struct replay *replay, const struct bench_record *record);
 /* The query of a record: the answer is read, the checksum goes on. */
 void replay_query(struct replay *replay, const kvb_tokens_hash *tokens, size_t count);
 
-/* Replays from the first record on, as many as fit the seconds; without queries where
- * is_events_only.  Returns the seconds that it took. */
-double replay_corpus(
-    struct replay *replay, const struct bench_corpus *corpus, bool is_events_only,
-    double most_seconds);
+/* Replays all of it, however long that takes: a part of a corpus is another one, with more
+ * stores and fewer removals.  Without queries where is_events_only.  Returns the seconds. */
+double replay_corpus(struct replay *replay, const struct bench_corpus *corpus, bool is_events_only);

@@ -3,7 +3,6 @@
 #include "index/rows.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,21 +14,18 @@ struct replays {
     double rates[most_replays]; /* M block operations/s */
     size_t count;
     uint64_t checksum; /* of the last */
-    bool is_whole;     /* the last; else the time was over */
 };
 
 /* Each time into a new index. */
-static void replay_once(
-    const struct bench *bench, const struct bench_corpus *corpus, bool is_events_only,
-    struct replays *replays)
+static void
+replay_once(const struct bench_corpus *corpus, bool is_events_only, struct replays *replays)
 {
     struct replay replay;
 
     replay_init(&replay, corpus->workers);
-    const double seconds = replay_corpus(&replay, corpus, is_events_only, bench->seconds);
+    const double seconds = replay_corpus(&replay, corpus, is_events_only);
     replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
     replays->checksum = replay.checksum;
-    replays->is_whole = replay.block_operations == corpus->block_operations;
     replay_done(&replay);
 }
 
@@ -44,13 +40,13 @@ static void measure_replay(
 
     (void)snprintf(name, sizeof name, "index.%s.%" PRIu32, row, corpus->workers);
     do {
-        replay_once(bench, corpus, is_events_only, &replays);
+        replay_once(corpus, is_events_only, &replays);
         bench_progress_now_and_then(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
     } while (replays.count < most_replays && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_figure(name, bench_median(replays.rates, replays.count), "M block operations/s");
-    if (replays.is_whole) { /* and with queries */
+    if (!is_events_only) {
         char checked[row_name_bytes + 16];
         (void)snprintf(checked, sizeof checked, "%s.checksum", name);
         /* A double holds 53 bits. */
@@ -132,7 +128,7 @@ void row_quiet(const struct bench *bench, struct bench_corpus *corpus)
     memset(took_ns, 0xff, most_queries * sizeof *took_ns); /* resident before we count */
     const size_t before = bench_resident_bytes();
     replay_init(&replay, corpus->workers);
-    (void)replay_corpus(&replay, corpus, true, INFINITY); /* half full, it would be another index */
+    (void)replay_corpus(&replay, corpus, true);
     say_memory(&replay, bench_resident_bytes() - before);
     const size_t count = time_queries(&replay, corpus, bench->seconds, took_ns);
     bench_progress(

@@ -111,7 +111,7 @@ void row_readers(const struct bench *bench, struct bench_corpus *corpus)
     char name[row_name_bytes];
 
     replay_init(&owner.replay, corpus->workers);
-    (void)replay_corpus(&owner.replay, corpus, true, INFINITY); /* as full as it gets */
+    (void)replay_corpus(&owner.replay, corpus, true); /* as full as it gets */
     bench_progress("index.readers: %.0f s of events and queries", bench->seconds);
     owner.began_ns = kvb_clock_monotonic_ns();
     owner.next_query_ns = owner.began_ns;
