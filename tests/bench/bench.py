@@ -79,6 +79,10 @@ def is_wanted(name, wanted):
     return not wanted or any(name.startswith(one) for one in wanted)
 
 
+def goals_of(options):
+    return [goal for goal in GOALS if is_wanted(goal.name, options.only)]
+
+
 def programs_of(options):
     known = [row for program in PROGRAMS for row in program.rows] + [goal.name for goal in GOALS]
     for one in options.only:
@@ -222,7 +226,7 @@ def corpus_of(trace, workers, folder, out):
 
 
 def corpora_of(program, options, folder):
-    if not program.corpora:
+    if not any(touches(row, options.only) for row in program.corpus_rows):
         return []
     if options.corpus and is_corpus(options.corpus):
         return [options.corpus]
@@ -304,7 +308,7 @@ def corpus_words(options):
 def main():
     options = parse()
     if options.list:
-        print("\n".join(report.goal_lines([goal for goal in GOALS if is_wanted(goal.name, options.only)])))
+        print("\n".join(report.goal_lines(goals_of(options))))
         return 0
     wrong = []
     if options.saved:
@@ -317,8 +321,8 @@ def main():
         figures, wrong = measure(options)
         options.out.mkdir(parents=True, exist_ok=True)
         report.save(options.out / "figures.jsonl", run_words, figures)
-    goals = [goal for goal in GOALS if is_wanted(goal.name, options.only)
-             and (options.peers or ".vs_" not in goal.name or any(f["name"] == goal.name for f in figures))]
+    goals = [goal for goal in goals_of(options) if not goal.is_peer or options.peers
+             or any(figure["name"] == goal.name for figure in figures)]
     if not options.json or options.saved:
         printer = report.print_json if options.json else report.print_markdown if options.markdown else report.print_table
         printer(run_words, figures, goals)

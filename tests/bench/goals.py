@@ -14,17 +14,22 @@ class Program:
 
     path: str  # below the build folder; below tests/bench when is_script
     rows: tuple  # how the names of its figures begin
-    corpora: tuple = ()  # workers of each corpus that it gets
+    corpora: tuple = ()  # workers of each corpus that it gets ...
+    corpus_rows: tuple = ()  # ... for these rows
     is_script: bool = False
     needs_python: bool = False  # build/venv, as KVB_PYTHON in its environment
     is_peer: bool = False  # only with --peers
 
 
+CORPUS_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
+               "index.own_names")
+
 PROGRAMS = [
     Program("tests/bench_index", (
-        "index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
-        "index.own_names", "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth",
-        "index.snapshot", "index.cost", "index.holes"), corpora=(128, 1000)),
+        *CORPUS_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth", "index.snapshot",
+        "index.cost", "index.holes"), corpora=(128, 1000), corpus_rows=CORPUS_ROWS),
+    Program("peers/peers.py", CORPUS_ROWS[:4], corpora=(128, 1000), corpus_rows=CORPUS_ROWS[:4], is_script=True,
+            is_peer=True),
 ]
 
 # ---- Goals ---------------------------------------------------------------------
@@ -33,10 +38,11 @@ PROGRAMS = [
 @dataclasses.dataclass(frozen=True)
 class Goal:
     name: str
-    text: str
+    text: str  # with the unit of a value
     what: str  # "value" or "ratio"
     comparison: str  # ">=" or "<="
     bound: float
+    is_peer: bool = False  # measured with --peers only
 
     def is_met(self, figure):
         number = figure[self.what]
@@ -47,27 +53,37 @@ class Goal:
 
 GOALS = [
     # 2.5 times ChainIndex on the machine that it was measured on; --peers compares for real.
-    Goal("index.conversation.128", "a fleet of 128 replayed, one thread", "value", ">=", 57),
-    Goal("index.conversation.1000", "a fleet of 1,000 replayed, one thread", "value", ">=", 36),
-    Goal("index.events.128", "the same fleet of 128, events only", "value", ">=", 38),
-    Goal("index.query.p99", "a query on a quiet index, 128 workers", "value", "<=", 2.5),
-    Goal("index.query.1000.p99", "the same, 1,000 workers", "value", "<=", 9.6),
-    Goal("index.bytes_per_membership", "memory for each (worker, block), 128 workers", "value", "<=", 43),
-    Goal("index.bytes_per_membership.1000", "the same, 1,000 workers", "value", "<=", 33),
-    Goal("index.readers.p99", "a query while 100,000 block operations/s arrive", "value", "<=", 1000),
-    Goal("index.own_names.128", "128 workers that name blocks each its own way", "value", ">=", 25),
-    Goal("index.wide.lose", "10,000 workers hold 64 blocks; each loses a tail", "value", "<=", 100),
-    Goal("index.wide.store", "and stores it again", "value", "<=", 60),
-    Goal("index.wide_long.lose", "the same with 512 blocks", "value", "<=", 100),
-    Goal("index.wide_long.store", "and stored again", "value", "<=", 60),
-    Goal("index.clear.at_once", "one of 1,000 workers of 16,384 blocks is cleared", "value", "<=", 500),
-    Goal("index.clear.slice", "the worst slice of the sweep after it", "value", "<=", 1000),
-    Goal("index.staircase.p50", "a query that 999 workers answer with 999 depths", "value", "<=", 10),
-    Goal("index.deep.p50", "a query of 6,250 blocks", "value", "<=", 3.5),
-    Goal("index.growth.worst", "CPU time of the worst store while it grows to 8 million blocks", "value", "<=", 1),
-    Goal("index.snapshot.load", "10 million blocks from one index into an empty one", "value", "<=", 2),
+    Goal("index.conversation.128", "a fleet of 128 replayed, one thread, M/s", "value", ">=", 57),
+    Goal("index.conversation.1000", "a fleet of 1,000 replayed, one thread, M/s", "value", ">=", 36),
+    Goal("index.events.128", "the same fleet of 128, events only, M/s", "value", ">=", 38),
+    Goal("index.query.p99", "a query on a quiet index, 128 workers, us", "value", "<=", 2.5),
+    Goal("index.query.1000.p99", "the same, 1,000 workers, us", "value", "<=", 9.6),
+    Goal("index.bytes_per_membership", "memory for each (worker, block), 128 workers, bytes", "value", "<=", 43),
+    Goal("index.bytes_per_membership.1000", "the same, 1,000 workers, bytes", "value", "<=", 33),
+    Goal("index.readers.p99", "a query while 100,000 block operations/s arrive, us", "value", "<=", 1000),
+    Goal("index.own_names.128", "128 workers that name blocks each its own way, M/s", "value", ">=", 25),
+    Goal("index.wide.lose", "10,000 workers hold 64 blocks; each loses a tail, ns a block", "value", "<=", 100),
+    Goal("index.wide.store", "and stores it again, ns a block", "value", "<=", 60),
+    Goal("index.wide_long.lose", "the same with 512 blocks, ns a block", "value", "<=", 100),
+    Goal("index.wide_long.store", "and stored again, ns a block", "value", "<=", 60),
+    Goal("index.clear.at_once", "one of 1,000 workers of 16,384 blocks is cleared, us", "value", "<=", 500),
+    Goal("index.clear.slice", "the worst slice of the sweep after it, us", "value", "<=", 1000),
+    Goal("index.staircase.p50", "a query that 999 workers answer with 999 depths, us", "value", "<=", 10),
+    Goal("index.deep.p50", "a query of 6,250 blocks, us", "value", "<=", 3.5),
+    Goal("index.growth.worst", "CPU time of the worst store while it grows to 8 million blocks, ms", "value", "<=", 1),
+    Goal("index.snapshot.load", "10 million blocks from one index into an empty one, s", "value", "<=", 2),
     Goal("index.cost.100", "an event among 100 workers against one among 10", "ratio", ">=", 0.67),
     Goal("index.cost.1000", "among 1,000", "ratio", ">=", 0.67),
     Goal("index.cost.10000", "among 10,000", "ratio", ">=", 0.5),
+    Goal("index.conversation.128.vs_chainindex", "a fleet of 128, against ChainIndex", "ratio", ">=", 2.5, True),
+    Goal("index.conversation.1000.vs_chainindex", "a fleet of 1,000", "ratio", ">=", 2.5, True),
+    Goal("index.query.p50.vs_chainindex", "a query, 128 workers, median", "ratio", ">=", 1, True),
+    Goal("index.query.p99.vs_chainindex", "a query, 128 workers", "ratio", ">=", 1, True),
+    Goal("index.query.1000.p50.vs_chainindex", "1,000 workers, median", "ratio", ">=", 1, True),
+    Goal("index.query.1000.p99.vs_chainindex", "1,000 workers", "ratio", ">=", 1, True),
+    Goal("index.conversation.128.vs_crtc", "a fleet of 128, against CRTC", "ratio", ">=", 2.5, True),
+    Goal("index.conversation.1000.vs_crtc", "a fleet of 1,000", "ratio", ">=", 2.5, True),
+    Goal("index.query.p99.vs_crtc", "a query, 128 workers", "ratio", ">=", 1, True),
+    Goal("index.query.1000.p99.vs_crtc", "1,000 workers", "ratio", ">=", 1, True),
     Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
 ]

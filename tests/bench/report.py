@@ -32,7 +32,7 @@ def goal_words(goal, unit=""):
 
 def goal_lines(goals):
     width = max((len(goal.name) for goal in goals), default=0)
-    return [f"{goal.name:{width}}  {goal_words(goal):18}  {goal.text}" for goal in goals]
+    return [f"{goal.name:{width}}  {goal_words(goal):18}  {goal.text}{' (--peers)' * goal.is_peer}" for goal in goals]
 
 
 def rows(figures, goals):
