@@ -98,6 +98,7 @@ kvb_status kvb_prefix_store_orphans(
     for (size_t i = 0; i < run->count; i++) {
         bool is_new = false;
         if (status == KVB_OK) {
+            make_room(index); /* a name that left the tree may have freed some */
             status = store_orphan(index, slot, run, i, &place, &is_new);
         }
         index->counters.refused += status != KVB_OK;
