@@ -1,0 +1,52 @@
+//! What was answered, and how quickly.
+
+/// One number for all answers of a replay, as `../index/replay.h` defines it: the sum of
+/// depth * (2 * worker + 1) over an answer, and from answer to answer a multiplication.
+pub struct Answers {
+    pub checksum: u64,
+    /// Of each worker, from the last answer that named it: as a router would keep it.
+    depths: Vec<u32>,
+    sum: u64,
+}
+
+impl Answers {
+    pub fn new(workers: u32) -> Answers {
+        Answers {
+            checksum: 0,
+            depths: vec![0; workers as usize],
+            sum: 0,
+        }
+    }
+
+    #[inline]
+    pub fn depth(&mut self, worker: u32, depth: u32) {
+        self.depths[worker as usize] = depth;
+        self.sum += u64::from(depth) * (2 * u64::from(worker) + 1);
+    }
+
+    #[inline]
+    pub fn end(&mut self) {
+        self.checksum = self
+            .checksum
+            .wrapping_mul(1_099_511_628_211)
+            .wrapping_add(self.sum);
+        self.sum = 0;
+    }
+}
+
+/// The value that `permille` of them do not exceed; 0 of none.
+pub fn percentile(sorted: &[u64], permille: usize) -> u64 {
+    let rank = (sorted.len() * permille).div_ceil(1000).max(1) - 1;
+    sorted.get(rank).copied().unwrap_or(0)
+}
+
+/// Of this process, resident.
+pub fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse::<u64>().ok())
+        .unwrap_or(0);
+    pages * 4096
+}

@@ -1,0 +1,70 @@
+//! bench_peers PEER CORPUS WHAT [SECONDS]: replays a corpus of the bench through another index
+//! and prints figures as the other programs of the bench do.  ../README.md says how each index
+//! is used.
+
+mod answers;
+mod chain_index;
+mod corpus;
+mod crtc;
+mod peer;
+
+use std::process::ExitCode;
+
+use chain_index::Chain;
+use corpus::Corpus;
+use crtc::Crtc;
+use peer::{Figure, Peer};
+
+const USAGE: &str =
+    "bench_peers chainindex|crtc CORPUS conversation|events|answers|quiet [SECONDS]";
+
+fn measure<P: Peer>(
+    make: impl Fn() -> P,
+    corpus: &Corpus,
+    what: &str,
+    seconds: f64,
+) -> Option<Vec<Figure>> {
+    match what {
+        "conversation" => Some(peer::throughput(make, corpus, false, seconds)),
+        "events" => Some(peer::throughput(make, corpus, true, seconds)),
+        "answers" => Some(peer::answers(make(), corpus)),
+        "quiet" => Some(peer::quiet(make, corpus)),
+        _ => None,
+    }
+}
+
+fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
+    let [name, path, what, rest @ ..] = words else {
+        return Err(USAGE.into());
+    };
+    let seconds = rest
+        .first()
+        .map_or(Some(0.0), |word| word.parse().ok())
+        .ok_or(USAGE)?;
+    let corpus = Corpus::load(path).map_err(|error| format!("{path}: {error}"))?;
+    let measured = match name.as_str() {
+        "chainindex" => measure(|| Chain::new(corpus.workers), &corpus, what, seconds),
+        "crtc" => measure(|| Crtc::new(1), &corpus, what, seconds),
+        _ => None,
+    };
+    measured.ok_or_else(|| USAGE.into())
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+
+    match figures(&words) {
+        Ok(figures) => {
+            for Figure { name, value, unit } in figures {
+                println!(
+                    r#"{{"name":"{name}","value":{value},"unit":"{unit}","against":null,"against_value":null,"ratio":null}}"#
+                );
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench_peers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
