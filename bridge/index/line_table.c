@@ -6,8 +6,8 @@ static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a lin
 
 enum { first_lines = 16 };
 
-/* In tenths of a thing: a line is split when there are 5 to each. */
-static const size_t most_tenths = 50;
+/* In tenths of a thing: a line is split when there are 4.2 to each. */
+static const size_t most_tenths = 42;
 
 static size_t most_things(size_t lines)
 {

@@ -21,7 +21,7 @@
  * tag is the bits 16 to 31.  The table knows neither keys nor whole hashes: the caller
  * compares the key of each candidate.  Several ids may share a hash.
  *
- * Growth is linear hashing: when the lines are half full, the oldest unsplit line of this
+ * Growth is linear hashing: when there are 4.2 things to a line, the oldest unsplit line of this
  * round is split in two, so that no insertion ever pays for many.
  *
  *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
@@ -31,7 +31,7 @@
  * bit stands in the tag; before, the caller tells the hash anew.
  *
  * Threads: the caller locks.
- * Memory:  64 bytes for 5 things, and some spill lines (about 14 bytes a thing). */
+ * Memory:  64 bytes for 4.2 things, and some spill lines (about 16 bytes a thing). */
 enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
 
 struct kvb_table_line {

@@ -115,8 +115,8 @@ static void grows_a_line_at_a_time(void **state)
         turn(world, id);
         assert_true(world->table.line_count - lines <= 1);
     }
-    assert_true(world->table.line_count * 65 >= (size_t)things * 10);
-    assert_true(kvb_line_table_bytes(&world->table) < (size_t)things * 14);
+    assert_true(world->table.line_count * 42 >= (size_t)things * 10);
+    assert_true(kvb_line_table_bytes(&world->table) < (size_t)things * 17);
     compare(world);
     drop_world(world);
 }
