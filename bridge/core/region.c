@@ -49,21 +49,15 @@ static size_t next_bytes(const struct kvb_region *region, size_t bytes)
     return next < region->most_bytes ? next : region->most_bytes;
 }
 
-/* Hints.  A small region would only grow by them; when one turns large, what it has so far
- * is copied into a huge page where the kernel can do that. */
+/* A hint.  A small region would only grow by it; when one turns large, what it has so far
+ * is for the kernel to collect when it has time. */
 static void want_huge_pages(const struct kvb_region *region, size_t next)
 {
-    if (next <= huge_page_bytes) {
-        return;
+    const size_t from = region->bytes > huge_page_bytes ? region->bytes : 0;
+
+    if (next > huge_page_bytes) {
+        (void)madvise(region->base + from, next - from, MADV_HUGEPAGE);
     }
-    if (region->bytes > huge_page_bytes) {
-        (void)madvise(region->base + region->bytes, next - region->bytes, MADV_HUGEPAGE);
-        return;
-    }
-    (void)madvise(region->base, next, MADV_HUGEPAGE);
-#ifdef MADV_COLLAPSE
-    (void)madvise(region->base, huge_page_bytes, MADV_COLLAPSE);
-#endif
 }
 
 kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)

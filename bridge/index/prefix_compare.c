@@ -1,5 +1,7 @@
 #include "index/prefix_compare.h"
 
+#include <stdbool.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,7 +27,54 @@ static uint32_t changes_plain(const kvb_set_id sets[16], uint32_t count, kvb_set
     return changes;
 }
 
-const struct kvb_prefix_compare kvb_prefix_compare_plain = { common_plain, changes_plain };
+/* Whether the query, whose next `count` blocks begin with all of this extent, goes on where
+ * the hint says. */
+static inline bool
+goes_on(const struct prefix_extent *extents, uint32_t extent, const uint64_t *query, size_t count)
+{
+    const struct prefix_extent *here = extents + extent;
+    const struct prefix_extent *next = extents + here->next;
+
+    return count > kvb_extent_nodes && here->len == kvb_extent_nodes && here->next != 0 &&
+           next->parent == extent * kvb_extent_nodes + kvb_extent_nodes - 1 &&
+           next->tokens[0] == query[kvb_extent_nodes];
+}
+
+/* Extents lie side by side mostly (prefix_extent.c), so the memory may be asked for more
+ * than one beforehand, whatever the hints will say. */
+[[gnu::always_inline]] static inline void fetch_later(const struct prefix_extent *here)
+{
+    enum { later = 3 };
+
+    __builtin_prefetch(here + later);
+    __builtin_prefetch((here + later)->tokens);
+    __builtin_prefetch((here + later)->tokens + 8);
+    __builtin_prefetch((here + later)->sets);
+}
+
+static size_t whole_plain(
+    const struct prefix_extent *extents, uint32_t *extent, const uint64_t *query, size_t count,
+    kvb_set_id last)
+{
+    size_t whole = 0;
+
+    while (goes_on(extents, *extent, query, count)) { /* ends: the query does */
+        const struct prefix_extent *here = extents + *extent;
+        fetch_later(here);
+        if (common_plain(here->tokens, query, kvb_extent_nodes) != kvb_extent_nodes ||
+            changes_plain(here->sets, kvb_extent_nodes, last) != 0) {
+            break;
+        }
+        *extent = here->next;
+        query += kvb_extent_nodes;
+        count -= kvb_extent_nodes;
+        whole++;
+    }
+    return whole;
+}
+
+const struct kvb_prefix_compare kvb_prefix_compare_plain = { common_plain, changes_plain,
+                                                             whole_plain };
 
 #if defined(__x86_64__)
 
@@ -65,7 +114,54 @@ changes_avx2(const kvb_set_id sets[16], uint32_t count, kvb_set_id last)
     return ~equal & ((1U << count) - 1);
 }
 
-static const struct kvb_prefix_compare by_avx2 = { common_avx2, changes_avx2 };
+[[gnu::target("avx2")]] static inline __m256i
+equal_four(const uint64_t *left, const uint64_t *right)
+{
+    return _mm256_cmpeq_epi64(
+        _mm256_loadu_si256((const __m256i *)(const void *)left),
+        _mm256_loadu_si256((const __m256i *)(const void *)right));
+}
+
+/* All 16 tokens, and all 16 sets. */
+[[gnu::target("avx2")]] static inline bool
+is_whole_avx2(const struct prefix_extent *here, const uint64_t *query, kvb_set_id last)
+{
+    const __m256i *sets = (const __m256i *)(const void *)here->sets;
+    const __m256i set = _mm256_set1_epi32((int)last);
+    const __m256i tokens = _mm256_and_si256(
+        _mm256_and_si256(equal_four(here->tokens, query), equal_four(here->tokens + 4, query + 4)),
+        _mm256_and_si256(
+            equal_four(here->tokens + 8, query + 8), equal_four(here->tokens + 12, query + 12)));
+    const __m256i all = _mm256_and_si256(
+        tokens, _mm256_and_si256(
+                    _mm256_cmpeq_epi32(_mm256_loadu_si256(sets), set),
+                    _mm256_cmpeq_epi32(_mm256_loadu_si256(sets + 1), set)));
+
+    return _mm256_movemask_epi8(all) == -1;
+}
+
+[[gnu::target("avx2")]] static size_t whole_avx2(
+    const struct prefix_extent *extents, uint32_t *extent, const uint64_t *query, size_t count,
+    kvb_set_id last)
+{
+    uint32_t at = *extent;
+    size_t whole = 0;
+
+    for (; goes_on(extents, at, query, count); whole++) {
+        const struct prefix_extent *here = extents + at;
+        fetch_later(here);
+        if (!is_whole_avx2(here, query, last)) {
+            break;
+        }
+        at = here->next;
+        query += kvb_extent_nodes;
+        count -= kvb_extent_nodes;
+    }
+    *extent = at;
+    return whole;
+}
+
+static const struct kvb_prefix_compare by_avx2 = { common_avx2, changes_avx2, whole_avx2 };
 
 const struct kvb_prefix_compare *kvb_prefix_compare_best(void)
 {

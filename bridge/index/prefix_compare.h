@@ -2,7 +2,26 @@
 
 #include "index/holder_set.h"
 
+#include <stddef.h>
 #include <stdint.h>
+
+enum { kvb_extent_nodes = 16 };
+
+/* prefix_inside.h says what an extent is. */
+struct prefix_extent {
+    uint32_t parent;   /* node; KVB_NONE: a free extent */
+    uint32_t next;     /* guess: the extent below its last node; 0: none */
+    uint16_t named;    /* bit o: `names` leads to node o */
+    uint16_t odd;      /* bit o: odd words stand for node o */
+    uint8_t len;       /* nodes */
+    uint8_t is_marked; /* scratch of those who go through a holder's extents */
+    uint16_t unused;
+    uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
+    uint8_t pad[16];
+    uint64_t tokens[kvb_extent_nodes];
+    kvb_set_id sets[kvb_extent_nodes];
+    uint64_t names[kvb_extent_nodes];
+};
 
 /* What a query asks of each extent, 16 nodes at a time: by AVX2 where the machine has it,
  * one by one elsewhere.  Both give the same answers. */
@@ -12,6 +31,11 @@ struct kvb_prefix_compare {
     /* Bit i: sets[i] is another set than the one before; before the first came `last`.
      * Reads 16 sets, of which the first `count` are told. */
     uint32_t (*changes)(const kvb_set_id sets[16], uint32_t count, kvb_set_id last);
+    /* Through how many whole extents the query leads, from *extent on, where each node has
+     * the set `last` and each extent's hint is right.  *extent: where it goes on. */
+    size_t (*whole)(
+        const struct prefix_extent *extents, uint32_t *extent, const uint64_t *query, size_t count,
+        kvb_set_id last);
 };
 
 extern const struct kvb_prefix_compare kvb_prefix_compare_plain;

@@ -31,6 +31,7 @@ kvb_status kvb_prefix_index_new(
         return KVB_NO_MEMORY;
     }
     index->options = *options;
+    index->compare = kvb_prefix_compare_best();
     index->free_slot = KVB_NONE;
     kvb_forest_init(&index->forest);
     const kvb_status status = open_parts(index);

@@ -2,6 +2,7 @@
 
 #include "index/holder_set.h"
 #include "index/line_table.h"
+#include "index/prefix_compare.h"
 #include "index/prefix_forest.h"
 #include "index/prefix_index.h"
 
@@ -38,26 +39,10 @@
 #define KVB_NONE UINT32_MAX
 
 enum {
-    kvb_extent_nodes = 16,
     kvb_extent_group = 16, /* extents that are drawn and given back together */
     kvb_root_node = 0,
     kvb_words_a_node = 16,  /* odd words that there may be, on average */
     kvb_swept_a_change = 4, /* extents, while cleared holders are left in them */
-};
-
-struct prefix_extent {
-    uint32_t parent;   /* node; KVB_NONE: a free extent */
-    uint32_t next;     /* guess: the extent below its last node; 0: none */
-    uint16_t named;    /* bit o: `names` leads to node o */
-    uint16_t odd;      /* bit o: odd words stand for node o */
-    uint8_t len;       /* nodes */
-    uint8_t is_marked; /* scratch of those who go through a holder's extents */
-    uint16_t unused;
-    uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
-    uint8_t pad[16];
-    uint64_t tokens[kvb_extent_nodes];
-    kvb_set_id sets[kvb_extent_nodes];
-    uint64_t names[kvb_extent_nodes];
 };
 
 /* The rest of a node's children where 16 bits do not count them. */
@@ -95,6 +80,7 @@ struct prefix_slot {
 
 struct kvb_prefix_index {
     struct kvb_prefix_index_options options;
+    const struct kvb_prefix_compare *compare;
 
     struct kvb_region extents;
     struct kvb_region groups; /* of struct prefix_group, 16 extents each */

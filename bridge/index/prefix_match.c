@@ -58,17 +58,24 @@ add_bits(struct kvb_match *match, uint32_t leaf, const struct kvb_set_leaf *bits
     return KVB_OK;
 }
 
+static bool has_more_than(const struct kvb_set_leaf *bits, int most)
+{
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        for (uint64_t left = bits->words[w]; left; left &= left - 1) {
+            if (most-- == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* The holders in `bits` hold exactly `depth` blocks. */
 static kvb_status add_leaf(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t leaf,
     const struct kvb_set_leaf *bits, uint32_t depth)
 {
-    int count = 0;
-
-    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
-        count += __builtin_popcountll(bits->words[w]);
-    }
-    if (count > told_singly) {
+    if (has_more_than(bits, told_singly)) {
         return add_bits(match, leaf, bits, depth);
     }
     for (uint32_t w = 0; w < kvb_leaf_words; w++) {
@@ -229,19 +236,6 @@ static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
 
 /* ---- By content ---- */
 
-/* How many nodes of the extent the query's next `count` blocks are. */
-static uint32_t
-common_nodes(const struct prefix_extent *extent, const kvb_tokens_hash *query, size_t count)
-{
-    const uint32_t most = count < extent->len ? (uint32_t)count : extent->len;
-    uint32_t at = 0;
-
-    while (at < most && extent->tokens[at] == query[at].value) {
-        at++;
-    }
-    return at;
-}
-
 [[gnu::always_inline]] static inline void
 prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
 {
@@ -252,47 +246,80 @@ prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
     }
 }
 
-/* The first `count` nodes of the extent, of depth *depth on: only where the set changes
- * does anybody drop out. */
+/* The first `count` nodes of the extent, of depth `depth` on: only where the set changes
+ * does anybody drop out.  Ends: a change less each time. */
 static kvb_status follow_extent(
-    struct alive *alive, const struct prefix_extent *extent, uint32_t count, kvb_set_id *set,
+    struct alive *alive, const struct prefix_extent *extent, uint32_t count, kvb_set_id last,
     uint32_t depth)
 {
-    for (uint32_t i = 0; i < count && !alive->is_none; i++) {
-        if (extent->sets[i] == *set) {
-            continue;
-        }
-        *set = extent->sets[i];
+    uint32_t changes = alive->index->compare->changes(extent->sets, count, last);
+
+    for (; changes != 0 && !alive->is_none; changes &= changes - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctz(changes);
         if (depth + i == 0) {
-            begin(alive, *set);
+            begin(alive, extent->sets[i]);
         } else {
-            KVB_TRY(narrow(alive, *set, depth + i));
+            KVB_TRY(narrow(alive, extent->sets[i], depth + i));
         }
     }
     return KVB_OK;
 }
 
-static kvb_status follow_query(struct alive *alive, const kvb_tokens_hash *query, size_t count)
+/* Where the query stands: `depth` blocks of it lead to `node`, whose set is `set`. */
+struct path {
+    const uint64_t *query;
+    size_t count, depth;
+    uint32_t node;
+    kvb_set_id set;
+};
+
+/* From the first node of an extent on, as far as the query leads in it. */
+static kvb_status follow_to_branch(struct alive *alive, struct path *path)
 {
     const struct kvb_prefix_index *index = alive->index;
-    uint32_t node = kvb_root_node;
-    kvb_set_id set = KVB_NONE; /* no set has this number */
-    size_t depth = 0;
+    const size_t left = path->count - path->depth;
+    const uint32_t number = path->node / kvb_extent_nodes;
+    const struct prefix_extent *extent = kvb_prefix_extent(index, number);
 
-    while (depth < count && !alive->is_none) {
-        node = kvb_prefix_child(index, node, query[depth].value);
-        if (node == KVB_NONE) {
+    prefetch_extent(index, extent->next != 0 ? extent->next : number + 1);
+    const uint32_t common = index->compare->common(
+        extent->tokens, path->query + path->depth,
+        left < extent->len ? (uint32_t)left : extent->len);
+    KVB_TRY(follow_extent(alive, extent, common, path->set, (uint32_t)path->depth));
+    path->set = extent->sets[common - 1];
+    path->node = number * kvb_extent_nodes + common - 1;
+    path->depth += common;
+    return KVB_OK;
+}
+
+/* Past the extents in which nobody drops out and the query leads from the last node of one
+ * to the first of the next. */
+static void follow_whole_extents(const struct kvb_prefix_index *index, struct path *path)
+{
+    uint32_t number = path->node / kvb_extent_nodes;
+    const size_t whole = index->compare->whole(
+        kvb_prefix_extent(index, 0), &number, path->query + path->depth, path->count - path->depth,
+        path->set);
+
+    path->depth += whole * kvb_extent_nodes;
+    path->node = number * kvb_extent_nodes;
+}
+
+static kvb_status follow_query(struct alive *alive, const kvb_tokens_hash *query, size_t count)
+{
+    struct path path = {
+        .query = &query->value, .count = count, .node = kvb_root_node, .set = KVB_NONE
+    }; /* no set has this number */
+
+    while (path.depth < count && !alive->is_none) { /* ends: each turn goes deeper */
+        path.node = kvb_prefix_child(alive->index, path.node, path.query[path.depth]);
+        if (path.node == KVB_NONE) {
             break;
         }
-        const uint32_t number = node / kvb_extent_nodes;
-        const struct prefix_extent *extent = kvb_prefix_extent(index, number);
-        prefetch_extent(index, extent->next != 0 ? extent->next : number + 1);
-        const uint32_t common = common_nodes(extent, query + depth, count - depth);
-        KVB_TRY(follow_extent(alive, extent, common, &set, (uint32_t)depth));
-        depth += common;
-        node = number * kvb_extent_nodes + common - 1;
+        follow_whole_extents(alive->index, &path);
+        KVB_TRY(follow_to_branch(alive, &path));
     }
-    return depth > 0 && !alive->is_none ? tell_all(alive, (uint32_t)depth) : KVB_OK;
+    return path.depth > 0 && !alive->is_none ? tell_all(alive, (uint32_t)path.depth) : KVB_OK;
 }
 
 kvb_status kvb_prefix_index_match(

@@ -55,11 +55,80 @@ static void both_see_the_same_changes(void **state)
     }
 }
 
+/* ---- Whole extents ---- */
+
+enum { chain = 6, blocks = chain * nodes, lives = 20000, set_of_all = 7 };
+
+/* Extent e leads to e + 1, and its blocks are the query's. */
+static void make_chain(struct prefix_extent *extents, uint64_t *query)
+{
+    for (uint32_t i = 0; i < blocks; i++) {
+        query[i] = UINT64_C(0x100000001) * i;
+        extents[i / nodes].tokens[i % nodes] = query[i];
+        extents[i / nodes].sets[i % nodes] = set_of_all;
+    }
+    for (uint32_t e = 0; e < chain; e++) {
+        extents[e].len = nodes;
+        extents[e].next = e + 1 < chain ? e + 1 : 0;
+        extents[e].parent = e * nodes - 1;
+    }
+}
+
+/* One flaw somewhere.  Returns through how many extents the query leads before it, if
+ * nothing else is wrong. */
+static uint32_t spoil(struct prefix_extent *extents, unsigned *seed)
+{
+    const uint32_t e = (uint32_t)rand_r(seed) % chain;
+    const uint32_t at = (uint32_t)rand_r(seed) % nodes;
+
+    switch (rand_r(seed) % 5) {
+    case 0:
+        extents[e].tokens[at] ^= UINT64_C(1) << rand_r(seed) % 64;
+        return at == 0 && e > 0 ? e - 1 : e;
+    case 1:
+        extents[e].sets[at] ^= 1U << rand_r(seed) % 32;
+        return e;
+    case 2:
+        extents[e].len = (uint8_t)at;
+        return e;
+    case 3:
+        extents[e].next = 0;
+        return e;
+    default:
+        extents[e].parent ^= 1U << rand_r(seed) % 32;
+        return e > 0 ? e - 1 : chain;
+    }
+}
+
+static void both_go_through_the_same_whole_extents(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_compare *both[] = { &kvb_prefix_compare_plain,
+                                                kvb_prefix_compare_best() };
+    unsigned seed = 9;
+
+    for (int life = 0; life < lives; life++) {
+        struct prefix_extent extents[chain] = { 0 };
+        uint64_t query[blocks];
+        make_chain(extents, query);
+        const uint32_t flaw = life % 10 == 0 ? chain : spoil(extents, &seed);
+        const size_t count = (size_t)rand_r(&seed) % (blocks + 1);
+        const uint32_t asked = count == 0 ? 0 : (uint32_t)(count - 1) / nodes;
+        const uint32_t expected = asked < flaw ? asked : flaw;
+        for (size_t b = 0; b < sizeof both / sizeof *both; b++) {
+            uint32_t extent = 0;
+            assert_int_equal(both[b]->whole(extents, &extent, query, count, set_of_all), expected);
+            assert_int_equal(extent, expected);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_count_the_same_common_nodes),
         cmocka_unit_test(both_see_the_same_changes),
+        cmocka_unit_test(both_go_through_the_same_whole_extents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
