@@ -6,6 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* Sets of holders (small numbers), each kept once.
  *
  * The holders of a block are mostly those of the block before it, so a node of the index
@@ -127,6 +131,36 @@ static inline bool kvb_set_has(const struct kvb_holder_sets *sets, kvb_set_id id
                    (bit % 64) &
                1;
 }
+
+/* Bit w: word w of the leaf has somebody whom `other` has not. */
+static inline uint32_t
+kvb_leaf_lost(const struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other)
+{
+    uint32_t lost = 0;
+
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        lost |= (uint32_t)((leaf->words[w] & ~other->words[w]) != 0) << w;
+    }
+    return lost;
+}
+
+#if defined(__x86_64__)
+/* The same, where the machine has AVX2. */
+__attribute__((target("avx2"))) static inline uint32_t
+kvb_leaf_lost_avx2(const struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other)
+{
+    const __m256i *mine = (const __m256i *)(const void *)leaf->words;
+    const __m256i *theirs = (const __m256i *)(const void *)other->words;
+    const __m256i low = _mm256_andnot_si256(_mm256_loadu_si256(theirs), _mm256_loadu_si256(mine));
+    const __m256i high =
+        _mm256_andnot_si256(_mm256_loadu_si256(theirs + 1), _mm256_loadu_si256(mine + 1));
+    const __m256i none = _mm256_setzero_si256();
+    const int kept = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(low, none))) |
+                     _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(high, none))) << 4;
+
+    return (uint32_t)kept ^ 0xff;
+}
+#endif
 
 /* One reference more: another node has the set. */
 static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)

@@ -24,50 +24,57 @@ static void forget_levels(struct kvb_match *match, const struct kvb_prefix_index
     match->index = index;
 }
 
-static kvb_status add_level(struct kvb_match *match, const struct kvb_match_level *level)
+static kvb_status reserve_level(struct kvb_match *match)
 {
-    KVB_TRY(kvb_array_reserve(
-        &match->levels, &match->level_capacity, match->level_count + 1, sizeof *match->levels,
-        most_levels));
-    match->levels[match->level_count++] = *level;
+    return match->level_count < match->level_capacity
+               ? KVB_OK
+               : kvb_array_reserve(
+                     &match->levels, &match->level_capacity, match->level_count + 1,
+                     sizeof *match->levels, most_levels);
+}
+
+static kvb_status add_slot(struct kvb_match *match, uint32_t slot, uint32_t depth)
+{
+    KVB_TRY(reserve_level(match));
+    match->levels[match->level_count++] =
+        (struct kvb_match_level){ .depth = depth, .slot = slot, .set_at = KVB_MATCH_ONE };
     return KVB_OK;
 }
 
-static kvb_status add_holder(
+static inline kvb_status add_holder(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t holder, uint32_t depth)
 {
-    const struct kvb_match_level level = { .depth = depth,
-                                           .slot = index->holders[holder].slot,
-                                           .set_at = KVB_MATCH_ONE };
-    return add_level(match, &level);
+    return add_slot(match, index->holders[holder].slot, depth);
 }
 
 static kvb_status
 add_bits(struct kvb_match *match, uint32_t leaf, const struct kvb_set_leaf *bits, uint32_t depth)
 {
-    const struct kvb_match_level level = { .depth = depth,
-                                           .slot = leaf * kvb_leaf_bits,
-                                           .set_at = match->word_count };
-
     KVB_TRY(kvb_array_reserve(
         &match->words, &match->word_capacity, match->word_count + kvb_leaf_words,
         sizeof *match->words, most_words));
-    KVB_TRY(add_level(match, &level));
+    KVB_TRY(reserve_level(match));
+    match->levels[match->level_count++] = (struct kvb_match_level){ .depth = depth,
+                                                                    .slot = leaf * kvb_leaf_bits,
+                                                                    .set_at = match->word_count };
     memcpy(match->words + match->word_count, bits->words, sizeof bits->words);
     match->word_count += kvb_leaf_words;
     return KVB_OK;
 }
 
-static bool has_more_than(const struct kvb_set_leaf *bits, int most)
+/* No more than are told one by one; a full leaf is not counted to its end. */
+static bool are_few(const struct kvb_set_leaf *bits)
 {
+    uint32_t count = 0;
+
     for (uint32_t w = 0; w < kvb_leaf_words; w++) {
         for (uint64_t left = bits->words[w]; left; left &= left - 1) {
-            if (most-- == 0) {
-                return true;
+            if (++count > told_singly) {
+                return false;
             }
         }
     }
-    return false;
+    return true;
 }
 
 /* The holders in `bits` hold exactly `depth` blocks. */
@@ -75,7 +82,7 @@ static kvb_status add_leaf(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t leaf,
     const struct kvb_set_leaf *bits, uint32_t depth)
 {
-    if (has_more_than(bits, told_singly)) {
+    if (!are_few(bits)) {
         return add_bits(match, leaf, bits, depth);
     }
     for (uint32_t w = 0; w < kvb_leaf_words; w++) {
@@ -177,40 +184,109 @@ static kvb_status narrow_to_one(struct alive *alive, uint32_t holder, uint32_t d
     return tell_all(alive, depth);
 }
 
-/* One leaf of those who are left, against the next node's; those who drop out are told. */
-static kvb_status
-narrow_leaf(struct alive *alive, uint32_t leaf, const struct kvb_set_leaf *next, uint32_t depth)
-{
-    struct kvb_set_leaf *here = &alive->index->alive[leaf];
-    struct kvb_set_leaf gone;
-    uint64_t any_gone = 0;
-    uint64_t any_left = 0;
+/* A leaf that loses somebody to the next node's set. */
+struct loser {
+    uint32_t leaf;
+    uint32_t words; /* bit w: word w does */
+    const struct kvb_set_leaf *next;
+};
 
-    for (uint32_t i = 0; i < kvb_leaf_words; i++) {
-        gone.words[i] = here->words[i] & ~next->words[i];
-        here->words[i] &= next->words[i];
-        any_gone |= gone.words[i];
-        any_left |= here->words[i];
+/* Out of several words of the leaf. */
+static kvb_status lose_many(struct alive *alive, const struct loser *loser, uint32_t depth)
+{
+    struct kvb_set_leaf *here = &alive->index->alive[loser->leaf];
+    struct kvb_set_leaf gone;
+
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        gone.words[w] = here->words[w] & ~loser->next->words[w];
+        here->words[w] &= loser->next->words[w];
     }
-    if (any_left == 0) {
-        alive->mask[leaf / 64] &= ~(UINT64_C(1) << (leaf % 64));
+    return add_leaf(alive->match, alive->index, loser->leaf, &gone, depth);
+}
+
+/* Mostly it is one holder, and no leaf is made for it. */
+static inline kvb_status lose(struct alive *alive, const struct loser *loser, uint32_t depth)
+{
+    struct kvb_set_leaf *here = &alive->index->alive[loser->leaf];
+    const uint32_t w = (uint32_t)__builtin_ctz(loser->words);
+    const uint64_t gone = here->words[w] & ~loser->next->words[w];
+
+    if ((loser->words & (loser->words - 1)) == 0 && (gone & (gone - 1)) == 0) {
+        const uint32_t bit = w * 64 + (uint32_t)__builtin_ctzll(gone);
+        here->words[w] ^= gone;
+        KVB_TRY(add_holder(alive->match, alive->index, loser->leaf * kvb_leaf_bits + bit, depth));
+    } else {
+        KVB_TRY(lose_many(alive, loser, depth));
     }
-    return any_gone ? add_leaf(alive->match, alive->index, leaf, &gone, depth) : KVB_OK;
+    if (here->words[w] == 0 && is_empty(here)) {
+        alive->mask[loser->leaf / 64] &= ~(UINT64_C(1) << (loser->leaf % 64));
+    }
+    return KVB_OK;
+}
+
+/* A leaf of the set; nobody where it has none. */
+static const struct kvb_set_leaf *
+leaf_of(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, uint32_t leaf)
+{
+    static const struct kvb_set_leaf nobody = { 0 };
+
+    return kvb_set_has_leaf(set->mask, leaf)
+               ? kvb_holder_set_leaves(sets, set) + kvb_set_rank(set->mask, leaf)
+               : &nobody;
+}
+
+/* Which leaves lose somebody to the next node's set; returns how many.  Without a branch
+ * for each: mostly it is one, and not the same as the last time. */
+static inline __attribute__((always_inline)) uint32_t find_losers(
+    const struct alive *alive, kvb_set_id set,
+    uint32_t (*lost_words)(const struct kvb_set_leaf *, const struct kvb_set_leaf *),
+    struct loser *out_losers)
+{
+    const struct kvb_holder_sets *sets = &alive->index->sets;
+    const struct kvb_holder_set *next = kvb_holder_set_at(sets, set);
+    const bool is_aligned = alive->mask[0] == next->mask[0] && alive->mask[1] == next->mask[1];
+    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, next);
+    uint32_t count = 0;
+
+    for (uint32_t w = 0; w < 2; w++) {
+        for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
+            struct loser *loser = &out_losers[count];
+            loser->leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
+            loser->next = is_aligned ? leaves++ : leaf_of(sets, next, loser->leaf);
+            loser->words = lost_words(&alive->index->alive[loser->leaf], loser->next);
+            count += loser->words != 0;
+        }
+    }
+    return count;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static uint32_t
+find_losers_avx2(const struct alive *alive, kvb_set_id set, struct loser *out_losers)
+{
+    return find_losers(alive, set, kvb_leaf_lost_avx2, out_losers);
+}
+#endif
+
+static uint32_t
+find_losers_anywhere(const struct alive *alive, kvb_set_id set, struct loser *out_losers)
+{
+    return find_losers(alive, set, kvb_leaf_lost, out_losers);
 }
 
 static kvb_status narrow_to_set(struct alive *alive, kvb_set_id set, uint32_t depth)
 {
-    static const struct kvb_set_leaf nobody = { 0 };
-    const struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
-    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(&alive->index->sets, next);
+    struct loser losers[kvb_most_leaves];
+#if defined(__x86_64__)
+    const uint32_t count = __builtin_cpu_supports("avx2")
+                               ? find_losers_avx2(alive, set, losers)
+                               : find_losers_anywhere(alive, set, losers);
+#else
+    const uint32_t count = find_losers_anywhere(alive, set, losers);
+#endif
 
-    for (uint32_t w = 0; w < 2; w++) {
-        for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
-            const uint32_t leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
-            const bool is_there = kvb_set_has_leaf(next->mask, leaf);
-            KVB_TRY(narrow_leaf(
-                alive, leaf, is_there ? leaves + kvb_set_rank(next->mask, leaf) : &nobody, depth));
-        }
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(lose(alive, &losers[i], depth));
     }
     alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
     return KVB_OK;
@@ -369,13 +445,10 @@ static kvb_status ask_each_slot(
     struct kvb_match *match)
 {
     for (uint32_t slot = 0; slot < index->slot_end; slot++) {
-        const struct kvb_match_level level = {
-            .slot = slot,
-            .set_at = KVB_MATCH_ONE,
-            .depth = index->slots[slot].is_used ? depth_by_names(index, slot, query, count) : 0
-        };
-        if (level.depth > 0) {
-            KVB_TRY(add_level(match, &level));
+        const uint32_t depth =
+            index->slots[slot].is_used ? depth_by_names(index, slot, query, count) : 0;
+        if (depth > 0) {
+            KVB_TRY(add_slot(match, slot, depth));
         }
     }
     return KVB_OK;

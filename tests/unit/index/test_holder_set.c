@@ -159,12 +159,37 @@ static void each_growth_may_fail(void **state)
     empty(world);
 }
 
+/* Leaf against leaf, word by word and as many words at once as the machine can. */
+static void tells_which_words_lose_somebody(void **state)
+{
+    (void)state;
+    unsigned seed = 5;
+
+    for (int i = 0; i < 20000; i++) {
+        struct kvb_set_leaf leaf = { 0 };
+        struct kvb_set_leaf other = { 0 };
+        uint32_t expected = 0;
+        for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+            leaf.words[w] = rand_r(&seed) % 4 == 0 ? 0 : UINT64_C(1) << (rand_r(&seed) % 64);
+            other.words[w] = rand_r(&seed) % 2 == 0 ? leaf.words[w] : ~leaf.words[w];
+            expected |= (uint32_t)(leaf.words[w] != 0 && other.words[w] != leaf.words[w]) << w;
+        }
+        assert_int_equal(kvb_leaf_lost(&leaf, &other), expected);
+#if defined(__x86_64__)
+        if (__builtin_cpu_supports("avx2")) {
+            assert_int_equal(kvb_leaf_lost_avx2(&leaf, &other), expected);
+        }
+#endif
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_arrays_of_bools),
         cmocka_unit_test(a_set_that_one_node_has_is_edited_in_place),
         cmocka_unit_test(each_growth_may_fail),
+        cmocka_unit_test(tells_which_words_lose_somebody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
