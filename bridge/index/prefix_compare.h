@@ -9,13 +9,13 @@ enum { kvb_extent_nodes = 16 };
 
 /* prefix_inside.h says what an extent is. */
 struct prefix_extent {
-    uint32_t parent;   /* node; KVB_NONE: a free extent */
-    uint32_t next;     /* guess: the extent below its last node; 0: none */
-    uint16_t named;    /* bit o: `names` leads to node o */
-    uint16_t odd;      /* bit o: odd words stand for node o */
-    uint8_t len;       /* nodes */
-    uint8_t is_marked; /* scratch of those who go through a holder's extents */
-    uint16_t unused;
+    uint32_t parent;                 /* node; KVB_NONE: a free extent */
+    uint32_t next;                   /* guess: the extent below its last node; 0: none */
+    uint16_t named;                  /* bit o: `names` leads to node o */
+    uint16_t odd;                    /* bit o: odd words stand for node o */
+    uint8_t len;                     /* nodes */
+    uint8_t is_marked;               /* scratch of those who go through a holder's extents */
+    uint16_t paged;                  /* bit o: paged words stood for node o */
     uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
     uint8_t pad[16];
     uint64_t tokens[kvb_extent_nodes];

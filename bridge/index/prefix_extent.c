@@ -270,6 +270,7 @@ static kvb_status write_node(
     }
     here->named = (uint16_t)((here->named & ~(1U << at)) | (unsigned)is_named << at);
     here->odd &= (uint16_t) ~(1U << at);
+    here->paged &= (uint16_t) ~(1U << at);
     here->len = (uint8_t)(at + 1);
     index->counters.nodes++;
     index->counters.ghosts++;
@@ -287,6 +288,7 @@ begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, u
     here->next = 0;
     here->named = 0;
     here->odd = 0;
+    here->paged = 0;
     here->len = 0;
     here->is_marked = 0;
     here->tokens[0] = tokens;
@@ -403,6 +405,7 @@ uint32_t kvb_prefix_append(
     const uint16_t bits = (uint16_t)(((1U << (at - first)) - 1) << first);
     here->named |= bits;
     here->odd &= (uint16_t)~bits;
+    here->paged &= (uint16_t)~bits;
     here->len = (uint8_t)at;
     index->counters.nodes += at - first;
     names->at = run.at;

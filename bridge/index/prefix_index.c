@@ -166,7 +166,7 @@ kvb_status kvb_prefix_index_store(
     if (run->has_parent) {
         parent = find_parent(index, slot.value, run->parent);
     }
-    return parent.kind == found_plain || parent.kind == found_odd
+    return kvb_prefix_is_in_tree(&parent)
                ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, out_changed)
                : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
 }
@@ -200,6 +200,7 @@ size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
            index->group_end * sizeof(struct prefix_group) + kvb_line_table_bytes(&index->names) +
            kvb_line_table_bytes(&index->edges) + kvb_holder_sets_bytes(&index->sets) +
            holders_bytes(index) + index->word_end * sizeof(struct prefix_word) +
+           index->page_end * sizeof(struct prefix_page) +
            kvb_line_table_bytes(&index->words_by_name) +
            kvb_line_table_bytes(&index->words_by_place) +
            index->slot_capacity * sizeof *index->slots + kvb_forest_bytes(&index->forest) +

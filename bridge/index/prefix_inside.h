@@ -26,8 +26,10 @@
  * Words are plain or odd.  Most slots call a node what its first holder called it: the
  * name that stands in the extent, and by which `names` finds it.  A slot that is in the
  * node's set holds it by that name, below a parent that it calls by that parent's own
- * name, and this plain word takes no memory beside the set.  Every other word is odd, and
- * stands in a table.  On one node a slot has one plain word, or one or more odd ones.
+ * name, and this plain word takes no memory beside the set.  Slots that have names of their
+ * own write them down extent by extent, in pages (prefix_pages.c); every other word, a
+ * second one for a node before all, is odd.  On one node a slot has one plain word, or one
+ * paged one, or one or more odd ones.
  *
  * A holder that is cleared is struck from the answers at once (`live`), and from the
  * extents step by step (prefix_sweep.c); its slot goes on with another number.  Each
@@ -41,7 +43,8 @@
 enum {
     kvb_extent_group = 16, /* extents that are drawn and given back together */
     kvb_root_node = 0,
-    kvb_words_a_node = 16,  /* odd words that there may be, on average */
+    kvb_words_a_node = 16,  /* paged and odd words that there may be, on average */
+    kvb_pages_a_node = 4,   /* pages */
     kvb_swept_a_change = 4, /* extents, while cleared holders are left in them */
 };
 
@@ -60,6 +63,18 @@ struct prefix_word {
     uint32_t unused;
 };
 
+/* All of a holder's paged words for an extent.  A paged word's number is KVB_PAGED, page *
+ * 16 and its node's offset. */
+struct prefix_page {
+    uint32_t holder;
+    uint32_t extent;                  /* free list too */
+    uint16_t stand;                   /* bit o: a word for node o */
+    uint64_t parent_name;             /* of the first node's parent, if that word stands */
+    uint64_t names[kvb_extent_nodes]; /* of words that stand, and of their parents */
+};
+
+#define KVB_PAGED (UINT32_C(1) << 31)
+
 struct prefix_holder {
     uint32_t slot;
     uint32_t next_free;
@@ -72,7 +87,7 @@ struct prefix_slot {
     uint32_t holder; /* KVB_NONE: it holds nothing in the tree */
     uint32_t next_free;
     size_t blocks;         /* words, orphans among them */
-    size_t odd_words;      /* of them */
+    size_t odd_words;      /* of them, and paged ones */
     uint32_t last_stored;  /* guess: the node of the last block that was stored */
     uint32_t next_removed; /* guess: the one before the last that was removed */
     struct kvb_forest_owner orphans;
@@ -103,9 +118,12 @@ struct kvb_prefix_index {
 
     struct kvb_region words;
     uint32_t word_end, word_free;
-    size_t word_count;
+    size_t word_count;                    /* odd and paged */
     struct kvb_line_table words_by_name;  /* (holder, block hash) -> word */
-    struct kvb_line_table words_by_place; /* (holder, node) -> its first word */
+    struct kvb_line_table words_by_place; /* (holder, node) -> its first odd word;
+                                             (holder, extent) -> page */
+    struct kvb_region pages;
+    uint32_t page_end, page_free;
 
     struct prefix_slot *slots; /* owned */
     size_t slot_capacity;
@@ -266,10 +284,15 @@ void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 /* ---- prefix_words.c: who holds what ---- */
 
 struct prefix_found {
-    enum { found_none, found_plain, found_odd, found_orphan } kind;
+    enum { found_none, found_orphan, found_plain, found_paged, found_odd } kind;
     uint32_t node; /* of the tree or of the forest */
-    uint32_t id;   /* odd: word; orphan: member */
+    uint32_t id;   /* paged, odd: word; orphan: member */
 };
+
+static inline bool kvb_prefix_is_in_tree(const struct prefix_found *found)
+{
+    return found->kind >= found_plain;
+}
 
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index);
 void kvb_prefix_words_close(struct kvb_prefix_index *index);
@@ -303,6 +326,18 @@ kvb_status kvb_prefix_word_again(
  * what would be left, nothing changed. */
 kvb_status kvb_prefix_word_drop(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found);
+
+static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash block)
+{
+    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* The holder's odd or paged word of this name, or KVB_NONE. */
+uint32_t kvb_prefix_unusual_word(
+    const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block);
+
+/* The holder has odd or paged words for the node; if it holds it, the word is plain else. */
+bool kvb_prefix_is_unusual(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
 /* The holder's first odd word for the node, or KVB_NONE. */
 uint32_t kvb_prefix_odd_words(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
@@ -341,6 +376,55 @@ static inline bool kvb_prefix_is_plain(
     return at < here->len && here->names[at] == block.value && here->named >> at & 1 &&
            kvb_set_has(&index->sets, here->sets[at], holder);
 }
+
+/* ---- prefix_pages.c: names of a slot's own ---- */
+
+kvb_status kvb_prefix_pages_open(struct kvb_prefix_index *index);
+
+static inline bool kvb_prefix_id_is_paged(uint32_t word)
+{
+    return (word & KVB_PAGED) != 0;
+}
+
+static inline struct prefix_page *
+kvb_prefix_page_at(const struct kvb_prefix_index *index, uint32_t page)
+{
+    return (struct prefix_page *)(void *)index->pages.base + page;
+}
+
+/* Of a paged word. */
+static inline struct prefix_page *
+kvb_prefix_page(const struct kvb_prefix_index *index, uint32_t word)
+{
+    return kvb_prefix_page_at(index, (word & ~KVB_PAGED) / kvb_extent_nodes);
+}
+
+static inline uint64_t kvb_prefix_page_hash(uint32_t holder, uint32_t extent)
+{
+    return kvb_line_mix(~((uint64_t)holder << 32 | extent));
+}
+
+/* The holder's page for the extent, by its first word's number, or KVB_NONE. */
+uint32_t kvb_prefix_page_of(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
+
+/* The holder's paged word for the node, or KVB_NONE. */
+uint32_t
+kvb_prefix_paged_word(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
+
+/* What the slot called the parent of a paged word's node. */
+kvb_block_hash kvb_prefix_paged_parent(const struct kvb_prefix_index *index, uint32_t word);
+
+/* A paged word for a node of which the holder has none.
+ * KVB_NOT_FOUND   it does not fit beside those that stand: make it an odd one
+ * KVB_TOO_LARGE, KVB_NO_MEMORY   nothing changed on either */
+kvb_status kvb_prefix_page_put(
+    struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block);
+
+void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t word);
+
+/* All paged words of the holder for the extent. */
+void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
 
 /* ---- prefix_sweep.c ---- */
 

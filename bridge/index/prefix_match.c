@@ -422,8 +422,7 @@ static uint32_t depth_by_names(
 
     for (size_t i = 0; i < count; i++) {
         const struct prefix_found found = kvb_prefix_find(index, slot, query[i]);
-        if ((found.kind != found_plain && found.kind != found_odd) ||
-            kvb_prefix_parent(index, found.node) != place) {
+        if (!kvb_prefix_is_in_tree(&found) || kvb_prefix_parent(index, found.node) != place) {
             return (uint32_t)i;
         }
         place = found.node;

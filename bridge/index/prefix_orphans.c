@@ -15,7 +15,7 @@ static void make_room(struct kvb_prefix_index *index)
 static kvb_status
 leave_tree(struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found)
 {
-    if (found->kind != found_plain && found->kind != found_odd) {
+    if (!kvb_prefix_is_in_tree(found)) {
         return KVB_OK;
     }
     KVB_TRY(kvb_prefix_word_drop(index, slot, found));

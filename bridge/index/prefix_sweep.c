@@ -49,6 +49,7 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
         kvb_prefix_put_set(index, set, to);
         kvb_prefix_odd_words_drop(index, holder, extent * kvb_extent_nodes + i);
     }
+    kvb_prefix_page_drop(index, holder, extent);
     if (here->len > 0) {
         kvb_prefix_trim(index, extent * kvb_extent_nodes + here->len - 1);
     }

@@ -85,12 +85,24 @@ static struct word odd_word(const struct walk *walk, uint32_t word)
                           .next = here->next };
 }
 
+static struct word paged_word(const struct kvb_prefix_index *index, uint32_t word)
+{
+    const struct prefix_page *page = kvb_prefix_page(index, word);
+    return (struct word){ .block = { page->names[kvb_prefix_offset(word)] },
+                          .parent_block = kvb_prefix_paged_parent(index, word),
+                          .next = KVB_NONE };
+}
+
 static struct word first_word(const struct walk *walk, uint64_t place)
 {
     if (place & in_forest) {
         return member_word(walk, forest_at(walk, place)->first_member);
     }
     const uint32_t node = (uint32_t)place;
+    const uint32_t paged = kvb_prefix_paged_word(walk->index, walk->holder, node);
+    if (paged != KVB_NONE) {
+        return paged_word(walk->index, paged);
+    }
     const uint32_t odd = kvb_prefix_odd_words(walk->index, walk->holder, node);
     if (odd != KVB_NONE) {
         return odd_word(walk, odd);

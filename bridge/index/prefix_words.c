@@ -7,11 +7,6 @@
 static const size_t most_words = (size_t)1 << 30;
 static const size_t most_noted = (size_t)1 << 31;
 
-static uint64_t name_hash(uint32_t holder, kvb_block_hash block)
-{
-    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
-}
-
 static uint64_t place_hash(uint32_t holder, uint32_t node)
 {
     return kvb_line_mix((uint64_t)holder << 32 | node);
@@ -19,12 +14,21 @@ static uint64_t place_hash(uint32_t holder, uint32_t node)
 
 static uint64_t hash_of_name(const void *context, uint32_t word)
 {
+    if (kvb_prefix_id_is_paged(word)) {
+        const struct prefix_page *page = kvb_prefix_page(context, word);
+        const kvb_block_hash block = { page->names[kvb_prefix_offset(word)] };
+        return kvb_prefix_word_hash(page->holder, block);
+    }
     const struct prefix_word *here = kvb_prefix_word(context, word);
-    return name_hash(here->holder, here->block);
+    return kvb_prefix_word_hash(here->holder, here->block);
 }
 
 static uint64_t hash_of_place(const void *context, uint32_t word)
 {
+    if (kvb_prefix_id_is_paged(word)) {
+        const struct prefix_page *page = kvb_prefix_page(context, word);
+        return kvb_prefix_page_hash(page->holder, page->extent);
+    }
     const struct prefix_word *here = kvb_prefix_word(context, word);
     return place_hash(here->holder, here->node);
 }
@@ -37,6 +41,7 @@ kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
     const size_t most = wanted < most_words ? wanted : most_words;
 
     KVB_TRY(kvb_region_open(&index->words, (most + 1) * sizeof(struct prefix_word)));
+    KVB_TRY(kvb_prefix_pages_open(index));
     KVB_TRY(kvb_line_table_open(&index->words_by_name, most, hash_of_name, index));
     index->word_end = 1; /* 0 ends the free list */
     return kvb_line_table_open(&index->words_by_place, most, hash_of_place, index);
@@ -45,6 +50,7 @@ kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
 void kvb_prefix_words_close(struct kvb_prefix_index *index)
 {
     kvb_region_close(&index->words);
+    kvb_region_close(&index->pages);
     kvb_line_table_close(&index->words_by_name);
     kvb_line_table_close(&index->words_by_place);
     for (uint32_t h = 0; h < index->holder_end; h++) {
@@ -55,15 +61,25 @@ void kvb_prefix_words_close(struct kvb_prefix_index *index)
 
 /* ---- Finding ---- */
 
-static uint32_t
-odd_word_named(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
+static bool
+is_word(const struct kvb_prefix_index *index, uint32_t id, uint32_t holder, kvb_block_hash block)
+{
+    if (kvb_prefix_id_is_paged(id)) {
+        const struct prefix_page *page = kvb_prefix_page(index, id);
+        return page->holder == holder && page->names[kvb_prefix_offset(id)] == block.value;
+    }
+    const struct prefix_word *word = kvb_prefix_word(index, id);
+    return word->holder == holder && word->block.value == block.value;
+}
+
+uint32_t
+kvb_prefix_unusual_word(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
 {
     struct kvb_line_probe probe =
-        kvb_line_table_probe(&index->words_by_name, name_hash(holder, block));
+        kvb_line_table_probe(&index->words_by_name, kvb_prefix_word_hash(holder, block));
 
     for (uint32_t id; (id = kvb_line_probe_next(&index->words_by_name, &probe)) != KVB_NONE;) {
-        const struct prefix_word *word = kvb_prefix_word(index, id);
-        if (word->holder == holder && word->block.value == block.value) {
+        if (is_word(index, id, holder, block)) {
             return id;
         }
     }
@@ -79,11 +95,17 @@ uint32_t kvb_prefix_odd_words(const struct kvb_prefix_index *index, uint32_t hol
         kvb_line_table_probe(&index->words_by_place, place_hash(holder, node));
     for (uint32_t id; (id = kvb_line_probe_next(&index->words_by_place, &probe)) != KVB_NONE;) {
         const struct prefix_word *word = kvb_prefix_word(index, id);
-        if (word->holder == holder && word->node == node) {
+        if (!kvb_prefix_id_is_paged(id) && word->holder == holder && word->node == node) {
             return id;
         }
     }
     return KVB_NONE;
+}
+
+bool kvb_prefix_is_unusual(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node)
+{
+    return kvb_prefix_paged_word(index, holder, node) != KVB_NONE ||
+           kvb_prefix_odd_words(index, holder, node) != KVB_NONE;
 }
 
 static struct prefix_found
@@ -101,6 +123,19 @@ find_orphan(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash 
                                   .id = member };
 }
 
+static struct prefix_found found_word(const struct kvb_prefix_index *index, uint32_t word)
+{
+    if (!kvb_prefix_id_is_paged(word)) {
+        return (struct prefix_found){ .kind = found_odd,
+                                      .node = kvb_prefix_word(index, word)->node,
+                                      .id = word };
+    }
+    const uint32_t first = kvb_prefix_page(index, word)->extent * kvb_extent_nodes;
+    return (struct prefix_found){ .kind = found_paged,
+                                  .node = first + kvb_prefix_offset(word),
+                                  .id = word };
+}
+
 struct prefix_found
 kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
 {
@@ -110,15 +145,14 @@ kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
         return find_orphan(index, slot, block);
     }
     if (here->odd_words > 0) {
-        const uint32_t word = odd_word_named(index, here->holder, block);
+        const uint32_t word = kvb_prefix_unusual_word(index, here->holder, block);
         if (word != KVB_NONE) {
-            const uint32_t node = kvb_prefix_word(index, word)->node;
-            return (struct prefix_found){ .kind = found_odd, .node = node, .id = word };
+            return found_word(index, word);
         }
     }
     const uint32_t node = kvb_prefix_named(index, block.value);
     if (node != KVB_NONE && kvb_prefix_holds(index, here->holder, node) &&
-        (here->odd_words == 0 || kvb_prefix_odd_words(index, here->holder, node) == KVB_NONE)) {
+        (here->odd_words == 0 || !kvb_prefix_is_unusual(index, here->holder, node))) {
         return (struct prefix_found){ .kind = found_plain, .node = node };
     }
     return find_orphan(index, slot, block);
@@ -221,16 +255,18 @@ kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holde
 
 /* ---- Odd words ---- */
 
+static bool has_room_for_word(const struct kvb_prefix_index *index)
+{
+    const size_t most = index->options.max_nodes * kvb_words_a_node;
+    return index->word_count < (most < most_words ? most : most_words);
+}
+
 static kvb_status draw_word(struct kvb_prefix_index *index, uint32_t *out_word)
 {
     if (index->word_free != 0) {
         *out_word = index->word_free;
         index->word_free = kvb_prefix_word(index, *out_word)->next;
         return KVB_OK;
-    }
-    const size_t most = index->options.max_nodes * kvb_words_a_node;
-    if (index->word_end > most || index->word_end > most_words) {
-        return KVB_TOO_LARGE;
     }
     KVB_TRY(kvb_region_reach(
         &index->words, ((size_t)index->word_end + 1) * sizeof(struct prefix_word)));
@@ -290,15 +326,19 @@ static kvb_status make_odd_word(
     const uint32_t holder = index->slots[slot].holder;
     uint32_t word = 0;
 
+    if (!has_room_for_word(index)) {
+        return KVB_TOO_LARGE;
+    }
     KVB_TRY(draw_word(index, &word));
     *kvb_prefix_word(index, word) = (struct prefix_word){
         .block = block, .parent_block = parent_block, .holder = holder, .node = node
     };
-    kvb_status status = kvb_line_table_put(&index->words_by_name, name_hash(holder, block), word);
+    const uint64_t hash = kvb_prefix_word_hash(holder, block);
+    kvb_status status = kvb_line_table_put(&index->words_by_name, hash, word);
     if (status == KVB_OK) {
         status = link_to_place(index, word);
         if (status != KVB_OK) {
-            kvb_line_table_remove(&index->words_by_name, name_hash(holder, block), word);
+            kvb_line_table_remove(&index->words_by_name, hash, word);
         }
     }
     if (status != KVB_OK) {
@@ -314,7 +354,8 @@ static void drop_odd_word(struct kvb_prefix_index *index, uint32_t word)
 {
     const struct prefix_word *here = kvb_prefix_word(index, word);
 
-    kvb_line_table_remove(&index->words_by_name, name_hash(here->holder, here->block), word);
+    kvb_line_table_remove(
+        &index->words_by_name, kvb_prefix_word_hash(here->holder, here->block), word);
     unlink_from_place(index, word);
     give_back_word(index, word);
     index->word_count--;
@@ -356,6 +397,12 @@ static bool would_be_plain(
            has_usual_parent(index, node, parent_block);
 }
 
+static void take_paged_word(struct kvb_prefix_index *index, uint32_t slot, uint32_t word)
+{
+    kvb_prefix_page_take(index, word);
+    index->slots[slot].odd_words--;
+}
+
 /* The slot's plain word for the node becomes an odd one of the same name. */
 static kvb_status make_plain_odd(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, kvb_block_hash parent_block)
@@ -383,6 +430,48 @@ static kvb_status leave_set(struct kvb_prefix_index *index, uint32_t holder, uin
     return KVB_OK;
 }
 
+/* The slot's paged word for the node becomes an odd one that says the same. */
+static kvb_status make_paged_odd(
+    struct kvb_prefix_index *index, uint32_t slot, uint32_t word, kvb_block_hash parent_block)
+{
+    const struct prefix_found found = found_word(index, word);
+    const kvb_block_hash name = { kvb_prefix_page(index, word)->names[kvb_prefix_offset(word)] };
+
+    KVB_TRY(make_odd_word(index, slot, name, found.node, parent_block));
+    take_paged_word(index, slot, word);
+    return KVB_OK;
+}
+
+/* A word of another name, or below a parent that the slot calls otherwise: into the page,
+ * where runs of them cost least.  Alone at an extent's beginning it is cheaper as an odd one. */
+static kvb_status make_unusual_word(
+    struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
+    kvb_block_hash parent_block)
+{
+    kvb_status status = KVB_NOT_FOUND;
+
+    if (has_room_for_word(index) && kvb_prefix_name(index, node) != block.value) {
+        status = kvb_prefix_page_put(index, index->slots[slot].holder, block, node, parent_block);
+        index->slots[slot].odd_words += status == KVB_OK;
+    }
+    return status == KVB_NOT_FOUND || status == KVB_TOO_LARGE
+               ? make_odd_word(index, slot, block, node, parent_block)
+               : status;
+}
+
+static void drop_unusual_words(struct kvb_prefix_index *index, uint32_t slot, uint32_t node)
+{
+    const uint32_t holder = index->slots[slot].holder;
+    const uint32_t word = kvb_prefix_paged_word(index, holder, node);
+
+    if (word != KVB_NONE) {
+        take_paged_word(index, slot, word);
+    } else {
+        kvb_prefix_odd_words_drop(index, holder, node);
+        index->slots[slot].odd_words--;
+    }
+}
+
 /* The slot holds nothing here yet. */
 static kvb_status make_first_word(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
@@ -393,13 +482,26 @@ static kvb_status make_first_word(
     if (would_be_plain(index, block, node, parent_block)) {
         return enter_set(index, holder, node);
     }
-    KVB_TRY(make_odd_word(index, slot, block, node, parent_block));
+    KVB_TRY(make_unusual_word(index, slot, block, node, parent_block));
     const kvb_status status = enter_set(index, holder, node);
     if (status != KVB_OK) {
-        kvb_prefix_odd_words_drop(index, holder, node);
-        index->slots[slot].odd_words--;
+        drop_unusual_words(index, slot, node);
     }
     return status;
+}
+
+/* A node of which the slot is to have a second word. */
+static kvb_status make_all_odd(struct kvb_prefix_index *index, uint32_t slot, uint32_t node)
+{
+    const uint32_t holder = index->slots[slot].holder;
+    const uint32_t word = kvb_prefix_paged_word(index, holder, node);
+
+    if (word != KVB_NONE) {
+        return make_paged_odd(index, slot, word, kvb_prefix_paged_parent(index, word));
+    }
+    return kvb_prefix_odd_words(index, holder, node) == KVB_NONE
+               ? make_plain_odd(index, slot, node, usual_parent(index, node))
+               : KVB_OK;
 }
 
 kvb_status kvb_prefix_word_make(
@@ -411,9 +513,7 @@ kvb_status kvb_prefix_word_make(
     if (!kvb_prefix_holds(index, holder, node)) {
         KVB_TRY(make_first_word(index, slot, block, node, parent_block));
     } else {
-        if (kvb_prefix_odd_words(index, holder, node) == KVB_NONE) {
-            KVB_TRY(make_plain_odd(index, slot, node, usual_parent(index, node)));
-        }
+        KVB_TRY(make_all_odd(index, slot, node));
         KVB_TRY(make_odd_word(index, slot, block, node, parent_block));
     }
     index->slots[slot].blocks++;
@@ -428,6 +528,12 @@ kvb_status kvb_prefix_word_again(
     if (found->kind == found_odd) {
         kvb_prefix_word(index, found->id)->parent_block = parent_block;
         return KVB_OK;
+    }
+    if (found->kind == found_paged) {
+        return kvb_prefix_paged_parent(index, found->id).value == parent_block.value ||
+                       kvb_prefix_parent(index, found->node) == kvb_root_node
+                   ? KVB_OK
+                   : make_paged_odd(index, slot, found->id, parent_block);
     }
     return has_usual_parent(index, found->node, parent_block)
                ? KVB_OK
@@ -455,6 +561,9 @@ kvb_status kvb_prefix_word_drop(
         kvb_forest_member_drop(&index->forest, &index->slots[slot].orphans, found->id);
     } else if (found->kind == found_odd) {
         KVB_TRY(drop_odd(index, slot, found));
+    } else if (found->kind == found_paged) { /* the only one for its node */
+        KVB_TRY(leave_set(index, index->slots[slot].holder, found->node));
+        take_paged_word(index, slot, found->id);
     } else {
         KVB_TRY(leave_set(index, index->slots[slot].holder, found->node));
     }
