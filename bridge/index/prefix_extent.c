@@ -461,6 +461,8 @@ uint32_t kvb_prefix_pop(
     const uint32_t base = node - kvb_prefix_offset(node);
     const uint32_t end = here->len;
     struct prefix_names run = *names; /* what the compiler may keep in registers */
+    /* A slot that has other words than plain ones may call a node by such a one. */
+    const uint32_t unusual = run.holder != KVB_NONE ? (uint32_t)(here->odd | here->paged) : 0;
     uint32_t len = end;
 
     if (base + len != node + 1) {
@@ -468,7 +470,8 @@ uint32_t kvb_prefix_pop(
     }
     kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
     kvb_prefix_fetch_node(index, here->parent);
-    while (len > 0 && run.at < run.count && may_pop(here, len - 1, run.blocks[run.at].value, set)) {
+    while (len > 0 && run.at < run.count && !(unusual >> (len - 1) & 1) &&
+           may_pop(here, len - 1, run.blocks[run.at].value, set)) {
         const uint64_t hash = kvb_prefix_name_hash(run.blocks[run.at].value);
         kvb_prefix_names_next(index, &run);
         kvb_line_table_remove(&index->names, hash, base + --len);

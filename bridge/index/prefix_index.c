@@ -139,11 +139,9 @@ find_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash 
 {
     const uint32_t guess = index->slots[slot].last_stored;
 
-    if (kvb_prefix_is_simple(index, slot) &&
-        kvb_prefix_is_plain(index, index->slots[slot].holder, guess, block)) {
-        return (struct prefix_found){ .kind = found_plain, .node = guess };
-    }
-    return kvb_prefix_find(index, slot, block);
+    const struct prefix_found found = kvb_prefix_guess(index, slot, guess, block);
+
+    return found.kind != found_none ? found : kvb_prefix_find(index, slot, block);
 }
 
 kvb_status kvb_prefix_index_store(

@@ -205,6 +205,11 @@ kvb_prefix_fetch_node(const struct kvb_prefix_index *index, uint32_t node)
     __builtin_prefetch(&extent->names[at], 1);
 }
 
+static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash block)
+{
+    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+}
+
 /* The names of a run, one after the other.  Their lines of the table are fetched so many
  * blocks before they are needed, one with each block that is done: more at once than the
  * core can have under way would wait. */
@@ -213,6 +218,7 @@ enum { kvb_prefix_ahead = 16 };
 struct prefix_names {
     const kvb_block_hash *blocks; /* borrowed */
     size_t count, at;
+    uint32_t holder; /* KVB_NONE: all words of the slot are plain */
 };
 
 [[gnu::always_inline]] static inline void kvb_prefix_names_fetch(
@@ -220,12 +226,17 @@ struct prefix_names {
 {
     if (i < names->count) {
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(names->blocks[i].value));
+        if (names->holder != KVB_NONE) {
+            kvb_line_table_prefetch(
+                &index->words_by_name, kvb_prefix_word_hash(names->holder, names->blocks[i]));
+        }
     }
 }
 
-[[gnu::always_inline]] static inline void
-kvb_prefix_names_begin(const struct kvb_prefix_index *index, const struct prefix_names *names)
+[[gnu::always_inline]] static inline void kvb_prefix_names_begin(
+    const struct kvb_prefix_index *index, uint32_t slot, struct prefix_names *names)
 {
+    names->holder = index->slots[slot].odd_words > 0 ? index->slots[slot].holder : KVB_NONE;
     for (size_t i = 0; i < kvb_prefix_ahead && i < names->count; i++) {
         kvb_prefix_names_fetch(index, names, i);
     }
@@ -297,6 +308,11 @@ static inline bool kvb_prefix_is_in_tree(const struct prefix_found *found)
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index);
 void kvb_prefix_words_close(struct kvb_prefix_index *index);
 
+/* The same where a node is guessed: no look-up in a table of names.  found_none when the
+ * slot does not call it so. */
+struct prefix_found kvb_prefix_guess(
+    const struct kvb_prefix_index *index, uint32_t slot, uint32_t node, kvb_block_hash block);
+
 /* What the slot calls so. */
 struct prefix_found
 kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
@@ -327,10 +343,7 @@ kvb_status kvb_prefix_word_again(
 kvb_status kvb_prefix_word_drop(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found);
 
-static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash block)
-{
-    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
-}
+bool kvb_prefix_has_room_for_word(const struct kvb_prefix_index *index);
 
 /* The holder's odd or paged word of this name, or KVB_NONE. */
 uint32_t kvb_prefix_unusual_word(
@@ -421,6 +434,7 @@ kvb_status kvb_prefix_page_put(
     struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block);
 
+/* Its node is still in the set, or was not yet. */
 void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t word);
 
 /* All paged words of the holder for the extent. */

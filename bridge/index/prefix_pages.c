@@ -142,6 +142,9 @@ kvb_status kvb_prefix_page_put(
     const uint32_t at = kvb_prefix_offset(node);
     uint32_t id = kvb_prefix_page_of(index, holder, node / kvb_extent_nodes);
 
+    if (!kvb_prefix_has_room_for_word(index)) {
+        return KVB_TOO_LARGE;
+    }
     if (id == KVB_NONE) {
         KVB_TRY(begin_page(index, holder, node / kvb_extent_nodes, &id));
     } else if (!fits(kvb_prefix_page(index, id), at, block, parent_block)) {

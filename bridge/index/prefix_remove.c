@@ -117,22 +117,48 @@ static kvb_status remove_plain(struct removing *removing)
     return KVB_OK;
 }
 
-/* ---- The long way ---- */
+/* ---- A slot that has other words too ---- */
+
+static kvb_status remove_odd(struct removing *removing, const struct prefix_found *found)
+{
+    struct kvb_prefix_index *index = removing->index;
+
+    removing->from = 0; /* sets may go, and their numbers */
+    if (found->kind != found_none) {
+        KVB_TRY(kvb_prefix_word_drop(index, removing->slot, found));
+    }
+    if (kvb_prefix_is_in_tree(found)) {
+        guess_next(removing, kvb_prefix_parent(index, found->node));
+        kvb_prefix_trim(index, found->node);
+    }
+    done_with_one(removing, found->kind != found_none);
+    return KVB_OK;
+}
 
 static kvb_status remove_any(struct removing *removing)
 {
     struct kvb_prefix_index *index = removing->index;
+    struct prefix_slot *slot = &index->slots[removing->slot];
     const kvb_block_hash block = next_block(removing);
-    const struct prefix_found found = kvb_prefix_find(index, removing->slot, block);
+    struct prefix_found found = kvb_prefix_guess(index, removing->slot, slot->next_removed, block);
 
-    removing->from = 0; /* sets may go, and their numbers */
-    if (found.kind != found_none) {
-        KVB_TRY(kvb_prefix_word_drop(index, removing->slot, &found));
+    if (found.kind == found_none) {
+        found = kvb_prefix_find(index, removing->slot, block);
     }
-    if (found.kind == found_plain || found.kind == found_odd) {
-        kvb_prefix_trim(index, found.node);
+    if (found.kind != found_plain && found.kind != found_paged) {
+        return remove_odd(removing, &found);
     }
-    done_with_one(removing, found.kind != found_none);
+    if (found.kind == found_plain && pop(removing, found.node)) {
+        return KVB_OK;
+    }
+    KVB_TRY(leave(removing, found.node));
+    if (found.kind == found_paged) {
+        kvb_prefix_page_take(index, found.id);
+        slot->odd_words--;
+    }
+    guess_next(removing, kvb_prefix_parent(index, found.node));
+    kvb_prefix_trim(index, found.node);
+    done_with_one(removing, true);
     return KVB_OK;
 }
 
@@ -147,7 +173,7 @@ kvb_status kvb_prefix_index_remove(
                                  .changed = out_changed };
 
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
-    kvb_prefix_names_begin(index, &removing.names);
+    kvb_prefix_names_begin(index, slot.value, &removing.names);
     while (removing.names.at < count) {
         const kvb_status status = kvb_prefix_is_simple(index, slot.value) ? remove_plain(&removing)
                                                                           : remove_any(&removing);

@@ -4,14 +4,16 @@
 
 /* Storing a run in the tree.
  *
- * Nearly all blocks of nearly all runs take one of two short ways, which ask nothing of
- * any table but `names`, once for each node that is new:
+ * Nearly all blocks of nearly all runs take one of three short ways, which ask nothing of
+ * any table but `names`, once for each node that is new, and words_by_name, for slots that
+ * have names of their own:
  *
  *     there already   the child is the next node of the extent; the slot enters its set
  *     new             appended to the extent; its set is the slot alone
+ *     called so       as there already, and another name is written into the slot's page
  *
- * They hold for slots that have neither odd words nor orphans, and for words that are
- * plain.  Every other block goes the long way, through prefix_words.c. */
+ * The first two are for words that are plain, and all of them for slots that have no
+ * orphans.  Every other block goes the long way, through prefix_words.c. */
 
 /* What a run does to a set, remembered from node to node: their sets are mostly equal. */
 struct step {
@@ -110,6 +112,29 @@ static kvb_status store_there(struct storing *storing, uint32_t child)
     return KVB_OK;
 }
 
+/* The slot has no other word of this name than, perhaps, a plain one. */
+static bool is_unused(const struct storing *storing, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    return index->slots[storing->slot].odd_words == 0 ||
+           kvb_prefix_unusual_word(index, storing->holder, block) == KVB_NONE;
+}
+
+/* How many of the run's next `count` names, of those that an extent may take. */
+static size_t unused_names(const struct storing *storing, size_t count)
+{
+    const kvb_block_hash *blocks = storing->run->blocks + storing->names.at;
+    size_t unused = 0;
+
+    if (storing->index->slots[storing->slot].odd_words == 0) {
+        return count;
+    }
+    while (unused < count && unused < kvb_extent_nodes && is_unused(storing, blocks[unused])) {
+        unused++;
+    }
+    return unused;
+}
+
 /* Behind a new node everything is new. */
 static void append_rest(struct storing *storing)
 {
@@ -118,7 +143,7 @@ static void append_rest(struct storing *storing)
     const size_t nodes = index->counters.nodes + index->forest.node_count;
     const size_t room = index->options.max_nodes - nodes;
     const size_t at = storing->names.at;
-    const size_t left = run->count - at;
+    const size_t left = unused_names(storing, run->count - at);
 
     const uint32_t put = kvb_prefix_append(
         index, storing->node, &storing->names, run->tokens + at, left < room ? left : room,
@@ -152,6 +177,27 @@ static kvb_status store_new(struct storing *storing)
     count_new(storing, 1);
     done_with(storing, child, true);
     append_rest(storing);
+    return KVB_OK;
+}
+
+/* The child is there, and the slot, which does not hold it, has a name of its own for it.
+ * KVB_NOT_FOUND: its page cannot say it. */
+static kvb_status store_paged(struct storing *storing, uint32_t child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash parent = parent_name(storing, storing->names.at);
+
+    KVB_TRY(note(storing, child / kvb_extent_nodes));
+    KVB_TRY(kvb_prefix_page_put(index, storing->holder, block, child, parent));
+    const kvb_status status = enter(storing, kvb_prefix_set(index, child));
+    if (status != KVB_OK) {
+        kvb_prefix_page_take(index, kvb_prefix_paged_word(index, storing->holder, child));
+        return status;
+    }
+    index->slots[storing->slot].odd_words++;
+    count_new(storing, 1);
+    done_with(storing, child, true);
     return KVB_OK;
 }
 
@@ -229,24 +275,69 @@ static kvb_status store_long(struct storing *storing)
 
 /* ---- Both ---- */
 
+static bool is_own_name(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash block)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    return here->names[at] == block.value && here->named >> at & 1;
+}
+
+/* The node by its own name, below its parent's own name. */
+static bool may_store_there(const struct storing *storing, uint32_t child)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+
+    if (!is_own_name(index, child, block) || !is_below_usual_name(storing)) {
+        return false;
+    }
+    return index->slots[storing->slot].odd_words == 0 ||
+           (kvb_prefix_holds(index, storing->holder, child)
+                ? !kvb_prefix_is_unusual(index, storing->holder, child)
+                : is_unused(storing, block));
+}
+
+/* The node by another name, by which the slot means nothing as yet. */
+static bool may_store_paged(const struct storing *storing, uint32_t child)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+
+    if (kvb_prefix_name(index, child) == block.value ||
+        kvb_prefix_holds(index, storing->holder, child) || !is_unused(storing, block)) {
+        return false;
+    }
+    const uint32_t other = kvb_prefix_named(index, block.value);
+    return other == KVB_NONE || !kvb_prefix_holds(index, storing->holder, other);
+}
+
+static bool may_store_new(const struct storing *storing)
+{
+    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    return is_below_usual_name(storing) && is_unused(storing, block) &&
+           kvb_prefix_named(storing->index, block.value) == KVB_NONE;
+}
+
 static kvb_status store_one(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const uint64_t name = storing->run->blocks[storing->names.at].value;
+    const uint64_t tokens = storing->run->tokens[storing->names.at].value;
 
-    if (kvb_prefix_is_simple(index, storing->slot) && is_below_usual_name(storing)) {
-        const uint32_t child =
-            kvb_prefix_child(index, storing->node, storing->run->tokens[storing->names.at].value);
-        if (child == KVB_NONE) {
-            if (kvb_prefix_named(index, name) == KVB_NONE) {
-                return store_new(storing);
-            }
-        } else {
-            const struct prefix_extent *here = kvb_prefix_extent_of(index, child);
-            const uint32_t offset = kvb_prefix_offset(child);
-            if (here->names[offset] == name && here->named >> offset & 1) {
-                return store_there(storing, child);
-            }
+    if (index->slots[storing->slot].orphans.count > 0) {
+        return store_long(storing);
+    }
+    const uint32_t child = kvb_prefix_child(index, storing->node, tokens);
+    if (child == KVB_NONE) {
+        return may_store_new(storing) ? store_new(storing) : store_long(storing);
+    }
+    if (may_store_there(storing, child)) {
+        return store_there(storing, child);
+    }
+    if (may_store_paged(storing, child)) {
+        const kvb_status status = store_paged(storing, child);
+        if (status != KVB_NOT_FOUND && status != KVB_TOO_LARGE) {
+            return status;
         }
     }
     return store_long(storing);
@@ -266,7 +357,7 @@ kvb_status kvb_prefix_store_in_tree(
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }
-    kvb_prefix_names_begin(index, &storing.names);
+    kvb_prefix_names_begin(index, slot, &storing.names);
     while (status == KVB_OK && storing.names.at < run->count) {
         status = store_one(&storing);
     }

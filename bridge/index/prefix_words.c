@@ -158,6 +158,34 @@ kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     return find_orphan(index, slot, block);
 }
 
+struct prefix_found kvb_prefix_guess(
+    const struct kvb_prefix_index *index, uint32_t slot, uint32_t node, kvb_block_hash block)
+{
+    static const struct prefix_found none = { .kind = found_none };
+    const struct prefix_slot *here = &index->slots[slot];
+    const struct prefix_extent *extent = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    if (here->holder == KVB_NONE || at >= extent->len ||
+        !kvb_set_has(&index->sets, extent->sets[at], here->holder)) {
+        return none;
+    }
+    if (here->odd_words > 0) {
+        const uint32_t word = kvb_prefix_paged_word(index, here->holder, node);
+        if (word != KVB_NONE) {
+            return kvb_prefix_page(index, word)->names[at] == block.value
+                       ? (struct prefix_found){ .kind = found_paged, .node = node, .id = word }
+                       : none;
+        }
+        if (kvb_prefix_odd_words(index, here->holder, node) != KVB_NONE) {
+            return none; /* one of them may be it */
+        }
+    }
+    return extent->names[at] == block.value && extent->named >> at & 1
+               ? (struct prefix_found){ .kind = found_plain, .node = node }
+               : none;
+}
+
 /* ---- Holders ---- */
 
 static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_holder)
@@ -255,7 +283,7 @@ kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holde
 
 /* ---- Odd words ---- */
 
-static bool has_room_for_word(const struct kvb_prefix_index *index)
+bool kvb_prefix_has_room_for_word(const struct kvb_prefix_index *index)
 {
     const size_t most = index->options.max_nodes * kvb_words_a_node;
     return index->word_count < (most < most_words ? most : most_words);
@@ -326,7 +354,7 @@ static kvb_status make_odd_word(
     const uint32_t holder = index->slots[slot].holder;
     uint32_t word = 0;
 
-    if (!has_room_for_word(index)) {
+    if (!kvb_prefix_has_room_for_word(index)) {
         return KVB_TOO_LARGE;
     }
     KVB_TRY(draw_word(index, &word));
@@ -450,7 +478,7 @@ static kvb_status make_unusual_word(
 {
     kvb_status status = KVB_NOT_FOUND;
 
-    if (has_room_for_word(index) && kvb_prefix_name(index, node) != block.value) {
+    if (kvb_prefix_name(index, node) != block.value) {
         status = kvb_prefix_page_put(index, index->slots[slot].holder, block, node, parent_block);
         index->slots[slot].odd_words += status == KVB_OK;
     }
