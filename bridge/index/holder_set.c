@@ -272,6 +272,7 @@ static kvb_status make_turned(
     *kvb_holder_set_at(sets, id) = (struct kvb_holder_set){
         .hash = turn->hash,
         .mask = { turn->mask[0], turn->mask[1] },
+        .stamp = ++sets->last_stamp,
         .leaves = at,
         .references = 1,
         .count = turn->count,
@@ -316,6 +317,8 @@ edit(struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set
         return status;
     }
     set->count = turn->count;
+    set->stamp = ++sets->last_stamp;
+    set->before = 0;
     kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)] = *changed;
     return KVB_OK;
 }

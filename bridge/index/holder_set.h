@@ -6,10 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 /* Sets of holders (small numbers), each kept once.
  *
  * The holders of a block are mostly those of the block before it, so a node of the index
@@ -26,9 +22,12 @@
  * A set's hash is the XOR of its holders' hashes: one holder more or less is one XOR, and
  * tells where an equal set would be found.  Equal hashes are compared bit by bit.
  * A set with one reference is edited in place; other sets do not change.
+ * Prompts are asked for again and again, and from one of their sets to the next mostly one
+ * holder is lost: who has found that out may note it down in the second (kvb_set_note()),
+ * where it stands until that one, or the first, changes.
  *
  * Threads: the caller locks.
- * Memory: 40 bytes and 64 for each leaf, some 12 in the table. */
+ * Memory: 56 bytes and 64 for each leaf, some 12 in the table. */
 enum {
     kvb_leaf_bits = 512,
     kvb_leaf_words = kvb_leaf_bits / 64,
@@ -47,6 +46,9 @@ struct kvb_set_leaf {
 struct kvb_holder_set {
     uint64_t hash;
     uint64_t mask[2]; /* bit l: leaf l is there */
+    uint64_t stamp;   /* no other set has had it, nor this one before its last change */
+    uint64_t before;  /* a note of the reader's, 0: none.  The set of this stamp ... */
+    uint32_t lost;    /* ... has no holder that this one has not, but this; or no other */
     uint32_t leaves;  /* number of the first; next free header while it is free */
     uint32_t references;
     uint32_t count; /* holders, 2 or more; 0: free */
@@ -57,6 +59,7 @@ struct kvb_holder_sets {
     struct kvb_region leaves;
     struct kvb_line_table interned;
     uint32_t header_end, header_free;
+    uint64_t last_stamp;
     uint32_t leaf_end;
     uint32_t leaf_free[kvb_most_leaves + 1]; /* groups of n, through their first word */
 };
@@ -132,35 +135,22 @@ static inline bool kvb_set_has(const struct kvb_holder_sets *sets, kvb_set_id id
                1;
 }
 
-/* Bit w: word w of the leaf has somebody whom `other` has not. */
-static inline uint32_t
-kvb_leaf_lost(const struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other)
-{
-    uint32_t lost = 0;
+#define KVB_NO_HOLDER UINT32_MAX
 
-    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
-        lost |= (uint32_t)((leaf->words[w] & ~other->words[w]) != 0) << w;
-    }
-    return lost;
+/* What `before` has, and `set` has not, is this holder, or none (KVB_NO_HOLDER). */
+static inline void
+kvb_set_note(struct kvb_holder_set *set, const struct kvb_holder_set *before, uint32_t lost)
+{
+    set->before = before->stamp;
+    set->lost = lost;
 }
 
-#if defined(__x86_64__)
-/* The same, where the machine has AVX2. */
-__attribute__((target("avx2"))) static inline uint32_t
-kvb_leaf_lost_avx2(const struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other)
+/* Whether such a note stands, in set->lost. */
+static inline bool
+kvb_set_is_noted(const struct kvb_holder_set *set, const struct kvb_holder_set *before)
 {
-    const __m256i *mine = (const __m256i *)(const void *)leaf->words;
-    const __m256i *theirs = (const __m256i *)(const void *)other->words;
-    const __m256i low = _mm256_andnot_si256(_mm256_loadu_si256(theirs), _mm256_loadu_si256(mine));
-    const __m256i high =
-        _mm256_andnot_si256(_mm256_loadu_si256(theirs + 1), _mm256_loadu_si256(mine + 1));
-    const __m256i none = _mm256_setzero_si256();
-    const int kept = _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(low, none))) |
-                     _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(high, none))) << 4;
-
-    return (uint32_t)kept ^ 0xff;
+    return set->before == before->stamp;
 }
-#endif
 
 /* One reference more: another node has the set. */
 static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)

@@ -23,8 +23,8 @@ struct prefix_extent {
     uint64_t names[kvb_extent_nodes];
 };
 
-/* What a query asks of each extent, 16 nodes at a time: by AVX2 where the machine has it,
- * one by one elsewhere.  Both give the same answers. */
+/* What a query asks of each extent, and of each leaf of a set: by AVX2 where the machine has
+ * it, one by one elsewhere.  Both give the same answers. */
 struct kvb_prefix_compare {
     /* How many of the first `count` are equal in both, from the first on. */
     uint32_t (*common)(const uint64_t *left, const uint64_t *right, uint32_t count);
@@ -36,6 +36,10 @@ struct kvb_prefix_compare {
     size_t (*whole)(
         const struct prefix_extent *extents, uint32_t *extent, const uint64_t *query, size_t count,
         kvb_set_id last);
+    /* Takes out of the leaf who is not in `other`, into *out_gone; bit w of what it returns:
+     * word w lost somebody. */
+    uint32_t (*narrow)(
+        struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other, struct kvb_set_leaf *out_gone);
 };
 
 extern const struct kvb_prefix_compare kvb_prefix_compare_plain;

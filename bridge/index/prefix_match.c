@@ -41,7 +41,7 @@ static kvb_status add_slot(struct kvb_match *match, uint32_t slot, uint32_t dept
     return KVB_OK;
 }
 
-static inline kvb_status add_holder(
+static kvb_status add_holder(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t holder, uint32_t depth)
 {
     return add_slot(match, index->holders[holder].slot, depth);
@@ -102,6 +102,8 @@ struct alive {
     struct kvb_prefix_index *index; /* its scratch holds the leaves, by leaf number */
     struct kvb_match *match;
     uint64_t mask[2];
+    const struct kvb_holder_set *last; /* the last node's, when it has more than one */
+    bool is_whole;                     /* all of its holders are left */
     bool is_one;
     uint32_t one;
     bool is_none;
@@ -135,6 +137,7 @@ static void begin(struct alive *alive, kvb_set_id set)
     }
     const struct kvb_holder_set *here = kvb_holder_set_at(&index->sets, set);
     const struct kvb_set_leaf *from = kvb_holder_set_leaves(&index->sets, here);
+    uint64_t dead = 0;
     memcpy(alive->mask, here->mask, sizeof alive->mask);
     for (uint32_t w = 0; w < 2; w++) {
         for (uint64_t left = here->mask[w]; left; left &= left - 1) {
@@ -142,6 +145,7 @@ static void begin(struct alive *alive, kvb_set_id set)
             struct kvb_set_leaf *to = &index->alive[leaf];
             for (uint32_t i = 0; i < kvb_leaf_words; i++) {
                 to->words[i] = from->words[i] & index->live[leaf * kvb_leaf_words + i];
+                dead |= from->words[i] ^ to->words[i];
             }
             from++;
             if (is_empty(to)) {
@@ -150,6 +154,8 @@ static void begin(struct alive *alive, kvb_set_id set)
         }
     }
     alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+    alive->is_whole = dead == 0;
+    alive->last = here;
 }
 
 /* All that are left hold `depth` blocks. */
@@ -184,44 +190,40 @@ static kvb_status narrow_to_one(struct alive *alive, uint32_t holder, uint32_t d
     return tell_all(alive, depth);
 }
 
-/* A leaf that loses somebody to the next node's set. */
+/* A leaf that lost somebody to the next node's set. */
 struct loser {
     uint32_t leaf;
-    uint32_t words; /* bit w: word w does */
-    const struct kvb_set_leaf *next;
+    uint32_t words; /* bit w: word w did */
+    struct kvb_set_leaf gone;
 };
 
-/* Out of several words of the leaf. */
-static kvb_status lose_many(struct alive *alive, const struct loser *loser, uint32_t depth)
+/* Mostly it is one holder, and no leaf is looked through for it. */
+static kvb_status tell_gone(struct alive *alive, const struct loser *loser, uint32_t depth)
 {
-    struct kvb_set_leaf *here = &alive->index->alive[loser->leaf];
-    struct kvb_set_leaf gone;
+    const uint32_t w = (uint32_t)__builtin_ctz(loser->words);
+    const uint64_t gone = loser->gone.words[w];
 
-    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
-        gone.words[w] = here->words[w] & ~loser->next->words[w];
-        here->words[w] &= loser->next->words[w];
+    if ((loser->words & (loser->words - 1)) != 0 || (gone & (gone - 1)) != 0) {
+        return add_leaf(alive->match, alive->index, loser->leaf, &loser->gone, depth);
     }
-    return add_leaf(alive->match, alive->index, loser->leaf, &gone, depth);
+    const uint32_t bit = w * 64 + (uint32_t)__builtin_ctzll(gone);
+    return add_holder(alive->match, alive->index, loser->leaf * kvb_leaf_bits + bit, depth);
 }
 
-/* Mostly it is one holder, and no leaf is made for it. */
-static inline kvb_status lose(struct alive *alive, const struct loser *loser, uint32_t depth)
+static uint32_t count_holders(const struct kvb_set_leaf *bits)
 {
-    struct kvb_set_leaf *here = &alive->index->alive[loser->leaf];
-    const uint32_t w = (uint32_t)__builtin_ctz(loser->words);
-    const uint64_t gone = here->words[w] & ~loser->next->words[w];
+    uint32_t count = 0;
 
-    if ((loser->words & (loser->words - 1)) == 0 && (gone & (gone - 1)) == 0) {
-        const uint32_t bit = w * 64 + (uint32_t)__builtin_ctzll(gone);
-        here->words[w] ^= gone;
-        KVB_TRY(add_holder(alive->match, alive->index, loser->leaf * kvb_leaf_bits + bit, depth));
-    } else {
-        KVB_TRY(lose_many(alive, loser, depth));
+    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+        count += (uint32_t)__builtin_popcountll(bits->words[w]);
     }
-    if (here->words[w] == 0 && is_empty(here)) {
-        alive->mask[loser->leaf / 64] &= ~(UINT64_C(1) << (loser->leaf % 64));
-    }
-    return KVB_OK;
+    return count;
+}
+
+static uint32_t first_holder(const struct loser *loser)
+{
+    const uint32_t w = (uint32_t)__builtin_ctz(loser->words);
+    return loser->leaf * kvb_leaf_bits + w * 64 + (uint32_t)__builtin_ctzll(loser->gone.words[w]);
 }
 
 /* A leaf of the set; nobody where it has none. */
@@ -235,15 +237,13 @@ leaf_of(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, ui
                : &nobody;
 }
 
-/* Which leaves lose somebody to the next node's set; returns how many.  Without a branch
- * for each: mostly it is one, and not the same as the last time. */
-static inline __attribute__((always_inline)) uint32_t find_losers(
-    const struct alive *alive, kvb_set_id set,
-    uint32_t (*lost_words)(const struct kvb_set_leaf *, const struct kvb_set_leaf *),
-    struct loser *out_losers)
+/* Leaf by leaf against the next node's set; returns how many of them lost somebody.
+ * Without a branch for each: mostly it is one, and not the same as the last time. */
+static uint32_t narrow_leaves(
+    const struct alive *alive, const struct kvb_holder_set *next, struct loser *out_losers)
 {
     const struct kvb_holder_sets *sets = &alive->index->sets;
-    const struct kvb_holder_set *next = kvb_holder_set_at(sets, set);
+    const struct kvb_prefix_compare *compare = alive->index->compare;
     const bool is_aligned = alive->mask[0] == next->mask[0] && alive->mask[1] == next->mask[1];
     const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, next);
     uint32_t count = 0;
@@ -252,62 +252,93 @@ static inline __attribute__((always_inline)) uint32_t find_losers(
         for (uint64_t left = alive->mask[w]; left; left &= left - 1) {
             struct loser *loser = &out_losers[count];
             loser->leaf = w * 64 + (uint32_t)__builtin_ctzll(left);
-            loser->next = is_aligned ? leaves++ : leaf_of(sets, next, loser->leaf);
-            loser->words = lost_words(&alive->index->alive[loser->leaf], loser->next);
+            const struct kvb_set_leaf *other =
+                is_aligned ? leaves++ : leaf_of(sets, next, loser->leaf);
+            loser->words = compare->narrow(&alive->index->alive[loser->leaf], other, &loser->gone);
             count += loser->words != 0;
         }
     }
     return count;
 }
 
-#if defined(__x86_64__)
-__attribute__((target("avx2"))) static uint32_t
-find_losers_avx2(const struct alive *alive, kvb_set_id set, struct loser *out_losers)
+static void drop_leaf_if_empty(struct alive *alive, uint32_t leaf)
 {
-    return find_losers(alive, set, kvb_leaf_lost_avx2, out_losers);
-}
-#endif
-
-static uint32_t
-find_losers_anywhere(const struct alive *alive, kvb_set_id set, struct loser *out_losers)
-{
-    return find_losers(alive, set, kvb_leaf_lost, out_losers);
+    if (is_empty(&alive->index->alive[leaf])) {
+        alive->mask[leaf / 64] &= ~(UINT64_C(1) << (leaf % 64));
+    }
 }
 
-static kvb_status narrow_to_set(struct alive *alive, kvb_set_id set, uint32_t depth)
+/* Who is lost, when it is one: that, or the number of all, is found out on the way. */
+static kvb_status narrow_to_set(struct alive *alive, struct kvb_holder_set *next, uint32_t depth)
 {
     struct loser losers[kvb_most_leaves];
-#if defined(__x86_64__)
-    const uint32_t count = __builtin_cpu_supports("avx2")
-                               ? find_losers_avx2(alive, set, losers)
-                               : find_losers_anywhere(alive, set, losers);
-#else
-    const uint32_t count = find_losers_anywhere(alive, set, losers);
-#endif
+    const uint32_t count = narrow_leaves(alive, next, losers);
+    uint32_t gone = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        KVB_TRY(lose(alive, &losers[i], depth));
+        KVB_TRY(tell_gone(alive, &losers[i], depth));
+        drop_leaf_if_empty(alive, losers[i].leaf);
+        gone += count_holders(&losers[i].gone);
     }
-    alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+    if (alive->is_whole && gone <= 1) {
+        kvb_set_note(next, alive->last, gone == 1 ? first_holder(&losers[0]) : KVB_NO_HOLDER);
+    }
+    alive->is_whole = alive->is_whole && next->count + gone == alive->last->count;
     return KVB_OK;
+}
+
+/* The only holder of the last node's set who is not in the next one, if it is left. */
+static kvb_status lose(struct alive *alive, uint32_t holder, uint32_t depth)
+{
+    uint64_t *word =
+        &alive->index->alive[holder / kvb_leaf_bits].words[holder / 64 % kvb_leaf_words];
+    const uint64_t bit = UINT64_C(1) << (holder % 64);
+
+    if (!kvb_set_has_leaf(alive->mask, holder / kvb_leaf_bits) || !(*word & bit)) {
+        return KVB_OK;
+    }
+    *word ^= bit;
+    if (*word == 0) {
+        drop_leaf_if_empty(alive, holder / kvb_leaf_bits);
+    }
+    return add_holder(alive->match, alive->index, holder, depth);
+}
+
+static kvb_status
+narrow_as_noted(struct alive *alive, const struct kvb_holder_set *next, uint32_t depth)
+{
+    const uint32_t gone = next->lost != KVB_NO_HOLDER;
+
+    alive->is_whole = alive->is_whole && next->count + gone == alive->last->count;
+    return gone ? lose(alive, next->lost, depth) : KVB_OK;
+}
+
+/* The next node's holders are none or one, or only one was left. */
+static kvb_status narrow_far(struct alive *alive, kvb_set_id set, uint32_t depth)
+{
+    if (!alive->is_one && kvb_set_is_one(set)) {
+        return narrow_to_one(alive, set & ~KVB_SET_ONE, depth);
+    }
+    if (alive->is_one && kvb_set_has(&alive->index->sets, set, alive->one)) {
+        return KVB_OK;
+    }
+    alive->is_none = true;
+    return tell_all(alive, depth);
 }
 
 /* The next node's holders are `set`; who is not among them holds `depth` blocks. */
 static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
 {
-    if (alive->is_one) {
-        if (kvb_set_has(&alive->index->sets, set, alive->one)) {
-            return KVB_OK;
-        }
-        alive->is_none = true;
-        return tell_all(alive, depth);
+    if (alive->is_one || set == 0 || kvb_set_is_one(set)) {
+        return narrow_far(alive, set, depth);
     }
-    if (set == 0) {
-        alive->is_none = true;
-        return tell_all(alive, depth);
-    }
-    return kvb_set_is_one(set) ? narrow_to_one(alive, set & ~KVB_SET_ONE, depth)
-                               : narrow_to_set(alive, set, depth);
+    struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
+    KVB_TRY(
+        kvb_set_is_noted(next, alive->last) ? narrow_as_noted(alive, next, depth)
+                                            : narrow_to_set(alive, next, depth));
+    alive->last = next;
+    alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+    return KVB_OK;
 }
 
 /* ---- By content ---- */

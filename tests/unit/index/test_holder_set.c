@@ -159,28 +159,28 @@ static void each_growth_may_fail(void **state)
     empty(world);
 }
 
-/* Leaf against leaf, word by word and as many words at once as the machine can. */
-static void tells_which_words_lose_somebody(void **state)
+/* A note stands until one of the two sets changes, or its number means another set. */
+static void a_note_ends_with_either_of_its_sets(void **state)
 {
     (void)state;
-    unsigned seed = 5;
+    struct world *world = make_world(6, 1);
 
-    for (int i = 0; i < 20000; i++) {
-        struct kvb_set_leaf leaf = { 0 };
-        struct kvb_set_leaf other = { 0 };
-        uint32_t expected = 0;
-        for (uint32_t w = 0; w < kvb_leaf_words; w++) {
-            leaf.words[w] = rand_r(&seed) % 4 == 0 ? 0 : UINT64_C(1) << (rand_r(&seed) % 64);
-            other.words[w] = rand_r(&seed) % 2 == 0 ? leaf.words[w] : ~leaf.words[w];
-            expected |= (uint32_t)(leaf.words[w] != 0 && other.words[w] != leaf.words[w]) << w;
-        }
-        assert_int_equal(kvb_leaf_lost(&leaf, &other), expected);
-#if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx2")) {
-            assert_int_equal(kvb_leaf_lost_avx2(&leaf, &other), expected);
-        }
-#endif
+    for (uint32_t holder = 0; holder < 5; holder++) {
+        assert_ok(turn(world, 0, holder));
+        assert_ok(holder < 4 ? turn(world, 1, holder) : KVB_OK);
     }
+    for (int changed = 0; changed < 2; changed++) {
+        struct kvb_holder_set *before = kvb_holder_set_at(&world->sets, world->set[0]);
+        struct kvb_holder_set *after = kvb_holder_set_at(&world->sets, world->set[1]);
+        assert_false(kvb_set_is_noted(after, before));
+        kvb_set_note(after, before, 4);
+        assert_true(kvb_set_is_noted(after, before));
+        assert_ok(turn(world, (uint32_t)changed, 7));
+        assert_ok(turn(world, (uint32_t)changed, 7)); /* as it was, and yet another */
+    }
+    struct kvb_holder_set *after = kvb_holder_set_at(&world->sets, world->set[1]);
+    assert_false(kvb_set_is_noted(after, kvb_holder_set_at(&world->sets, world->set[0])));
+    empty(world);
 }
 
 int main(void)
@@ -189,7 +189,7 @@ int main(void)
         cmocka_unit_test(agrees_with_arrays_of_bools),
         cmocka_unit_test(a_set_that_one_node_has_is_edited_in_place),
         cmocka_unit_test(each_growth_may_fail),
-        cmocka_unit_test(tells_which_words_lose_somebody),
+        cmocka_unit_test(a_note_ends_with_either_of_its_sets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

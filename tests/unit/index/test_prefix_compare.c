@@ -55,6 +55,35 @@ static void both_see_the_same_changes(void **state)
     }
 }
 
+static void both_tell_which_words_of_a_leaf_lose_somebody(void **state)
+{
+    (void)state;
+    const struct kvb_prefix_compare *best = kvb_prefix_compare_best();
+    unsigned seed = 5;
+
+    for (int i = 0; i < 20000; i++) {
+        struct kvb_set_leaf leaf = { 0 };
+        struct kvb_set_leaf other = { 0 };
+        uint32_t expected = 0;
+        for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+            leaf.words[w] = rand_r(&seed) % 4 == 0 ? 0 : UINT64_C(1) << (rand_r(&seed) % 64);
+            other.words[w] = rand_r(&seed) % 2 == 0 ? leaf.words[w] : ~leaf.words[w];
+            expected |= (uint32_t)(leaf.words[w] != 0 && other.words[w] != leaf.words[w]) << w;
+        }
+        struct kvb_set_leaf kept = leaf;
+        struct kvb_set_leaf gone;
+        assert_int_equal(kvb_prefix_compare_plain.narrow(&kept, &other, &gone), expected);
+        for (uint32_t w = 0; w < kvb_leaf_words; w++) {
+            assert_int_equal(kept.words[w], leaf.words[w] & other.words[w]);
+            assert_int_equal(gone.words[w], leaf.words[w] & ~other.words[w]);
+        }
+        struct kvb_set_leaf also_gone;
+        assert_int_equal(best->narrow(&leaf, &other, &also_gone), expected);
+        assert_memory_equal(&leaf, &kept, sizeof leaf);
+        assert_memory_equal(&also_gone, &gone, sizeof gone);
+    }
+}
+
 /* ---- Whole extents ---- */
 
 enum { chain = 6, blocks = chain * nodes, lives = 20000, set_of_all = 7 };
@@ -128,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_count_the_same_common_nodes),
         cmocka_unit_test(both_see_the_same_changes),
+        cmocka_unit_test(both_tell_which_words_of_a_leaf_lose_somebody),
         cmocka_unit_test(both_go_through_the_same_whole_extents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
