@@ -9,7 +9,6 @@ struct turn {
     uint32_t holder;
     uint64_t hash;
     uint64_t mask[2];
-    uint32_t leaf_count;
     uint32_t count;
 };
 
@@ -147,22 +146,40 @@ static const uint64_t *words_of(
                : scratch->words;
 }
 
-/* The leaf that the turned bit lies in, as it will be; false: empty. */
-static bool turned_leaf(
-    const struct kvb_holder_sets *sets, const struct turn *turn, struct kvb_set_leaf *out_leaf)
+static uint64_t bit_of(uint32_t holder)
+{
+    return UINT64_C(1) << (holder % 64);
+}
+
+static uint32_t word_of(uint32_t holder)
+{
+    return holder % kvb_leaf_bits / 64;
+}
+
+/* The leaf that the turned bit lies in, as it will be. */
+static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
-    const uint32_t bit = turn->holder % kvb_leaf_bits;
-    uint64_t any = 0;
+    struct kvb_set_leaf leaf;
 
     memcpy(
-        out_leaf->words, words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
-        sizeof out_leaf->words);
-    out_leaf->words[bit / 64] ^= UINT64_C(1) << (bit % 64);
-    for (size_t w = 0; w < kvb_leaf_words; w++) {
-        any |= out_leaf->words[w];
+        leaf.words, words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
+        sizeof leaf.words);
+    leaf.words[word_of(turn->holder)] ^= bit_of(turn->holder);
+    return leaf;
+}
+
+/* Whether anybody is left in the leaf that the turned bit lies in. */
+static bool is_anybody_left(const struct kvb_holder_sets *sets, const struct turn *turn)
+{
+    struct kvb_set_leaf scratch;
+    const uint64_t *words = words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch);
+    uint64_t others = words[word_of(turn->holder)] & ~bit_of(turn->holder);
+
+    for (uint32_t w = 0; others == 0 && w < kvb_leaf_words; w++) {
+        others = w != word_of(turn->holder) ? words[w] : 0;
     }
-    return any != 0;
+    return others != 0;
 }
 
 static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
@@ -171,10 +188,8 @@ static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
     mask[leaf / 64] = is_there ? mask[leaf / 64] | bit : mask[leaf / 64] & ~bit;
 }
 
-/* Fills in what the set will be; the leaf that changes is in *changed. */
-static void plan_turn(
-    const struct kvb_holder_sets *sets, struct turn *turn, bool is_added,
-    struct kvb_set_leaf *changed)
+/* Fills in what the set will be. */
+static void plan_turn(const struct kvb_holder_sets *sets, struct turn *turn, bool is_added)
 {
     const bool is_one = kvb_set_is_one(turn->from);
     const struct kvb_holder_set *set = is_one ? NULL : kvb_holder_set_at(sets, turn->from);
@@ -187,8 +202,7 @@ static void plan_turn(
     } else {
         memcpy(turn->mask, set->mask, sizeof turn->mask);
     }
-    set_mask(turn->mask, turn->holder / kvb_leaf_bits, turned_leaf(sets, turn, changed));
-    turn->leaf_count = count_leaves(turn->mask);
+    set_mask(turn->mask, turn->holder / kvb_leaf_bits, is_added || is_anybody_left(sets, turn));
 }
 
 static bool is_leaf(const struct kvb_set_leaf *leaf, const uint64_t *words)
@@ -209,9 +223,7 @@ static uint32_t next_leaf(const uint64_t mask[2], uint32_t from)
     return kvb_most_leaves;
 }
 
-static bool is_turned(
-    const struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed,
-    kvb_set_id id)
+static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id id)
 {
     const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
     const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, set);
@@ -220,11 +232,12 @@ static bool is_turned(
         memcmp(set->mask, turn->mask, sizeof set->mask) != 0) {
         return false;
     }
+    const struct kvb_set_leaf changed = turned_leaf(sets, turn);
     for (uint32_t l = next_leaf(set->mask, 0); l < kvb_most_leaves;
          l = next_leaf(set->mask, l + 1)) {
         struct kvb_set_leaf scratch;
         const uint64_t *expected = l == turn->holder / kvb_leaf_bits
-                                       ? changed->words
+                                       ? changed.words
                                        : words_of(sets, turn->from, l, &scratch);
         if (!is_leaf(leaves++, expected)) {
             return false;
@@ -234,30 +247,30 @@ static bool is_turned(
 }
 
 /* 0: no such set is in being. */
-static kvb_set_id find_turned(
-    const struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed)
+static kvb_set_id find_turned(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&sets->interned, turn->hash);
 
     for (uint32_t id; (id = kvb_line_probe_next(&sets->interned, &probe)) != KVB_NO_LINE_ID;) {
-        if (is_turned(sets, turn, changed, id)) {
+        if (is_turned(sets, turn, id)) {
             return id;
         }
     }
     return 0;
 }
 
-static kvb_status make_turned(
-    struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed,
-    kvb_set_id *out_id)
+static kvb_status
+make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *out_id)
 {
+    const struct kvb_set_leaf changed = turned_leaf(sets, turn);
+    const uint32_t leaf_count = count_leaves(turn->mask);
     kvb_set_id id = 0;
     uint32_t at = 0;
 
-    KVB_TRY(draw_leaves(sets, turn->leaf_count, &at));
+    KVB_TRY(draw_leaves(sets, leaf_count, &at));
     kvb_status status = draw_header(sets, &id);
     if (status != KVB_OK) {
-        give_back_leaves(sets, at, turn->leaf_count);
+        give_back_leaves(sets, at, leaf_count);
         return status;
     }
     struct kvb_set_leaf *leaf = leaf_at(sets, at);
@@ -265,7 +278,7 @@ static kvb_status make_turned(
          l = next_leaf(turn->mask, l + 1)) {
         struct kvb_set_leaf scratch;
         const uint64_t *words = l == turn->holder / kvb_leaf_bits
-                                    ? changed->words
+                                    ? changed.words
                                     : words_of(sets, turn->from, l, &scratch);
         memcpy((leaf++)->words, words, sizeof leaf->words);
     }
@@ -279,7 +292,7 @@ static kvb_status make_turned(
     };
     status = kvb_line_table_put(&sets->interned, turn->hash, id);
     if (status != KVB_OK) {
-        give_back_leaves(sets, at, turn->leaf_count);
+        give_back_leaves(sets, at, leaf_count);
         give_back_header(sets, id);
         return status;
     }
@@ -298,8 +311,7 @@ static bool may_edit(const struct kvb_holder_sets *sets, const struct turn *turn
     return set->references == 1 && memcmp(set->mask, turn->mask, sizeof set->mask) == 0;
 }
 
-static kvb_status
-edit(struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set_leaf *changed)
+static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_holder_set *set = kvb_holder_set_at(sets, turn->from);
     const uint32_t leaf = turn->holder / kvb_leaf_bits;
@@ -319,17 +331,16 @@ edit(struct kvb_holder_sets *sets, const struct turn *turn, const struct kvb_set
     set->count = turn->count;
     set->stamp = ++sets->last_stamp;
     set->before = 0;
-    kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)] = *changed;
+    kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words[word_of(turn->holder)] ^=
+        bit_of(turn->holder);
     return KVB_OK;
 }
 
 static kvb_status
 turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set_id *out_id)
 {
-    struct kvb_set_leaf changed;
-
-    plan_turn(sets, turn, is_added, &changed);
-    const kvb_set_id twin = find_turned(sets, turn, &changed);
+    plan_turn(sets, turn, is_added);
+    const kvb_set_id twin = find_turned(sets, turn);
     if (twin != 0) {
         kvb_set_keep(sets, twin);
         kvb_set_drop(sets, turn->from);
@@ -337,11 +348,11 @@ turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set
         return KVB_OK;
     }
     if (may_edit(sets, turn)) {
-        KVB_TRY(edit(sets, turn, &changed));
+        KVB_TRY(edit(sets, turn));
         *out_id = turn->from;
         return KVB_OK;
     }
-    KVB_TRY(make_turned(sets, turn, &changed, out_id));
+    KVB_TRY(make_turned(sets, turn, out_id));
     kvb_set_drop(sets, turn->from);
     return KVB_OK;
 }

@@ -112,12 +112,19 @@ static inline bool kvb_set_has_leaf(const uint64_t mask[2], uint32_t leaf)
     return mask[leaf / 64] >> (leaf % 64) & 1;
 }
 
+/* Bits among the `most` lowest of `mask`; in a large fleet mostly all of them, and then
+ * nothing is counted. */
+static inline uint32_t kvb_bits_below(uint64_t mask, uint32_t most)
+{
+    const uint64_t below = most < 64 ? (UINT64_C(1) << most) - 1 : UINT64_MAX;
+    return (mask & below) == below ? most : (uint32_t)__builtin_popcountll(mask & below);
+}
+
 /* How many leaves stand before this one. */
 static inline uint32_t kvb_set_rank(const uint64_t mask[2], uint32_t leaf)
 {
-    const uint64_t below = mask[leaf / 64] & ((UINT64_C(1) << (leaf % 64)) - 1);
-    return (uint32_t)__builtin_popcountll(below) +
-           (leaf >= 64 ? (uint32_t)__builtin_popcountll(mask[0]) : 0);
+    return leaf < 64 ? kvb_bits_below(mask[0], leaf)
+                     : kvb_bits_below(mask[0], 64) + kvb_bits_below(mask[1], leaf - 64);
 }
 
 static inline bool kvb_set_has(const struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder)
