@@ -1,0 +1,146 @@
+#include "kvb_test.h"
+
+#include "index/prefix_scene.h"
+
+#include <string.h>
+
+/* Slots that call the same content by names of their own. */
+
+static kvb_status show(void *context, const struct kvb_index_run *run)
+{
+    char *text = context;
+    size_t len = strlen(text);
+
+    text[len++] = run->has_parent ? (char)run->parent.value : '/';
+    for (size_t i = 0; i < run->count; i++) {
+        text[len++] = (char)run->blocks[i].value;
+    }
+    text[len] = ';';
+    return KVB_OK;
+}
+
+static void assert_walk(struct scene *scene, size_t s, const char *expected)
+{
+    char text[128] = "";
+
+    assert_ok(kvb_prefix_index_walk(scene->index, scene->slot[s], show, text));
+    assert_string_equal(text, expected);
+}
+
+static void each_slot_is_walked_in_its_own_names(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABCD", "abcd");
+    scene_store(scene, 1, no_parent, "WXYZ", "abcd");
+    scene_store(scene, 2, no_parent, "ABC", "abc");
+    assert_walk(scene, 0, "/ABCD;");
+    assert_walk(scene, 1, "/WXYZ;");
+    assert_walk(scene, 2, "/ABC;");
+    assert_int_equal(scene_depth_by_names(scene, 1, "WXYZ"), 4);
+    assert_int_equal(scene_depth_by_names(scene, 1, "ABCD"), 0);
+    assert_int_equal(scene_depth(scene, 1, "abcd"), 4);
+}
+
+static void names_of_another_slot_take_nothing_away(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABCD", "abcd");
+    scene_store(scene, 1, no_parent, "WXYZ", "abcd");
+    scene_take(scene, 1, "ABCD");
+    scene_take(scene, 0, "WXYZ");
+    assert_int_equal(scene_counted(scene).unknown_removed, 8);
+    scene_take(scene, 1, "ZY");
+    assert_walk(scene, 1, "/WX;");
+    assert_walk(scene, 0, "/ABCD;");
+}
+
+/* What was below a block keeps saying what the slot called that, whatever comes later. */
+static void a_block_below_a_hole_remembers_its_parents_name(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABC", "abc");
+    scene_store(scene, 1, no_parent, "WXY", "abc");
+    scene_take(scene, 1, "X");
+    assert_walk(scene, 1, "/W;XY;");
+    scene_store(scene, 1, 'W', "Q", "b");
+    assert_walk(scene, 1, "/WQY;");
+    assert_int_equal(scene_depth_by_names(scene, 1, "WQY"), 3);
+    scene_take(scene, 1, "Q");
+    assert_walk(scene, 1, "/W;XY;");
+    assert_int_equal(scene_depth(scene, 1, "abc"), 1);
+}
+
+static void a_name_of_its_own_and_another_are_two(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "AB", "ab");
+    scene_store(scene, 1, no_parent, "WX", "ab");
+    scene_store(scene, 1, 'W', "Y", "b");
+    assert_int_equal(scene_blocks_of(scene, 1), 3);
+    scene_take(scene, 1, "X");
+    assert_int_equal(scene_depth(scene, 1, "ab"), 2);
+    scene_take(scene, 1, "Y");
+    assert_int_equal(scene_depth(scene, 1, "ab"), 1);
+}
+
+static void a_name_of_its_own_may_come_to_mean_other_content(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABC", "abc");
+    scene_store(scene, 1, no_parent, "WXY", "abc");
+    scene_store(scene, 1, 'W', "X", "z");
+    assert_int_equal(scene_counted(scene).aliases, 1);
+    assert_int_equal(scene_depth(scene, 1, "az"), 2);
+    assert_int_equal(scene_depth(scene, 1, "abc"), 1);
+}
+
+/* The slot goes on where nobody else was: there its names are the nodes' own, but for the
+ * first, whose parent it calls otherwise. */
+static void names_of_its_own_go_on_as_plain_ones(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "AB", "ab");
+    scene_store(scene, 1, no_parent, "WXYZVU", "abcdef");
+    assert_walk(scene, 1, "/WXYZVU;");
+    scene_take(scene, 1, "X");
+    assert_walk(scene, 1, "/W;XYZVU;");
+    scene_take(scene, 1, "UVZYW");
+    assert_int_equal(scene_blocks_of(scene, 1), 0);
+    assert_walk(scene, 0, "/AB;");
+    assert_int_equal(scene_counted(scene).nodes, 2);
+}
+
+static void a_clear_takes_a_slots_names_along(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABC", "abc");
+    scene_store(scene, 1, no_parent, "WXY", "abc");
+    kvb_prefix_index_slot_clear(scene->index, scene->slot[1]);
+    scene_store(scene, 1, no_parent, "XWY", "abc");
+    assert_false(kvb_prefix_index_tend(scene->index, SIZE_MAX));
+    assert_walk(scene, 1, "/XWY;");
+    assert_int_equal(scene_depth_by_names(scene, 1, "XWY"), 3);
+}
+
+#define TEST(test) cmocka_unit_test_setup_teardown(test, scene_set_up, scene_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(each_slot_is_walked_in_its_own_names),
+        TEST(names_of_another_slot_take_nothing_away),
+        TEST(a_block_below_a_hole_remembers_its_parents_name),
+        TEST(a_name_of_its_own_and_another_are_two),
+        TEST(a_name_of_its_own_may_come_to_mean_other_content),
+        TEST(names_of_its_own_go_on_as_plain_ones),
+        TEST(a_clear_takes_a_slots_names_along),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
