@@ -71,6 +71,7 @@ GOALS = [
     Goal("index.staircase.p50", "a query that 999 workers answer with 999 depths, us", "value", "<=", 10),
     Goal("index.deep.p50", "a query of 6,250 blocks, us", "value", "<=", 3.5),
     Goal("index.growth.worst", "CPU time of the worst store while it grows to 8 million blocks, ms", "value", "<=", 1),
+    Goal("index.growth.one_worker.worst", "the same, all of them one worker's, ms", "value", "<=", 1),
     Goal("index.snapshot.load", "10 million blocks from one index into an empty one, s", "value", "<=", 2),
     Goal("index.cost.100", "an event among 100 workers against one among 10", "ratio", ">=", 0.67),
     Goal("index.cost.1000", "among 1,000", "ratio", ">=", 0.67),

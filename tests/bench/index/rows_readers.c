@@ -12,7 +12,8 @@
  * One thread owns the index, as in kvaggregator: it answers what was asked, then applies
  * one event, and so on.  100,000 block operations a second arrive in bursts, ten a second;
  * queries come one by one, 2,000 a second on average, at random.  A query's time counts
- * from when it came, so that waiting is in it.
+ * from when it came, so that waiting is in it.  All times are CPU time of the thread: were
+ * they not, a busy machine that stops it for 4 ms twice a second would be all that p99 says.
  *
  *     events   |||||||||          |||||||||          |||||||||
  *     queries    |    | ||      |    |      |  | ||     |    |
@@ -79,8 +80,7 @@ static void answer(struct owner *owner)
     const struct bench_record record = read_next(&owner->queries, true);
 
     replay_query(&owner->replay, record.tokens, record.count);
-    owner->waited_ns[owner->answered++] =
-        (uint32_t)(kvb_clock_monotonic_ns() - owner->next_query_ns);
+    owner->waited_ns[owner->answered++] = (uint32_t)(bench_cpu_ns() - owner->next_query_ns);
     owner->next_query_ns += next_gap_ns(&owner->dice);
 }
 
@@ -89,7 +89,7 @@ static void serve(struct owner *owner, double seconds)
     const uint64_t end_ns = owner->began_ns + (uint64_t)(seconds * (double)KVB_NS_PER_S);
 
     for (uint64_t now_ns = owner->began_ns; now_ns < end_ns && owner->answered < most_queries;
-         now_ns = kvb_clock_monotonic_ns()) {
+         now_ns = bench_cpu_ns()) {
         if (owner->next_query_ns <= now_ns) {
             answer(owner);
         } else if (owner->applied < arrived(owner, now_ns)) {
@@ -113,7 +113,7 @@ void row_readers(const struct bench *bench, struct bench_corpus *corpus)
     replay_init(&owner.replay, corpus->workers);
     (void)replay_corpus(&owner.replay, corpus, true); /* as full as it gets */
     bench_progress("index.readers: %.0f s of events and queries", bench->seconds);
-    owner.began_ns = kvb_clock_monotonic_ns();
+    owner.began_ns = bench_cpu_ns();
     owner.next_query_ns = owner.began_ns;
     serve(&owner, bench->seconds);
     row_name(name, "readers", corpus->workers, ".p50");

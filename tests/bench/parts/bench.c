@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Nothing but one thread runs while options are read or the program gives up.
@@ -61,32 +62,43 @@ static bool take_own(const struct bench_about *about, const char *option, const 
     return false;
 }
 
-struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
+/* Options come first.  Returns where the names begin. */
+static int take_options(int argc, char **argv, const struct bench_about *about, struct bench *bench)
 {
-    struct bench bench = { .program = argv[0], .seconds = default_seconds };
+    int i = 1;
 
-    for (int i = 1; i < argc; i++) {
+    for (; i < argc && argv[i][0] == '-'; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--help") == 0) {
             say_help(argv[0], about);
             exit(0);
         }
         if (strcmp(argv[i], "--small") == 0) {
-            bench.is_small = true;
+            bench->is_small = true;
             note = ",\"note\":\"with --small\"";
             continue;
         }
-        if (argv[i][0] != '-') { /* from here on names */
-            bench.names = argv + i;
-            bench.name_count = (size_t)(argc - i);
-            break;
-        }
-        if (!(strcmp(argv[i], "--seconds") == 0 ? take_seconds(value, &bench.seconds)
+        if (!(strcmp(argv[i], "--seconds") == 0 ? take_seconds(value, &bench->seconds)
                                                 : take_own(about, argv[i], value))) {
             refuse(argv[0], argv[i], value);
         }
         i++;
     }
+    return i;
+}
+
+struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
+{
+    struct bench bench = { .program = argv[0], .seconds = default_seconds };
+    const int first_name = take_options(argc, argv, about, &bench);
+
+    for (int i = first_name; i < argc; i++) {
+        if (argv[i][0] == '-') {
+            refuse(argv[0], argv[i], "after a name");
+        }
+        bench.name_count++;
+    }
+    bench.names = argv + first_name;
 #ifndef __OPTIMIZE__
     bench_progress("%s: built without optimisation; its figures say nothing", argv[0]);
 #endif
@@ -205,6 +217,14 @@ void *bench_memory(size_t count, size_t item_bytes)
 }
 
 /* ---- Measuring ---- */
+
+uint64_t bench_cpu_ns(void)
+{
+    struct timespec now = { 0 };
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now); /* cannot fail for this clock */
+    return (uint64_t)now.tv_sec * KVB_NS_PER_S + (uint64_t)now.tv_nsec;
+}
 
 double bench_seconds_since(uint64_t since_ns)
 {
