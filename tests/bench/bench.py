@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -131,7 +132,7 @@ def run(command, what, on_line=None, log=None, env=None):
     try:
         process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="replace", cwd=TREE, env={**os.environ, **(env or {})})
+            text=True, errors="replace", cwd=TREE, env={**os.environ, **(env or {})}, start_new_session=True)
     except OSError as error:
         raise Failed(f"{what}: {error}") from None
     lines, ticker, open_streams = queue.Queue(), Ticker(what), 2
@@ -158,8 +159,8 @@ def run(command, what, on_line=None, log=None, env=None):
         status = process.wait()
     finally:
         ticker.clear()
-        if process.poll() is None:
-            process.kill()
+        if process.poll() is None:  # we were interrupted: nothing of it stays
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if status != 0:
         raise Failed(f"{what} ended with {status}")
@@ -237,7 +238,7 @@ def words_for(program, options, folder):
     names = [row for row in program.rows if is_wanted(row, options.only)]
     # What is more special than a row of the program's: it knows which of them that is.
     names += [one for one in options.only if any(one.startswith(row) and one != row for row in program.rows)]
-    words = ["--seconds", format(options.seconds, "g")] + ["--small"] * options.small
+    words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
     for corpus in corpora_of(program, options, folder):
         words += ["--corpus", corpus]
     return words + names
@@ -335,7 +336,12 @@ def main():
     return MISSED if options.strict and missed else 0
 
 
+def interrupt(_number, _frame):
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         sys.exit(main())
     except Failed as failure:

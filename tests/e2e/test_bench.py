@@ -116,6 +116,18 @@ def test_a_wrong_call_is_refused(words):
     assert run(*words, status=64).stderr
 
 
+def test_nothing_runs_on_when_it_is_stopped(tmp_path):
+    bench = subprocess.Popen(
+        [TREE / "tests/bench/run", "--only", "index.deep", "--seconds", "600", "--out", tmp_path],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "KVB_BIN": str(programs.BIN)})
+    children = pathlib.Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+    child = int(programs.wait_for("the program runs", children.read_text).split()[0])
+    bench.terminate()
+
+    assert bench.wait(timeout=20) == 130
+    assert not pathlib.Path(f"/proc/{child}").exists()
+
+
 def test_a_spoilt_corpus_is_a_failure(tmp_path, short):
     run(*short, "--only", "index.events.128")
     whole = (short[-1] / "conversation-128.corpus").read_bytes()
