@@ -192,7 +192,9 @@ def python():
     """The virtual environment of tests/run."""
     if os.environ.get("KVB_PYTHON"):
         return os.environ["KVB_PYTHON"]
-    with (TREE / "build/log/bench-venv.txt").open("w") as log:
+    path = TREE / "build/log/bench-venv.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as log:
         run(["bash", "-ec", ". tests/venv.sh; make_venv build/venv"], "making build/venv", log=log)
     return str(TREE / "build/venv/bin/python")
 
