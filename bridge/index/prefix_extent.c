@@ -290,7 +290,6 @@ begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, u
     here->odd = 0;
     here->paged = 0;
     here->len = 0;
-    here->is_marked = 0;
     here->tokens[0] = tokens;
     kvb_status status = count_kid(index, parent);
     if (status == KVB_OK) {

@@ -50,6 +50,7 @@ void kvb_prefix_index_free(struct kvb_prefix_index *index)
     }
     kvb_prefix_tree_close(index);
     kvb_prefix_words_close(index);
+    kvb_prefix_holders_close(index);
     kvb_holder_sets_close(&index->sets);
     kvb_forest_done(&index->forest);
     free(index->slots);
@@ -180,16 +181,6 @@ void kvb_prefix_index_count(
     out_counters->orphans = index->forest.node_count;
 }
 
-static size_t holders_bytes(const struct kvb_prefix_index *index)
-{
-    size_t bytes = index->holder_capacity * sizeof *index->holders;
-
-    for (uint32_t h = 0; h < index->holder_end; h++) {
-        bytes += index->holders[h].extent_capacity * sizeof *index->holders[h].extents;
-    }
-    return bytes;
-}
-
 size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
 {
     const size_t extents = (size_t)index->group_end * kvb_extent_group;
@@ -197,7 +188,7 @@ size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
     return sizeof *index + extents * sizeof(struct prefix_extent) +
            index->group_end * sizeof(struct prefix_group) + kvb_line_table_bytes(&index->names) +
            kvb_line_table_bytes(&index->edges) + kvb_holder_sets_bytes(&index->sets) +
-           holders_bytes(index) + index->word_end * sizeof(struct prefix_word) +
+           kvb_prefix_holders_bytes(index) + index->word_end * sizeof(struct prefix_word) +
            index->page_end * sizeof(struct prefix_page) +
            kvb_line_table_bytes(&index->words_by_name) +
            kvb_line_table_bytes(&index->words_by_place) +

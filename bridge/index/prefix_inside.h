@@ -80,6 +80,9 @@ struct prefix_holder {
     uint32_t next_free;
     uint32_t *extents; /* owned: where it may hold something, repeats allowed */
     size_t extent_count, extent_capacity;
+    uint64_t pass; /* that takes repeats out of them; 0: none is under way */
+    size_t kept, checked;
+    size_t kept_before; /* by the last pass */
 };
 
 struct prefix_slot {
@@ -114,7 +117,8 @@ struct kvb_prefix_index {
     struct prefix_holder *holders; /* owned */
     size_t holder_capacity;
     uint32_t holder_end, holder_free, dying; /* 1 + number of the last; 0: none */
-    uint64_t live[kvb_most_holders / 64];    /* bit h: h is not dying */
+    uint64_t pass_count;
+    uint64_t live[kvb_most_holders / 64]; /* bit h: h is not dying */
 
     struct kvb_region words;
     uint32_t word_end, word_free;
@@ -292,6 +296,23 @@ uint32_t kvb_prefix_pop(
 /* Frees the node if nothing needs it any more, and so on up. */
 void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 
+/* ---- prefix_holders.c ---- */
+
+void kvb_prefix_holders_close(struct kvb_prefix_index *index);
+size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index);
+
+/* The slot's holder number, drawn when it has none.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
+
+/* The holder may hold something in this extent from now on.  KVB_NO_MEMORY. */
+kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
+
+/* Leaves each extent in which it holds something in its list once.  Cost: the list. */
+void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder);
+
+/* The last of its extents; false: there are none.  To take it out, count one less. */
+bool kvb_prefix_last_extent(struct prefix_holder *holder, uint32_t *out_extent);
+
 /* ---- prefix_words.c: who holds what ---- */
 
 struct prefix_found {
@@ -316,15 +337,6 @@ struct prefix_found kvb_prefix_guess(
 /* What the slot calls so. */
 struct prefix_found
 kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
-
-/* The slot's holder number, drawn when it has none.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
-kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
-
-/* The holder may hold something in this extent from now on.  KVB_NO_MEMORY. */
-kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
-
-/* Leaves each extent in which it holds something in its list once.  Cost: the list. */
-void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder);
 
 /* The slot, which has no word of this name, gets one for `node`, below the parent of that
  * name.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */

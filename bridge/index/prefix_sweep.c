@@ -70,14 +70,14 @@ bool kvb_prefix_index_tend(struct kvb_prefix_index *index, size_t extents)
 {
     while (index->dying != 0) {
         struct prefix_holder *holder = &index->holders[index->dying - 1];
-        if (holder->extent_count == 0) {
+        uint32_t extent = 0;
+        if (!kvb_prefix_last_extent(holder, &extent)) {
             end_holder(index);
             continue;
         }
         if (extents-- == 0) {
             return true;
         }
-        const uint32_t extent = holder->extents[holder->extent_count - 1];
         if (!sweep_extent(index, index->dying - 1, extent)) {
             return true;
         }

@@ -1,11 +1,8 @@
-#include "core/array.h"
 #include "index/prefix_inside.h"
 
 #include <assert.h>
-#include <stdlib.h>
 
 static const size_t most_words = (size_t)1 << 30;
-static const size_t most_noted = (size_t)1 << 31;
 
 static uint64_t place_hash(uint32_t holder, uint32_t node)
 {
@@ -53,10 +50,6 @@ void kvb_prefix_words_close(struct kvb_prefix_index *index)
     kvb_region_close(&index->pages);
     kvb_line_table_close(&index->words_by_name);
     kvb_line_table_close(&index->words_by_place);
-    for (uint32_t h = 0; h < index->holder_end; h++) {
-        free(index->holders[h].extents);
-    }
-    free(index->holders);
 }
 
 /* ---- Finding ---- */
@@ -184,101 +177,6 @@ struct prefix_found kvb_prefix_guess(
     return extent->names[at] == block.value && extent->named >> at & 1
                ? (struct prefix_found){ .kind = found_plain, .node = node }
                : none;
-}
-
-/* ---- Holders ---- */
-
-static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_holder)
-{
-    if (index->holder_free != 0) {
-        *out_holder = index->holder_free - 1;
-        index->holder_free = index->holders[*out_holder].next_free;
-        return KVB_OK;
-    }
-    KVB_TRY(kvb_array_reserve(
-        &index->holders, &index->holder_capacity, (size_t)index->holder_end + 1,
-        sizeof *index->holders, kvb_most_holders));
-    *out_holder = index->holder_end++;
-    index->holders[*out_holder] = (struct prefix_holder){ 0 };
-    return KVB_OK;
-}
-
-kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
-{
-    uint32_t holder = index->slots[slot].holder;
-
-    if (holder != KVB_NONE) {
-        return KVB_OK;
-    }
-    kvb_status status = draw_holder(index, &holder);
-    if (status == KVB_TOO_LARGE && index->dying != 0) {
-        (void)kvb_prefix_index_tend(index, SIZE_MAX); /* numbers come back */
-        status = draw_holder(index, &holder);
-    }
-    KVB_TRY(status);
-    index->holders[holder].slot = slot;
-    index->holders[holder].extent_count = 0;
-    index->live[holder / 64] |= UINT64_C(1) << (holder % 64);
-    index->slots[slot].holder = holder;
-    return KVB_OK;
-}
-
-static bool holds_in(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
-{
-    const struct prefix_extent *here = kvb_prefix_extent(index, extent);
-    kvb_set_id last = 0;
-
-    for (uint32_t i = 0; i < here->len; i++) {
-        if (here->sets[i] != last && kvb_set_has(&index->sets, here->sets[i], holder)) {
-            return true;
-        }
-        last = here->sets[i];
-    }
-    return false;
-}
-
-enum { tidied_ahead = 8 }; /* extents that are fetched beforehand */
-
-void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder)
-{
-    struct prefix_holder *here = &index->holders[holder];
-    size_t kept = 0;
-
-    for (size_t i = 0; i < here->extent_count; i++) {
-        struct prefix_extent *extent = kvb_prefix_extent(index, here->extents[i]);
-        if (i + tidied_ahead < here->extent_count) {
-            const struct prefix_extent *soon =
-                kvb_prefix_extent(index, here->extents[i + tidied_ahead]);
-            __builtin_prefetch(soon);
-            __builtin_prefetch(soon->sets);
-        }
-        if (!extent->is_marked && holds_in(index, holder, here->extents[i])) {
-            extent->is_marked = 1;
-            here->extents[kept++] = here->extents[i];
-        }
-    }
-    here->extent_count = kept;
-    for (size_t i = 0; i < kept; i++) {
-        kvb_prefix_extent(index, here->extents[i])->is_marked = 0;
-    }
-}
-
-/* The list is tidied when it is full, and doubled when more than half of it is left then:
- * so each entry is looked at about twice. */
-kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
-{
-    struct prefix_holder *here = &index->holders[holder];
-
-    if (here->extent_count == here->extent_capacity) {
-        kvb_prefix_tidy_extents(index, holder);
-        if (here->extent_count >= here->extent_capacity / 2) {
-            KVB_TRY(kvb_array_reserve(
-                &here->extents, &here->extent_capacity, here->extent_capacity + 1,
-                sizeof *here->extents, most_noted));
-        }
-    }
-    here->extents[here->extent_count++] = extent;
-    return KVB_OK;
 }
 
 /* ---- Odd words ---- */

@@ -1,0 +1,184 @@
+#include "core/array.h"
+#include "index/prefix_inside.h"
+
+#include <stdlib.h>
+
+static const size_t most_noted = (size_t)1 << 31;
+
+void kvb_prefix_holders_close(struct kvb_prefix_index *index)
+{
+    for (uint32_t h = 0; h < index->holder_end; h++) {
+        free(index->holders[h].extents);
+    }
+    free(index->holders);
+}
+
+size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index)
+{
+    size_t bytes = index->holder_capacity * sizeof *index->holders;
+
+    for (uint32_t h = 0; h < index->holder_end; h++) {
+        bytes += index->holders[h].extent_capacity * sizeof *index->holders[h].extents;
+    }
+    return bytes;
+}
+
+static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_holder)
+{
+    if (index->holder_free != 0) {
+        *out_holder = index->holder_free - 1;
+        index->holder_free = index->holders[*out_holder].next_free;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &index->holders, &index->holder_capacity, (size_t)index->holder_end + 1,
+        sizeof *index->holders, kvb_most_holders));
+    *out_holder = index->holder_end++;
+    index->holders[*out_holder] = (struct prefix_holder){ 0 };
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
+{
+    uint32_t holder = index->slots[slot].holder;
+
+    if (holder != KVB_NONE) {
+        return KVB_OK;
+    }
+    kvb_status status = draw_holder(index, &holder);
+    if (status == KVB_TOO_LARGE && index->dying != 0) {
+        (void)kvb_prefix_index_tend(index, SIZE_MAX); /* numbers come back */
+        status = draw_holder(index, &holder);
+    }
+    KVB_TRY(status);
+    struct prefix_holder *here = &index->holders[holder];
+    here->slot = slot;
+    here->extent_count = 0;
+    here->kept_before = 0;
+    here->pass = 0;
+    index->live[holder / 64] |= UINT64_C(1) << (holder % 64);
+    index->slots[slot].holder = holder;
+    return KVB_OK;
+}
+
+/* ---- Where a holder holds something ----
+ *
+ * An extent is noted when the holder comes to it, and not struck out when it leaves, so the
+ * list gathers repeats and extents that it has left.  A pass takes them out, a few with
+ * each note, and begins when the list is twice as long as the last pass left it:
+ *
+ *     extents  |= kept =|... gap ...|-- to be checked --|
+ *              0       kept       checked          extent_count
+ *
+ * Each pass has a number of its own, which it leaves in the extents that it keeps: one that
+ * has it already is a repeat. */
+
+enum {
+    checked_a_note = 4,
+    shortest_checked = 64,
+    checked_ahead = 8, /* extents that are fetched beforehand */
+};
+
+static bool holds_in(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    const struct prefix_extent *here = kvb_prefix_extent(index, extent);
+    kvb_set_id last = 0;
+
+    for (uint32_t i = 0; i < here->len; i++) {
+        if (here->sets[i] != last && kvb_set_has(&index->sets, here->sets[i], holder)) {
+            return true;
+        }
+        last = here->sets[i];
+    }
+    return false;
+}
+
+static void begin_pass(struct kvb_prefix_index *index, struct prefix_holder *holder)
+{
+    holder->pass = ++index->pass_count;
+    holder->kept = holder->checked = 0;
+}
+
+static bool is_in_pass(const struct prefix_holder *holder)
+{
+    return holder->pass != 0;
+}
+
+static void end_pass(struct prefix_holder *holder)
+{
+    holder->extent_count = holder->kept_before = holder->kept;
+    holder->pass = 0;
+}
+
+static void check_one(struct kvb_prefix_index *index, uint32_t number)
+{
+    struct prefix_holder *holder = &index->holders[number];
+    const size_t at = holder->checked++;
+    struct prefix_extent *extent = kvb_prefix_extent(index, holder->extents[at]);
+
+    if (at + checked_ahead < holder->extent_count) {
+        const struct prefix_extent *soon =
+            kvb_prefix_extent(index, holder->extents[at + checked_ahead]);
+        __builtin_prefetch(soon);
+        __builtin_prefetch(soon->sets);
+    }
+    if (extent->pass != holder->pass && holds_in(index, number, holder->extents[at])) {
+        extent->pass = holder->pass;
+        holder->extents[holder->kept++] = holder->extents[at];
+    }
+}
+
+/* Goes on with the pass, at most so far; ends it when all is checked. */
+static void check_some(struct kvb_prefix_index *index, uint32_t number, size_t most)
+{
+    struct prefix_holder *holder = &index->holders[number];
+
+    while (most-- > 0 && holder->checked < holder->extent_count) {
+        check_one(index, number);
+    }
+    if (holder->checked == holder->extent_count) {
+        end_pass(holder);
+    }
+}
+
+void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number)
+{
+    struct prefix_holder *holder = &index->holders[number];
+
+    if (is_in_pass(holder)) {
+        check_some(index, number, SIZE_MAX);
+    }
+    begin_pass(index, holder);
+    check_some(index, number, SIZE_MAX);
+}
+
+kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t number, uint32_t extent)
+{
+    struct prefix_holder *holder = &index->holders[number];
+
+    if (!is_in_pass(holder) && holder->extent_count >= 2 * holder->kept_before + shortest_checked) {
+        begin_pass(index, holder);
+    }
+    if (is_in_pass(holder)) {
+        check_some(index, number, checked_a_note);
+    }
+    if (holder->extent_count == holder->extent_capacity) {
+        KVB_TRY(kvb_array_reserve(
+            &holder->extents, &holder->extent_capacity, holder->extent_count + 1,
+            sizeof *holder->extents, most_noted));
+    }
+    holder->extents[holder->extent_count++] = extent;
+    return KVB_OK;
+}
+
+bool kvb_prefix_last_extent(struct prefix_holder *holder, uint32_t *out_extent)
+{
+    if (is_in_pass(holder) && holder->checked == holder->extent_count) {
+        end_pass(holder); /* the gap is not looked at */
+    }
+    if (holder->extent_count == 0) {
+        return false;
+    }
+    *out_extent = holder->extents[holder->extent_count - 1];
+    return true;
+}
