@@ -1,0 +1,299 @@
+/* bench_path [--seconds N] [NAME...]: what a bridge does to one batch between its two
+ * sockets, in one thread, without sockets.
+ *
+ *     payload --decode--> events --step: mirror, digest, log--> router events --encode--> payload
+ *
+ *     path.decode.*         bytes to events
+ *     path.step.*           events to router events, fingerprint included
+ *     path.encode.*         router events to bytes
+ *     path.whole.*          all of it
+ *     path.allocations.*    what all of it allocated in 10 million events, after the first round
+ *
+ * NAME is the beginning of a row's name; one JSON object a figure on stdout.  Each figure is
+ * the best of as many rounds as fit the time: what disturbs a machine only ever adds. */
+#include "bench_path_feed.h"
+#include "bench_path_memory.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "stream/stream.h"
+#include "wire/engine_batch.h"
+#include "wire/router_json.h"
+#include "wire/router_proto.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { counted_events = 10 * 1000 * 1000, message_bytes_most = 1 << 20 };
+
+static void must(kvb_status status)
+{
+    if (status != KVB_OK) {
+        (void)fprintf(stderr, "bench_path: %s\n", kvb_status_name(status));
+        exit(1);
+    }
+}
+
+/* ---- The path ---- */
+
+struct path {
+    struct bench_feed feed;
+    struct kvb_event_batch batch;
+    struct kvb_stream *stream; /* owned */
+    struct kvb_stream_output output;
+    struct kvb_buf message;
+    uint64_t seq;
+    uint64_t told; /* events */
+};
+
+static void step(struct path *path, struct kvb_stream_input *input)
+{
+    input->now_ns = 1;
+    input->wall_us = 1;
+    must(kvb_stream_step(path->stream, input, &path->output));
+}
+
+/* Connected, and its history is whole. */
+static void begin_stream(struct path *path)
+{
+    const struct kvb_stream_options options = {
+        .worker_id = 7,
+        .block_size = 16,
+        .has_replay = true,
+        .profile = KVB_PROFILE_PROTOBUF,
+        .max_held_bytes = 1 << 20,
+        .max_log_blocks = 1 << 14,
+        .mirror = { .max_blocks = 1 << 20, .tiers = 1U << KVB_TIER_DEVICE },
+    };
+    uint64_t from = 0;
+
+    must(kvb_stream_new(&options, &path->stream));
+    step(path, &(struct kvb_stream_input){ .kind = KVB_INPUT_UP });
+    if (kvb_stream_wants_replay(path->stream, 1, &from)) {
+        kvb_stream_replay_started(path->stream, 1);
+    }
+    step(path, &(struct kvb_stream_input){ .kind = KVB_INPUT_REPLAY_END });
+}
+
+static void begin(struct path *path, size_t batch_blocks)
+{
+    *path = (struct path){ .seq = 0 };
+    bench_feed_make(&path->feed, batch_blocks);
+    kvb_buf_init(&path->message, message_bytes_most);
+    begin_stream(path);
+}
+
+static void end(struct path *path)
+{
+    bench_feed_done(&path->feed);
+    kvb_event_batch_done(&path->batch);
+    kvb_stream_output_done(&path->output);
+    kvb_stream_free(path->stream);
+    kvb_buf_done(&path->message);
+}
+
+static void decode(struct path *path, size_t at)
+{
+    must(kvb_engine_batch_decode(bench_feed_payload(&path->feed, at), &path->batch));
+}
+
+static void step_batch(struct path *path, size_t at)
+{
+    const kvb_span payload = bench_feed_payload(&path->feed, at);
+
+    step(
+        path, &(struct kvb_stream_input){ .kind = KVB_INPUT_LIVE,
+                                          .seq = path->seq++,
+                                          .fingerprint = kvb_hash128(payload, 0),
+                                          .batch = &path->batch });
+    path->told += path->output.events.event_count;
+}
+
+static void encode_protobuf(struct path *path)
+{
+    kvb_buf_reset(&path->message);
+    must(kvb_router_proto_encode(
+        &path->output.events, 0, path->output.events.event_count, &path->message));
+}
+
+static void encode_json(struct path *path)
+{
+    for (size_t i = 0; i < path->output.events.event_count; i++) {
+        kvb_buf_reset(&path->message);
+        must(kvb_router_json_encode(&path->output.events, i, &path->message));
+    }
+}
+
+/* ---- Rounds: each tells the whole feed once; returns what is timed, in ns ---- */
+
+static uint64_t round_of_decoding(struct path *path)
+{
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < bench_feed_batches; i++) {
+        decode(path, i);
+    }
+    return kvb_clock_monotonic_ns() - began_ns;
+}
+
+static uint64_t round_of_all(struct path *path, void (*encode)(struct path *))
+{
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < bench_feed_batches; i++) {
+        decode(path, i);
+        step_batch(path, i);
+        encode(path);
+    }
+    return kvb_clock_monotonic_ns() - began_ns;
+}
+
+static uint64_t round_with_protobuf(struct path *path)
+{
+    return round_of_all(path, encode_protobuf);
+}
+
+static uint64_t round_with_json(struct path *path)
+{
+    return round_of_all(path, encode_json);
+}
+
+/* The same batch encoded so many times: the second, for it has a parent. */
+static uint64_t round_of_encoding(struct path *path, void (*encode)(struct path *))
+{
+    for (size_t i = path->told; i < 2; i++) {
+        decode(path, i);
+        step_batch(path, i);
+    }
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    for (size_t i = 0; i < bench_feed_batches; i++) {
+        encode(path);
+    }
+    return kvb_clock_monotonic_ns() - began_ns;
+}
+
+static uint64_t round_of_protobuf(struct path *path)
+{
+    return round_of_encoding(path, encode_protobuf);
+}
+
+static uint64_t round_of_json(struct path *path)
+{
+    return round_of_encoding(path, encode_json);
+}
+
+static void skip_encoding(struct path *path)
+{
+    (void)path;
+}
+
+static uint64_t round_of_steps(struct path *path)
+{
+    return round_of_all(path, skip_encoding) - round_of_decoding(path);
+}
+
+/* ---- Rows ---- */
+
+struct row {
+    const char *name;
+    size_t batch_blocks;
+    uint64_t (*round)(struct path *path);
+};
+
+static const struct row timed[] = {
+    { "path.decode.1block", 1, round_of_decoding },
+    { "path.decode.8block", 8, round_of_decoding },
+    { "path.step.1block", 1, round_of_steps },
+    { "path.step.8block", 8, round_of_steps },
+    { "path.encode.protobuf.1block", 1, round_of_protobuf },
+    { "path.encode.protobuf.8block", 8, round_of_protobuf },
+    { "path.encode.json.1block", 1, round_of_json },
+    { "path.encode.json.8block", 8, round_of_json },
+    { "path.whole.protobuf.1block", 1, round_with_protobuf },
+    { "path.whole.protobuf.8block", 8, round_with_protobuf },
+    { "path.whole.json.1block", 1, round_with_json },
+    { "path.whole.json.8block", 8, round_with_json },
+};
+
+static const struct row counted[] = {
+    { "path.allocations.protobuf", 1, round_with_protobuf },
+    { "path.allocations.json", 1, round_with_json },
+};
+
+static void print(const char *name, double value, const char *unit)
+{
+    (void)printf(
+        "{\"name\":\"%s\",\"value\":%.2f,\"unit\":\"%s\",\"against\":null,\"against_value\":null,"
+        "\"ratio\":null}\n",
+        name, value, unit);
+    (void)fflush(stdout);
+}
+
+static void time_row(const struct row *row, double seconds)
+{
+    struct path path;
+    uint64_t best_ns = UINT64_MAX;
+
+    begin(&path, row->batch_blocks);
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + (uint64_t)(seconds * 1e9);
+    do {
+        const uint64_t took_ns = row->round(&path);
+        best_ns = took_ns < best_ns ? took_ns : best_ns;
+    } while (kvb_clock_monotonic_ns() < until_ns);
+    print(row->name, (double)best_ns / bench_feed_batches, "ns/batch");
+    end(&path);
+}
+
+static void count_row(const struct row *row)
+{
+    struct path path;
+
+    begin(&path, row->batch_blocks);
+    for (int i = 0; i < 8; i++) {
+        (void)row->round(&path); /* what grows, grows until its rings are full */
+    }
+    path.told = 0;
+    const uint64_t before = bench_allocations();
+    while (path.told < counted_events) {
+        (void)row->round(&path);
+    }
+    print(row->name, (double)(bench_allocations() - before), "allocations in 10 million events");
+    end(&path);
+}
+
+/* ---- Arguments ---- */
+
+static bool is_asked_for(const char *name, char **names, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (strncmp(name, names[i], strlen(names[i])) == 0) {
+            return true;
+        }
+    }
+    return count == 0;
+}
+
+int main(int argc, char **argv)
+{
+    double seconds = 1;
+    int first = 1;
+
+    if (argc > 2 && strcmp(argv[1], "--seconds") == 0) {
+        seconds = atof(argv[2]);
+        first = 3;
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(timed); i++) {
+        if (is_asked_for(timed[i].name, argv + first, argc - first)) {
+            (void)fprintf(stderr, "%s\n", timed[i].name);
+            time_row(&timed[i], seconds);
+        }
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {
+        if (is_asked_for(counted[i].name, argv + first, argc - first)) {
+            (void)fprintf(stderr, "%s\n", counted[i].name);
+            count_row(&counted[i]);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,106 @@
+#include "bench_path_feed.h"
+
+#include "core/hash.h"
+#include "wire/engine_encode.h"
+
+#include <stdlib.h>
+
+enum {
+    block_tokens = 16,
+    prompt_blocks = 64,
+    vocabulary = 128000,
+    feed_bytes_most = 64 << 20,
+};
+
+static const double clock_s = 1.7e9;
+
+static uint64_t draw(uint64_t *dice)
+{
+    (*dice)++;
+    return kvb_hash64((kvb_span){ (const uint8_t *)dice, sizeof *dice }, 0);
+}
+
+static uint32_t draw_token(uint64_t *dice)
+{
+    const double unit = (double)(draw(dice) >> 11) / (double)(UINT64_C(1) << 53);
+
+    return (uint32_t)(unit * unit * vocabulary);
+}
+
+static void must(kvb_status status)
+{
+    if (status != KVB_OK) {
+        abort();
+    }
+}
+
+/* The engine's name of block number `block` since the beginning. */
+static uint64_t name_of(size_t block)
+{
+    const uint64_t number = block;
+
+    return kvb_hash64((kvb_span){ (const uint8_t *)&number, sizeof number }, 1);
+}
+
+static void make_stored(struct kvb_event_batch *batch, size_t first, size_t blocks, uint64_t *dice)
+{
+    const bool has_parent = first % prompt_blocks != 0;
+
+    must(kvb_event_batch_reserve_events(batch, 1));
+    must(kvb_event_batch_reserve_hashes(batch, blocks));
+    must(kvb_event_batch_reserve_tokens(batch, blocks * block_tokens));
+    batch->events[batch->event_count++] = (struct kvb_engine_event){
+        .kind = KVB_EVENT_STORED,
+        .has_parent = has_parent,
+        .parent = { has_parent ? name_of(first - 1) : 0 },
+        .block_size = block_tokens,
+        .hash_count = (uint32_t)blocks,
+        .token_count = (uint32_t)(blocks * block_tokens),
+    };
+    for (size_t i = 0; i < blocks; i++) {
+        batch->hashes[batch->hash_count++] = (kvb_engine_hash){ name_of(first + i) };
+    }
+    for (size_t i = 0; i < blocks * block_tokens; i++) {
+        batch->tokens[batch->token_count++] = draw_token(dice);
+    }
+}
+
+static void make_cleared(struct kvb_event_batch *batch)
+{
+    must(kvb_event_batch_reserve_events(batch, 1));
+    batch->events[batch->event_count++] =
+        (struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true };
+}
+
+void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
+{
+    struct kvb_event_batch batch = { .timestamp_s = clock_s };
+    uint64_t dice = 0;
+
+    kvb_buf_init(&feed->bytes, feed_bytes_most);
+    feed->batch_blocks = batch_blocks;
+    for (size_t i = 0; i < bench_feed_batches; i++) {
+        feed->starts[i] = feed->bytes.len;
+        kvb_event_batch_reset(&batch);
+        batch.timestamp_s = clock_s + (double)i / 1e3;
+        if (i + 1 < bench_feed_batches) {
+            make_stored(&batch, i * batch_blocks, batch_blocks, &dice);
+        } else {
+            make_cleared(&batch);
+        }
+        must(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_11, &feed->bytes));
+    }
+    feed->starts[bench_feed_batches] = feed->bytes.len;
+    kvb_event_batch_done(&batch);
+}
+
+void bench_feed_done(struct bench_feed *feed)
+{
+    kvb_buf_done(&feed->bytes);
+}
+
+kvb_span bench_feed_payload(const struct bench_feed *feed, size_t batch)
+{
+    return (kvb_span){ .data = feed->bytes.data + feed->starts[batch],
+                       .len = feed->starts[batch + 1] - feed->starts[batch] };
+}
