@@ -2,36 +2,53 @@
 
 #include "core/limits.h"
 #include "wire/engine_fields.h"
-#include "wire/mp_guard.h"
 
 #include <string.h>
 
-/* Where each field stands: its key in a map, its place in the array of each kind
- * of event (0 = it has none there; place 0 is the tag).  A new field is a row. */
+/* A text that is looked for, with its length: a comparison begins with that. */
+struct word {
+    const char *text;
+    size_t len;
+};
+#define WORD(text)                                                                                 \
+    {                                                                                              \
+        text, sizeof text - 1                                                                      \
+    }
+
+/* The key of each field in a map.  A new field is a row, and a place below. */
 /* clang-format off */
-static const struct field_place {
-    const char *key;
-    uint8_t in_stored;
-    uint8_t in_removed;
-    uint8_t in_cleared;
-    uint8_t in_pool; /* BlockStoreEvent, and as far as it goes BlockUpdateEvent */
-} places[field_count] = {
-    [field_block_hashes]      = { "block_hashes",        1, 1, 0, 0 },
-    [field_seq_hashes]        = { "seq_hashes",          0, 0, 0, 0 }, /* the same by another name */
-    [field_block_hash]        = { "block_hash",          0, 0, 0, 5 },
-    [field_parent_block_hash] = { "parent_block_hash",   2, 0, 0, 6 },
-    [field_parent_hash]       = { "parent_hash",         0, 0, 0, 0 }, /* likewise */
-    [field_token_ids]         = { "token_ids",           3, 0, 0, 7 },
-    [field_block_size]        = { "block_size",          4, 0, 0, 0 },
-    [field_lora_id]           = { "lora_id",             5, 0, 0, 0 },
-    [field_medium]            = { "medium",              6, 2, 1, 0 },
-    [field_lora_name]         = { "lora_name",           7, 0, 0, 0 },
-    [field_extra_keys]        = { "extra_keys",          8, 0, 0, 0 },
-    [field_group_idx]         = { "group_idx",           9, 3, 0, 0 },
-    [field_spec_kind]         = { "kv_cache_spec_kind", 10, 0, 0, 0 },
-    [field_locality]          = { "locality",           12, 0, 0, 0 },
-    [field_object_key]        = { "mooncake_key",        0, 0, 0, 1 },
-    [field_replicas]          = { "replica_list",        0, 0, 0, 2 },
+static const struct word keys[field_count] = {
+    [field_block_hashes]      = WORD("block_hashes"),
+    [field_seq_hashes]        = WORD("seq_hashes"), /* the same by another name */
+    [field_block_hash]        = WORD("block_hash"),
+    [field_parent_block_hash] = WORD("parent_block_hash"),
+    [field_parent_hash]       = WORD("parent_hash"), /* likewise */
+    [field_token_ids]         = WORD("token_ids"),
+    [field_block_size]        = WORD("block_size"),
+    [field_lora_id]           = WORD("lora_id"),
+    [field_medium]            = WORD("medium"),
+    [field_lora_name]         = WORD("lora_name"),
+    [field_extra_keys]        = WORD("extra_keys"),
+    [field_group_idx]         = WORD("group_idx"),
+    [field_spec_kind]         = WORD("kv_cache_spec_kind"),
+    [field_locality]          = WORD("locality"),
+    [field_object_key]        = WORD("mooncake_key"),
+    [field_replicas]          = WORD("replica_list"),
+};
+
+/* What stands behind the tag in the array of each kind of event, in order; field_count:
+ * nothing for us. */
+static const uint8_t in_stored[] = {
+    field_block_hashes, field_parent_block_hash, field_token_ids, field_block_size, field_lora_id,
+    field_medium, field_lora_name, field_extra_keys, field_group_idx, field_spec_kind, field_count,
+    field_locality
+};
+static const uint8_t in_removed[] = { field_block_hashes, field_medium, field_group_idx };
+static const uint8_t in_cleared[] = { field_medium };
+/* BlockStoreEvent, and as far as it goes BlockUpdateEvent */
+static const uint8_t in_pool[] = {
+    field_object_key, field_replicas, field_count, field_count, field_block_hash,
+    field_parent_block_hash, field_token_ids
 };
 /* clang-format on */
 
@@ -136,47 +153,53 @@ static kvb_status add_move(
 /* The events that are understood, by the tag of most engines and by Mooncake's
  * event_type, and what it costs when one cannot be read.  A new event is a row. */
 /* clang-format off */
-#define IN(column) offsetof(struct field_place, column)
+#define PLACES(places) places, sizeof places
 static const struct event_form {
-    const char *tag;
-    const char *event_type;
+    struct word tag;
+    struct word event_type;
     enum kvb_event_kind kind;
     enum kvb_skip when_bad;
     event_reader read;
     event_adder add;
-    size_t place_at; /* offset of its column in struct field_place */
+    const uint8_t *places;
+    size_t place_count;
 } forms[] = {
-    { "BlockStored",      "stored",  KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
-      read_stored,                 add_event,    IN(in_stored) },
-    { "BlockRemoved",     "removed", KVB_EVENT_REMOVED, KVB_SKIP_BAD_REMOVED,
-      read_removed,                add_event,    IN(in_removed) },
-    { "AllBlocksCleared", "cleared", KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
-      read_cleared,                add_event,    IN(in_cleared) },
-    { "BlockStoreEvent",  "",        KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
-      kvb_engine_read_pool_store,  add_replicas, IN(in_pool) },
-    { "BlockUpdateEvent", "",        KVB_EVENT_STORED,  KVB_SKIP_BAD_REMOVED,
-      kvb_engine_read_pool_update, add_move,     IN(in_pool) },
-    { "RemoveAllEvent",   "",        KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
-      read_cleared,                add_event,    IN(in_cleared) },
+    { WORD("BlockStored"),      WORD("stored"),  KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
+      read_stored,                 add_event,    PLACES(in_stored) },
+    { WORD("BlockRemoved"),     WORD("removed"), KVB_EVENT_REMOVED, KVB_SKIP_BAD_REMOVED,
+      read_removed,                add_event,    PLACES(in_removed) },
+    { WORD("AllBlocksCleared"), WORD("cleared"), KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
+      read_cleared,                add_event,    PLACES(in_cleared) },
+    { WORD("BlockStoreEvent"),  WORD(""),        KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
+      kvb_engine_read_pool_store,  add_replicas, PLACES(in_pool) },
+    { WORD("BlockUpdateEvent"), WORD(""),        KVB_EVENT_STORED,  KVB_SKIP_BAD_REMOVED,
+      kvb_engine_read_pool_update, add_move,     PLACES(in_pool) },
+    { WORD("RemoveAllEvent"),   WORD(""),        KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
+      read_cleared,                add_event,    PLACES(in_cleared) },
 };
-#undef IN
+#undef PLACES
 /* clang-format on */
 
-static bool is_text(kvb_span text, const char *word)
+static bool is_word(kvb_span text, const struct word *word)
 {
-    return text.len > 0 && text.len == strlen(word) && memcmp(text.data, word, text.len) == 0;
+    return text.len > 0 && text.len == word->len && memcmp(text.data, word->text, text.len) == 0;
+}
+
+static bool is_text(kvb_span text, const char *wanted)
+{
+    return is_word(text, &(struct word){ wanted, strlen(wanted) });
 }
 
 /* By its tag, or where that says nothing by its event_type; NULL: it is on no list. */
 static const struct event_form *find_form(kvb_span tag, kvb_span event_type)
 {
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (is_text(tag, forms[i].tag)) {
+        if (is_word(tag, &forms[i].tag)) {
             return &forms[i];
         }
     }
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (is_text(event_type, forms[i].event_type)) {
+        if (is_word(event_type, &forms[i].event_type)) {
             return &forms[i];
         }
     }
@@ -185,24 +208,20 @@ static const struct event_form *find_form(kvb_span tag, kvb_span event_type)
 
 /* ---- Finding the fields ---- */
 
-static void
-note_field(struct engine_fields *fields, enum engine_field field, const struct kvb_mp_cursor *at)
-{
-    fields->at[field] = *at;
-    fields->has[field] = kvb_mp_next(at) != KVB_MP_NIL;
-}
-
-static uint8_t place_of(const struct event_form *form, enum engine_field field)
-{
-    return *((const uint8_t *)&places[field] + form->place_at);
-}
+/* How deep a value may be that stands inside so many others. */
+enum {
+    depth_in_batch = kvb_max_depth - 1,
+    depth_in_events = kvb_max_depth - 2,
+    depth_in_event = kvb_max_depth - 3
+};
 
 /* Both leave the cursor behind the event when they find its form, so that long token
  * lists are walked once.
  *
  * [tag, fields...] */
 static kvb_status find_in_array(
-    struct kvb_mp_cursor *cursor, const struct event_form **out_form, struct engine_fields *fields)
+    struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, const struct event_form **out_form,
+    struct engine_fields *fields)
 {
     uint32_t count = 0;
     kvb_span tag = { 0 };
@@ -211,15 +230,16 @@ static kvb_status find_in_array(
     if (count == 0 || kvb_mp_take_text(cursor, &tag) != KVB_OK) {
         return KVB_OK;
     }
-    *out_form = find_form(tag, (kvb_span){ 0 });
-    for (uint32_t place = 1; *out_form && place < count; place++) {
-        for (int field = 0; field < field_count; field++) {
-            if (place_of(*out_form, (enum engine_field)field) == place) {
-                note_field(fields, (enum engine_field)field, cursor);
-            }
-        }
-        KVB_TRY(kvb_mp_skip(cursor));
+    const struct event_form *form = find_form(tag, (kvb_span){ 0 });
+    for (uint32_t place = 0; form && place < count - 1; place++) {
+        const unsigned field = place < form->place_count ? form->places[place] : field_count;
+        KVB_TRY(
+            field < field_count
+                ? kvb_engine_find_field(
+                      batch, fields, (enum engine_field)field, cursor, depth_in_event)
+                : kvb_mp_skip_within(cursor, depth_in_event));
     }
+    *out_form = form;
     return KVB_OK;
 }
 
@@ -233,9 +253,21 @@ static kvb_span text_at(const struct kvb_mp_cursor *cursor)
     return text;
 }
 
+/* field_count: no field of ours. */
+static unsigned field_of(kvb_span key)
+{
+    unsigned field = 0;
+
+    while (field < field_count && !is_word(key, &keys[field])) {
+        field++;
+    }
+    return field;
+}
+
 /* {"type": tag, key: field, ...} in any order; unknown keys are passed over. */
 static kvb_status find_in_map(
-    struct kvb_mp_cursor *cursor, const struct event_form **out_form, struct engine_fields *fields)
+    struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, const struct event_form **out_form,
+    struct engine_fields *fields)
 {
     uint32_t pairs = 0;
     kvb_span tag = { 0 };
@@ -245,18 +277,18 @@ static kvb_status find_in_map(
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
         if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
-            KVB_TRY(kvb_mp_skip(cursor));
+            KVB_TRY(kvb_mp_skip_within(cursor, depth_in_event));
         } else if (is_text(key, "type")) {
             tag = text_at(cursor);
         } else if (is_text(key, "event_type")) {
             event_type = text_at(cursor);
         }
-        for (int field = 0; field < field_count; field++) {
-            if (is_text(key, places[field].key)) {
-                note_field(fields, (enum engine_field)field, cursor);
-            }
-        }
-        KVB_TRY(kvb_mp_skip(cursor));
+        const unsigned field = field_of(key);
+        KVB_TRY(
+            field < field_count
+                ? kvb_engine_find_field(
+                      batch, fields, (enum engine_field)field, cursor, depth_in_event)
+                : kvb_mp_skip_within(cursor, depth_in_event));
     }
     fields->has_event_type = event_type.len > 0;
     *out_form = find_form(tag, event_type);
@@ -329,16 +361,16 @@ static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor
     struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED, .skip = KVB_SKIP_UNKNOWN_EVENT };
 
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
-        KVB_TRY(find_in_array(cursor, &form, &fields));
+        KVB_TRY(find_in_array(batch, cursor, &form, &fields));
     } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
-        KVB_TRY(find_in_map(cursor, &form, &fields));
+        KVB_TRY(find_in_map(batch, cursor, &form, &fields));
     }
     batch->counts_from_one |= fields.has_event_type;
     if (form) {
         return read_event(batch, form, &fields);
     }
     *cursor = start;
-    KVB_TRY(kvb_mp_skip(cursor));
+    KVB_TRY(kvb_mp_skip_within(cursor, depth_in_events));
     return add_event(batch, &fields, &unknown);
 }
 
@@ -378,19 +410,24 @@ static kvb_status take_timestamp(struct kvb_event_batch *batch, struct kvb_mp_cu
     return KVB_OK;
 }
 
-/* [ts, events, rank?, ...] */
-static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
+/* [ts, events, rank?, ...], each walked once, and looked at on the way. */
+static kvb_status take_array(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     uint32_t count = 0;
+    uint32_t taken = 2;
 
-    KVB_TRY(kvb_mp_take_array(&cursor, &count));
-    if (count < 2) {
+    KVB_TRY(kvb_mp_take_array(cursor, &count));
+    if (count < taken) {
         return KVB_BAD_INPUT;
     }
-    KVB_TRY(take_timestamp(batch, &cursor));
-    KVB_TRY(take_events(batch, &cursor));
-    if (count > 2) {
-        take_rank(batch, &cursor);
+    KVB_TRY(take_timestamp(batch, cursor));
+    KVB_TRY(take_events(batch, cursor));
+    if (count > taken) {
+        take_rank(batch, cursor);
+        taken += batch->has_rank;
+    }
+    for (; taken < count; taken++) {
+        KVB_TRY(kvb_mp_skip_within(cursor, depth_in_batch));
     }
     return KVB_OK;
 }
@@ -403,32 +440,32 @@ struct batch_parts {
     bool has_rank;
 };
 
-static kvb_status find_parts(struct kvb_mp_cursor cursor, struct batch_parts *parts)
+static kvb_status find_parts(struct kvb_mp_cursor *cursor, struct batch_parts *parts)
 {
     uint32_t pairs = 0;
     bool has_ts = false;
     bool has_events = false;
 
-    KVB_TRY(kvb_mp_take_map(&cursor, &pairs));
+    KVB_TRY(kvb_mp_take_map(cursor, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
-        KVB_TRY(kvb_mp_take_text(&cursor, &key));
+        KVB_TRY(kvb_mp_take_text(cursor, &key));
         if (is_text(key, "ts")) {
-            parts->ts = cursor;
+            parts->ts = *cursor;
             has_ts = true;
         } else if (is_text(key, "events")) {
-            parts->events = cursor;
+            parts->events = *cursor;
             has_events = true;
         } else if (is_text(key, "data_parallel_rank")) {
-            parts->rank = cursor;
+            parts->rank = *cursor;
             parts->has_rank = true;
         }
-        KVB_TRY(kvb_mp_skip(&cursor));
+        KVB_TRY(kvb_mp_skip_within(cursor, depth_in_batch));
     }
     return has_ts && has_events ? KVB_OK : KVB_BAD_INPUT;
 }
 
-static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
+static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     struct batch_parts parts = { .has_rank = false };
 
@@ -442,17 +479,14 @@ static kvb_status take_map(struct kvb_event_batch *batch, struct kvb_mp_cursor c
 
 static kvb_status decode(kvb_span payload, struct kvb_event_batch *batch)
 {
-    const struct kvb_mp_cursor cursor = kvb_mp_cursor_of(payload);
-    size_t used = 0;
+    struct kvb_mp_cursor cursor = kvb_mp_cursor_of(payload);
 
     if (payload.len > kvb_max_payload_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_mp_guard(payload, kvb_max_depth, &used));
-    if (used != payload.len) {
-        return KVB_BAD_INPUT; /* a second value, or garbage */
-    }
-    return kvb_mp_next(&cursor) == KVB_MP_MAP ? take_map(batch, cursor) : take_array(batch, cursor);
+    KVB_TRY(
+        kvb_mp_next(&cursor) == KVB_MP_MAP ? take_map(batch, &cursor) : take_array(batch, &cursor));
+    return cursor.at == cursor.end ? KVB_OK : KVB_BAD_INPUT; /* a second value, or garbage */
 }
 
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)

@@ -7,6 +7,72 @@
 #include <string.h>
 #include <strings.h>
 
+/* ---- Finding ---- */
+
+/* How many items the list has that is next, where as many bytes are left to back them. */
+static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    return kvb_mp_take_array(cursor, out_count) == KVB_OK &&
+           *out_count <= (size_t)(cursor->end - cursor->at);
+}
+
+/* All of these are false, and the cursor stands where it stood, for a list in another form,
+ * and for one that the batch has no room for: whoever needs it finds out. */
+static bool read_hash_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    _Static_assert(sizeof *batch->hashes == sizeof(uint64_t), "hashes are a list of u64");
+    if (!take_backed_count(&ahead, &list->count) ||
+        kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK || list->count == 0 ||
+        kvb_mp_take_all_bits(&ahead, list->count, &batch->hashes[batch->hash_count].value) !=
+            KVB_OK) {
+        return false;
+    }
+    *cursor = ahead;
+    return true;
+}
+
+static bool read_token_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    if (!take_backed_count(&ahead, &list->count) ||
+        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK || list->count == 0 ||
+        kvb_mp_take_u32s(&ahead, list->count, batch->tokens + batch->token_count) != KVB_OK) {
+        return false;
+    }
+    *cursor = ahead;
+    return true;
+}
+
+static bool read_list(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor)
+{
+    switch (field) {
+    case field_block_hashes:
+        return fields->hashes.is_read = read_hash_list(batch, &fields->hashes, cursor);
+    case field_token_ids:
+        return fields->tokens.is_read = read_token_list(batch, &fields->tokens, cursor);
+    default:
+        return false;
+    }
+}
+
+kvb_status kvb_engine_find_field(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
+    fields->at[field] = *cursor;
+    fields->has[field] = !kvb_mp_take_nil(cursor);
+    return !fields->has[field] || read_list(batch, fields, field, cursor)
+               ? KVB_OK
+               : kvb_mp_skip_within(cursor, max_depth);
+}
+
 /* ---- Hashes ---- */
 
 /* sha256 and the like are named by their last 8 bytes, big-endian. */
@@ -91,9 +157,14 @@ kvb_status kvb_engine_read_hashes(
     if (!has_block_hashes && !fields->has[field_seq_hashes]) {
         return KVB_BAD_INPUT;
     }
+    event->hash_at = (uint32_t)batch->hash_count;
+    if (has_block_hashes && fields->hashes.is_read) {
+        event->hash_count = fields->hashes.count;
+        batch->hash_count += event->hash_count;
+        return KVB_OK;
+    }
     KVB_TRY(kvb_mp_take_array(&cursor, &count));
     KVB_TRY(kvb_event_batch_reserve_hashes(batch, count));
-    event->hash_at = (uint32_t)batch->hash_count;
     event->hash_count = count;
     for (uint32_t i = 0; i < count; i++) {
         KVB_TRY(kvb_engine_take_hash(&cursor, &batch->hashes[batch->hash_count].value));
@@ -119,25 +190,6 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 }
 
 /* ---- Tokens ---- */
-
-/* The usual case, without a call per token: small numbers in 1, 2 or 3 bytes. */
-static kvb_status take_tokens(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *at = cursor->at;
-        const size_t left = (size_t)(cursor->end - at);
-        if (left >= 3 && at[0] == 0xcd) {
-            out[i] = (uint32_t)at[1] << 8 | at[2];
-            cursor->at += 3;
-        } else if (left >= 1 && at[0] <= 0x7f) {
-            out[i] = at[0];
-            cursor->at += 1;
-        } else {
-            KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
-        }
-    }
-    return KVB_OK;
-}
 
 /* EAGLE: (a,b) (b,c) (c,d) is a b c d. */
 static kvb_status take_pairs(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
@@ -180,6 +232,18 @@ kvb_status kvb_engine_read_tokens(
     return kvb_engine_read_token_list(batch, fields, event);
 }
 
+/* What could not be read where it was found: pairs, and what is none. */
+static kvb_status read_odd_tokens(
+    struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, uint32_t count,
+    struct kvb_engine_event *event)
+{
+    event->is_eagle = kvb_mp_next(cursor) == KVB_MP_ARRAY;
+    event->token_count = count + (event->is_eagle ? 1 : 0);
+    KVB_TRY(kvb_event_batch_reserve_tokens(batch, event->token_count));
+    uint32_t *out = batch->tokens + batch->token_count;
+    return event->is_eagle ? take_pairs(cursor, count, out) : kvb_mp_take_u32s(cursor, count, out);
+}
+
 kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -196,11 +260,10 @@ kvb_status kvb_engine_read_token_list(
         return KVB_OK; /* tokenless */
     }
     KVB_TRY(check_cover(event, count));
-    event->is_eagle = kvb_mp_next(&cursor) == KVB_MP_ARRAY;
-    event->token_count = count + (event->is_eagle ? 1 : 0);
-    KVB_TRY(kvb_event_batch_reserve_tokens(batch, event->token_count));
-    uint32_t *out = batch->tokens + batch->token_count;
-    KVB_TRY(event->is_eagle ? take_pairs(&cursor, count, out) : take_tokens(&cursor, count, out));
+    event->token_count = count;
+    if (!fields->tokens.is_read) {
+        KVB_TRY(read_odd_tokens(batch, &cursor, count, event));
+    }
     batch->token_count += event->token_count;
     return KVB_OK;
 }
@@ -270,14 +333,15 @@ kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_
 
 struct word {
     const char *text;
-    unsigned value;
+    uint8_t len;
+    uint8_t value;
 };
 
 /* NULL when the text is none of them; case does not matter. */
 static const struct word *find_word(const struct word *words, size_t count, kvb_span text)
 {
     for (size_t i = 0; i < count; i++) {
-        if (strlen(words[i].text) == text.len &&
+        if (words[i].len == text.len &&
             strncasecmp(words[i].text, (const char *)text.data, text.len) == 0) {
             return &words[i];
         }
@@ -286,29 +350,30 @@ static const struct word *find_word(const struct word *words, size_t count, kvb_
 }
 
 /* clang-format off */
+#define WORD(text, value) { text, sizeof text - 1, value }
 static const struct word media[] = {
-    { "GPU",        KVB_TIER_DEVICE },
-    { "DEVICE",     KVB_TIER_DEVICE },
-    { "CPU",        KVB_TIER_HOST },
-    { "CPU_PINNED", KVB_TIER_HOST },
-    { "MEMORY",     KVB_TIER_HOST },
-    { "CPU_TIER1",  KVB_TIER_HOST },
-    { "CPU_TIER2",  KVB_TIER_DISK },
-    { "DISK",       KVB_TIER_DISK },
-    { "LOCAL_DISK", KVB_TIER_DISK },
-    { "NVME",       KVB_TIER_DISK },
-    { "STORAGE",    KVB_TIER_DISK },
-    { "EXTERNAL",   KVB_TIER_EXTERNAL },
-    { "NETWORK",    KVB_TIER_EXTERNAL },
-    { "REMOTE",     KVB_TIER_EXTERNAL },
-    { "SHARED",     KVB_TIER_EXTERNAL },
+    WORD("GPU",        KVB_TIER_DEVICE),
+    WORD("DEVICE",     KVB_TIER_DEVICE),
+    WORD("CPU",        KVB_TIER_HOST),
+    WORD("CPU_PINNED", KVB_TIER_HOST),
+    WORD("MEMORY",     KVB_TIER_HOST),
+    WORD("CPU_TIER1",  KVB_TIER_HOST),
+    WORD("CPU_TIER2",  KVB_TIER_DISK),
+    WORD("DISK",       KVB_TIER_DISK),
+    WORD("LOCAL_DISK", KVB_TIER_DISK),
+    WORD("NVME",       KVB_TIER_DISK),
+    WORD("STORAGE",    KVB_TIER_DISK),
+    WORD("EXTERNAL",   KVB_TIER_EXTERNAL),
+    WORD("NETWORK",    KVB_TIER_EXTERNAL),
+    WORD("REMOTE",     KVB_TIER_EXTERNAL),
+    WORD("SHARED",     KVB_TIER_EXTERNAL),
 };
 
 /* Cache groups whose blocks are prefixes. */
 static const struct word prefix_kinds[] = {
-    { "full_attention", 0 },
-    { "mla_attention", 0 },
-    { "sink_full_attention", 0 },
+    WORD("full_attention", 0),
+    WORD("mla_attention", 0),
+    WORD("sink_full_attention", 0),
 };
 /* clang-format on */
 
@@ -341,7 +406,7 @@ enum kvb_skip kvb_engine_scope(const struct engine_fields *fields)
     struct kvb_mp_cursor kind_at = fields->at[field_spec_kind];
     struct kvb_mp_cursor locality_at = fields->at[field_locality];
     kvb_span text = { 0 };
-    const struct word remote = { "REMOTE", 0 };
+    static const struct word remote = WORD("REMOTE", 0);
 
     if (fields->has[field_locality] && kvb_mp_take_text(&locality_at, &text) == KVB_OK &&
         find_word(&remote, 1, text)) {

@@ -25,11 +25,26 @@ enum engine_field {
     field_count
 };
 
+/* The long lists are read where they are found, so that nobody walks them twice: they
+ * wait behind what the batch counts as its own, and are taken in by a count, or left. */
+struct engine_list {
+    bool is_read; /* else it has to be, in whatever form it is */
+    uint32_t count;
+};
+
 struct engine_fields {
-    bool has_event_type;   /* the form of Mooncake's maps */
-    bool has[field_count]; /* there, and not nil */
+    bool has_event_type;       /* the form of Mooncake's maps */
+    bool has[field_count];     /* there, and not nil */
+    struct engine_list hashes; /* of field_block_hashes, behind batch->hashes */
+    struct engine_list tokens; /* of field_token_ids, behind batch->tokens */
     struct kvb_mp_cursor at[field_count];
 };
+
+/* Notes where the field stands and moves past it, whatever it is; max_depth as in
+ * kvb_mp_skip_within().  A field that comes twice is what it is the second time. */
+kvb_status kvb_engine_find_field(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor, unsigned max_depth);
 
 /* Each reads one field into the event and the batch's arrays.
  * KVB_BAD_INPUT  the field is not of its type, or a text is longer than

@@ -19,18 +19,17 @@ enum {
     last_positive_fixint = 0x7f
 };
 
-/* One row per run of type bytes, in order: what a value is. */
+/* What a value is, by its first byte; what is left out is KVB_MP_NIL's 0 only in 0xc0. */
 /* clang-format off */
-static const struct run {
-    uint8_t last;
-    enum kvb_mp_type type;
-} runs[] = {
-    { 0x7f, KVB_MP_INTEGER }, { 0x8f, KVB_MP_MAP },     { 0x9f, KVB_MP_ARRAY },
-    { 0xbf, KVB_MP_TEXT },    { 0xc0, KVB_MP_NIL },     { 0xc1, KVB_MP_OTHER },
-    { 0xc3, KVB_MP_BOOL },    { 0xc6, KVB_MP_BYTES },   { 0xc9, KVB_MP_OTHER },
-    { 0xcb, KVB_MP_FLOAT },   { 0xd3, KVB_MP_INTEGER }, { 0xd8, KVB_MP_OTHER },
-    { 0xdb, KVB_MP_TEXT },    { 0xdd, KVB_MP_ARRAY },   { 0xdf, KVB_MP_MAP },
-    { 0xff, KVB_MP_INTEGER },
+static const uint8_t types[256] = {
+    [0x00 ... 0x7f] = KVB_MP_INTEGER, [0x80 ... 0x8f] = KVB_MP_MAP,
+    [0x90 ... 0x9f] = KVB_MP_ARRAY,   [0xa0 ... 0xbf] = KVB_MP_TEXT,
+    [0xc0]          = KVB_MP_NIL,     [0xc1]          = KVB_MP_OTHER,
+    [0xc2 ... 0xc3] = KVB_MP_BOOL,    [0xc4 ... 0xc6] = KVB_MP_BYTES,
+    [0xc7 ... 0xc9] = KVB_MP_OTHER,   [0xca ... 0xcb] = KVB_MP_FLOAT,
+    [0xcc ... 0xd3] = KVB_MP_INTEGER, [0xd4 ... 0xd8] = KVB_MP_OTHER,
+    [0xd9 ... 0xdb] = KVB_MP_TEXT,    [0xdc ... 0xdd] = KVB_MP_ARRAY,
+    [0xde ... 0xdf] = KVB_MP_MAP,     [0xe0 ... 0xff] = KVB_MP_INTEGER,
 };
 /* clang-format on */
 
@@ -48,15 +47,7 @@ static size_t left(const struct kvb_mp_cursor *cursor)
 
 enum kvb_mp_type kvb_mp_next(const struct kvb_mp_cursor *cursor)
 {
-    const struct run *run = runs;
-
-    if (left(cursor) == 0) {
-        return KVB_MP_OTHER;
-    }
-    while (*cursor->at > run->last) {
-        run++; /* ends: the last row takes 0xff */
-    }
-    return run->type;
+    return left(cursor) > 0 ? (enum kvb_mp_type)types[*cursor->at] : KVB_MP_OTHER;
 }
 
 bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor)
@@ -67,10 +58,22 @@ bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor)
     return is_nil;
 }
 
+/* 8 bytes that are there, the first on top. */
+static uint64_t load_be64(const uint8_t *bytes)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, bytes, sizeof value);
+    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap64(value) : value;
+}
+
 static uint64_t big_endian(const uint8_t *bytes, size_t count)
 {
     uint64_t value = 0;
 
+    if (count == sizeof value) {
+        return load_be64(bytes);
+    }
     for (size_t i = 0; i < count; i++) {
         value = value << 8 | bytes[i];
     }
@@ -147,6 +150,63 @@ kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
     *out_value = (uint32_t)value;
     return KVB_OK;
 }
+
+/* ---- Lists of integers ---- */
+
+/* A run of the small numbers that tokens are, without a look-up or a guess at how long
+ * each is: engines mix them so that no branch could be foretold.
+ *
+ *     0x00 .. 0x7f              the number itself
+ *     0xcc  +1   0xcd  +2   0xce  +4 bytes behind: 1 << (low two bits)
+ *
+ * Each is loaded with what follows, pushed to the top, and cut off below.  Ends with the
+ * count, before anything else, and where 8 bytes are no longer there; returns how many. */
+static uint32_t take_small_ones(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    const uint8_t *at = cursor->at;
+    uint32_t taken = 0;
+
+    for (; taken < count && (size_t)(cursor->end - at) >= sizeof(uint64_t); taken++) {
+        const unsigned code = *at;
+        const unsigned is_long = code >> 7U;
+        const unsigned bytes = is_long << (code & 3U); /* behind the first */
+        if (is_long && (code < code_uint8 || code >= code_uint64)) {
+            break;
+        }
+        const uint64_t top = load_be64(at) << (8 * is_long);
+        out[taken] = (uint32_t)(top >> (64 - 8 * (bytes + !is_long)));
+        at += 1 + bytes;
+    }
+    cursor->at = at;
+    return taken;
+}
+
+kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    for (uint32_t taken = 0; taken < count; taken++) {
+        taken += take_small_ones(&ahead, count - taken, out + taken);
+        if (taken < count) {
+            KVB_TRY(kvb_mp_take_u32(&ahead, &out[taken])); /* the last ones, and odd ones */
+        }
+    }
+    *cursor = ahead;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_all_bits(struct kvb_mp_cursor *cursor, uint32_t count, uint64_t *out)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(kvb_mp_take_bits(&ahead, &out[i]));
+    }
+    *cursor = ahead;
+    return KVB_OK;
+}
+
+/* ---- The rest ---- */
 
 static kvb_status take_float(struct kvb_mp_cursor *cursor, double *out_value)
 {
@@ -257,10 +317,14 @@ kvb_status kvb_mp_take_map(struct kvb_mp_cursor *cursor, uint32_t *out_pairs)
 
 kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor)
 {
+    return kvb_mp_skip_within(cursor, kvb_max_depth);
+}
+
+kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
     size_t used = 0;
 
-    KVB_TRY(
-        kvb_mp_guard((kvb_span){ .data = cursor->at, .len = left(cursor) }, kvb_max_depth, &used));
+    KVB_TRY(kvb_mp_guard((kvb_span){ .data = cursor->at, .len = left(cursor) }, max_depth, &used));
     cursor->at += used;
     return KVB_OK;
 }

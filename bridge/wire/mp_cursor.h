@@ -11,8 +11,9 @@
  *     [ read ][ next value ][ ... ]
  *             ^ at                 ^ end
  *
- * For bytes that kvb_mp_guard() has passed: it checked lengths and depth, so what
- * is left to check here are types.  Still no read goes beyond end.
+ * No read goes beyond end, whatever the bytes.  What an array or a map says of its
+ * count is checked by whoever skips it, or by kvb_mp_guard(): until then nothing is to
+ * be allocated by it.
  *
  * Each take reads one value and moves on.  KVB_BAD_INPUT: the value is of another
  * type; the cursor stands where it stood.  Threads: the caller locks. */
@@ -52,9 +53,17 @@ kvb_status kvb_mp_take_number(struct kvb_mp_cursor *cursor, double *out_value);
 kvb_status kvb_mp_take_text(struct kvb_mp_cursor *cursor, kvb_span *out_text);
 kvb_status kvb_mp_take_bytes(struct kvb_mp_cursor *cursor, kvb_span *out_bytes);
 
+/* So many integers, one behind the other, as kvb_mp_take_u32() and kvb_mp_take_bits()
+ * take them: the long lists of an engine, in one pass.  out has room for them.
+ * KVB_BAD_INPUT: one of them is something else; out is undefined. */
+kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out);
+kvb_status kvb_mp_take_all_bits(struct kvb_mp_cursor *cursor, uint32_t count, uint64_t *out);
+
 /* The header; that many values (pairs for a map) follow. */
 kvb_status kvb_mp_take_array(struct kvb_mp_cursor *cursor, uint32_t *out_count);
 kvb_status kvb_mp_take_map(struct kvb_mp_cursor *cursor, uint32_t *out_pairs);
 
-/* Moves past one value, whatever is in it. */
+/* Moves past one value, whatever is in it, to kvb_max_depth.  KVB_TOO_LARGE: deeper. */
 kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor);
+/* The same, to another depth: for what already stands inside others. */
+kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsigned max_depth);
