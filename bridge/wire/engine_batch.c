@@ -353,13 +353,20 @@ static kvb_status read_event(
     return add_event(batch, fields, &event);
 }
 
+static kvb_status add_unknown(struct kvb_event_batch *batch, const struct engine_fields *fields)
+{
+    struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED, .skip = KVB_SKIP_UNKNOWN_EVENT };
+
+    return add_event(batch, fields, &unknown);
+}
+
 static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     const struct kvb_mp_cursor start = *cursor;
     const struct event_form *form = NULL;
-    struct engine_fields fields = { 0 };
-    struct kvb_engine_event unknown = { .kind = KVB_EVENT_SKIPPED, .skip = KVB_SKIP_UNKNOWN_EVENT };
+    struct engine_fields fields;
 
+    kvb_engine_fields_begin(&fields);
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
         KVB_TRY(find_in_array(batch, cursor, &form, &fields));
     } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
@@ -371,7 +378,7 @@ static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor
     }
     *cursor = start;
     KVB_TRY(kvb_mp_skip_within(cursor, depth_in_events));
-    return add_event(batch, &fields, &unknown);
+    return add_unknown(batch, &fields);
 }
 
 /* ---- The batch ---- */

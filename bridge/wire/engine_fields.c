@@ -3,74 +3,14 @@
 #include "core/limits.h"
 
 #include <ctype.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-/* ---- Finding ---- */
-
-/* How many items the list has that is next, where as many bytes are left to back them. */
-static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+void kvb_engine_fields_begin(struct engine_fields *fields)
 {
-    return kvb_mp_take_array(cursor, out_count) == KVB_OK &&
-           *out_count <= (size_t)(cursor->end - cursor->at);
-}
-
-/* All of these are false, and the cursor stands where it stood, for a list in another form,
- * and for one that the batch has no room for: whoever needs it finds out. */
-static bool read_hash_list(
-    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
-{
-    struct kvb_mp_cursor ahead = *cursor;
-
-    _Static_assert(sizeof *batch->hashes == sizeof(uint64_t), "hashes are a list of u64");
-    if (!take_backed_count(&ahead, &list->count) ||
-        kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK || list->count == 0 ||
-        kvb_mp_take_all_bits(&ahead, list->count, &batch->hashes[batch->hash_count].value) !=
-            KVB_OK) {
-        return false;
-    }
-    *cursor = ahead;
-    return true;
-}
-
-static bool read_token_list(
-    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
-{
-    struct kvb_mp_cursor ahead = *cursor;
-
-    if (!take_backed_count(&ahead, &list->count) ||
-        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK || list->count == 0 ||
-        kvb_mp_take_u32s(&ahead, list->count, batch->tokens + batch->token_count) != KVB_OK) {
-        return false;
-    }
-    *cursor = ahead;
-    return true;
-}
-
-static bool read_list(
-    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
-    struct kvb_mp_cursor *cursor)
-{
-    switch (field) {
-    case field_block_hashes:
-        return fields->hashes.is_read = read_hash_list(batch, &fields->hashes, cursor);
-    case field_token_ids:
-        return fields->tokens.is_read = read_token_list(batch, &fields->tokens, cursor);
-    default:
-        return false;
-    }
-}
-
-kvb_status kvb_engine_find_field(
-    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
-    struct kvb_mp_cursor *cursor, unsigned max_depth)
-{
-    fields->at[field] = *cursor;
-    fields->has[field] = !kvb_mp_take_nil(cursor);
-    return !fields->has[field] || read_list(batch, fields, field, cursor)
-               ? KVB_OK
-               : kvb_mp_skip_within(cursor, max_depth);
+    memset(fields, 0, offsetof(struct engine_fields, at)); /* an event costs less than the rest */
 }
 
 /* ---- Hashes ---- */
@@ -144,6 +84,76 @@ kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash
         return kvb_mp_take_bits(cursor, out_hash);
     }
 }
+
+/* ---- Finding ---- */
+
+/* How many items the list has that is next, where as many bytes are left to back them. */
+static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    return kvb_mp_take_array(cursor, out_count) == KVB_OK &&
+           *out_count <= (size_t)(cursor->end - cursor->at);
+}
+
+/* All of these are false, and the cursor stands where it stood, for a list in another form,
+ * and for one that the batch has no room for: whoever needs it finds out. */
+static bool read_hash_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    if (!take_backed_count(&ahead, &list->count) ||
+        kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (kvb_engine_take_hash(&ahead, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
+            return false;
+        }
+    }
+    *cursor = ahead;
+    return true;
+}
+
+static bool read_token_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    struct kvb_mp_cursor ahead = *cursor;
+
+    if (!take_backed_count(&ahead, &list->count) ||
+        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK ||
+        kvb_mp_take_u32s(&ahead, list->count, batch->tokens + batch->token_count) != KVB_OK) {
+        return false;
+    }
+    *cursor = ahead;
+    return true;
+}
+
+static bool read_list(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor)
+{
+    switch (field) {
+    case field_block_hashes:
+        return fields->hashes.is_read = read_hash_list(batch, &fields->hashes, cursor);
+    case field_token_ids:
+        return fields->tokens.is_read = read_token_list(batch, &fields->tokens, cursor);
+    default:
+        return false;
+    }
+}
+
+kvb_status kvb_engine_find_field(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
+    fields->at[field] = *cursor;
+    fields->has[field] = !kvb_mp_take_nil(cursor);
+    return !fields->has[field] || read_list(batch, fields, field, cursor)
+               ? KVB_OK
+               : kvb_mp_skip_within(cursor, max_depth);
+}
+
+/* ---- Reading ---- */
 
 kvb_status kvb_engine_read_hashes(
     struct kvb_event_batch *batch, const struct engine_fields *fields,

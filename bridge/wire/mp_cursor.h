@@ -36,11 +36,23 @@ enum kvb_mp_type {
 
 struct kvb_mp_cursor kvb_mp_cursor_of(kvb_span bytes);
 
+/* enum kvb_mp_type of a value, by its first byte. */
+extern const uint8_t kvb_mp_types[256];
+
 /* What comes next. */
-enum kvb_mp_type kvb_mp_next(const struct kvb_mp_cursor *cursor);
+static inline enum kvb_mp_type kvb_mp_next(const struct kvb_mp_cursor *cursor)
+{
+    return cursor->at < cursor->end ? (enum kvb_mp_type)kvb_mp_types[*cursor->at] : KVB_MP_OTHER;
+}
 
 /* Takes a nil when one comes next. */
-bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor);
+static inline bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor)
+{
+    const bool is_nil = kvb_mp_next(cursor) == KVB_MP_NIL;
+
+    cursor->at += is_nil;
+    return is_nil;
+}
 
 /* Any integer as 64 bits: negative ones as two's complement. */
 kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits);
@@ -50,20 +62,59 @@ kvb_status kvb_mp_take_u64(struct kvb_mp_cursor *cursor, uint64_t *out_value);
 kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value);
 /* A float of either width, or an integer. */
 kvb_status kvb_mp_take_number(struct kvb_mp_cursor *cursor, double *out_value);
-kvb_status kvb_mp_take_text(struct kvb_mp_cursor *cursor, kvb_span *out_text);
 kvb_status kvb_mp_take_bytes(struct kvb_mp_cursor *cursor, kvb_span *out_bytes);
 
-/* So many integers, one behind the other, as kvb_mp_take_u32() and kvb_mp_take_bits()
- * take them: the long lists of an engine, in one pass.  out has room for them.
- * KVB_BAD_INPUT: one of them is something else; out is undefined. */
+/* So many integers, one behind the other, as kvb_mp_take_u32() takes them: an engine's
+ * tokens.  out has room for them.  KVB_BAD_INPUT: one of them is something else; out is
+ * undefined. */
 kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out);
-kvb_status kvb_mp_take_all_bits(struct kvb_mp_cursor *cursor, uint32_t count, uint64_t *out);
 
 /* The header; that many values (pairs for a map) follow. */
-kvb_status kvb_mp_take_array(struct kvb_mp_cursor *cursor, uint32_t *out_count);
 kvb_status kvb_mp_take_map(struct kvb_mp_cursor *cursor, uint32_t *out_pairs);
 
 /* Moves past one value, whatever is in it, to kvb_max_depth.  KVB_TOO_LARGE: deeper. */
 kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor);
-/* The same, to another depth: for what already stands inside others. */
-kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsigned max_depth);
+
+/* ---- Taken dozens of times a batch: the short forms at once, the rest by a call ---- */
+
+kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_count);
+kvb_status kvb_mp_take_sized_text(struct kvb_mp_cursor *cursor, kvb_span *out_text);
+kvb_status kvb_mp_skip_any(struct kvb_mp_cursor *cursor, unsigned max_depth);
+
+/* Bytes of a value that holds no others and says no length, the first included; 0: another. */
+extern const uint8_t kvb_mp_sizes[256];
+
+/* The header; that many values follow. */
+static inline kvb_status kvb_mp_take_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    if (cursor->at < cursor->end && (*cursor->at & 0xf0U) == 0x90) {
+        *out_count = *cursor->at++ & 0x0fU;
+        return KVB_OK;
+    }
+    return kvb_mp_take_sized_array(cursor, out_count);
+}
+
+static inline kvb_status kvb_mp_take_text(struct kvb_mp_cursor *cursor, kvb_span *out_text)
+{
+    if (cursor->at < cursor->end && (*cursor->at & 0xe0U) == 0xa0) {
+        const size_t len = *cursor->at & 0x1fU;
+        if (len < (size_t)(cursor->end - cursor->at)) {
+            *out_text = (kvb_span){ .data = cursor->at + 1, .len = len };
+            cursor->at += 1 + len;
+            return KVB_OK;
+        }
+    }
+    return kvb_mp_take_sized_text(cursor, out_text);
+}
+
+/* As kvb_mp_skip(), to another depth: for what already stands inside others. */
+static inline kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
+    const size_t size = cursor->at < cursor->end ? kvb_mp_sizes[*cursor->at] : 0;
+
+    if (size > 0 && size <= (size_t)(cursor->end - cursor->at)) {
+        cursor->at += size;
+        return KVB_OK;
+    }
+    return kvb_mp_skip_any(cursor, max_depth);
+}

@@ -88,7 +88,7 @@ void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
         } else {
             make_cleared(&batch);
         }
-        must(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_11, &feed->bytes));
+        must(kvb_engine_batch_encode(&batch, KVB_DIALECT_SGLANG_MID, &feed->bytes));
     }
     feed->starts[bench_feed_batches] = feed->bytes.len;
     kvb_event_batch_done(&batch);
