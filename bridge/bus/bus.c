@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { close_flush_ms = 500, close_wait_ms = 5000 };
+enum { close_flush_ms = 500, close_wait_ms = 5000, soon_flush_ms = 100 };
 
 /* A copy, or NULL for NULL and "". */
 static kvb_status copy_text(const char *text, char **out)
@@ -27,6 +27,7 @@ static void free_bus(struct kvb_bus *bus)
     pthread_cond_destroy(&bus->changed);
     pthread_mutex_destroy(&bus->lock);
     pthread_mutex_destroy(&bus->subscribing);
+    (void)sem_destroy(&bus->flush_asked);
     free(bus->url);
     free(bus->name);
     free(bus->credentials);
@@ -48,6 +49,7 @@ static struct kvb_bus *new_bus(void)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&bus->lock, NULL);
     pthread_mutex_init(&bus->subscribing, NULL);
+    (void)sem_init(&bus->flush_asked, 0, 0); /* cannot fail: 0 is no overflow */
     return bus;
 }
 
@@ -212,7 +214,51 @@ static void *keep(void *argument)
     }
 }
 
+/* ---- The flusher: writes out what waits in nats.c ---------------------------------- */
+
+/* nats.c has no call that writes out and does not wait for a PONG, and its own thread sleeps
+ * for a millisecond first: so another thread of ours waits for the PONG. */
+static void *flush_when_asked(void *argument)
+{
+    struct kvb_bus *bus = argument;
+
+    for (;;) {
+        while (sem_wait(&bus->flush_asked) != 0) { /* a signal */
+        }
+        if (atomic_load(&bus->is_flusher_stopping)) {
+            return NULL;
+        }
+        atomic_store(&bus->is_flush_asked, false); /* before: what comes now asks again */
+        (void)kvb_bus_flush(bus, soon_flush_ms);   /* a loss is told by other ways */
+    }
+}
+
+void kvb_bus_flush_soon(struct kvb_bus *bus)
+{
+    if (!atomic_load_explicit(&bus->has_unwritten, memory_order_relaxed)) {
+        return;
+    }
+    atomic_store_explicit(&bus->has_unwritten, false, memory_order_relaxed);
+    if (!atomic_exchange(&bus->is_flush_asked, true)) {
+        (void)sem_post(&bus->flush_asked); /* cannot overflow: one at a time */
+    }
+}
+
+static void stop_flusher(struct kvb_bus *bus)
+{
+    atomic_store(&bus->is_flusher_stopping, true);
+    (void)sem_post(&bus->flush_asked);
+    pthread_join(bus->flusher, NULL);
+}
+
 /* ---- Life ------------------------------------------------------------------------- */
+
+static kvb_status no_thread(struct kvb_bus *bus, struct kvb_detail *detail)
+{
+    kvb_detail_set(detail, "no thread for the bus");
+    free_bus(bus);
+    return KVB_IO;
+}
 
 kvb_status kvb_bus_open(
     const struct kvb_bus_options *options, struct kvb_bus **out_bus, struct kvb_detail *detail)
@@ -227,10 +273,12 @@ kvb_status kvb_bus_open(
         free_bus(bus);
         return status;
     }
+    if (pthread_create(&bus->flusher, NULL, flush_when_asked, bus) != 0) {
+        return no_thread(bus, detail);
+    }
     if (pthread_create(&bus->keeper, NULL, keep, bus) != 0) {
-        kvb_detail_set(detail, "no thread for the bus");
-        free_bus(bus);
-        return KVB_IO;
+        stop_flusher(bus);
+        return no_thread(bus, detail);
     }
     *out_bus = bus;
     return KVB_OK;
@@ -267,6 +315,7 @@ void kvb_bus_close(struct kvb_bus *bus)
         return;
     }
     (void)kvb_bus_flush(bus, close_flush_ms); /* the connection may be away: nothing to save */
+    stop_flusher(bus);
     stop_keeper(bus);
     retire_link(bus);
     kvb_subscriptions_orphan(bus);
@@ -299,6 +348,40 @@ static kvb_status finish_write(struct kvb_link *link, natsStatus answer)
     return status;
 }
 
+static natsStatus
+publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_span payload)
+{
+    const int len = (int)payload.len;
+
+    return reply ? natsConnection_PublishRequest(link->nats, subject, reply, payload.data, len)
+                 : natsConnection_Publish(link->nats, subject, payload.data, len);
+}
+
+/* One look at the subject, and one at the link, for all of them. */
+static kvb_status publish(
+    struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
+    size_t count, size_t *out_sent)
+{
+    natsStatus answer = NATS_OK;
+
+    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
+        return KVB_BAD_INPUT;
+    }
+    struct kvb_link *link = kvb_link_use(bus);
+    if (!link) {
+        return KVB_AGAIN;
+    }
+    for (*out_sent = 0; *out_sent < count && answer == NATS_OK; *out_sent += answer == NATS_OK) {
+        const kvb_span payload = payloads[*out_sent];
+        answer =
+            payload.len > INT_MAX ? NATS_MAX_PAYLOAD : publish_one(link, subject, reply, payload);
+    }
+    if (*out_sent > 0) {
+        atomic_store_explicit(&bus->has_unwritten, true, memory_order_relaxed);
+    }
+    return finish_write(link, answer);
+}
+
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
 {
     return kvb_bus_publish_request(bus, subject, NULL, payload);
@@ -307,20 +390,16 @@ kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span pa
 kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload)
 {
-    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
-        return KVB_BAD_INPUT;
-    }
-    if (payload.len > INT_MAX) {
-        return KVB_TOO_LARGE;
-    }
-    struct kvb_link *link = kvb_link_use(bus);
-    if (!link) {
-        return KVB_AGAIN;
-    }
-    const int len = (int)payload.len;
-    return finish_write(
-        link, reply ? natsConnection_PublishRequest(link->nats, subject, reply, payload.data, len)
-                    : natsConnection_Publish(link->nats, subject, payload.data, len));
+    size_t sent = 0;
+    return publish(bus, subject, reply, &payload, 1, &sent);
+}
+
+kvb_status kvb_bus_publish_many(
+    struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
+    size_t *out_sent)
+{
+    *out_sent = 0;
+    return publish(bus, subject, NULL, payloads, count, out_sent);
 }
 
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms)

@@ -53,6 +53,12 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus);
  * KVB_IO */
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
 
+/* The same for several messages to one subject, in order.  Stops at the first that is not
+ * taken; *out_sent is how many were, on failure too. */
+kvb_status kvb_bus_publish_many(
+    struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
+    size_t *out_sent);
+
 /* The same, with the subject to which answers go. */
 kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload);
@@ -60,6 +66,11 @@ kvb_status kvb_bus_publish_request(
 /* Writes out what publish has buffered.  Waits for the server's PONG, at most
  * timeout_ms.  KVB_AGAIN not connected, KVB_IO. */
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms);
+
+/* Has what publish has buffered written out at once, by a thread of the bus: the caller waits
+ * for nothing.  Whoever publishes and then waits for something else calls this before; else
+ * it lies there for a millisecond.  Costs nothing while nothing was published. */
+void kvb_bus_flush_soon(struct kvb_bus *bus);
 
 struct kvb_bus_message {
     const char *subject; /* all borrowed for the call */

@@ -4,6 +4,7 @@
 
 #include <nats/nats.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 
 /* Inside the room: what bus.c, dial.c, subscription.c and request.c share.
@@ -55,6 +56,12 @@ struct kvb_bus {
     bool is_stopping;
     struct kvb_log_limit slow_log;
     struct kvb_log_limit error_log;
+
+    pthread_t flusher;
+    sem_t flush_asked;           /* its number is 0 or 1, and one more at the end */
+    _Atomic bool is_flush_asked; /* and not begun */
+    _Atomic bool is_flusher_stopping;
+    _Atomic bool has_unwritten; /* published since it was asked */
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;

@@ -134,6 +134,7 @@ void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, u
             count(bridge, kvb_bridge_strangers_refused, 1);
         }
     }
+    kvb_bridge_tell_rest(bridge, rank);
 }
 
 /* Returns KVB_AGAIN when no reply is there. */
@@ -173,9 +174,11 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
         }
     }
     kvb_source_replay_drain(rank->source);
+    kvb_bridge_tell_rest(bridge, rank);
 }
 
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     step_kind(bridge, rank, KVB_INPUT_TICK, now_ns);
+    kvb_bridge_tell_rest(bridge, rank);
 }

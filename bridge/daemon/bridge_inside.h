@@ -274,8 +274,11 @@ size_t kvb_bridge_report_loads(
 
 /* ---- bridge_tell.c: what routers are told ---- */
 
-/* Publishes what the last step brought, if routers know what was before. */
+/* Takes what the last step brought to be published, if routers know what was before. */
 void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+
+/* Publishes what steps of this rank brought, after the last of them in a turn. */
+void kvb_bridge_tell_rest(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* Announces the streams that routers do not know, or that were cleared or are away,
  * within a budget of time: the sockets wait meanwhile. */

@@ -19,9 +19,17 @@ static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 
 /* ---- What the sockets brought ---- */
 
+/* Only when the input has run dry is what was published written out: a burst fills nats.c's
+ * buffer, a lone event leaves at once. */
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 {
-    if (kvb_waiter_wait(bridge->waiter, has_more ? 0 : poll_ms) != KVB_OK) {
+    kvb_status status = kvb_waiter_wait(bridge->waiter, 0);
+
+    if (kvb_waiter_is_idle(bridge->waiter) && !has_more) {
+        kvb_bus_flush_soon(bridge->bus);
+        status = kvb_waiter_wait(bridge->waiter, poll_ms);
+    }
+    if (status != KVB_OK) {
         kvb_metric_add(&bridge->metrics, kvb_bridge_wait_failures, 1);
     }
 }

@@ -53,8 +53,8 @@ static void retell_siblings(struct kvb_bridge *bridge, const struct bridge_rank 
 
 /* ---- Steps ---- */
 
-static kvb_status publish(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
+static kvb_status
+add(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
     uint64_t now_ns)
 {
     kvb_bridge_telling_epoch(bridge, rank, &events->epoch);
@@ -62,7 +62,7 @@ static kvb_status publish(
     if (rank->told) {
         KVB_TRY(kvb_told_note(rank->told, events, now_ns));
     }
-    return kvb_event_publisher_publish(&bridge->events, events);
+    return kvb_event_publisher_add(&bridge->events, events);
 }
 
 void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
@@ -82,10 +82,17 @@ void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, u
         rank->announce_ns = now_ns;
         return;
     }
-    if (publish(bridge, rank, events, now_ns) != KVB_OK) {
+    if (add(bridge, rank, events, now_ns) != KVB_OK) {
         rank->is_announced = false;
     } else if (is_cleared) {
         retell_siblings(bridge, rank);
+    }
+}
+
+void kvb_bridge_tell_rest(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (kvb_event_publisher_flush(&bridge->events) != KVB_OK) {
+        rank->is_announced = false;
     }
 }
 
@@ -100,7 +107,9 @@ struct telling {
 static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
 {
     const struct telling *telling = context;
-    return publish(telling->bridge, telling->rank, chunk, telling->now_ns);
+
+    KVB_TRY(add(telling->bridge, telling->rank, chunk, telling->now_ns));
+    return kvb_event_publisher_flush(&telling->bridge->events);
 }
 
 static kvb_status tell_all(

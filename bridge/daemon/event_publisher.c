@@ -4,6 +4,8 @@
 #include "wire/router_json.h"
 #include "wire/router_proto.h"
 
+#include <string.h>
+
 kvb_status kvb_event_publisher_init(
     struct kvb_event_publisher *publisher, struct kvb_bus *bus, enum kvb_profile profile,
     const char *name_space, const char *component)
@@ -15,27 +17,50 @@ kvb_status kvb_event_publisher_init(
 
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher)
 {
+    kvb_router_batch_done(&publisher->waiting);
     kvb_buf_done(&publisher->buf);
 }
 
-static kvb_status send(struct kvb_event_publisher *publisher, size_t events)
+/* ---- json ---- */
+
+static kvb_status send_json(struct kvb_event_publisher *publisher)
 {
-    KVB_TRY(kvb_bus_publish(publisher->bus, publisher->subject, kvb_buf_span(&publisher->buf)));
-    publisher->events += events;
-    publisher->messages++;
-    return KVB_OK;
+    kvb_span messages[kvb_publisher_waiting_messages];
+    size_t sent = 0;
+    size_t at = 0;
+
+    if (publisher->end_count == 0) {
+        return KVB_OK;
+    }
+    for (size_t i = 0; i < publisher->end_count; i++) {
+        messages[i] =
+            (kvb_span){ .data = publisher->buf.data + at, .len = publisher->ends[i] - at };
+        at = publisher->ends[i];
+    }
+    const kvb_status status = kvb_bus_publish_many(
+        publisher->bus, publisher->subject, messages, publisher->end_count, &sent);
+    publisher->events += sent;
+    publisher->messages += sent;
+    publisher->end_count = 0;
+    kvb_buf_reset(&publisher->buf);
+    return status;
 }
 
 static kvb_status
-publish_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
 {
     for (size_t at = 0; at < batch->event_count; at++) {
-        kvb_buf_reset(&publisher->buf);
         KVB_TRY(kvb_router_json_encode(batch, at, &publisher->buf));
-        KVB_TRY(send(publisher, 1));
+        publisher->ends[publisher->end_count++] = publisher->buf.len;
+        if (publisher->end_count == kvb_publisher_waiting_messages ||
+            publisher->buf.len >= kvb_publisher_waiting_bytes) {
+            KVB_TRY(send_json(publisher));
+        }
     }
     return KVB_OK;
 }
+
+/* ---- protobuf ---- */
 
 /* How many events from `at` on share a message: one at least. */
 static size_t events_that_fit(const struct kvb_router_batch *batch, size_t at)
@@ -55,25 +80,96 @@ static size_t events_that_fit(const struct kvb_router_batch *batch, size_t at)
 }
 
 static kvb_status
-publish_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
 {
     for (size_t at = 0; at < batch->event_count;) {
         const size_t count = events_that_fit(batch, at);
         kvb_buf_reset(&publisher->buf);
         KVB_TRY(kvb_router_proto_encode(batch, at, count, &publisher->buf));
-        KVB_TRY(send(publisher, count));
+        KVB_TRY(kvb_bus_publish(publisher->bus, publisher->subject, kvb_buf_span(&publisher->buf)));
+        publisher->events += count;
+        publisher->messages++;
         at += count;
     }
     return KVB_OK;
 }
 
-kvb_status kvb_event_publisher_publish(
-    struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+static kvb_status send_what_waits(struct kvb_event_publisher *publisher)
 {
-    const kvb_status status = publisher->profile == KVB_PROFILE_JSON
-                                  ? publish_json(publisher, batch)
-                                  : publish_protobuf(publisher, batch);
+    const kvb_status status = send_protobuf(publisher, &publisher->waiting);
 
-    publisher->failures += status != KVB_OK;
+    kvb_router_batch_reset(&publisher->waiting);
     return status;
+}
+
+static size_t weight(const struct kvb_router_batch *batch)
+{
+    return batch->event_count + batch->block_count;
+}
+
+/* Do the events go on where those that wait end? */
+static bool follows(const struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+{
+    const struct kvb_router_event *last = &waiting->events[waiting->event_count - 1];
+
+    return waiting->worker_id == batch->worker_id && waiting->dp_rank == batch->dp_rank &&
+           memcmp(&waiting->epoch, &batch->epoch, sizeof batch->epoch) == 0 &&
+           last->event_id + 1 == batch->events[0].event_id;
+}
+
+static kvb_status wait_with(struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+{
+    waiting->worker_id = batch->worker_id;
+    waiting->dp_rank = batch->dp_rank;
+    waiting->has_epoch = batch->has_epoch;
+    waiting->epoch = batch->epoch;
+    return kvb_router_batch_append(waiting, batch);
+}
+
+static kvb_status
+add_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    struct kvb_router_batch *waiting = &publisher->waiting;
+
+    if (waiting->event_count > 0 &&
+        (weight(waiting) + weight(batch) > kvb_publisher_waiting_blocks ||
+         !follows(waiting, batch))) {
+        KVB_TRY(send_what_waits(publisher));
+    }
+    if (weight(batch) > kvb_publisher_waiting_blocks) {
+        return send_protobuf(publisher, batch);
+    }
+    return wait_with(waiting, batch);
+}
+
+/* ---- Either ---- */
+
+static kvb_status drop_what_waits(struct kvb_event_publisher *publisher, kvb_status why)
+{
+    publisher->failures++;
+    publisher->end_count = 0;
+    kvb_buf_reset(&publisher->buf);
+    kvb_router_batch_reset(&publisher->waiting);
+    return why;
+}
+
+kvb_status
+kvb_event_publisher_add(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    if (batch->event_count == 0) {
+        return KVB_OK;
+    }
+    const kvb_status status = publisher->profile == KVB_PROFILE_JSON
+                                  ? add_json(publisher, batch)
+                                  : add_protobuf(publisher, batch);
+
+    return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
+}
+
+kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher)
+{
+    const kvb_status status =
+        publisher->profile == KVB_PROFILE_JSON ? send_json(publisher) : send_what_waits(publisher);
+
+    return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
 }

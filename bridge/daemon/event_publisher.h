@@ -11,17 +11,32 @@
 /* Puts router events on P.kv_events in the configured profile.
  *
  *     json       one message an event
- *     protobuf   as many events a message as fit kvb_publisher_message_blocks
+ *     protobuf   as many events a message as follow each other in one stream
  *
- * Threads: only the thread that made it. */
-enum { kvb_publisher_message_blocks = 4096 };
+ * What one look at an engine's socket brings is added piece by piece and flushed at its end:
+ *
+ *     add [e17]  add [e18 e19]  add [e20]  flush  -->  one message: e17 e18 e19 e20
+ *
+ * so a burst costs a message for all of it, and a lone event waits for nothing.
+ *
+ * Threads: only the thread that made it.
+ * Memory:  what waits is bounded by the two ceilings below. */
+enum {
+    kvb_publisher_message_blocks = 4096, /* of what comes at once; an event counts as one too */
+    kvb_publisher_waiting_blocks = 448,  /* of what waits: some 8 KiB */
+    kvb_publisher_waiting_messages = 64, /* of JSON */
+    kvb_publisher_waiting_bytes = 32 << 10
+};
 
 struct kvb_event_publisher {
     struct kvb_bus *bus; /* borrowed */
     enum kvb_profile profile;
     char subject[kvb_subject_bytes];
-    struct kvb_buf buf; /* owned: the message being made */
-    uint64_t events;    /* published so far */
+    struct kvb_router_batch waiting; /* owned: protobuf's, added and not sent */
+    struct kvb_buf buf;              /* owned: the message being made, or JSON's that wait */
+    size_t ends[kvb_publisher_waiting_messages]; /* of each of those, in buf */
+    size_t end_count;
+    uint64_t events; /* published so far */
     uint64_t messages;
     uint64_t failures;
 };
@@ -32,7 +47,13 @@ kvb_status kvb_event_publisher_init(
     const char *name_space, const char *component);
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher);
 
-/* The batch's events follow each other by id and belong to one epoch.  Stops at
- * the first message that NATS does not take: KVB_AGAIN, KVB_IO, KVB_TOO_LARGE. */
-kvb_status kvb_event_publisher_publish(
+/* The batch's events follow each other by id and belong to one epoch.  What waits is sent
+ * first where these do not belong to it, or where there is no room for them.
+ * Of these, or of what waited, a part may be lost on KVB_AGAIN, KVB_IO, KVB_TOO_LARGE:
+ * nothing waits any more. */
+kvb_status kvb_event_publisher_add(
     struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch);
+
+/* Sends what waits.  Stops at the first message that NATS does not take: KVB_AGAIN, KVB_IO,
+ * KVB_TOO_LARGE; the rest is dropped. */
+kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher);

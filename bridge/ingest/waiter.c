@@ -210,6 +210,11 @@ kvb_status kvb_waiter_wait(struct kvb_waiter *waiter, int timeout_ms)
     return KVB_OK;
 }
 
+bool kvb_waiter_is_idle(const struct kvb_waiter *waiter)
+{
+    return waiter->hot_count == 0;
+}
+
 bool kvb_waiter_next(struct kvb_waiter *waiter, size_t *out_owner, unsigned *out_kinds)
 {
     while (waiter->next < waiter->hot_count) {

@@ -46,5 +46,8 @@ void kvb_waiter_set_pending(struct kvb_waiter *waiter, size_t owner, unsigned ki
  *         looked at */
 kvb_status kvb_waiter_wait(struct kvb_waiter *waiter, int timeout_ms);
 
+/* Did the last wait find nothing? */
+bool kvb_waiter_is_idle(const struct kvb_waiter *waiter);
+
 /* Who is ready since the last wait, one by one; false when that was all. */
 bool kvb_waiter_next(struct kvb_waiter *waiter, size_t *out_owner, unsigned *out_kinds);

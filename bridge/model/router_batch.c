@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 void kvb_router_batch_done(struct kvb_router_batch *batch)
 {
@@ -21,12 +22,23 @@ void kvb_router_batch_reset(struct kvb_router_batch *batch)
     batch->has_epoch = false;
 }
 
+static kvb_status reserve(struct kvb_router_batch *batch, size_t events, size_t blocks)
+{
+    KVB_TRY(kvb_array_reserve(
+        &batch->events, &batch->event_capacity, batch->event_count + events, sizeof *batch->events,
+        kvb_max_router_events));
+    KVB_TRY(kvb_array_reserve(
+        &batch->blocks, &batch->block_capacity, batch->block_count + blocks, sizeof *batch->blocks,
+        kvb_max_router_blocks));
+    return kvb_array_reserve(
+        &batch->tokens, &batch->token_capacity, batch->block_count + blocks, sizeof *batch->tokens,
+        kvb_max_router_blocks);
+}
+
 kvb_status
 kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    KVB_TRY(kvb_array_reserve(
-        &batch->events, &batch->event_capacity, batch->event_count + 1, sizeof *batch->events,
-        kvb_max_router_events));
+    KVB_TRY(reserve(batch, 1, 0));
     batch->events[batch->event_count] = *event;
     batch->events[batch->event_count].block_at = (uint32_t)batch->block_count;
     batch->events[batch->event_count].block_count = 0;
@@ -37,18 +49,28 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
 kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens)
 {
-    const size_t need = batch->block_count + 1;
-
     assert(batch->event_count > 0);
-    KVB_TRY(kvb_array_reserve(
-        &batch->blocks, &batch->block_capacity, need, sizeof *batch->blocks,
-        kvb_max_router_blocks));
-    KVB_TRY(kvb_array_reserve(
-        &batch->tokens, &batch->token_capacity, need, sizeof *batch->tokens,
-        kvb_max_router_blocks));
+    KVB_TRY(reserve(batch, 0, 1));
     batch->blocks[batch->block_count] = block;
     batch->tokens[batch->block_count] = tokens;
-    batch->block_count = need;
+    batch->block_count++;
     batch->events[batch->event_count - 1].block_count++;
+    return KVB_OK;
+}
+
+kvb_status
+kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from)
+{
+    KVB_TRY(reserve(batch, from->event_count, from->block_count));
+    for (size_t i = 0; i < from->event_count; i++) {
+        batch->events[batch->event_count] = from->events[i];
+        batch->events[batch->event_count++].block_at += (uint32_t)batch->block_count;
+    }
+    if (from->block_count > 0) {
+        const size_t bytes = from->block_count * sizeof *from->blocks;
+        memcpy(batch->blocks + batch->block_count, from->blocks, bytes);
+        memcpy(batch->tokens + batch->block_count, from->tokens, bytes);
+        batch->block_count += from->block_count;
+    }
     return KVB_OK;
 }

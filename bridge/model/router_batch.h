@@ -57,3 +57,7 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
 /* Adds one block to the last event. */
 kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens);
+
+/* Adds copies of all events of `from`, ids and all; the rest of *batch stays. */
+kvb_status
+kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from);

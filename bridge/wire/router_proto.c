@@ -34,9 +34,13 @@ _Static_assert(sizeof(kvb_tokens_hash) == sizeof(uint64_t), "a tokens hash is on
 
 /* ---- encode ------------------------------------------------------------------ */
 
+/* Of a message of up to 8 KiB, as one turn's events make it: no allocation for those. */
+enum { short_columns = 1024 };
+
 /* The columns that the batch does not hold as such, in one piece of memory. */
 struct columns {
-    uint64_t *parents; /* owned; the head of that piece */
+    uint64_t *owned;   /* that piece; NULL: it is the caller's */
+    uint64_t *parents; /* its head */
     uint64_t *tokens;
     uint32_t *forms;
     uint32_t *counts;
@@ -45,20 +49,24 @@ struct columns {
 
 static void drop_columns(struct columns *columns)
 {
-    free(columns->parents);
+    free(columns->owned);
 }
 
-static kvb_status
-reserve_columns(struct columns *columns, const struct kvb_router_event *events, size_t count)
+static kvb_status reserve_columns(
+    struct columns *columns, const struct kvb_router_event *events, size_t count,
+    uint64_t room[short_columns])
 {
+    uint64_t *memory = room;
     size_t blocks = 0;
 
     for (size_t i = 0; i < count; i++) {
         blocks += events[i].block_count;
     }
-    uint64_t *memory = malloc((count + blocks + count) * sizeof *memory);
-    if (!memory) {
-        return KVB_NO_MEMORY;
+    if (count + blocks + count > short_columns) {
+        memory = columns->owned = malloc((count + blocks + count) * sizeof *memory);
+        if (!memory) {
+            return KVB_NO_MEMORY;
+        }
     }
     columns->parents = memory;
     columns->tokens = memory + count;
@@ -126,9 +134,10 @@ kvb_status kvb_router_proto_encode(
 {
     KVB_OWN(drop_columns) struct columns columns = { 0 };
     const struct kvb_router_event *events = batch->events + at;
+    uint64_t room[short_columns]; /* filled as far as it is used */
 
     assert(batch->has_epoch && count > 0 && at + count <= batch->event_count);
-    KVB_TRY(reserve_columns(&columns, events, count));
+    KVB_TRY(reserve_columns(&columns, events, count, room));
     for (size_t i = 0; i < count; i++) {
         assert(events[i].event_id == events[0].event_id + i);
         assert(events[i].block_at == events[0].block_at + columns.block_count);
