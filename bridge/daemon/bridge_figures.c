@@ -67,22 +67,19 @@ kvb_status kvb_bridge_metrics_page(struct kvb_bridge *bridge, struct kvb_buf *ou
 
 /* ---- Of one rank ---- */
 
-void kvb_bridge_count_batch(
-    struct bridge_rank *rank, const struct kvb_stream_input *input, uint64_t took_ns)
+void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns)
 {
     struct kvb_metrics *metrics = &rank->metrics;
+    const double lag_s = (double)run->wall_us / 1e6 - run->timestamp_s;
 
-    if (!input->batch) {
-        kvb_metric_add(metrics, kvb_rank_error_decode, 1);
-        return;
+    if (run->unreadable > 0) {
+        kvb_metric_add(metrics, kvb_rank_error_decode, run->unreadable);
     }
-    kvb_metric_observe(metrics, kvb_rank_duration, took_ns, input->batch->event_count);
-    if (input->kind != KVB_INPUT_LIVE) {
-        return;
+    kvb_metric_observe(metrics, kvb_rank_duration, took_ns, run->events);
+    if (run->live_events > 0) {
+        kvb_metric_add(metrics, kvb_rank_events_received, run->live_events);
     }
-    kvb_metric_add(metrics, kvb_rank_events_received, input->batch->event_count);
-    const double lag_s = (double)input->wall_us / 1e6 - input->batch->timestamp_s;
-    if (isfinite(lag_s)) {
+    if (run->has_live && isfinite(lag_s)) {
         kvb_metric_set_real(metrics, kvb_rank_lag, lag_s);
     }
 }

@@ -15,7 +15,7 @@ static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint
 static void
 step(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *input)
 {
-    input->wall_us = kvb_clock_wall_us();
+    input->wall_us = bridge->run.wall_us;
     if (kvb_stream_step(rank->stream, input, &rank->output) != KVB_OK) {
         rank->is_announced = false; /* memory is out: what was to be said is lost */
         rank->needs_epoch = true;
@@ -42,15 +42,32 @@ static void step_kind(
 
 /* ---- In ---- */
 
-/* The end of a batch is the beginning of the next one of its run: one look at the
- * clock each. */
-static void count_batch(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_stream_input *input)
+/* One look at each clock for a run of messages, not for each of them. */
+static void begin_run(struct kvb_bridge *bridge)
 {
-    const uint64_t ended_ns = kvb_clock_monotonic_ns();
+    bridge->run =
+        (struct bridge_run){ .began_ns = kvb_clock_monotonic_ns(), .wall_us = kvb_clock_wall_us() };
+}
 
-    kvb_bridge_count_batch(rank, input, ended_ns - bridge->began_ns);
-    bridge->began_ns = ended_ns;
+/* What it brought is published, and counted. */
+static void end_run(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    kvb_bridge_tell_rest(bridge, rank);
+    kvb_bridge_count_run(rank, &bridge->run, kvb_clock_monotonic_ns() - bridge->run.began_ns);
+}
+
+static void note_batch(struct bridge_run *run, const struct kvb_stream_input *input)
+{
+    if (!input->batch) {
+        run->unreadable++;
+        return;
+    }
+    run->events += input->batch->event_count;
+    if (input->kind == KVB_INPUT_LIVE) {
+        run->live_events += input->batch->event_count;
+        run->has_live = true;
+        run->timestamp_s = input->batch->timestamp_s;
+    }
 }
 
 static void place_unknown_media(struct kvb_bridge *bridge, const struct bridge_rank *rank)
@@ -80,7 +97,7 @@ static void step_batch(
     place_unknown_media(bridge, rank);
     step(bridge, rank, &input);
     rank->applied_ns = now_ns;
-    count_batch(bridge, rank, &input);
+    note_batch(&bridge->run, &input);
 }
 
 /* While two engines are connected the stream is as good as without any. */
@@ -120,13 +137,14 @@ void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 {
     struct kvb_source_batch batches[kvb_source_run];
     uint64_t refused = 0;
+
+    begin_run(bridge);
     const size_t received = kvb_source_receive(rank->source, batches, &refused);
 
     follow_link(bridge, rank, now_ns);
     count(bridge, kvb_bridge_batches_received, received + refused);
     count(bridge, kvb_bridge_frames_refused, refused);
     kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
-    bridge->began_ns = kvb_clock_monotonic_ns();
     for (size_t i = 0; i < received; i++) {
         if (kvb_source_is_of_engine(rank->source, &batches[i])) {
             step_batch(bridge, rank, KVB_INPUT_LIVE, &batches[i], now_ns);
@@ -134,7 +152,7 @@ void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, u
             count(bridge, kvb_bridge_strangers_refused, 1);
         }
     }
-    kvb_bridge_tell_rest(bridge, rank);
+    end_run(bridge, rank);
 }
 
 /* Returns KVB_AGAIN when no reply is there. */
@@ -152,7 +170,6 @@ static kvb_status take_reply(struct kvb_bridge *bridge, struct bridge_rank *rank
     }
     KVB_TRY(status);
     if (kind == KVB_REPLY_BATCH) {
-        bridge->began_ns = kvb_clock_monotonic_ns();
         step_batch(bridge, rank, KVB_INPUT_REPLAY, &batch, now_ns);
         return KVB_OK;
     }
@@ -165,20 +182,20 @@ static kvb_status take_reply(struct kvb_bridge *bridge, struct bridge_rank *rank
 
 void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    const uint64_t until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
-
+    begin_run(bridge);
     kvb_source_replay_drain(rank->source);
     for (int i = 0; i < replies_a_turn && take_reply(bridge, rank, now_ns) == KVB_OK; i++) {
-        if (bridge->began_ns >= until_ns) {
-            break; /* began: the end of the batch before */
+        if (kvb_clock_monotonic_ns() >= bridge->run.began_ns + replies_turn_ns) {
+            break;
         }
     }
     kvb_source_replay_drain(rank->source);
-    kvb_bridge_tell_rest(bridge, rank);
+    end_run(bridge, rank);
 }
 
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
+    begin_run(bridge);
     step_kind(bridge, rank, KVB_INPUT_TICK, now_ns);
-    kvb_bridge_tell_rest(bridge, rank);
+    end_run(bridge, rank);
 }

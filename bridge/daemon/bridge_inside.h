@@ -86,6 +86,18 @@ struct bridge_rank {
     char labels[64]; /* pod_key="7",dp_rank="0" */
 };
 
+/* Messages of one rank's engine that are taken in one behind the other, and what a turn does
+ * to it beside them. */
+struct bridge_run {
+    uint64_t began_ns;
+    uint64_t wall_us;     /* then */
+    uint64_t events;      /* so far */
+    uint64_t live_events; /* of these */
+    uint64_t unreadable;  /* messages */
+    bool has_live;
+    double timestamp_s; /* the engine's, on the newest live one */
+};
+
 /* How one source of a worker's load is doing. */
 struct bridge_feed {
     bool is_there;
@@ -177,7 +189,7 @@ struct kvb_bridge {
     struct kvb_event_batch batch; /* decoded into, again and again */
     struct kvb_buf buf;
     struct kvb_waiter *waiter; /* owned */
-    uint64_t began_ns;         /* when the batch at hand was begun */
+    struct bridge_run run;     /* the one at hand */
     size_t next_replay;        /* whose turn it is to ask first */
     size_t next_told;          /* whose turn it is to be announced first */
     uint64_t connects_seen;
@@ -333,9 +345,8 @@ void kvb_bridge_begin_figures(struct bridge_rank *rank);
 void kvb_bridge_list_figures(struct kvb_bridge *bridge);
 void kvb_bridge_close_figures(struct kvb_bridge *bridge);
 
-/* A message of the rank's engine was taken in: live or replayed, step and all. */
-void kvb_bridge_count_batch(
-    struct bridge_rank *rank, const struct kvb_stream_input *input, uint64_t took_ns);
+/* The run is over, steps, publishing and all. */
+void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns);
 
 /* Copies what streams, sources and the bus have counted, when that is due. */
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);

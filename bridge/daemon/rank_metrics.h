@@ -23,7 +23,7 @@
     X(connected, GAUGE, "kvcache_zmq_connection_status", "", "1 while connected to the engine's event socket, else 0. " KVB_RANK_LABELS) \
     X(events_received, COUNTER, "kvcache_zmq_events_received_total", "", "Events in messages that came live and could be read; a message has one or many. " KVB_RANK_LABELS) \
     X(events_processed, COUNTER, "kvcache_zmq_events_processed_total", "", "Events applied to the list of blocks, replayed ones too: may be above those received. " KVB_RANK_LABELS) \
-    X(duration, HISTOGRAM, "kvcache_zmq_event_processing_duration_seconds", "", "Seconds to take in one event: decode, apply, publish. Measured by message, live or replayed, and shared among its events. " KVB_RANK_LABELS) \
+    X(duration, HISTOGRAM, "kvcache_zmq_event_processing_duration_seconds", "", "Seconds to take in one event: decode, apply, publish. Measured by run of messages, live or replayed, and shared among its events. " KVB_RANK_LABELS) \
     X(missed, COUNTER, "kvcache_zmq_missed_events_total", "", "Messages that the engine's sequence numbers jumped over, found while no replay was under way; what a replay brings back is counted too. " KVB_RANK_LABELS) \
     X(replay_requests, COUNTER, "kvcache_zmq_replay_requests_total", "", "Replays asked of the engine: after a connect, after a gap, and once a second of an idle engine. " KVB_RANK_LABELS) \
     X(replay_success, COUNTER, "kvcache_zmq_replay_success_total", "", "Replays that the engine answered to their end. " KVB_RANK_LABELS) \

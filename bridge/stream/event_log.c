@@ -65,7 +65,7 @@ void kvb_event_log_clear(struct kvb_event_log *log)
 
 static struct logged_event *event_at(const struct kvb_event_log *log, size_t number)
 {
-    return &log->events[(log->event_at + number) % log->event_capacity];
+    return &log->events[(log->event_at + number) & (log->event_capacity - 1)];
 }
 
 static uint64_t first_block(const struct kvb_event_log *log)
@@ -137,7 +137,7 @@ static void put_event(
                                                               .parent = event->parent,
                                                               .block_at = log->block_end };
     for (size_t i = 0; i < event->block_count; i++) {
-        log->blocks[log->block_end++ % log->block_capacity] =
+        log->blocks[log->block_end++ & (log->block_capacity - 1)] =
             (struct logged_block){ .block = batch->blocks[event->block_at + i],
                                    .tokens = batch->tokens[event->block_at + i] };
     }
@@ -191,7 +191,7 @@ copy_event(const struct kvb_event_log *log, size_t number, struct kvb_router_bat
     KVB_TRY(kvb_router_batch_add_event(out, &event));
     for (uint64_t i = 0; i < logged->block_count; i++) {
         const struct logged_block *block =
-            &log->blocks[(logged->block_at + i) % log->block_capacity];
+            &log->blocks[(logged->block_at + i) & (log->block_capacity - 1)];
         KVB_TRY(kvb_router_batch_add_block(out, block->block, block->tokens));
     }
     return KVB_OK;
