@@ -362,11 +362,11 @@ static kvb_status add_unknown(struct kvb_event_batch *batch, const struct engine
 
 static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
-    const struct kvb_mp_cursor start = *cursor;
+    const uint8_t *start = cursor->at;
     const struct event_form *form = NULL;
     struct engine_fields fields;
 
-    kvb_engine_fields_begin(&fields);
+    kvb_engine_fields_begin(&fields, cursor->end);
     if (kvb_mp_next(cursor) == KVB_MP_ARRAY) {
         KVB_TRY(find_in_array(batch, cursor, &form, &fields));
     } else if (kvb_mp_next(cursor) == KVB_MP_MAP) {
@@ -376,7 +376,7 @@ static kvb_status take_event(struct kvb_event_batch *batch, struct kvb_mp_cursor
     if (form) {
         return read_event(batch, form, &fields);
     }
-    *cursor = start;
+    cursor->at = start;
     KVB_TRY(kvb_mp_skip_within(cursor, depth_in_events));
     return add_unknown(batch, &fields);
 }

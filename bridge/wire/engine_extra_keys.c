@@ -156,7 +156,7 @@ static kvb_status take_block(struct extras *extras, struct kvb_mp_cursor *cursor
 /* Finds {"cache_salt": text}; *out_salt stays empty when there is none. */
 static kvb_status find_salt(const struct engine_fields *fields, kvb_span *out_salt)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_lora_name];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_lora_name);
     uint32_t pairs = 0;
 
     if (!fields->has[field_lora_name] || kvb_mp_take_map(&cursor, &pairs) != KVB_OK) {
@@ -206,7 +206,7 @@ kvb_status kvb_engine_read_extra_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_extra_keys];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_extra_keys);
     kvb_span salt = { 0 };
     uint32_t count = 0;
 

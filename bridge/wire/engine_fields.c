@@ -8,9 +8,10 @@
 #include <string.h>
 #include <strings.h>
 
-void kvb_engine_fields_begin(struct engine_fields *fields)
+void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 {
     memset(fields, 0, offsetof(struct engine_fields, at)); /* an event costs less than the rest */
+    fields->end = end;
 }
 
 /* ---- Hashes ---- */
@@ -94,38 +95,29 @@ static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
            *out_count <= (size_t)(cursor->end - cursor->at);
 }
 
-/* All of these are false, and the cursor stands where it stood, for a list in another form,
- * and for one that the batch has no room for: whoever needs it finds out. */
+/* All of these are false for a list in another form, and for one that the batch has no room
+ * for: whoever needs it finds out.  The cursor then stands anywhere in it. */
 static bool read_hash_list(
     struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
 {
-    struct kvb_mp_cursor ahead = *cursor;
-
-    if (!take_backed_count(&ahead, &list->count) ||
+    if (!take_backed_count(cursor, &list->count) ||
         kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK) {
         return false;
     }
     for (uint32_t i = 0; i < list->count; i++) {
-        if (kvb_engine_take_hash(&ahead, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
+        if (kvb_engine_take_hash(cursor, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
             return false;
         }
     }
-    *cursor = ahead;
     return true;
 }
 
 static bool read_token_list(
     struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
 {
-    struct kvb_mp_cursor ahead = *cursor;
-
-    if (!take_backed_count(&ahead, &list->count) ||
-        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK ||
-        kvb_mp_take_u32s(&ahead, list->count, batch->tokens + batch->token_count) != KVB_OK) {
-        return false;
-    }
-    *cursor = ahead;
-    return true;
+    return take_backed_count(cursor, &list->count) &&
+           kvb_event_batch_reserve_tokens(batch, list->count) == KVB_OK &&
+           kvb_mp_take_u32s(cursor, list->count, batch->tokens + batch->token_count) == KVB_OK;
 }
 
 static bool read_list(
@@ -146,11 +138,13 @@ kvb_status kvb_engine_find_field(
     struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
     struct kvb_mp_cursor *cursor, unsigned max_depth)
 {
-    fields->at[field] = *cursor;
+    fields->at[field] = cursor->at;
     fields->has[field] = !kvb_mp_take_nil(cursor);
-    return !fields->has[field] || read_list(batch, fields, field, cursor)
-               ? KVB_OK
-               : kvb_mp_skip_within(cursor, max_depth);
+    if (!fields->has[field] || read_list(batch, fields, field, cursor)) {
+        return KVB_OK;
+    }
+    cursor->at = fields->at[field];
+    return kvb_mp_skip_within(cursor, max_depth);
 }
 
 /* ---- Reading ---- */
@@ -161,7 +155,7 @@ kvb_status kvb_engine_read_hashes(
 {
     const bool has_block_hashes = fields->has[field_block_hashes];
     struct kvb_mp_cursor cursor =
-        fields->at[has_block_hashes ? field_block_hashes : field_seq_hashes];
+        kvb_engine_cursor_at(fields, has_block_hashes ? field_block_hashes : field_seq_hashes);
     uint32_t count = 0;
 
     if (!has_block_hashes && !fields->has[field_seq_hashes]) {
@@ -188,7 +182,7 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 {
     const bool is_new = !fields->has[field_parent_block_hash] && fields->has[field_parent_hash];
     const enum engine_field field = is_new ? field_parent_hash : field_parent_block_hash;
-    struct kvb_mp_cursor cursor = fields->at[field];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
 
     if (!fields->has[field]) {
         return KVB_OK;
@@ -226,7 +220,7 @@ static kvb_status check_cover(const struct kvb_engine_event *event, uint32_t tok
 
 static kvb_status read_block_size(const struct engine_fields *fields, uint32_t *out_size)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_block_size];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_block_size);
 
     if (fields->has[field_block_size]) {
         KVB_TRY(kvb_mp_take_u32(&cursor, out_size));
@@ -258,7 +252,7 @@ kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_token_ids];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_token_ids);
     uint32_t count = 0;
 
     if (!fields->has[field_token_ids]) {
@@ -311,8 +305,8 @@ kvb_status kvb_engine_read_lora(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor id_at = fields->at[field_lora_id];
-    struct kvb_mp_cursor name_at = fields->at[field_lora_name];
+    struct kvb_mp_cursor id_at = kvb_engine_cursor_at(fields, field_lora_id);
+    struct kvb_mp_cursor name_at = kvb_engine_cursor_at(fields, field_lora_name);
     kvb_span name = { 0 };
     char numbered[40];
     uint64_t id = 0;
@@ -331,7 +325,7 @@ kvb_status kvb_engine_read_lora(
 
 kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_group_idx];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_group_idx);
 
     if (!fields->has[field_group_idx]) {
         return KVB_OK;
@@ -399,7 +393,7 @@ bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
 kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_medium];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_medium);
     kvb_span text = { 0 };
 
     event->tier = KVB_TIER_DEVICE;
@@ -413,8 +407,8 @@ kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_eve
 
 enum kvb_skip kvb_engine_scope(const struct engine_fields *fields)
 {
-    struct kvb_mp_cursor kind_at = fields->at[field_spec_kind];
-    struct kvb_mp_cursor locality_at = fields->at[field_locality];
+    struct kvb_mp_cursor kind_at = kvb_engine_cursor_at(fields, field_spec_kind);
+    struct kvb_mp_cursor locality_at = kvb_engine_cursor_at(fields, field_locality);
     kvb_span text = { 0 };
     static const struct word remote = WORD("REMOTE", 0);
 

@@ -33,15 +33,22 @@ struct engine_list {
 };
 
 struct engine_fields {
-    bool has_event_type;                  /* the form of Mooncake's maps */
-    bool has[field_count];                /* there, and not nil */
-    struct engine_list hashes;            /* of field_block_hashes, behind batch->hashes */
-    struct engine_list tokens;            /* of field_token_ids, behind batch->tokens */
-    struct kvb_mp_cursor at[field_count]; /* of what is not there: anything */
+    bool has_event_type;            /* the form of Mooncake's maps */
+    bool has[field_count];          /* there, and not nil */
+    struct engine_list hashes;      /* of field_block_hashes, behind batch->hashes */
+    struct engine_list tokens;      /* of field_token_ids, behind batch->tokens */
+    const uint8_t *end;             /* of the message */
+    const uint8_t *at[field_count]; /* of what is not there: anything */
 };
 
-/* Nothing was found yet. */
-void kvb_engine_fields_begin(struct engine_fields *fields);
+static inline struct kvb_mp_cursor
+kvb_engine_cursor_at(const struct engine_fields *fields, enum engine_field field)
+{
+    return (struct kvb_mp_cursor){ .at = fields->at[field], .end = fields->end };
+}
+
+/* Nothing was found yet; end: of the message. */
+void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end);
 
 /* Notes where the field stands and moves past it, whatever it is; max_depth as in
  * kvb_mp_skip_within().  A field that comes twice is what it is the second time. */

@@ -30,7 +30,7 @@ static kvb_status take_set_hash(
     const struct engine_fields *fields, enum engine_field field, uint64_t *out_hash,
     bool *out_is_set)
 {
-    struct kvb_mp_cursor cursor = fields->at[field];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
 
     *out_is_set = fields->has[field] && !is_unset(&cursor);
     return *out_is_set ? kvb_engine_take_hash(&cursor, out_hash) : KVB_OK;
@@ -40,7 +40,7 @@ static kvb_status take_set_hash(
 static kvb_status
 read_key(const struct engine_fields *fields, struct kvb_engine_event *event, uint64_t *out_hash)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_object_key];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_object_key);
     kvb_span text = { 0 };
 
     if (!fields->has[field_object_key]) {
@@ -69,7 +69,7 @@ static kvb_status read_one_block(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_token_ids];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_token_ids);
     uint32_t count = 0;
 
     if (fields->has[field_token_ids]) {
@@ -110,7 +110,7 @@ kvb_status kvb_engine_read_pool_update(
 
 kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers)
 {
-    struct kvb_mp_cursor cursor = fields->at[field_replicas];
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_replicas);
     uint32_t replicas = 0;
     unsigned tiers = 0;
 

@@ -107,32 +107,37 @@ kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
     return take_integer(cursor, out_bits, &is_negative);
 }
 
+/* Of what was taken nothing is: back to where it began. */
+static kvb_status refuse(struct kvb_mp_cursor *cursor, const uint8_t *start)
+{
+    cursor->at = start;
+    return KVB_BAD_INPUT;
+}
+
 kvb_status kvb_mp_take_u64(struct kvb_mp_cursor *cursor, uint64_t *out_value)
 {
-    struct kvb_mp_cursor ahead = *cursor;
+    const uint8_t *start = cursor->at;
     uint64_t bits = 0;
     bool is_negative = false;
 
-    KVB_TRY(take_integer(&ahead, &bits, &is_negative));
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
     if (is_negative) {
-        return KVB_BAD_INPUT;
+        return refuse(cursor, start);
     }
-    *cursor = ahead;
     *out_value = bits;
     return KVB_OK;
 }
 
 kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
 {
-    struct kvb_mp_cursor ahead = *cursor;
+    const uint8_t *start = cursor->at;
     uint64_t bits = 0;
     bool is_negative = false;
 
-    KVB_TRY(take_integer(&ahead, &bits, &is_negative));
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
     if (is_negative || bits > UINT32_MAX) {
-        return KVB_BAD_INPUT;
+        return refuse(cursor, start);
     }
-    *cursor = ahead;
     *out_value = (uint32_t)bits;
     return KVB_OK;
 }
@@ -181,15 +186,15 @@ static uint32_t take_small_ones(struct kvb_mp_cursor *cursor, uint32_t count, ui
 
 kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
 {
-    struct kvb_mp_cursor ahead = *cursor;
+    const uint8_t *start = cursor->at;
 
     for (uint32_t taken = 0; taken < count; taken++) {
-        taken += take_small_ones(&ahead, count - taken, out + taken);
-        if (taken < count) {
-            KVB_TRY(kvb_mp_take_u32(&ahead, &out[taken])); /* the last ones, and odd ones */
+        taken += take_small_ones(cursor, count - taken, out + taken);
+        /* the last ones, and odd ones */
+        if (taken < count && kvb_mp_take_u32(cursor, &out[taken]) != KVB_OK) {
+            return refuse(cursor, start);
         }
     }
-    *cursor = ahead;
     return KVB_OK;
 }
 
@@ -270,15 +275,15 @@ take_count(struct kvb_mp_cursor *cursor, const struct family *family, uint32_t *
 static inline kvb_status
 take_string(struct kvb_mp_cursor *cursor, const struct family *family, kvb_span *out_bytes)
 {
-    struct kvb_mp_cursor ahead = *cursor;
+    const uint8_t *start = cursor->at;
     uint32_t len = 0;
 
-    KVB_TRY(take_count(&ahead, family, &len));
-    if (len > left(&ahead)) {
-        return KVB_BAD_INPUT;
+    KVB_TRY(take_count(cursor, family, &len));
+    if (len > left(cursor)) {
+        return refuse(cursor, start);
     }
-    *out_bytes = (kvb_span){ .data = ahead.at, .len = len };
-    cursor->at = ahead.at + len;
+    *out_bytes = (kvb_span){ .data = cursor->at, .len = len };
+    cursor->at += len;
     return KVB_OK;
 }
 
