@@ -1,6 +1,7 @@
 #include "core/buf.h"
 
 #include "core/array.h"
+#include "core/decimal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -51,14 +52,9 @@ kvb_status kvb_buf_append_text(struct kvb_buf *buf, const char *text)
 
 kvb_status kvb_buf_append_u64(struct kvb_buf *buf, uint64_t value)
 {
-    char digits[20]; /* 2^64-1 has 20 */
-    size_t at = sizeof digits;
+    char digits[kvb_decimal_bytes];
 
-    do {
-        digits[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    return kvb_buf_append(buf, digits + at, sizeof digits - at);
+    return kvb_buf_append(buf, digits, kvb_decimal_write(digits, value));
 }
 
 kvb_status kvb_buf_append_format(struct kvb_buf *buf, const char *format, ...)

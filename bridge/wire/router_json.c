@@ -1,5 +1,6 @@
 #include "wire/router_json.h"
 
+#include "core/decimal.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json_scan.h"
@@ -7,12 +8,15 @@
 #include <assert.h>
 #include <string.h>
 
-/* Bytes on their way to the buffer, so that a block costs one append and not
- * five.  The longest piece is the head of a stored event, 160 bytes. */
+/* Bytes on their way to the buffer, so that several blocks cost one append and not five
+ * each.  Between two looks at its room at most the head of a stored event is put, 160 bytes,
+ * or a block. */
 struct piece {
-    char bytes[192];
+    char bytes[1024];
     size_t len;
 };
+
+enum { most_put_at_once = 192 };
 
 static const uint64_t max_worker_id = INT64_MAX; /* real readers hold an i64 */
 
@@ -26,7 +30,7 @@ static const char *const tier_words[KVB_TIER_COUNT] = {
 
 /* ---- encode ------------------------------------------------------------------ */
 
-static void put_text(struct piece *piece, const char *text)
+static inline void put_text(struct piece *piece, const char *text)
 {
     const size_t len = strlen(text);
 
@@ -35,18 +39,17 @@ static void put_text(struct piece *piece, const char *text)
     piece->len += len;
 }
 
+/* Before all but the first. */
+static void put_comma(struct piece *piece, uint32_t number)
+{
+    piece->bytes[piece->len] = ',';
+    piece->len += number > 0;
+}
+
 static void put_u64(struct piece *piece, uint64_t value)
 {
-    char digits[20]; /* 2^64-1 has 20 */
-    size_t at = sizeof digits;
-
-    do {
-        digits[--at] = (char)('0' + value % 10);
-        value /= 10;
-    } while (value > 0);
-    assert(sizeof digits - at <= sizeof piece->bytes - piece->len);
-    memcpy(piece->bytes + piece->len, digits + at, sizeof digits - at);
-    piece->len += sizeof digits - at;
+    assert(kvb_decimal_bytes <= sizeof piece->bytes - piece->len);
+    piece->len += kvb_decimal_write(piece->bytes + piece->len, value);
 }
 
 static kvb_status flush(struct piece *piece, struct kvb_buf *out)
@@ -55,6 +58,11 @@ static kvb_status flush(struct piece *piece, struct kvb_buf *out)
 
     piece->len = 0;
     return kvb_buf_append(out, piece->bytes, len);
+}
+
+static kvb_status make_room(struct piece *piece, struct kvb_buf *out)
+{
+    return sizeof piece->bytes - piece->len < most_put_at_once ? flush(piece, out) : KVB_OK;
 }
 
 static void put_head(
@@ -85,14 +93,15 @@ static kvb_status put_stored(
     }
     put_text(piece, ",\"blocks\":[");
     for (uint32_t i = 0; i < event->block_count; i++) {
-        KVB_TRY(flush(piece, out));
-        put_text(piece, i == 0 ? "{\"block_hash\":" : ",{\"block_hash\":");
+        KVB_TRY(make_room(piece, out));
+        put_comma(piece, i);
+        put_text(piece, "{\"block_hash\":");
         put_u64(piece, batch->blocks[event->block_at + i].value);
         put_text(piece, ",\"tokens_hash\":");
         put_u64(piece, batch->tokens[event->block_at + i].value);
         put_text(piece, "}");
     }
-    KVB_TRY(flush(piece, out));
+    KVB_TRY(make_room(piece, out));
     put_text(piece, "]}}");
     return KVB_OK;
 }
@@ -103,11 +112,11 @@ static kvb_status put_removed(
 {
     put_text(piece, "{\"removed\":{\"block_hashes\":[");
     for (uint32_t i = 0; i < event->block_count; i++) {
-        KVB_TRY(flush(piece, out));
-        put_text(piece, i == 0 ? "" : ",");
+        KVB_TRY(make_room(piece, out));
+        put_comma(piece, i);
         put_u64(piece, batch->blocks[event->block_at + i].value);
     }
-    KVB_TRY(flush(piece, out));
+    KVB_TRY(make_room(piece, out));
     put_text(piece, "]}}");
     return KVB_OK;
 }
@@ -132,9 +141,10 @@ static kvb_status put_event(const struct kvb_router_batch *batch, size_t at, str
     const struct kvb_router_event *event = &batch->events[at];
     struct piece piece;
 
-    piece.len = 0; /* and not {0}: 192 bytes a message for nothing */
+    piece.len = 0; /* and not {0}: a KiB a message for nothing */
     put_head(&piece, batch, event);
     KVB_TRY(put_data[event->kind](&piece, batch, event, out));
+    KVB_TRY(make_room(&piece, out));
     put_text(&piece, ",\"dp_rank\":");
     put_u64(&piece, batch->dp_rank);
     put_text(&piece, "}}");

@@ -1,0 +1,63 @@
+#include "core/decimal.h"
+
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte is written first");
+
+/* 10^8 and 10^16: a number is at most 4 + 8 + 8 digits. */
+static const uint64_t part = 100000000;
+static const uint64_t two_parts = 10000000000000000;
+
+/* The 8 digits of a value below 10^8, a byte each, the first one lowest: halved three
+ * times, all halves at once, and each quotient by a multiplication.
+ *
+ *     [     12345678     ]
+ *     [  1234  |   5678  ]     / 10000
+ *     [ 12 | 34 | 56 | 78 ]    / 100 = * 10486 >> 20
+ *     [1|2 |3|4 |5|6 |7|8 ]    / 10  = * 103 >> 10 */
+static uint64_t digits_of(uint32_t value)
+{
+    const uint64_t halves = value / 10000 | (uint64_t)(value % 10000) << 32;
+    const uint64_t hundreds = (halves * 10486) >> 20 & 0x0000007f0000007f;
+    const uint64_t pairs = hundreds | (halves - 100 * hundreds) << 16;
+    const uint64_t tens = (pairs * 103) >> 10 & 0x000f000f000f000f;
+
+    return tens | (pairs - 10 * tens) << 8;
+}
+
+static void write_part(char *out, uint64_t digits)
+{
+    const uint64_t text = digits + 0x3030303030303030;
+
+    memcpy(out, &text, sizeof text);
+}
+
+/* Without leading zeros; 0 is "0".  Writes 8 bytes in any case. */
+static size_t write_head(char *out, uint64_t digits)
+{
+    const size_t zeros = digits ? (size_t)__builtin_ctzll(digits) / 8 : sizeof digits - 1;
+
+    const uint64_t text = (digits + 0x3030303030303030) >> (8 * zeros);
+
+    memcpy(out, &text, sizeof text);
+    return sizeof digits - zeros;
+}
+
+size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
+{
+    size_t len = 0;
+
+    if (value < part) {
+        return write_head(out, digits_of((uint32_t)value));
+    }
+    const uint64_t last = digits_of((uint32_t)(value % part));
+    if (value < two_parts) {
+        len = write_head(out, digits_of((uint32_t)(value / part)));
+    } else {
+        len = write_head(out, digits_of((uint32_t)(value / two_parts)));
+        write_part(out + len, digits_of((uint32_t)(value / part % part)));
+        len += sizeof last;
+    }
+    write_part(out + len, last);
+    return len + sizeof last;
+}

@@ -1,0 +1,60 @@
+#include "kvb_test.h"
+
+#include "core/decimal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void assert_written(uint64_t value)
+{
+    char want[32];
+    char got[kvb_decimal_bytes];
+    const int len = snprintf(want, sizeof want, "%" PRIu64, value);
+
+    assert_int_equal(kvb_decimal_write(got, value), len);
+    assert_memory_equal(got, want, (size_t)len);
+}
+
+static void powers_of_ten_and_their_neighbours_are_written(void **state)
+{
+    uint64_t power = 1;
+
+    (void)state;
+    assert_written(0);
+    for (int digits = 1; digits <= 20; digits++, power *= 10) {
+        assert_written(power - 1);
+        assert_written(power);
+        assert_written(power + 1);
+    }
+    assert_written(UINT64_MAX);
+}
+
+static void zeros_inside_are_written(void **state)
+{
+    (void)state;
+    assert_written(UINT64_C(1000000000000000000));
+    assert_written(UINT64_C(10000000000000001));
+    assert_written(UINT64_C(10000000000000));
+    assert_written(UINT64_C(100000001));
+}
+
+static void random_numbers_of_any_length_are_written(void **state)
+{
+    uint64_t dice = 1;
+
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+        assert_written(dice >> (i % 64));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(powers_of_ten_and_their_neighbours_are_written),
+        cmocka_unit_test(zeros_inside_are_written),
+        cmocka_unit_test(random_numbers_of_any_length_are_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
