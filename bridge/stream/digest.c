@@ -2,25 +2,16 @@
 
 #include <stdbool.h>
 
-enum { item_bytes = 24 };
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "items are hashed as LE integers");
 
-static void put_le(uint8_t *to, uint64_t value, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)(value >> (8 * i));
-    }
-}
-
+/* Written in whole words, for that is how the hash reads them: 8 + 4 + 4 + 8 bytes. */
 static struct kvb_hash128
 item_of(const struct kvb_digest_key *key, enum kvb_tier tier, kvb_block_hash block)
 {
-    uint8_t bytes[item_bytes];
+    const uint64_t words[] = { key->worker_id, key->dp_rank | (uint64_t)tier << 32, block.value };
 
-    put_le(bytes, key->worker_id, 8);
-    put_le(bytes + 8, key->dp_rank, 4);
-    put_le(bytes + 12, (uint64_t)tier, 4);
-    put_le(bytes + 16, block.value, 8);
-    return kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, key->seed);
+    return kvb_hash128(
+        (kvb_span){ .data = (const uint8_t *)words, .len = sizeof words }, key->seed);
 }
 
 static void add(struct kvb_hash128 *sum, struct kvb_hash128 item)

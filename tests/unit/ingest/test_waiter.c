@@ -59,6 +59,7 @@ static size_t wait_ready(struct world *world)
         assert_ok(kvb_waiter_wait(world->waiter, 100));
     }
     assert_int_equal(kinds, kvb_ready_live);
+    assert_false(kvb_waiter_is_idle(world->waiter));
     return owner;
 }
 

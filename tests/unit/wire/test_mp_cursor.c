@@ -131,6 +131,80 @@ static void takes_numbers_of_every_width_at_their_borders(void **state)
     }
 }
 
+/* Numbers of every width in random order: all at once as one by one, up to the end and
+ * not beyond; cut anywhere, or with another value among them, they are refused. */
+static size_t put_number(uint8_t *at, uint64_t *dice, uint32_t *out_value)
+{
+    *dice = *dice * UINT64_C(6364136223846793005) + 1442695040888963407;
+    const uint32_t value = (uint32_t)(*dice >> 32);
+    const unsigned bytes = 1U << (*dice >> 30 & 3); /* as an engine may: wider than need be */
+
+    switch (bytes) {
+    case 1:
+        *out_value = value & 0x7f;
+        *at = (uint8_t)*out_value;
+        return 1;
+    case 2:
+        *out_value = value & 0xff;
+        at[0] = 0xcc;
+        at[1] = (uint8_t)*out_value;
+        return 2;
+    case 4:
+        *out_value = value & 0xffff;
+        at[0] = 0xcd;
+        at[1] = (uint8_t)(*out_value >> 8);
+        at[2] = (uint8_t)*out_value;
+        return 3;
+    default:
+        *out_value = value;
+        at[0] = 0xce;
+        for (unsigned i = 0; i < 4; i++) {
+            at[1 + i] = (uint8_t)(value >> (24 - 8 * i));
+        }
+        return 5;
+    }
+}
+
+static void takes_lists_of_numbers_and_nothing_else(void **state)
+{
+    enum { count = 40 };
+    uint64_t dice = 1;
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        uint32_t want[count];
+        uint32_t got[count];
+        uint8_t made[5 * count];
+        size_t starts[count];
+        size_t len = 0;
+        for (size_t i = 0; i < count; i++) {
+            starts[i] = len;
+            len += put_number(made + len, &dice, &want[i]);
+        }
+        uint8_t *bytes = malloc(len); /* no byte more: the sanitizers watch its end */
+        assert_non_null(bytes);
+        memcpy(bytes, made, len);
+        struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+        assert_ok(kvb_mp_take_u32s(&cursor, count, got));
+        assert_true(cursor.at == cursor.end);
+        assert_memory_equal(got, want, sizeof want);
+
+        const size_t cut = (size_t)(dice >> 40) % len;
+        cursor = (struct kvb_mp_cursor){ bytes, bytes + cut };
+        assert_int_equal(kvb_mp_take_u32s(&cursor, count, got), KVB_BAD_INPUT);
+        assert_true(cursor.at == bytes);
+
+        static const uint8_t others[] = { 0xc0, 0x80, 0x91, 0xa1, 0xcb, 0xd0, 0xff, 0xe0, 0xc1 };
+        bytes[starts[dice >> 50 & 31]] = others[(size_t)round % sizeof others];
+        cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
+        if (kvb_mp_take_u32s(&cursor, count, got) == KVB_OK) {
+            /* 0xd0: a signed byte that is not negative is a number too */
+            assert_int_equal(others[(size_t)round % sizeof others], 0xd0);
+        }
+        free(bytes);
+    }
+}
+
 /* A taker behind one signature. */
 typedef kvb_status (*taker)(struct kvb_mp_cursor *cursor);
 
@@ -353,6 +427,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_the_type_of_every_first_byte),
         cmocka_unit_test(takes_numbers_of_every_width_at_their_borders),
+        cmocka_unit_test(takes_lists_of_numbers_and_nothing_else),
         cmocka_unit_test(refuses_a_value_cut_at_any_byte_and_stays),
         cmocka_unit_test(refuses_values_of_another_type_and_stays),
         cmocka_unit_test(text_and_bytes_are_borrowed_from_where_they_stand),

@@ -1,0 +1,140 @@
+#include "bus/bus.h"
+#include "core/clock.h"
+#include "process.h"
+
+#include "kvb_test.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { patience_ms = 15000, most_bytes = 64 };
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ (const uint8_t *)text, strlen(text) };
+}
+
+/* What came, one text behind the other. */
+struct inbox {
+    char text[most_bytes];
+    size_t len;
+    _Atomic unsigned count; /* set last */
+};
+
+static void take_message(void *context, const struct kvb_bus_message *message)
+{
+    struct inbox *inbox = context;
+
+    if (message->payload.len <= most_bytes - inbox->len) {
+        memcpy(inbox->text + inbox->len, message->payload.data, message->payload.len);
+        inbox->len += message->payload.len;
+    }
+    atomic_fetch_add(&inbox->count, 1);
+}
+
+static bool has_three(void *context)
+{
+    struct inbox *inbox = context;
+    return atomic_load(&inbox->count) >= 3;
+}
+
+static bool is_up(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+static struct kvb_bus *open_connected(const struct nats_server *server)
+{
+    const struct kvb_bus_options options = { .url = server->url };
+    struct kvb_detail detail = { .text = "" };
+    struct kvb_bus *bus = NULL;
+
+    assert_ok(kvb_bus_open(&options, &bus, &detail));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    return bus;
+}
+
+static void many_are_published_in_order_up_to_one_that_is_refused(void **state)
+{
+    static uint8_t big[(1 << 20) + 1]; /* one byte above the server's default */
+    const struct nats_server *server = *state;
+    const kvb_span payloads[] = {
+        span_of("one"), span_of("two"), span_of("three"), { big, sizeof big }, span_of("five")
+    };
+    struct inbox inbox = { .len = 0 };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server);
+    size_t sent = 77;
+
+    assert_ok(kvb_bus_subscribe(bus, "many", take_message, &inbox, &subscription));
+    assert_int_equal(kvb_bus_publish_many(bus, "many", payloads, 5, &sent), KVB_TOO_LARGE);
+    assert_int_equal(sent, 3);
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    assert_true(wait_until(has_three, &inbox, patience_ms));
+    assert_int_equal(inbox.len, strlen("onetwothree"));
+    assert_memory_equal(inbox.text, "onetwothree", inbox.len);
+    assert_int_equal(kvb_bus_publish_many(bus, "no subject", payloads, 5, &sent), KVB_BAD_INPUT);
+    assert_int_equal(sent, 0);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
+/* How long lone messages take, each published after the one before has arrived. */
+static uint64_t time_lone_messages(struct kvb_bus *bus, struct inbox *inbox, bool flushes)
+{
+    enum { messages = 200 };
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+
+    for (unsigned i = 0; i < messages; i++) {
+        const unsigned before = atomic_load(&inbox->count);
+        assert_ok(kvb_bus_publish(bus, "lone", span_of("x")));
+        if (flushes) {
+            kvb_bus_flush_soon(bus);
+        }
+        while (atomic_load(&inbox->count) == before) {
+            assert_true(kvb_clock_monotonic_ns() < began_ns + patience_ms * KVB_NS_PER_MS);
+        }
+    }
+    return kvb_clock_monotonic_ns() - began_ns;
+}
+
+static void a_lone_message_need_not_wait_for_nats_c(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inbox = { .len = 0 };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server);
+
+    assert_ok(kvb_bus_subscribe(bus, "lone", take_message, &inbox, &subscription));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    kvb_bus_flush_soon(bus); /* nothing is there: nothing happens */
+    const uint64_t with_ns = time_lone_messages(bus, &inbox, true);
+    const uint64_t without_ns = time_lone_messages(bus, &inbox, false); /* a millisecond each */
+    assert_true(with_ns < without_ns);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
+static int start_group(void **state)
+{
+    static struct nats_server server;
+
+    *state = &server;
+    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
+}
+
+static int stop_group(void **state)
+{
+    nats_server_kill(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_are_published_in_order_up_to_one_that_is_refused),
+        cmocka_unit_test(a_lone_message_need_not_wait_for_nats_c),
+    };
+
+    return cmocka_run_group_tests(tests, start_group, stop_group);
+}
