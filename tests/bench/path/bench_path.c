@@ -7,12 +7,15 @@
  *     path.step.*           events to router events, fingerprint included
  *     path.encode.*         router events to bytes
  *     path.whole.*          all of it
- *     path.allocations.*    what all of it allocated in 10 million events, after the first round
+ *     path.allocations.*    what all of it allocated in 10 million events, after some rounds, and
+ *                           what the way allocated from a publisher's socket to a nats-server:
+ *                           our code, and inside them libzmq, libnats and C++'s new (libzmq's)
  *
  * NAME is the beginning of a row's name; one JSON object a figure on stdout.  Each figure is
  * the best of as many rounds as fit the time: what disturbs a machine only ever adds. */
 #include "bench_path_feed.h"
 #include "bench_path_memory.h"
+#include "bench_path_sockets.h"
 
 #include "core/clock.h"
 #include "core/own.h"
@@ -230,6 +233,8 @@ static void print(const char *name, double value, const char *unit)
     (void)fflush(stdout);
 }
 
+static const char allocations_unit[] = "allocations in 10 million events";
+
 static void time_row(const struct row *row, double seconds)
 {
     struct path path;
@@ -254,12 +259,51 @@ static void count_row(const struct row *row)
         (void)row->round(&path); /* what grows, grows until its rings are full */
     }
     path.told = 0;
-    const uint64_t before = bench_allocations();
+    const uint64_t before = bench_allocations(bench_ours);
     while (path.told < counted_events) {
         (void)row->round(&path);
     }
-    print(row->name, (double)(bench_allocations() - before), "allocations in 10 million events");
+    print(row->name, (double)(bench_allocations(bench_ours) - before), allocations_unit);
     end(&path);
+}
+
+/* ---- With the sockets ---- */
+
+struct socket_row {
+    const char *name;
+    enum kvb_profile profile;
+};
+
+static const struct socket_row with_sockets[] = {
+    { "path.allocations.sockets.protobuf", KVB_PROFILE_PROTOBUF },
+    { "path.allocations.sockets.json", KVB_PROFILE_JSON },
+};
+
+static void note_allocations(void *context)
+{
+    uint64_t *counts = context;
+
+    for (int i = 0; i < bench_owners; i++) {
+        counts[i] = bench_allocations((enum bench_owner)i);
+    }
+}
+
+static void count_socket_row(const struct socket_row *row)
+{
+    uint64_t before[bench_owners];
+    uint64_t after[bench_owners];
+    char name[96];
+
+    if (!bench_run_sockets(row->profile, counted_events, note_allocations, before)) {
+        (void)fprintf(stderr, "bench_path: %s cannot be measured\n", row->name);
+        exit(1);
+    }
+    note_allocations(after);
+    for (int i = 0; i < bench_owners; i++) {
+        (void)snprintf(
+            name, sizeof name, "%s.%s", row->name, bench_owner_name((enum bench_owner)i));
+        print(name, (double)(after[i] - before[i]), allocations_unit);
+    }
 }
 
 /* ---- Arguments ---- */
@@ -279,6 +323,7 @@ int main(int argc, char **argv)
     double seconds = 1;
     int first = 1;
 
+    bench_find_owners();
     if (argc > 2 && strcmp(argv[1], "--seconds") == 0) {
         seconds = atof(argv[2]);
         first = 3;
@@ -293,6 +338,12 @@ int main(int argc, char **argv)
         if (is_asked_for(counted[i].name, argv + first, argc - first)) {
             (void)fprintf(stderr, "%s\n", counted[i].name);
             count_row(&counted[i]);
+        }
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(with_sockets); i++) {
+        if (is_asked_for(with_sockets[i].name, argv + first, argc - first)) {
+            (void)fprintf(stderr, "%s\n", with_sockets[i].name);
+            count_socket_row(&with_sockets[i]);
         }
     }
     return 0;

@@ -1,11 +1,18 @@
 #include "bench_path_memory.h"
 
+#include <link.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 
-/* The linker's names for the two sides of a wrapped call. */
+/* The linker's names for the two sides of a wrapped call, and the C library's own names for
+ * what stands behind those that this program has in their place.
+ * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
@@ -18,46 +25,135 @@ void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
 void *__real_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...);
 void *__wrap_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...);
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
 
-static _Atomic uint64_t calls;
+static struct owner {
+    const char *name;
+    const char *file; /* how its path goes on behind the last slash */
+    uintptr_t from, to;
+    _Atomic uint64_t calls;
+} owners[bench_owners] = {
+    [bench_ours] = { .name = "ours" },
+    [bench_libzmq] = { .name = "libzmq", .file = "libzmq.so" },
+    [bench_libnats] = { .name = "libnats", .file = "libnats.so" },
+    [bench_libstdcxx] = { .name = "libstdcxx", .file = "libstdc++.so" },
+};
 
-uint64_t bench_allocations(void)
+const char *bench_owner_name(enum bench_owner owner)
 {
-    return atomic_load(&calls);
+    return owners[owner].name;
 }
 
-static void count(void)
+uint64_t bench_allocations(enum bench_owner owner)
 {
-    atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
+    return atomic_load(&owners[owner].calls);
 }
+
+static bool is_code(const ElfW(Phdr) * part)
+{
+    return part->p_type == PT_LOAD && (part->p_flags & PF_X);
+}
+
+static int note_library(struct dl_phdr_info *info, size_t size, void *context)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+
+    (void)size;
+    (void)context;
+    for (int i = 0; i < bench_owners && slash; i++) {
+        struct owner *owner = &owners[i];
+        if (!owner->file || strncmp(slash + 1, owner->file, strlen(owner->file)) != 0) {
+            continue;
+        }
+        for (int part = 0; part < info->dlpi_phnum; part++) {
+            if (is_code(&info->dlpi_phdr[part])) {
+                owner->from = info->dlpi_addr + info->dlpi_phdr[part].p_vaddr;
+                owner->to = owner->from + info->dlpi_phdr[part].p_memsz;
+            }
+        }
+    }
+    return 0;
+}
+
+void bench_find_owners(void)
+{
+    (void)dl_iterate_phdr(note_library, NULL); /* 0 from each: it goes through all */
+}
+
+static void count(struct owner *owner)
+{
+    atomic_fetch_add_explicit(&owner->calls, 1, memory_order_relaxed);
+}
+
+static void count_caller(const void *caller)
+{
+    const uintptr_t at = (uintptr_t)caller;
+
+    for (int i = bench_ours + 1; i < bench_owners; i++) {
+        if (at >= owners[i].from && at < owners[i].to) {
+            count(&owners[i]);
+        }
+    }
+}
+
+/* ---- What libraries call ---- */
+
+void *malloc(size_t bytes)
+{
+    count_caller(__builtin_return_address(0));
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t number, size_t bytes)
+{
+    count_caller(__builtin_return_address(0));
+    return __libc_calloc(number, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    count_caller(__builtin_return_address(0));
+    return __libc_realloc(memory, bytes);
+}
+
+void *memalign(size_t alignment, size_t bytes)
+{
+    count_caller(__builtin_return_address(0));
+    return __libc_memalign(alignment, bytes);
+}
+
+/* ---- What our own code calls ---- */
 
 void *__wrap_malloc(size_t bytes)
 {
-    count();
-    return __real_malloc(bytes);
+    count(&owners[bench_ours]);
+    return __libc_malloc(bytes);
 }
 
 void *__wrap_calloc(size_t number, size_t bytes)
 {
-    count();
-    return __real_calloc(number, bytes);
+    count(&owners[bench_ours]);
+    return __libc_calloc(number, bytes);
 }
 
 void *__wrap_realloc(void *memory, size_t bytes)
 {
-    count();
-    return __real_realloc(memory, bytes);
+    count(&owners[bench_ours]);
+    return __libc_realloc(memory, bytes);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
 {
-    count();
+    count(&owners[bench_ours]);
     return __real_aligned_alloc(alignment, bytes);
 }
 
 void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
-    count();
+    count(&owners[bench_ours]);
     return __real_mmap(at, bytes, protection, flags, fd, offset);
 }
 
@@ -65,9 +161,10 @@ void *__wrap_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...)
 {
     va_list more;
 
-    count();
+    count(&owners[bench_ours]);
     va_start(more, flags);
     void *to = va_arg(more, void *); /* there with MREMAP_FIXED alone; else never looked at */
     va_end(more);
     return __real_mremap(at, old_bytes, bytes, flags, to);
 }
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */

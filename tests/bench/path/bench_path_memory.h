@@ -2,7 +2,19 @@
 
 #include <stdint.h>
 
-/* Counts what our own code asks the C library and the kernel for: calls to malloc,
- * calloc, realloc, aligned_alloc, mmap and mremap, wrapped by the linker.
- * Threads: any; the count is of all of them. */
-uint64_t bench_allocations(void);
+/* Who asks for memory, and how often.
+ *
+ *     our code --wrapped by the linker--> counted as ours ----+
+ *     libzmq, libnats, ... ---------> malloc of this program: counted by whose code calls
+ *
+ * Ours are calls to malloc, calloc, realloc, aligned_alloc, mmap and mremap; a library's are
+ * those to malloc, calloc, realloc and memalign, of C++'s new too (libstdc++).
+ * Threads: any; the counts are of all of them. */
+enum bench_owner { bench_ours, bench_libzmq, bench_libnats, bench_libstdcxx, bench_owners };
+
+const char *bench_owner_name(enum bench_owner owner);
+
+/* Where the libraries lie; before the first count is looked at. */
+void bench_find_owners(void);
+
+uint64_t bench_allocations(enum bench_owner owner);
