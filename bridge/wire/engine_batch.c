@@ -10,13 +10,10 @@ struct word {
     const char *text;
     size_t len;
 };
-#define WORD(text)                                                                                 \
-    {                                                                                              \
-        text, sizeof text - 1                                                                      \
-    }
+/* clang-format off */
+#define WORD(text) { (text), sizeof(text) - 1 }
 
 /* The key of each field in a map.  A new field is a row, and a place below. */
-/* clang-format off */
 static const struct word keys[field_count] = {
     [field_block_hashes]      = WORD("block_hashes"),
     [field_seq_hashes]        = WORD("seq_hashes"), /* the same by another name */
@@ -153,7 +150,7 @@ static kvb_status add_move(
 /* The events that are understood, by the tag of most engines and by Mooncake's
  * event_type, and what it costs when one cannot be read.  A new event is a row. */
 /* clang-format off */
-#define PLACES(places) places, sizeof places
+#define PLACES(places) (places), sizeof(places)
 static const struct event_form {
     struct word tag;
     struct word event_type;

@@ -354,7 +354,7 @@ static const struct word *find_word(const struct word *words, size_t count, kvb_
 }
 
 /* clang-format off */
-#define WORD(text, value) { text, sizeof text - 1, value }
+#define WORD(text, value) { (text), sizeof(text) - 1, (value) }
 static const struct word media[] = {
     WORD("GPU",        KVB_TIER_DEVICE),
     WORD("DEVICE",     KVB_TIER_DEVICE),

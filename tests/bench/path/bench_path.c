@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { counted_events = 10 * 1000 * 1000, message_bytes_most = 1 << 20 };
 
@@ -34,7 +35,7 @@ static void must(kvb_status status)
 {
     if (status != KVB_OK) {
         (void)fprintf(stderr, "bench_path: %s\n", kvb_status_name(status));
-        exit(1);
+        _exit(1); /* rows are written out as they are measured */
     }
 }
 
@@ -296,7 +297,7 @@ static void count_socket_row(const struct socket_row *row)
 
     if (!bench_run_sockets(row->profile, counted_events, note_allocations, before)) {
         (void)fprintf(stderr, "bench_path: %s cannot be measured\n", row->name);
-        exit(1);
+        _exit(1);
     }
     note_allocations(after);
     for (int i = 0; i < bench_owners; i++) {
@@ -325,7 +326,7 @@ int main(int argc, char **argv)
 
     bench_find_owners();
     if (argc > 2 && strcmp(argv[1], "--seconds") == 0) {
-        seconds = atof(argv[2]);
+        seconds = strtod(argv[2], NULL); /* what is no number is 0: one round each */
         first = 3;
     }
     for (size_t i = 0; i < KVB_COUNT_OF(timed); i++) {
