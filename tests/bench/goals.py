@@ -28,6 +28,7 @@ PROGRAMS = [
     Program("tests/bench_index", (
         *CORPUS_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth", "index.snapshot",
         "index.cost", "index.holes"), corpora=(128, 1000), corpus_rows=CORPUS_ROWS),
+    Program("tests/bench_path", ("path",)),
     Program("peers/peers.py", CORPUS_ROWS[:4], corpora=(128, 1000), corpus_rows=CORPUS_ROWS[:4], is_script=True,
             is_peer=True),
 ]
@@ -76,6 +77,12 @@ GOALS = [
     Goal("index.cost.100", "an event among 100 workers against one among 10", "ratio", ">=", 0.67),
     Goal("index.cost.1000", "among 1,000", "ratio", ">=", 0.67),
     Goal("index.cost.10000", "among 10,000", "ratio", ">=", 0.5),
+    Goal("path.decode.1block", "an engine's batch of a block of 16 tokens decoded, ns", "value", "<=", 190),
+    Goal("path.decode.8block", "of 8 blocks, ns", "value", "<=", 1100),
+    Goal("path.allocations.protobuf", "what a bridge allocates in 10 million events", "value", "<=", 0),
+    Goal("path.allocations.json", "the same, as JSON", "value", "<=", 0),
+    Goal("path.allocations.sockets.protobuf.ours", "from a publisher's socket to NATS", "value", "<=", 0),
+    Goal("path.allocations.sockets.json.ours", "the same, as JSON", "value", "<=", 0),
     Goal("index.conversation.128.vs_chainindex", "a fleet of 128, against ChainIndex", "ratio", ">=", 2.5, True),
     Goal("index.conversation.1000.vs_chainindex", "a fleet of 1,000", "ratio", ">=", 2.5, True),
     Goal("index.query.p50.vs_chainindex", "a query, 128 workers, median", "ratio", ">=", 1, True),

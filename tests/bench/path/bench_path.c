@@ -1,5 +1,4 @@
-/* bench_path [--seconds N] [NAME...]: what a bridge does to one batch between its two
- * sockets, in one thread, without sockets.
+/* What a bridge does to one batch between its two sockets, in one thread:
  *
  *     payload --decode--> events --step: mirror, digest, log--> router events --encode--> payload
  *
@@ -7,15 +6,15 @@
  *     path.step.*           events to router events, fingerprint included
  *     path.encode.*         router events to bytes
  *     path.whole.*          all of it
- *     path.allocations.*    what all of it allocated in 10 million events, after some rounds, and
+ *     path.allocations.*    what all of it allocated in 10 million events, after some rounds; and
  *                           what the way allocated from a publisher's socket to a nats-server:
  *                           our code, and inside them libzmq, libnats and C++'s new (libzmq's)
  *
- * NAME is the beginning of a row's name; one JSON object a figure on stdout.  Each figure is
- * the best of as many rounds as fit the time: what disturbs a machine only ever adds. */
-#include "bench_path_feed.h"
-#include "bench_path_memory.h"
-#include "bench_path_sockets.h"
+ * Each time is the best of as many rounds as fit: what disturbs a machine only ever adds. */
+#include "feed.h"
+#include "memory.h"
+#include "parts/bench.h"
+#include "sockets.h"
 
 #include "core/clock.h"
 #include "core/own.h"
@@ -27,16 +26,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { counted_events = 10 * 1000 * 1000, message_bytes_most = 1 << 20 };
 
 static void must(kvb_status status)
 {
-    if (status != KVB_OK) {
-        (void)fprintf(stderr, "bench_path: %s\n", kvb_status_name(status));
-        _exit(1); /* rows are written out as they are measured */
-    }
+    bench_must(status, "the path");
 }
 
 /* ---- The path ---- */
@@ -225,15 +220,6 @@ static const struct row counted[] = {
     { "path.allocations.json", 1, round_with_json },
 };
 
-static void print(const char *name, double value, const char *unit)
-{
-    (void)printf(
-        "{\"name\":\"%s\",\"value\":%.2f,\"unit\":\"%s\",\"against\":null,\"against_value\":null,"
-        "\"ratio\":null}\n",
-        name, value, unit);
-    (void)fflush(stdout);
-}
-
 static const char allocations_unit[] = "allocations in 10 million events";
 
 static void time_row(const struct row *row, double seconds)
@@ -247,11 +233,11 @@ static void time_row(const struct row *row, double seconds)
         const uint64_t took_ns = row->round(&path);
         best_ns = took_ns < best_ns ? took_ns : best_ns;
     } while (kvb_clock_monotonic_ns() < until_ns);
-    print(row->name, (double)best_ns / bench_feed_batches, "ns/batch");
+    bench_figure(row->name, (double)best_ns / bench_feed_batches, "ns/batch");
     end(&path);
 }
 
-static void count_row(const struct row *row)
+static void count_row(const struct row *row, uint64_t events)
 {
     struct path path;
 
@@ -261,10 +247,10 @@ static void count_row(const struct row *row)
     }
     path.told = 0;
     const uint64_t before = bench_allocations(bench_ours);
-    while (path.told < counted_events) {
+    while (path.told < events) {
         (void)row->round(&path);
     }
-    print(row->name, (double)(bench_allocations(bench_ours) - before), allocations_unit);
+    bench_figure(row->name, (double)(bench_allocations(bench_ours) - before), allocations_unit);
     end(&path);
 }
 
@@ -289,62 +275,46 @@ static void note_allocations(void *context)
     }
 }
 
-static void count_socket_row(const struct socket_row *row)
+static void count_socket_row(const struct socket_row *row, uint64_t events)
 {
     uint64_t before[bench_owners];
     uint64_t after[bench_owners];
     char name[96];
 
-    if (!bench_run_sockets(row->profile, counted_events, note_allocations, before)) {
-        (void)fprintf(stderr, "bench_path: %s cannot be measured\n", row->name);
-        _exit(1);
+    if (!bench_run_sockets(row->profile, events, note_allocations, before)) {
+        bench_fail("%s: no nats-server, or the way is blocked", row->name);
     }
     note_allocations(after);
     for (int i = 0; i < bench_owners; i++) {
         (void)snprintf(
             name, sizeof name, "%s.%s", row->name, bench_owner_name((enum bench_owner)i));
-        print(name, (double)(after[i] - before[i]), allocations_unit);
+        bench_figure(name, (double)(after[i] - before[i]), allocations_unit);
     }
-}
-
-/* ---- Arguments ---- */
-
-static bool is_asked_for(const char *name, char **names, int count)
-{
-    for (int i = 0; i < count; i++) {
-        if (strncmp(name, names[i], strlen(names[i])) == 0) {
-            return true;
-        }
-    }
-    return count == 0;
 }
 
 int main(int argc, char **argv)
 {
-    double seconds = 1;
-    int first = 1;
+    const struct bench_about about = { .what = "What a bridge does to one batch, and allocates." };
+    const struct bench bench = bench_begin(argc, argv, &about);
+    const uint64_t events = bench_size(&bench, counted_events);
 
     bench_find_owners();
-    if (argc > 2 && strcmp(argv[1], "--seconds") == 0) {
-        seconds = strtod(argv[2], NULL); /* what is no number is 0: one round each */
-        first = 3;
-    }
     for (size_t i = 0; i < KVB_COUNT_OF(timed); i++) {
-        if (is_asked_for(timed[i].name, argv + first, argc - first)) {
-            (void)fprintf(stderr, "%s\n", timed[i].name);
-            time_row(&timed[i], seconds);
+        if (bench_wants(&bench, timed[i].name)) {
+            bench_progress("%s", timed[i].name);
+            time_row(&timed[i], bench.seconds / KVB_COUNT_OF(timed)); /* rounds take 3 to 40 ms */
         }
     }
     for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {
-        if (is_asked_for(counted[i].name, argv + first, argc - first)) {
-            (void)fprintf(stderr, "%s\n", counted[i].name);
-            count_row(&counted[i]);
+        if (bench_wants(&bench, counted[i].name)) {
+            bench_progress("%s", counted[i].name);
+            count_row(&counted[i], events);
         }
     }
     for (size_t i = 0; i < KVB_COUNT_OF(with_sockets); i++) {
-        if (is_asked_for(with_sockets[i].name, argv + first, argc - first)) {
-            (void)fprintf(stderr, "%s\n", with_sockets[i].name);
-            count_socket_row(&with_sockets[i]);
+        if (bench_wants(&bench, with_sockets[i].name)) {
+            bench_progress("%s", with_sockets[i].name);
+            count_socket_row(&with_sockets[i], events);
         }
     }
     return 0;

@@ -1,4 +1,4 @@
-#include "bench_path_feed.h"
+#include "feed.h"
 
 #include "core/hash.h"
 #include "wire/engine_encode.h"

@@ -1,9 +1,9 @@
-#include "bench_path_sockets.h"
+#include "sockets.h"
 
-#include "bench_path_feed.h"
 #include "bus/bus.h"
 #include "core/clock.h"
 #include "daemon/event_publisher.h"
+#include "feed.h"
 #include "ingest/frames.h"
 #include "ingest/waiter.h"
 #include "ingest/zmq_source.h"

@@ -1,4 +1,4 @@
-#include "bench_path_memory.h"
+#include "memory.h"
 
 #include <link.h>
 #include <malloc.h>
