@@ -302,7 +302,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < KVB_COUNT_OF(timed); i++) {
         if (bench_wants(&bench, timed[i].name)) {
             bench_progress("%s", timed[i].name);
-            time_row(&timed[i], bench.seconds / KVB_COUNT_OF(timed)); /* rounds take 3 to 40 ms */
+            time_row(
+                &timed[i],
+                bench.seconds / (double)KVB_COUNT_OF(timed)); /* rounds take 3 to 40 ms */
         }
     }
     for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {
