@@ -31,6 +31,9 @@ PROGRAMS = [
     Program("tests/bench_path", ("path",)),
     Program("peers/peers.py", CORPUS_ROWS[:4], corpora=(128, 1000), corpus_rows=CORPUS_ROWS[:4], is_script=True,
             is_peer=True),
+    Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
+                                  "relay.latency", "relay.workers", "relay.memory"),
+            needs_python=True),
 ]
 
 # ---- Goals ---------------------------------------------------------------------
@@ -94,4 +97,16 @@ GOALS = [
     Goal("index.query.p99.vs_crtc", "a query, 128 workers", "ratio", ">=", 1, True),
     Goal("index.query.1000.p99.vs_crtc", "1,000 workers", "ratio", ">=", 1, True),
     Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
+    # Against the relay that reads nothing; .vs_python against the one that a user would write.
+    Goal("relay.protobuf.1block", "bridge, protobuf, batches of one block", "ratio", ">=", 0.85),
+    Goal("relay.protobuf.1block.vs_python", "the same, against Python", "ratio", ">=", 15),
+    Goal("relay.protobuf.8block", "bridge, protobuf, batches of 8 blocks", "ratio", ">=", 0.85),
+    Goal("relay.protobuf.8block.vs_python", "the same, against Python", "ratio", ">=", 15),
+    Goal("relay.json.1block", "bridge, json, batches of one block", "ratio", ">=", 0.60),
+    Goal("relay.json.8block", "bridge, json, batches of 8 blocks", "ratio", ">=", 0.45),
+    Goal("relay.latency.p50", "from engine to subscriber, 10,000 batches/s: at most 1.3 times", "ratio", ">=", 0.77),
+    Goal("relay.latency.p99", "the same: at most 1.5 times", "ratio", ">=", 0.67),
+    Goal("relay.workers.1000", "cost of a batch, 1,000 engines against 10", "ratio", ">=", 0.67),
+    Goal("relay.memory.block", "the bridge's memory for each block held, bytes", "value", "<=", 64),
+    Goal("relay.memory.connection", "and for each engine, bytes", "value", "<=", 1 << 20),
 ]

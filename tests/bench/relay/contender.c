@@ -1,0 +1,212 @@
+#include "contender.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { path_bytes = 256, most_sockets = 8192, subscribe_ms = 30000, stop_ms = 10000 };
+
+static const char *const names[contender_kinds] = {
+    [contender_pass_through] = "pass-through",
+    [contender_protobuf] = "protobuf",
+    [contender_json] = "json",
+    [contender_python] = "python",
+};
+
+const char *contender_name(enum contender_kind kind)
+{
+    return names[kind];
+}
+
+/* ---- The stage ---- */
+
+kvb_status stage_open(const struct stage_programs *programs, struct stage *out_stage)
+{
+    struct stage stage = { .programs = *programs, .zmq_context = zmq_ctx_new() };
+
+    if (!stage.zmq_context || zmq_ctx_set(stage.zmq_context, ZMQ_MAX_SOCKETS, most_sockets) != 0 ||
+        nats_server_start(&stage.server, 0, NULL) != KVB_OK) {
+        stage_close(&stage);
+        return KVB_IO;
+    }
+    *out_stage = stage;
+    return KVB_OK;
+}
+
+void stage_close(struct stage *stage)
+{
+    if (stage->server.pid > 0) {
+        nats_server_kill(&stage->server);
+    }
+    if (stage->zmq_context) {
+        (void)zmq_ctx_term(stage->zmq_context);
+        stage->zmq_context = NULL;
+    }
+}
+
+/* ---- What each is told of its engines ---- */
+
+static void write_endpoints(FILE *file, const struct contender *contender)
+{
+    for (size_t i = 0; i < contender->engine_count; i++) {
+        fprintf(file, "%s\n", contender->engines[i].endpoint);
+    }
+}
+
+static void write_config(FILE *file, const struct stage *stage, const struct contender *contender)
+{
+    const char *profile = names[contender->kind];
+
+    fprintf(
+        file,
+        "nats = { url = \"%s\"; };\n"
+        "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; };\n"
+        "http = \"\";\nworkers = (",
+        stage->server.url, profile, profile);
+    for (size_t i = 0; i < contender->engine_count; i++) {
+        fprintf(
+            file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; }",
+            i > 0 ? "," : "", i + 1, contender->engines[i].endpoint);
+    }
+    fprintf(file, "\n);\n");
+}
+
+static bool is_ours(enum contender_kind kind)
+{
+    return kind == contender_protobuf || kind == contender_json;
+}
+
+static kvb_status
+write_file(const struct stage *stage, const struct contender *contender, const char *path)
+{
+    FILE *file = fopen(path, "we");
+
+    if (!file) {
+        return KVB_IO;
+    }
+    if (is_ours(contender->kind)) {
+        write_config(file, stage, contender);
+    } else {
+        write_endpoints(file, contender);
+    }
+    return fclose(file) == 0 ? KVB_OK : KVB_IO;
+}
+
+/* ---- Starting ---- */
+
+static kvb_status start_process(const struct stage *stage, struct contender *contender)
+{
+    const char *name = names[contender->kind];
+    char path[path_bytes];
+    char log_path[path_bytes];
+
+    (void)snprintf(path, sizeof path, "%s/%s", stage->server.folder, name);
+    (void)snprintf(log_path, sizeof log_path, "%s/%s.log", stage->server.folder, name);
+    KVB_TRY(write_file(stage, contender, path));
+
+    const char *const bridge[] = { stage->programs.bridge, "--config", path, NULL };
+    const char *const pass[] = { KVB_BENCH_PASS_THROUGH, path, stage->server.url,
+                                 contender->subject, NULL };
+    const char *const python[] = { stage->programs.python, KVB_BENCH_PYTHON_RELAY, path,
+                                   stage->server.url,      contender->subject,     NULL };
+    const char *const *const programs[contender_kinds] = { [contender_pass_through] = pass,
+                                                           [contender_protobuf] = bridge,
+                                                           [contender_json] = bridge,
+                                                           [contender_python] = python };
+    return process_start(programs[contender->kind], log_path, &contender->pid);
+}
+
+static kvb_status open_engines(const struct stage *stage, size_t count, struct contender *contender)
+{
+    contender->engines = calloc(count, sizeof *contender->engines);
+    if (!contender->engines) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        KVB_TRY(engine_open(stage->zmq_context, &contender->engines[i]));
+        contender->engine_count++;
+    }
+    return KVB_OK;
+}
+
+static kvb_status wait_for_subscriptions(const struct contender *contender)
+{
+    for (size_t i = 0; i < contender->engine_count; i++) {
+        KVB_TRY(engine_wait(&contender->engines[i], subscribe_ms));
+    }
+    return KVB_OK;
+}
+
+kvb_status contender_start(
+    const struct stage *stage, enum contender_kind kind, size_t engines,
+    struct contender *out_contender)
+{
+    struct contender contender = { .kind = kind };
+
+    (void)snprintf(
+        contender.subject, sizeof contender.subject, "namespace.bench.component.%s.kv_events",
+        names[kind]);
+    kvb_status status = open_engines(stage, engines, &contender);
+    if (status == KVB_OK) {
+        status = start_process(stage, &contender);
+    }
+    if (status == KVB_OK) {
+        status = wait_for_subscriptions(&contender);
+    }
+    if (status != KVB_OK) {
+        contender_stop(&contender);
+        return status;
+    }
+    *out_contender = contender;
+    return KVB_OK;
+}
+
+/* A bridge that is asked to stop would first tell that nothing is held any more, for
+ * nobody: all of them are killed. */
+void contender_stop(struct contender *contender)
+{
+    if (contender->pid > 0) {
+        (void)process_end(contender->pid, SIGKILL, stop_ms, NULL);
+    }
+    for (size_t i = 0; i < contender->engine_count; i++) {
+        engine_close(&contender->engines[i]);
+    }
+    free(contender->engines);
+    *contender = (struct contender){ .pid = 0 };
+}
+
+/* ---- What it costs ---- */
+
+uint64_t contender_cpu_ns(const struct contender *contender)
+{
+    struct timespec used = { .tv_sec = 0 };
+    clockid_t clock = 0;
+
+    if (clock_getcpuclockid(contender->pid, &clock) != 0 || clock_gettime(clock, &used) != 0) {
+        return 0;
+    }
+    return (uint64_t)used.tv_sec * KVB_NS_PER_S + (uint64_t)used.tv_nsec;
+}
+
+uint64_t contender_resident_bytes(const struct contender *contender)
+{
+    char path[64];
+    char text[256];
+    char *end = text;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/statm", contender->pid);
+    if (file_read(path, text, sizeof text) != KVB_OK) {
+        return 0;
+    }
+    (void)strtoull(text, &end, 10); /* the address space */
+    return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+}

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "blaster.h"
+#include "core/status.h"
+#include "process.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* One nats-server, and the relays that are compared on it, each with engines and a
+ * subject of its own.  All of a comparison run at once and are measured in turn: whoever
+ * is not measured waits in its poll. */
+
+struct stage_programs {
+    const char *bridge; /* kvbridge */
+    const char *python; /* NULL: the Python relay takes no part */
+};
+
+struct stage {
+    void *zmq_context;
+    struct nats_server server; /* its folder takes the relays' files and logs too */
+    struct stage_programs programs;
+};
+
+/* Undone by stage_close(), which also takes {0}.  KVB_IO: no nats-server, for one */
+kvb_status stage_open(const struct stage_programs *programs, struct stage *out_stage);
+void stage_close(struct stage *stage);
+
+enum contender_kind {
+    contender_pass_through,
+    contender_protobuf, /* kvbridge */
+    contender_json,     /* kvbridge */
+    contender_python,
+    contender_kinds
+};
+
+/* "pass-through", "protobuf", ...; never NULL. */
+const char *contender_name(enum contender_kind kind);
+
+struct contender {
+    enum contender_kind kind;
+    pid_t pid;              /* 0: it does not run */
+    struct engine *engines; /* owned */
+    size_t engine_count;
+    const struct script *script; /* what they say; borrowed, NULL before the first word */
+    char subject[128];
+};
+
+/* Starts it and returns when it has subscribed to each engine.  Each engine is a worker
+ * of its own.  KVB_IO, KVB_NO_MEMORY; KVB_AGAIN: it does not come up */
+kvb_status contender_start(
+    const struct stage *stage, enum contender_kind kind, size_t engines,
+    struct contender *out_contender);
+
+/* {0} is fine. */
+void contender_stop(struct contender *contender);
+
+/* Processor time of its process so far; 0 when it is gone. */
+uint64_t contender_cpu_ns(const struct contender *contender);
+
+/* Of memory that is resident; 0 when it is gone. */
+uint64_t contender_resident_bytes(const struct contender *contender);

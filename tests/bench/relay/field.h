@@ -1,0 +1,58 @@
+#pragma once
+
+#include "contender.h"
+#include "core/status.h"
+#include "measure.h"
+#include "parts/bench.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Several relays on one stage, measured in turn, so that what disturbs the machine
+ * disturbs all of them:
+ *
+ *     round 1   pass-through   protobuf   json   python
+ *     round 2   pass-through   protobuf   json   python     ...
+ *
+ * A figure is the median of the rounds; a ratio is the median of the rounds' ratios. */
+
+enum { rounds = 5 };
+
+/* What the groups of rows share. */
+struct relay_bench {
+    struct bench options;
+    struct stage stage;
+};
+
+struct field {
+    struct contender contenders[contender_kinds];
+    bool runs[contender_kinds];
+};
+
+/* Starts and warms up those that are wanted; without Python that one is left out, and
+ * said so.  On failure too field_stop() follows.
+ * KVB_IO, KVB_NO_MEMORY, KVB_CLOSED; KVB_AGAIN: one does not come up */
+kvb_status field_start(
+    const struct relay_bench *bench, const bool is_wanted[contender_kinds],
+    const struct script *script, struct field *out_field);
+void field_stop(struct field *field);
+
+/* What each relay did in each round. */
+struct results {
+    struct run_result of[contender_kinds][rounds];
+};
+
+/* All rounds.  A run that lost something is said, and has a rate of 0. */
+kvb_status field_run(
+    const struct relay_bench *bench, struct field *field, const char *what,
+    const struct run_options *options, struct results *out_results);
+
+/* Which number of a result. */
+typedef double (*picker)(const struct run_result *result);
+
+double median_of(const struct results *results, enum contender_kind kind, picker pick);
+
+/* Median of the rounds' ratios: of what the first did to what the second did. */
+double ratio_of(
+    const struct results *results, enum contender_kind first, enum contender_kind second,
+    picker pick);

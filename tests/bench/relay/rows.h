@@ -1,0 +1,25 @@
+#pragma once
+
+#include "core/status.h"
+#include "field.h"
+
+/* The groups of rows: each runs what is wanted of it, on the stage that is there.
+ * KVB_IO, KVB_NO_MEMORY, KVB_AGAIN, KVB_CLOSED: as the parts they are made of */
+
+/* relay.{protobuf,json}.{1,8}block: batches a second of which all arrive.
+ *     .cpu        processor time of the relay's process for one batch
+ *     .vs_python  against the Python relay, the rest against the one that passes through */
+kvb_status rows_rate(struct relay_bench *bench);
+
+/* relay.latency.{p50,p99} at 10,000 batches/s, relay.latency.RATE.{p50,p99} at others:
+ * from the engine's send to the subscriber, protobuf. */
+kvb_status rows_latency(struct relay_bench *bench);
+
+/* relay.workers.{10,100,1000}: processor time for one batch at so many engines, which
+ * together say as much at each number; against that of 10.  .rest: processor time while
+ * they say nothing. */
+kvb_status rows_workers(struct relay_bench *bench);
+
+/* relay.memory.block: bytes resident for one held block; relay.memory.connection: for
+ * one engine more. */
+kvb_status rows_memory(struct relay_bench *bench);

@@ -1,0 +1,136 @@
+#include "core/own.h"
+#include "rows.h"
+
+#include <stdio.h>
+
+enum { pool_blocks = 1 << 16, name_bytes = 64 };
+
+static const enum contender_kind ours[] = { contender_protobuf, contender_json };
+static const size_t shapes[] = { 1, 8 };
+
+static double pick_rate(const struct run_result *result)
+{
+    return result->batches_a_second;
+}
+
+static double pick_cpu(const struct run_result *result)
+{
+    return result->cpu_ns;
+}
+
+static const char *
+name_row(char out[name_bytes], enum contender_kind kind, size_t blocks, const char *tail)
+{
+    (void)snprintf(out, name_bytes, "relay.%s.%zublock%s", contender_name(kind), blocks, tail);
+    return out;
+}
+
+static bool
+wants(const struct relay_bench *bench, enum contender_kind kind, size_t blocks, const char *tail)
+{
+    char name[name_bytes];
+
+    return bench_wants(&bench->options, name_row(name, kind, blocks, tail));
+}
+
+static bool wants_shape(const struct relay_bench *bench, size_t blocks)
+{
+    return wants(bench, contender_protobuf, blocks, "") || wants(bench, contender_json, blocks, "");
+}
+
+/* Who is wanted for any row; false: nobody is. */
+static bool choose(const struct relay_bench *bench, bool is_wanted[contender_kinds])
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(ours); i++) {
+        for (size_t shape = 0; shape < KVB_COUNT_OF(shapes); shape++) {
+            is_wanted[ours[i]] |= wants(bench, ours[i], shapes[shape], "");
+            is_wanted[contender_python] |= wants(bench, ours[i], shapes[shape], ".vs_python");
+        }
+        is_wanted[contender_pass_through] |= is_wanted[ours[i]];
+    }
+    return is_wanted[contender_pass_through];
+}
+
+static void print_rate(
+    const struct results *results, enum contender_kind kind, enum contender_kind against,
+    const char *name)
+{
+    bench_figure_against(
+        name, median_of(results, kind, pick_rate), "batches/s", contender_name(against),
+        median_of(results, against, pick_rate), ratio_of(results, kind, against, pick_rate));
+}
+
+static void print_cpu(const struct results *results, enum contender_kind kind, const char *name)
+{
+    const enum contender_kind against = contender_pass_through;
+
+    bench_figure_against(
+        name, median_of(results, kind, pick_cpu), "ns/batch", contender_name(against),
+        median_of(results, against, pick_cpu), ratio_of(results, against, kind, pick_cpu));
+}
+
+static void print_rows(
+    const struct field *field, const struct results *results, enum contender_kind kind,
+    size_t blocks)
+{
+    char name[name_bytes];
+
+    print_rate(results, kind, contender_pass_through, name_row(name, kind, blocks, ""));
+    print_cpu(results, kind, name_row(name, kind, blocks, ".cpu"));
+    if (field->runs[contender_python]) {
+        print_rate(results, kind, contender_python, name_row(name, kind, blocks, ".vs_python"));
+    }
+}
+
+static kvb_status
+run_shape(const struct relay_bench *bench, struct field *field, const struct script *script)
+{
+    const size_t blocks = script->blocks_per_batch;
+    struct results results;
+    char what[32];
+
+    (void)snprintf(what, sizeof what, "%zu-block", blocks);
+    KVB_TRY(field_run(bench, field, what, &(struct run_options){ .script = script }, &results));
+    for (size_t i = 0; i < KVB_COUNT_OF(ours); i++) {
+        if (wants(bench, ours[i], blocks, "")) {
+            print_rows(field, &results, ours[i], blocks);
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+run_shapes(const struct relay_bench *bench, struct field *field, const struct script *scripts)
+{
+    for (size_t shape = 0; shape < KVB_COUNT_OF(shapes); shape++) {
+        if (wants_shape(bench, shapes[shape])) {
+            KVB_TRY(run_shape(bench, field, &scripts[shape]));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+start_and_run(const struct relay_bench *bench, const bool is_wanted[contender_kinds])
+{
+    KVB_OWN(script_done) struct script one = { .count = 0 };
+    KVB_OWN(script_done) struct script eight = { .count = 0 };
+    KVB_OWN(field_stop) struct field field = { .runs = { false } };
+
+    KVB_TRY(script_make(
+        &(struct script_options){ .blocks_per_batch = 1, .pool_blocks = pool_blocks, .seed = 1 },
+        &one));
+    KVB_TRY(script_make(
+        &(struct script_options){ .blocks_per_batch = 8, .pool_blocks = pool_blocks, .seed = 2 },
+        &eight));
+    KVB_TRY(field_start(bench, is_wanted, &one, &field));
+    const struct script scripts[] = { one, eight };
+    return run_shapes(bench, &field, scripts);
+}
+
+kvb_status rows_rate(struct relay_bench *bench)
+{
+    bool is_wanted[contender_kinds] = { false };
+
+    return choose(bench, is_wanted) ? start_and_run(bench, is_wanted) : KVB_OK;
+}
