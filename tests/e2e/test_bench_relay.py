@@ -1,0 +1,67 @@
+"""Does each relay row of the bench give a figure, and does it leave nothing behind?  How large
+the figures are is not looked at."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import programs
+
+ROWS = {
+    f"relay.{profile}.{blocks}block{tail}"
+    for profile in ("protobuf", "json") for blocks in (1, 8) for tail in ("", ".cpu", ".vs_python")
+} | {f"relay.latency{rate}.{part}" for rate in ("", ".1000", ".50000") for part in ("p50", "p99")}
+
+pytestmark = pytest.mark.no_nats
+
+
+def start(*words):
+    return subprocess.Popen(
+        [programs.BIN / "tests/bench_relay", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "KVB_PYTHON": sys.executable})
+
+
+def children_of(process):
+    return pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+def figures_of(*words):
+    process = start("--seconds", 0.05, *words)
+    out, trouble = process.communicate(timeout=120)
+    assert process.returncode == 0, trouble
+    assert "LOST" not in trouble
+    return {figure["name"]: figure for figure in map(json.loads, out.splitlines())}
+
+
+def test_every_row_against_another_relay_gives_a_figure():
+    figures = figures_of("relay.protobuf", "relay.json", "relay.latency")
+
+    assert figures.keys() == ROWS
+    assert all(figure["value"] > 0 and figure["ratio"] > 0 for figure in figures.values()), figures
+
+
+def test_cost_and_memory_give_figures():
+    figures = figures_of("relay.workers", "relay.memory")
+
+    assert {"relay.workers.10", "relay.workers.1000", "relay.memory.block"} <= figures.keys()
+    assert figures["relay.workers.1000"]["ratio"] > 0
+
+
+def test_without_python_its_rows_are_left_out():
+    assert figures_of("--python", "none", "relay.json.8block").keys() == {"relay.json.8block", "relay.json.8block.cpu"}
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_that_was_started(how):
+    process = start("--seconds", 600, "--python", "none", "relay.json.1block")
+    programs.wait_for("server, pass-through and bridge run", lambda: len(children_of(process)) == 3, 30)
+    children = children_of(process)
+    process.send_signal(how)
+    process.communicate(timeout=30)
+
+    assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
