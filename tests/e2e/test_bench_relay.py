@@ -65,3 +65,13 @@ def test_a_signal_ends_all_that_was_started(how):
     process.communicate(timeout=30)
 
     assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+
+
+def test_a_relay_that_cannot_begin_is_a_failure_and_its_words_are_shown(tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
+    broken.chmod(0o755)
+    process = start("--python", "none", "--bridge", broken, "relay.json.1block")
+    _, trouble = process.communicate(timeout=60)
+
+    assert process.returncode == 1 and "no such luck" in trouble

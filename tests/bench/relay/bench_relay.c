@@ -15,7 +15,7 @@
 static void stop(int signal)
 {
     (void)signal;
-    atomic_store(&measure_is_over, true);
+    atomic_store(&stage_is_over, true);
 }
 
 /* Processes and folder are ours to end: on these signals too. */

@@ -1,7 +1,7 @@
 #include "contender.h"
 
 #include "core/clock.h"
-#include "core/own.h"
+#include "parts/bench.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { path_bytes = 256, most_sockets = 8192, subscribe_ms = 30000, stop_ms = 10000 };
+enum { path_bytes = 256, most_sockets = 8192, subscribe_ms = 30000, look_ms = 50, stop_ms = 10000 };
 
 static const char *const names[contender_kinds] = {
     [contender_pass_through] = "pass-through",
@@ -28,6 +28,8 @@ const char *contender_name(enum contender_kind kind)
 }
 
 /* ---- The stage ---- */
+
+_Atomic bool stage_is_over;
 
 kvb_status stage_open(const struct stage_programs *programs, struct stage *out_stage)
 {
@@ -138,12 +140,44 @@ static kvb_status open_engines(const struct stage *stage, size_t count, struct c
     return KVB_OK;
 }
 
-static kvb_status wait_for_subscriptions(const struct contender *contender)
+/* As long as it runs: one that cannot begin says so and ends. */
+static kvb_status wait_for_subscription(struct contender *contender, struct engine *engine)
+{
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + subscribe_ms * KVB_NS_PER_MS;
+    kvb_status status = KVB_AGAIN;
+    int how = 0;
+
+    while (status == KVB_AGAIN && kvb_clock_monotonic_ns() < until_ns) {
+        status = engine_wait(engine, look_ms);
+        if (atomic_load(&stage_is_over)) {
+            return KVB_CLOSED;
+        }
+        if (status == KVB_AGAIN && process_has_ended(contender->pid, &how)) {
+            contender->pid = 0;
+            return KVB_IO;
+        }
+    }
+    return status;
+}
+
+static kvb_status wait_for_subscriptions(struct contender *contender)
 {
     for (size_t i = 0; i < contender->engine_count; i++) {
-        KVB_TRY(engine_wait(&contender->engines[i], subscribe_ms));
+        KVB_TRY(wait_for_subscription(contender, &contender->engines[i]));
     }
     return KVB_OK;
+}
+
+/* The beginning of its log: what is wrong with a start stands there. */
+static void say_why(const struct stage *stage, enum contender_kind kind)
+{
+    char path[path_bytes];
+    char text[2048] = "";
+
+    (void)snprintf(path, sizeof path, "%s/%s.log", stage->server.folder, names[kind]);
+    (void)file_read(path, text, sizeof text); /* none, or longer: what there is */
+    text[sizeof text - 1] = '\0';
+    bench_progress("%s does not come up: %s", names[kind], text);
 }
 
 kvb_status contender_start(
@@ -164,6 +198,9 @@ kvb_status contender_start(
     }
     if (status != KVB_OK) {
         contender_stop(&contender);
+        if (status != KVB_CLOSED) {
+            say_why(stage, kind);
+        }
         return status;
     }
     *out_contender = contender;

@@ -23,6 +23,9 @@ struct stage {
     struct stage_programs programs;
 };
 
+/* Set by a handler of signals: every wait ends soon, with KVB_CLOSED. */
+extern _Atomic bool stage_is_over;
+
 /* Undone by stage_close(), which also takes {0}.  KVB_IO: no nats-server, for one */
 kvb_status stage_open(const struct stage_programs *programs, struct stage *out_stage);
 void stage_close(struct stage *stage);
@@ -48,7 +51,7 @@ struct contender {
 };
 
 /* Starts it and returns when it has subscribed to each engine.  Each engine is a worker
- * of its own.  KVB_IO, KVB_NO_MEMORY; KVB_AGAIN: it does not come up */
+ * of its own.  KVB_IO, KVB_AGAIN: it does not come up; KVB_NO_MEMORY, KVB_CLOSED */
 kvb_status contender_start(
     const struct stage *stage, enum contender_kind kind, size_t engines,
     struct contender *out_contender);

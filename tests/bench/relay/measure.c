@@ -15,8 +15,6 @@ static const uint64_t silence_ns = 200 * KVB_NS_PER_MS; /* who says nothing for 
 static const uint64_t lost_ns = 2 * KVB_NS_PER_S;       /* what takes longer does not come */
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;
 
-_Atomic bool measure_is_over;
-
 /* ---- Latencies ---- */
 
 struct samples {
@@ -69,7 +67,7 @@ static kvb_status follow_once(struct following *following)
     uint64_t events = 0;
     const kvb_status status = reader_read(&following->reader, &events);
 
-    if (atomic_load(&measure_is_over)) {
+    if (atomic_load(&stage_is_over)) {
         return KVB_CLOSED;
     }
     if (status == KVB_OK && events > 0) {

@@ -29,22 +29,19 @@ struct run_result {
     double p99_us;
 };
 
-/* Set by a handler of signals: every wait below ends soon. */
-extern _Atomic bool measure_is_over;
-
 /* Speaks until everything that is sent is told, whatever the relay does at its start.
  * KVB_AGAIN: that never happens */
 kvb_status measure_warm_up(
     const struct stage *stage, struct contender *contender, const struct script *script);
 
 /* Takes the script from its beginning when it is another than before.
- * KVB_IO, KVB_NO_MEMORY; KVB_CLOSED: measure_is_over */
+ * KVB_IO, KVB_NO_MEMORY; KVB_CLOSED: stage_is_over */
 kvb_status measure_run(
     const struct stage *stage, struct contender *contender, const struct run_options *options,
     struct run_result *out_result);
 
 /* What its process uses while its engines say nothing: processor time, milliseconds a
- * second.  KVB_CLOSED: measure_is_over */
+ * second.  KVB_CLOSED: stage_is_over */
 kvb_status measure_rest(
     const struct stage *stage, const struct contender *contender, uint64_t duration_ns,
     double *out_cpu_ms);
