@@ -114,6 +114,7 @@ static void *run(void *context)
     struct blast *blast = context;
 
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL); /* else the kernel adds 50 us */
+    blast->began_ns = kvb_clock_monotonic_ns();
     for (uint64_t sent = 0;; sent++) {
         if (!has_room(blast, sent)) {
             wait_for_room(blast, sent);
@@ -147,7 +148,6 @@ kvb_status blast_begin(struct blast *blast)
     atomic_init(&blast->wanted, 0);
     atomic_init(&blast->is_over, false);
     (void)sem_init(&blast->has_room, 0, 0); /* fails for values that are not these */
-    blast->began_ns = kvb_clock_monotonic_ns();
     if (pthread_create(&blast->thread, NULL, run, blast) != 0) {
         free(blast->sent_ns);
         (void)sem_destroy(&blast->has_room);

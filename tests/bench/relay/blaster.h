@@ -50,7 +50,7 @@ struct blast {
     uint64_t duration_ns;
 
     uint64_t *sent_ns; /* owned; of batch i at i % blast_ring; read before i + window is sent */
-    uint64_t began_ns;
+    uint64_t began_ns; /* the thread's; to be read after blast_end() */
     size_t turn;
     pthread_t thread;
     sem_t has_room;

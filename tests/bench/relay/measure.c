@@ -90,7 +90,7 @@ static bool is_done(const struct following *following)
 
 static kvb_status follow(struct following *following)
 {
-    following->last_ns = following->blast.began_ns;
+    following->last_ns = kvb_clock_monotonic_ns();
     while (!is_done(following)) {
         KVB_TRY(follow_once(following));
     }
