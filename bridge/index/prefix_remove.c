@@ -16,6 +16,7 @@ struct removing {
     struct prefix_names names; /* names.at: how many blocks are done */
     uint8_t *changed;          /* may be NULL */
     kvb_set_id from, to;       /* what the last node's set became */
+    uint32_t paged;            /* guess: the next block's word is the one before this one */
 };
 
 static void done_with_one(struct removing *removing, bool was_held)
@@ -135,16 +136,41 @@ static kvb_status remove_odd(struct removing *removing, const struct prefix_foun
     return KVB_OK;
 }
 
+/* The word before the last one in its page, if it stands. */
+static struct prefix_found guess_paged(const struct removing *removing, kvb_block_hash block)
+{
+    const uint32_t at = kvb_prefix_offset(removing->paged);
+
+    if (at > 0) {
+        const struct prefix_page *page = kvb_prefix_page(removing->index, removing->paged);
+        if (page->stand >> (at - 1) & 1 && page->holder == removing->holder &&
+            page->names[at - 1] == block.value) {
+            return (struct prefix_found){ .kind = found_paged,
+                                          .node = page->extent * kvb_extent_nodes + at - 1,
+                                          .id = removing->paged - 1 };
+        }
+    }
+    return (struct prefix_found){ .kind = found_none };
+}
+
+static struct prefix_found find_any(const struct removing *removing, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = removing->index;
+    struct prefix_found found = guess_paged(removing, block);
+
+    if (found.kind == found_none) {
+        const uint32_t guess = index->slots[removing->slot].next_removed;
+        found = kvb_prefix_guess(index, removing->slot, guess, block);
+    }
+    return found.kind != found_none ? found : kvb_prefix_find(index, removing->slot, block);
+}
+
 static kvb_status remove_any(struct removing *removing)
 {
     struct kvb_prefix_index *index = removing->index;
-    struct prefix_slot *slot = &index->slots[removing->slot];
-    const kvb_block_hash block = next_block(removing);
-    struct prefix_found found = kvb_prefix_guess(index, removing->slot, slot->next_removed, block);
+    const struct prefix_found found = find_any(removing, next_block(removing));
 
-    if (found.kind == found_none) {
-        found = kvb_prefix_find(index, removing->slot, block);
-    }
+    removing->paged = found.kind == found_paged ? found.id : 0;
     if (found.kind != found_plain && found.kind != found_paged) {
         return remove_odd(removing, &found);
     }
@@ -154,7 +180,7 @@ static kvb_status remove_any(struct removing *removing)
     KVB_TRY(leave(removing, found.node));
     if (found.kind == found_paged) {
         kvb_prefix_page_take(index, found.id);
-        slot->odd_words--;
+        index->slots[removing->slot].odd_words--;
     }
     guess_next(removing, kvb_prefix_parent(index, found.node));
     kvb_prefix_trim(index, found.node);
