@@ -437,7 +437,7 @@ uint32_t
 kvb_prefix_paged_word(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
 /* What the slot called the parent of a paged word's node. */
-kvb_block_hash kvb_prefix_paged_parent(const struct kvb_prefix_index *index, uint32_t word);
+kvb_block_hash kvb_prefix_paged_parent(const struct kvb_prefix_index *index, uint32_t id);
 
 /* A paged word for a node of which the holder has none.
  * KVB_NOT_FOUND   it does not fit beside those that stand: make it an odd one
@@ -447,7 +447,7 @@ kvb_status kvb_prefix_page_put(
     kvb_block_hash parent_block);
 
 /* Its node is still in the set, or was not yet. */
-void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t word);
+void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t id);
 
 /* All paged words of the holder for the extent. */
 void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);

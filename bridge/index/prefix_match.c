@@ -1,6 +1,7 @@
 #include "core/array.h"
 #include "index/prefix_inside.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -333,6 +334,7 @@ static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
         return narrow_far(alive, set, depth);
     }
     struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
+    assert(alive->last); /* several were left, and so the last node had them */
     KVB_TRY(
         kvb_set_is_noted(next, alive->last) ? narrow_as_noted(alive, next, depth)
                                             : narrow_to_set(alive, next, depth));

@@ -368,8 +368,7 @@ static kvb_status make_paged_odd(
     return KVB_OK;
 }
 
-/* A word of another name, or below a parent that the slot calls otherwise: into the page,
- * where runs of them cost least.  Alone at an extent's beginning it is cheaper as an odd one. */
+/* Another name: into the page.  The node's own, below another name, comes alone: odd. */
 static kvb_status make_unusual_word(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block)
