@@ -1,8 +1,10 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/own.h"
 #include "index/holder_set.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,12 +41,25 @@ static uint32_t draw_holder(struct world *world)
     return draw(world, world->spread) * kvb_leaf_bits + draw(world, 20) * 25;
 }
 
+/* The leaves that are drawn from lie in both halves of all that there are. */
+static uint32_t number_of(uint32_t holder)
+{
+    static const uint32_t leaves[holders / kvb_leaf_bits] = { 1, 63, kvb_most_leaves - 1 };
+    return leaves[holder / kvb_leaf_bits] * kvb_leaf_bits + holder % kvb_leaf_bits;
+}
+
+static bool is_in(const struct world *world, uint32_t node, uint32_t holder)
+{
+    return kvb_set_has(&world->sets, world->set[node], number_of(holder));
+}
+
 static kvb_status turn(struct world *world, uint32_t node, uint32_t holder)
 {
     kvb_set_id *set = &world->set[node];
+    const uint32_t number = number_of(holder);
     const kvb_status status = world->has[node][holder]
-                                  ? kvb_holder_sets_without(&world->sets, *set, holder, set)
-                                  : kvb_holder_sets_with(&world->sets, *set, holder, set);
+                                  ? kvb_holder_sets_without(&world->sets, *set, number, set)
+                                  : kvb_holder_sets_with(&world->sets, *set, number, set);
 
     world->has[node][holder] ^= status == KVB_OK;
     return status;
@@ -64,8 +79,7 @@ static void compare(const struct world *world)
 {
     for (uint32_t node = 0; node < nodes; node++) {
         for (uint32_t holder = 0; holder < holders; holder++) {
-            assert_int_equal(
-                kvb_set_has(&world->sets, world->set[node], holder), world->has[node][holder]);
+            assert_int_equal(is_in(world, node, holder), world->has[node][holder]);
         }
         for (uint32_t other = 0; other < node; other++) {
             assert_int_equal(
@@ -114,6 +128,23 @@ static void agrees_with_arrays_of_bools(void **state)
     one_life(2, 3);
 }
 
+static void equal_sets_have_one_number_however_they_came_about(void **state)
+{
+    static const uint32_t ways[][5] = { { 1, 2, 600, 7, 7 },
+                                        { 600, 7, 2, 7, 1 },
+                                        { 7, 2, 7, 1, 600 } };
+
+    (void)state;
+    struct world *world = make_world(5, 3);
+    for (uint32_t node = 0; node < KVB_COUNT_OF(ways); node++) {
+        for (size_t i = 0; i < KVB_COUNT_OF(ways[node]); i++) {
+            assert_ok(turn(world, node, ways[node][i])); /* 7 comes and goes */
+        }
+    }
+    compare(world);
+    empty(world);
+}
+
 static void a_set_that_one_node_has_is_edited_in_place(void **state)
 {
     (void)state;
@@ -149,8 +180,7 @@ static void each_growth_may_fail(void **state)
         if (status != KVB_OK) {
             assert_int_equal(status, KVB_NO_MEMORY);
             failures++;
-            assert_int_equal(
-                kvb_set_has(&world->sets, world->set[node], holder), world->has[node][holder]);
+            assert_int_equal(is_in(world, node, holder), world->has[node][holder]);
             assert_ok(turn(world, node, holder));
         }
     }
@@ -187,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_arrays_of_bools),
+        cmocka_unit_test(equal_sets_have_one_number_however_they_came_about),
         cmocka_unit_test(a_set_that_one_node_has_is_edited_in_place),
         cmocka_unit_test(each_growth_may_fail),
         cmocka_unit_test(a_note_ends_with_either_of_its_sets),
