@@ -22,7 +22,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC"}
 ROUNDS = 3
-LEAST_TURN_S = 8  # a replay is not cut short; this is more than one of ours takes
 WHATS = ("conversation", "events", "quiet")
 LESS_IS_BETTER = {"us", "bytes"}
 
@@ -154,7 +153,7 @@ def compare_answers(program, corpus, workers, seconds):
 
 def compare(program, corpus, options):
     """Returns whether all answers were the same."""
-    workers, seconds = workers_of(corpus), max(LEAST_TURN_S, options.seconds / ROUNDS)
+    workers, seconds = workers_of(corpus), options.seconds / ROUNDS
     whats = whats_of(workers, options.names)
     notes = compare_answers(program, corpus, workers, seconds) if whats else {}
     for what in whats:

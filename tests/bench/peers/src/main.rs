@@ -33,6 +33,11 @@ fn measure<P: Peer>(
     }
 }
 
+/// As many as there are cores, up to what the crate's own router takes.
+fn event_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
+}
+
 fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
     let [name, path, what, rest @ ..] = words else {
         return Err(USAGE.into());
@@ -44,7 +49,7 @@ fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
     let corpus = Corpus::load(path).map_err(|error| format!("{path}: {error}"))?;
     let measured = match name.as_str() {
         "chainindex" => measure(|| Chain::new(corpus.workers), &corpus, what, seconds),
-        "crtc" => measure(|| Crtc::new(1), &corpus, what, seconds),
+        "crtc" => measure(|| Crtc::new(event_threads()), &corpus, what, seconds),
         _ => None,
     };
     measured.ok_or_else(|| USAGE.into())
