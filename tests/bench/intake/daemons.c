@@ -1,0 +1,312 @@
+#include "core/clock.h"
+#include "core/own.h"
+#include "intake.h"
+#include "scene.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+/* A real nats-server and a real kvaggregator, everything on this machine's cores. */
+
+enum {
+    askers = 4,
+    questions_a_second = 2000,
+    blocks_a_second = 100000,
+    burst_blocks = 50000,
+    prompts = 256,
+    most_samples = 1 << 20,
+    request_timeout_ms = 5000
+};
+
+/* ---- start.serving ---- */
+
+void intake_serving(const struct intake *intake)
+{
+    enum { starts = 7 };
+    double samples[starts];
+    const size_t count = intake->seconds >= 2 ? starts : 2;
+
+    for (size_t i = 0; i < count; i++) {
+        struct scene scene;
+        scene_begin(&scene, intake);
+        samples[i] = (double)(scene.serving_ns - scene.exec_ns) / 1e6;
+        scene_end(&scene);
+    }
+    intake_say(&(struct intake_figure){
+        .name = "start.serving", .value = intake_quantile(samples, count, 0.5), .unit = "ms" });
+}
+
+/* ---- intake.nats ---- */
+
+void intake_nats(const struct intake *intake)
+{
+    const struct fleet_options options = {
+        .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
+    };
+    const uint64_t blocks = intake->seconds >= 2 ? 8000000 : 100000;
+    struct scene scene;
+    struct fleet fleet;
+    struct fleet_round round;
+
+    INTAKE_MUST(fleet_init(&fleet, &options));
+    fleet_round_init(&round);
+    scene_begin(&scene, intake);
+    scene_send_heartbeats(&scene, &fleet);
+    INTAKE_MUST(fleet_make(&fleet, blocks, &round));
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+    scene_send_round(&scene, &round);
+    INTAKE_MUST(kvb_bus_flush(scene.bus, request_timeout_ms));
+    const uint64_t sent_ns = kvb_clock_monotonic_ns();
+    scene_wait_applied(&scene, round.events);
+    const uint64_t end_ns = kvb_clock_monotonic_ns();
+    intake_note(
+        "bench_intake: sent after %.2f s, applied after %.2f s", (double)(sent_ns - begin_ns) / 1e9,
+        (double)(end_ns - begin_ns) / 1e9);
+    intake_say(
+        &(struct intake_figure){ .name = "intake.nats",
+                                 .value = (double)round.blocks * 1e3 / (double)(end_ns - begin_ns),
+                                 .unit = "M block operations/s" });
+    scene_end(&scene);
+    fleet_round_done(&round);
+    fleet_done(&fleet);
+}
+
+/* ---- query.* ---- */
+
+/* Questions that are asked again and again, made before the clock runs. */
+struct questions {
+    struct kvb_buf bodies[prompts];
+    struct kvb_buf posts[prompts];
+};
+
+static void make_questions(struct questions *questions, struct fleet *fleet)
+{
+    static uint32_t tokens[fleet_query_tokens];
+
+    for (size_t i = 0; i < prompts; i++) {
+        struct kvb_buf *body = &questions->bodies[i];
+        kvb_buf_init(body, 1U << 20U);
+        kvb_buf_init(&questions->posts[i], 1U << 20U);
+        fleet_query(fleet, tokens);
+        INTAKE_MUST(
+            kvb_buf_append_text(body, "{\"model_name\":\"" FLEET_MODEL "\",\"token_ids\":["));
+        for (size_t n = 0; n < fleet_query_tokens; n++) {
+            INTAKE_MUST(kvb_buf_append_format(body, "%s%u", n > 0 ? "," : "", tokens[n]));
+        }
+        INTAKE_MUST(kvb_buf_append_text(body, "]}"));
+        web_make_post(&questions->posts[i], "/query", kvb_buf_span(body));
+    }
+}
+
+static void drop_questions(struct questions *questions)
+{
+    for (size_t i = 0; i < prompts; i++) {
+        kvb_buf_done(&questions->bodies[i]);
+        kvb_buf_done(&questions->posts[i]);
+    }
+}
+
+/* One of several that ask, each at its part of the rate. */
+struct asker {
+    struct scene *scene;
+    const struct questions *questions;
+    bool is_http;
+    uint32_t number;
+    uint64_t begin_ns;
+    uint64_t end_ns;
+    double *samples_us; /* owned */
+    size_t count;
+    uint64_t answer_bytes;
+    pthread_t thread;
+};
+
+static void ask_http(struct asker *asker, struct web *web, size_t i)
+{
+    const unsigned status = web_ask(web, kvb_buf_span(&asker->questions->posts[i]));
+
+    INTAKE_MUST(status == 200 ? KVB_OK : KVB_IO);
+    asker->answer_bytes += web->text.len - web->body_at;
+}
+
+static void take_answer(void *context, const struct kvb_bus_message *message)
+{
+    struct asker *asker = context;
+
+    asker->answer_bytes += message->payload.len;
+}
+
+static void ask_nats(struct asker *asker, struct kvb_bus *bus, size_t i)
+{
+    struct kvb_detail detail = { { 0 } };
+
+    INTAKE_MUST(kvb_bus_request(
+        bus, "namespace.dynamo.component.Router.kv_match",
+        kvb_buf_span(&asker->questions->bodies[i]), request_timeout_ms, take_answer, asker,
+        &detail));
+}
+
+/* A question that had to wait for the answer before it waited since its own time. */
+static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bus)
+{
+    const uint64_t every_ns = KVB_NS_PER_S * askers / questions_a_second;
+    uint64_t due_ns = asker->begin_ns + (asker->number * every_ns / askers);
+    uint64_t free_ns = 0; /* since when */
+
+    for (; due_ns < asker->end_ns && asker->count < most_samples; due_ns += every_ns) {
+        const size_t i = ((asker->count * askers) + asker->number) % prompts;
+        wait_until_ns(due_ns);
+        const uint64_t from_ns = free_ns > due_ns ? due_ns : kvb_clock_monotonic_ns();
+        if (asker->is_http) {
+            ask_http(asker, web, i);
+        } else {
+            ask_nats(asker, bus, i);
+        }
+        free_ns = kvb_clock_monotonic_ns();
+        asker->samples_us[asker->count++] = (double)(free_ns - from_ns) / 1e3;
+    }
+}
+
+static bool is_connected(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+static void *ask_all(void *context)
+{
+    struct asker *asker = context;
+    const struct kvb_bus_options options = { .url = asker->scene->server.url, .name = "router" };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_bus *bus = NULL;
+    struct web web = { .fd = -1 };
+
+    (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
+    if (asker->is_http) {
+        INTAKE_MUST(web_open(&web, asker->scene->port) ? KVB_OK : KVB_IO);
+    } else {
+        INTAKE_MUST(kvb_bus_open(&options, &bus, &detail));
+        INTAKE_MUST(wait_until(is_connected, bus, request_timeout_ms) ? KVB_OK : KVB_IO);
+    }
+    ask_at_rate(asker, &web, bus);
+    web_close(&web);
+    kvb_bus_close(bus);
+    return NULL;
+}
+
+/* All samples of all askers, in one array that the caller frees. */
+static double *gather(struct asker group[askers], size_t *out_count)
+{
+    double *all = NULL;
+    size_t count = 0;
+
+    for (size_t i = 0; i < askers; i++) {
+        count += group[i].count;
+    }
+    all = calloc(count + 1, sizeof *all);
+    INTAKE_MUST(all ? KVB_OK : KVB_NO_MEMORY);
+    *out_count = 0;
+    for (size_t i = 0; i < askers; i++) {
+        memcpy(all + *out_count, group[i].samples_us, group[i].count * sizeof *all);
+        *out_count += group[i].count;
+        free(group[i].samples_us);
+    }
+    return all;
+}
+
+struct trial {
+    const char *name; /* of the figure */
+    bool is_http;
+    uint64_t burst; /* block operations at once */
+};
+
+static void say_quantiles(const struct trial *trial, double *samples_us, size_t count)
+{
+    const double p50 = intake_quantile(samples_us, count, 0.5);
+    const double p99 = intake_quantile(samples_us, count, 0.99);
+    char name[64];
+
+    intake_note(
+        "bench_intake: %s: p50 %.0f us, p99 %.0f us, p99.9 %.0f us, most %.0f us of %zu",
+        trial->name, p50, p99, intake_quantile(samples_us, count, 0.999),
+        intake_quantile(samples_us, count, 1), count);
+    (void)snprintf(name, sizeof name, "%s.p50", trial->name);
+    intake_say(&(struct intake_figure){ .name = name, .value = p50, .unit = "us" });
+    (void)snprintf(name, sizeof name, "%s.p99", trial->name);
+    intake_say(&(struct intake_figure){ .name = name, .value = p99, .unit = "us" });
+}
+
+static void run_trial(
+    const struct intake *intake, struct scene *scene, struct fleet *fleet,
+    const struct questions *questions, const struct trial *trial)
+{
+    struct talker talker = {
+        .scene = scene, .fleet = fleet, .rate = blocks_a_second, .burst = trial->burst
+    };
+    struct asker group[askers] = { 0 };
+    size_t count = 0;
+
+    talker_begin(&talker);
+    const uint64_t begin_ns = kvb_clock_monotonic_ns() + KVB_NS_PER_S / 4;
+    for (uint32_t i = 0; i < askers; i++) {
+        group[i] = (struct asker){
+            .scene = scene,
+            .questions = questions,
+            .is_http = trial->is_http,
+            .number = i,
+            .begin_ns = begin_ns,
+            .end_ns = begin_ns + (uint64_t)(intake->seconds * (double)KVB_NS_PER_S),
+            .samples_us = calloc(most_samples, sizeof(double)),
+        };
+        INTAKE_MUST(group[i].samples_us ? KVB_OK : KVB_NO_MEMORY);
+        INTAKE_MUST(
+            pthread_create(&group[i].thread, NULL, ask_all, &group[i]) == 0 ? KVB_OK : KVB_IO);
+    }
+    for (uint32_t i = 0; i < askers; i++) {
+        (void)pthread_join(group[i].thread, NULL);
+    }
+    talker_end(&talker);
+    intake_note(
+        "bench_intake: %s: an answer has %.0f bytes", trial->name,
+        (double)group[0].answer_bytes / (double)(group[0].count + 1));
+    double *samples_us = gather(group, &count);
+    say_quantiles(trial, samples_us, count);
+    free(samples_us);
+}
+
+/* clang-format off */
+static const struct trial trials[] = {
+    { "query.http",       true,  100 },
+    { "query.nats",       false, 100 },
+    { "query.http.burst", true,  burst_blocks },
+    { "query.nats.burst", false, burst_blocks },
+};
+/* clang-format on */
+
+void intake_queries(const struct intake *intake)
+{
+    const bool is_whole = intake->seconds >= 2;
+    const struct fleet_options options = {
+        .workers = is_whole ? 1000 : 20, .held = 64, .pool = 16384, .groups = 4, .decoded = 16
+    };
+    struct scene scene;
+    struct fleet fleet;
+    struct fleet_round round;
+    static struct questions questions;
+
+    INTAKE_MUST(fleet_init(&fleet, &options));
+    fleet_round_init(&round);
+    scene_begin(&scene, intake);
+    scene_send_heartbeats(&scene, &fleet);
+    INTAKE_MUST(fleet_make(&fleet, (uint64_t)options.workers * 64 * 56, &round));
+    scene_send_round(&scene, &round);
+    scene_wait_applied(&scene, round.events);
+    make_questions(&questions, &fleet);
+    for (size_t i = 0; i < KVB_COUNT_OF(trials); i++) {
+        run_trial(intake, &scene, &fleet, &questions, &trials[i]);
+    }
+    drop_questions(&questions);
+    scene_end(&scene);
+    fleet_round_done(&round);
+    fleet_done(&fleet);
+}

@@ -1,0 +1,451 @@
+#include "core/clock.h"
+#include "core/own.h"
+#include "fleet.h"
+#include "index/prefix_index.h"
+#include "intake.h"
+#include "kvbridge.pb-c.h"
+#include "stream/follower.h"
+#include "wire/router_proto.h"
+#include "wire/sync.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the index thread does with a message, done here without threads and sockets. */
+
+enum { round_blocks = 500000, snapshot_blocks = 10000000, events_counted = 10000000 };
+
+static const struct fleet_options conversation = {
+    .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
+};
+
+/* Followers and an index, as an aggregator has them. */
+struct ours {
+    struct kvb_prefix_index *index;
+    struct kvb_followers *followers;
+    struct kvb_router_batch batch;
+    struct kvb_stream_id id;
+};
+
+static void begin_ours(struct ours *ours, bool asks)
+{
+    const struct kvb_prefix_index_options index = { .max_nodes = 1U << 25U,
+                                                    .max_slots = 1U << 18U };
+
+    *ours = (struct ours){ .id = { .name_space = FLEET_NAMESPACE, .component = FLEET_COMPONENT } };
+    INTAKE_MUST(kvb_prefix_index_new(&index, &ours->index));
+    const struct kvb_followers_options followers = { .max_streams = 1U << 16U,
+                                                     .heartbeat_ms = 1000,
+                                                     .forget_ms = 60000,
+                                                     .asks = asks,
+                                                     .index = ours->index };
+    INTAKE_MUST(kvb_followers_new(&followers, &ours->followers));
+}
+
+static void end_ours(struct ours *ours)
+{
+    kvb_followers_free(ours->followers);
+    kvb_prefix_index_free(ours->index);
+    kvb_router_batch_done(&ours->batch);
+}
+
+static kvb_span span_of(const struct fleet_round *round, size_t i)
+{
+    return (kvb_span){ .data = round->bytes.data + round->messages[i].at,
+                       .len = round->messages[i].len };
+}
+
+static void hear_heartbeats(struct ours *ours, const struct fleet *fleet)
+{
+    for (uint32_t i = 0; i < fleet->options.workers; i++) {
+        struct kvb_heartbeat heartbeat;
+        fleet_heartbeat(fleet, i, &heartbeat);
+        ours->id.worker_id = i;
+        INTAKE_MUST(kvb_followers_heartbeat(ours->followers, &ours->id, &heartbeat, 1));
+    }
+}
+
+static void take_message(struct ours *ours, kvb_span bytes)
+{
+    INTAKE_MUST(kvb_router_payload_decode(bytes, &ours->batch));
+    ours->id.worker_id = ours->batch.worker_id;
+    ours->id.dp_rank = ours->batch.dp_rank;
+    INTAKE_MUST(kvb_followers_apply(ours->followers, &ours->id, &ours->batch, 1));
+}
+
+/* Every list is what its bridge counts, digest included: nothing was lost on the way. */
+static void check_lists(struct ours *ours, const struct fleet *fleet)
+{
+    hear_heartbeats(ours, fleet);
+    for (size_t i = 0; i < kvb_followers_limit(ours->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ours->followers, i);
+        if (!follower || follower->state != KVB_STREAM_EXACT) {
+            intake_note("bench_intake: stream %zu is not what its bridge counts", i);
+            exit(1);
+        }
+    }
+}
+
+/* ---- intake.decode ---- */
+
+static double decode_round(const struct fleet_round *round, struct kvb_router_batch *batch)
+{
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < round->count; i++) {
+        INTAKE_MUST(kvb_router_proto_decode(span_of(round, i), batch));
+    }
+    return (double)(kvb_clock_monotonic_ns() - begin_ns) / (double)round->blocks;
+}
+
+static double unpack_round(const struct fleet_round *round)
+{
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < round->count; i++) {
+        const kvb_span bytes = span_of(round, i);
+        Kvb__KvEventBatch *message = kvb__kv_event_batch__unpack(NULL, bytes.len, bytes.data);
+        INTAKE_MUST(message ? KVB_OK : KVB_BAD_INPUT);
+        kvb__kv_event_batch__free_unpacked(message, NULL);
+    }
+    return (double)(kvb_clock_monotonic_ns() - begin_ns) / (double)round->blocks;
+}
+
+void intake_decode(const struct intake *intake)
+{
+    enum { most_samples = 1000 };
+    double *ours = calloc(2 * (size_t)most_samples, sizeof *ours);
+    double *library = ours + most_samples;
+    struct fleet fleet;
+    struct fleet_round round;
+    struct kvb_router_batch batch = { 0 };
+    size_t samples = 0;
+
+    INTAKE_MUST(ours ? KVB_OK : KVB_NO_MEMORY);
+    INTAKE_MUST(fleet_init(&fleet, &conversation));
+    fleet_round_init(&round);
+    INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
+    const uint64_t end_ns =
+        kvb_clock_monotonic_ns() + (uint64_t)(intake->seconds * (double)KVB_NS_PER_S);
+    while (samples < most_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
+        ours[samples] = decode_round(&round, &batch);
+        library[samples++] = unpack_round(&round);
+    }
+    const double own_ns = intake_quantile(ours, samples, 0.5);
+    const double library_ns = intake_quantile(library, samples, 0.5);
+    intake_say(&(struct intake_figure){ "intake.decode", own_ns, "ns/block", "protobuf-c unpack",
+                                        library_ns, library_ns / own_ns });
+    kvb_router_batch_done(&batch);
+    fleet_round_done(&round);
+    fleet_done(&fleet);
+    free(ours);
+}
+
+/* ---- intake.whole ---- */
+
+/* The same events straight into an index: what is left when all before it is taken away. */
+struct alone {
+    struct kvb_prefix_index *index;
+    kvb_slot_ref *slots; /* owned; by worker */
+    struct kvb_router_batch batch;
+};
+
+static void begin_alone(struct alone *alone, uint32_t workers)
+{
+    const struct kvb_prefix_index_options index = { .max_nodes = 1U << 25U,
+                                                    .max_slots = 1U << 18U };
+
+    *alone = (struct alone){ .slots = calloc(workers, sizeof(kvb_slot_ref)) };
+    INTAKE_MUST(alone->slots ? KVB_OK : KVB_NO_MEMORY);
+    INTAKE_MUST(kvb_prefix_index_new(&index, &alone->index));
+    for (uint32_t i = 0; i < workers; i++) {
+        INTAKE_MUST(kvb_prefix_index_slot_new(alone->index, &alone->slots[i]));
+    }
+}
+
+static void end_alone(struct alone *alone)
+{
+    kvb_prefix_index_free(alone->index);
+    kvb_router_batch_done(&alone->batch);
+    free(alone->slots);
+}
+
+static void apply_alone(struct alone *alone, const struct kvb_router_event *event)
+{
+    const kvb_slot_ref slot = alone->slots[alone->batch.worker_id];
+    const struct kvb_index_run run = { .has_parent = event->has_parent,
+                                       .parent = event->parent,
+                                       .blocks = alone->batch.blocks + event->block_at,
+                                       .tokens = alone->batch.tokens + event->block_at,
+                                       .count = event->block_count };
+
+    if (event->kind == KVB_ROUTER_STORED) {
+        INTAKE_MUST(kvb_prefix_index_store(alone->index, slot, &run, NULL));
+    } else if (event->kind == KVB_ROUTER_REMOVED) {
+        INTAKE_MUST(kvb_prefix_index_remove(alone->index, slot, run.blocks, run.count, NULL));
+    }
+}
+
+/* Returns ns, without the decoding. */
+static uint64_t apply_round_alone(struct alone *alone, const struct fleet_round *round)
+{
+    uint64_t spent_ns = 0;
+
+    for (size_t i = 0; i < round->count; i++) {
+        INTAKE_MUST(kvb_router_proto_decode(span_of(round, i), &alone->batch));
+        const uint64_t begin_ns = kvb_clock_monotonic_ns();
+        for (size_t n = 0; n < alone->batch.event_count; n++) {
+            apply_alone(alone, &alone->batch.events[n]);
+        }
+        spent_ns += kvb_clock_monotonic_ns() - begin_ns;
+    }
+    return spent_ns;
+}
+
+static uint64_t take_round(struct ours *ours, const struct fleet_round *round)
+{
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+
+    for (size_t i = 0; i < round->count; i++) {
+        take_message(ours, span_of(round, i));
+    }
+    return kvb_clock_monotonic_ns() - begin_ns;
+}
+
+static uint64_t blocks_when_full(const struct fleet_options *options)
+{
+    return (uint64_t)options->workers * options->held * (fleet_body_blocks + options->decoded / 2);
+}
+
+struct whole {
+    struct fleet fleet;
+    struct fleet_round round;
+    struct ours ours;
+    struct alone alone;
+    uint64_t blocks; /* since it is full, like the two below */
+    uint64_t ours_ns;
+    uint64_t alone_ns;
+};
+
+static void run_whole(struct whole *whole, const struct intake *intake)
+{
+    uint64_t warm = blocks_when_full(&whole->fleet.options);
+
+    for (uint64_t spent_ns = 0; (double)spent_ns < intake->seconds * (double)KVB_NS_PER_S;) {
+        INTAKE_MUST(fleet_make(&whole->fleet, round_blocks, &whole->round));
+        const uint64_t ours_ns = take_round(&whole->ours, &whole->round);
+        const uint64_t alone_ns = apply_round_alone(&whole->alone, &whole->round);
+        if (warm > whole->round.blocks) {
+            warm -= whole->round.blocks;
+            continue;
+        }
+        whole->blocks += whole->round.blocks;
+        whole->ours_ns += ours_ns;
+        whole->alone_ns += alone_ns;
+        spent_ns += ours_ns;
+    }
+}
+
+void intake_whole(const struct intake *intake)
+{
+    struct whole whole = { 0 };
+
+    INTAKE_MUST(fleet_init(&whole.fleet, &conversation));
+    fleet_round_init(&whole.round);
+    begin_ours(&whole.ours, false);
+    begin_alone(&whole.alone, conversation.workers);
+    hear_heartbeats(&whole.ours, &whole.fleet);
+    run_whole(&whole, intake);
+    check_lists(&whole.ours, &whole.fleet);
+    const double own = (double)whole.blocks * 1e3 / (double)whole.ours_ns;
+    const double index = (double)whole.blocks * 1e3 / (double)whole.alone_ns;
+    intake_say(&(struct intake_figure){ "intake.whole", own, "M block operations/s", "index alone",
+                                        index, own / index });
+    end_alone(&whole.alone);
+    end_ours(&whole.ours);
+    fleet_round_done(&whole.round);
+    fleet_done(&whole.fleet);
+}
+
+/* ---- intake.allocations ---- */
+
+void intake_count_allocations(const struct intake *intake)
+{
+    const struct fleet_options talkative = {
+        .workers = 128, .held = 200, .pool = 8192, .groups = 64, .decoded = fleet_most_decoded
+    };
+    const bool is_whole = intake->seconds >= 2;
+    const uint64_t wanted = is_whole ? events_counted : events_counted / 100;
+    uint64_t warm = 2 * blocks_when_full(&talkative);
+    uint64_t events = 0;
+    uint64_t allocations = 0;
+    struct fleet fleet;
+    struct fleet_round round;
+    struct ours ours;
+
+    INTAKE_MUST(fleet_init(&fleet, &talkative));
+    fleet_round_init(&round);
+    begin_ours(&ours, false);
+    hear_heartbeats(&ours, &fleet);
+    while (events < wanted) {
+        INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
+        const uint64_t before = intake_allocations();
+        (void)take_round(&ours, &round);
+        if (warm > round.blocks) {
+            warm -= round.blocks;
+            continue;
+        }
+        events += round.events;
+        allocations += intake_allocations() - before;
+    }
+    check_lists(&ours, &fleet);
+    intake_note(
+        "bench_intake: %llu allocations in %llu events", (unsigned long long)allocations,
+        (unsigned long long)events);
+    intake_say(
+        &(struct intake_figure){ .name = "intake.allocations",
+                                 .value = (double)allocations * events_counted / (double)events,
+                                 .unit = "allocations/10M events" });
+    end_ours(&ours);
+    fleet_round_done(&round);
+    fleet_done(&fleet);
+}
+
+/* ---- start.snapshot ---- */
+
+/* All that the bridges answer, made before the clock runs. */
+struct lists {
+    struct fleet fleet;
+    struct kvb_buf bytes;
+    struct list {
+        size_t at; /* of its first chunk: a place in ends */
+        uint32_t chunks;
+    } * lists;    /* owned; by worker */
+    size_t *ends; /* owned; of chunks, in bytes */
+    size_t end_count, end_capacity;
+    uint64_t blocks;
+};
+
+static void make_list(struct lists *lists, uint32_t worker)
+{
+    struct list *list = &lists->lists[worker];
+
+    list->at = lists->end_count;
+    for (uint32_t prompt = 0; prompt < lists->fleet.options.held; list->chunks++) {
+        if (lists->end_count + 1 >= lists->end_capacity) {
+            lists->end_capacity = (2 * lists->end_capacity) + 1024;
+            lists->ends = realloc(lists->ends, lists->end_capacity * sizeof *lists->ends);
+            INTAKE_MUST(lists->ends ? KVB_OK : KVB_NO_MEMORY);
+        }
+        INTAKE_MUST(fleet_list_chunk(&lists->fleet, worker, list->chunks, &prompt, &lists->bytes));
+        lists->ends[lists->end_count++] = lists->bytes.len;
+    }
+}
+
+static void make_lists(struct lists *lists, uint64_t blocks)
+{
+    const struct fleet_options options = { .workers = (uint32_t)(blocks / 16384) + 1,
+                                           .held = 293,
+                                           .pool = 8192,
+                                           .groups = 64,
+                                           .decoded = 16 };
+
+    *lists = (struct lists){ 0 };
+    INTAKE_MUST(fleet_init(&lists->fleet, &options));
+    kvb_buf_init(&lists->bytes, (size_t)1 << 30U);
+    lists->lists = calloc(options.workers, sizeof *lists->lists);
+    INTAKE_MUST(lists->lists ? KVB_OK : KVB_NO_MEMORY);
+    for (uint32_t i = 0; i < options.workers; i++) {
+        make_list(lists, i);
+        lists->blocks += lists->fleet.workers[i].blocks;
+    }
+}
+
+static void drop_lists(struct lists *lists)
+{
+    fleet_done(&lists->fleet);
+    kvb_buf_done(&lists->bytes);
+    free(lists->lists);
+    free(lists->ends);
+}
+
+struct loading {
+    struct ours ours;
+    struct kvb_sync_reply_parts parts;
+    uint64_t decode_ns;
+    uint64_t apply_ns;
+    uint64_t longest_ns; /* that one chunk held the thread */
+};
+
+static void take_chunk(struct loading *loading, uint64_t token, kvb_span bytes)
+{
+    struct kvb_sync_reply reply;
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+
+    INTAKE_MUST(kvb_sync_reply_decode(bytes, &loading->parts, &reply));
+    const uint64_t decoded_ns = kvb_clock_monotonic_ns();
+    kvb_followers_reply(loading->ours.followers, token, &reply, 2);
+    const uint64_t end_ns = kvb_clock_monotonic_ns();
+    loading->decode_ns += decoded_ns - begin_ns;
+    loading->apply_ns += end_ns - decoded_ns;
+    loading->longest_ns =
+        end_ns - begin_ns > loading->longest_ns ? end_ns - begin_ns : loading->longest_ns;
+}
+
+static void
+answer(struct loading *loading, const struct lists *lists, const struct kvb_follower_ask *ask)
+{
+    const struct list *list = &lists->lists[ask->id.worker_id];
+
+    for (size_t i = list->at; i < list->at + list->chunks; i++) {
+        const size_t begin = i > 0 ? lists->ends[i - 1] : 0;
+        take_chunk(
+            loading, ask->token,
+            (kvb_span){ .data = lists->bytes.data + begin, .len = lists->ends[i] - begin });
+    }
+}
+
+/* A bridge that lives since long: its stream is new to us. */
+static void hear_late_heartbeats(struct loading *loading, const struct lists *lists)
+{
+    for (uint32_t i = 0; i < lists->fleet.options.workers; i++) {
+        struct kvb_heartbeat heartbeat;
+        fleet_heartbeat(&lists->fleet, i, &heartbeat);
+        loading->ours.id.worker_id = i;
+        INTAKE_MUST(
+            kvb_followers_heartbeat(loading->ours.followers, &loading->ours.id, &heartbeat, 1));
+    }
+}
+
+void intake_snapshot(const struct intake *intake)
+{
+    struct lists lists;
+    struct loading loading = { 0 };
+    struct kvb_follower_ask ask;
+
+    make_lists(&lists, intake->seconds >= 2 ? snapshot_blocks : snapshot_blocks / 100);
+    const double scale = (double)snapshot_blocks / (double)lists.blocks;
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+    begin_ours(&loading.ours, true);
+    hear_late_heartbeats(&loading, &lists);
+    while (kvb_followers_next_ask(loading.ours.followers, 1, &ask)) {
+        answer(&loading, &lists, &ask);
+    }
+    const double whole_s = (double)(kvb_clock_monotonic_ns() - begin_ns) * scale / 1e9;
+    check_lists(&loading.ours, &lists.fleet);
+    intake_say(&(struct intake_figure){
+        .name = "start.snapshot", .value = whole_s, .unit = "s/10M blocks" });
+    intake_say(&(struct intake_figure){ .name = "start.snapshot.decode",
+                                        .value = (double)loading.decode_ns * scale / 1e9,
+                                        .unit = "s/10M blocks" });
+    intake_say(&(struct intake_figure){ .name = "start.snapshot.apply",
+                                        .value = (double)loading.apply_ns * scale / 1e9,
+                                        .unit = "s/10M blocks" });
+    intake_say(&(struct intake_figure){ .name = "start.snapshot.longest",
+                                        .value = (double)loading.longest_ns / 1e6,
+                                        .unit = "ms" });
+    kvb_sync_reply_parts_done(&loading.parts);
+    end_ours(&loading.ours);
+    drop_lists(&lists);
+}

@@ -1,0 +1,353 @@
+#include "fleet.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "index/block_hash.h"
+#include "wire/router_proto.h"
+#include "wire/sync.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { chunk_blocks = 4096, most_round_bytes = 1 << 30 };
+
+uint64_t fleet_mix(uint64_t value)
+{
+    uint64_t mixed = value + UINT64_C(0x9e3779b97f4a7c15);
+
+    mixed = (mixed ^ (mixed >> 30U)) * UINT64_C(0xbf58476d1ce4e5b9);
+    mixed = (mixed ^ (mixed >> 27U)) * UINT64_C(0x94d049bb133111eb);
+    return mixed ^ (mixed >> 31U);
+}
+
+static uint32_t draw(struct fleet *fleet, uint32_t below)
+{
+    fleet->random = fleet_mix(fleet->random);
+    return (uint32_t)(fleet->random >> 33U) % below;
+}
+
+kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options)
+{
+    *fleet = (struct fleet){ .options = *options, .random = 1 };
+    fleet->workers = calloc(options->workers, sizeof *fleet->workers);
+    if (!fleet->workers) {
+        return KVB_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < options->workers; i++) {
+        fleet->workers[i].prompts = calloc(options->held, sizeof(uint32_t));
+        if (!fleet->workers[i].prompts) {
+            fleet_done(fleet);
+            return KVB_NO_MEMORY;
+        }
+    }
+    return KVB_OK;
+}
+
+void fleet_done(struct fleet *fleet)
+{
+    for (uint32_t i = 0; fleet->workers && i < fleet->options.workers; i++) {
+        free(fleet->workers[i].prompts);
+    }
+    free(fleet->workers);
+    kvb_router_batch_done(&fleet->batch);
+    *fleet = (struct fleet){ 0 };
+}
+
+void fleet_round_init(struct fleet_round *round)
+{
+    *round = (struct fleet_round){ 0 };
+    kvb_buf_init(&round->bytes, most_round_bytes);
+}
+
+void fleet_round_done(struct fleet_round *round)
+{
+    kvb_buf_done(&round->bytes);
+    free(round->messages);
+    *round = (struct fleet_round){ 0 };
+}
+
+/* ---- Prompts ---- */
+
+static uint32_t group_of(uint32_t prompt)
+{
+    return prompt % fleet_most_groups;
+}
+
+static uint32_t decoded_of(const struct fleet *fleet, uint32_t prompt)
+{
+    return (uint32_t)(fleet_mix(prompt) % (fleet->options.decoded + 1));
+}
+
+/* Of a block: those of prefixes are the group's, all others the prompt's. */
+static void tokens_of(uint32_t prompt, uint32_t block, uint32_t tokens[fleet_block_tokens])
+{
+    const bool is_shared = block < fleet_prefix_blocks;
+    const uint64_t owner = is_shared ? group_of(prompt) : (UINT64_C(1) << 32U) + prompt;
+    uint64_t state = fleet_mix(owner ^ (uint64_t)block << 40U);
+
+    for (uint32_t i = 0; i < fleet_block_tokens; i += 2) {
+        state = fleet_mix(state);
+        tokens[i] = (uint32_t)state % 128000;
+        tokens[i + 1] = (uint32_t)(state >> 32U) % 128000;
+    }
+}
+
+/* All of a prompt, by the names that bridges publish. */
+struct chain {
+    kvb_tokens_hash tokens[fleet_query_blocks + fleet_most_decoded];
+    kvb_block_hash blocks[fleet_query_blocks + fleet_most_decoded];
+    uint32_t count;
+};
+
+static void make_chain(const struct fleet *fleet, uint32_t prompt, struct chain *chain)
+{
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, (kvb_span){ 0 });
+
+    chain->count = fleet_query_blocks + decoded_of(fleet, prompt);
+    for (uint32_t i = 0; i < chain->count; i++) {
+        uint32_t tokens[fleet_block_tokens];
+        tokens_of(prompt, i, tokens);
+        chain->tokens[i] = kvb_tokens_hash_of(tokens, fleet_block_tokens, NULL, 0, seed);
+        chain->blocks[i] = i == 0 ? kvb_block_hash_root(chain->tokens[i])
+                                  : kvb_block_hash_next(chain->blocks[i - 1], chain->tokens[i]);
+    }
+}
+
+/* ---- Events ---- */
+
+static struct kvb_digest_key key_of(uint32_t worker)
+{
+    return (struct kvb_digest_key){ .worker_id = worker, .seed = fleet_digest_seed };
+}
+
+static kvb_status add_stored(
+    struct kvb_router_batch *batch, const struct kvb_router_event *event, const struct chain *chain,
+    uint32_t from, uint32_t to)
+{
+    KVB_TRY(kvb_router_batch_add_event(batch, event));
+    for (uint32_t i = from; i < to; i++) {
+        KVB_TRY(kvb_router_batch_add_block(batch, chain->blocks[i], chain->tokens[i]));
+    }
+    return KVB_OK;
+}
+
+/* The truth. */
+static void note_stored(
+    struct fleet *fleet, uint32_t number, const struct chain *chain, uint32_t from, uint32_t to)
+{
+    struct fleet_worker *worker = &fleet->workers[number];
+    const struct kvb_digest_key key = key_of(number);
+
+    for (uint32_t i = from; i < to; i++) {
+        kvb_digest_add(&worker->digest, &key, KVB_TIER_DEVICE, chain->blocks[i]);
+    }
+    worker->blocks += to - from;
+}
+
+static kvb_status tell_stored(
+    struct fleet *fleet, uint32_t number, const struct chain *chain, uint32_t from, uint32_t to)
+{
+    const struct kvb_router_event event = {
+        .kind = KVB_ROUTER_STORED,
+        .event_id = ++fleet->workers[number].last_id,
+        .has_parent = from > 0,
+        .parent = from > 0 ? chain->blocks[from - 1] : (kvb_block_hash){ 0 },
+    };
+
+    note_stored(fleet, number, chain, from, to);
+    return add_stored(&fleet->batch, &event, chain, from, to);
+}
+
+static kvb_status tell_removed(struct fleet *fleet, uint32_t number, const struct chain *chain)
+{
+    struct fleet_worker *worker = &fleet->workers[number];
+    const struct kvb_digest_key key = key_of(number);
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED,
+                                            .event_id = ++worker->last_id };
+
+    KVB_TRY(kvb_router_batch_add_event(&fleet->batch, &event));
+    for (uint32_t i = chain->count; i-- > fleet_prefix_blocks;) {
+        kvb_digest_subtract(&worker->digest, &key, KVB_TIER_DEVICE, chain->blocks[i]);
+        KVB_TRY(
+            kvb_router_batch_add_block(&fleet->batch, chain->blocks[i], (kvb_tokens_hash){ 0 }));
+    }
+    worker->blocks -= chain->count - fleet_prefix_blocks;
+    return KVB_OK;
+}
+
+static bool holds(const struct fleet *fleet, const struct fleet_worker *worker, uint32_t prompt)
+{
+    for (uint32_t i = 0; i < worker->count; i++) {
+        if (worker->prompts[(worker->oldest + i) % fleet->options.held] == prompt) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static kvb_status
+tell_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const struct chain *chain)
+{
+    struct fleet_worker *worker = &fleet->workers[number];
+    const uint64_t group = UINT64_C(1) << group_of(prompt);
+
+    if (!(worker->groups & group)) {
+        worker->groups |= group;
+        KVB_TRY(tell_stored(fleet, number, chain, 0, fleet_prefix_blocks));
+    }
+    KVB_TRY(tell_stored(fleet, number, chain, fleet_prefix_blocks, fleet_query_blocks));
+    for (uint32_t i = fleet_query_blocks; i < chain->count; i++) {
+        KVB_TRY(tell_stored(fleet, number, chain, i, i + 1));
+    }
+    worker->prompts[(worker->oldest + worker->count++) % fleet->options.held] = prompt;
+    return KVB_OK;
+}
+
+/* Of one of the worker's groups. */
+static uint32_t draw_prompt(struct fleet *fleet, uint32_t number)
+{
+    const uint32_t prompt = draw(fleet, fleet->options.pool);
+    const uint32_t group = (number + draw(fleet, fleet->options.groups)) % fleet_most_groups;
+
+    return prompt - group_of(prompt) + group;
+}
+
+/* Drops the oldest prompt when there are as many as can be held, then adds one. */
+static kvb_status tell_next(struct fleet *fleet, uint32_t number)
+{
+    struct fleet_worker *worker = &fleet->workers[number];
+    struct chain chain;
+    uint32_t prompt = draw_prompt(fleet, number);
+
+    if (worker->count == fleet->options.held) {
+        make_chain(fleet, worker->prompts[worker->oldest], &chain);
+        KVB_TRY(tell_removed(fleet, number, &chain));
+        worker->oldest = (worker->oldest + 1) % fleet->options.held;
+        worker->count--;
+    }
+    while (holds(fleet, worker, prompt)) {
+        prompt = draw_prompt(fleet, number);
+    }
+    make_chain(fleet, prompt, &chain);
+    return tell_prompt(fleet, number, prompt, &chain);
+}
+
+/* ---- Messages ---- */
+
+static void begin_batch(struct fleet *fleet, uint32_t worker)
+{
+    kvb_router_batch_reset(&fleet->batch);
+    fleet->batch.worker_id = worker;
+    fleet->batch.has_epoch = true;
+    fleet->batch.epoch = (kvb_epoch){ { 1, (uint8_t)worker, (uint8_t)(worker >> 8U) } };
+}
+
+static kvb_status make_message(struct fleet *fleet, uint32_t number, uint64_t blocks)
+{
+    begin_batch(fleet, number);
+    if (fleet->workers[number].last_id == 0) {
+        const struct kvb_router_event cleared = {
+            .kind = KVB_ROUTER_CLEARED,
+            .event_id = ++fleet->workers[number].last_id,
+        };
+        KVB_TRY(kvb_router_batch_add_event(&fleet->batch, &cleared));
+    }
+    while (fleet->batch.block_count < fleet_message_blocks && fleet->batch.block_count < blocks) {
+        KVB_TRY(tell_next(fleet, number));
+    }
+    return KVB_OK;
+}
+
+static kvb_status add_message(struct fleet *fleet, uint32_t worker, struct fleet_round *round)
+{
+    const size_t at = round->bytes.len;
+
+    KVB_TRY(kvb_array_reserve(
+        &round->messages, &round->capacity, round->count + 1, sizeof *round->messages, 1U << 24U));
+    KVB_TRY(kvb_router_proto_encode(&fleet->batch, 0, fleet->batch.event_count, &round->bytes));
+    round->messages[round->count++] = (struct fleet_message){
+        .worker = worker,
+        .at = at,
+        .len = round->bytes.len - at,
+        .blocks = fleet->batch.block_count,
+    };
+    round->blocks += fleet->batch.block_count;
+    round->events += fleet->batch.event_count;
+    return KVB_OK;
+}
+
+kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round)
+{
+    kvb_buf_reset(&round->bytes);
+    round->count = 0;
+    round->blocks = 0;
+    round->events = 0;
+    while (round->blocks < blocks) {
+        const uint32_t worker = fleet->next_worker;
+        KVB_TRY(make_message(fleet, worker, blocks));
+        KVB_TRY(add_message(fleet, worker, round));
+        fleet->next_worker = (worker + 1) % fleet->options.workers;
+    }
+    return KVB_OK;
+}
+
+/* ---- What bridges say besides ---- */
+
+void fleet_heartbeat(
+    const struct fleet *fleet, uint32_t worker, struct kvb_heartbeat *out_heartbeat)
+{
+    const struct fleet_worker *here = &fleet->workers[worker];
+
+    *out_heartbeat = (struct kvb_heartbeat){
+        .worker_id = worker,
+        .epoch = { { 1, (uint8_t)worker, (uint8_t)(worker >> 8U) } },
+        .epoch_first_id = 1,
+        .last_id = here->last_id,
+        .state = KVB_STREAM_EXACT,
+        .hashes = KVB_HASHES_CANONICAL,
+        .profile = KVB_PROFILE_PROTOBUF,
+        .model = FLEET_MODEL,
+        .block_size = fleet_block_tokens,
+        .digest_seed = fleet_digest_seed,
+        .tiers = { [KVB_TIER_DEVICE] = { .blocks = here->blocks, .digest = here->digest.total } },
+    };
+}
+
+kvb_status fleet_list_chunk(
+    struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out)
+{
+    const uint32_t held = fleet->options.held;
+    struct kvb_sync_reply reply = { .answer = KVB_SYNC_BLOCKS,
+                                    .worker_id = worker,
+                                    .chunk = chunk,
+                                    .barrier_id = 1,
+                                    .last_id = 1,
+                                    .digest_seed = fleet_digest_seed,
+                                    .events = &fleet->batch };
+
+    begin_batch(fleet, worker);
+    reply.epoch = fleet->batch.epoch;
+    for (; *prompt < held && fleet->batch.block_count < chunk_blocks; ++*prompt) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
+                                                .event_id = fleet->batch.event_count + 1 };
+        struct chain chain;
+        make_chain(fleet, (worker * held) + *prompt, &chain);
+        note_stored(fleet, worker, &chain, fleet_prefix_blocks, chain.count);
+        KVB_TRY(add_stored(&fleet->batch, &event, &chain, fleet_prefix_blocks, chain.count));
+    }
+    fleet->workers[worker].last_id = 1;
+    reply.is_last = *prompt == held;
+    return kvb_sync_reply_encode(&reply, out);
+}
+
+void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens])
+{
+    const struct fleet_worker *worker = &fleet->workers[draw(fleet, fleet->options.workers)];
+    const uint32_t at = worker->count > 0 ? draw(fleet, worker->count) : 0;
+    const uint32_t prompt = worker->prompts[(worker->oldest + at) % fleet->options.held];
+
+    for (uint32_t i = 0; i < fleet_query_blocks; i++) {
+        tokens_of(prompt, i, tokens + ((size_t)i * fleet_block_tokens));
+    }
+}

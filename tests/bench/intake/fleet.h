@@ -1,0 +1,110 @@
+#pragma once
+
+#include "core/buf.h"
+#include "model/router_batch.h"
+#include "model/stream.h"
+#include "stream/digest.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What bridges of a fleet publish, made up from one seed, with the truth beside it.
+ *
+ * A prompt is a system prefix that many share and a body of its own, then a few
+ * decoded blocks, told one by one:
+ *
+ *     [ prefix of its group: 16 ][ body: 48 ][ decoded ][ decoded ] ...
+ *       stored once a worker       one run     one run each
+ *
+ * Each worker holds up to `held` prompts of a pool that all draw from; a new one costs
+ * the oldest, which goes tail first in one removal.  Names are canonical, 16 tokens a
+ * block.  A message is one worker's, as many events as a bridge would put into it.
+ *
+ * Threads: the caller locks.  Memory: some 8 KiB a worker. */
+
+enum {
+    fleet_prefix_blocks = 16,
+    fleet_body_blocks = 48,
+    fleet_query_blocks = fleet_prefix_blocks + fleet_body_blocks,
+    fleet_block_tokens = 16,
+    fleet_query_tokens = fleet_query_blocks * fleet_block_tokens,
+    fleet_message_blocks = 448, /* a message of a bridge: 8 KiB */
+    fleet_most_groups = 64,
+    fleet_most_decoded = 64,
+    fleet_digest_seed = 7
+};
+
+#define FLEET_NAMESPACE "bench"
+#define FLEET_COMPONENT "worker"
+#define FLEET_MODEL "bench"
+
+struct fleet_options {
+    uint32_t workers;
+    uint32_t held;    /* prompts a worker holds */
+    uint32_t pool;    /* prompts that there are: a multiple of 64, well above what is held */
+    uint32_t groups;  /* of 64, that a worker serves: 1 .. 64 */
+    uint32_t decoded; /* blocks that a prompt grows by at most: 0 .. 64 */
+};
+
+struct fleet_worker {
+    uint64_t last_id;
+    uint64_t blocks;
+    struct kvb_digest digest;
+    uint64_t groups;   /* whose prefix is held: a bit each */
+    uint32_t *prompts; /* owned: a ring of `held` */
+    uint32_t oldest;
+    uint32_t count;
+};
+
+struct fleet {
+    struct fleet_options options;
+    struct fleet_worker *workers; /* owned */
+    uint64_t random;
+    uint32_t next_worker;
+    struct kvb_router_batch batch; /* owned: the message being made */
+};
+
+/* KVB_NO_MEMORY. */
+kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options);
+
+/* {0} is fine. */
+void fleet_done(struct fleet *fleet);
+
+/* A round of messages, ready to be sent. */
+struct fleet_message {
+    uint32_t worker;
+    size_t at; /* in bytes */
+    size_t len;
+    size_t blocks;
+};
+
+struct fleet_round {
+    struct kvb_buf bytes;
+    struct fleet_message *messages; /* owned */
+    size_t count, capacity;
+    uint64_t blocks; /* block operations */
+    uint64_t events;
+};
+
+void fleet_round_init(struct fleet_round *round);
+void fleet_round_done(struct fleet_round *round);
+
+/* The next `blocks` block operations or a few more, workers in turn.  Replaces what the
+ * round held.  KVB_NO_MEMORY, KVB_TOO_LARGE. */
+kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round);
+
+/* What the worker's bridge says of it now. */
+void fleet_heartbeat(
+    const struct fleet *fleet, uint32_t worker, struct kvb_heartbeat *out_heartbeat);
+
+/* One chunk of what a bridge answers when it is asked for the worker's list: the bodies of
+ * its prompts from number *prompt on, which becomes the next chunk's; at fleet.options.held
+ * the list ends.  Nobody else holds any of them.  Appends to out. */
+kvb_status fleet_list_chunk(
+    struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out);
+
+/* The tokens of the first 64 blocks of a prompt: of one that some worker holds. */
+void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens]);
+
+/* splitmix64 of any number. */
+uint64_t fleet_mix(uint64_t value);
