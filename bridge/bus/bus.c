@@ -55,6 +55,7 @@ static struct kvb_bus *new_bus(void)
 
 static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options *options)
 {
+    bus->sends_at_once = options->sends_at_once;
     bus->log = options->log;
     bus->on_change = options->on_change;
     bus->context = options->context;

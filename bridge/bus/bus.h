@@ -24,6 +24,8 @@ struct kvb_bus_options {
     const char *name;        /* shown by the server, e.g. "kvbridge" */
     const char *credentials; /* path of a .creds file; NULL or "" for none */
     const char *ca_file;     /* PEM; NULL or "" for no TLS of our own */
+    bool sends_at_once;      /* a write a publish, for those who answer: nats.c's own
+                                buffer waits up to 1 ms for more */
     struct kvb_log *log;     /* borrowed; may be NULL */
     /* On a thread of the bus, one call at a time; false, true for a loss that was
      * over at once.  May be NULL. */

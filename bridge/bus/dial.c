@@ -296,6 +296,7 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&options)));
     KVB_TRY(kvb_bus_from_nats(set_servers(options, bus->url)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetName(options, bus->name)));
+    KVB_TRY(kvb_bus_from_nats(natsOptions_SetSendAsap(options, bus->sends_at_once)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
     KVB_TRY(kvb_bus_from_nats(set_callbacks(link, options)));
     KVB_TRY(kvb_bus_from_nats(set_secrets(options, bus->url, bus->credentials, bus->ca_file)));

@@ -40,6 +40,7 @@ struct kvb_bus {
     char *name;
     char *credentials;   /* NULL for none */
     char *ca_file;       /* NULL for none */
+    bool sends_at_once;
     struct kvb_log *log; /* borrowed */
     void (*on_change)(void *context, bool is_connected);
     void *context;

@@ -6,7 +6,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 enum {
     http_threads = 4,
@@ -76,6 +78,10 @@ static kvb_status make_board(struct kvb_aggregator *aggregator)
 
 static kvb_status make_rings(struct kvb_aggregator *aggregator)
 {
+    aggregator->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (aggregator->news_fd < 0) {
+        return KVB_IO;
+    }
     KVB_TRY(kvb_ring_new(
         aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
     return kvb_ring_new(
@@ -126,6 +132,15 @@ static kvb_status subscribe(struct kvb_aggregator *aggregator)
     return listen_for(aggregator, "kv_get.*", &aggregator->asked_get);
 }
 
+/* On a thread of the bus: the index thread looks at once, not at its next tick. */
+static void note_news(void *context, bool is_connected)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    (void)is_connected;
+    (void)eventfd_write(aggregator->news_fd, 1); /* full: it is readable anyway */
+}
+
 static kvb_status open_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     const struct kvb_nats_config *nats = &aggregator->config->nats;
@@ -133,7 +148,10 @@ static kvb_status open_bus(struct kvb_aggregator *aggregator, struct kvb_detail 
                                              .name = "kvaggregator",
                                              .credentials = nats->credentials,
                                              .ca_file = nats->ca_file,
-                                             .log = aggregator->log };
+                                             .sends_at_once = true,
+                                             .log = aggregator->log,
+                                             .on_change = note_news,
+                                             .context = aggregator };
 
     KVB_TRY(make_subjects(aggregator));
     KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
@@ -189,6 +207,7 @@ kvb_status kvb_aggregator_start(
     }
     aggregator->config = config;
     aggregator->log = log;
+    aggregator->news_fd = -1;
     aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
                                                 .values = aggregator->values,
                                                 .count = kvb_aggregator_metric_count };
@@ -260,6 +279,9 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     }
     stop_threads(aggregator);
     kvb_bus_close(aggregator->bus);
+    if (aggregator->news_fd >= 0) {
+        (void)close(aggregator->news_fd); /* nothing to lose */
+    }
     kvb_ring_free(aggregator->asks);
     kvb_ring_free(aggregator->events);
     kvb_board_free(aggregator->board);

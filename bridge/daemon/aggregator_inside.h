@@ -29,7 +29,8 @@
 enum {
     kvb_aggregator_most_rows = 2048, /* streams in one NATS answer: about 600 KiB */
     kvb_aggregator_page_bytes = 384 << 10,
-    kvb_aggregator_events_a_turn = 64, /* messages between two looks at the questions */
+    kvb_aggregator_events_a_turn_us = 200, /* between two looks at the questions */
+    kvb_aggregator_slice_blocks = 1024,    /* of one message at a time: some 100 us */
     kvb_aggregator_asks_a_turn = 64,
     kvb_question_count = 6
 };
@@ -78,12 +79,15 @@ struct kvb_aggregator {
     /* The index thread's own. */
     pthread_t thread;
     bool has_thread;
+    int news_fd; /* owned; readable when the connection changed */
     atomic_bool is_stopping;
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
     struct kvb_view view;
     struct kvb_router_batch batch; /* decoded into, again and again, like the next */
+    struct kvb_stream_id batch_id; /* whose events it holds */
+    size_t next_event;             /* of the batch: the rest is to be applied */
     struct kvb_prompt_event prompt;
     struct kvb_sync_reply_parts answer_parts;
     struct kvb_buf buf;
@@ -99,8 +103,7 @@ struct kvb_aggregator {
     struct kvb_log_limit refusals;
 
     /* Read by HTTP threads. */
-    _Atomic uint64_t connects_subscribed; /* the connection on which the server has
-                                             confirmed our subscriptions */
+    _Atomic uint64_t connects_subscribed; /* the connection on which we heard our echo */
     _Atomic uint64_t values[kvb_aggregator_metric_count];
     struct kvb_metrics metrics;
 };

@@ -115,12 +115,50 @@ static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payl
 
 /* ---- On the index thread: each kind of message ---- */
 
+static bool has_rest(const struct kvb_aggregator *aggregator)
+{
+    return aggregator->next_event < aggregator->batch.event_count;
+}
+
+static void drop_rest(struct kvb_aggregator *aggregator)
+{
+    aggregator->next_event = aggregator->batch.event_count;
+}
+
+/* Applies the next part of the batch, one event at least.  A long message holds up the
+ * questions no longer than a short one:
+ *
+ *     events  [ applied before ][ next_event: this slice ][ another time ]          */
+static kvb_status apply_slice(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_router_batch slice = aggregator->batch; /* borrows its arrays */
+    size_t blocks = 0;
+    size_t end = aggregator->next_event;
+
+    while (end < aggregator->batch.event_count && blocks < kvb_aggregator_slice_blocks) {
+        blocks += aggregator->batch.events[end++].block_count + 1;
+    }
+    slice.events += aggregator->next_event;
+    slice.event_count = end - aggregator->next_event;
+    aggregator->next_event = end;
+    return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
+}
+
 static kvb_status apply_events(
     struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
 {
-    KVB_TRY(decode_events(aggregator, payload));
-    note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
-    return kvb_followers_apply(aggregator->followers, &told->id, &aggregator->batch, now_ns);
+    kvb_status status = decode_events(aggregator, payload);
+
+    if (status == KVB_OK) {
+        note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
+        aggregator->batch_id = told->id;
+        aggregator->next_event = 0;
+        status = apply_slice(aggregator, now_ns);
+    }
+    if (status != KVB_OK) {
+        drop_rest(aggregator); /* unreadable, or of a stream too many */
+    }
+    return status;
 }
 
 static kvb_status apply_heartbeat(
@@ -299,14 +337,31 @@ static void take_one(struct kvb_aggregator *aggregator, struct heard *heard, uin
     free(heard);
 }
 
+/* What is left of a message, before the next one. */
+static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    if (apply_slice(aggregator, now_ns) != KVB_OK) {
+        /* its stream was forgotten since, and there is no room for it any more */
+        count(aggregator, kvb_aggregator_refused_stream);
+        drop_rest(aggregator);
+    }
+}
+
 bool kvb_aggregator_take_events(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    for (size_t i = 0; i < kvb_aggregator_events_a_turn; i++) {
+    const uint64_t end_ns = now_ns + (kvb_aggregator_events_a_turn_us * KVB_NS_PER_MS / 1000);
+    bool had_any = false;
+
+    do {
         void *item = NULL;
-        if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
-            return i > 0;
+        if (has_rest(aggregator)) {
+            take_rest(aggregator, now_ns);
+        } else if (kvb_ring_take(aggregator->events, &item) == KVB_OK) {
+            take_one(aggregator, item, now_ns);
+        } else {
+            return had_any;
         }
-        take_one(aggregator, item, now_ns);
-    }
+        had_any = true;
+    } while (kvb_clock_monotonic_ns() < end_ns);
     return true;
 }

@@ -1,13 +1,14 @@
 #include "core/clock.h"
+#include "core/own.h"
 #include "daemon/aggregator_inside.h"
 
 #include <poll.h>
 #include <stdatomic.h>
+#include <sys/eventfd.h>
 
 enum {
     tick_ms = 100,
-    subscribe_wait_ms = 200,
-    swept_a_tick = 2000, /* extents of the index: about 1 ms */
+    swept_a_turn = 250, /* extents of the index: well under 250 us */
 };
 
 /* A loss and a return between two looks are both told. */
@@ -28,19 +29,6 @@ static void watch_nats(struct kvb_aggregator *aggregator, uint64_t now_ns)
     aggregator->connects_seen = connects;
 }
 
-/* A subscription counts once the server has answered a PING sent after it: what is
- * published before may pass us by.  Waits, but once a connection. */
-static void confirm_subscriptions(struct kvb_aggregator *aggregator)
-{
-    const uint64_t connects = aggregator->connects_seen;
-
-    if (aggregator->was_connected &&
-        atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) != connects &&
-        kvb_bus_flush(aggregator->bus, subscribe_wait_ms) == KVB_OK) {
-        atomic_store_explicit(&aggregator->connects_subscribed, connects, memory_order_relaxed);
-    }
-}
-
 const char *kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator)
 {
     if (!kvb_bus_is_connected(aggregator->bus)) {
@@ -59,9 +47,7 @@ static void tick(struct kvb_aggregator *aggregator, uint64_t now_ns)
         return;
     }
     aggregator->next_tick_ns = now_ns + (tick_ms * KVB_NS_PER_MS);
-    confirm_subscriptions(aggregator);
     kvb_followers_tick(aggregator->followers, now_ns);
-    (void)kvb_prefix_index_tend(aggregator->index, swept_a_tick); /* the rest another time */
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
         aggregator->has_load_changed = true;
     }
@@ -70,17 +56,31 @@ static void tick(struct kvb_aggregator *aggregator, uint64_t now_ns)
     kvb_aggregator_update_board(aggregator, now_ns);
 }
 
-/* Until something lies in a ring, or the next tick. */
-static void wait_for_work(const struct kvb_aggregator *aggregator, uint64_t now_ns)
+/* Until something lies in a ring, the connection changes, or the next tick. */
+static void
+wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
 {
-    struct pollfd fds[2] = {
+    struct pollfd fds[3] = {
         { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
         { .fd = kvb_ring_fd(aggregator->asks), .events = POLLIN },
+        { .fd = aggregator->news_fd, .events = POLLIN },
     };
     const uint64_t wait_ns =
         aggregator->next_tick_ns > now_ns ? aggregator->next_tick_ns - now_ns : 0;
+    const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
+    eventfd_t ignored = 0;
 
-    (void)poll(fds, 2, (int)(wait_ns / KVB_NS_PER_MS) + 1); /* early is harmless */
+    (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* early is harmless */
+    if (fds[2].revents) {
+        (void)eventfd_read(aggregator->news_fd, &ignored); /* looked at in each turn */
+    }
+}
+
+/* Idle, so what cleared slots have left behind may go.  A pause between two pieces: where
+ * memory is out nothing goes, and it must not be tried all the time. */
+static bool sweep(struct kvb_aggregator *aggregator)
+{
+    return kvb_prefix_index_tend(aggregator->index, swept_a_turn);
 }
 
 void *kvb_aggregator_run(void *context)
@@ -97,7 +97,7 @@ void *kvb_aggregator_run(void *context)
         tick(aggregator, now_ns);
         kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* the watchdog looks */
         if (!had_events && !had_asks) {
-            wait_for_work(aggregator, now_ns);
+            wait_for_work(aggregator, sweep(aggregator), now_ns);
         }
     }
     return NULL;

@@ -2,7 +2,9 @@
 #include "daemon/aggregator_inside.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 
 /* What streams lack is asked of their bridges:
@@ -12,7 +14,9 @@
  * The answers go the way of the events, through the event ring.
  *
  * And what we say to ourselves, on _INBOX.{ours}.echo.0, tells a fault of NATS from one
- * of the bridges: when all of them fall silent, and the echo too, it was not they. */
+ * of the bridges: when all of them fall silent, and the echo too, it was not they.  It
+ * names the connection: the first one heard there proves that the server has taken our
+ * subscriptions, which were sent before it; what is published earlier may pass us by. */
 
 static const uint64_t echo_every_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t echo_wait_ns = 1500 * KVB_NS_PER_MS; /* half of what makes a stream DOWN */
@@ -20,8 +24,12 @@ static const uint64_t echo_wait_ns = 1500 * KVB_NS_PER_MS; /* half of what makes
 static void hear_echo(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
+    uint64_t connects = 0;
 
-    (void)message;
+    if (message->payload.len == sizeof connects) {
+        memcpy(&connects, message->payload.data, sizeof connects);
+        atomic_store_explicit(&aggregator->connects_subscribed, connects, memory_order_relaxed);
+    }
     aggregator->echoes_heard++;
 }
 
@@ -55,8 +63,11 @@ static void forget_echoes(struct kvb_aggregator *aggregator)
 /* While one is not heard, more are sent: a single one may be lost. */
 static void send_echo(struct kvb_aggregator *aggregator, bool is_heard, uint64_t now_ns)
 {
+    const uint64_t connects = kvb_bus_connects(aggregator->bus);
+    const kvb_span payload = { .data = (const uint8_t *)&connects, .len = sizeof connects };
+
     aggregator->next_echo_ns = now_ns + echo_every_ns;
-    if (kvb_bus_publish(aggregator->bus, aggregator->echo_subject, (kvb_span){ 0 }) == KVB_OK &&
+    if (kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK &&
         is_heard) {
         aggregator->echoes_sent = aggregator->echoes_heard + 1;
         aggregator->echo_sent_ns = now_ns;
