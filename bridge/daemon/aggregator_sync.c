@@ -67,8 +67,7 @@ static void send_echo(struct kvb_aggregator *aggregator, bool is_heard, uint64_t
     const kvb_span payload = { .data = (const uint8_t *)&connects, .len = sizeof connects };
 
     aggregator->next_echo_ns = now_ns + echo_every_ns;
-    if (kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK &&
-        is_heard) {
+    if (kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK && is_heard) {
         aggregator->echoes_sent = aggregator->echoes_heard + 1;
         aggregator->echo_sent_ns = now_ns;
     }

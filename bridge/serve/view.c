@@ -14,10 +14,12 @@ void kvb_view_done(struct kvb_view *view)
     kvb_match_done(&view->match);
     free(view->overlaps);
     free(view->places);
+    free(view->order);
     free(view->hashes);
     free((void *)view->sorted);
     view->overlaps = NULL;
     view->places = NULL;
+    view->order = NULL;
     view->hashes = NULL;
     view->sorted = NULL;
 }
@@ -108,6 +110,51 @@ kvb_status kvb_view_find_model(
     return KVB_OK;
 }
 
+/* ---- The order of streams ---- */
+
+static int compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+{
+    if (a->worker_id != b->worker_id) {
+        return a->worker_id < b->worker_id ? -1 : 1;
+    }
+    const int names = strcmp(a->name_space, b->name_space);
+    const int components = strcmp(a->component, b->component);
+    if (names != 0 || components != 0) {
+        return names != 0 ? names : components;
+    }
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+static int by_id(const void *left, const void *right, void *context)
+{
+    const struct kvb_followers *followers = context;
+    const struct kvb_follower *a = kvb_followers_at(followers, *(const uint32_t *)left);
+    const struct kvb_follower *b = kvb_followers_at(followers, *(const uint32_t *)right);
+
+    return compare_ids(&a->id, &b->id);
+}
+
+static kvb_status renew_order(struct kvb_view *view)
+{
+    const size_t limit = kvb_followers_limit(view->followers);
+    const uint64_t generation = kvb_followers_generation(view->followers);
+
+    if (view->order_generation == generation) {
+        return KVB_OK; /* none ever came: nothing to sort either */
+    }
+    KVB_TRY(kvb_array_reserve(
+        &view->order, &view->order_capacity, limit + 1, sizeof *view->order, kvb_max_streams + 1));
+    view->order_count = 0;
+    for (size_t i = 0; i < limit; i++) {
+        if (kvb_followers_at(view->followers, i)) {
+            view->order[view->order_count++] = (uint32_t)i;
+        }
+    }
+    qsort_r(view->order, view->order_count, sizeof *view->order, by_id, view->followers);
+    view->order_generation = generation;
+    return KVB_OK;
+}
+
 /* ---- Overlaps ---- */
 
 static bool is_wanted(
@@ -124,9 +171,10 @@ static kvb_status make_room(struct kvb_view *view)
 {
     const size_t limit = kvb_followers_limit(view->followers);
 
+    KVB_TRY(renew_order(view));
     KVB_TRY(kvb_array_reserve(
-        &view->overlaps, &view->overlap_capacity, limit + 1, sizeof *view->overlaps,
-        kvb_max_streams + 1));
+        &view->overlaps, &view->overlap_capacity, (2 * limit) + 1, sizeof *view->overlaps,
+        (2 * kvb_max_streams) + 1)); /* twice: a copy of the holders when they are put in front */
     KVB_TRY(kvb_array_reserve(
         &view->places, &view->place_capacity, limit + 1, sizeof *view->places,
         kvb_max_streams + 1));
@@ -135,19 +183,20 @@ static kvb_status make_room(struct kvb_view *view)
     return KVB_OK;
 }
 
-/* Lists the streams that the query may be answered with, overlap 0 yet. */
+/* Lists the streams that the query may be answered with, by id, overlap 0 yet. */
 static void list_streams(
     struct kvb_view *view, const struct kvb_query *query, const char *model,
     struct kvb_view_ask ask)
 {
-    for (size_t i = 0; i < kvb_followers_limit(view->followers); i++) {
-        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
-        if (follower && is_wanted(view, query, model, ask, follower)) {
+    for (size_t i = 0; i < view->order_count; i++) {
+        const uint32_t number = view->order[i];
+        const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
+        if (is_wanted(view, query, model, ask, follower)) {
             view->overlaps[view->overlap_count++] = (struct kvb_overlap){
                 .follower = follower,
                 .shape = shape_of(view, follower),
             };
-            view->places[i] = (uint32_t)view->overlap_count;
+            view->places[number] = (uint32_t)view->overlap_count;
         }
     }
 }
@@ -285,19 +334,6 @@ static kvb_status match_hashes(struct kvb_view *view, const struct kvb_query *qu
     return KVB_OK;
 }
 
-static int compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
-{
-    if (a->worker_id != b->worker_id) {
-        return a->worker_id < b->worker_id ? -1 : 1;
-    }
-    const int names = strcmp(a->name_space, b->name_space);
-    const int components = strcmp(a->component, b->component);
-    if (names != 0 || components != 0) {
-        return names != 0 ? names : components;
-    }
-    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
-}
-
 static uint64_t tokens_of(const struct kvb_overlap *overlap)
 {
     return (uint64_t)overlap->blocks * overlap->shape.block_size;
@@ -314,16 +350,28 @@ static int best_first(const void *left, const void *right)
     return compare_ids(&a->follower->id, &b->follower->id);
 }
 
-static void drop_empty(struct kvb_view *view)
+/* Those that hold something to the front, best first; the others keep their order, or go:
+ *
+ *     [ a: 0 ][ b: 3 ][ c: 0 ][ d: 5 ]      ->      [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ]   */
+static void put_holders_first(struct kvb_view *view, bool with_none)
 {
-    size_t kept = 0;
+    struct kvb_overlap *holders = view->overlaps + view->overlap_count;
+    size_t holder_count = 0;
+    size_t end = view->overlap_count;
 
     for (size_t i = 0; i < view->overlap_count; i++) {
         if (view->overlaps[i].blocks > 0) {
-            view->overlaps[kept++] = view->overlaps[i];
+            holders[holder_count++] = view->overlaps[i];
         }
     }
-    view->overlap_count = kept;
+    for (size_t i = view->overlap_count; with_none && i-- > 0;) {
+        if (view->overlaps[i].blocks == 0) {
+            view->overlaps[--end] = view->overlaps[i];
+        }
+    }
+    qsort(holders, holder_count, sizeof *holders, best_first);
+    memcpy(view->overlaps, holders, holder_count * sizeof *holders);
+    view->overlap_count = with_none ? view->overlap_count : holder_count;
 }
 
 kvb_status kvb_view_overlaps(
@@ -342,38 +390,21 @@ kvb_status kvb_view_overlaps(
         view->overlap_count = 0;
         return status;
     }
-    if (!ask.with_none) {
-        drop_empty(view);
-    }
-    qsort(view->overlaps, view->overlap_count, sizeof *view->overlaps, best_first);
+    put_holders_first(view, ask.with_none);
     return KVB_OK;
 }
 
 /* ---- All streams ---- */
 
-static int by_id(const void *left, const void *right)
-{
-    const struct kvb_follower *const *a = left;
-    const struct kvb_follower *const *b = right;
-
-    return compare_ids(&(*a)->id, &(*b)->id);
-}
-
 kvb_status kvb_view_sort(struct kvb_view *view, size_t *out_count)
 {
-    const size_t limit = kvb_followers_limit(view->followers);
-    size_t count = 0;
-
+    KVB_TRY(renew_order(view));
     KVB_TRY(kvb_array_reserve(
-        (void *)&view->sorted, &view->sorted_capacity, limit + 1, sizeof(void *),
+        (void *)&view->sorted, &view->sorted_capacity, view->order_count + 1, sizeof(void *),
         kvb_max_streams + 1));
-    for (size_t i = 0; i < limit; i++) {
-        const struct kvb_follower *follower = kvb_followers_at(view->followers, i);
-        if (follower) {
-            view->sorted[count++] = follower;
-        }
+    for (size_t i = 0; i < view->order_count; i++) {
+        view->sorted[i] = kvb_followers_at(view->followers, view->order[i]);
     }
-    qsort((void *)view->sorted, count, sizeof(void *), by_id);
-    *out_count = count;
+    *out_count = view->order_count;
     return KVB_OK;
 }

@@ -24,6 +24,9 @@
  * prefix that begins in one tier and goes on in another counts for what lies in
  * one piece; the longest of the tiers is the stream's overlap.
  *
+ * Streams are kept in the order of their ids, which is made anew when one comes or goes:
+ * a query sorts only those that hold something of it.
+ *
  * Threads: only the thread that owns index, followers and tracker.
  * Memory:  the scratch grows with the largest query and the number of streams. */
 
@@ -53,10 +56,13 @@ struct kvb_view {
     /* scratch, owned: kvb_view_done() */
     struct kvb_match match;
     struct kvb_overlap *overlaps;
-    uint32_t *places; /* by follower number: 1 + position in overlaps, or 0 */
+    uint32_t *places;          /* by follower number: 1 + position in overlaps, or 0 */
+    uint32_t *order;           /* follower numbers, by id */
+    uint64_t order_generation; /* of the followers; 0: none yet */
     kvb_tokens_hash *hashes;
     const struct kvb_follower **sorted;
-    size_t overlap_count, overlap_capacity, place_capacity, hash_capacity, sorted_capacity;
+    size_t overlap_count, overlap_capacity, place_capacity, order_count, order_capacity;
+    size_t hash_capacity, sorted_capacity;
 };
 
 /* Frees the scratch only. */

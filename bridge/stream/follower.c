@@ -78,6 +78,7 @@ static kvb_status add_follow(
 {
     uint32_t number = 0;
 
+    followers->generation++; /* the array may move even when nobody comes */
     KVB_TRY(kvb_array_reserve(
         &followers->follows, &followers->follow_capacity, followers->names.count + 1,
         sizeof *followers->follows, kvb_max_streams + 1));
@@ -316,6 +317,7 @@ void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
         if (is_long_dead(followers, follow, now_ns)) {
             end_follow(followers, follow);
             kvb_stream_table_remove(&followers->names, (uint32_t)i);
+            followers->generation++;
             followers->counters.forgotten++;
         }
     }
@@ -368,6 +370,11 @@ size_t kvb_followers_limit(const struct kvb_followers *followers)
 size_t kvb_followers_count(const struct kvb_followers *followers)
 {
     return followers->names.count;
+}
+
+uint64_t kvb_followers_generation(const struct kvb_followers *followers)
+{
+    return followers->generation;
 }
 
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number)

@@ -137,6 +137,10 @@ size_t kvb_followers_limit(const struct kvb_followers *followers);
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
 size_t kvb_followers_count(const struct kvb_followers *followers);
 
+/* Another number than before when a stream came or went: what is borrowed, and any order
+ * of theirs, is to be made anew. */
+uint64_t kvb_followers_generation(const struct kvb_followers *followers);
+
 /* Whose slot is it?  KVB_NOT_FOUND: nobody's. */
 kvb_status kvb_followers_of_slot(
     const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,

@@ -76,6 +76,7 @@ struct kvb_followers {
     size_t asked;      /* requests under way */
     size_t needing;    /* streams that lack something */
     uint64_t next_scan_ns;
+    uint64_t generation; /* streams that came or went */
     bool is_nats_away;
     struct kvb_follower_counters counters;
 };
