@@ -2,6 +2,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "daemon/aggregator_inside.h"
+#include "wire/query_json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +16,10 @@ enum { answer_wait_s = 2 };
  * may give up; from NATS the ring alone.  Who lets go last frees it. */
 struct ask {
     uint64_t asked_ns;
+    struct kvb_query query; /* what it asks, where it has a prompt: read by the asker's thread */
     /* from HTTP */
     const struct kvb_http_route *route; /* NULL: from NATS */
-    struct kvb_http_request request;    /* query and body point into text */
+    struct kvb_http_request request;    /* query points into text */
     struct kvb_http_answer answer;
     pthread_mutex_t lock;
     pthread_cond_t answered;
@@ -25,9 +27,11 @@ struct ask {
     unsigned owners;
     /* from NATS */
     const struct kvb_question *question;
-    const char *reply; /* into text */
-    kvb_span payload;
-    char text[]; /* copies of what the asker's thread has borrowed */
+    kvb_status read;          /* whether the prompt could be read */
+    struct kvb_detail detail; /* why not */
+    const char *reply;        /* into text */
+    kvb_span payload;         /* into text; of a question without a prompt */
+    char text[];              /* copies of what the asker's thread has borrowed */
 };
 
 static struct ask *new_ask(size_t text_bytes, unsigned owners)
@@ -54,6 +58,7 @@ static void free_ask(struct ask *ask)
     (void)pthread_cond_destroy(&ask->answered);
     (void)pthread_mutex_destroy(&ask->lock);
     kvb_buf_done(&ask->answer.body);
+    kvb_query_done(&ask->query);
     free(ask);
 }
 
@@ -79,19 +84,20 @@ static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric 
 
 /* ---- On HTTP threads ---- */
 
-static struct ask *
-copy_request(const struct kvb_http_route *route, const struct kvb_http_request *request)
+/* Takes *query. */
+static struct ask *copy_request(
+    const struct kvb_http_route *route, const struct kvb_http_request *request,
+    struct kvb_query *query)
 {
-    const size_t query_bytes = strlen(request->query) + 1;
-    struct ask *ask = new_ask(query_bytes + request->body.len, 2);
+    const size_t text_bytes = strlen(request->query) + 1;
+    struct ask *ask = new_ask(text_bytes, 2);
 
     if (!ask) {
+        kvb_query_done(query);
         return NULL;
     }
-    memcpy(ask->text, request->query, query_bytes);
-    if (request->body.len > 0) {
-        memcpy(ask->text + query_bytes, request->body.data, request->body.len);
-    }
+    memcpy(ask->text, request->query, text_bytes);
+    ask->query = *query;
     ask->route = route;
     ask->request = (struct kvb_http_request){
         .method = "",
@@ -100,7 +106,6 @@ copy_request(const struct kvb_http_route *route, const struct kvb_http_request *
         .content_type = "",
         .authorization = "",
         .if_none_match = "",
-        .body = { .data = (const uint8_t *)ask->text + query_bytes, .len = request->body.len },
     };
     return ask;
 }
@@ -133,8 +138,13 @@ static void ask_index_thread(
     struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
     const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
-    struct ask *ask = copy_request(route, request);
+    struct kvb_query query = { 0 };
 
+    if (!kvb_http_route_read(route, request, &query, answer)) {
+        count(aggregator, kvb_aggregator_questions_failed);
+        return;
+    }
+    struct ask *ask = copy_request(route, request, &query);
     if (!ask) {
         kvb_http_route_refuse(answer, 503, "out of memory; try again later");
         return;
@@ -195,20 +205,25 @@ refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const cha
 static struct ask *
 copy_question(const struct kvb_question *question, const struct kvb_bus_message *message)
 {
+    const bool has_prompt = kvb_question_has_prompt(question);
     const size_t reply_bytes = strlen(message->reply) + 1;
-    struct ask *ask = new_ask(reply_bytes + message->payload.len, 1);
+    const size_t payload_bytes = has_prompt ? 0 : message->payload.len;
+    struct ask *ask = new_ask(reply_bytes + payload_bytes, 1);
 
     if (!ask) {
         return NULL;
     }
     memcpy(ask->text, message->reply, reply_bytes);
-    if (message->payload.len > 0) {
-        memcpy(ask->text + reply_bytes, message->payload.data, message->payload.len);
+    if (payload_bytes > 0) {
+        memcpy(ask->text + reply_bytes, message->payload.data, payload_bytes);
     }
     ask->question = question;
     ask->reply = ask->text;
     ask->payload =
-        (kvb_span){ .data = (const uint8_t *)ask->text + reply_bytes, .len = message->payload.len };
+        (kvb_span){ .data = (const uint8_t *)ask->text + reply_bytes, .len = payload_bytes };
+    if (has_prompt) {
+        ask->read = kvb_query_json_decode(message->payload, &ask->query, &ask->detail);
+    }
     return ask;
 }
 
@@ -247,6 +262,7 @@ static void answer_route(struct kvb_aggregator *aggregator, struct ask *ask)
 {
     struct kvb_http_route_context context = {
         .view = &aggregator->view,
+        .query = &ask->query,
         .metrics = &aggregator->metrics,
     };
 
@@ -277,14 +293,16 @@ static void reply(struct kvb_aggregator *aggregator, const struct ask *ask)
 
 static void answer_question(struct kvb_aggregator *aggregator, struct ask *ask)
 {
-    bool has_decision = false;
-    struct kvb_route_decision decision = { 0 };
+    struct kvb_asked asked = { .query = &ask->query,
+                               .read = ask->read,
+                               .detail = ask->detail,
+                               .payload = ask->payload,
+                               .out = &ask->answer.body };
 
-    kvb_question_answer(
-        ask->question, aggregator, ask->payload, &ask->answer.body, &has_decision, &decision);
+    kvb_question_answer(ask->question, aggregator, &asked);
     reply(aggregator, ask);
-    if (has_decision) {
-        kvb_aggregator_publish_decision(aggregator, &decision);
+    if (asked.has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &asked.decision);
     }
 }
 

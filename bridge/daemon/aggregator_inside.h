@@ -145,10 +145,23 @@ const struct kvb_question *kvb_question_find(const char *tail);
 size_t kvb_question_number(const struct kvb_question *question);
 const char *kvb_question_tail(size_t number);
 
-/* Appends the answer, or {"error":...}, to out.  *has_decision: a route was chosen. */
+/* Its payload is a query, to be read by the asker's thread: kv_match, kv_route. */
+bool kvb_question_has_prompt(const struct kvb_question *question);
+
+/* What is asked, and what becomes of it. */
+struct kvb_asked {
+    const struct kvb_query *query; /* borrowed, like payload; where it has a prompt */
+    kvb_status read;               /* KVB_OK: query is what it says */
+    struct kvb_detail detail;      /* why it could not be read, or answered */
+    kvb_span payload;              /* of a question without a prompt */
+    struct kvb_buf *out;           /* borrowed; the answer, or {"error":...}, is appended */
+    bool has_decision;             /* out: a route was chosen */
+    struct kvb_route_decision decision;
+};
+
 void kvb_question_answer(
-    const struct kvb_question *question, struct kvb_aggregator *aggregator, kvb_span payload,
-    struct kvb_buf *out, bool *has_decision, struct kvb_route_decision *out_decision);
+    const struct kvb_question *question, struct kvb_aggregator *aggregator,
+    struct kvb_asked *asked);
 
 /* ---- aggregator_sync.c: asking bridges ---- */
 kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);

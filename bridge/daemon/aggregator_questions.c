@@ -3,60 +3,43 @@
 #include "core/own.h"
 #include "daemon/aggregator_inside.h"
 #include "wire/json_scan.h"
-#include "wire/query_json.h"
 
 #include <string.h>
-
-/* One question and what it needs to be answered. */
-struct asking {
-    struct kvb_aggregator *aggregator;
-    kvb_span payload;
-    struct kvb_buf *out;
-    bool has_decision;
-    struct kvb_route_decision decision;
-};
 
 struct kvb_question {
     const char *tail;
     enum kvb_aggregator_metric counter;
-    kvb_status (*answer)(struct asking *asking, struct kvb_detail *detail);
+    bool has_prompt;
+    kvb_status (*answer)(struct kvb_aggregator *aggregator, struct kvb_asked *asked);
 };
 
 /* ---- With a prompt ---- */
 
-static kvb_status answer_match(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_match(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
-    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
-
-    KVB_TRY(kvb_query_json_decode(asking->payload, &query, detail));
     return kvb_answer_match(
-        &asking->aggregator->view, &query, kvb_aggregator_most_rows, asking->out, detail);
+        &aggregator->view, asked->query, kvb_aggregator_most_rows, asked->out, &asked->detail);
 }
 
-static kvb_status answer_route(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_route(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
-    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
-
-    KVB_TRY(kvb_query_json_decode(asking->payload, &query, detail));
     KVB_TRY(kvb_answer_route(
-        &asking->aggregator->view, &query, kvb_aggregator_most_rows, asking->out, &asking->decision,
-        detail));
-    asking->has_decision = true;
+        &aggregator->view, asked->query, kvb_aggregator_most_rows, asked->out, &asked->decision,
+        &asked->detail));
+    asked->has_decision = true;
     return KVB_OK;
 }
 
 /* ---- Without ---- */
 
-static kvb_status answer_state(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_state(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
-    (void)detail;
-    return kvb_answer_state(&asking->aggregator->view, asking->out);
+    return kvb_answer_state(&aggregator->view, asked->out);
 }
 
-static kvb_status answer_load(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_load(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
-    (void)detail;
-    return kvb_answer_load(&asking->aggregator->view, kvb_aggregator_most_rows, asking->out);
+    return kvb_answer_load(&aggregator->view, kvb_aggregator_most_rows, asked->out);
 }
 
 /* Where the asker wants to go on: {"from":n} or {"stream":n,"row":n}. */
@@ -111,34 +94,33 @@ static kvb_status read_page(kvb_span payload, struct page *out_page, struct kvb_
     return KVB_OK;
 }
 
-static kvb_status answer_streams(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_streams(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
     struct page page = { 0 };
 
-    KVB_TRY(read_page(asking->payload, &page, detail));
-    return kvb_answer_streams(
-        &asking->aggregator->view, page.from, kvb_aggregator_most_rows, asking->out);
+    KVB_TRY(read_page(asked->payload, &page, &asked->detail));
+    return kvb_answer_streams(&aggregator->view, page.from, kvb_aggregator_most_rows, asked->out);
 }
 
-static kvb_status answer_dump(struct asking *asking, struct kvb_detail *detail)
+static kvb_status answer_dump(struct kvb_aggregator *aggregator, struct kvb_asked *asked)
 {
     struct page page = { 0 };
 
-    KVB_TRY(read_page(asking->payload, &page, detail));
+    KVB_TRY(read_page(asked->payload, &page, &asked->detail));
     return kvb_answer_dump_page(
-        &asking->aggregator->view, kvb_aggregator_page_bytes, page.place, asking->out);
+        &aggregator->view, kvb_aggregator_page_bytes, page.place, asked->out);
 }
 
 /* ---- The table ---- */
 
 /* clang-format off */
 static const struct kvb_question questions[] = {
-    { "kv_match",       kvb_aggregator_questions_match, answer_match },
-    { "kv_route",       kvb_aggregator_questions_route, answer_route },
-    { "kv_get.state",   kvb_aggregator_questions_get,   answer_state },
-    { "kv_get.load",    kvb_aggregator_questions_get,   answer_load },
-    { "kv_get.streams", kvb_aggregator_questions_get,   answer_streams },
-    { "kv_get.dump",    kvb_aggregator_questions_get,   answer_dump },
+    { "kv_match",       kvb_aggregator_questions_match, true,  answer_match },
+    { "kv_route",       kvb_aggregator_questions_route, true,  answer_route },
+    { "kv_get.state",   kvb_aggregator_questions_get,   false, answer_state },
+    { "kv_get.load",    kvb_aggregator_questions_get,   false, answer_load },
+    { "kv_get.streams", kvb_aggregator_questions_get,   false, answer_streams },
+    { "kv_get.dump",    kvb_aggregator_questions_get,   false, answer_dump },
 };
 /* clang-format on */
 _Static_assert(KVB_COUNT_OF(questions) == kvb_question_count, "each question is counted");
@@ -163,27 +145,28 @@ const char *kvb_question_tail(size_t number)
     return questions[number].tail;
 }
 
-void kvb_question_answer(
-    const struct kvb_question *question, struct kvb_aggregator *aggregator, kvb_span payload,
-    struct kvb_buf *out, bool *has_decision, struct kvb_route_decision *out_decision)
+bool kvb_question_has_prompt(const struct kvb_question *question)
 {
-    struct asking asking = { .aggregator = aggregator, .payload = payload, .out = out };
-    struct kvb_detail detail = { { 0 } };
+    return question->has_prompt;
+}
 
+void kvb_question_answer(
+    const struct kvb_question *question, struct kvb_aggregator *aggregator, struct kvb_asked *asked)
+{
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    const kvb_status status = question->answer(&asking, &detail);
+    const kvb_status status =
+        asked->read == KVB_OK ? question->answer(aggregator, asked) : asked->read;
     const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
-    *has_decision = asking.has_decision;
-    *out_decision = asking.decision;
+
     if (status == KVB_OK) {
         kvb_metric_add(&aggregator->metrics, question->counter, 1);
         kvb_aggregator_note_request(aggregator, question, processing_ns, NULL);
         return;
     }
-    const char *error = detail.text[0] ? detail.text : kvb_status_name(status);
+    const char *error = asked->detail.text[0] ? asked->detail.text : kvb_status_name(status);
     kvb_aggregator_note_request(aggregator, question, processing_ns, error);
     kvb_metric_add(&aggregator->metrics, kvb_aggregator_questions_failed, 1);
-    kvb_buf_reset(out);
+    kvb_buf_reset(asked->out);
     /* Without memory even for this, the asker runs into its own deadline. */
-    (void)kvb_answer_error(error, out);
+    (void)kvb_answer_error(error, asked->out);
 }

@@ -163,18 +163,14 @@ static void answer_query(
     const struct kvb_http_route_context *context, const struct kvb_http_request *request,
     bool is_hashed, struct kvb_http_answer *answer)
 {
-    KVB_OWN(kvb_query_done) struct kvb_query asked = { 0 };
     struct kvb_detail detail = { { 0 } };
     const bool with_down = has_parameter(request, "down", "true");
-
-    if (!read_query(request, answer, &asked)) {
-        return;
-    }
     kvb_status status = KVB_BAD_INPUT;
-    if (is_hashed && asked.form == KVB_QUERY_TOKENS) {
+
+    if (is_hashed && context->query->form == KVB_QUERY_TOKENS) {
         kvb_detail_set(&detail, "missing field `block_hashes`");
     } else {
-        status = kvb_answer_query(context->view, &asked, with_down, &answer->body, &detail);
+        status = kvb_answer_query(context->view, context->query, with_down, &answer->body, &detail);
     }
     finish(answer, status, &detail);
 }
@@ -197,14 +193,11 @@ static void route(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    KVB_OWN(kvb_query_done) struct kvb_query asked = { 0 };
     struct kvb_detail detail = { { 0 } };
 
-    if (!read_query(request, answer, &asked)) {
-        return;
-    }
+    (void)request;
     const kvb_status status = kvb_answer_route(
-        context->view, &asked, kvb_max_streams, &answer->body, &context->decision, &detail);
+        context->view, context->query, kvb_max_streams, &answer->body, &context->decision, &detail);
     context->has_decision = status == KVB_OK;
     finish(answer, status, &detail);
 }
@@ -475,6 +468,14 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
 bool kvb_http_route_needs_view(const struct kvb_http_route *found)
 {
     return found->needs_view;
+}
+
+bool kvb_http_route_read(
+    const struct kvb_http_route *found, const struct kvb_http_request *request,
+    struct kvb_query *out_query, struct kvb_http_answer *answer)
+{
+    answer->headers = data_headers;
+    return !is_post(found) || read_query(request, answer, out_query);
 }
 
 void kvb_http_route_answer(

@@ -13,19 +13,23 @@
  *     method path      --find-->  handler, or 404, 405, 415 at once
  *     handler + view   --answer--> status, content type, body
  *
+ *     body             --read--> query, or 400, 413, 422 at once
+ *
  * What needs no view (/livez /readyz /metrics /health, the status page and what it
- * polls) is answered on the HTTP thread; the rest runs where the view is owned.
+ * polls) is answered on the HTTP thread; the rest runs where the view is owned, after
+ * its body was read on the HTTP thread: a prompt is the longest text there is.
  *
  * Where Dynamo's stand-alone indexer has the path, status codes, content types and
  * keys are as recorded of it: 400 not JSON, 404 no such model, 405, 415, 422 a
  * field is missing or wrong.
  *
- * Threads: find from any thread; answer only on the thread that owns the view. */
+ * Threads: find and read from any thread; answer only on the thread that owns the view. */
 
 struct kvb_http_route;
 
 struct kvb_http_route_context {
     struct kvb_view *view;             /* NULL for routes that need none */
+    const struct kvb_query *query;     /* what the body asks; borrowed */
     const struct kvb_metrics *metrics; /* borrowed */
     struct kvb_board *board;           /* borrowed */
     const char *not_ready;             /* why /readyz says no; NULL when all is well */
@@ -40,7 +44,13 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
 
 bool kvb_http_route_needs_view(const struct kvb_http_route *found);
 
-/* answer->body is empty and has its ceiling. */
+/* Reads the body of a route that wants one; of all others *out_query is left empty.  On
+ * true the caller owns *out_query; false: *answer is complete. */
+bool kvb_http_route_read(
+    const struct kvb_http_route *found, const struct kvb_http_request *request,
+    struct kvb_query *out_query, struct kvb_http_answer *answer);
+
+/* answer->body is empty and has its ceiling; context->query is what was read. */
 void kvb_http_route_answer(
     const struct kvb_http_route *found, struct kvb_http_route_context *context,
     const struct kvb_http_request *request, struct kvb_http_answer *answer);

@@ -99,19 +99,44 @@ static bool is_plain(uint8_t c)
     return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f;
 }
 
+/* Bytes at the front that go as they are; mostly all there are. */
+static size_t plain_len(const uint8_t *at, size_t left)
+{
+    size_t len = 0;
+
+    while (len < left && at[len] < 0x80 && is_plain(at[len])) {
+        len++;
+    }
+    return len;
+}
+
+/* One character that is no plain one; returns its length. */
+static size_t put_odd(struct kvb_json_writer *json, const uint8_t *at, size_t left)
+{
+    const size_t len = utf8_len(at, left);
+
+    if (len == 0) {
+        put(json, "\xef\xbf\xbd", 3);
+        return 1;
+    }
+    if (len == 1) {
+        put_escaped(json, *at);
+    } else {
+        put(json, at, len);
+    }
+    return len;
+}
+
 static void put_quoted(struct kvb_json_writer *json, kvb_span text)
 {
     put(json, "\"", 1);
     for (size_t at = 0; at < text.len;) {
-        const size_t len = utf8_len(text.data + at, text.len - at);
-        if (len == 0) {
-            put(json, "\xef\xbf\xbd", 3);
-        } else if (len > 1 || is_plain(text.data[at])) {
-            put(json, text.data + at, len);
-        } else {
-            put_escaped(json, text.data[at]);
+        const size_t len = plain_len(text.data + at, text.len - at);
+        put(json, text.data + at, len);
+        at += len;
+        if (at < text.len) {
+            at += put_odd(json, text.data + at, text.len - at);
         }
-        at += len ? len : 1;
     }
     put(json, "\"", 1);
 }
@@ -174,7 +199,13 @@ static void put_digits(struct kvb_json_writer *json, double value, int digits)
 
 void kvb_json_write_number(struct kvb_json_writer *json, double value)
 {
-    put_digits(json, value, 9);
+    const double most_whole = 1e9; /* from here on %.9g writes an exponent */
+
+    if (value > 0 && value < most_whole && value == (double)(uint64_t)value) {
+        kvb_json_write_u64(json, (uint64_t)value); /* the same digits, without printf */
+    } else {
+        put_digits(json, value, 9);
+    }
 }
 
 void kvb_json_write_time(struct kvb_json_writer *json, double value)

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json_tree.h"
+#include "wire/query_list.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -215,6 +216,9 @@ static kvb_status read_list(const struct reading *reading, struct kvb_query *que
     const struct form *form = NULL;
 
     KVB_TRY(find_form(reading, &form));
+    if (query->count > 0) {
+        return KVB_OK; /* it was read before all else */
+    }
     struct json_object *list = kvb_json_member(reading->root, form->name);
     if (!json_object_is_type(list, json_type_array)) {
         return refuse(reading, form->name, "an array", list);
@@ -297,15 +301,31 @@ static kvb_status read_query(const struct reading *reading, struct kvb_query *qu
     return read_list(reading, query);
 }
 
-static kvb_status parse(
-    kvb_span json, struct kvb_json_budget *budget, struct json_object **out_root,
-    struct kvb_detail *detail)
+/* The list by itself where it is a plain one, and the rest by json-c. */
+static kvb_status parse_parts(
+    kvb_span json, struct kvb_query *query, struct kvb_json_budget *budget,
+    struct json_object **out_root)
 {
-    kvb_status status = KVB_TOO_LARGE;
+    KVB_OWN(kvb_buf_done) struct kvb_buf rest = { 0 };
 
-    if (json.len <= kvb_max_query_body_bytes) {
-        status = kvb_json_parse(json, budget, out_root);
+    if (json.len > kvb_max_query_body_bytes) {
+        return KVB_TOO_LARGE;
     }
+    kvb_buf_init(&rest, kvb_max_query_body_bytes);
+    const kvb_status status = kvb_query_list_read(json, query, &rest);
+    if (status == KVB_NOT_FOUND) {
+        return kvb_json_parse(json, budget, out_root);
+    }
+    KVB_TRY(status);
+    return kvb_json_parse(kvb_buf_span(&rest), budget, out_root);
+}
+
+static kvb_status parse(
+    kvb_span json, struct kvb_query *query, struct kvb_json_budget *budget,
+    struct json_object **out_root, struct kvb_detail *detail)
+{
+    const kvb_status status = parse_parts(json, query, budget, out_root);
+
     if (status == KVB_TOO_LARGE) {
         kvb_detail_set(
             detail, "body: at most %d bytes, %d tokens or hashes, %d levels",
@@ -325,7 +345,7 @@ kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_det
                                       .containers = max_containers,
                                       .values = kvb_max_query_tokens + max_other_values };
 
-    KVB_TRY(parse(json, &budget, &root, detail));
+    KVB_TRY(parse(json, &query, &budget, &root, detail));
     const struct reading reading = {
         .root = root,
         .has_wide_integer = budget.has_wide_integer,

@@ -22,8 +22,12 @@ ask_with(struct kvb_http_route_context *context, const struct kvb_http_request *
     kvb_buf_init(&answer.body, kvb_max_answer_bytes);
     const struct kvb_http_route *route = kvb_http_route_find(request, &answer);
     if (route) {
+        KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
         assert_true(!kvb_http_route_needs_view(route) || context->view);
-        kvb_http_route_answer(route, context, request, &answer);
+        if (kvb_http_route_read(route, request, &query, &answer)) {
+            context->query = &query;
+            kvb_http_route_answer(route, context, request, &answer);
+        }
     }
     assert_ok(kvb_buf_append(&answer.body, "", 1)); /* a string for the tests */
     return answer;
