@@ -108,11 +108,57 @@ static void drop_questions(struct questions *questions)
     }
 }
 
+static bool is_connected(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+/* ---- The floor: an answer of the same size from somebody who does nothing for it ---- */
+
+#define ECHO "bench.echo"
+
+struct echo {
+    struct kvb_bus *bus;
+    struct kvb_bus_subscription *heard;
+};
+
+static void answer_echo(void *context, const struct kvb_bus_message *message)
+{
+    static const uint8_t answer[11240];
+    const struct echo *echo = context;
+
+    INTAKE_MUST(kvb_bus_publish(
+        echo->bus, message->reply, (kvb_span){ .data = answer, .len = sizeof answer }));
+}
+
+static void begin_echo(struct echo *echo, const struct scene *scene)
+{
+    const struct kvb_bus_options options = { .url = scene->server.url,
+                                             .name = "echo",
+                                             .sends_at_once = true };
+    struct kvb_detail detail = { { 0 } };
+
+    INTAKE_MUST(kvb_bus_open(&options, &echo->bus, &detail));
+    INTAKE_MUST(kvb_bus_subscribe(echo->bus, ECHO, answer_echo, echo, &echo->heard));
+    INTAKE_MUST(wait_until(is_connected, echo->bus, request_timeout_ms) ? KVB_OK : KVB_IO);
+    INTAKE_MUST(kvb_bus_flush(echo->bus, request_timeout_ms)); /* now it is subscribed */
+}
+
+static void end_echo(struct echo *echo)
+{
+    kvb_bus_unsubscribe(echo->heard);
+    kvb_bus_close(echo->bus);
+}
+
+/* ---- Asking ---- */
+
+enum way { by_http, by_nats, by_echo };
+
 /* One of several that ask, each at its part of the rate. */
 struct asker {
     struct scene *scene;
     const struct questions *questions;
-    bool is_http;
+    enum way way;
     uint32_t number;
     uint64_t begin_ns;
     uint64_t end_ns;
@@ -142,7 +188,7 @@ static void ask_nats(struct asker *asker, struct kvb_bus *bus, size_t i)
     struct kvb_detail detail = { { 0 } };
 
     INTAKE_MUST(kvb_bus_request(
-        bus, "namespace.dynamo.component.Router.kv_match",
+        bus, asker->way == by_echo ? ECHO : "namespace.dynamo.component.Router.kv_match",
         kvb_buf_span(&asker->questions->bodies[i]), request_timeout_ms, take_answer, asker,
         &detail));
 }
@@ -158,7 +204,7 @@ static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bu
         const size_t i = ((asker->count * askers) + asker->number) % prompts;
         wait_until_ns(due_ns);
         const uint64_t from_ns = free_ns > due_ns ? due_ns : kvb_clock_monotonic_ns();
-        if (asker->is_http) {
+        if (asker->way == by_http) {
             ask_http(asker, web, i);
         } else {
             ask_nats(asker, bus, i);
@@ -166,11 +212,6 @@ static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bu
         free_ns = kvb_clock_monotonic_ns();
         asker->samples_us[asker->count++] = (double)(free_ns - from_ns) / 1e3;
     }
-}
-
-static bool is_connected(void *context)
-{
-    return kvb_bus_is_connected(context);
 }
 
 static void *ask_all(void *context)
@@ -182,7 +223,7 @@ static void *ask_all(void *context)
     struct web web = { .fd = -1 };
 
     (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
-    if (asker->is_http) {
+    if (asker->way == by_http) {
         INTAKE_MUST(web_open(&web, asker->scene->port) ? KVB_OK : KVB_IO);
     } else {
         INTAKE_MUST(kvb_bus_open(&options, &bus, &detail));
@@ -216,7 +257,7 @@ static double *gather(struct asker group[askers], size_t *out_count)
 
 struct trial {
     const char *name; /* of the figure */
-    bool is_http;
+    enum way way;
     uint64_t burst; /* block operations at once */
 };
 
@@ -240,9 +281,11 @@ static void run_trial(
     const struct intake *intake, struct scene *scene, struct fleet *fleet,
     const struct questions *questions, const struct trial *trial)
 {
-    struct talker talker = {
-        .scene = scene, .fleet = fleet, .rate = blocks_a_second, .burst = trial->burst
-    };
+    struct talker talker = { .scene = scene,
+                             .fleet = fleet,
+                             .rate = blocks_a_second,
+                             .burst = trial->burst,
+                             .seconds = intake->seconds + 0.5 };
     struct asker group[askers] = { 0 };
     size_t count = 0;
 
@@ -252,7 +295,7 @@ static void run_trial(
         group[i] = (struct asker){
             .scene = scene,
             .questions = questions,
-            .is_http = trial->is_http,
+            .way = trial->way,
             .number = i,
             .begin_ns = begin_ns,
             .end_ns = begin_ns + (uint64_t)(intake->seconds * (double)KVB_NS_PER_S),
@@ -276,10 +319,11 @@ static void run_trial(
 
 /* clang-format off */
 static const struct trial trials[] = {
-    { "query.http",       true,  100 },
-    { "query.nats",       false, 100 },
-    { "query.http.burst", true,  burst_blocks },
-    { "query.nats.burst", false, burst_blocks },
+    { "query.http",       by_http, 100 },
+    { "query.nats",       by_nats, 100 },
+    { "query.echo",       by_echo, 100 },
+    { "query.http.burst", by_http, burst_blocks },
+    { "query.nats.burst", by_nats, burst_blocks },
 };
 /* clang-format on */
 
@@ -292,6 +336,7 @@ void intake_queries(const struct intake *intake)
     struct scene scene;
     struct fleet fleet;
     struct fleet_round round;
+    struct echo echo;
     static struct questions questions;
 
     INTAKE_MUST(fleet_init(&fleet, &options));
@@ -302,9 +347,11 @@ void intake_queries(const struct intake *intake)
     scene_send_round(&scene, &round);
     scene_wait_applied(&scene, round.events);
     make_questions(&questions, &fleet);
+    begin_echo(&echo, &scene);
     for (size_t i = 0; i < KVB_COUNT_OF(trials); i++) {
         run_trial(intake, &scene, &fleet, &questions, &trials[i]);
     }
+    end_echo(&echo);
     drop_questions(&questions);
     scene_end(&scene);
     fleet_round_done(&round);

@@ -1,5 +1,6 @@
 #include "scene.h"
 
+#include "core/array.h"
 #include "core/clock.h"
 #include "core/own.h"
 #include "wire/heartbeat.h"
@@ -232,41 +233,89 @@ void scene_wait_applied(const struct scene *scene, uint64_t events)
     }
 }
 
-static void *talk(void *context)
-{
-    struct talker *talker = context;
-    struct fleet_round round;
-    uint64_t next_heartbeat_ns = 0;
+/* ---- A thread that publishes ---- */
 
-    (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
+static void
+add_utterance(struct talker *talker, uint64_t after_ns, bool is_heartbeat, kvb_span bytes)
+{
+    INTAKE_MUST(kvb_array_reserve(
+        &talker->script, &talker->capacity, talker->count + 1, sizeof *talker->script, 1U << 22U));
+    talker->script[talker->count++] = (struct utterance){ .after_ns = after_ns,
+                                                          .is_heartbeat = is_heartbeat,
+                                                          .at = talker->bytes.len,
+                                                          .len = bytes.len };
+    INTAKE_MUST(kvb_buf_append(&talker->bytes, bytes.data, bytes.len));
+}
+
+static void add_round(struct talker *talker, uint64_t after_ns, struct fleet_round *round)
+{
+    INTAKE_MUST(fleet_make(talker->fleet, talker->burst, round));
+    for (size_t i = 0; i < round->count; i++) {
+        add_utterance(
+            talker, after_ns, false,
+            (kvb_span){ .data = round->bytes.data + round->messages[i].at,
+                        .len = round->messages[i].len });
+    }
+}
+
+static void
+add_heartbeat(struct talker *talker, uint64_t after_ns, uint32_t worker, struct kvb_buf *buf)
+{
+    struct kvb_heartbeat heartbeat;
+
+    fleet_heartbeat(talker->fleet, worker, &heartbeat);
+    kvb_buf_reset(buf);
+    INTAKE_MUST(kvb_heartbeat_encode(&heartbeat, buf));
+    add_utterance(talker, after_ns, true, kvb_buf_span(buf));
+}
+
+static void make_script(struct talker *talker)
+{
+    const uint64_t end_ms = (uint64_t)(talker->seconds * 1e3);
+    uint64_t blocks = 0;
+    struct fleet_round round;
+    struct kvb_buf buf;
+
+    kvb_buf_init(&talker->bytes, most_answer_bytes);
+    kvb_buf_init(&buf, most_answer_bytes);
     fleet_round_init(&round);
-    talker->since_ns = kvb_clock_monotonic_ns();
-    while (!atomic_load(&talker->is_stopping)) {
-        const uint64_t due_ns =
-            talker->since_ns +
-            (uint64_t)((double)talker->blocks / (double)talker->rate * (double)KVB_NS_PER_S);
-        wait_until_ns(due_ns);
-        INTAKE_MUST(fleet_make(talker->fleet, talker->burst, &round));
-        scene_send_round(talker->scene, &round);
-        talker->blocks += round.blocks;
-        if (kvb_clock_monotonic_ns() >= next_heartbeat_ns) {
-            scene_send_heartbeats(talker->scene, talker->fleet);
-            next_heartbeat_ns = kvb_clock_monotonic_ns() + KVB_NS_PER_S;
+    for (uint64_t ms = 0; ms < end_ms; ms++) {
+        const uint64_t after_ns = ms * KVB_NS_PER_MS;
+        while (blocks <= ms * talker->rate / 1000) {
+            add_round(talker, after_ns, &round);
+            blocks += round.blocks;
         }
+        add_heartbeat(talker, after_ns, (uint32_t)(ms % talker->fleet->options.workers), &buf);
     }
     fleet_round_done(&round);
+    kvb_buf_done(&buf);
+}
+
+static void *talk(void *context)
+{
+    const struct talker *talker = context;
+    const uint64_t begin_ns = kvb_clock_monotonic_ns();
+
+    (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
+    for (size_t i = 0; i < talker->count; i++) {
+        const struct utterance *here = &talker->script[i];
+        wait_until_ns(begin_ns + here->after_ns);
+        INTAKE_MUST(kvb_bus_publish(
+            talker->scene->bus, here->is_heartbeat ? SUBJECT("kv_heartbeat") : SUBJECT("kv_events"),
+            (kvb_span){ .data = talker->bytes.data + here->at, .len = here->len }));
+    }
     return NULL;
 }
 
 void talker_begin(struct talker *talker)
 {
-    atomic_store(&talker->is_stopping, false);
-    talker->blocks = 0;
+    make_script(talker);
     INTAKE_MUST(pthread_create(&talker->thread, NULL, talk, talker) == 0 ? KVB_OK : KVB_IO);
 }
 
 void talker_end(struct talker *talker)
 {
-    atomic_store(&talker->is_stopping, true);
     (void)pthread_join(talker->thread, NULL);
+    kvb_buf_done(&talker->bytes);
+    free(talker->script);
 }

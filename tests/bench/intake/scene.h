@@ -7,7 +7,6 @@
 #include "process.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -57,20 +56,31 @@ void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet);
 /* Until the aggregator has applied so many events. */
 void scene_wait_applied(const struct scene *scene, uint64_t events);
 
-/* A thread that publishes `rate` block operations a second, in bursts of `burst`, and a
- * heartbeat of each worker every second. */
-struct talker {
-    struct scene *scene;
-    struct fleet *fleet; /* the thread's own until talker_end() */
-    uint64_t rate;
-    uint64_t burst;
-    atomic_bool is_stopping;
-    pthread_t thread;
-    uint64_t blocks; /* published */
-    uint64_t since_ns;
+/* A thread that publishes what was made before, each at its time: `rate` block operations
+ * a second, `burst` of them at once, and a heartbeat every millisecond, workers in turn. */
+struct utterance {
+    uint64_t after_ns; /* since the thread began */
+    bool is_heartbeat;
+    size_t at; /* in bytes */
+    size_t len;
 };
 
+struct talker {
+    struct scene *scene;
+    struct fleet *fleet;
+    uint64_t rate;
+    uint64_t burst;
+    double seconds;
+    struct kvb_buf bytes;
+    struct utterance *script; /* owned */
+    size_t count, capacity;
+    pthread_t thread;
+};
+
+/* Makes the script, which takes as much of the processor as sending it, and begins. */
 void talker_begin(struct talker *talker);
+
+/* Waits for the end of the script. */
 void talker_end(struct talker *talker);
 
 /* Sleeps until then; returns at once when that is past. */
