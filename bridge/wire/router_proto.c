@@ -1,31 +1,20 @@
 #include "wire/router_proto.h"
 
-#include "core/array.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvbridge.pb-c.h"
-#include "wire/proto_guard.h"
 #include "wire/proto_number.h"
+#include "wire/router_form.h"
 #include "wire/router_json.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A form: kind + 4 * tier + 32 * has_parent, as stated in kvbridge.proto. */
-enum {
-    kind_mask = 3,
-    tier_shift = 2,
-    tier_mask = 7,
-    parent_bit = 1 << 5,
-    last_form = 2 * parent_bit - 1,
-    max_fields = 64, /* the message has 9; the rest is for a newer one */
-};
-
 static const uint32_t wire_kinds[] = {
-    [KVB_ROUTER_STORED] = 1,
-    [KVB_ROUTER_REMOVED] = 2,
-    [KVB_ROUTER_CLEARED] = 3,
+    [KVB_ROUTER_STORED] = kvb_form_stored,
+    [KVB_ROUTER_REMOVED] = kvb_form_removed,
+    [KVB_ROUTER_CLEARED] = kvb_form_cleared,
 };
 
 /* The columns are handed to protobuf-c where they lie, and copied in one go. */
@@ -81,10 +70,10 @@ static uint32_t form_of(const struct kvb_router_event *event)
 
     switch (event->kind) {
     case KVB_ROUTER_STORED:
-        return kind + (kvb_proto_tiers[event->tier] << tier_shift) +
-               (event->has_parent ? (uint32_t)parent_bit : 0);
+        return kind + (kvb_proto_tiers[event->tier] << kvb_form_tier_shift) +
+               (event->has_parent ? (uint32_t)kvb_form_parent_bit : 0);
     case KVB_ROUTER_REMOVED:
-        return kind + (kvb_proto_tiers[event->tier] << tier_shift);
+        return kind + (kvb_proto_tiers[event->tier] << kvb_form_tier_shift);
     case KVB_ROUTER_CLEARED:
         break;
     }
@@ -99,7 +88,7 @@ static void add_event(
 
     columns->forms[at] = form;
     columns->counts[at] = event->block_count;
-    if (form & parent_bit) {
+    if (form & kvb_form_parent_bit) {
         columns->parents[columns->parent_count++] = event->parent.value;
     }
     if (event->kind == KVB_ROUTER_STORED && event->block_count > 0) {
@@ -165,177 +154,7 @@ kvb_status kvb_router_proto_encode(
     return pack(&message, out);
 }
 
-/* ---- decode ------------------------------------------------------------------ */
-
-/* How far the columns have been read. */
-struct progress {
-    size_t parents;
-    size_t blocks;
-    size_t tokens;
-};
-
-static kvb_status read_form(uint32_t form, struct kvb_router_event *event)
-{
-    unsigned kind = 0;
-    unsigned tier = 0;
-
-    if (form > last_form) {
-        return KVB_BAD_INPUT;
-    }
-    KVB_TRY(kvb_proto_number_find(wire_kinds, KVB_COUNT_OF(wire_kinds), form & kind_mask, &kind));
-    KVB_TRY(kvb_proto_number_find(
-        kvb_proto_tiers, KVB_COUNT_OF(kvb_proto_tiers), (form >> tier_shift) & tier_mask, &tier));
-    event->kind = (enum kvb_router_kind)kind;
-    event->tier = (enum kvb_tier)tier;
-    event->has_parent = (form & parent_bit) != 0;
-    if (event->kind != KVB_ROUTER_STORED && event->has_parent) {
-        return KVB_BAD_INPUT;
-    }
-    return KVB_OK;
-}
-
-static kvb_status
-read_parent(const Kvb__KvEventBatch *message, struct progress *done, struct kvb_router_event *event)
-{
-    if (!event->has_parent) {
-        return KVB_OK;
-    }
-    if (done->parents == message->n_parents) {
-        return KVB_BAD_INPUT;
-    }
-    event->parent.value = message->parents[done->parents++];
-    return KVB_OK;
-}
-
-/* Which part of the columns is the event's: tokens of stored blocks go beside
- * their names, zeros beside removed ones. */
-static kvb_status read_blocks(
-    const Kvb__KvEventBatch *message, struct progress *done, const struct kvb_router_event *event,
-    struct kvb_router_batch *batch)
-{
-    const size_t count = event->block_count;
-
-    if (count > message->n_block_hashes - done->blocks) {
-        return KVB_BAD_INPUT;
-    }
-    if (count == 0) {
-        return KVB_OK; /* the arrays may be NULL */
-    }
-    kvb_tokens_hash *tokens = batch->tokens + done->blocks;
-    done->blocks += count;
-    switch (event->kind) {
-    case KVB_ROUTER_STORED:
-        if (count > message->n_tokens_hashes - done->tokens) {
-            return KVB_BAD_INPUT;
-        }
-        memcpy(tokens, message->tokens_hashes + done->tokens, count * sizeof *tokens);
-        done->tokens += count;
-        return KVB_OK;
-    case KVB_ROUTER_REMOVED:
-        memset(tokens, 0, count * sizeof *tokens);
-        return KVB_OK;
-    case KVB_ROUTER_CLEARED:
-        break;
-    }
-    return KVB_BAD_INPUT; /* a clear names no blocks */
-}
-
-static kvb_status read_event(
-    const Kvb__KvEventBatch *message, size_t at, struct progress *done,
-    struct kvb_router_batch *batch)
-{
-    struct kvb_router_event event = {
-        .event_id = message->first_event_id + at,
-        .block_at = (uint32_t)done->blocks,
-        .block_count = message->block_counts[at],
-    };
-
-    KVB_TRY(read_form(message->forms[at], &event));
-    if (event.kind == KVB_ROUTER_CLEARED && event.tier != KVB_TIER_DEVICE) {
-        return KVB_BAD_INPUT;
-    }
-    KVB_TRY(read_parent(message, done, &event));
-    KVB_TRY(read_blocks(message, done, &event, batch));
-    batch->events[at] = event;
-    return KVB_OK;
-}
-
-static kvb_status reserve(const Kvb__KvEventBatch *message, struct kvb_router_batch *batch)
-{
-    KVB_TRY(kvb_array_reserve(
-        &batch->events, &batch->event_capacity, message->n_forms, sizeof *batch->events,
-        kvb_max_router_events));
-    KVB_TRY(kvb_array_reserve(
-        &batch->blocks, &batch->block_capacity, message->n_block_hashes, sizeof *batch->blocks,
-        kvb_max_router_blocks));
-    return kvb_array_reserve(
-        &batch->tokens, &batch->token_capacity, message->n_block_hashes, sizeof *batch->tokens,
-        kvb_max_router_blocks);
-}
-
-/* What is wrong without looking at a single event. */
-static bool is_plausible(const Kvb__KvEventBatch *message)
-{
-    uint64_t last_id = 0;
-
-    return message->epoch.len == sizeof(kvb_epoch) && message->worker_id <= INT64_MAX &&
-           message->n_forms > 0 && message->n_forms == message->n_block_counts &&
-           !__builtin_add_overflow(message->first_event_id, message->n_forms - 1, &last_id);
-}
-
-static kvb_status read_columns(const Kvb__KvEventBatch *message, struct kvb_router_batch *batch)
-{
-    struct progress done = { 0 };
-
-    for (size_t i = 0; i < message->n_forms; i++) {
-        KVB_TRY(read_event(message, i, &done, batch));
-    }
-    if (done.parents != message->n_parents || done.blocks != message->n_block_hashes ||
-        done.tokens != message->n_tokens_hashes) {
-        return KVB_BAD_INPUT;
-    }
-    if (done.blocks > 0) {
-        memcpy(batch->blocks, message->block_hashes, done.blocks * sizeof *batch->blocks);
-    }
-    batch->event_count = message->n_forms;
-    batch->block_count = done.blocks;
-    return KVB_OK;
-}
-
-static kvb_status read_message(const Kvb__KvEventBatch *message, struct kvb_router_batch *batch)
-{
-    if (!is_plausible(message)) {
-        return KVB_BAD_INPUT;
-    }
-    KVB_TRY(reserve(message, batch));
-    KVB_TRY(read_columns(message, batch));
-    batch->worker_id = message->worker_id;
-    batch->dp_rank = message->dp_rank;
-    batch->has_epoch = true;
-    memcpy(batch->epoch.bytes, message->epoch.data, sizeof batch->epoch.bytes);
-    return KVB_OK;
-}
-
-kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batch)
-{
-    kvb_router_batch_reset(batch);
-    batch->worker_id = 0;
-    batch->dp_rank = 0;
-    if (bytes.len > kvb_max_payload_bytes) {
-        return KVB_TOO_LARGE;
-    }
-    KVB_TRY(kvb_proto_guard(bytes, max_fields));
-
-    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
-    Kvb__KvEventBatch *message =
-        kvb__kv_event_batch__unpack(&memory.allocator, bytes.len, bytes.data);
-    if (!message) {
-        return kvb_proto_refusal(&memory);
-    }
-    const kvb_status status = read_message(message, batch);
-    kvb__kv_event_batch__free_unpacked(message, &memory.allocator);
-    return status;
-}
+/* ---- either profile ---------------------------------------------------------- */
 
 kvb_status kvb_router_payload_decode(kvb_span bytes, struct kvb_router_batch *batch)
 {

@@ -133,6 +133,52 @@ static void refuses_a_payload_that_begins_like_no_profile([[maybe_unused]] void 
     }
 }
 
+/* Fields in any order, a column in two pieces or item by item: as protobuf allows. */
+static void reads_columns_in_pieces([[maybe_unused]] void **state)
+{
+    static const uint8_t pieces[] = {
+        0x0a, 0x10, 0,    1,    2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, /* 1 epoch */
+        0x49, 9,    0,    0,    0, 0, 0, 0, 0,    /* 9 a token alone */
+        0x41, 6,    0,    0,    0, 0, 0, 0, 0,    /* 8 a block alone */
+        0x30, 1,                                  /* 6 a count alone */
+        0x32, 2,    1,    0,                      /* 6 the others */
+        0x11, 1,    0,    0,    0, 0, 0, 0, 0,    /* 2 a worker */
+        0x42, 8,    8,    0,    0, 0, 0, 0, 0, 0, /* 8 the other block */
+        0x2a, 1,    0x25,                         /* 5 a form */
+        0x28, 0x0a, 0x28, 0x03,                   /* 5 the others */
+        0x39, 5,    0,    0,    0, 0, 0, 0, 0,    /* 7 a parent alone */
+        0x18, 2,                                  /* 3 rank */
+        0x21, 100,  0,    0,    0, 0, 0, 0, 0,    /* 4 first id */
+        0x11, 7,    0,    0,    0, 0, 0, 0, 0,    /* 2 the last one counts */
+    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch expected = { 0 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
+
+    make_golden(&expected);
+    assert_ok(kvb_router_proto_decode((kvb_span){ pieces, sizeof pieces }, &got));
+    assert_same_batch(&expected, &got);
+}
+
+/* Each field of the golden message with each type but its own. */
+static void refuses_fields_of_another_type([[maybe_unused]] void **state)
+{
+    static const size_t tags[] = { 0, 18, 27, 29, 38, 43, 48, 58, 76 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(tags); i++) {
+        for (uint8_t type = 0; type < 8; type++) {
+            uint8_t bytes[sizeof golden];
+            memcpy(bytes, golden, sizeof golden);
+            if ((bytes[tags[i]] & 7U) == type) {
+                continue;
+            }
+            bytes[tags[i]] = (uint8_t)((bytes[tags[i]] & ~7U) | type);
+            assert_int_equal(
+                kvb_router_proto_decode((kvb_span){ bytes, sizeof bytes }, &batch), KVB_BAD_INPUT);
+        }
+    }
+}
+
 static void skips_a_field_of_a_newer_version([[maybe_unused]] void **state)
 {
     static const uint8_t unknown[] = { 0xa2, 0x06, 3, 'n', 'e', 'w' }; /* field 100, bytes */
@@ -293,7 +339,19 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         assert_int_equal(batch.event_count, is_decoded ? 3 : 0);
         assert_true(n < 100);
     }
-    assert_true(n > 10); /* protobuf-c's own allocations failed too */
+    assert_true(n > 3); /* the three arrays, and what encoding takes */
+}
+
+static void takes_no_memory_for_a_message_like_the_one_before([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    assert_ok(kvb_router_proto_decode((kvb_span){ golden, sizeof golden }, &batch));
+    fail_alloc_after(0);
+    const kvb_status status = kvb_router_proto_decode((kvb_span){ golden, sizeof golden }, &batch);
+    fail_alloc_after(-1);
+    assert_ok(status);
+    assert_int_equal(batch.event_count, 3);
 }
 
 int main(void)
@@ -304,6 +362,8 @@ int main(void)
         cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(json_and_protobuf_of_one_event_decode_equal),
         cmocka_unit_test(refuses_a_payload_that_begins_like_no_profile),
+        cmocka_unit_test(reads_columns_in_pieces),
+        cmocka_unit_test(refuses_fields_of_another_type),
         cmocka_unit_test(skips_a_field_of_a_newer_version),
         cmocka_unit_test(refuses_values_that_cannot_be),
         cmocka_unit_test(refuses_an_epoch_of_another_size),
@@ -313,6 +373,7 @@ int main(void)
         cmocka_unit_test(refuses_a_message_of_countless_fields),
         cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
         cmocka_unit_test(survives_every_allocation_that_fails),
+        cmocka_unit_test(takes_no_memory_for_a_message_like_the_one_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
