@@ -34,6 +34,8 @@ struct follow_repair {
     struct kvb_router_batch patch;   /* owned: what is in them, so far */
     bool has_hidden[KVB_TIER_COUNT]; /* the snapshot so far */
     kvb_slot_ref hidden[KVB_TIER_COUNT];
+    struct kvb_digest *hidden_digests[KVB_TIER_COUNT]; /* owned; beside each hidden slot */
+    uint64_t hidden_seed;                              /* of them */
 };
 
 struct kvb_follow {
@@ -123,6 +125,18 @@ kvb_status kvb_follow_store(
 kvb_status kvb_follow_remove(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
+
+/* Adds a stored event to the snapshot that is built out of sight.
+ * KVB_BAD_INPUT  another event   KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_follow_hide(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event);
+
+/* What was built out of sight takes the place of what is listed.  Errors as above. */
+kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow);
+
+/* Gives up what was built out of sight, or what it took the place of. */
+void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair);
 
 /* From here on digests have this seed; 0 for none. */
 void kvb_follow_begin_digest(

@@ -2,6 +2,7 @@
 #include "core/limits.h"
 #include "stream/follower_inside.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What a follower lists: index slots, and beside each the digest of what is in it. */
@@ -26,25 +27,22 @@ typedef void (*digest_change)(
     struct kvb_digest *digest, const struct kvb_digest_key *key, enum kvb_tier tier,
     kvb_block_hash block);
 
+/* A seed of 0: the bridge keeps no digest. */
 static void note_changed(
-    const struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event,
-    digest_change change)
+    const struct kvb_followers *followers, struct kvb_digest *digest,
+    const struct kvb_digest_key *key, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event, digest_change change)
 {
-    const struct kvb_digest_key key = key_of(follow);
-
-    for (size_t i = 0; follow->digest_seed != 0 && i < event->block_count; i++) {
+    for (size_t i = 0; key->seed != 0 && i < event->block_count; i++) {
         if (followers->changed[i]) {
-            change(
-                follow->digests[event->tier], &key, event->tier,
-                batch->blocks[event->block_at + i]);
+            change(digest, key, event->tier, batch->blocks[event->block_at + i]);
         }
     }
 }
 
-kvb_status kvb_follow_store(
-    struct kvb_followers *followers, struct kvb_follow *follow,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+static kvb_status store_in(
+    struct kvb_followers *followers, kvb_slot_ref slot, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event)
 {
     const struct kvb_index_run run = {
         .has_parent = event->has_parent,
@@ -53,13 +51,21 @@ kvb_status kvb_follow_store(
         .tokens = batch->tokens + event->block_at,
         .count = event->block_count,
     };
+
+    return kvb_prefix_index_store(followers->options.index, slot, &run, followers->changed);
+}
+
+kvb_status kvb_follow_store(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    const struct kvb_digest_key key = key_of(follow);
     kvb_slot_ref slot = { 0 };
 
     KVB_TRY(make_scratch(followers, event->block_count));
     KVB_TRY(kvb_follow_slot(followers, follow, event->tier, &slot));
-    const kvb_status status =
-        kvb_prefix_index_store(followers->options.index, slot, &run, followers->changed);
-    note_changed(followers, follow, batch, event, kvb_digest_add);
+    const kvb_status status = store_in(followers, slot, batch, event);
+    note_changed(followers, follow->digests[event->tier], &key, batch, event, kvb_digest_add);
     return status;
 }
 
@@ -77,11 +83,101 @@ kvb_status kvb_follow_remove(
         followers->options.index, follow->shown.slots[event->tier], batch->blocks + event->block_at,
         event->block_count, has_scratch ? followers->changed : NULL);
     if (has_scratch && status == KVB_OK) {
-        note_changed(followers, follow, batch, event, kvb_digest_subtract);
+        const struct kvb_digest_key key = key_of(follow);
+        note_changed(
+            followers, follow->digests[event->tier], &key, batch, event, kvb_digest_subtract);
     } else {
         kvb_follow_begin_digest(followers, follow, follow->digest_seed);
     }
     return status;
+}
+
+/* ---- Out of sight ---- */
+
+static kvb_status
+draw_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum kvb_tier tier)
+{
+    if (repair->has_hidden[tier]) {
+        return KVB_OK;
+    }
+    struct kvb_digest *digest = calloc(1, sizeof *digest);
+    if (!digest) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = kvb_follow_draw_slot(followers, &repair->hidden[tier]);
+    if (status != KVB_OK) {
+        free(digest);
+        return status;
+    }
+    repair->hidden_digests[tier] = digest;
+    repair->has_hidden[tier] = true;
+    return KVB_OK;
+}
+
+kvb_status kvb_follow_hide(
+    struct kvb_followers *followers, struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    struct follow_repair *repair = &follow->repair;
+    struct kvb_digest_key key = key_of(follow);
+
+    if (event->kind != KVB_ROUTER_STORED) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(make_scratch(followers, event->block_count));
+    KVB_TRY(draw_hidden(followers, repair, event->tier));
+    key.seed = repair->hidden_seed;
+    const kvb_status status = store_in(followers, repair->hidden[event->tier], batch, event);
+    note_changed(
+        followers, repair->hidden_digests[event->tier], &key, batch, event, kvb_digest_add);
+    return status;
+}
+
+static void
+swap_tier(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
+{
+    struct follow_repair *repair = &follow->repair;
+    struct kvb_digest *old = follow->digests[tier];
+
+    kvb_follow_swap_slot(followers, follow, tier, &repair->hidden[tier]);
+    follow->digests[tier] = repair->hidden_digests[tier];
+    repair->hidden_digests[tier] = old;
+}
+
+/* The digests were counted on the way, for to walk a large list now would hold up all
+ * others; unless the bridge has drawn another seed meanwhile. */
+kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    const struct follow_repair *repair = &follow->repair;
+
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        kvb_slot_ref slot = { 0 };
+        if (repair->has_hidden[t]) {
+            KVB_TRY(kvb_follow_slot(followers, follow, (enum kvb_tier)t, &slot));
+        }
+    }
+    kvb_follow_clear(followers, follow);
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        if (repair->has_hidden[t]) {
+            swap_tier(followers, follow, (enum kvb_tier)t);
+        }
+    }
+    if (repair->hidden_seed != follow->digest_seed) {
+        kvb_follow_begin_digest(followers, follow, follow->digest_seed);
+    }
+    return KVB_OK;
+}
+
+void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair)
+{
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        if (repair->has_hidden[t]) {
+            kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);
+            free(repair->hidden_digests[t]);
+            repair->hidden_digests[t] = NULL;
+            repair->has_hidden[t] = false;
+        }
+    }
 }
 
 /* ---- Digests ---- */

@@ -25,22 +25,12 @@ enum { most_asked = 16, most_rounds = 5, most_differences = 2, apply_chunk_block
 
 /* ---- What is needed ---- */
 
-static void free_hidden(struct kvb_followers *followers, struct follow_repair *repair)
-{
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (repair->has_hidden[tier]) {
-            kvb_prefix_index_slot_free(followers->options.index, repair->hidden[tier]);
-            repair->has_hidden[tier] = false;
-        }
-    }
-}
-
 void kvb_repair_stop_asking(struct kvb_followers *followers, struct follow_repair *repair)
 {
     followers->asked -= repair->is_asked;
     followers->next_scan_ns = 0;
     repair->is_asked = false;
-    free_hidden(followers, repair);
+    kvb_follow_drop_hidden(followers, repair);
     kvb_router_batch_reset(&repair->patch);
 }
 
@@ -273,6 +263,7 @@ ask(struct kvb_followers *followers, size_t number, uint64_t now_ns,
     }
     if (repair->need == need_snapshot) {
         kvb_event_log_clear(repair->held);
+        repair->hidden_seed = follow->digest_seed;
     }
     repair->is_asked = true;
     repair->request++;
@@ -360,53 +351,13 @@ static void take_events(
     }
 }
 
-static kvb_status hide(
-    struct kvb_followers *followers, struct follow_repair *repair,
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
-{
-    const struct kvb_index_run run = { .has_parent = event->has_parent,
-                                       .parent = event->parent,
-                                       .blocks = batch->blocks + event->block_at,
-                                       .tokens = batch->tokens + event->block_at,
-                                       .count = event->block_count };
-
-    if (event->kind != KVB_ROUTER_STORED) {
-        return KVB_BAD_INPUT;
-    }
-    if (!repair->has_hidden[event->tier]) {
-        KVB_TRY(kvb_follow_draw_slot(followers, &repair->hidden[event->tier]));
-        repair->has_hidden[event->tier] = true;
-    }
-    return kvb_prefix_index_store(
-        followers->options.index, repair->hidden[event->tier], &run, NULL);
-}
-
-/* What was built out of sight takes the place of what is listed. */
-static kvb_status show_hidden(struct kvb_followers *followers, struct kvb_follow *follow)
-{
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
-        kvb_slot_ref slot = { 0 };
-        if (follow->repair.has_hidden[t]) {
-            KVB_TRY(kvb_follow_slot(followers, follow, (enum kvb_tier)t, &slot));
-        }
-    }
-    kvb_follow_clear(followers, follow);
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
-        if (follow->repair.has_hidden[t]) {
-            kvb_follow_swap_slot(followers, follow, (enum kvb_tier)t, &follow->repair.hidden[t]);
-        }
-    }
-    kvb_follow_begin_digest(followers, follow, follow->digest_seed);
-    return KVB_OK;
-}
-
 static void finish_snapshot(
     struct kvb_followers *followers, struct kvb_follow *follow, const struct kvb_sync_reply *reply,
     uint64_t now_ns)
 {
     struct follow_repair *repair = &follow->repair;
 
-    if (show_hidden(followers, follow) != KVB_OK) {
+    if (kvb_follow_show_hidden(followers, follow) != KVB_OK) {
         kvb_repair_fail(followers, follow, now_ns);
         return;
     }
@@ -438,7 +389,7 @@ static void take_blocks(
         return;
     }
     for (size_t i = 0; batch && i < batch->event_count && status == KVB_OK; i++) {
-        status = hide(followers, &follow->repair, batch, &batch->events[i]);
+        status = kvb_follow_hide(followers, follow, batch, &batch->events[i]);
     }
     if (status != KVB_OK) {
         kvb_repair_fail(followers, follow, now_ns);
