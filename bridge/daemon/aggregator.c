@@ -282,6 +282,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     if (aggregator->news_fd >= 0) {
         (void)close(aggregator->news_fd); /* nothing to lose */
     }
+    kvb_aggregator_drop_unfinished(aggregator);
     kvb_ring_free(aggregator->asks);
     kvb_ring_free(aggregator->events);
     kvb_board_free(aggregator->board);

@@ -20,6 +20,8 @@ struct ask {
     /* from HTTP */
     const struct kvb_http_route *route; /* NULL: from NATS */
     struct kvb_http_request request;    /* query points into text */
+    struct kvb_http_route_context context;
+    struct ask *next; /* unfinished */
     struct kvb_http_answer answer;
     pthread_mutex_t lock;
     pthread_cond_t answered;
@@ -59,6 +61,7 @@ static void free_ask(struct ask *ask)
     (void)pthread_mutex_destroy(&ask->lock);
     kvb_buf_done(&ask->answer.body);
     kvb_query_done(&ask->query);
+    kvb_dump_done(&ask->context.dump);
     free(ask);
 }
 
@@ -258,22 +261,26 @@ void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *m
 
 /* ---- On the index thread ---- */
 
-static void answer_route(struct kvb_aggregator *aggregator, struct ask *ask)
+/* False: there is more to come. */
+static bool answer_route(struct kvb_aggregator *aggregator, struct ask *ask)
 {
-    struct kvb_http_route_context context = {
-        .view = &aggregator->view,
-        .query = &ask->query,
-        .metrics = &aggregator->metrics,
-    };
+    struct kvb_http_route_context *context = &ask->context;
 
-    kvb_http_route_answer(ask->route, &context, &ask->request, &ask->answer);
-    if (context.has_decision) {
-        kvb_aggregator_publish_decision(aggregator, &context.decision);
+    context->view = &aggregator->view;
+    context->query = &ask->query;
+    context->metrics = &aggregator->metrics;
+    kvb_http_route_answer(ask->route, context, &ask->request, &ask->answer);
+    if (context->is_unfinished) {
+        return false;
+    }
+    if (context->has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &context->decision);
     }
     (void)pthread_mutex_lock(&ask->lock);
     ask->is_answered = true;
     (void)pthread_cond_signal(&ask->answered);
     (void)pthread_mutex_unlock(&ask->lock);
+    return true;
 }
 
 /* The answer goes out in one message or not at all. */
@@ -315,31 +322,77 @@ static bool is_given_up(struct ask *ask)
     return is_alone;
 }
 
-static void answer_ask(struct kvb_aggregator *aggregator, struct ask *ask)
+/* False: there is more to come, and the ring's share of it is the caller's. */
+static bool answer_ask(struct kvb_aggregator *aggregator, struct ask *ask)
 {
     if (is_given_up(ask)) {
-        return;
+        return true;
     }
     if (ask->question) {
         answer_question(aggregator, ask);
-    } else {
-        answer_route(aggregator, ask);
+    } else if (!answer_route(aggregator, ask)) {
+        return false;
     }
     kvb_metric_observe(
         &aggregator->metrics, kvb_aggregator_question_duration,
         kvb_clock_monotonic_ns() - ask->asked_ns, 1);
+    return true;
+}
+
+/* ---- Long answers: a part each turn, behind all questions that are short ---- */
+
+static void put_last(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    struct ask **at = &aggregator->unfinished;
+
+    while (*at) {
+        at = &(*at)->next;
+    }
+    *at = ask;
+    ask->next = NULL;
+}
+
+static struct ask *take_first(struct kvb_aggregator *aggregator)
+{
+    struct ask *ask = aggregator->unfinished;
+
+    if (ask) {
+        aggregator->unfinished = ask->next;
+    }
+    return ask;
+}
+
+static void answer_or_keep(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    if (answer_ask(aggregator, ask)) {
+        let_go(ask);
+    } else {
+        put_last(aggregator, ask); /* no more than there are HTTP connections */
+    }
+}
+
+void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator)
+{
+    for (struct ask *ask = take_first(aggregator); ask; ask = take_first(aggregator)) {
+        let_go(ask);
+    }
 }
 
 bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator)
 {
+    struct ask *longest_waiting = take_first(aggregator);
+    bool had_any = longest_waiting != NULL;
+
     for (size_t i = 0; i < kvb_aggregator_asks_a_turn; i++) {
         void *item = NULL;
         if (kvb_ring_take(aggregator->asks, &item) != KVB_OK) {
-            return i > 0;
+            break;
         }
-        struct ask *ask = item;
-        answer_ask(aggregator, ask);
-        let_go(ask);
+        answer_or_keep(aggregator, item);
+        had_any = true;
     }
-    return true;
+    if (longest_waiting) {
+        answer_or_keep(aggregator, longest_waiting);
+    }
+    return had_any;
 }

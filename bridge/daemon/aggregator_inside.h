@@ -52,6 +52,8 @@ struct aggregator_service {
     struct question_counts shown[kvb_question_count]; /* the desk's */
 };
 
+struct ask; /* aggregator_asks.c */
+
 struct kvb_aggregator {
     const struct kvb_aggregator_config *config; /* borrowed, like log */
     struct kvb_log *log;
@@ -81,6 +83,7 @@ struct kvb_aggregator {
     bool has_thread;
     int news_fd; /* owned; readable when the connection changed */
     atomic_bool is_stopping;
+    struct ask *unfinished; /* owned list: long answers in the making */
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
@@ -133,6 +136,9 @@ void kvb_aggregator_answer_http(
 /* Answers what lies in the query ring, a turn's worth; true when there was any. */
 bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator);
 void kvb_aggregator_drop_ask(void *item);
+
+/* Lets go of long answers that are not finished; when the index thread has ended. */
+void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
 
 /* ---- aggregator_questions.c: what may be asked over NATS ---- */
 

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_models = 64 };
+enum {
+    max_models = 64,
+    step_bytes = 64 << 10, /* of one turn: well under 1 ms */
+    step_streams = 512     /* without a block, in one turn */
+};
 
 /* ---- RouterEvents ---- */
 
@@ -73,7 +77,7 @@ static kvb_status write_event(void *context, const struct kvb_index_run *run)
     return json->status;
 }
 
-static kvb_status write_stream(const struct kvb_view *view, struct dumping *dumping)
+static kvb_status write_events(const struct kvb_view *view, struct dumping *dumping)
 {
     for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
         dumping->tier = (enum kvb_tier)tier;
@@ -85,79 +89,14 @@ static kvb_status write_stream(const struct kvb_view *view, struct dumping *dump
     return KVB_OK;
 }
 
-static void write_model_name(struct kvb_json_writer *json, const char *model)
-{
-    char text[kvb_model_bytes + sizeof ":default"];
-
-    (void)snprintf(text, sizeof text, "%s:default", model);
-    kvb_json_write_key(json, text);
-}
-
-/* All streams of the model of view->sorted[at]. */
-static kvb_status
-write_model(struct kvb_json_writer *json, const struct kvb_view *view, size_t at, size_t count)
-{
-    const char *model = kvb_view_model(view, view->sorted[at]);
-    struct dumping dumping = { .json = json };
-
-    write_model_name(json, model);
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "block_size", kvb_view_block_size(view, view->sorted[at]));
-    kvb_json_write_key(json, "events");
-    kvb_json_write_begin(json, '[');
-    for (size_t i = at; i < count; i++) {
-        dumping.follower = view->sorted[i];
-        if (strcmp(kvb_view_model(view, dumping.follower), model) == 0) {
-            KVB_TRY(write_stream(view, &dumping));
-        }
-    }
-    kvb_json_write_end(json, ']');
-    kvb_json_write_end(json, '}');
-    return json->status;
-}
-
-/* The first stream of each model; only that many models are shown. */
-static size_t list_models(
-    const struct kvb_view *view, size_t count, const char *wanted, size_t out_first[max_models])
-{
-    size_t models = 0;
-
-    for (size_t i = 0; i < count && models < max_models; i++) {
-        const char *model = kvb_view_model(view, view->sorted[i]);
-        bool is_new = !wanted || !*wanted || strcmp(wanted, model) == 0;
-        for (size_t n = 0; n < models && is_new; n++) {
-            is_new = strcmp(kvb_view_model(view, view->sorted[out_first[n]]), model) != 0;
-        }
-        if (is_new) {
-            out_first[models++] = i;
-        }
-    }
-    return models;
-}
-
-kvb_status kvb_answer_dump(struct kvb_view *view, const char *model, struct kvb_buf *out)
-{
-    struct kvb_json_writer json = kvb_json_writer_of(out);
-    size_t first[max_models];
-    size_t count = 0;
-
-    KVB_TRY(kvb_view_sort(view, &count));
-    const size_t models = list_models(view, count, model, first);
-    kvb_json_write_begin(&json, '{');
-    for (size_t i = 0; i < models; i++) {
-        KVB_TRY(write_model(&json, view, first[i], count));
-    }
-    kvb_json_write_end(&json, '}');
-    return json.status;
-}
-
 /* ---- Rows ---- */
 
 struct row_dump {
     struct kvb_buf *out;
     size_t max_len; /* of out: no row begins beyond */
     const struct kvb_follower *follower;
-    enum kvb_tier tier;
+    char head[64];
+    size_t head_len;
     size_t skip; /* rows of this stream that were shown before */
     size_t row;  /* rows of this stream passed by so far */
 };
@@ -166,7 +105,6 @@ struct row_dump {
 static kvb_status write_rows(void *context, const struct kvb_index_run *run)
 {
     struct row_dump *dump = context;
-    const struct kvb_stream_id *id = &dump->follower->id;
 
     for (size_t i = 0; i < run->count; i++, dump->row++) {
         if (dump->row < dump->skip) {
@@ -175,18 +113,28 @@ static kvb_status write_rows(void *context, const struct kvb_index_run *run)
         if (dump->out->len >= dump->max_len) {
             return KVB_AGAIN;
         }
-        KVB_TRY(kvb_buf_append_format(
-            dump->out, "%" PRIu64 " %" PRIu32 " %s %" PRIu64 "\n", id->worker_id, id->dp_rank,
-            kvb_tier_name(dump->tier), run->blocks[i].value));
+        KVB_TRY(kvb_buf_append(dump->out, dump->head, dump->head_len));
+        KVB_TRY(kvb_buf_append_u64(dump->out, run->blocks[i].value));
+        KVB_TRY(kvb_buf_append(dump->out, "\n", 1));
     }
     return KVB_OK;
+}
+
+/* What all rows of a tier begin with: printed once, for there are many of them. */
+static void set_head(struct row_dump *dump, enum kvb_tier tier)
+{
+    const struct kvb_stream_id *id = &dump->follower->id;
+
+    dump->head_len = (size_t)snprintf(
+        dump->head, sizeof dump->head, "%" PRIu64 " %" PRIu32 " %s ", id->worker_id, id->dp_rank,
+        kvb_tier_name(tier)); /* fits */
 }
 
 static kvb_status dump_stream(const struct kvb_view *view, struct row_dump *dump)
 {
     for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        dump->tier = (enum kvb_tier)tier;
         if (dump->follower->has_slot[tier]) {
+            set_head(dump, (enum kvb_tier)tier);
             KVB_TRY(
                 kvb_prefix_index_walk(view->index, dump->follower->slots[tier], write_rows, dump));
         }
@@ -235,4 +183,151 @@ kvb_status kvb_answer_dump_page(
     }
     kvb_json_write_end(&json, '}');
     return json.status;
+}
+
+/* ---- A few streams at a time ---- */
+
+void kvb_dump_done(struct kvb_dump *dump)
+{
+    free(dump->numbers);
+    free(dump->models);
+    *dump = (struct kvb_dump){ 0 };
+}
+
+kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_view *view)
+{
+    size_t count = 0;
+
+    KVB_TRY(kvb_view_sort(view, &count));
+    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* not NULL for none */
+    if (!dump->numbers) {
+        return KVB_NO_MEMORY;
+    }
+    if (count > 0) {
+        memcpy(dump->numbers, view->order, count * sizeof *dump->numbers);
+    }
+    dump->count = count;
+    return KVB_OK;
+}
+
+static void note_model(struct kvb_dump *dump, const struct kvb_view *view, size_t at)
+{
+    const char *name = kvb_view_model(view, view->sorted[at]);
+
+    for (size_t i = 0; i < dump->model_count; i++) {
+        if (strcmp(dump->models[i].name, name) == 0) {
+            return;
+        }
+    }
+    if (dump->model_count < max_models) {
+        struct kvb_dump_model *model = &dump->models[dump->model_count++];
+        (void)snprintf(model->name, sizeof model->name, "%s", name); /* fits */
+        model->block_size = kvb_view_block_size(view, view->sorted[at]);
+    }
+}
+
+kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_view *view, const char *model)
+{
+    KVB_TRY(kvb_dump_begin_rows(dump, view));
+    dump->models = calloc(max_models, sizeof *dump->models);
+    if (!dump->models) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < dump->count; i++) {
+        if (!*model || strcmp(kvb_view_model(view, view->sorted[i]), model) == 0) {
+            note_model(dump, view, i);
+        }
+    }
+    return KVB_OK;
+}
+
+/* Calls write() for streams until the turn is over.  KVB_AGAIN: it is. */
+static kvb_status go_on(
+    struct kvb_dump *dump, const struct kvb_view *view, struct kvb_json_writer *json,
+    kvb_status (*write)(
+        struct kvb_dump *dump, const struct kvb_view *view, const struct kvb_follower *follower,
+        struct kvb_json_writer *json))
+{
+    const size_t end = json->out->len + step_bytes;
+
+    for (size_t streams = 0; dump->at < dump->count; streams++) {
+        if (json->out->len >= end || streams == step_streams) {
+            return KVB_AGAIN;
+        }
+        const struct kvb_follower *follower =
+            kvb_followers_at(view->followers, dump->numbers[dump->at++]);
+        if (follower) { /* it may have gone meanwhile */
+            KVB_TRY(write(dump, view, follower, json));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status add_rows(
+    struct kvb_dump *dump, const struct kvb_view *view, const struct kvb_follower *follower,
+    struct kvb_json_writer *json)
+{
+    struct row_dump rows = { .out = json->out, .max_len = SIZE_MAX, .follower = follower };
+
+    (void)dump;
+    return dump_stream(view, &rows);
+}
+
+static kvb_status add_events(
+    struct kvb_dump *dump, const struct kvb_view *view, const struct kvb_follower *follower,
+    struct kvb_json_writer *json)
+{
+    struct dumping dumping = { .json = json, .follower = follower, .event_id = dump->event_id };
+
+    if (strcmp(kvb_view_model(view, follower), dump->models[dump->model].name) != 0) {
+        return KVB_OK;
+    }
+    const kvb_status status = write_events(view, &dumping);
+    dump->event_id = dumping.event_id;
+    return status;
+}
+
+static void begin_model(struct kvb_json_writer *json, const struct kvb_dump_model *model)
+{
+    char text[kvb_model_bytes + sizeof ":default"];
+
+    (void)snprintf(text, sizeof text, "%s:default", model->name);
+    kvb_json_write_key(json, text);
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "block_size", model->block_size);
+    kvb_json_write_key(json, "events");
+    kvb_json_write_begin(json, '[');
+}
+
+static kvb_status
+add_models(struct kvb_dump *dump, const struct kvb_view *view, struct kvb_json_writer *json)
+{
+    for (; dump->model < dump->model_count; dump->model++) {
+        if (dump->at == 0) {
+            begin_model(json, &dump->models[dump->model]);
+        }
+        KVB_TRY(go_on(dump, view, json, add_events));
+        dump->at = 0;
+        dump->event_id = 0;
+        kvb_json_write_end(json, ']');
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, '}');
+    return json->status;
+}
+
+kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_view *view, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    if (!dump->models) {
+        return go_on(dump, view, &json, add_rows);
+    }
+    json.is_after_value = dump->is_after_value;
+    if (dump->model == 0 && dump->at == 0) {
+        kvb_json_write_begin(&json, '{');
+    }
+    const kvb_status status = add_models(dump, view, &json);
+    dump->is_after_value = json.is_after_value;
+    return status;
 }

@@ -87,9 +87,35 @@ kvb_status kvb_answer_workers(struct kvb_view *view, struct kvb_buf *out);
 /* R.kv_get.state: {version, streams:{EXACT:n,...}, index:{...}, followed:{...}, load}. */
 kvb_status kvb_answer_state(struct kvb_view *view, struct kvb_buf *out);
 
-/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}.  model NULL
- * or "": all. */
-kvb_status kvb_answer_dump(struct kvb_view *view, const char *model, struct kvb_buf *out);
+/* A dump in the making, a few streams at a time, so that other questions need not wait for
+ * the end of it.  Each stream is shown as it is at one moment, all its tiers together; two
+ * streams may be of two moments, and one that comes after the beginning is not shown.
+ * {0} to begin with. */
+struct kvb_dump {
+    uint32_t *numbers; /* owned: of the streams, by id; NULL: not begun */
+    size_t count;
+    size_t at; /* the next stream, of the model that is being shown */
+    struct kvb_dump_model {
+        char name[kvb_model_bytes + 1];
+        uint32_t block_size;
+    } * models; /* owned; NULL: as rows, whatever the model */
+    size_t model_count;
+    size_t model;
+    uint64_t event_id; /* counts through all of a model */
+    bool is_after_value;
+};
+
+void kvb_dump_done(struct kvb_dump *dump);
+
+/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}.  model "": all.
+ * KVB_NO_MEMORY. */
+kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_view *view, const char *model);
+
+/* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash". */
+kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_view *view);
+
+/* Appends the next part, some 64 KiB and one stream at least.  KVB_AGAIN: there is more. */
+kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_view *view, struct kvb_buf *out);
 
 /* Where the next page of rows begins. */
 struct kvb_dump_place {
@@ -98,9 +124,8 @@ struct kvb_dump_place {
     bool is_end;
 };
 
-/* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash",
- * from *place on until about max_bytes are written.  Pages of an index that moves
- * meanwhile are not one moment's truth. */
+/* Rows as above, from *place on until about max_bytes are written.  Pages of an index that
+ * moves meanwhile are not one moment's truth. */
 kvb_status kvb_answer_dump_rows(
     struct kvb_view *view, size_t max_bytes, struct kvb_dump_place *place, struct kvb_buf *out);
 

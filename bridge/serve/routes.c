@@ -228,33 +228,35 @@ static void load(
     finish(answer, kvb_answer_load(context->view, kvb_max_streams, &answer->body), NULL);
 }
 
-static void dump_rows(struct kvb_http_route_context *context, struct kvb_http_answer *answer)
+static kvb_status
+begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request *request)
 {
-    struct kvb_dump_place place = { 0 };
-    kvb_status status =
-        kvb_answer_dump_rows(context->view, answer->body.ceiling, &place, &answer->body);
+    char model[kvb_model_bytes + 1] = "";
 
-    if (status == KVB_OK && !place.is_end) {
-        status = KVB_TOO_LARGE; /* half a dump would pass for a whole one */
+    if (has_parameter(request, "format", "rows")) {
+        return kvb_dump_begin_rows(&context->dump, context->view);
     }
-    finish(answer, status, NULL);
-    if (status == KVB_OK) {
-        answer->content_type = text_type;
-    }
+    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
+    return kvb_dump_begin(&context->dump, context->view, model);
 }
 
 static void dump(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    char model[kvb_model_bytes + 1] = "";
+    kvb_status status = context->dump.numbers ? KVB_OK : begin_dump(context, request);
 
-    if (has_parameter(request, "format", "rows")) {
-        dump_rows(context, answer);
+    if (status == KVB_OK) {
+        status = kvb_dump_step(&context->dump, context->view, &answer->body);
+    }
+    context->is_unfinished = status == KVB_AGAIN;
+    if (context->is_unfinished) {
         return;
     }
-    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
-    finish(answer, kvb_answer_dump(context->view, model, &answer->body), NULL);
+    finish(answer, status, NULL);
+    if (status == KVB_OK && !context->dump.models) {
+        answer->content_type = text_type;
+    }
 }
 
 static void health(

@@ -36,6 +36,8 @@ struct kvb_http_route_context {
     /* written by a route decision */
     bool has_decision;
     struct kvb_route_decision decision;
+    struct kvb_dump dump; /* in the making; whoever made the context ends it */
+    bool is_unfinished;   /* answer again, with the same context and answer, for the rest */
 };
 
 /* NULL: *answer is complete (404, 405, 415). */

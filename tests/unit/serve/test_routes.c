@@ -26,7 +26,10 @@ ask_with(struct kvb_http_route_context *context, const struct kvb_http_request *
         assert_true(!kvb_http_route_needs_view(route) || context->view);
         if (kvb_http_route_read(route, request, &query, &answer)) {
             context->query = &query;
-            kvb_http_route_answer(route, context, request, &answer);
+            do {
+                kvb_http_route_answer(route, context, request, &answer);
+            } while (context->is_unfinished);
+            kvb_dump_done(&context->dump);
         }
     }
     assert_ok(kvb_buf_append(&answer.body, "", 1)); /* a string for the tests */
@@ -401,6 +404,7 @@ static void an_answer_that_does_not_fit_is_503(void **state)
     kvb_buf_init(&answer.body, 200);
     const struct kvb_http_route *route = kvb_http_route_find(&request, &answer);
     kvb_http_route_answer(route, &context, &request, &answer);
+    kvb_dump_done(&context.dump);
     assert_int_equal(answer.status, 503);
     assert_memory_equal(answer.body.data, "{\"error\":", 9);
     kvb_buf_done(&answer.body);
