@@ -127,6 +127,33 @@ static size_t put_odd(struct kvb_json_writer *json, const uint8_t *at, size_t le
     return len;
 }
 
+/* Most keys and texts by far: plain, with room for them.  One look for comma, quotes, text
+ * and colon; false: nothing was written. */
+static bool put_plain(struct kvb_json_writer *json, kvb_span text, bool is_key)
+{
+    enum { around = 4 }; /* comma, two quotes, colon */
+    struct kvb_buf *out = json->out;
+
+    if (json->status != KVB_OK || out->capacity - out->len < text.len + around ||
+        plain_len(text.data, text.len) < text.len) {
+        return false;
+    }
+    uint8_t *at = out->data + out->len;
+    *at = ',';
+    at += json->is_after_value;
+    *at++ = '"';
+    if (text.len > 0) { /* of nothing, data may be NULL */
+        memcpy(at, text.data, text.len);
+    }
+    at += text.len;
+    *at++ = '"';
+    *at = ':';
+    at += is_key;
+    out->len = (size_t)(at - out->data);
+    json->is_after_value = !is_key;
+    return true;
+}
+
 static void put_quoted(struct kvb_json_writer *json, kvb_span text)
 {
     put(json, "\"", 1);
@@ -148,8 +175,10 @@ static kvb_span span_of(const char *text)
 
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text)
 {
-    put_comma(json);
-    put_quoted(json, text);
+    if (!put_plain(json, text, false)) {
+        put_comma(json);
+        put_quoted(json, text);
+    }
 }
 
 void kvb_json_write_text(struct kvb_json_writer *json, const char *text)
@@ -159,9 +188,14 @@ void kvb_json_write_text(struct kvb_json_writer *json, const char *text)
 
 void kvb_json_write_key(struct kvb_json_writer *json, const char *key)
 {
-    kvb_json_write_text(json, key);
-    put(json, ":", 1);
-    json->is_after_value = false;
+    const kvb_span text = span_of(key);
+
+    if (!put_plain(json, text, true)) {
+        put_comma(json);
+        put_quoted(json, text);
+        put(json, ":", 1);
+        json->is_after_value = false;
+    }
 }
 
 void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
