@@ -10,9 +10,10 @@
 
 /* The aggregator's side: bytes -> decode -> followers -> index, queries meanwhile, start.
  *
- *     bench_intake [--seconds N] [--aggregator PROGRAM] [ROW ...]
+ *     bench_intake [--seconds N] [--small] [--aggregator PROGRAM] [ROW ...]
  *
- * A row is named in full, or by how its name begins. */
+ * A row is named in full, or by how its name begins.  --small: of everything so little
+ * that figures mean nothing, to try the bench itself. */
 
 enum { most_names = 32 };
 
@@ -27,7 +28,7 @@ static const struct row rows[] = {
     { "intake.whole",                                      intake_whole },
     { "intake.allocations",                                intake_count_allocations },
     { "intake.nats",                                       intake_nats },
-    { "query.http.p99 query.nats.p99 query.dump.p99",      intake_queries },
+    { "query.http.p99 query.nats.p99",      intake_queries },
     { "start.serving",                                     intake_serving },
     { "start.snapshot",                                    intake_snapshot },
 };
@@ -104,10 +105,30 @@ static bool is_asked_for(const struct row *row, char *const names[], int count)
     return count == 0;
 }
 
-static int say_usage(void)
+/* The options; *first is where the names of rows begin.  False: something else. */
+static bool read_options(int argc, char *argv[], struct intake *intake, int *first)
 {
-    intake_note("usage: bench_intake [--seconds N] [--aggregator PROGRAM] [ROW ...]");
-    return 2;
+    int at = 1;
+
+    for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
+        if (strcmp(argv[at], "--small") == 0) {
+            intake->is_small = true;
+            continue;
+        }
+        if (at + 1 == argc) {
+            return false;
+        }
+        if (strcmp(argv[at], "--seconds") == 0) {
+            intake->seconds = strtod(argv[at + 1], NULL);
+        } else if (strcmp(argv[at], "--aggregator") == 0) {
+            intake->aggregator = argv[at + 1];
+        } else if (strcmp(argv[at], "--corpus") != 0) { /* for other programs of the bench */
+            return false;
+        }
+        at++;
+    }
+    *first = at;
+    return intake->seconds > 0;
 }
 
 int main(int argc, char *argv[])
@@ -115,17 +136,9 @@ int main(int argc, char *argv[])
     struct intake intake = { .seconds = 5, .aggregator = KVB_AGGREGATOR };
     int first = 1;
 
-    for (; first + 1 < argc && strncmp(argv[first], "--", 2) == 0; first += 2) {
-        if (strcmp(argv[first], "--seconds") == 0) {
-            intake.seconds = strtod(argv[first + 1], NULL);
-        } else if (strcmp(argv[first], "--aggregator") == 0) {
-            intake.aggregator = argv[first + 1];
-        } else {
-            return say_usage();
-        }
-    }
-    if (intake.seconds <= 0 || (first < argc && strncmp(argv[first], "--", 2) == 0)) {
-        return say_usage();
+    if (!read_options(argc, argv, &intake, &first)) {
+        intake_note("usage: bench_intake [--seconds N] [--small] [--aggregator PROGRAM] [ROW ...]");
+        return 2;
     }
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         if (is_asked_for(&rows[i], argv + first, argc - first)) {

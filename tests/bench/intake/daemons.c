@@ -26,7 +26,7 @@ void intake_serving(const struct intake *intake)
 {
     enum { starts = 7 };
     double samples[starts];
-    const size_t count = intake->seconds >= 2 ? starts : 2;
+    const size_t count = intake->is_small ? 2 : starts;
 
     for (size_t i = 0; i < count; i++) {
         struct scene scene;
@@ -45,7 +45,7 @@ void intake_nats(const struct intake *intake)
     const struct fleet_options options = {
         .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
     };
-    const uint64_t blocks = intake->seconds >= 2 ? 8000000 : 100000;
+    const uint64_t blocks = intake->is_small ? 100000 : 8000000;
     struct scene scene;
     struct fleet fleet;
     struct fleet_round round;

@@ -310,11 +310,12 @@ void intake_whole(const struct intake *intake)
 
 void intake_count_allocations(const struct intake *intake)
 {
-    const struct fleet_options talkative = {
-        .workers = 128, .held = 200, .pool = 8192, .groups = 64, .decoded = fleet_most_decoded
-    };
-    const bool is_whole = intake->seconds >= 2;
-    const uint64_t wanted = is_whole ? events_counted : events_counted / 100;
+    const struct fleet_options talkative = { .workers = intake->is_small ? 8 : 128,
+                                             .held = 200,
+                                             .pool = 8192,
+                                             .groups = 64,
+                                             .decoded = fleet_most_decoded };
+    const uint64_t wanted = intake->is_small ? events_counted / 100 : events_counted;
     uint64_t warm = 4 * blocks_when_full(&talkative);
     uint64_t events = 0;
     uint64_t allocations = 0;
@@ -462,7 +463,7 @@ void intake_snapshot(const struct intake *intake)
     struct loading loading = { 0 };
     struct kvb_follower_ask ask;
 
-    make_lists(&lists, intake->seconds >= 2 ? snapshot_blocks : snapshot_blocks / 100);
+    make_lists(&lists, intake->is_small ? snapshot_blocks / 100 : snapshot_blocks);
     const double scale = (double)snapshot_blocks / (double)lists.blocks;
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     begin_ours(&loading.ours, true);

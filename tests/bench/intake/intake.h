@@ -1,12 +1,14 @@
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* The rows of bench_intake, and how a figure is said. */
 
 struct intake {
-    double seconds;         /* that a row may take, about */
+    double seconds; /* that a row may take, about */
+    bool is_small;
     const char *aggregator; /* the program */
 };
 

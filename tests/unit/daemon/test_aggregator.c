@@ -322,6 +322,44 @@ static void what_a_bridge_publishes_is_matched_over_nats_and_http(void **state)
     close_world(&world);
 }
 
+/* One message of so many events that it takes several turns, and a removal at its end. */
+static void a_long_message_is_applied_whole_and_in_order(void **state)
+{
+    enum { runs = 100, run_blocks = 64 };
+    (void)state;
+    struct world world;
+    open_world(&world);
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    struct kvb_router_event event = { .kind = KVB_ROUTER_STORED };
+
+    fill_batch(&world, &batch, 7);
+    for (uint64_t run = 0; run < runs; run++) {
+        event.event_id = ++world.last_id;
+        assert_ok(kvb_router_batch_add_event(&batch, &event));
+        for (uint64_t i = 0; i < run_blocks; i++) {
+            const uint64_t block = (1 + run) * 1000 + i;
+            assert_ok(kvb_router_batch_add_block(
+                &batch, (kvb_block_hash){ block }, (kvb_tokens_hash){ block }));
+        }
+    }
+    event.kind = KVB_ROUTER_REMOVED;
+    for (uint64_t run = 0; run < runs; run++) {
+        event.event_id = ++world.last_id;
+        assert_ok(kvb_router_batch_add_event(&batch, &event));
+        for (uint64_t i = run_blocks; i-- > 0;) {
+            assert_ok(kvb_router_batch_add_block(
+                &batch, (kvb_block_hash){ (1 + run) * 1000 + i }, (kvb_tokens_hash){ 0 }));
+        }
+    }
+    kvb_buf_init(&buf, 1U << 20U);
+    assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
+    publish(&world, P "kv_events", &buf);
+    beat(&world, 7); /* proves that three blocks are left, and every event was applied */
+    wait_for(&world, "/streams", "\"state\":\"EXACT\"");
+    close_world(&world);
+}
+
 static void a_json_stream_without_heartbeats_is_unverified(void **state)
 {
     (void)state;
@@ -509,6 +547,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_bridge_publishes_is_matched_over_nats_and_http),
+        cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
         cmocka_unit_test(everything_may_be_asked_for),
         cmocka_unit_test(a_route_decision_is_answered_and_published),

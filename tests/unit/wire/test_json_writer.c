@@ -5,6 +5,7 @@
 #include "wire/json_writer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static void assert_text(const struct kvb_buf *buf, const char *expected)
@@ -93,6 +94,24 @@ static void what_is_no_number_is_null(void **state)
     kvb_buf_done(&buf);
 }
 
+static void whole_numbers_are_written_as_printf_would(void **state)
+{
+    (void)state;
+    static const double numbers[] = { 1,        0,    -1,   100, 999999999, 1e9, 1234567890123,
+                                      999999.5, 0.25, 1e-7, -0.0 };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        char expected[64];
+        struct kvb_buf buf;
+        kvb_buf_init(&buf, 4096);
+        struct kvb_json_writer json = kvb_json_writer_of(&buf);
+        kvb_json_write_number(&json, numbers[i]);
+        (void)snprintf(expected, sizeof expected, "%.9g", numbers[i]);
+        assert_text(&buf, expected);
+        kvb_buf_done(&buf);
+    }
+}
+
 /* Whatever the bytes, the result is JSON. */
 static void any_bytes_make_a_string_that_is_json(void **state)
 {
@@ -154,6 +173,7 @@ int main(void)
         cmocka_unit_test(escapes_what_json_wants_escaped),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
         cmocka_unit_test(what_is_no_number_is_null),
+        cmocka_unit_test(whole_numbers_are_written_as_printf_would),
         cmocka_unit_test(any_bytes_make_a_string_that_is_json),
         cmocka_unit_test(the_first_failure_stays),
         cmocka_unit_test(survives_every_failing_allocation),

@@ -65,6 +65,30 @@ static void reads_hashes_as_numbers_of_both_signs_and_as_strings([[maybe_unused]
     }
 }
 
+/* The quick way of a plain list, and the ways that are not quick, side by side: an item or a
+ * key spelt otherwise changes nothing. */
+static void reads_a_list_the_same_however_it_is_spelt([[maybe_unused]] void **state)
+{
+    static const char *const texts[] = {
+        "{\"token_ids\":[1,22,333],\"model\":\"m\"}",
+        " { \"model\" : \"m\" , \"token_ids\" : [ 1 , 22 , 333 ] } ",
+        "{\"x\":{\"token_ids\":[9]},\"token_ids\":[1,22,333],\"y\":[[]],\"model\":\"m\"}",
+        "{\"token\\u005fids\":[1,22,333],\"model\":\"m\"}",
+        "{\"token_ids\":[1,22,333],\"m\\u006fdel\":\"m\"}",
+        "{\"token_ids\":[9,9],\"token_ids\":[1,22,333],\"model\":\"m\"}",
+    };
+    static const uint32_t expected[] = { 1, 22, 333 };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
+        KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+        assert_ok(kvb_query_json_decode(span_of(texts[i]), &query, NULL));
+        assert_int_equal(query.form, KVB_QUERY_TOKENS);
+        assert_int_equal(query.count, KVB_COUNT_OF(expected));
+        assert_memory_equal(query.tokens, expected, sizeof expected);
+        assert_string_equal(query.model, "m");
+    }
+}
+
 static void takes_null_for_not_given([[maybe_unused]] void **state)
 {
     static const char text[] =
@@ -272,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_token_ids_and_every_name),
         cmocka_unit_test(reads_hashes_as_numbers_of_both_signs_and_as_strings),
+        cmocka_unit_test(reads_a_list_the_same_however_it_is_spelt),
         cmocka_unit_test(takes_null_for_not_given),
         cmocka_unit_test(names_the_field_that_is_wrong),
         cmocka_unit_test(ignores_a_wide_number_in_an_unknown_field),
