@@ -38,8 +38,8 @@ struct kvb_bus {
     char shown_url[256]; /* without user and password, for logs */
     char *url;           /* owned, like the three below */
     char *name;
-    char *credentials;   /* NULL for none */
-    char *ca_file;       /* NULL for none */
+    char *credentials; /* NULL for none */
+    char *ca_file;     /* NULL for none */
     bool sends_at_once;
     struct kvb_log *log; /* borrowed */
     void (*on_change)(void *context, bool is_connected);
