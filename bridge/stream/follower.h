@@ -58,7 +58,8 @@
  * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
  * and never goes back.
  * Memory:  about 700 bytes a stream and 4 KiB for each tier in use, at most
- *          max_streams; while something is missing, up to 1.5 MiB of events. */
+ *          max_streams; while something is missing, up to 1.5 MiB of events, and 4 KiB
+ *          for each tier of a snapshot that comes. */
 struct kvb_followers;
 
 struct kvb_followers_options {
