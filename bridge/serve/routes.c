@@ -228,15 +228,33 @@ static void load(
     finish(answer, kvb_answer_load(context->view, kvb_max_streams, &answer->body), NULL);
 }
 
-static kvb_status
-begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request *request)
+/* Room for all of it, which costs nothing until it is written to: to move some MiB while the
+ * answer grows would hold up others. */
+static void make_room(
+    const struct kvb_http_route_context *context, size_t block_bytes,
+    struct kvb_http_answer *answer)
 {
+    struct kvb_index_counters counters;
+
+    kvb_prefix_index_count(context->view->index, &counters);
+    const uint64_t most = answer->body.ceiling;
+    const uint64_t bytes = counters.memberships * block_bytes;
+    (void)kvb_buf_reserve(&answer->body, bytes < most ? bytes : most); /* else it grows */
+}
+
+static kvb_status begin_dump(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    enum { row_bytes = 48, event_block_bytes = 96 }; /* about */
     char model[kvb_model_bytes + 1] = "";
 
     if (has_parameter(request, "format", "rows")) {
+        make_room(context, row_bytes, answer);
         return kvb_dump_begin_rows(&context->dump, context->view);
     }
     (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
+    make_room(context, event_block_bytes, answer);
     return kvb_dump_begin(&context->dump, context->view, model);
 }
 
@@ -244,7 +262,7 @@ static void dump(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    kvb_status status = context->dump.numbers ? KVB_OK : begin_dump(context, request);
+    kvb_status status = context->dump.numbers ? KVB_OK : begin_dump(context, request, answer);
 
     if (status == KVB_OK) {
         status = kvb_dump_step(&context->dump, context->view, &answer->body);

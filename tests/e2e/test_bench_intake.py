@@ -13,7 +13,7 @@ ROWS = {
     "intake.whole": {"intake.whole"},
     "intake.allocations": {"intake.allocations"},
     "intake.nats": {"intake.nats"},
-    "query": {f"query.{way}.{part}" for way in ("http", "nats", "echo", "http.burst", "nats.burst")
+    "query": {f"query.{way}.{part}" for way in ("http", "nats", "echo", "http.burst", "nats.burst", "http.dump")
               for part in ("p50", "p99")},
     "start.serving": {"start.serving"},
     "start.snapshot": {"start.snapshot", "start.snapshot.decode", "start.snapshot.apply", "start.snapshot.longest"},

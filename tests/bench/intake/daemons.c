@@ -3,6 +3,7 @@
 #include "intake.h"
 #include "scene.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,9 +258,32 @@ static double *gather(struct asker group[askers], size_t *out_count)
 
 struct trial {
     const char *name; /* of the figure */
+    uint64_t burst;   /* block operations at once */
     enum way way;
-    uint64_t burst; /* block operations at once */
+    bool has_dump; /* somebody asks for all there is, again and again */
 };
+
+struct dumper {
+    struct scene *scene;
+    atomic_bool is_stopping;
+    pthread_t thread;
+};
+
+static void *dump_all(void *context)
+{
+    static const char request[] = "GET /dump?format=rows HTTP/1.1\r\nHost: bench\r\n\r\n";
+    struct dumper *dumper = context;
+    struct web web = { .fd = -1 };
+
+    INTAKE_MUST(web_open(&web, dumper->scene->port) ? KVB_OK : KVB_IO);
+    while (!atomic_load(&dumper->is_stopping)) {
+        /* 200, or 503 when it is larger than an answer may be: as much work */
+        (void)web_ask(
+            &web, (kvb_span){ .data = (const uint8_t *)request, .len = sizeof request - 1 });
+    }
+    web_close(&web);
+    return NULL;
+}
 
 static void say_quantiles(const struct trial *trial, double *samples_us, size_t count)
 {
@@ -287,9 +311,13 @@ static void run_trial(
                              .burst = trial->burst,
                              .seconds = intake->seconds + 0.5 };
     struct asker group[askers] = { 0 };
+    struct dumper dumper = { .scene = scene };
     size_t count = 0;
 
     talker_begin(&talker);
+    if (trial->has_dump) {
+        INTAKE_MUST(pthread_create(&dumper.thread, NULL, dump_all, &dumper) == 0 ? KVB_OK : KVB_IO);
+    }
     const uint64_t begin_ns = kvb_clock_monotonic_ns() + KVB_NS_PER_S / 4;
     for (uint32_t i = 0; i < askers; i++) {
         group[i] = (struct asker){
@@ -309,6 +337,10 @@ static void run_trial(
         (void)pthread_join(group[i].thread, NULL);
     }
     talker_end(&talker);
+    if (trial->has_dump) {
+        atomic_store(&dumper.is_stopping, true);
+        (void)pthread_join(dumper.thread, NULL);
+    }
     intake_note(
         "bench_intake: %s: an answer has %.0f bytes", trial->name,
         (double)group[0].answer_bytes / (double)(group[0].count + 1));
@@ -319,11 +351,12 @@ static void run_trial(
 
 /* clang-format off */
 static const struct trial trials[] = {
-    { "query.http",       by_http, 100 },
-    { "query.nats",       by_nats, 100 },
-    { "query.echo",       by_echo, 100 },
-    { "query.http.burst", by_http, burst_blocks },
-    { "query.nats.burst", by_nats, burst_blocks },
+    { "query.http",       100,          by_http, false },
+    { "query.nats",       100,          by_nats, false },
+    { "query.echo",       100,          by_echo, false },
+    { "query.http.burst", burst_blocks, by_http, false },
+    { "query.nats.burst", burst_blocks, by_nats, false },
+    { "query.http.dump",  100,          by_http, true },
 };
 /* clang-format on */
 

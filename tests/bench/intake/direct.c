@@ -82,7 +82,7 @@ static void check_lists(struct ours *ours, const struct fleet *fleet)
         const struct kvb_follower *follower = kvb_followers_at(ours->followers, i);
         if (!follower || follower->state != KVB_STREAM_EXACT) {
             intake_note("bench_intake: stream %zu is not what its bridge counts", i);
-            exit(1);
+            INTAKE_MUST(KVB_BAD_INPUT);
         }
     }
 }

@@ -167,7 +167,7 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     INTAKE_MUST(process_start(argv, log, &scene->aggregator));
     if (!wait_until(is_serving, scene, patience_ms)) {
         intake_note("bench_intake: %s does not get ready: see %s", intake->aggregator, log);
-        exit(1);
+        INTAKE_MUST(KVB_IO);
     }
     scene->serving_ns = kvb_clock_monotonic_ns();
 }
