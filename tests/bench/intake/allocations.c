@@ -1,4 +1,4 @@
-#include "intake.h"
+#include "intake/intake.h"
 
 #include <stdatomic.h>
 

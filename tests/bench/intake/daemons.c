@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "core/own.h"
-#include "intake.h"
-#include "scene.h"
+#include "intake/intake.h"
+#include "intake/scene.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ void intake_serving(const struct intake *intake)
 {
     enum { starts = 7 };
     double samples[starts];
-    const size_t count = intake->is_small ? 2 : starts;
+    const size_t count = intake->bench.is_small ? 2 : starts;
 
     for (size_t i = 0; i < count; i++) {
         struct scene scene;
@@ -35,8 +35,7 @@ void intake_serving(const struct intake *intake)
         samples[i] = (double)(scene.serving_ns - scene.exec_ns) / 1e6;
         scene_end(&scene);
     }
-    intake_say(&(struct intake_figure){
-        .name = "start.serving", .value = intake_quantile(samples, count, 0.5), .unit = "ms" });
+    bench_figure("start.serving", bench_median(samples, count), "ms");
 }
 
 /* ---- intake.nats ---- */
@@ -46,7 +45,7 @@ void intake_nats(const struct intake *intake)
     const struct fleet_options options = {
         .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
     };
-    const uint64_t blocks = intake->is_small ? 100000 : 8000000;
+    const uint64_t blocks = intake->bench.is_small ? 100000 : 8000000;
     struct scene scene;
     struct fleet fleet;
     struct fleet_round round;
@@ -62,13 +61,12 @@ void intake_nats(const struct intake *intake)
     const uint64_t sent_ns = kvb_clock_monotonic_ns();
     scene_wait_applied(&scene, round.events);
     const uint64_t end_ns = kvb_clock_monotonic_ns();
-    intake_note(
-        "bench_intake: sent after %.2f s, applied after %.2f s", (double)(sent_ns - begin_ns) / 1e9,
+    bench_progress(
+        "sent after %.2f s, applied after %.2f s", (double)(sent_ns - begin_ns) / 1e9,
         (double)(end_ns - begin_ns) / 1e9);
-    intake_say(
-        &(struct intake_figure){ .name = "intake.nats",
-                                 .value = (double)round.blocks * 1e3 / (double)(end_ns - begin_ns),
-                                 .unit = "M block operations/s" });
+    bench_figure(
+        "intake.nats", (double)round.blocks * 1e3 / (double)(end_ns - begin_ns),
+        "M block operations/s");
     scene_end(&scene);
     fleet_round_done(&round);
     fleet_done(&fleet);
@@ -163,7 +161,7 @@ struct asker {
     uint32_t number;
     uint64_t begin_ns;
     uint64_t end_ns;
-    double *samples_us; /* owned */
+    uint32_t *samples_ns; /* owned */
     size_t count;
     uint64_t answer_bytes;
     pthread_t thread;
@@ -211,7 +209,7 @@ static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bu
             ask_nats(asker, bus, i);
         }
         free_ns = kvb_clock_monotonic_ns();
-        asker->samples_us[asker->count++] = (double)(free_ns - from_ns) / 1e3;
+        asker->samples_ns[asker->count++] = (uint32_t)(free_ns - from_ns);
     }
 }
 
@@ -237,9 +235,9 @@ static void *ask_all(void *context)
 }
 
 /* All samples of all askers, in one array that the caller frees. */
-static double *gather(struct asker group[askers], size_t *out_count)
+static uint32_t *gather(struct asker group[askers], size_t *out_count)
 {
-    double *all = NULL;
+    uint32_t *all = NULL;
     size_t count = 0;
 
     for (size_t i = 0; i < askers; i++) {
@@ -249,9 +247,9 @@ static double *gather(struct asker group[askers], size_t *out_count)
     INTAKE_MUST(all ? KVB_OK : KVB_NO_MEMORY);
     *out_count = 0;
     for (size_t i = 0; i < askers; i++) {
-        memcpy(all + *out_count, group[i].samples_us, group[i].count * sizeof *all);
+        memcpy(all + *out_count, group[i].samples_ns, group[i].count * sizeof *all);
         *out_count += group[i].count;
-        free(group[i].samples_us);
+        free(group[i].samples_ns);
     }
     return all;
 }
@@ -285,20 +283,20 @@ static void *dump_all(void *context)
     return NULL;
 }
 
-static void say_quantiles(const struct trial *trial, double *samples_us, size_t count)
+static void say_quantiles(const struct trial *trial, uint32_t *samples_ns, size_t count)
 {
-    const double p50 = intake_quantile(samples_us, count, 0.5);
-    const double p99 = intake_quantile(samples_us, count, 0.99);
+    const double p50 = bench_percentile(samples_ns, count, 500) / 1e3;
+    const double p99 = bench_percentile(samples_ns, count, 990) / 1e3;
     char name[64];
 
-    intake_note(
-        "bench_intake: %s: p50 %.0f us, p99 %.0f us, p99.9 %.0f us, most %.0f us of %zu",
-        trial->name, p50, p99, intake_quantile(samples_us, count, 0.999),
-        intake_quantile(samples_us, count, 1), count);
+    bench_progress(
+        "%s: p50 %.0f us, p99 %.0f us, p99.9 %.0f us, most %.0f us of %zu", trial->name, p50, p99,
+        bench_percentile(samples_ns, count, 999) / 1e3,
+        bench_percentile(samples_ns, count, 1000) / 1e3, count);
     (void)snprintf(name, sizeof name, "%s.p50", trial->name);
-    intake_say(&(struct intake_figure){ .name = name, .value = p50, .unit = "us" });
+    bench_figure(name, p50, "us");
     (void)snprintf(name, sizeof name, "%s.p99", trial->name);
-    intake_say(&(struct intake_figure){ .name = name, .value = p99, .unit = "us" });
+    bench_figure(name, p99, "us");
 }
 
 static void run_trial(
@@ -309,7 +307,7 @@ static void run_trial(
                              .fleet = fleet,
                              .rate = blocks_a_second,
                              .burst = trial->burst,
-                             .seconds = intake->seconds + 0.5 };
+                             .seconds = intake->bench.seconds + 0.5 };
     struct asker group[askers] = { 0 };
     struct dumper dumper = { .scene = scene };
     size_t count = 0;
@@ -326,10 +324,10 @@ static void run_trial(
             .way = trial->way,
             .number = i,
             .begin_ns = begin_ns,
-            .end_ns = begin_ns + (uint64_t)(intake->seconds * (double)KVB_NS_PER_S),
-            .samples_us = calloc(most_samples, sizeof(double)),
+            .end_ns = begin_ns + (uint64_t)(intake->bench.seconds * (double)KVB_NS_PER_S),
+            .samples_ns = calloc(most_samples, sizeof(uint32_t)),
         };
-        INTAKE_MUST(group[i].samples_us ? KVB_OK : KVB_NO_MEMORY);
+        INTAKE_MUST(group[i].samples_ns ? KVB_OK : KVB_NO_MEMORY);
         INTAKE_MUST(
             pthread_create(&group[i].thread, NULL, ask_all, &group[i]) == 0 ? KVB_OK : KVB_IO);
     }
@@ -341,12 +339,12 @@ static void run_trial(
         atomic_store(&dumper.is_stopping, true);
         (void)pthread_join(dumper.thread, NULL);
     }
-    intake_note(
-        "bench_intake: %s: an answer has %.0f bytes", trial->name,
+    bench_progress(
+        "%s: an answer has %.0f bytes", trial->name,
         (double)group[0].answer_bytes / (double)(group[0].count + 1));
-    double *samples_us = gather(group, &count);
-    say_quantiles(trial, samples_us, count);
-    free(samples_us);
+    uint32_t *samples_ns = gather(group, &count);
+    say_quantiles(trial, samples_ns, count);
+    free(samples_ns);
 }
 
 /* clang-format off */
@@ -362,7 +360,7 @@ static const struct trial trials[] = {
 
 void intake_queries(const struct intake *intake)
 {
-    const bool is_whole = intake->seconds >= 2;
+    const bool is_whole = intake->bench.seconds >= 2;
     const struct fleet_options options = {
         .workers = is_whole ? 1000 : 20, .held = 64, .pool = 16384, .groups = 4, .decoded = 16
     };

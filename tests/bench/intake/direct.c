@@ -1,8 +1,8 @@
 #include "core/clock.h"
 #include "core/own.h"
-#include "fleet.h"
 #include "index/prefix_index.h"
-#include "intake.h"
+#include "intake/fleet.h"
+#include "intake/intake.h"
 #include "kvbridge.pb-c.h"
 #include "stream/follower.h"
 #include "wire/router_proto.h"
@@ -81,7 +81,7 @@ static void check_lists(struct ours *ours, const struct fleet *fleet)
     for (size_t i = 0; i < kvb_followers_limit(ours->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(ours->followers, i);
         if (!follower || follower->state != KVB_STREAM_EXACT) {
-            intake_note("bench_intake: stream %zu is not what its bridge counts", i);
+            bench_progress("stream %zu is not what its bridge counts", i);
             INTAKE_MUST(KVB_BAD_INPUT);
         }
     }
@@ -123,13 +123,13 @@ static void make_short_messages(struct fleet_round *round)
     for (size_t i = 0; i < messages; i++) {
         const struct kvb_router_event event = { .event_id = i + 1,
                                                 .has_parent = true,
-                                                .parent = { fleet_mix(i) } };
+                                                .parent = { bench_mix(i) } };
         const size_t at = round->bytes.len;
         kvb_router_batch_reset(&batch);
         batch.has_epoch = true;
         INTAKE_MUST(kvb_router_batch_add_event(&batch, &event));
         INTAKE_MUST(kvb_router_batch_add_block(
-            &batch, (kvb_block_hash){ fleet_mix(i + 1) }, (kvb_tokens_hash){ fleet_mix(~i) }));
+            &batch, (kvb_block_hash){ bench_mix(i + 1) }, (kvb_tokens_hash){ bench_mix(~i) }));
         INTAKE_MUST(kvb_router_proto_encode(&batch, 0, 1, &round->bytes));
         round->messages[round->count++] =
             (struct fleet_message){ .at = at, .len = round->bytes.len - at, .blocks = 1 };
@@ -149,15 +149,15 @@ measure_decode(const struct intake *intake, const char *name, const struct fleet
 
     INTAKE_MUST(ours ? KVB_OK : KVB_NO_MEMORY);
     const uint64_t end_ns =
-        kvb_clock_monotonic_ns() + (uint64_t)(intake->seconds / 2 * (double)KVB_NS_PER_S);
+        kvb_clock_monotonic_ns() + (uint64_t)(intake->bench.seconds / 2 * (double)KVB_NS_PER_S);
     while (samples < most_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
         ours[samples] = decode_round(round, &batch);
         library[samples++] = unpack_round(round);
     }
-    const double own_ns = intake_quantile(ours, samples, 0.5);
-    const double library_ns = intake_quantile(library, samples, 0.5);
-    intake_say(&(struct intake_figure){ name, own_ns, "ns/block", "protobuf-c unpack", library_ns,
-                                        library_ns / own_ns });
+    const double own_ns = bench_median(ours, samples);
+    const double library_ns = bench_median(library, samples);
+    bench_figure_against(
+        name, own_ns, "ns/block", "protobuf-c unpack", library_ns, library_ns / own_ns);
     kvb_router_batch_done(&batch);
     free(ours);
 }
@@ -270,7 +270,7 @@ static void run_whole(struct whole *whole, const struct intake *intake)
 {
     uint64_t warm = blocks_when_full(&whole->fleet.options);
 
-    for (uint64_t spent_ns = 0; (double)spent_ns < intake->seconds * (double)KVB_NS_PER_S;) {
+    for (uint64_t spent_ns = 0; (double)spent_ns < intake->bench.seconds * (double)KVB_NS_PER_S;) {
         INTAKE_MUST(fleet_make(&whole->fleet, round_blocks, &whole->round));
         const uint64_t ours_ns = take_round(&whole->ours, &whole->round);
         const uint64_t alone_ns = apply_round_alone(&whole->alone, &whole->round);
@@ -298,8 +298,8 @@ void intake_whole(const struct intake *intake)
     check_lists(&whole.ours, &whole.fleet);
     const double own = (double)whole.blocks * 1e3 / (double)whole.ours_ns;
     const double index = (double)whole.blocks * 1e3 / (double)whole.alone_ns;
-    intake_say(&(struct intake_figure){ "intake.whole", own, "M block operations/s", "index alone",
-                                        index, own / index });
+    bench_figure_against(
+        "intake.whole", own, "M block operations/s", "index alone", index, own / index);
     end_alone(&whole.alone);
     end_ours(&whole.ours);
     fleet_round_done(&whole.round);
@@ -310,12 +310,12 @@ void intake_whole(const struct intake *intake)
 
 void intake_count_allocations(const struct intake *intake)
 {
-    const struct fleet_options talkative = { .workers = intake->is_small ? 8 : 128,
+    const struct fleet_options talkative = { .workers = intake->bench.is_small ? 8 : 128,
                                              .held = 200,
                                              .pool = 8192,
                                              .groups = 64,
                                              .decoded = fleet_most_decoded };
-    const uint64_t wanted = intake->is_small ? events_counted / 100 : events_counted;
+    const uint64_t wanted = intake->bench.is_small ? events_counted / 100 : events_counted;
     uint64_t warm = 4 * blocks_when_full(&talkative);
     uint64_t events = 0;
     uint64_t allocations = 0;
@@ -339,13 +339,12 @@ void intake_count_allocations(const struct intake *intake)
         allocations += intake_allocations() - before;
     }
     check_lists(&ours, &fleet);
-    intake_note(
-        "bench_intake: %llu allocations in %llu events", (unsigned long long)allocations,
+    bench_progress(
+        "%llu allocations in %llu events", (unsigned long long)allocations,
         (unsigned long long)events);
-    intake_say(
-        &(struct intake_figure){ .name = "intake.allocations",
-                                 .value = (double)allocations * events_counted / (double)events,
-                                 .unit = "allocations/10M events" });
+    bench_figure(
+        "intake.allocations", (double)allocations * events_counted / (double)events,
+        "allocations/10M events");
     end_ours(&ours);
     fleet_round_done(&round);
     fleet_done(&fleet);
@@ -463,7 +462,7 @@ void intake_snapshot(const struct intake *intake)
     struct loading loading = { 0 };
     struct kvb_follower_ask ask;
 
-    make_lists(&lists, intake->is_small ? snapshot_blocks / 100 : snapshot_blocks);
+    make_lists(&lists, intake->bench.is_small ? snapshot_blocks / 100 : snapshot_blocks);
     const double scale = (double)snapshot_blocks / (double)lists.blocks;
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     begin_ours(&loading.ours, true);
@@ -473,17 +472,10 @@ void intake_snapshot(const struct intake *intake)
     }
     const double whole_s = (double)(kvb_clock_monotonic_ns() - begin_ns) * scale / 1e9;
     check_lists(&loading.ours, &lists.fleet);
-    intake_say(&(struct intake_figure){
-        .name = "start.snapshot", .value = whole_s, .unit = "s/10M blocks" });
-    intake_say(&(struct intake_figure){ .name = "start.snapshot.decode",
-                                        .value = (double)loading.decode_ns * scale / 1e9,
-                                        .unit = "s/10M blocks" });
-    intake_say(&(struct intake_figure){ .name = "start.snapshot.apply",
-                                        .value = (double)loading.apply_ns * scale / 1e9,
-                                        .unit = "s/10M blocks" });
-    intake_say(&(struct intake_figure){ .name = "start.snapshot.longest",
-                                        .value = (double)loading.longest_ns / 1e6,
-                                        .unit = "ms" });
+    bench_figure("start.snapshot", whole_s, "s/10M blocks");
+    bench_figure("start.snapshot.decode", (double)loading.decode_ns * scale / 1e9, "s/10M blocks");
+    bench_figure("start.snapshot.apply", (double)loading.apply_ns * scale / 1e9, "s/10M blocks");
+    bench_figure("start.snapshot.longest", (double)loading.longest_ns / 1e6, "ms");
     kvb_sync_reply_parts_done(&loading.parts);
     end_ours(&loading.ours);
     drop_lists(&lists);

@@ -1,8 +1,9 @@
-#include "fleet.h"
+#include "intake/fleet.h"
 
 #include "core/array.h"
 #include "core/limits.h"
 #include "index/block_hash.h"
+#include "parts/bench.h"
 #include "wire/router_proto.h"
 #include "wire/sync.h"
 
@@ -12,19 +13,9 @@
 
 enum { chunk_blocks = 4096, most_round_bytes = 1 << 30 };
 
-uint64_t fleet_mix(uint64_t value)
-{
-    uint64_t mixed = value + UINT64_C(0x9e3779b97f4a7c15);
-
-    mixed = (mixed ^ (mixed >> 30U)) * UINT64_C(0xbf58476d1ce4e5b9);
-    mixed = (mixed ^ (mixed >> 27U)) * UINT64_C(0x94d049bb133111eb);
-    return mixed ^ (mixed >> 31U);
-}
-
 static uint32_t draw(struct fleet *fleet, uint32_t below)
 {
-    fleet->random = fleet_mix(fleet->random);
-    return (uint32_t)(fleet->random >> 33U) % below;
+    return (uint32_t)(bench_random(&fleet->random) >> 33U) % below;
 }
 
 kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options)
@@ -76,7 +67,7 @@ static uint32_t group_of(uint32_t prompt)
 
 static uint32_t decoded_of(const struct fleet *fleet, uint32_t prompt)
 {
-    return (uint32_t)(fleet_mix(prompt) % (fleet->options.decoded + 1));
+    return (uint32_t)(bench_mix(prompt) % (fleet->options.decoded + 1));
 }
 
 /* Of a block: those of prefixes are the group's, all others the prompt's. */
@@ -84,10 +75,10 @@ static void tokens_of(uint32_t prompt, uint32_t block, uint32_t tokens[fleet_blo
 {
     const bool is_shared = block < fleet_prefix_blocks;
     const uint64_t owner = is_shared ? group_of(prompt) : (UINT64_C(1) << 32U) + prompt;
-    uint64_t state = fleet_mix(owner ^ (uint64_t)block << 40U);
+    uint64_t state = bench_mix((owner ^ (uint64_t)block << 40U) + 1);
 
     for (uint32_t i = 0; i < fleet_block_tokens; i += 2) {
-        state = fleet_mix(state);
+        state = bench_mix(state + i + 1);
         tokens[i] = (uint32_t)state % 128000;
         tokens[i + 1] = (uint32_t)(state >> 32U) % 128000;
     }

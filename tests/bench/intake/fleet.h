@@ -105,6 +105,3 @@ kvb_status fleet_list_chunk(
 
 /* The tokens of the first 64 blocks of a prompt: of one that some worker holds. */
 void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens]);
-
-/* splitmix64 of any number. */
-uint64_t fleet_mix(uint64_t value);

@@ -1,4 +1,4 @@
-#include "scene.h"
+#include "intake/scene.h"
 
 #include "core/array.h"
 #include "core/clock.h"
@@ -166,7 +166,7 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     scene->exec_ns = kvb_clock_monotonic_ns();
     INTAKE_MUST(process_start(argv, log, &scene->aggregator));
     if (!wait_until(is_serving, scene, patience_ms)) {
-        intake_note("bench_intake: %s does not get ready: see %s", intake->aggregator, log);
+        bench_progress("%s does not get ready: see %s", intake->aggregator, log);
         INTAKE_MUST(KVB_IO);
     }
     scene->serving_ns = kvb_clock_monotonic_ns();

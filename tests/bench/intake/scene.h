@@ -2,8 +2,8 @@
 
 #include "bus/bus.h"
 #include "core/buf.h"
-#include "fleet.h"
-#include "intake.h"
+#include "intake/fleet.h"
+#include "intake/intake.h"
 #include "process.h"
 
 #include <pthread.h>
