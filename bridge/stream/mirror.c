@@ -14,9 +14,13 @@ static void reset(struct kvb_mirror *mirror)
     mirror->entry_end = 0;
     mirror->entry_count = 0;
     mirror->first_free = KVB_NO_ID;
+    mirror->context_end = 0;
+    mirror->first_free_context = KVB_NO_ID;
+    mirror->newest_context = KVB_NO_ID;
+    mirror->key_end = 0;
+    mirror->link_count = 0;
     mirror->oldest_doubtful = KVB_NO_ID;
     mirror->newest_doubtful = KVB_NO_ID;
-    mirror->listed_doubtful = 0;
     mirror->pending_count = 0;
     memset(mirror->counts.held, 0, sizeof mirror->counts.held);
     memset(mirror->digests, 0, sizeof mirror->digests);
@@ -78,12 +82,17 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     if (!mirror) {
         return;
     }
-    kvb_id_table_done(&mirror->by_engine);
-    kvb_id_table_done(&mirror->by_block);
+    kvb_line_table_close(&mirror->by_engine);
+    kvb_line_table_close(&mirror->by_block);
     kvb_id_table_done(&mirror->by_parent);
     kvb_id_table_done(&mirror->by_key);
+    kvb_id_table_done(&mirror->by_context);
+    kvb_id_table_done(&mirror->by_doubtful);
     drop_bytes(mirror->default_lora);
     free(mirror->entries);
+    free(mirror->contexts);
+    free(mirror->keys);
+    free(mirror->links);
     free(mirror->pending);
     free(mirror->changed.bits);
     free(mirror);
@@ -91,10 +100,12 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
 
 void kvb_mirror_clear(struct kvb_mirror *mirror)
 {
-    kvb_id_table_clear(&mirror->by_engine);
-    kvb_id_table_clear(&mirror->by_block);
+    kvb_line_table_close(&mirror->by_engine);
+    kvb_line_table_close(&mirror->by_block);
     kvb_id_table_clear(&mirror->by_parent);
     kvb_id_table_clear(&mirror->by_key);
+    kvb_id_table_clear(&mirror->by_context);
+    kvb_id_table_clear(&mirror->by_doubtful);
     reset(mirror);
 }
 
@@ -112,14 +123,13 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     const bool is_object = change->event->key != 0;
     const uint32_t id = kvb_mirror_find_known(mirror, change->event, engine);
 
-    if (id == KVB_NO_ID || mirror->entries[id].copies[tier].most == 0) {
+    if (id == KVB_NO_ID || mirror->entries[id].most[tier] == 0) {
         mirror->counts.unknown_removed += !is_object; /* that says where it lies not, too */
         return KVB_OK;
     }
-    struct copies copies = mirror->entries[id].copies[tier];
+    struct copies copies = kvb_mirror_copies(&mirror->entries[id], tier);
     copies = is_object ? (struct copies){ 0, 0 }
-                       : (struct copies){ .least = copies.least > 0 ? copies.least - 1 : 0,
-                                          .most = copies.most - 1 };
+                       : (struct copies){ .least = 0, .most = copies.most - 1 };
     KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
     if (!kvb_mirror_has_copies(&mirror->entries[id])) {
         kvb_mirror_drop(mirror, id);

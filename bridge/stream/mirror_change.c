@@ -19,8 +19,9 @@ static bool continues_last(
            out->blocks[out->block_count - 1].value == entry->parent;
 }
 
-static kvb_status
-tell_stored(struct mirror_change *change, const struct mirror_entry *entry, enum kvb_tier tier)
+static kvb_status tell_stored(
+    struct mirror_change *change, const struct mirror_entry *entry, kvb_block_hash block,
+    enum kvb_tier tier)
 {
     if (!continues_last(change, entry, tier)) {
         const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
@@ -29,12 +30,12 @@ tell_stored(struct mirror_change *change, const struct mirror_entry *entry, enum
                                                 .parent = { entry->parent } };
         KVB_TRY(kvb_router_batch_add_event(change->out, &event));
     }
-    return kvb_router_batch_add_block(change->out, entry->block, entry->tokens);
+    return kvb_router_batch_add_block(change->out, block, entry->tokens);
 }
 
 /* Removals of a batch share events: engines send them one by one. */
 static kvb_status
-tell_removed(struct mirror_change *change, const struct mirror_entry *entry, enum kvb_tier tier)
+tell_removed(struct mirror_change *change, kvb_block_hash block, enum kvb_tier tier)
 {
     struct kvb_router_batch *out = change->out;
     const struct kvb_router_event *last =
@@ -45,7 +46,7 @@ tell_removed(struct mirror_change *change, const struct mirror_entry *entry, enu
         const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .tier = tier };
         KVB_TRY(kvb_router_batch_add_event(out, &event));
     }
-    return kvb_router_batch_add_block(out, entry->block, (kvb_tokens_hash){ 0 });
+    return kvb_router_batch_add_block(out, block, (kvb_tokens_hash){ 0 });
 }
 
 static bool is_shown(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
@@ -53,21 +54,34 @@ static bool is_shown(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier
     return (mirror->tiers >> tier & 1) && mirror->entries[id].standing == standing_rooted;
 }
 
+/* The entry comes to hold its block in the tier, or ceases to: says so, unless another of
+ * the same name holds it there. */
+static kvb_status
+tell_of(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_held)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+
+    if (kvb_mirror_is_held_elsewhere(mirror, block, tier, id)) {
+        return KVB_OK;
+    }
+    kvb_mirror_note_held(mirror, block, tier, is_held);
+    return is_held ? tell_stored(change, entry, block, tier) : tell_removed(change, block, tier);
+}
+
 kvb_status kvb_mirror_change_copies(
     struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const bool was_held = mirror->entries[id].copies[tier].least > 0;
+    const bool was_held = kvb_mirror_holds(&mirror->entries[id], tier);
     const bool is_held = copies.least > 0;
 
-    kvb_mirror_set_copies(mirror, id, tier, copies);
-    const struct mirror_entry *entry = &mirror->entries[id];
-    if (was_held == is_held || !is_shown(mirror, id, tier) ||
-        kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
+    KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
+    if (was_held == is_held || !is_shown(mirror, id, tier)) {
         return KVB_OK;
     }
-    kvb_mirror_note_held(mirror, entry->block, tier, is_held);
-    return is_held ? tell_stored(change, entry, tier) : tell_removed(change, entry, tier);
+    return tell_of(change, id, tier, is_held);
 }
 
 kvb_status kvb_mirror_tell_named(struct mirror_change *change, uint32_t id)
@@ -76,11 +90,8 @@ kvb_status kvb_mirror_tell_named(struct mirror_change *change, uint32_t id)
 
     for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
         const enum kvb_tier tier = (enum kvb_tier)t;
-        const struct mirror_entry *entry = &mirror->entries[id];
-        if (entry->copies[tier].least > 0 && is_shown(mirror, id, tier) &&
-            !kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
-            kvb_mirror_note_held(mirror, entry->block, tier, true);
-            KVB_TRY(tell_stored(change, entry, tier));
+        if (kvb_mirror_holds(&mirror->entries[id], tier) && is_shown(mirror, id, tier)) {
+            KVB_TRY(tell_of(change, id, tier, true));
         }
     }
     return KVB_OK;

@@ -1,25 +1,60 @@
 #include "stream/mirror_entry.h"
 
 #include "core/array.h"
+#include "index/block_hash.h"
 
-#include <assert.h>
 #include <string.h>
 
-enum { doubtful_share = 8, doubtful_floor = 64 };
+/* ---- Of one entry ---- */
 
-uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine)
+kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
-    return kvb_id_hash(engine + group * UINT64_C(0x9e3779b97f4a7c15));
+    if (mirror->hashes == KVB_HASHES_ENGINE) {
+        return (kvb_block_hash){ entry->engine.value };
+    }
+    return entry->has_parent ? kvb_block_hash_next((kvb_block_hash){ entry->parent }, entry->tokens)
+                             : kvb_block_hash_root(entry->tokens);
+}
+
+uint64_t kvb_mirror_key(const struct kvb_mirror *mirror, uint32_t id)
+{
+    return id < mirror->key_end ? mirror->keys[id] : 0;
+}
+
+/* ---- Finding ---- */
+
+static uint64_t spread(uint32_t group, uint64_t value)
+{
+    return value + group * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+uint32_t kvb_mirror_hash_parent(uint32_t group, uint64_t engine)
+{
+    return kvb_id_hash(spread(group, engine));
+}
+
+static uint64_t hash_engine(uint32_t group, kvb_engine_hash engine)
+{
+    return kvb_line_mix(spread(group, engine.value));
+}
+
+static uint64_t hash_block(kvb_block_hash block)
+{
+    return kvb_line_mix(block.value);
 }
 
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
 {
-    const uint32_t hash = kvb_mirror_hash_engine(group, engine.value);
-    size_t at = kvb_id_table_start(&mirror->by_engine, hash);
+    if (mirror->entry_count == 0) {
+        return KVB_NO_ID; /* there may be no table yet */
+    }
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&mirror->by_engine, hash_engine(group, engine));
 
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_engine, hash, &at)) != KVB_NO_ID;) {
+    for (uint32_t id; (id = kvb_line_probe_next(&mirror->by_engine, &probe)) != KVB_NO_LINE_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
-        if (entry->engine.value == engine.value && entry->group == group) {
+        if (entry->engine.value == engine.value &&
+            kvb_mirror_context(mirror, entry)->group == group) {
             return id;
         }
     }
@@ -32,7 +67,7 @@ uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key)
     size_t at = kvb_id_table_start(&mirror->by_key, hash);
 
     for (uint32_t id; (id = kvb_id_table_next(&mirror->by_key, hash, &at)) != KVB_NO_ID;) {
-        if (mirror->entries[id].key == key) {
+        if (mirror->keys[id] == key) {
             return id;
         }
     }
@@ -46,94 +81,264 @@ uint32_t kvb_mirror_find_known(
                       : kvb_mirror_find(mirror, event->group, engine);
 }
 
+/* The lowest entry of the name, `except` aside, that is held in the tier. */
+static uint32_t lowest_holder(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
+{
+    uint32_t lowest = KVB_NO_ID;
+
+    if (mirror->entry_count == 0) {
+        return KVB_NO_ID;
+    }
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->by_block, hash_block(block));
+    for (uint32_t id; (id = kvb_line_probe_next(&mirror->by_block, &probe)) != KVB_NO_LINE_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && id < lowest && kvb_mirror_holds(entry, tier) &&
+            kvb_mirror_block(mirror, entry).value == block.value) {
+            lowest = id;
+        }
+    }
+    return lowest;
+}
+
 bool kvb_mirror_is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
-    const uint32_t hash = kvb_id_hash(block.value);
-    size_t at = kvb_id_table_start(&mirror->by_block, hash);
-
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_block, hash, &at)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &mirror->entries[id];
-        if (id != except && entry->block.value == block.value && entry->copies[tier].least > 0) {
-            return true;
-        }
-    }
-    return false;
+    return lowest_holder(mirror, block, tier, except) != KVB_NO_ID;
 }
 
-/* The table and key under which an entry is filed besides its engine hash. */
-static struct kvb_id_table *
-second_table(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_hash)
+bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
+    const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+
+    return lowest_holder(mirror, block, tier, KVB_NO_ID) == id;
+}
+
+/* ---- Contexts ---- */
+
+static bool is_context(const struct kvb_mirror *mirror, uint32_t id, uint64_t seed, uint32_t group)
+{
+    return mirror->contexts[id].seed == seed && mirror->contexts[id].group == group;
+}
+
+static uint32_t find_context(const struct kvb_mirror *mirror, uint64_t seed, uint32_t group)
+{
+    const uint32_t hash = kvb_id_hash(spread(group, seed));
+    size_t at = kvb_id_table_start(&mirror->by_context, hash);
+
+    if (mirror->newest_context != KVB_NO_ID &&
+        is_context(mirror, mirror->newest_context, seed, group)) {
+        return mirror->newest_context;
+    }
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_context, hash, &at)) != KVB_NO_ID;) {
+        if (is_context(mirror, id, seed, group)) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+static kvb_status
+new_context(struct kvb_mirror *mirror, uint64_t seed, uint32_t group, uint32_t *out_id)
+{
+    const bool is_free = mirror->first_free_context != KVB_NO_ID;
+    const uint32_t id = is_free ? mirror->first_free_context : (uint32_t)mirror->context_end;
+
+    if (!is_free) {
+        KVB_TRY(kvb_array_reserve(
+            &mirror->contexts, &mirror->context_capacity, mirror->context_end + 1,
+            sizeof *mirror->contexts, mirror->max_blocks));
+    }
+    KVB_TRY(kvb_id_table_put(&mirror->by_context, kvb_id_hash(spread(group, seed)), id));
+    if (is_free) {
+        mirror->first_free_context = mirror->contexts[id].uses;
+    } else {
+        mirror->context_end++;
+    }
+    mirror->contexts[id] = (struct mirror_context){ .seed = seed, .group = group };
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* One entry more of this context. */
+static kvb_status
+take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+{
+    uint32_t id = find_context(mirror, block->seed, block->group);
+
+    if (id == KVB_NO_ID) {
+        KVB_TRY(new_context(mirror, block->seed, block->group, &id));
+    }
+    mirror->contexts[id].uses++;
+    mirror->newest_context = id;
+    *out_id = id;
+    return KVB_OK;
+}
+
+static void leave_context(struct kvb_mirror *mirror, uint32_t id)
+{
+    struct mirror_context *context = &mirror->contexts[id];
+
+    if (--context->uses > 0) {
+        return;
+    }
+    kvb_id_table_remove(
+        &mirror->by_context, kvb_id_hash(spread(context->group, context->seed)), id);
+    if (mirror->newest_context == id) {
+        mirror->newest_context = KVB_NO_ID;
+    }
+    context->uses = mirror->first_free_context;
+    mirror->first_free_context = id;
+}
+
+/* ---- Filing ---- */
+
+static uint64_t hash_by_engine(const void *context, uint32_t id)
+{
+    const struct kvb_mirror *mirror = context;
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    return hash_engine(kvb_mirror_context(mirror, entry)->group, entry->engine);
+}
+
+static uint64_t hash_by_block(const void *context, uint32_t id)
+{
+    const struct kvb_mirror *mirror = context;
+
+    return hash_block(kvb_mirror_block(mirror, &mirror->entries[id]));
+}
+
+/* Only now: a stream that holds nothing takes no address space. */
+static kvb_status open_tables(struct kvb_mirror *mirror)
+{
+    if (mirror->by_engine.line_count > 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_line_table_open(&mirror->by_engine, mirror->max_blocks, hash_by_engine, mirror));
+    const kvb_status status =
+        kvb_line_table_open(&mirror->by_block, mirror->max_blocks, hash_by_block, mirror);
+    if (status != KVB_OK) {
+        kvb_line_table_close(&mirror->by_engine);
+    }
+    return status;
+}
+
+/* Under its published name, or its parent's. */
+static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
     switch ((enum standing)entry->standing) {
     case standing_rooted:
-        *out_hash = kvb_id_hash(entry->block.value);
-        return &mirror->by_block;
+        return kvb_line_table_put(&mirror->by_block, hash_by_block(mirror, id), id);
     case standing_waiting:
-        *out_hash = kvb_mirror_hash_engine(entry->group, entry->parent);
-        return &mirror->by_parent;
+        return kvb_id_table_put(
+            &mirror->by_parent,
+            kvb_mirror_hash_parent(kvb_mirror_context(mirror, entry)->group, entry->parent), id);
     case standing_unmatchable:
         break;
     }
-    return NULL;
-}
-
-static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
-{
-    uint32_t hash = 0;
-    struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
-
-    return table ? kvb_id_table_put(table, hash, id) : KVB_OK;
+    return KVB_OK;
 }
 
 static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
 {
-    uint32_t hash = 0;
-    struct kvb_id_table *table = second_table(mirror, &mirror->entries[id], &hash);
+    const struct mirror_entry *entry = &mirror->entries[id];
 
-    if (table) {
-        kvb_id_table_remove(table, hash, id);
+    if (entry->standing == standing_rooted) {
+        kvb_line_table_remove(&mirror->by_block, hash_by_block(mirror, id), id);
+    } else if (entry->standing == standing_waiting) {
+        kvb_id_table_remove(
+            &mirror->by_parent,
+            kvb_mirror_hash_parent(kvb_mirror_context(mirror, entry)->group, entry->parent), id);
     }
 }
 
 static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id)
 {
-    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint64_t key = kvb_mirror_key(mirror, id);
 
-    if (entry->key == 0) {
+    if (key == 0) {
         return file_second(mirror, id);
     }
-    KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_id_hash(entry->key), id));
+    KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_id_hash(key), id));
     const kvb_status status = file_second(mirror, id);
     if (status != KVB_OK) {
-        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(entry->key), id);
+        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(key), id);
     }
     return status;
 }
 
 kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id)
 {
-    const struct mirror_entry *entry = &mirror->entries[id];
-    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
-
-    KVB_TRY(kvb_id_table_put(&mirror->by_engine, hash, id));
+    KVB_TRY(open_tables(mirror));
+    const uint64_t hash = hash_by_engine(mirror, id);
+    KVB_TRY(kvb_line_table_put(&mirror->by_engine, hash, id));
     const kvb_status status = file_key_and_second(mirror, id);
     if (status != KVB_OK) {
-        kvb_id_table_remove(&mirror->by_engine, hash, id);
+        kvb_line_table_remove(&mirror->by_engine, hash, id);
     }
     return status;
 }
 
 static void unfile(struct kvb_mirror *mirror, uint32_t id)
 {
-    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint64_t key = kvb_mirror_key(mirror, id);
 
-    kvb_id_table_remove(
-        &mirror->by_engine, kvb_mirror_hash_engine(entry->group, entry->engine.value), id);
-    if (entry->key) {
-        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(entry->key), id);
+    kvb_line_table_remove(&mirror->by_engine, hash_by_engine(mirror, id), id);
+    if (key) {
+        kvb_id_table_remove(&mirror->by_key, kvb_id_hash(key), id);
     }
     unfile_second(mirror, id);
+}
+
+/* ---- Coming and going ---- */
+
+/* Where a key must be kept, those of all entries before it are. */
+static kvb_status write_key(struct kvb_mirror *mirror, uint32_t id, uint64_t key)
+{
+    if (key == 0 && id >= mirror->key_end) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->keys, &mirror->key_capacity, (size_t)id + 1, sizeof *mirror->keys,
+        mirror->max_blocks));
+    for (; mirror->key_end <= id; mirror->key_end++) {
+        mirror->keys[mirror->key_end] = 0;
+    }
+    mirror->keys[id] = key;
+    return KVB_OK;
+}
+
+kvb_status
+kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
+{
+    uint32_t context = KVB_NO_ID;
+
+    KVB_TRY(take_context(mirror, block, &context));
+    const kvb_status status = write_key(mirror, id, block->key);
+    if (status != KVB_OK) {
+        leave_context(mirror, context);
+        return status;
+    }
+    mirror->entries[id] = (struct mirror_entry){
+        .engine = block->engine,
+        .tokens = block->tokens,
+        .parent = block->parent,
+        .context = context & ((1U << context_bits) - 1),
+        .standing = (uint32_t)block->standing & 3,
+        .has_parent = block->has_parent,
+        .is_used = true,
+    };
+    return KVB_OK;
+}
+
+void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
+{
+    leave_context(mirror, mirror->entries[id].context);
+    if (id < mirror->key_end) {
+        mirror->keys[id] = 0;
+    }
 }
 
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
@@ -145,43 +350,42 @@ static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
     KVB_TRY(kvb_array_reserve(
         &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
         mirror->max_blocks));
-    mirror->entries[mirror->entry_end].newer = KVB_NO_ID;
+    mirror->entries[mirror->entry_end] = (struct mirror_entry){ .parent = KVB_NO_ID };
     *out_id = (uint32_t)mirror->entry_end;
     return KVB_OK;
 }
 
-static void take_id(struct kvb_mirror *mirror, uint32_t id)
+static kvb_status
+write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
 {
-    if (id == mirror->first_free) {
-        mirror->first_free = mirror->entries[id].newer;
-    } else {
-        mirror->entry_end++;
+    KVB_TRY(kvb_mirror_write(mirror, id, block));
+    const kvb_status status = kvb_mirror_file(mirror, id);
+    if (status != KVB_OK) {
+        kvb_mirror_wipe(mirror, id);
     }
-    mirror->entry_count++;
+    return status;
 }
 
 kvb_status
-kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_id)
+kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
     uint32_t id = KVB_NO_ID;
 
     KVB_TRY(draw_id(mirror, &id));
-    const uint32_t next_free = mirror->entries[id].newer;
-    mirror->entries[id] = *entry;
-    mirror->entries[id].newer = next_free;
-    const kvb_status status = kvb_mirror_file(mirror, id);
+    const struct mirror_entry before = mirror->entries[id];
+    const kvb_status status = write_and_file(mirror, id, block);
     if (status != KVB_OK) {
-        mirror->entries[id].is_used = false;
+        mirror->entries[id] = before;
         return status;
     }
-    take_id(mirror, id);
-    struct mirror_entry *mine = &mirror->entries[id];
-    mine->older = mine->newer = KVB_NO_ID;
-    mine->is_doubtful = false;
-    mine->is_used = true;
-    memset(mine->copies, 0, sizeof mine->copies);
+    if (id == mirror->first_free) {
+        mirror->first_free = (uint32_t)before.parent;
+    } else {
+        mirror->entry_end++;
+    }
+    mirror->entry_count++;
     kvb_mirror_mark(mirror, id);
-    mirror->counts.unrooted += mine->standing == standing_waiting;
+    mirror->counts.unrooted += block->standing == standing_waiting;
     *out_id = id;
     return KVB_OK;
 }
@@ -196,151 +400,46 @@ void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-/* ---- The doubtful list ---- */
-
-static void unlink_doubtful(struct kvb_mirror *mirror, struct mirror_entry *entry)
-{
-    if (entry->older != KVB_NO_ID) {
-        mirror->entries[entry->older].newer = entry->newer;
-        kvb_mirror_mark(mirror, entry->older);
-    } else {
-        mirror->oldest_doubtful = entry->newer;
-    }
-    if (entry->newer != KVB_NO_ID) {
-        mirror->entries[entry->newer].older = entry->older;
-        kvb_mirror_mark(mirror, entry->newer);
-    } else {
-        mirror->newest_doubtful = entry->older;
-    }
-    entry->older = entry->newer = KVB_NO_ID;
-    entry->is_doubtful = false;
-    kvb_mirror_mark(mirror, (uint32_t)(entry - mirror->entries));
-    mirror->listed_doubtful--;
-    mirror->counts.doubtful--;
-}
-
-static void link_newest_doubtful(struct kvb_mirror *mirror, uint32_t id)
-{
-    struct mirror_entry *entry = &mirror->entries[id];
-
-    entry->older = mirror->newest_doubtful;
-    entry->newer = KVB_NO_ID;
-    if (entry->older != KVB_NO_ID) {
-        mirror->entries[entry->older].newer = id;
-        kvb_mirror_mark(mirror, entry->older);
-    } else {
-        mirror->oldest_doubtful = id;
-    }
-    mirror->newest_doubtful = id;
-    entry->is_doubtful = true;
-    mirror->listed_doubtful++;
-    mirror->counts.doubtful++;
-}
-
-bool kvb_mirror_is_doubtful(const struct mirror_entry *entry)
-{
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->copies[tier].least == 0 && entry->copies[tier].most > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool kvb_mirror_has_copies(const struct mirror_entry *entry)
-{
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->copies[tier].most > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A doubtful entry is taken as gone where it is doubtful.  It still counts as
- * doubtful for the router: it may be held. */
-static void forget_oldest_doubtful(struct kvb_mirror *mirror)
-{
-    const uint32_t id = mirror->oldest_doubtful;
-    struct mirror_entry *entry = &mirror->entries[id];
-
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->copies[tier].least == 0) {
-            entry->copies[tier].most = 0;
-        }
-    }
-    unlink_doubtful(mirror, entry);
-    mirror->counts.doubtful++; /* stays in the sum until the next clear */
-    mirror->counts.forgotten_doubtful++;
-    if (!kvb_mirror_has_copies(entry)) {
-        kvb_mirror_drop(mirror, id);
-    }
-}
-
-static size_t most_doubtful(const struct kvb_mirror *mirror)
-{
-    const size_t share = mirror->entry_count / doubtful_share;
-    return share > doubtful_floor ? share : doubtful_floor;
-}
-
-void kvb_mirror_set_copies(
-    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
-{
-    struct mirror_entry *entry = &mirror->entries[id];
-
-    if (tier == KVB_TIER_DEVICE) {
-        mirror->counts.proven_copies += copies.least;
-        mirror->counts.proven_copies -= entry->copies[tier].least;
-    }
-    entry->copies[tier] = copies;
-    kvb_mirror_mark(mirror, id);
-    const bool doubtful = kvb_mirror_is_doubtful(entry);
-    if (doubtful == entry->is_doubtful) {
-        return;
-    }
-    if (!doubtful) {
-        unlink_doubtful(mirror, entry);
-        return;
-    }
-    link_newest_doubtful(mirror, id);
-    if (mirror->listed_doubtful > most_doubtful(mirror) && mirror->oldest_doubtful != id) {
-        forget_oldest_doubtful(mirror);
-    }
-}
-
-/* ---- Leaving and naming ---- */
-
 void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
 {
     struct mirror_entry *entry = &mirror->entries[id];
 
-    if (entry->is_doubtful) {
-        unlink_doubtful(mirror, entry);
+    if (kvb_mirror_is_doubtful(entry)) {
+        kvb_mirror_unlink(mirror, id);
     }
     unfile(mirror, id);
+    kvb_mirror_wipe(mirror, id);
     mirror->counts.unrooted -= entry->standing == standing_waiting;
-    mirror->counts.proven_copies -= entry->copies[KVB_TIER_DEVICE].least;
-    entry->is_used = false;
-    entry->newer = mirror->first_free;
+    mirror->counts.proven_copies -= kvb_mirror_holds(entry, KVB_TIER_DEVICE);
+    *entry = (struct mirror_entry){ .parent = mirror->first_free };
     kvb_mirror_mark(mirror, id);
     mirror->first_free = id;
     mirror->entry_count--;
 }
 
-kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *named)
+/* Its key and its copies stay. */
+kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named)
 {
     struct mirror_entry *entry = &mirror->entries[id];
+    const struct mirror_entry waiting = *entry;
+    const uint32_t group = kvb_mirror_context(mirror, entry)->group;
+    uint32_t context = KVB_NO_ID;
 
-    assert(entry->standing == standing_waiting && named->standing == standing_rooted);
-    KVB_TRY(kvb_id_table_put(&mirror->by_block, kvb_id_hash(named->block.value), id));
-    unfile_second(mirror, id); /* still under its old standing */
+    assert(waiting.standing == standing_waiting && named->standing == standing_rooted);
+    KVB_TRY(take_context(mirror, named, &context));
     entry->standing = standing_rooted;
-    entry->block = named->block;
     entry->tokens = named->tokens;
-    entry->seed = named->seed;
     entry->parent = named->parent;
     entry->has_parent = named->has_parent;
-    entry->depth = named->depth;
+    entry->context = context & ((1U << context_bits) - 1);
+    const kvb_status status = file_second(mirror, id);
+    if (status != KVB_OK) {
+        *entry = waiting;
+        leave_context(mirror, context);
+        return status;
+    }
+    kvb_id_table_remove(&mirror->by_parent, kvb_mirror_hash_parent(group, waiting.parent), id);
+    leave_context(mirror, waiting.context);
     kvb_mirror_mark(mirror, id);
     mirror->counts.unrooted--;
     return KVB_OK;

@@ -1,19 +1,32 @@
 #pragma once
 
+#include "core/limits.h"
 #include "index/id_table.h"
+#include "index/line_table.h"
 #include "stream/mirror.h"
 
+#include <assert.h>
 #include <stdbool.h>
 
 /* The inside of a mirror, for the mirror_*.c files alone.
  *
- *     by_engine   (group, engine hash)         -> entry
- *     by_block    published name               -> entries (rooted ones)
- *     by_parent   (group, parent's engine hash) -> entries that wait for it
- *     by_key      key of a pool's object       -> entry (those that have one)
+ *     entries     | engine | tokens | parent | copies, standing, context |      32 bytes
+ *                                                                  |
+ *     contexts    | seed, group | ...            shared by whole prompts
  *
- *     doubtful    oldest <-> ... <-> newest, through the entries
- *     free        entry -> entry -> ...                                       */
+ *     by_engine   (group, engine hash)          -> entry       a line of the cache each
+ *     by_block    published name                -> entries (rooted ones)
+ *
+ * That is all that most blocks take.  What few of them need lies apart:
+ *
+ *     by_parent   (group, parent's engine hash) -> entries that wait for it
+ *     keys        of pools' objects; by_key: key -> entry
+ *     links       oldest <-> ... <-> newest, of the doubtful entries
+ *     free        entry -> entry -> ..., in place of their parents
+ *
+ * An entry's published name stands nowhere: it is the engine's, or the hash of the
+ * parent's and the tokens', which stand there; to hash them again costs less than to
+ * fetch 8 bytes more. */
 
 enum standing {
     standing_rooted,     /* has its published name */
@@ -23,26 +36,51 @@ enum standing {
 
 /* Physical copies: at least, at most. */
 struct copies {
-    uint8_t least;
+    uint8_t least; /* 0 or 1: a second one is never certain */
     uint8_t most;
 };
 
+enum { context_bits = 24 };
+
 struct mirror_entry {
     kvb_engine_hash engine;
-    kvb_block_hash block;   /* rooted only */
-    kvb_tokens_hash tokens; /* rooted or waiting */
-    uint64_t parent;        /* rooted: published name; waiting: engine hash */
-    uint64_t seed;          /* of tokens; inherited by children */
-    uint64_t key;           /* of a pool's object; 0: none */
+    kvb_tokens_hash tokens;       /* rooted or waiting */
+    uint64_t parent;              /* rooted: published name; waiting: engine hash; free: next */
+    uint8_t most[KVB_TIER_COUNT]; /* copies */
+    uint32_t context : context_bits;
+    uint32_t least : KVB_TIER_COUNT; /* copies; bit t: of tier t */
+    uint32_t standing : 2;
+    uint32_t has_parent : 1;
+    uint32_t is_used : 1;
+};
+
+static_assert(sizeof(struct mirror_entry) == 32, "two entries to a line of the cache");
+static_assert(
+    (size_t)kvb_max_stream_blocks <= (size_t)1 << context_bits, "a context for each block");
+
+/* What a prompt hands on from block to block. */
+struct mirror_context {
+    uint64_t seed; /* of tokens; inherited by children */
     uint32_t group;
-    uint32_t depth; /* blocks before this one, as far as known: orders the walk */
-    uint32_t older; /* doubtful list; KVB_NO_ID at the ends */
-    uint32_t newer; /* doubtful list, or free list */
-    uint8_t standing;
+    uint32_t uses; /* entries; of a free one: the next free */
+};
+
+/* What is known of a block that is to be an entry. */
+struct mirror_block {
+    kvb_engine_hash engine;
+    kvb_block_hash block; /* rooted only */
+    kvb_tokens_hash tokens;
+    uint64_t parent;
+    uint64_t seed;
+    uint64_t key; /* of a pool's object; 0: none */
+    uint32_t group;
+    enum standing standing;
     bool has_parent;
-    bool is_doubtful;
-    bool is_used;
-    struct copies copies[KVB_TIER_COUNT];
+};
+
+struct doubtful_link {
+    uint32_t id;
+    uint32_t older, newer; /* entries; KVB_NO_ID at the ends */
 };
 
 /* Entries that a checkpoint under way has yet to write; see mirror_record.h. */
@@ -65,14 +103,25 @@ struct kvb_mirror {
     size_t entry_count;
     uint32_t first_free;
 
-    struct kvb_id_table by_engine;
-    struct kvb_id_table by_block;
+    struct mirror_context *contexts; /* owned */
+    size_t context_capacity;
+    size_t context_end;
+    uint32_t first_free_context;
+    uint32_t newest_context; /* a guess at the next one; KVB_NO_ID: none */
+    struct kvb_id_table by_context;
+
+    struct kvb_line_table by_engine; /* this and by_block: closed while nothing was filed */
+    struct kvb_line_table by_block;
     struct kvb_id_table by_parent;
     struct kvb_id_table by_key;
+    uint64_t *keys; /* owned; of the entries below key_end, 0: none */
+    size_t key_end, key_capacity;
 
+    struct doubtful_link *links; /* owned; in no order */
+    size_t link_count, link_capacity;
+    struct kvb_id_table by_doubtful; /* entry -> its link */
     uint32_t oldest_doubtful;
     uint32_t newest_doubtful;
-    size_t listed_doubtful; /* without the forgotten ones */
 
     size_t batch_out; /* router events before this one are of earlier batches */
     struct changed_entries changed;
@@ -86,9 +135,37 @@ struct kvb_mirror {
     struct kvb_digest digests[KVB_TIER_COUNT];
 };
 
-uint32_t kvb_mirror_hash_engine(uint32_t group, uint64_t engine);
+/* ---- Of one entry ---- */
 
-/* KVB_NO_ID when there is none. */
+/* Of a rooted one. */
+kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry);
+
+static inline const struct mirror_context *
+kvb_mirror_context(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    return &mirror->contexts[entry->context];
+}
+
+static inline bool kvb_mirror_holds(const struct mirror_entry *entry, enum kvb_tier tier)
+{
+    return entry->least >> tier & 1;
+}
+
+struct copies kvb_mirror_copies(const struct mirror_entry *entry, enum kvb_tier tier);
+
+/* Has the entry a copy in any tier? */
+bool kvb_mirror_has_copies(const struct mirror_entry *entry);
+
+/* Has it, in any tier, at least none and at most some? */
+bool kvb_mirror_is_doubtful(const struct mirror_entry *entry);
+
+/* 0: none. */
+uint64_t kvb_mirror_key(const struct kvb_mirror *mirror, uint32_t id);
+
+/* ---- Finding; KVB_NO_ID when there is none ---- */
+
+uint32_t kvb_mirror_hash_parent(uint32_t group, uint64_t engine);
+
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine);
 
 uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
@@ -98,45 +175,65 @@ uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
 uint32_t kvb_mirror_find_known(
     const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine);
 
-/* Draws an entry, copies *entry into it, and files it under its keys.
- * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */
-kvb_status
-kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_entry *entry, uint32_t *out_id);
-
-/* Unfiles and frees it; its copies must be 0 or of no more interest. */
-void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
-
-/* Gives a waiting entry its name; the caller filled block, parent, depth in
- * *named.  KVB_NO_MEMORY: it still waits. */
-kvb_status
-kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *named);
-
 /* True when some rooted entry other than `except` holds the name in the tier. */
 bool kvb_mirror_is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except);
-
-/* Sets one tier's copies, keeps the sums and the doubtful list right; may forget
- * the oldest doubtful entries, but never `id`. */
-void kvb_mirror_set_copies(
-    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
 
 /* Of all entries of one name that are held in the tier, one speaks for the name: is
  * it this one? */
 bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
-/* A published name came to be held in the tier, or ceased to be: counts and digest. */
-void kvb_mirror_note_held(
-    struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, bool is_held);
+/* ---- Coming and going ---- */
 
-/* The entry was written to. */
-void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
+/* Draws an entry for the block and files it under its keys.
+ * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */
+kvb_status
+kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id);
 
-/* As `is_doubtful` is to be. */
-bool kvb_mirror_is_doubtful(const struct mirror_entry *entry);
+/* Writes the block into the entry, which keeps no context, no copies and no key.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status
+kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block);
+
+/* The entry's context and key are of no more use. */
+void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id);
+
+/* Unfiles and frees it; its copies must be 0 or of no more interest. */
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
+
+/* Gives a waiting entry its name and all that stands in *named.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: it still waits. */
+kvb_status
+kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named);
 
 /* Files the entry under its engine hash, its key, and its published name or its
  * parent's; under none of them after KVB_NO_MEMORY. */
 kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id);
 
-/* Has the entry a copy in any tier? */
-bool kvb_mirror_has_copies(const struct mirror_entry *entry);
+/* The entry was written to. */
+void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
+
+/* A published name came to be held in the tier, or ceased to be: counts and digest. */
+void kvb_mirror_note_held(
+    struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, bool is_held);
+
+/* ---- mirror_doubtful.c: copies ---- */
+
+/* Sets one tier's copies, keeps the sums and the doubtful list right; may forget
+ * the oldest doubtful entries, but never `id`.  KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_mirror_set_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
+
+/* The same and nothing else. */
+void kvb_mirror_write_copies(struct mirror_entry *entry, enum kvb_tier tier, struct copies copies);
+
+/* Of a doubtful entry; borrowed until the list changes. */
+struct doubtful_link *kvb_mirror_link(const struct kvb_mirror *mirror, uint32_t id);
+
+/* KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_mirror_link_new(struct kvb_mirror *mirror, struct doubtful_link link);
+
+void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
+
+/* Takes it from between its neighbours, drops its link. */
+void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);

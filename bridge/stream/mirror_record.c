@@ -12,19 +12,18 @@ enum { has_parent_flag = 1, doubtful_flag = 2, used_flag = 4, all_flags = 7 };
 enum {
     at_id = 0,
     at_group = 4,
-    at_depth = 8,
-    at_older = 12,
-    at_newer = 16,
-    at_standing = 20,
-    at_flags = 21,
-    at_rest = 22,
-    at_copies = 24,
-    at_engine = 32,
-    at_block = 40,
-    at_tokens = 48,
-    at_parent = 56,
-    at_seed = 64,
-    at_key = 72
+    at_older = 8,
+    at_newer = 12,
+    at_standing = 16,
+    at_flags = 17,
+    at_least = 18,
+    at_rest = 19,
+    at_most = 20,
+    at_engine = 24,
+    at_tokens = 32,
+    at_parent = 40,
+    at_seed = 48,
+    at_key = 56
 };
 
 /* ---- Which entries ---- */
@@ -74,30 +73,36 @@ static size_t next_changed(const struct kvb_mirror *mirror, size_t from)
 
 /* ---- Out ---- */
 
-static void put_record(const struct mirror_entry *entry, size_t id, uint8_t *to)
+static void put_links(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
 {
+    const bool is_doubtful = kvb_mirror_is_doubtful(&mirror->entries[id]);
+
+    kvb_le_put_u32(to + at_older, is_doubtful ? kvb_mirror_link(mirror, id)->older : KVB_NO_ID);
+    kvb_le_put_u32(to + at_newer, is_doubtful ? kvb_mirror_link(mirror, id)->newer : KVB_NO_ID);
+    to[at_flags] |= is_doubtful ? doubtful_flag : 0;
+}
+
+static void put_record(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
     memset(to, 0, kvb_mirror_record_bytes);
-    kvb_le_put_u32(to + at_id, (uint32_t)id);
-    kvb_le_put_u32(to + at_newer, entry->newer);
+    kvb_le_put_u32(to + at_id, id);
     if (!entry->is_used) {
+        kvb_le_put_u32(to + at_newer, (uint32_t)entry->parent);
         return; /* of a free entry only the next one matters */
     }
-    kvb_le_put_u32(to + at_group, entry->group);
-    kvb_le_put_u32(to + at_depth, entry->depth);
-    kvb_le_put_u32(to + at_older, entry->older);
+    kvb_le_put_u32(to + at_group, kvb_mirror_context(mirror, entry)->group);
     to[at_standing] = entry->standing;
-    to[at_flags] =
-        (uint8_t)(used_flag | (entry->has_parent ? has_parent_flag : 0) | (entry->is_doubtful ? doubtful_flag : 0));
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        to[at_copies + 2 * tier] = entry->copies[tier].least;
-        to[at_copies + 2 * tier + 1] = entry->copies[tier].most;
-    }
+    to[at_flags] = (uint8_t)(used_flag | (entry->has_parent ? has_parent_flag : 0));
+    to[at_least] = entry->least;
+    memcpy(to + at_most, entry->most, sizeof entry->most);
     kvb_le_put_u64(to + at_engine, entry->engine.value);
-    kvb_le_put_u64(to + at_block, entry->block.value);
     kvb_le_put_u64(to + at_tokens, entry->tokens.value);
     kvb_le_put_u64(to + at_parent, entry->parent);
-    kvb_le_put_u64(to + at_seed, entry->seed);
-    kvb_le_put_u64(to + at_key, entry->key);
+    kvb_le_put_u64(to + at_seed, kvb_mirror_context(mirror, entry)->seed);
+    kvb_le_put_u64(to + at_key, kvb_mirror_key(mirror, id));
+    put_links(mirror, id, to);
 }
 
 kvb_status kvb_mirror_put_changed(
@@ -110,7 +115,7 @@ kvb_status kvb_mirror_put_changed(
     KVB_TRY(kvb_buf_reserve(out, count * kvb_mirror_record_bytes));
     for (size_t i = 0; i < count; i++) {
         const size_t id = next_changed(mirror, *place);
-        put_record(&mirror->entries[id], id, out->data + out->len);
+        put_record(mirror, (uint32_t)id, out->data + out->len);
         out->len += kvb_mirror_record_bytes;
         changed->bits[id / 64] &= ~(UINT64_C(1) << (id % 64));
         *place = id + 1;
@@ -127,7 +132,7 @@ void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *ou
         .first_free = mirror->first_free,
         .oldest_doubtful = mirror->oldest_doubtful,
         .newest_doubtful = mirror->newest_doubtful,
-        .forgotten_doubtful = mirror->counts.doubtful - mirror->listed_doubtful,
+        .forgotten_doubtful = mirror->counts.doubtful - mirror->link_count,
         .block_size = mirror->counts.block_size,
         .is_eagle = mirror->counts.is_eagle,
     };
@@ -135,60 +140,100 @@ void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *ou
 
 /* ---- Back ---- */
 
-static struct mirror_entry entry_of(const uint8_t *record)
+static struct mirror_block block_of(const uint8_t *record)
 {
-    struct mirror_entry entry = {
+    return (struct mirror_block){
         .engine = { kvb_le_get_u64(record + at_engine) },
-        .block = { kvb_le_get_u64(record + at_block) },
         .tokens = { kvb_le_get_u64(record + at_tokens) },
         .parent = kvb_le_get_u64(record + at_parent),
         .seed = kvb_le_get_u64(record + at_seed),
         .key = kvb_le_get_u64(record + at_key),
         .group = kvb_le_get_u32(record + at_group),
-        .depth = kvb_le_get_u32(record + at_depth),
-        .older = kvb_le_get_u32(record + at_older),
-        .newer = kvb_le_get_u32(record + at_newer),
-        .standing = record[at_standing],
+        .standing = (enum standing)record[at_standing],
         .has_parent = record[at_flags] & has_parent_flag,
-        .is_doubtful = record[at_flags] & doubtful_flag,
-        .is_used = record[at_flags] & used_flag,
     };
+}
+
+/* Whose copies are the record's. */
+static struct mirror_entry copies_of(const uint8_t *record)
+{
+    struct mirror_entry entry = { 0 };
 
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        entry.copies[tier].least = record[at_copies + 2 * tier];
-        entry.copies[tier].most = record[at_copies + 2 * tier + 1];
+        const struct copies copies = { .least = record[at_least] >> tier & 1,
+                                       .most = record[at_most + tier] };
+        kvb_mirror_write_copies(&entry, (enum kvb_tier)tier, copies);
     }
     return entry;
 }
 
-static bool is_possible(const struct mirror_entry *entry)
+static bool is_possible(const uint8_t *record)
 {
+    const bool is_used = record[at_flags] & used_flag;
+    const bool is_doubtful = record[at_flags] & doubtful_flag;
+    const struct mirror_entry entry = copies_of(record);
+
+    if ((record[at_flags] & ~all_flags) || record[at_rest] || record[at_least] >> KVB_TIER_COUNT) {
+        return false;
+    }
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->copies[tier].least > entry->copies[tier].most) {
+        if (kvb_mirror_holds(&entry, (enum kvb_tier)tier) && entry.most[tier] == 0) {
             return false;
         }
     }
-    return !entry->is_used ||
-           (entry->standing <= standing_unmatchable && kvb_mirror_has_copies(entry) &&
-            entry->is_doubtful == kvb_mirror_is_doubtful(entry));
+    return !is_used ||
+           (record[at_standing] <= standing_unmatchable && kvb_mirror_has_copies(&entry) &&
+            is_doubtful == kvb_mirror_is_doubtful(&entry));
+}
+
+/* What an earlier record said of the entry. */
+static void forget_entry(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (!mirror->entries[id].is_used) {
+        return;
+    }
+    if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
+        kvb_mirror_link_drop(mirror, id);
+    }
+    kvb_mirror_wipe(mirror, id);
+}
+
+static kvb_status take_entry(struct kvb_mirror *mirror, uint32_t id, const uint8_t *record)
+{
+    const struct mirror_block block = block_of(record);
+    const struct mirror_entry copies = copies_of(record);
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    KVB_TRY(kvb_mirror_write(mirror, id, &block));
+    entry->least = copies.least;
+    memcpy(entry->most, copies.most, sizeof entry->most);
+    if (!kvb_mirror_is_doubtful(entry)) {
+        return KVB_OK;
+    }
+    return kvb_mirror_link_new(
+        mirror, (struct doubtful_link){ .id = id,
+                                        .older = kvb_le_get_u32(record + at_older),
+                                        .newer = kvb_le_get_u32(record + at_newer) });
 }
 
 kvb_status
 kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirror_record_bytes])
 {
-    const struct mirror_entry entry = entry_of(record);
-    const size_t id = kvb_le_get_u32(record + at_id);
+    const uint32_t id = kvb_le_get_u32(record + at_id);
 
-    if (id > mirror->entry_end || (record[at_flags] & ~all_flags) || record[at_rest] ||
-        record[at_rest + 1] || !is_possible(&entry)) {
+    if (id > mirror->entry_end || !is_possible(record)) {
         return KVB_BAD_INPUT;
     }
     KVB_TRY(kvb_array_reserve(
-        &mirror->entries, &mirror->entry_capacity, id + 1, sizeof *mirror->entries,
+        &mirror->entries, &mirror->entry_capacity, (size_t)id + 1, sizeof *mirror->entries,
         mirror->max_blocks));
-    mirror->entries[id] = entry;
-    mirror->entry_end += id == mirror->entry_end;
-    return KVB_OK;
+    if (id < mirror->entry_end) {
+        forget_entry(mirror, id);
+    } else {
+        mirror->entry_end++;
+    }
+    mirror->entries[id] = (struct mirror_entry){ .parent = kvb_le_get_u32(record + at_newer) };
+    return record[at_flags] & used_flag ? take_entry(mirror, id, record) : KVB_OK;
 }
 
 /* One speaks for all entries of a name; none of them is filed by name yet but those
@@ -199,10 +244,13 @@ static void count_held(struct kvb_mirror *mirror, uint32_t id)
 
     for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
         const enum kvb_tier tier = (enum kvb_tier)t;
-        if ((mirror->tiers >> tier & 1) && entry->standing == standing_rooted &&
-            entry->copies[tier].least > 0 &&
-            !kvb_mirror_is_held_elsewhere(mirror, entry->block, tier, id)) {
-            kvb_mirror_note_held(mirror, entry->block, tier, true);
+        if (!(mirror->tiers >> tier & 1) || entry->standing != standing_rooted ||
+            !kvb_mirror_holds(entry, tier)) {
+            continue;
+        }
+        const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+        if (!kvb_mirror_is_held_elsewhere(mirror, block, tier, id)) {
+            kvb_mirror_note_held(mirror, block, tier, true);
         }
     }
 }
@@ -210,16 +258,16 @@ static void count_held(struct kvb_mirror *mirror, uint32_t id)
 static kvb_status file_entry(struct kvb_mirror *mirror, uint32_t id)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t group = kvb_mirror_context(mirror, entry)->group;
 
-    if (kvb_mirror_find(mirror, entry->group, entry->engine) != KVB_NO_ID) {
+    if (kvb_mirror_find(mirror, group, entry->engine) != KVB_NO_ID) {
         return KVB_BAD_INPUT;
     }
     count_held(mirror, id);
     KVB_TRY(kvb_mirror_file(mirror, id));
     mirror->entry_count++;
     mirror->counts.unrooted += entry->standing == standing_waiting;
-    mirror->counts.proven_copies += entry->copies[KVB_TIER_DEVICE].least;
-    mirror->listed_doubtful += entry->is_doubtful;
+    mirror->counts.proven_copies += kvb_mirror_holds(entry, KVB_TIER_DEVICE);
     return KVB_OK;
 }
 
@@ -230,13 +278,14 @@ static bool is_doubtful_list_whole(const struct kvb_mirror *mirror)
     uint32_t older = KVB_NO_ID;
     uint32_t id = mirror->oldest_doubtful;
 
-    for (size_t i = 0; i < mirror->listed_doubtful; i++) {
+    for (size_t i = 0; i < mirror->link_count; i++) {
         if (id >= mirror->entry_end || !mirror->entries[id].is_used ||
-            !mirror->entries[id].is_doubtful || mirror->entries[id].older != older) {
+            !kvb_mirror_is_doubtful(&mirror->entries[id]) ||
+            kvb_mirror_link(mirror, id)->older != older) {
             return false;
         }
         older = id;
-        id = mirror->entries[id].newer;
+        id = kvb_mirror_link(mirror, id)->newer;
     }
     return id == KVB_NO_ID && mirror->newest_doubtful == older;
 }
@@ -251,7 +300,7 @@ static bool is_free_list_whole(const struct kvb_mirror *mirror)
         if (id >= mirror->entry_end || mirror->entries[id].is_used) {
             return false;
         }
-        id = mirror->entries[id].newer;
+        id = (uint32_t)mirror->entries[id].parent;
     }
     return id == KVB_NO_ID;
 }
@@ -274,7 +323,7 @@ kvb_status kvb_mirror_settle(
     if (!is_doubtful_list_whole(mirror) || !is_free_list_whole(mirror)) {
         return KVB_BAD_INPUT;
     }
-    mirror->counts.doubtful = mirror->listed_doubtful + ends->forgotten_doubtful;
+    mirror->counts.doubtful = mirror->link_count + ends->forgotten_doubtful;
     mirror->counts.block_size = ends->block_size;
     mirror->counts.is_eagle = ends->is_eagle;
     return KVB_OK;

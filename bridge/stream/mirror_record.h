@@ -13,8 +13,8 @@
  *     put              all that are left: with the ends, this is the mirror as it stands
  *     unwatch
  *
- *     record   id group depth older newer u32 | standing flags 0 0 | least, most a tier
- *              engine block tokens parent seed key u64                   80 bytes
+ *     record   id group older newer u32 | standing flags least 0 | most of each tier
+ *              engine tokens parent seed key u64                         64 bytes
  *
  * Whoever takes the records in their order, the last of each id holding, and then
  * settles, has the same mirror: the same ids, the same order of doubtful and of free
@@ -22,7 +22,7 @@
  * children that wait for one parent is not kept.
  *
  * Threads: the caller locks.  Memory: while watched, one bit for each of max_blocks. */
-enum { kvb_mirror_record_bytes = 80 };
+enum { kvb_mirror_record_bytes = 64 };
 
 /* KVB_NO_MEMORY. */
 kvb_status kvb_mirror_watch(struct kvb_mirror *mirror);

@@ -2,27 +2,12 @@
 
 /* What a mirror lists, entry by entry: its digest, and walks that let it change. */
 
-bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
-{
-    const kvb_block_hash block = mirror->entries[id].block;
-    const uint32_t hash = kvb_id_hash(block.value);
-    size_t at = kvb_id_table_start(&mirror->by_block, hash);
-
-    for (uint32_t other; (other = kvb_id_table_next(&mirror->by_block, hash, &at)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &mirror->entries[other];
-        if (entry->block.value == block.value && entry->copies[tier].least > 0) {
-            return other == id; /* the first in the table */
-        }
-    }
-    return false;
-}
-
 static bool is_listed(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 
     return entry->is_used && (mirror->tiers >> tier & 1) && entry->standing == standing_rooted &&
-           entry->copies[tier].least > 0 && kvb_mirror_speaks_for_block(mirror, id, tier);
+           kvb_mirror_holds(entry, tier) && kvb_mirror_speaks_for_block(mirror, id, tier);
 }
 
 /* ---- Digest ---- */
@@ -47,7 +32,8 @@ void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_
         mirror->digests[t] = (struct kvb_digest){ 0 };
         for (size_t id = 0; mirror->counts.held[t] > 0 && id < mirror->entry_end; id++) {
             if (is_listed(mirror, (uint32_t)id, tier)) {
-                kvb_digest_add(&mirror->digests[t], key, tier, mirror->entries[id].block);
+                kvb_digest_add(
+                    &mirror->digests[t], key, tier, kvb_mirror_block(mirror, &mirror->entries[id]));
             }
         }
     }
@@ -82,8 +68,9 @@ continues(const struct kvb_router_batch *out, const struct mirror_entry *entry, 
     return last->tier == tier && out->blocks[out->block_count - 1].value == entry->parent;
 }
 
-static kvb_status
-show(const struct mirror_entry *entry, enum kvb_tier tier, struct kvb_router_batch *out)
+static kvb_status show(
+    const struct mirror_entry *entry, kvb_block_hash block, enum kvb_tier tier,
+    struct kvb_router_batch *out)
 {
     const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
                                             .tier = tier,
@@ -93,18 +80,23 @@ show(const struct mirror_entry *entry, enum kvb_tier tier, struct kvb_router_bat
     if (!continues(out, entry, tier)) {
         KVB_TRY(kvb_router_batch_add_event(out, &event));
     }
-    return kvb_router_batch_add_block(out, entry->block, entry->tokens);
+    return kvb_router_batch_add_block(out, block, entry->tokens);
 }
 
 static kvb_status show_entry(
     const struct kvb_mirror *mirror, const struct kvb_bucket_set *buckets, uint32_t id,
     struct kvb_router_batch *out)
 {
+    const struct mirror_entry *entry = &mirror->entries[id];
+
     for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
         const enum kvb_tier tier = (enum kvb_tier)t;
-        if (is_listed(mirror, id, tier) &&
-            is_wanted(mirror, buckets, tier, mirror->entries[id].block)) {
-            KVB_TRY(show(&mirror->entries[id], tier, out));
+        if (!is_listed(mirror, id, tier)) {
+            continue;
+        }
+        const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+        if (is_wanted(mirror, buckets, tier, block)) {
+            KVB_TRY(show(entry, block, tier, out));
         }
     }
     return KVB_OK;

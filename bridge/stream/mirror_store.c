@@ -11,7 +11,6 @@ struct place {
     bool has_parent;
     uint64_t parent; /* rooted: published name; waiting: engine hash */
     uint64_t seed;
-    uint32_t depth;
 };
 
 static uint64_t seed_of(const struct mirror_change *change)
@@ -23,15 +22,15 @@ static uint64_t seed_of(const struct mirror_change *change)
         kvb_event_batch_text(change->batch, change->event->salt));
 }
 
-static struct place place_after(const struct mirror_entry *entry)
+static struct place place_after(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     const bool is_rooted = entry->standing == standing_rooted;
 
     return (struct place){ .standing = (enum standing)entry->standing,
                            .has_parent = true,
-                           .parent = is_rooted ? entry->block.value : entry->engine.value,
-                           .seed = entry->seed,
-                           .depth = entry->depth + 1 };
+                           .parent = is_rooted ? kvb_mirror_block(mirror, entry).value
+                                               : entry->engine.value,
+                           .seed = kvb_mirror_context(mirror, entry)->seed };
 }
 
 static struct place first_place(struct mirror_change *change)
@@ -44,7 +43,7 @@ static struct place first_place(struct mirror_change *change)
     }
     const uint32_t parent = kvb_mirror_find(mirror, event->group, event->parent);
     if (parent != KVB_NO_ID) {
-        return place_after(&mirror->entries[parent]);
+        return place_after(mirror, &mirror->entries[parent]);
     }
     mirror->counts.unknown_parents++;
     return (struct place){ .standing = mirror->hashes == KVB_HASHES_ENGINE ? standing_rooted
@@ -86,46 +85,48 @@ static kvb_block_hash name_at(
                              : kvb_block_hash_root(tokens);
 }
 
-/* The entry that block i of the event would be at this place. */
-static struct mirror_entry
-entry_at(const struct mirror_change *change, uint32_t i, const struct place *place)
+/* What block i of the event is at this place. */
+static struct mirror_block
+block_at(const struct mirror_change *change, uint32_t i, const struct place *place)
 {
     const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
-    struct mirror_entry entry = { .engine = engine,
+    struct mirror_block block = { .engine = engine,
                                   .group = change->event->group,
-                                  .standing = (uint8_t)place->standing,
+                                  .standing = place->standing,
                                   .has_parent = place->has_parent,
                                   .parent = place->parent,
                                   .seed = place->seed,
-                                  .key = change->event->key,
-                                  .depth = place->depth };
+                                  .key = change->event->key };
 
     if (is_unmatchable(change, i)) {
-        entry.standing = standing_unmatchable;
+        block.standing = standing_unmatchable;
     }
-    if (entry.standing != standing_unmatchable) {
-        entry.tokens = tokens_hash_at(change, i, place->seed);
+    if (block.standing != standing_unmatchable) {
+        block.tokens = tokens_hash_at(change, i, place->seed);
     }
-    if (entry.standing == standing_rooted) {
-        entry.block = name_at(change->mirror, place, engine, entry.tokens);
+    if (block.standing == standing_rooted) {
+        block.block = name_at(change->mirror, place, engine, block.tokens);
     }
-    return entry;
+    return block;
 }
 
 /* Same content as far as both sides know: a parent that was forgotten since, or
  * that came since, is no difference. */
 static bool is_same_content(
     const struct mirror_change *change, uint32_t i, const struct mirror_entry *known,
-    const struct mirror_entry *stored)
+    const struct mirror_block *stored)
 {
+    const struct kvb_mirror *mirror = change->mirror;
+
     if (known->standing == standing_unmatchable || stored->standing == standing_unmatchable) {
-        return known->standing == stored->standing;
+        return known->standing == (uint32_t)stored->standing;
     }
     if (known->standing == standing_rooted && stored->standing == standing_rooted) {
-        return known->block.value == stored->block.value &&
+        return kvb_mirror_block(mirror, known).value == stored->block.value &&
                known->tokens.value == stored->tokens.value;
     }
-    return known->tokens.value == tokens_hash_at(change, i, known->seed).value;
+    const uint64_t seed = kvb_mirror_context(mirror, known)->seed;
+    return known->tokens.value == tokens_hash_at(change, i, seed).value;
 }
 
 static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
@@ -142,7 +143,7 @@ static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t 
 
 /* A waiting entry gets its name; routers hear of the tiers that hold it. */
 static kvb_status
-name_entry(struct mirror_change *change, uint32_t id, const struct mirror_entry *named)
+name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
 {
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
     KVB_TRY(kvb_mirror_tell_named(change, id));
@@ -167,7 +168,7 @@ static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_ent
 /* An engine hash that comes with other content than before: its copies are gone, unless
  * no content was known of it. */
 static kvb_status
-replace(struct mirror_change *change, uint32_t *id, const struct mirror_entry *stored)
+replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *stored)
 {
     struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry known = mirror->entries[*id];
@@ -177,7 +178,8 @@ replace(struct mirror_change *change, uint32_t *id, const struct mirror_entry *s
     KVB_TRY(remove_all_copies(change, *id));
     KVB_TRY(kvb_mirror_insert(mirror, stored, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
-        KVB_TRY(kvb_mirror_change_copies(change, *id, (enum kvb_tier)tier, known.copies[tier]));
+        KVB_TRY(kvb_mirror_change_copies(
+            change, *id, (enum kvb_tier)tier, kvb_mirror_copies(&known, (enum kvb_tier)tier)));
     }
     return KVB_OK;
 }
@@ -188,7 +190,7 @@ static kvb_status
 take_block(struct mirror_change *change, uint32_t i, const struct place *place, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const struct mirror_entry stored = entry_at(change, i, place);
+    const struct mirror_block stored = block_at(change, i, place);
     uint32_t id = kvb_mirror_find(mirror, stored.group, stored.engine);
 
     const bool is_other =
@@ -203,10 +205,6 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
         mirror->entries[id].standing == standing_waiting && stored.standing == standing_rooted) {
         KVB_TRY(name_entry(change, id, &stored));
     }
-    if (mirror->entries[id].depth < stored.depth) {
-        mirror->entries[id].depth = stored.depth; /* its parent is known by now */
-        kvb_mirror_mark(mirror, id);
-    }
     *out_id = id;
     return KVB_OK;
 }
@@ -214,48 +212,51 @@ take_block(struct mirror_change *change, uint32_t i, const struct place *place, 
 static kvb_status add_copy(struct mirror_change *change, uint32_t id)
 {
     const enum kvb_tier tier = change->event->tier;
-    struct copies copies = change->mirror->entries[id].copies[tier];
+    struct copies copies = kvb_mirror_copies(&change->mirror->entries[id], tier);
 
     change->mirror->counts.duplicate_stored += copies.most > 0;
-    copies.least = copies.least > 0 ? copies.least : 1;
+    copies.least = 1;
     copies.most = copies.most < most_copies ? copies.most + 1 : most_copies;
     return kvb_mirror_change_copies(change, id, tier, copies);
 }
 
-/* Child `id` of `parent`, which has its name now.  A child hashed under another
- * seed (its salt was in a block we never saw) cannot be named and waits on. */
+/* Child `id` of `parent`, which has its name now. */
 static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
-    struct mirror_entry named = mirror->entries[id];
-    const struct place place = place_after(&mirror->entries[parent]);
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const struct mirror_context *context = kvb_mirror_context(mirror, entry);
+    const struct place place = place_after(mirror, &mirror->entries[parent]);
+    const struct mirror_block named = {
+        .engine = entry->engine,
+        .block = name_at(mirror, &place, entry->engine, entry->tokens),
+        .tokens = entry->tokens,
+        .parent = place.parent,
+        .seed = context->seed,
+        .group = context->group,
+        .standing = standing_rooted,
+        .has_parent = true,
+    };
 
-    if (named.seed != place.seed) {
-        return KVB_OK;
-    }
-    named.standing = standing_rooted;
-    named.has_parent = true;
-    named.parent = place.parent;
-    named.depth = place.depth;
-    named.block = name_at(mirror, &place, named.engine, named.tokens);
     return name_entry(change, id, &named);
 }
 
-/* The next child that waits for `parent` and can be named, or KVB_NO_ID. */
+/* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child hashed
+ * under another seed (its salt was in a block we never saw) cannot be named and waits on. */
 static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
 {
     const struct mirror_entry *entry = &mirror->entries[parent];
-    const uint32_t hash = kvb_mirror_hash_engine(entry->group, entry->engine.value);
-    size_t at = kvb_id_table_start(&mirror->by_parent, hash);
 
     if (!entry->is_used || entry->standing != standing_rooted) {
         return KVB_NO_ID; /* forgotten since it was remembered */
     }
+    const uint32_t group = kvb_mirror_context(mirror, entry)->group;
+    const uint32_t hash = kvb_mirror_hash_parent(group, entry->engine.value);
+    size_t at = kvb_id_table_start(&mirror->by_parent, hash);
 
     for (uint32_t id; (id = kvb_id_table_next(&mirror->by_parent, hash, &at)) != KVB_NO_ID;) {
         const struct mirror_entry *child = &mirror->entries[id];
-        if (child->group == entry->group && child->parent == entry->engine.value &&
-            child->seed == entry->seed) {
+        if (child->context == entry->context && child->parent == entry->engine.value) {
             return id;
         }
     }
@@ -334,7 +335,7 @@ static kvb_status store_blocks(struct mirror_change *change)
             KVB_TRY(take_block(change, i, &place, &id));
         }
         KVB_TRY(add_copy(change, id));
-        place = place_after(&mirror->entries[id]);
+        place = place_after(mirror, &mirror->entries[id]);
     }
     return name_waiting_children(change);
 }

@@ -2,22 +2,24 @@
 
 #include <stdlib.h>
 
-/* A walk goes through the shown blocks by depth and follows each as far down as
- * it can, so that chains come out as one event:
+/* A walk follows each chain as far down as it can, so that it comes out as one event:
  *
- *     depth   0   1   2   3
  *             a - b - c - d        event 1: a b c d
- *                  \- e            event 2: e (parent b), when depth 2 comes by
+ *                  \- e            event 2: e (parent b)
  *
- * Parents come first: whatever starts at some depth, all shallower blocks have
- * been shown, at their own turn or in a run. */
+ * Parents come first.  Chains begin where no parent is listed; then, for each block in the
+ * order in which they were shown, at those of its children that were not; and last, where
+ * an engine's own names form a circle, anywhere in it. */
 struct walk {
     const struct kvb_mirror *mirror;
     enum kvb_tier tier;
-    uint32_t *order; /* owned: entries by depth */
+    uint32_t *order; /* owned: listed entries */
     size_t count;
     struct kvb_id_table children; /* parent's published name -> position in order */
     bool *is_shown;               /* owned, parallel to order */
+    uint32_t *shown;              /* owned: positions, as they were shown */
+    size_t shown_count;
+    size_t searched; /* of them: all children were shown */
     struct kvb_router_batch chunk;
     size_t max_chunk_blocks;
     kvb_mirror_visitor visit;
@@ -28,8 +30,14 @@ static void walk_done(struct walk *walk)
 {
     free(walk->order);
     free(walk->is_shown);
+    free(walk->shown);
     kvb_id_table_done(&walk->children);
     kvb_router_batch_done(&walk->chunk);
+}
+
+static const struct mirror_entry *entry_at(const struct walk *walk, size_t i)
+{
+    return &walk->mirror->entries[walk->order[i]];
 }
 
 static bool is_listed(const struct walk *walk, size_t id)
@@ -37,17 +45,8 @@ static bool is_listed(const struct walk *walk, size_t id)
     const struct mirror_entry *entry = &walk->mirror->entries[id];
 
     return entry->is_used && entry->standing == standing_rooted &&
-           entry->copies[walk->tier].least > 0 &&
+           kvb_mirror_holds(entry, walk->tier) &&
            kvb_mirror_speaks_for_block(walk->mirror, (uint32_t)id, walk->tier);
-}
-
-static int by_depth(const void *left, const void *right, void *context)
-{
-    const struct mirror_entry *entries = context;
-    const uint32_t a = entries[*(const uint32_t *)left].depth;
-    const uint32_t b = entries[*(const uint32_t *)right].depth;
-
-    return (a > b) - (a < b);
 }
 
 /* Fills order and children. */
@@ -57,8 +56,9 @@ static kvb_status prepare(struct walk *walk)
     const size_t room = mirror->entry_count ? mirror->entry_count : 1;
 
     walk->order = malloc(room * sizeof *walk->order);
+    walk->shown = malloc(room * sizeof *walk->shown);
     walk->is_shown = calloc(room, sizeof *walk->is_shown);
-    if (!walk->order || !walk->is_shown) {
+    if (!walk->order || !walk->shown || !walk->is_shown) {
         return KVB_NO_MEMORY;
     }
     for (size_t id = 0; id < mirror->entry_end; id++) {
@@ -66,9 +66,8 @@ static kvb_status prepare(struct walk *walk)
             walk->order[walk->count++] = (uint32_t)id;
         }
     }
-    qsort_r(walk->order, walk->count, sizeof *walk->order, by_depth, mirror->entries);
     for (size_t i = 0; i < walk->count; i++) {
-        const struct mirror_entry *entry = &mirror->entries[walk->order[i]];
+        const struct mirror_entry *entry = entry_at(walk, i);
         if (entry->has_parent) {
             KVB_TRY(kvb_id_table_put(&walk->children, kvb_id_hash(entry->parent), (uint32_t)i));
         }
@@ -84,8 +83,7 @@ static uint32_t take_child(struct walk *walk, kvb_block_hash block)
     size_t at = kvb_id_table_start(&walk->children, hash);
 
     for (uint32_t i; (i = kvb_id_table_next(&walk->children, hash, &at)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &walk->mirror->entries[walk->order[i]];
-        if (entry->parent == block.value && !walk->is_shown[i]) {
+        if (entry_at(walk, i)->parent == block.value && !walk->is_shown[i]) {
             kvb_id_table_remove(&walk->children, hash, i);
             return i;
         }
@@ -118,7 +116,8 @@ static kvb_status show_chain(struct walk *walk, size_t i)
     bool is_new_event = true;
 
     for (uint32_t next = (uint32_t)i; next != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &walk->mirror->entries[walk->order[next]];
+        const struct mirror_entry *entry = entry_at(walk, next);
+        const kvb_block_hash block = kvb_mirror_block(walk->mirror, entry);
         if (walk->chunk.block_count >= walk->max_chunk_blocks) {
             KVB_TRY(flush(walk));
             is_new_event = true;
@@ -127,19 +126,50 @@ static kvb_status show_chain(struct walk *walk, size_t i)
             KVB_TRY(begin_event(walk, entry));
             is_new_event = false;
         }
-        KVB_TRY(kvb_router_batch_add_block(&walk->chunk, entry->block, entry->tokens));
+        KVB_TRY(kvb_router_batch_add_block(&walk->chunk, block, entry->tokens));
         walk->is_shown[next] = true;
-        next = take_child(walk, entry->block);
+        walk->shown[walk->shown_count++] = next;
+        next = take_child(walk, block);
     }
     return KVB_OK;
+}
+
+/* Shows the rest of the children of all that was shown, and of those.  Ends because each
+ * block is shown once. */
+static kvb_status show_children(struct walk *walk)
+{
+    for (; walk->searched < walk->shown_count; walk->searched++) {
+        const struct mirror_entry *entry = entry_at(walk, walk->shown[walk->searched]);
+        const kvb_block_hash block = kvb_mirror_block(walk->mirror, entry);
+        for (uint32_t child; (child = take_child(walk, block)) != KVB_NO_ID;) {
+            KVB_TRY(show_chain(walk, child));
+        }
+    }
+    return KVB_OK;
+}
+
+static bool has_listed_parent(const struct walk *walk, size_t i)
+{
+    const struct mirror_entry *entry = entry_at(walk, i);
+
+    return entry->has_parent &&
+           kvb_mirror_is_held_elsewhere(
+               walk->mirror, (kvb_block_hash){ entry->parent }, walk->tier, KVB_NO_ID);
 }
 
 static kvb_status walk_tier(struct walk *walk)
 {
     KVB_TRY(prepare(walk));
     for (size_t i = 0; i < walk->count; i++) {
-        if (!walk->is_shown[i]) {
+        if (!has_listed_parent(walk, i)) {
             KVB_TRY(show_chain(walk, i));
+        }
+    }
+    KVB_TRY(show_children(walk));
+    for (size_t i = 0; i < walk->count; i++) {
+        if (!walk->is_shown[i]) { /* in a circle */
+            KVB_TRY(show_chain(walk, i));
+            KVB_TRY(show_children(walk));
         }
     }
     return flush(walk);
