@@ -142,6 +142,7 @@ static kvb_status remove_blocks(struct mirror_change *change)
     const struct kvb_engine_event *event = change->event;
 
     for (uint32_t i = 0; i < event->hash_count; i++) {
+        kvb_mirror_look_ahead(change->mirror, change->batch, event->group, event->hash_at + i);
         KVB_TRY(take_copy(change, change->batch->hashes[event->hash_at + i]));
     }
     return KVB_OK;

@@ -5,6 +5,9 @@
 
 #include <string.h>
 
+/* Of hashes: how far ahead of its turn what belongs to one is fetched. */
+enum { line_distance = 24, entry_distance = 16, block_distance = 8, worth_looking = 1 << 12 };
+
 /* ---- Of one entry ---- */
 
 kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
@@ -79,6 +82,46 @@ uint32_t kvb_mirror_find_known(
 {
     return event->key ? kvb_mirror_find_key(mirror, event->key)
                       : kvb_mirror_find(mirror, event->group, engine);
+}
+
+/* What may be the entry, without a look at it. */
+static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->by_engine, hash);
+
+    return kvb_line_probe_next(&mirror->by_engine, &probe);
+}
+
+void kvb_mirror_look_ahead(
+    const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group, size_t at)
+{
+    if (mirror->entry_count < worth_looking) {
+        return;
+    }
+    if (at + line_distance < batch->hash_count) {
+        kvb_line_table_prefetch(
+            &mirror->by_engine, hash_engine(group, batch->hashes[at + line_distance]));
+    }
+    if (at + entry_distance < batch->hash_count) {
+        const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + entry_distance]));
+        if (id != KVB_NO_LINE_ID) {
+            __builtin_prefetch(&mirror->entries[id], 1);
+        }
+    }
+    if (at + block_distance < batch->hash_count) {
+        const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + block_distance]));
+        if (id != KVB_NO_LINE_ID && mirror->entries[id].standing == standing_rooted) {
+            const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+            kvb_line_table_prefetch(&mirror->by_block, hash_block(block));
+        }
+    }
+}
+
+void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    if (mirror->entry_count >= worth_looking) {
+        kvb_line_table_prefetch(&mirror->by_block, hash_block(block));
+    }
 }
 
 /* The lowest entry of the name, `except` aside, that is held in the tier. */

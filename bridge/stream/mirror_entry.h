@@ -175,6 +175,15 @@ uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
 uint32_t kvb_mirror_find_known(
     const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine);
 
+/* Asks for the memory that some of the batch's hashes behind number `at` will need, whatever
+ * events they belong to: to wait for it is most of what a block costs. */
+void kvb_mirror_look_ahead(
+    const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group,
+    size_t at);
+
+/* The same for a published name. */
+void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
+
 /* True when some rooted entry other than `except` holds the name in the tier. */
 bool kvb_mirror_is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except);

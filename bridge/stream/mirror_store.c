@@ -3,7 +3,7 @@
 #include "core/array.h"
 #include "index/block_hash.h"
 
-enum { most_copies = UINT8_MAX };
+enum { most_copies = UINT8_MAX, most_ahead = 8 };
 
 /* Where the next block of a Stored goes. */
 struct place {
@@ -110,6 +110,36 @@ block_at(const struct mirror_change *change, uint32_t i, const struct place *pla
     return block;
 }
 
+/* What the next blocks of a Stored are, if nothing known gets between: so the memory for
+ * their names is on its way while those before them are dealt with. */
+struct ahead {
+    struct place place;
+    struct mirror_block block;
+};
+
+static void
+look_ahead(const struct mirror_change *change, uint32_t i, struct place place, struct ahead *ahead)
+{
+    for (size_t at = 0; at < most_ahead && i < change->event->hash_count; at++, i++) {
+        struct mirror_block *block = &ahead[at].block;
+        ahead[at].place = place;
+        *block = block_at(change, i, &place);
+        if (block->standing == standing_rooted) {
+            kvb_mirror_expect(change->mirror, block->block);
+        }
+        place.standing = block->standing;
+        place.has_parent = true;
+        place.parent =
+            block->standing == standing_rooted ? block->block.value : block->engine.value;
+    }
+}
+
+static bool is_same_place(const struct place *left, const struct place *right)
+{
+    return left->standing == right->standing && left->has_parent == right->has_parent &&
+           left->parent == right->parent && left->seed == right->seed;
+}
+
 /* Same content as far as both sides know: a parent that was forgotten since, or
  * that came since, is no difference. */
 static bool is_same_content(
@@ -186,24 +216,23 @@ replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *s
 
 /* Finds or makes the entry of block i.  An engine hash that comes with other
  * content than before takes the new content. */
-static kvb_status
-take_block(struct mirror_change *change, uint32_t i, const struct place *place, uint32_t *out_id)
+static kvb_status take_block(
+    struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const struct mirror_block stored = block_at(change, i, place);
-    uint32_t id = kvb_mirror_find(mirror, stored.group, stored.engine);
+    uint32_t id = kvb_mirror_find(mirror, stored->group, stored->engine);
 
     const bool is_other =
-        id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], &stored);
+        id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
     if (id == KVB_NO_ID || is_other) {
-        mirror->counts.unmatchable += stored.standing == standing_unmatchable;
-        KVB_TRY(is_other ? replace(change, &id, &stored) : kvb_mirror_insert(mirror, &stored, &id));
-        if (stored.standing == standing_rooted) {
+        mirror->counts.unmatchable += stored->standing == standing_unmatchable;
+        KVB_TRY(is_other ? replace(change, &id, stored) : kvb_mirror_insert(mirror, stored, &id));
+        if (stored->standing == standing_rooted) {
             KVB_TRY(remember_to_name_children(mirror, id));
         }
     } else if (
-        mirror->entries[id].standing == standing_waiting && stored.standing == standing_rooted) {
-        KVB_TRY(name_entry(change, id, &stored));
+        mirror->entries[id].standing == standing_waiting && stored->standing == standing_rooted) {
+        KVB_TRY(name_entry(change, id, stored));
     }
     *out_id = id;
     return KVB_OK;
@@ -324,15 +353,24 @@ static kvb_status store_blocks(struct mirror_change *change)
     const struct kvb_engine_event *event = change->event;
     const bool takes_names = event->token_count > 0 || mirror->hashes == KVB_HASHES_ENGINE;
     struct place place = takes_names ? first_place(change) : (struct place){ 0 };
+    struct ahead ahead[most_ahead];
 
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint32_t id = KVB_NO_ID;
+        kvb_mirror_look_ahead(mirror, change->batch, event->group, event->hash_at + i);
+        if (takes_names && i % most_ahead == 0) {
+            look_ahead(change, i, place, ahead);
+        }
         if (!is_known(change, i, &id)) {
             if (!takes_names) {
                 mirror->counts.no_tokens++;
                 continue;
             }
-            KVB_TRY(take_block(change, i, &place, &id));
+            struct ahead *next = &ahead[i % most_ahead];
+            if (!is_same_place(&next->place, &place)) {
+                next->block = block_at(change, i, &place);
+            }
+            KVB_TRY(take_block(change, i, &next->block, &id));
         }
         KVB_TRY(add_copy(change, id));
         place = place_after(mirror, &mirror->entries[id]);
