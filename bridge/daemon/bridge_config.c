@@ -165,7 +165,7 @@ static const struct kvb_conf_key keys[] = {
               "/unregister must show; empty: nobody may." },
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
-      .help = "Blocks remembered of one rank, about 110 bytes each." },
+      .help = "Blocks remembered of one rank, about 60 bytes each." },
     { "limits.max_held_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_held_bytes,
       FIELD(limits.max_held_bytes),
       .help = "Live events of one rank that wait while a replay runs." },
