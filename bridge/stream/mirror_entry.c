@@ -379,9 +379,6 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
 {
     leave_context(mirror, mirror->entries[id].context);
-    if (id < mirror->key_end) {
-        mirror->keys[id] = 0;
-    }
 }
 
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)

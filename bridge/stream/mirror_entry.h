@@ -204,7 +204,7 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, u
 kvb_status
 kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block);
 
-/* The entry's context and key are of no more use. */
+/* What was written into the entry is of no more use. */
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id);
 
 /* Unfiles and frees it; its copies must be 0 or of no more interest. */

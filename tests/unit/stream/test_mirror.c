@@ -216,6 +216,28 @@ static void a_child_inherits_the_salt(void **state)
     end_world(&world);
 }
 
+/* What was told again without its salt is what it was, and so is what comes behind it. */
+static void a_child_of_what_waits_inherits_the_salt(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
+    const uint64_t hashes[] = { 902, 903 };
+    const uint32_t tokens[] = { 2, 3 };
+
+    add_stored(&world.batch, &(uint64_t){ 901 }, hashes, tokens, 1);
+    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
+    add_stored(&world.batch, &(uint64_t){ 901 }, hashes, tokens, 2);
+    apply(&world);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 2);
+    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
+    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
+    apply(&world);
+    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
+    assert_int_equal(held(&world), 3);
+    end_world(&world);
+}
+
 static void two_groups_with_one_name_hold_it_until_both_are_gone(void **state)
 {
     (void)state;
@@ -482,6 +504,9 @@ static void survives_every_allocation_failing(void **state)
         add_stored(&world.batch, NULL, hashes, tokens, 1);
         last_event(&world.batch)->key = 7;
         add_removed(&world.batch, hashes, 1);
+        add_stored(&world.batch, NULL, hashes, tokens, 1);
+        add_stored(&world.batch, NULL, hashes, tokens, 1);
+        add_removed(&world.batch, hashes, 1); /* doubtful from here on */
         fail_alloc_after(n);
         status = kvb_mirror_new(&options, &world.mirror);
         if (status == KVB_OK) {
@@ -520,6 +545,7 @@ int main(void)
         cmocka_unit_test(a_waiting_block_can_be_removed),
         cmocka_unit_test(engine_names_need_no_parent),
         cmocka_unit_test(a_child_inherits_the_salt),
+        cmocka_unit_test(a_child_of_what_waits_inherits_the_salt),
         cmocka_unit_test(two_groups_with_one_name_hold_it_until_both_are_gone),
         cmocka_unit_test(another_tier_is_kept_but_not_shown),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
