@@ -32,6 +32,7 @@ PROGRAMS = [
     Program("tests/bench_intake", (
         "intake.decode", "intake.whole", "intake.allocations", "intake.nats", "query", "start.serving",
         "start.snapshot")),
+    Program("tests/bench_mirror", ("mirror.conversation", "mirror.one_block_prompts")),
     Program("peers/peers.py", CORPUS_ROWS[:4], corpora=(128, 1000), corpus_rows=CORPUS_ROWS[:4], is_script=True,
             is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
@@ -100,6 +101,9 @@ GOALS = [
     Goal("query.nats.burst.p99", "over NATS, us", "value", "<=", 1000),
     Goal("start.serving", "from exec to ready, ms", "value", "<=", 100),
     Goal("start.snapshot", "10 million blocks from bridges' answers into the index, s", "value", "<=", 2),
+    Goal("mirror.conversation.bytes_per_block", "memory of the bridge for a block that an engine holds, bytes", "value",
+         "<=", 64),
+    Goal("mirror.one_block_prompts.bytes_per_block", "the same where each prompt is one block", "value", "<=", 64),
     Goal("index.conversation.128.vs_chainindex", "a fleet of 128, against ChainIndex", "ratio", ">=", 2.5, True),
     Goal("index.conversation.1000.vs_chainindex", "a fleet of 1,000", "ratio", ">=", 2.5, True),
     Goal("index.query.p50.vs_chainindex", "a query, 128 workers, median", "ratio", ">=", 1, True),
