@@ -82,8 +82,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     if (!mirror) {
         return;
     }
-    kvb_line_table_close(&mirror->by_engine);
-    kvb_line_table_close(&mirror->by_block);
+    kvb_line_table_close(&mirror->names);
     kvb_id_table_done(&mirror->by_parent);
     kvb_id_table_done(&mirror->by_key);
     kvb_id_table_done(&mirror->by_context);
@@ -100,8 +99,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
 
 void kvb_mirror_clear(struct kvb_mirror *mirror)
 {
-    kvb_line_table_close(&mirror->by_engine);
-    kvb_line_table_close(&mirror->by_block);
+    kvb_line_table_close(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
     kvb_id_table_clear(&mirror->by_key);
     kvb_id_table_clear(&mirror->by_context);

@@ -41,9 +41,22 @@ static uint64_t hash_engine(uint32_t group, kvb_engine_hash engine)
     return kvb_line_mix(spread(group, engine.value));
 }
 
+/* Not as an engine hash of the same number, that they may be: lines would fill by twos. */
 static uint64_t hash_block(kvb_block_hash block)
 {
-    return kvb_line_mix(block.value);
+    return kvb_line_mix(~block.value);
+}
+
+/* The next candidate of this kind, or KVB_NO_ID. */
+static uint32_t
+next_named(const struct kvb_mirror *mirror, struct kvb_line_probe *probe, enum name_kind kind)
+{
+    for (uint32_t ref; (ref = kvb_line_probe_next(&mirror->names, probe)) != KVB_NO_LINE_ID;) {
+        if (ref % 2 == (uint32_t)kind) {
+            return ref / 2;
+        }
+    }
+    return KVB_NO_ID;
 }
 
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
@@ -51,10 +64,9 @@ uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_en
     if (mirror->entry_count == 0) {
         return KVB_NO_ID; /* there may be no table yet */
     }
-    struct kvb_line_probe probe =
-        kvb_line_table_probe(&mirror->by_engine, hash_engine(group, engine));
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_engine(group, engine));
 
-    for (uint32_t id; (id = kvb_line_probe_next(&mirror->by_engine, &probe)) != KVB_NO_LINE_ID;) {
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_engine)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (entry->engine.value == engine.value &&
             kvb_mirror_context(mirror, entry)->group == group) {
@@ -87,9 +99,9 @@ uint32_t kvb_mirror_find_known(
 /* What may be the entry, without a look at it. */
 static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
 {
-    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->by_engine, hash);
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
 
-    return kvb_line_probe_next(&mirror->by_engine, &probe);
+    return next_named(mirror, &probe, name_of_engine);
 }
 
 void kvb_mirror_look_ahead(
@@ -100,19 +112,19 @@ void kvb_mirror_look_ahead(
     }
     if (at + line_distance < batch->hash_count) {
         kvb_line_table_prefetch(
-            &mirror->by_engine, hash_engine(group, batch->hashes[at + line_distance]));
+            &mirror->names, hash_engine(group, batch->hashes[at + line_distance]));
     }
     if (at + entry_distance < batch->hash_count) {
         const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + entry_distance]));
-        if (id != KVB_NO_LINE_ID) {
+        if (id != KVB_NO_ID) {
             __builtin_prefetch(&mirror->entries[id], 1);
         }
     }
     if (at + block_distance < batch->hash_count) {
         const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + block_distance]));
-        if (id != KVB_NO_LINE_ID && mirror->entries[id].standing == standing_rooted) {
+        if (id != KVB_NO_ID && mirror->entries[id].standing == standing_rooted) {
             const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
-            kvb_line_table_prefetch(&mirror->by_block, hash_block(block));
+            kvb_line_table_prefetch(&mirror->names, hash_block(block));
         }
     }
 }
@@ -120,7 +132,7 @@ void kvb_mirror_look_ahead(
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
 {
     if (mirror->entry_count >= worth_looking) {
-        kvb_line_table_prefetch(&mirror->by_block, hash_block(block));
+        kvb_line_table_prefetch(&mirror->names, hash_block(block));
     }
 }
 
@@ -133,8 +145,8 @@ static uint32_t lowest_holder(
     if (mirror->entry_count == 0) {
         return KVB_NO_ID;
     }
-    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->by_block, hash_block(block));
-    for (uint32_t id; (id = kvb_line_probe_next(&mirror->by_block, &probe)) != KVB_NO_LINE_ID;) {
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (id != except && id < lowest && kvb_mirror_holds(entry, tier) &&
             kvb_mirror_block(mirror, entry).value == block.value) {
@@ -236,34 +248,33 @@ static void leave_context(struct kvb_mirror *mirror, uint32_t id)
 
 /* ---- Filing ---- */
 
-static uint64_t hash_by_engine(const void *context, uint32_t id)
+static uint64_t hash_of(const struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
 {
-    const struct kvb_mirror *mirror = context;
     const struct mirror_entry *entry = &mirror->entries[id];
 
-    return hash_engine(kvb_mirror_context(mirror, entry)->group, entry->engine);
+    return kind == name_of_engine
+               ? hash_engine(kvb_mirror_context(mirror, entry)->group, entry->engine)
+               : hash_block(kvb_mirror_block(mirror, entry));
 }
 
-static uint64_t hash_by_block(const void *context, uint32_t id)
+static uint64_t hash_of_ref(const void *context, uint32_t ref)
 {
-    const struct kvb_mirror *mirror = context;
-
-    return hash_block(kvb_mirror_block(mirror, &mirror->entries[id]));
+    return hash_of(context, ref / 2, (enum name_kind)(ref % 2));
 }
 
-/* Only now: a stream that holds nothing takes no address space. */
-static kvb_status open_tables(struct kvb_mirror *mirror)
+/* Opens the table with the first name only: a stream that holds nothing takes no address
+ * space. */
+static kvb_status put_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
 {
-    if (mirror->by_engine.line_count > 0) {
-        return KVB_OK;
+    if (mirror->names.line_count == 0) {
+        KVB_TRY(kvb_line_table_open(&mirror->names, 2 * mirror->max_blocks, hash_of_ref, mirror));
     }
-    KVB_TRY(kvb_line_table_open(&mirror->by_engine, mirror->max_blocks, hash_by_engine, mirror));
-    const kvb_status status =
-        kvb_line_table_open(&mirror->by_block, mirror->max_blocks, hash_by_block, mirror);
-    if (status != KVB_OK) {
-        kvb_line_table_close(&mirror->by_engine);
-    }
-    return status;
+    return kvb_line_table_put(&mirror->names, hash_of(mirror, id, kind), 2 * id + (uint32_t)kind);
+}
+
+static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
+{
+    kvb_line_table_remove(&mirror->names, hash_of(mirror, id, kind), 2 * id + (uint32_t)kind);
 }
 
 /* Under its published name, or its parent's. */
@@ -273,7 +284,7 @@ static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
 
     switch ((enum standing)entry->standing) {
     case standing_rooted:
-        return kvb_line_table_put(&mirror->by_block, hash_by_block(mirror, id), id);
+        return put_name(mirror, id, name_of_block);
     case standing_waiting:
         return kvb_id_table_put(
             &mirror->by_parent,
@@ -289,7 +300,7 @@ static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
     const struct mirror_entry *entry = &mirror->entries[id];
 
     if (entry->standing == standing_rooted) {
-        kvb_line_table_remove(&mirror->by_block, hash_by_block(mirror, id), id);
+        remove_name(mirror, id, name_of_block);
     } else if (entry->standing == standing_waiting) {
         kvb_id_table_remove(
             &mirror->by_parent,
@@ -314,12 +325,10 @@ static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id)
 
 kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id)
 {
-    KVB_TRY(open_tables(mirror));
-    const uint64_t hash = hash_by_engine(mirror, id);
-    KVB_TRY(kvb_line_table_put(&mirror->by_engine, hash, id));
+    KVB_TRY(put_name(mirror, id, name_of_engine));
     const kvb_status status = file_key_and_second(mirror, id);
     if (status != KVB_OK) {
-        kvb_line_table_remove(&mirror->by_engine, hash, id);
+        remove_name(mirror, id, name_of_engine);
     }
     return status;
 }
@@ -328,7 +337,7 @@ static void unfile(struct kvb_mirror *mirror, uint32_t id)
 {
     const uint64_t key = kvb_mirror_key(mirror, id);
 
-    kvb_line_table_remove(&mirror->by_engine, hash_by_engine(mirror, id), id);
+    remove_name(mirror, id, name_of_engine);
     if (key) {
         kvb_id_table_remove(&mirror->by_key, kvb_id_hash(key), id);
     }

@@ -14,8 +14,8 @@
  *                                                                  |
  *     contexts    | seed, group | ...            shared by whole prompts
  *
- *     by_engine   (group, engine hash)          -> entry       a line of the cache each
- *     by_block    published name                -> entries (rooted ones)
+ *     names       (group, engine hash)          -> entry       a line of the cache each,
+ *                 published name                -> entries     in one table
  *
  * That is all that most blocks take.  What few of them need lies apart:
  *
@@ -41,6 +41,8 @@ struct copies {
 };
 
 enum { context_bits = 24 };
+
+enum name_kind { name_of_engine, name_of_block };
 
 struct mirror_entry {
     kvb_engine_hash engine;
@@ -110,8 +112,7 @@ struct kvb_mirror {
     uint32_t newest_context; /* a guess at the next one; KVB_NO_ID: none */
     struct kvb_id_table by_context;
 
-    struct kvb_line_table by_engine; /* this and by_block: closed while nothing was filed */
-    struct kvb_line_table by_block;
+    struct kvb_line_table names; /* entry * 2 + enum name_kind; closed before the first */
     struct kvb_id_table by_parent;
     struct kvb_id_table by_key;
     uint64_t *keys; /* owned; of the entries below key_end, 0: none */
