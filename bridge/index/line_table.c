@@ -1,10 +1,11 @@
 #include "index/line_table.h"
 
 #include <assert.h>
+#include <string.h>
 
 static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a line of the cache");
 
-enum { first_lines = 16 };
+enum { first_lines = 16, most_kept_lines = 1 << 16 };
 
 /* In tenths of a thing: a line is split when there are 4.2 to each. */
 static const size_t most_tenths = 42;
@@ -49,6 +50,18 @@ void kvb_line_table_close(struct kvb_line_table *table)
     kvb_region_close(&table->lines);
     kvb_region_close(&table->spill);
     *table = (struct kvb_line_table){ 0 };
+}
+
+void kvb_line_table_empty(struct kvb_line_table *table)
+{
+    if (table->line_count > most_kept_lines) {
+        kvb_line_table_close(table);
+    } else if (table->line_count > 0) {
+        memset(table->lines.base, 0, table->line_count * sizeof(struct kvb_table_line));
+        table->count = 0;
+        table->spill_end = 0; /* a spill line is zeroed when it is drawn */
+        table->spill_free = 0;
+    }
 }
 
 size_t kvb_line_table_bytes(const struct kvb_line_table *table)

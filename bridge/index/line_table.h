@@ -65,6 +65,10 @@ kvb_status kvb_line_table_open(
 /* {0} is fine. */
 void kvb_line_table_close(struct kvb_line_table *table);
 
+/* Forgets all things.  A table of up to 4 MiB keeps its memory, for those that come next:
+ * they pay for no growth.  A larger one is closed, and one that was never opened is left so. */
+void kvb_line_table_empty(struct kvb_line_table *table);
+
 /* kvb_line_table_put() and _remove(), further down, where the home line alone does not do. */
 kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
 void kvb_line_table_split(struct kvb_line_table *table);

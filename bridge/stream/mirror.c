@@ -97,9 +97,10 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     free(mirror);
 }
 
+/* Who is cleared stores anew, most often as much. */
 void kvb_mirror_clear(struct kvb_mirror *mirror)
 {
-    kvb_line_table_close(&mirror->names);
+    kvb_line_table_empty(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
     kvb_id_table_clear(&mirror->by_key);
     kvb_id_table_clear(&mirror->by_context);

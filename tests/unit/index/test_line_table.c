@@ -195,6 +195,52 @@ static void large_tables_split_lines_by_their_tags(void **state)
     kvb_line_table_close(&table);
 }
 
+static void fill(struct kvb_line_table *table, uint32_t count)
+{
+    for (uint32_t id = 0; id < count; id++) {
+        assert_ok(kvb_line_table_put(table, kvb_line_mix(id), id));
+    }
+}
+
+static void an_emptied_table_holds_nothing_and_need_not_grow_again(void **state)
+{
+    enum { few = 1000 };
+    (void)state;
+    struct kvb_line_table table = { 0 };
+
+    assert_ok(kvb_line_table_open(&table, many, hash_of_number, NULL));
+    fill(&table, few);
+    const size_t bytes = kvb_line_table_bytes(&table);
+    kvb_line_table_empty(&table);
+    for (uint32_t id = 0; id < few; id++) {
+        assert_false(has_number(&table, id));
+    }
+    assert_int_equal(table.count, 0);
+
+    asked = 0;
+    fill(&table, few);
+    assert_int_equal(asked, 0);
+    assert_true(kvb_line_table_bytes(&table) <= bytes); /* spill lines too are used again */
+    for (uint32_t id = 0; id < few; id++) {
+        assert_true(has_number(&table, id));
+    }
+    kvb_line_table_close(&table);
+}
+
+static void a_large_table_that_is_emptied_gives_its_memory_back(void **state)
+{
+    (void)state;
+    struct kvb_line_table table = { 0 };
+
+    kvb_line_table_empty(&table); /* was never opened */
+    assert_int_equal(table.line_count, 0);
+    assert_ok(kvb_line_table_open(&table, many, hash_of_number, NULL));
+    fill(&table, many);
+    kvb_line_table_empty(&table);
+    assert_null(table.lines.base);
+    assert_int_equal(table.line_count, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +249,8 @@ int main(void)
         cmocka_unit_test(grows_a_line_at_a_time),
         cmocka_unit_test(each_growth_may_fail),
         cmocka_unit_test(large_tables_split_lines_by_their_tags),
+        cmocka_unit_test(an_emptied_table_holds_nothing_and_need_not_grow_again),
+        cmocka_unit_test(a_large_table_that_is_emptied_gives_its_memory_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
