@@ -81,7 +81,8 @@ static void add_stored(struct scene *scene, uint64_t prompt, uint32_t first, uin
         batch->hashes[event->hash_at + i] = name_of(prompt, first + i);
     }
     for (uint32_t i = 0; i < event->token_count; i++) {
-        batch->tokens[batch->token_count++] = (uint32_t)(prompt * 7919 + (uint64_t)first * block_tokens + i);
+        batch->tokens[batch->token_count++] =
+            (uint32_t)(prompt * 7919 + (uint64_t)first * block_tokens + i);
     }
 }
 
