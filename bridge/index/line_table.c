@@ -7,12 +7,9 @@ static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a lin
 
 enum { first_lines = 16, most_kept_lines = 1 << 16 };
 
-/* In tenths of a thing: a line is split when there are 4.2 to each. */
-static const size_t most_tenths = 42;
-
-static size_t most_things(size_t lines)
+static size_t most_things(enum kvb_line_room room, size_t lines)
 {
-    return lines * most_tenths / 10;
+    return lines * room / 10;
 }
 
 static kvb_status reach_lines(struct kvb_line_table *table, size_t count)
@@ -21,14 +18,16 @@ static kvb_status reach_lines(struct kvb_line_table *table, size_t count)
 }
 
 kvb_status kvb_line_table_open(
-    struct kvb_line_table *table, size_t most, kvb_line_hash hash_of, const void *context)
+    struct kvb_line_table *table, size_t most, enum kvb_line_room room, kvb_line_hash hash_of,
+    const void *context)
 {
-    const size_t most_lines = most * 10 / most_tenths + first_lines + 1;
+    const size_t most_lines = most * 10 / room + first_lines + 1;
 
     *table = (struct kvb_line_table){
         .line_count = first_lines,
         .mask = first_lines - 1,
-        .split_above = most_things(first_lines),
+        .room = room,
+        .split_above = most_things(room, first_lines),
         .hash_of = hash_of,
         .context = context,
     };
@@ -252,7 +251,7 @@ void kvb_line_table_split(struct kvb_line_table *table)
     close_gaps(table, from);
     table->mask = mask;
     table->line_count++;
-    table->split_above = most_things(table->line_count);
+    table->split_above = most_things(table->room, table->line_count);
 }
 
 kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id)

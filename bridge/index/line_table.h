@@ -21,8 +21,9 @@
  * tag is the bits 16 to 31.  The table knows neither keys nor whole hashes: the caller
  * compares the key of each candidate.  Several ids may share a hash.
  *
- * Growth is linear hashing: when there are 4.2 things to a line, the oldest unsplit line of this
- * round is split in two, so that no insertion ever pays for many.
+ * Growth is linear hashing: when there are more things than the table's room says, the
+ * oldest unsplit line of this round is split in two, so that no insertion ever pays for
+ * many.
  *
  *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
  *            ^-^ split^-^ their twins  hash & 7 names the line, or hash & 3 if above 5
@@ -31,8 +32,12 @@
  * bit stands in the tag; before, the caller tells the hash anew.
  *
  * Threads: the caller locks.
- * Memory:  64 bytes for 4.2 things, and some spill lines (about 16 bytes a thing). */
+ * Memory:  some 16 bytes a thing where few lines shall spill, and 12 where they may. */
 enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
+
+/* Things in ten lines.  One in twelve lines spills when it has taken what two will share:
+ * that costs what is looked up all the time a tenth of its speed. */
+enum kvb_line_room { kvb_line_roomy = 42, kvb_line_dense = 65 };
 
 struct kvb_table_line {
     uint16_t tags[kvb_line_cells];
@@ -48,6 +53,7 @@ struct kvb_line_table {
     size_t line_count;
     uint64_t mask; /* of this round: the lowest 2^k - 1 that is >= line_count - 1 */
     size_t count;
+    enum kvb_line_room room;
     size_t split_above; /* things: the next line is split when there are more */
     size_t spill_end;
     uint32_t spill_free; /* 1 + a number, through next */
@@ -60,7 +66,8 @@ struct kvb_line_table {
 /* {0} before; for at most `most` things.  hash_of tells the hash of a thing that is in
  * the table.  KVB_NO_MEMORY. */
 kvb_status kvb_line_table_open(
-    struct kvb_line_table *table, size_t most, kvb_line_hash hash_of, const void *context);
+    struct kvb_line_table *table, size_t most, enum kvb_line_room room, kvb_line_hash hash_of,
+    const void *context);
 
 /* {0} is fine. */
 void kvb_line_table_close(struct kvb_line_table *table);

@@ -49,8 +49,10 @@ kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index)
 
     KVB_TRY(kvb_region_open(&index->extents, most_groups * group_bytes));
     KVB_TRY(kvb_region_open(&index->groups, most_groups * sizeof(struct prefix_group)));
-    KVB_TRY(kvb_line_table_open(&index->names, index->options.max_nodes, hash_of_named, index));
-    KVB_TRY(kvb_line_table_open(&index->edges, index->options.max_nodes, hash_of_edge, index));
+    KVB_TRY(kvb_line_table_open(
+        &index->names, index->options.max_nodes, kvb_line_roomy, hash_of_named, index));
+    KVB_TRY(kvb_line_table_open(
+        &index->edges, index->options.max_nodes, kvb_line_roomy, hash_of_edge, index));
     KVB_TRY(reach_group(index, 0));
     group_at(index, 0)->used = 1; /* ROOT's extent */
     kvb_prefix_extent(index, 0)->parent = KVB_NONE;

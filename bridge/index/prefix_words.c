@@ -39,9 +39,9 @@ kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
 
     KVB_TRY(kvb_region_open(&index->words, (most + 1) * sizeof(struct prefix_word)));
     KVB_TRY(kvb_prefix_pages_open(index));
-    KVB_TRY(kvb_line_table_open(&index->words_by_name, most, hash_of_name, index));
+    KVB_TRY(kvb_line_table_open(&index->words_by_name, most, kvb_line_roomy, hash_of_name, index));
     index->word_end = 1; /* 0 ends the free list */
-    return kvb_line_table_open(&index->words_by_place, most, hash_of_place, index);
+    return kvb_line_table_open(&index->words_by_place, most, kvb_line_dense, hash_of_place, index);
 }
 
 void kvb_prefix_words_close(struct kvb_prefix_index *index)

@@ -267,7 +267,8 @@ static uint64_t hash_of_ref(const void *context, uint32_t ref)
 static kvb_status put_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
 {
     if (mirror->names.line_count == 0) {
-        KVB_TRY(kvb_line_table_open(&mirror->names, 2 * mirror->max_blocks, hash_of_ref, mirror));
+        KVB_TRY(kvb_line_table_open(
+            &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror));
     }
     return kvb_line_table_put(&mirror->names, hash_of(mirror, id, kind), 2 * id + (uint32_t)kind);
 }
