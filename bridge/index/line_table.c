@@ -197,19 +197,25 @@ static bool has_bit(
     return table->hash_of(table->context, line->ids[cell]) & bit;
 }
 
-/* Moves what belongs to `to` out of this line; returns the cells that are left. */
+/* Moves what belongs to `to`, a new line, out of this one; *moved: how many have been. */
 static void move_cells(
     struct kvb_line_table *table, struct kvb_table_line *line, struct kvb_table_line *to,
-    uint64_t bit)
+    uint64_t bit, uint32_t *moved)
 {
     for (uint32_t taken = taken_cells(line); taken != 0; taken &= taken - 1) {
         const uint32_t cell = (uint32_t)__builtin_ctz(taken);
-        if (has_bit(table, line, cell, bit)) {
+        if (!has_bit(table, line, cell, bit)) {
+            continue;
+        }
+        if (*moved < kvb_line_cells) {
+            set_cell(to, *moved, line->tags[cell], line->ids[cell]);
+        } else {
             const kvb_status status = put_in_chain(table, to, line->tags[cell], line->ids[cell]);
             assert(status == KVB_OK);
             (void)status;
-            line->tags[cell] = 0;
         }
+        line->tags[cell] = 0;
+        ++*moved;
     }
 }
 
@@ -242,8 +248,11 @@ void kvb_line_table_split(struct kvb_line_table *table)
     if (!has_spill_for(table, from)) {
         return;
     }
+    uint32_t moved = 0;
+    __builtin_prefetch(from + 1, 1); /* split next */
+    __builtin_prefetch(to + 1, 1);
     for (struct kvb_table_line *line = from;; line = kvb_line_spilled(table, line->next)) {
-        move_cells(table, line, to, bit);
+        move_cells(table, line, to, bit, &moved);
         if (line->next == 0) {
             break;
         }

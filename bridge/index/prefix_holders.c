@@ -11,11 +11,13 @@ void kvb_prefix_holders_close(struct kvb_prefix_index *index)
         free(index->holders[h].extents);
     }
     free(index->holders);
+    free(index->slot_of);
 }
 
 size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index)
 {
-    size_t bytes = index->holder_capacity * sizeof *index->holders;
+    size_t bytes = index->holder_capacity * sizeof *index->holders +
+                   index->slot_of_capacity * sizeof *index->slot_of;
 
     for (uint32_t h = 0; h < index->holder_end; h++) {
         bytes += index->holders[h].extent_capacity * sizeof *index->holders[h].extents;
@@ -30,9 +32,13 @@ static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_hold
         index->holder_free = index->holders[*out_holder].next_free;
         return KVB_OK;
     }
+    const size_t needed = (size_t)index->holder_end + 1;
     KVB_TRY(kvb_array_reserve(
-        &index->holders, &index->holder_capacity, (size_t)index->holder_end + 1,
-        sizeof *index->holders, kvb_most_holders));
+        &index->slot_of, &index->slot_of_capacity, needed, sizeof *index->slot_of,
+        kvb_most_holders));
+    KVB_TRY(kvb_array_reserve(
+        &index->holders, &index->holder_capacity, needed, sizeof *index->holders,
+        kvb_most_holders));
     *out_holder = index->holder_end++;
     index->holders[*out_holder] = (struct prefix_holder){ 0 };
     return KVB_OK;
@@ -52,7 +58,7 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
     }
     KVB_TRY(status);
     struct prefix_holder *here = &index->holders[holder];
-    here->slot = slot;
+    index->slot_of[holder] = slot;
     here->extent_count = 0;
     here->kept_before = 0;
     here->pass = 0;

@@ -115,11 +115,12 @@ kvb_status kvb_prefix_index_remove(
  * the same; a slot stands in one level at most; slots of depth 0 in none. */
 struct kvb_match_level {
     uint32_t depth; /* blocks */
-    uint32_t slot;  /* the one slot, when set_at is KVB_MATCH_ONE */
+    uint32_t slot;  /* the one slot, when set_at is KVB_MATCH_ONE; else bit 0's number */
     size_t set_at;  /* first word in kvb_match.words, or KVB_MATCH_ONE */
 };
 
 #define KVB_MATCH_ONE SIZE_MAX
+#define KVB_MATCH_WORDS 8 /* of a bit set */
 
 /* Reused between queries; {0} to begin with, kvb_match_done() to end with.  To be read
  * before the index changes. */
@@ -128,7 +129,7 @@ struct kvb_match {
     size_t level_count, level_capacity;
     uint64_t *words; /* owned */
     size_t word_count, word_capacity;
-    const struct kvb_prefix_index *index; /* borrowed: of the last query */
+    const uint32_t *slot_of; /* borrowed from the index: slots by inside number */
 };
 
 void kvb_match_done(struct kvb_match *match);
@@ -144,10 +145,26 @@ kvb_status kvb_prefix_index_match_blocks(
     struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match);
 
-/* Calls visit(context, slot, depth) for each slot of each level, in order. */
-void kvb_match_each(
+/* Calls visit(context, slot, depth) for each slot of each level, in order.  Here, so that
+ * the visitor is part of the loop: of a common prompt's answer, each slot of the fleet is. */
+static inline void kvb_match_each(
     const struct kvb_match *match, void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth),
-    void *context);
+    void *context)
+{
+    for (size_t i = 0; i < match->level_count; i++) {
+        const struct kvb_match_level *level = &match->levels[i];
+        if (level->set_at == KVB_MATCH_ONE) {
+            visit(context, (kvb_slot_ref){ level->slot }, level->depth);
+            continue;
+        }
+        for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++) {
+            for (uint64_t left = match->words[level->set_at + w]; left; left &= left - 1) {
+                const uint32_t number = level->slot + w * 64 + (uint32_t)__builtin_ctzll(left);
+                visit(context, (kvb_slot_ref){ match->slot_of[number] }, level->depth);
+            }
+        }
+    }
+}
 
 /* ---- Walking ---- */
 

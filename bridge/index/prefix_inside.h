@@ -76,7 +76,6 @@ struct prefix_page {
 #define KVB_PAGED (UINT32_C(1) << 31)
 
 struct prefix_holder {
-    uint32_t slot;
     uint32_t next_free;
     uint32_t *extents; /* owned: where it may hold something, repeats allowed */
     size_t extent_count, extent_capacity;
@@ -116,6 +115,8 @@ struct kvb_prefix_index {
     struct kvb_holder_sets sets;
     struct prefix_holder *holders; /* owned */
     size_t holder_capacity;
+    uint32_t *slot_of; /* owned: each holder's slot, close together for answers */
+    size_t slot_of_capacity;
     uint32_t holder_end, holder_free, dying; /* 1 + number of the last; 0: none */
     uint64_t pass_count;
     uint64_t live[kvb_most_holders / 64]; /* bit h: h is not dying */

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static_assert(KVB_MATCH_WORDS == kvb_leaf_words, "a bit set of an answer is a leaf");
+
 static const size_t most_levels = (size_t)1 << 24;
 static const size_t most_words = (size_t)1 << 28;
 
@@ -22,7 +24,7 @@ static void forget_levels(struct kvb_match *match, const struct kvb_prefix_index
 {
     match->level_count = 0;
     match->word_count = 0;
-    match->index = index;
+    match->slot_of = index->slot_of;
 }
 
 static kvb_status reserve_level(struct kvb_match *match)
@@ -45,7 +47,7 @@ static kvb_status add_slot(struct kvb_match *match, uint32_t slot, uint32_t dept
 static kvb_status add_holder(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t holder, uint32_t depth)
 {
-    return add_slot(match, index->holders[holder].slot, depth);
+    return add_slot(match, index->slot_of[holder], depth);
 }
 
 static kvb_status
@@ -501,33 +503,4 @@ kvb_status kvb_prefix_index_match_blocks(
         qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
     }
     return KVB_OK;
-}
-
-/* ---- Reading the answer ---- */
-
-static void each_of_leaf(
-    const struct kvb_match *match, const struct kvb_match_level *level,
-    void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth), void *context)
-{
-    for (uint32_t w = 0; w < kvb_leaf_words; w++) {
-        for (uint64_t left = match->words[level->set_at + w]; left; left &= left - 1) {
-            const uint32_t holder = level->slot + w * 64 + (uint32_t)__builtin_ctzll(left);
-            const kvb_slot_ref slot = { match->index->holders[holder].slot };
-            visit(context, slot, level->depth);
-        }
-    }
-}
-
-void kvb_match_each(
-    const struct kvb_match *match, void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth),
-    void *context)
-{
-    for (size_t i = 0; i < match->level_count; i++) {
-        const struct kvb_match_level *level = &match->levels[i];
-        if (level->set_at == KVB_MATCH_ONE) {
-            visit(context, (kvb_slot_ref){ level->slot }, level->depth);
-        } else {
-            each_of_leaf(match, level, visit, context);
-        }
-    }
 }
