@@ -145,6 +145,18 @@ find_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash 
     return found.kind != found_none ? found : kvb_prefix_find(index, slot, block);
 }
 
+/* All that the run will look up first, before anything waits for it. */
+[[gnu::always_inline]] static inline void
+fetch_first(const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run)
+{
+    const struct prefix_names names = kvb_prefix_names_of(index, slot, run->blocks, run->count);
+
+    if (run->has_parent) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
+    }
+    kvb_prefix_names_begin(index, &names);
+}
+
 kvb_status kvb_prefix_index_store(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,
     uint8_t *out_changed)
@@ -157,6 +169,7 @@ kvb_status kvb_prefix_index_store(
     if (run->count == 0) {
         return KVB_OK;
     }
+    fetch_first(index, slot.value, run);
     if (names_its_own_parent(run)) {
         index->counters.self_parents++;
         return KVB_BAD_INPUT;

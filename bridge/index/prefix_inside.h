@@ -238,10 +238,19 @@ struct prefix_names {
     }
 }
 
-[[gnu::always_inline]] static inline void kvb_prefix_names_begin(
-    const struct kvb_prefix_index *index, uint32_t slot, struct prefix_names *names)
+static inline struct prefix_names kvb_prefix_names_of(
+    const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
 {
-    names->holder = index->slots[slot].odd_words > 0 ? index->slots[slot].holder : KVB_NONE;
+    const struct prefix_slot *here = &index->slots[slot];
+
+    return (struct prefix_names){ .blocks = blocks,
+                                  .count = count,
+                                  .holder = here->odd_words > 0 ? here->holder : KVB_NONE };
+}
+
+[[gnu::always_inline]] static inline void
+kvb_prefix_names_begin(const struct kvb_prefix_index *index, const struct prefix_names *names)
+{
     for (size_t i = 0; i < kvb_prefix_ahead && i < names->count; i++) {
         kvb_prefix_names_fetch(index, names, i);
     }

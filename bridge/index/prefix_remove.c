@@ -192,14 +192,16 @@ kvb_status kvb_prefix_index_remove(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
     uint8_t *out_changed)
 {
-    struct removing removing = { .index = index,
-                                 .slot = slot.value,
-                                 .holder = index->slots[slot.value].holder,
-                                 .names = { .blocks = blocks, .count = count },
-                                 .changed = out_changed };
+    struct removing removing = {
+        .index = index,
+        .slot = slot.value,
+        .holder = index->slots[slot.value].holder,
+        .names = kvb_prefix_names_of(index, slot.value, blocks, count),
+        .changed = out_changed,
+    };
 
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
-    kvb_prefix_names_begin(index, slot.value, &removing.names);
+    kvb_prefix_names_begin(index, &removing.names);
     while (removing.names.at < count) {
         const kvb_status status = kvb_prefix_is_simple(index, slot.value) ? remove_plain(&removing)
                                                                           : remove_any(&removing);

@@ -350,14 +350,12 @@ kvb_status kvb_prefix_store_in_tree(
     struct storing storing = { .index = index, .slot = slot, .run = run, .node = node };
     kvb_status status = kvb_prefix_holder_of(index, slot);
 
-    storing.names.blocks = run->blocks;
-    storing.names.count = run->count;
+    storing.names = kvb_prefix_names_of(index, slot, run->blocks, run->count);
     storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }
-    kvb_prefix_names_begin(index, slot, &storing.names);
     while (status == KVB_OK && storing.names.at < run->count) {
         status = store_one(&storing);
     }
