@@ -115,8 +115,11 @@ static bool read_hash_list(
 static bool read_token_list(
     struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
 {
-    return take_backed_count(cursor, &list->count) &&
-           kvb_event_batch_reserve_tokens(batch, list->count) == KVB_OK &&
+    if (!take_backed_count(cursor, &list->count) ||
+        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK) {
+        return false;
+    }
+    return list->count == 0 /* then there may be no array yet */ ||
            kvb_mp_take_u32s(cursor, list->count, batch->tokens + batch->token_count) == KVB_OK;
 }
 
