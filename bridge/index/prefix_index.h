@@ -108,6 +108,14 @@ kvb_status kvb_prefix_index_remove(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
     uint8_t *out_changed);
 
+/* Asks the memory for what such a change will need first, and returns at once: for those
+ * who know the change after the next one while they make this one.  Nothing depends on it. */
+void kvb_prefix_index_expect_store(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run);
+void kvb_prefix_index_expect_remove(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks,
+    size_t count);
+
 /* ---- Asking ---- */
 
 /* Slots whose held prefix is exactly `depth` blocks long: one, or a bit set of inside

@@ -117,6 +117,11 @@ void kvb_follow_judge(
 
 /* ---- follower_list.c: what is listed, and its digest ---- */
 
+/* Has the memory fetch what this event will change, which comes soon. */
+void kvb_follow_expect(
+    const struct kvb_followers *followers, const struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event);
+
 /* Applies blocks to the stream's list.  KVB_OK unless some found no room; where there is
  * none for what a removal leaves, nothing is left. */
 kvb_status kvb_follow_store(

@@ -40,17 +40,42 @@ static void note_changed(
     }
 }
 
-static kvb_status store_in(
-    struct kvb_followers *followers, kvb_slot_ref slot, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event)
+static struct kvb_index_run
+run_of(const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    const struct kvb_index_run run = {
+    return (struct kvb_index_run){
         .has_parent = event->has_parent,
         .parent = event->parent,
         .blocks = batch->blocks + event->block_at,
         .tokens = batch->tokens + event->block_at,
         .count = event->block_count,
     };
+}
+
+void kvb_follow_expect(
+    const struct kvb_followers *followers, const struct kvb_follow *follow,
+    const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    const struct kvb_prefix_index *index = followers->options.index;
+    const kvb_slot_ref slot = follow->shown.slots[event->tier];
+
+    if (!follow->shown.has_slot[event->tier]) {
+        return;
+    }
+    if (event->kind == KVB_ROUTER_STORED) {
+        const struct kvb_index_run run = run_of(batch, event);
+        kvb_prefix_index_expect_store(index, slot, &run);
+    } else if (event->kind == KVB_ROUTER_REMOVED) {
+        kvb_prefix_index_expect_remove(
+            index, slot, batch->blocks + event->block_at, event->block_count);
+    }
+}
+
+static kvb_status store_in(
+    struct kvb_followers *followers, kvb_slot_ref slot, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event)
+{
+    const struct kvb_index_run run = run_of(batch, event);
 
     return kvb_prefix_index_store(followers->options.index, slot, &run, followers->changed);
 }

@@ -120,6 +120,8 @@ void kvb_follow_apply(
     followers->counters.events_applied++;
 }
 
+enum { expected_ahead = 2 }; /* events */
+
 /* Ids of a bridge of ours: each once, +1 each. */
 static void order_event(
     struct kvb_followers *followers, struct kvb_follow *follow,
@@ -192,6 +194,9 @@ kvb_status kvb_followers_apply(
     }
     const bool is_ours = follow->has_epoch || follow->shown.has_heartbeat;
     for (size_t i = 0; i < batch->event_count; i++) {
+        if (i + expected_ahead < batch->event_count) {
+            kvb_follow_expect(followers, follow, batch, &batch->events[i + expected_ahead]);
+        }
         if (is_ours) {
             order_event(followers, follow, batch, &batch->events[i], now_ns);
         } else {

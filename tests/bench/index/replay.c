@@ -57,15 +57,20 @@ void replay_query(struct replay *replay, const kvb_tokens_hash *tokens, size_t c
     replay->checksum = replay->checksum * UINT64_C(1099511628211) + reading.sum;
 }
 
-static void store(struct replay *replay, const struct bench_record *record)
+static struct kvb_index_run run_of(const struct bench_record *record)
 {
-    const struct kvb_index_run run = {
+    return (struct kvb_index_run){
         .has_parent = record->has_parent,
         .parent = record->parent,
         .blocks = record->blocks,
         .tokens = record->tokens,
         .count = record->count,
     };
+}
+
+static void store(struct replay *replay, const struct bench_record *record)
+{
+    const struct kvb_index_run run = run_of(record);
 
     bench_must(
         kvb_prefix_index_store(replay->index, replay->slots[record->worker], &run, NULL),
@@ -92,12 +97,33 @@ void replay_record(struct replay *replay, const struct bench_record *record)
     replay->block_operations += record->count;
 }
 
+/* A change that comes soon. */
+static void expect(const struct replay *replay, const struct bench_record *record)
+{
+    const kvb_slot_ref slot = replay->slots[record->worker];
+
+    if (record->kind == bench_store) {
+        const struct kvb_index_run run = run_of(record);
+        kvb_prefix_index_expect_store(replay->index, slot, &run);
+    } else if (record->kind == bench_remove) {
+        kvb_prefix_index_expect_remove(replay->index, slot, record->blocks, record->count);
+    }
+}
+
 double replay_corpus(struct replay *replay, const struct bench_corpus *corpus, bool is_events_only)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
+    const uint64_t *soon = corpus->begin;
     struct bench_record record;
 
+    for (int i = 0; i < 2 && soon < corpus->end; i++) {
+        soon = bench_corpus_next(soon, &record);
+    }
     for (const uint64_t *at = corpus->begin; at < corpus->end;) {
+        if (soon < corpus->end) {
+            soon = bench_corpus_next(soon, &record);
+            expect(replay, &record);
+        }
         at = bench_corpus_next(at, &record);
         if (record.kind != bench_query || !is_events_only) {
             replay_record(replay, &record);

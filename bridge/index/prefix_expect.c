@@ -1,0 +1,32 @@
+#include "index/prefix_inside.h"
+
+/* Blocks whose lines are asked for: the change itself looks ahead from there on. */
+enum { expected = 4 };
+
+[[gnu::always_inline]] static inline void expect_names(
+    const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
+{
+    const struct prefix_names names = kvb_prefix_names_of(index, slot, blocks, count);
+
+    for (size_t i = 0; i < expected; i++) {
+        kvb_prefix_names_fetch(index, &names, i);
+    }
+}
+
+void kvb_prefix_index_expect_store(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run)
+{
+    expect_names(index, slot.value, run->blocks, run->count);
+    if (run->has_parent) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
+        kvb_prefix_fetch_node(index, index->slots[slot.value].last_stored);
+    }
+}
+
+void kvb_prefix_index_expect_remove(
+    const struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks,
+    size_t count)
+{
+    expect_names(index, slot.value, blocks, count);
+    kvb_prefix_fetch_node(index, index->slots[slot.value].next_removed);
+}
