@@ -125,7 +125,7 @@ def test_nothing_runs_on_when_it_is_stopped(tmp_path):
     bench.terminate()
 
     assert bench.wait(timeout=20) == 130
-    assert not pathlib.Path(f"/proc/{child}").exists()
+    programs.wait_for("the program is gone", lambda: not pathlib.Path(f"/proc/{child}").exists())
 
 
 def test_a_spoilt_corpus_is_a_failure(tmp_path, short):

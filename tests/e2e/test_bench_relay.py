@@ -64,7 +64,7 @@ def test_a_signal_ends_all_that_was_started(how):
     process.send_signal(how)
     process.communicate(timeout=30)
 
-    assert not any(pathlib.Path(f"/proc/{child}").exists() for child in children)
+    programs.wait_for("all are gone", lambda: not any(pathlib.Path(f"/proc/{child}").exists() for child in children))
 
 
 def test_a_relay_that_cannot_begin_is_a_failure_and_its_words_are_shown(tmp_path):

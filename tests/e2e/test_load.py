@@ -223,8 +223,9 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
 
     loads.wait((1, 0), request_active_slots=3)
     asked, began = web.asked["/good"], time.monotonic()
-    wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20)
-    assert time.monotonic() - began < 4.5 * programs.PATIENCE, "it waits for nobody"
+    wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20, 30)
+    # Beside the page that hangs they would be read every five seconds.
+    assert time.monotonic() - began < 20 * programs.PATIENCE, "it waits for nobody"
     loads.wait((4, 0), request_active_slots=5)
     broken = loads.wait((8, 0), num_requests_waiting=4)
     assert (broken["request_active_slots"], broken["gpu_cache_usage_perc"]) == (0, 0)

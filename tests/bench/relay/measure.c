@@ -12,7 +12,7 @@ enum {
 };
 
 static const uint64_t silence_ns = 200 * KVB_NS_PER_MS; /* who says nothing for so long is done */
-static const uint64_t lost_ns = 2 * KVB_NS_PER_S;       /* what takes longer does not come */
+static const uint64_t lost_ns = 10 * KVB_NS_PER_S;      /* what takes longer does not come */
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;
 
 /* ---- Latencies ---- */
