@@ -71,13 +71,18 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
  *
  * An extent is noted when the holder comes to it, and not struck out when it leaves, so the
  * list gathers repeats and extents that it has left.  A pass takes them out, a few with
- * each note, and begins when the list is twice as long as the last pass left it:
+ * each note, and is due when the list is twice as long as the last pass left it:
  *
  *     extents  |= kept =|... gap ...|-- to be checked --|
  *              0       kept       checked          extent_count
  *
  * Each pass has a number of its own, which it leaves in the extents that it keeps: one that
- * has it already is a repeat. */
+ * has it already is a repeat.  An extent has room for one number, and the holders' lists
+ * have most extents in common: so one list is passed through at a time, and each note,
+ * whoever's, goes on with it.  Else the passes would hide each other's repeats, and lists
+ * would grow with each extent that is left and come to again.
+ * Cost: 2 to 4 extents looked at for each one noted, whatever the lists' length: a pass of
+ * n is due after some n / 2 notes, and done n / 4 notes later. */
 
 enum {
     checked_a_note = 4,
@@ -134,7 +139,7 @@ static void check_one(struct kvb_prefix_index *index, uint32_t number)
     }
 }
 
-/* Goes on with the pass, at most so far; ends it when all is checked. */
+/* Goes on with the holder's pass, at most so far; ends it when all is checked. */
 static void check_some(struct kvb_prefix_index *index, uint32_t number, size_t most)
 {
     struct prefix_holder *holder = &index->holders[number];
@@ -144,9 +149,38 @@ static void check_some(struct kvb_prefix_index *index, uint32_t number, size_t m
     }
     if (holder->checked == holder->extent_count) {
         end_pass(holder);
+        kvb_prefix_pass_leave(index, number);
     }
 }
 
+static bool is_due(const struct prefix_holder *holder)
+{
+    return holder->extent_count >= 2 * holder->kept_before + shortest_checked;
+}
+
+/* Begins the pass that this holder is due for, or goes on with another's. */
+static void pass_on(struct kvb_prefix_index *index, uint32_t number)
+{
+    struct prefix_holder *holder = &index->holders[number];
+
+    if (index->passing == 0 && is_due(holder)) {
+        begin_pass(index, holder);
+        index->passing = number + 1;
+    }
+    if (index->passing != 0) {
+        check_some(index, index->passing - 1, checked_a_note);
+    }
+}
+
+void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t number)
+{
+    if (index->passing == number + 1) {
+        index->passing = 0;
+    }
+}
+
+/* All at once.  It hides repeats from a pass through another's list, which the next one
+ * finds. */
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number)
 {
     struct prefix_holder *holder = &index->holders[number];
@@ -162,12 +196,7 @@ kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t numbe
 {
     struct prefix_holder *holder = &index->holders[number];
 
-    if (!is_in_pass(holder) && holder->extent_count >= 2 * holder->kept_before + shortest_checked) {
-        begin_pass(index, holder);
-    }
-    if (is_in_pass(holder)) {
-        check_some(index, number, checked_a_note);
-    }
+    pass_on(index, number);
     if (holder->extent_count == holder->extent_capacity) {
         KVB_TRY(kvb_array_reserve(
             &holder->extents, &holder->extent_capacity, holder->extent_count + 1,

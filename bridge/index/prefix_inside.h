@@ -79,7 +79,7 @@ struct prefix_holder {
     uint32_t next_free;
     uint32_t *extents; /* owned: where it may hold something, repeats allowed */
     size_t extent_count, extent_capacity;
-    uint64_t pass; /* that takes repeats out of them; 0: none is under way */
+    uint64_t pass; /* that takes repeats out of them; 0: none has come half way */
     size_t kept, checked;
     size_t kept_before; /* by the last pass */
 };
@@ -119,6 +119,7 @@ struct kvb_prefix_index {
     size_t slot_of_capacity;
     uint32_t holder_end, holder_free, dying; /* 1 + number of the last; 0: none */
     uint64_t pass_count;
+    uint32_t passing;                     /* 1 + the holder whose list is passed through; 0: none */
     uint64_t live[kvb_most_holders / 64]; /* bit h: h is not dying */
 
     struct kvb_region words;
@@ -316,6 +317,9 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
 
 /* The holder may hold something in this extent from now on.  KVB_NO_MEMORY. */
 kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
+
+/* No pass goes on through the holder's list. */
+void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t holder);
 
 /* Leaves each extent in which it holds something in its list once.  Cost: the list. */
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder);

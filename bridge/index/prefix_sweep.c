@@ -19,6 +19,7 @@ void kvb_prefix_holder_strike(struct kvb_prefix_index *index, uint32_t slot)
     }
     struct prefix_holder *holder = &index->holders[number];
     index->live[number / 64] &= ~(UINT64_C(1) << (number % 64));
+    kvb_prefix_pass_leave(index, number);
     holder->next_free = index->dying;
     index->dying = number + 1;
     index->slots[slot].holder = KVB_NONE;
