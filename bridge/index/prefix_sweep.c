@@ -34,6 +34,7 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
     kvb_set_id from = 0;
     kvb_set_id to = 0;
 
+    kvb_prefix_page_drop(index, holder, extent); /* while the nodes that it names are there */
     for (uint32_t i = here->len; i-- > 0;) {
         kvb_set_id *set = &here->sets[i];
         const kvb_set_id old = *set;
@@ -50,7 +51,6 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
         kvb_prefix_put_set(index, set, to);
         kvb_prefix_odd_words_drop(index, holder, extent * kvb_extent_nodes + i);
     }
-    kvb_prefix_page_drop(index, holder, extent);
     if (here->len > 0) {
         kvb_prefix_trim(index, extent * kvb_extent_nodes + here->len - 1);
     }
