@@ -129,6 +129,23 @@ static void a_clear_takes_a_slots_names_along(void **state)
     assert_int_equal(scene_depth_by_names(scene, 1, "XWY"), 3);
 }
 
+/* Slot 1 called a by a name of its own once.  Slot 0's last name of its own goes, and in the
+ * same removal its usual name for a: nobody needs a any more. */
+static void usual_names_go_after_the_last_of_its_own(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "A", "a");
+    scene_store(scene, 1, no_parent, "X", "a");
+    scene_take(scene, 1, "X");
+    scene_store(scene, 1, no_parent, "B", "b");
+    scene_store(scene, 0, no_parent, "Y", "b");
+    scene_take(scene, 0, "YA");
+    assert_int_equal(scene_blocks_of(scene, 0), 0);
+    assert_int_equal(scene_counted(scene).nodes, 1);
+    assert_int_equal(scene_counted(scene).ghosts, 0);
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, scene_set_up, scene_tear_down)
 
 int main(void)
@@ -141,6 +158,7 @@ int main(void)
         TEST(a_name_of_its_own_may_come_to_mean_other_content),
         TEST(names_of_its_own_go_on_as_plain_ones),
         TEST(a_clear_takes_a_slots_names_along),
+        TEST(usual_names_go_after_the_last_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
