@@ -1,28 +1,10 @@
 #pragma once
 
 #include "index/holder_set.h"
+#include "index/prefix_extent.h"
 
 #include <stddef.h>
 #include <stdint.h>
-
-enum { kvb_extent_nodes = 16 };
-
-/* prefix_inside.h says what an extent is. */
-struct prefix_extent {
-    uint32_t parent; /* node; KVB_NONE: a free extent */
-    uint32_t next;   /* guess: the extent below its last node; 0: none */
-    uint16_t named;  /* bit o: `names` leads to node o */
-    uint16_t odd;    /* bit o: odd words stand for node o */
-    uint8_t len;     /* nodes */
-    uint8_t unused;
-    uint16_t paged;                  /* bit o: paged words stood for node o */
-    uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
-    uint64_t pass; /* the last one that kept it in its holder's list (prefix_holders.c) */
-    uint8_t pad[8];
-    uint64_t tokens[kvb_extent_nodes];
-    kvb_set_id sets[kvb_extent_nodes];
-    uint64_t names[kvb_extent_nodes];
-};
 
 /* What a query asks of each extent, and of each leaf of a set: by AVX2 where the machine has
  * it, one by one elsewhere.  Both give the same answers. */

@@ -41,14 +41,14 @@
  *          whatever it held, orphans aside: what it leaves behind is swept up later, piece
  *          by piece, or at once when a run may find no room beside it.
  * Memory:  24 bytes a node in full extents and 16 in the table of names, whoever holds it;
- *          some 410 a node where each prompt is one block, and as much again where holes
- *          are left between them; 4 to 16 for each extent in which a slot holds something;
- *          some 130 for each different set of holders of up to 512, in use; 152 and a table
- *          cell of 10 for up to 16 names, of an extent's nodes, that are a slot's own, and a
- *          cell for each; 32 and two cells for each other name that is not the node's.  At
- *          most max_nodes nodes, 16 times as many such names, and 65,536 slots that hold
- *          something.  It grows where it stands, and never shrinks; what is freed in it is
- *          used again. */
+ *          some 420 a node where each prompt is one block, and as much again where holes
+ *          are left between them; 4 to 16 for each extent in which a slot holds something,
+ *          however often it left it and came again; some 130 for each different set of
+ *          holders of up to 512, in use; for up to 16 names, of an extent's nodes, that are a
+ *          slot's own, 152 and 10 in a table, and 16 in another for each; 32 and 26 in tables
+ *          for each other name that is not the node's.  At most max_nodes nodes, 16 times as
+ *          many such names, and 65,536 slots that hold something.  It grows where it stands,
+ *          and never shrinks; what is freed in it is used again. */
 struct kvb_prefix_index;
 
 struct kvb_prefix_index_options {

@@ -3,27 +3,22 @@
 #include "index/holder_set.h"
 #include "index/line_table.h"
 #include "index/prefix_compare.h"
+#include "index/prefix_extent.h"
 #include "index/prefix_forest.h"
 #include "index/prefix_index.h"
 
 /* The inside of a prefix index, for the prefix_*.c files alone.
  *
  *     node      one block of content: (parent node, tokens_hash)
- *     extent    up to 16 nodes, each the child of the one before
+ *     extent    up to 16 nodes, each the child of the one before (prefix_extent.h)
  *     holder    a number for one life of a slot: from its first block to its clearing
  *     word      what a slot calls a node
- *
- *     extent 7 | t0 t1 t2 t3 t4 t5 ...      tokens        384 bytes, 6 cache lines
- *              | s0 s0 s0 s3 s3 s3 ...      sets of holders, by number
- *              | n0 n1 n2 n3 n4 n5 ...      names
- *                    \
- *                     extent 9 | t0 t1 ...  another child of t1: found by (t1, its tokens)
  *
  * A node's number is extent * 16 + offset; node 0 is ROOT, and extent 0 is kept for it.
  * A node lives while somebody holds it or something hangs below it; one that nobody holds
  * is a ghost.  Nodes come and go at an extent's end only.
  *
- * Words are plain or odd.  Most slots call a node what its first holder called it: the
+ * Words are plain, paged or odd.  Most slots call a node what its first holder called it: the
  * name that stands in the extent, and by which `names` finds it.  A slot that is in the
  * node's set holds it by that name, below a parent that it calls by that parent's own
  * name, and this plain word takes no memory beside the set.  Slots that have names of their
