@@ -329,5 +329,5 @@ kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_view *view, struct kv
     }
     const kvb_status status = add_models(dump, view, &json);
     dump->is_after_value = json.is_after_value;
-    return status;
+    return json.status != KVB_OK ? json.status : status; /* a part is missing: no next turn */
 }

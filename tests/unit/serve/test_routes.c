@@ -493,6 +493,30 @@ static void an_answer_that_does_not_fit_is_503(void **state)
     scene_done(&scene);
 }
 
+/* Not even what stands before the first of many streams fits, which hold nothing. */
+static void a_dump_without_room_ends_with_its_first_turn(void **state)
+{
+    (void)state;
+    enum { streams = 600, room = 8 };
+    struct scene scene;
+    struct kvb_http_route_context context = { .view = &scene.view };
+    const struct kvb_http_request request = request_of("GET", "/dump", "", "");
+    struct kvb_http_answer answer = { 0 };
+    scene_empty(&scene);
+    for (uint64_t i = 0; i < streams; i++) {
+        scene_bye(&scene, &(struct scene_holding){ i, 0, "m", 16, KVB_TIER_DEVICE, 0, false });
+    }
+
+    kvb_buf_init(&answer.body, room);
+    const struct kvb_http_route *route = kvb_http_route_find(&request, &answer);
+    kvb_http_route_answer(route, &context, &request, &answer);
+    kvb_dump_done(&context.dump);
+    assert_false(context.is_unfinished);
+    assert_int_equal(answer.status, 503);
+    kvb_buf_done(&answer.body);
+    scene_done(&scene);
+}
+
 static void readyz_says_why_not(void **state)
 {
     (void)state;
@@ -557,6 +581,7 @@ int main(void)
         cmocka_unit_test(route_with_all_down_is_503),
         cmocka_unit_test(several_models_and_none_named_is_422),
         cmocka_unit_test(an_answer_that_does_not_fit_is_503),
+        cmocka_unit_test(a_dump_without_room_ends_with_its_first_turn),
         cmocka_unit_test(readyz_says_why_not),
         cmocka_unit_test(metrics_are_a_prometheus_page),
         cmocka_unit_test(parameters_are_found_by_their_whole_name),

@@ -24,7 +24,7 @@ void scene_empty(struct scene *scene)
     *scene = (struct scene){ .event_id = 1000 };
     assert_ok(kvb_prefix_index_new(&index, &scene->index));
     const struct kvb_followers_options followers = {
-        .max_streams = 64,
+        .max_streams = 1024,
         .heartbeat_ms = 1000,
         .forget_ms = 60000,
         .index = scene->index,
