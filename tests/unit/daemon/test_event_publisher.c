@@ -75,11 +75,13 @@ static void end(struct kvb_event_publisher *publisher)
     nats.count = 0;
 }
 
-/* Adds stored event `id` of so many blocks, of worker 7 in epoch `epoch`. */
-static kvb_status
-add(struct kvb_event_publisher *publisher, uint8_t epoch, uint64_t id, uint32_t blocks)
+/* Adds stored event `id` of so many blocks, of this worker and rank in epoch `epoch`. */
+static kvb_status add_of(
+    struct kvb_event_publisher *publisher, uint64_t worker_id, uint32_t dp_rank, uint8_t epoch,
+    uint64_t id, uint32_t blocks)
 {
-    struct kvb_router_batch batch = { .worker_id = 7,
+    struct kvb_router_batch batch = { .worker_id = worker_id,
+                                      .dp_rank = dp_rank,
                                       .has_epoch = true,
                                       .epoch = { .bytes = { epoch } } };
     const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED, .event_id = id };
@@ -92,6 +94,13 @@ add(struct kvb_event_publisher *publisher, uint8_t epoch, uint64_t id, uint32_t 
     const kvb_status status = kvb_event_publisher_add(publisher, &batch);
     kvb_router_batch_done(&batch);
     return status;
+}
+
+/* Of worker 7. */
+static kvb_status
+add(struct kvb_event_publisher *publisher, uint8_t epoch, uint64_t id, uint32_t blocks)
+{
+    return add_of(publisher, 7, 0, epoch, id, blocks);
 }
 
 static void assert_message(size_t number, uint64_t first_id, size_t events)
@@ -146,6 +155,24 @@ static void what_does_not_follow_is_a_message_of_its_own(void **state)
     assert_message(2, 8, 1);
     assert_int_equal(nats.messages[1].epoch.bytes[0], 1);
     assert_int_equal(nats.messages[2].epoch.bytes[0], 2);
+    end(publisher);
+}
+
+/* Though ids and epoch go on: those of two streams may do so by chance. */
+static void two_streams_share_no_message(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    assert_ok(add_of(publisher, 7, 0, 1, 5, 1));
+    assert_ok(add_of(publisher, 7, 1, 1, 6, 1));
+    assert_ok(add_of(publisher, 8, 1, 1, 7, 1));
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 3);
+    assert_int_equal(nats.messages[0].dp_rank, 0);
+    assert_int_equal(nats.messages[1].dp_rank, 1);
+    assert_int_equal(nats.messages[1].worker_id, 7);
+    assert_int_equal(nats.messages[2].worker_id, 8);
     end(publisher);
 }
 
@@ -240,6 +267,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_added_until_a_flush_is_one_message),
         cmocka_unit_test(what_does_not_follow_is_a_message_of_its_own),
+        cmocka_unit_test(two_streams_share_no_message),
         cmocka_unit_test(no_more_waits_than_its_ceiling),
         cmocka_unit_test(json_is_a_message_an_event_in_order),
         cmocka_unit_test(json_that_waits_is_bounded_in_bytes),
