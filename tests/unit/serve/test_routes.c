@@ -320,6 +320,41 @@ static void dump_takes_a_model_and_a_format(void **state)
     scene_done(&scene);
 }
 
+/* A digit each, in the order in which they are listed. */
+static void assert_workers(struct scene *scene, const char *expected)
+{
+    static const char key[] = "\"instance_id\":";
+    struct kvb_http_answer answer = ask(scene, "GET", "/workers", "");
+    char workers[16] = "";
+
+    for (const char *at = text_of(&answer); (at = strstr(at, key)); at++) {
+        strncat(workers, at + strlen(key), 1);
+    }
+    assert_string_equal(workers, expected);
+    kvb_buf_done(&answer.body);
+}
+
+static void streams_that_come_and_go_are_in_their_order(void **state)
+{
+    (void)state;
+    struct scene_holding holding = { 3, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_workers(&scene, "3");
+    holding.worker_id = 1;
+    scene_hold(&scene, &holding);
+    assert_workers(&scene, "13");
+    scene_bye(&scene, &holding);
+    kvb_followers_tick(scene.followers, (scene_now_s + 61) * KVB_NS_PER_S);
+    assert_workers(&scene, "3");
+    holding.worker_id = 5;
+    scene_hold(&scene, &holding); /* with the number of the one that went */
+    assert_workers(&scene, "35");
+    scene_done(&scene);
+}
+
 static size_t count_words(const char *text, const char *word)
 {
     size_t count = 0;
@@ -574,6 +609,7 @@ int main(void)
         cmocka_unit_test(workers_have_the_recorded_keys),
         cmocka_unit_test(dump_is_router_events_by_model),
         cmocka_unit_test(dump_takes_a_model_and_a_format),
+        cmocka_unit_test(streams_that_come_and_go_are_in_their_order),
         cmocka_unit_test(a_long_dump_takes_several_turns_and_is_whole),
         cmocka_unit_test(a_stream_that_goes_during_a_dump_is_left_out),
         cmocka_unit_test(query_lists_streams_that_are_down_when_asked_to),
