@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "daemon/bridge_inside.h"
+#include "wire/router_proto.h"
 
 #include <stdlib.h>
 
@@ -16,6 +17,13 @@ static struct {
     size_t reply_count, replies_taken;
     size_t stops; /* of replays */
 } script;
+
+/* What NATS was given. */
+static struct {
+    struct kvb_router_batch message; /* the newest */
+    size_t count;
+    bool is_away;
+} nats;
 
 /* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 size_t __wrap_kvb_source_receive(
@@ -77,6 +85,19 @@ kvb_status __wrap_kvb_source_replay_receive(
     return script.replies_taken < script.reply_count ? script.replies[script.replies_taken++]
                                                      : KVB_AGAIN;
 }
+
+kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
+kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
+{
+    (void)bus;
+    (void)subject;
+    if (nats.is_away) {
+        return KVB_AGAIN;
+    }
+    nats.count++;
+    assert_ok(kvb_router_payload_decode(payload, &nats.message));
+    return KVB_OK;
+}
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
 /* ---- The bridge ---- */
@@ -104,6 +125,7 @@ static struct kvb_bridge *begin(void)
                                                       .values = bridge->ranks[0]->values,
                                                       .count = kvb_rank_metric_count };
     assert_ok(kvb_stream_new(&options, &bridge->ranks[0]->stream));
+    assert_ok(kvb_event_publisher_init(&bridge->events, NULL, KVB_PROFILE_PROTOBUF, "a", "b"));
     return bridge;
 }
 
@@ -112,6 +134,9 @@ static void end(struct kvb_bridge *bridge)
     kvb_stream_free(bridge->ranks[0]->stream);
     kvb_stream_output_done(&bridge->ranks[0]->output);
     kvb_event_batch_done(&bridge->batch);
+    kvb_event_publisher_done(&bridge->events);
+    kvb_router_batch_done(&nats.message);
+    nats.message = (struct kvb_router_batch){ 0 };
     free(bridge->ranks[0]);
     free((void *)bridge->ranks);
     free(bridge);
@@ -219,6 +244,80 @@ static void a_payload_that_cannot_be_read_is_counted_and_not_applied(void **stat
     end(bridge);
 }
 
+/* [2.0, [["BlockStored", [1], nil, [5], 1]]] and [3.0, [["BlockStored", [2], nil, [6], 1]]] */
+static const char first_stored[] = "\x92\x02\x91\x95\xab"
+                                   "BlockStored\x91\x01\xc0\x91\x05\x01";
+static const char second_stored[] = "\x92\x03\x91\x95\xab"
+                                    "BlockStored\x91\x02\xc0\x91\x06\x01";
+
+/* Routers know what the rank holds; its engine sends two batches, seq 1 and 2. */
+static struct kvb_bridge *begin_told(void)
+{
+    struct kvb_bridge *bridge = begin_followed();
+
+    nats.count = 0;
+    nats.is_away = false;
+    bridge->ranks[0]->is_announced = true;
+    script.batches[0] = (struct kvb_source_batch){
+        .seq = 1, .payload = { (const uint8_t *)first_stored, sizeof first_stored - 1 }
+    };
+    script.batches[1] = (struct kvb_source_batch){
+        .seq = 2, .payload = { (const uint8_t *)second_stored, sizeof second_stored - 1 }
+    };
+    script.batch_count = 2;
+    return bridge;
+}
+
+static void what_a_turn_brings_is_one_message_at_its_end(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_told();
+
+    turn(bridge, false);
+    assert_int_equal(nats.count, 1);
+    assert_int_equal(nats.message.event_count, 2);
+    assert_int_equal(nats.message.block_count, 2);
+    assert_true(bridge->ranks[0]->is_announced);
+    turn(bridge, false);
+    assert_int_equal(nats.count, 1);
+    end(bridge);
+}
+
+static void a_turn_that_nats_does_not_take_is_to_be_told_anew(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_told();
+
+    nats.is_away = true;
+    turn(bridge, false);
+    assert_false(bridge->ranks[0]->is_announced);
+    nats.is_away = false;
+    turn(bridge, false);
+    assert_int_equal(nats.count, 0); /* and not the half of it */
+    end(bridge);
+}
+
+/* Batches that waited for a replay, which does not come. */
+static void what_a_tick_brings_is_published_with_it(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_told();
+    struct bridge_rank *rank = bridge->ranks[0];
+
+    turn(bridge, true);
+    assert_int_equal(nats.count, 0);
+    kvb_stream_replay_started(rank->stream, 1000);
+    for (uint64_t s = 1; s < 60 && nats.count == 0; s++) {
+        uint64_t from = 0;
+        if (kvb_stream_wants_replay(rank->stream, s * KVB_NS_PER_S, &from)) {
+            kvb_stream_replay_started(rank->stream, s * KVB_NS_PER_S);
+        }
+        kvb_bridge_tick_rank(bridge, rank, s * KVB_NS_PER_S);
+    }
+    assert_int_equal(nats.count, 1);
+    end(bridge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +325,9 @@ int main(void)
         cmocka_unit_test(batches_that_came_with_a_reconnection_wait_for_the_proof),
         cmocka_unit_test(the_end_after_a_reply_that_cannot_be_read_proves_nothing),
         cmocka_unit_test(a_payload_that_cannot_be_read_is_counted_and_not_applied),
+        cmocka_unit_test(what_a_turn_brings_is_one_message_at_its_end),
+        cmocka_unit_test(a_turn_that_nats_does_not_take_is_to_be_told_anew),
+        cmocka_unit_test(what_a_tick_brings_is_published_with_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
