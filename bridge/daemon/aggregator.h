@@ -11,10 +11,12 @@
 /* The router side, running: NATS in, answers out.
  *
  *     nats.c          copies what it hears into the bounded event ring and waits
- *                     when it is full; questions into the query ring
- *     HTTP threads    put questions into the query ring and wait for the answer
+ *                     when it is full; reads the prompts of questions, and puts
+ *                     these into the query ring
+ *     HTTP threads    likewise, and wait for the answer
  *     index thread    owns index, followers, load tracker: takes events, then
- *                     questions, in turn; publishes load_stats and kv-hit-rate
+ *                     questions, in turn, a bounded part of each; publishes
+ *                     load_stats and kv-hit-rate
  *
  *     events  --> [ ring ] --\
  *     questions-> [ ring ] ---+--> index thread --> answers, R.load_stats
