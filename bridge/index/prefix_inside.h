@@ -310,14 +310,14 @@ size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index);
 /* The slot's holder number, drawn when it has none.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
 
-/* The holder may hold something in this extent from now on.  KVB_NO_MEMORY. */
-kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
+/* The holder of this number may hold something in this extent from now on.  KVB_NO_MEMORY. */
+kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t number, uint32_t extent);
 
 /* No pass goes on through the holder's list. */
 void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t holder);
 
 /* Leaves each extent in which it holds something in its list once.  Cost: the list. */
-void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t holder);
+void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number);
 
 /* The last of its extents; false: there are none.  To take it out, count one less. */
 bool kvb_prefix_last_extent(struct prefix_holder *holder, uint32_t *out_extent);
