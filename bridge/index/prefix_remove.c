@@ -197,9 +197,9 @@ kvb_status kvb_prefix_index_remove(
         .slot = slot.value,
         .holder = index->slots[slot.value].holder,
         .names = kvb_prefix_names_of(index, slot.value, blocks, count),
-        .changed = out_changed,
     };
 
+    removing.changed = out_changed;
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
     kvb_prefix_names_begin(index, &removing.names);
     while (removing.names.at < count) {
