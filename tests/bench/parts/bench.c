@@ -159,7 +159,7 @@ void bench_figure_against(
     (void)fflush(stdout);
 }
 
-static void say(const char *format, va_list words)
+__attribute__((format(printf, 1, 0))) static void say(const char *format, va_list words)
 {
     (void)vfprintf(stderr, format, words);
     (void)fputc('\n', stderr);
