@@ -53,7 +53,7 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, default=TREE / "build/bench", metavar="FOLDER",
                         help="where corpora and the figures of the run go (build/bench)")
     parser.add_argument("--strict", action="store_true", help="end with 3 when a goal is missed")
-    parser.add_argument("--list", action="store_true", help="the goals there are")
+    parser.add_argument("--list", action="store_true", help="the goals there are, measuring nothing")
     parser.add_argument("--from", dest="saved", metavar="FILE",
                         help="measure nothing: the figures of a run, which lie in build/bench/figures.jsonl")
     try:
@@ -63,7 +63,17 @@ def parse():
     if not 0 < options.seconds <= 86400:
         parser.print_usage(sys.stderr)
         refuse("--seconds: expected a number above 0")
+    check_files(options)
     return options
+
+
+def check_files(options):
+    """Before anything is measured: what is wrong at the end costs a whole run."""
+    for name, path in (("--corpus", options.corpus), ("--from", options.saved)):
+        if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
+            refuse(f"{name} {path}: cannot be read")
+    if options.picture and not options.picture.parent.is_dir():
+        refuse(f"--picture {options.picture}: no such folder")
 
 
 def refuse(text):
@@ -84,11 +94,19 @@ def goals_of(options):
     return [goal for goal in GOALS if is_wanted(goal.name, options.only)]
 
 
+def is_of_peers(one):
+    """Does it name comparisons with peers, and nothing else?"""
+    named = [goal.is_peer for goal in GOALS if is_wanted(goal.name, [one])]
+    return ".vs_" in one and bool(named) and all(named)
+
+
 def programs_of(options):
     known = [row for program in PROGRAMS for row in program.rows] + [goal.name for goal in GOALS]
     for one in options.only:
         if not any(touches(name, [one]) for name in known):
-            refuse(f"--only {one}: no such row; --list names them")
+            refuse(f"--only {one}: no such row; --list names those that have a goal, tests/bench/README.md all")
+        if not options.peers and is_of_peers(one):
+            refuse(f"--only {one}: measured with --peers only")
     return [
         program for program in PROGRAMS
         if any(touches(row, options.only) for row in program.rows) and (options.peers or not program.is_peer)]
@@ -318,11 +336,9 @@ def main():
         run_words, figures = report.load(options.saved)
         figures = [figure for figure in figures if is_wanted(figure["name"], options.only)]
     else:
-        if options.corpus and not os.access(options.corpus, os.R_OK):
-            refuse(f"--corpus {options.corpus}: cannot be read")
+        options.out.mkdir(parents=True, exist_ok=True)
         run_words = report.about(options, corpus_words(options))
         figures, wrong = measure(options)
-        options.out.mkdir(parents=True, exist_ok=True)
         report.save(options.out / "figures.jsonl", run_words, figures)
     goals = [goal for goal in goals_of(options) if not goal.is_peer or options.peers
              or any(figure["name"] == goal.name for figure in figures)]

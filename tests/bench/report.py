@@ -127,6 +127,9 @@ def save(path, about, figures):
 
 def load(path):
     """As saved; lines of --json, with no line about the run, do too."""
-    lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
+    try:
+        lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{path}: not the figures of a run: {error}") from None
     runs = [line["run"] for line in lines if "run" in line]
     return (runs[0] if runs else {}), [line for line in lines if "run" not in line]
