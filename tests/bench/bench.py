@@ -144,19 +144,45 @@ class Ticker:
             self.next_s = took + 10
 
 
+class Interruption:
+    """A signal ends the run at once; while a program begins, only once somebody will end it."""
+
+    def __init__(self):
+        self.is_held = self.is_due = False
+
+    def come(self, _number, _frame):
+        self.is_due = True
+        if not self.is_held:
+            raise KeyboardInterrupt
+
+    def hold(self):
+        self.is_held = True
+
+    def let_go(self):
+        self.is_held = False
+        if self.is_due:
+            raise KeyboardInterrupt
+
+
+INTERRUPTION = Interruption()
+
+
 def run(command, what, on_line=None, log=None, env=None):
     """Runs the command to its end.  Its stdout goes to on_line, line by line, its stderr to
     ours; both to the log where there is one."""
+    INTERRUPTION.hold()
     try:
         process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, errors="replace", cwd=TREE, env={**os.environ, **(env or {})}, start_new_session=True)
     except OSError as error:
+        INTERRUPTION.let_go()
         raise Failed(f"{what}: {error}") from None
     lines, ticker, open_streams = queue.Queue(), Ticker(what), 2
     for name in ("stdout", "stderr"):
         threading.Thread(target=pump, args=(name, getattr(process, name), lines), daemon=True).start()
     try:
+        INTERRUPTION.let_go()
         while open_streams:
             try:
                 name, line = lines.get(timeout=SILENCE_S)
@@ -354,12 +380,9 @@ def main():
     return MISSED if options.strict and missed else 0
 
 
-def interrupt(_number, _frame):
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, INTERRUPTION.come)
     try:
         sys.exit(main())
     except Failed as failure:
