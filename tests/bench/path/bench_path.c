@@ -297,14 +297,13 @@ int main(int argc, char **argv)
     const struct bench_about about = { .what = "What a bridge does to one batch, and allocates." };
     const struct bench bench = bench_begin(argc, argv, &about);
     const uint64_t events = bench_size(&bench, counted_events);
+    const size_t timed_rows = KVB_COUNT_OF(timed);
 
     bench_find_owners();
-    for (size_t i = 0; i < KVB_COUNT_OF(timed); i++) {
+    for (size_t i = 0; i < timed_rows; i++) {
         if (bench_wants(&bench, timed[i].name)) {
             bench_progress("%s", timed[i].name);
-            time_row(
-                &timed[i],
-                bench.seconds / (double)KVB_COUNT_OF(timed)); /* rounds take 3 to 40 ms */
+            time_row(&timed[i], bench.seconds / (double)timed_rows); /* rounds take 3 to 40 ms */
         }
     }
     for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {

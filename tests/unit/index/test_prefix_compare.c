@@ -7,13 +7,14 @@
 /* What this machine compares with gives the plain answers, for every length, every place of
  * a difference, and sets that mostly repeat. */
 
-enum { nodes = 16, rounds = 2000 };
+enum { nodes = 16, rounds = 2000, ways = 2 };
 
 static void both_count_the_same_common_nodes(void **state)
 {
     (void)state;
     const struct kvb_prefix_compare *best = kvb_prefix_compare_best();
-    uint64_t left[nodes], right[nodes];
+    uint64_t left[nodes];
+    uint64_t right[nodes];
 
     for (uint32_t i = 0; i < nodes; i++) {
         left[i] = right[i] = UINT64_C(0x100000001) * i;
@@ -132,8 +133,8 @@ static uint32_t spoil(struct prefix_extent *extents, unsigned *seed)
 static void both_go_through_the_same_whole_extents(void **state)
 {
     (void)state;
-    const struct kvb_prefix_compare *both[] = { &kvb_prefix_compare_plain,
-                                                kvb_prefix_compare_best() };
+    const struct kvb_prefix_compare *both[ways] = { &kvb_prefix_compare_plain,
+                                                    kvb_prefix_compare_best() };
     unsigned seed = 9;
 
     for (int life = 0; life < lives; life++) {
@@ -144,7 +145,7 @@ static void both_go_through_the_same_whole_extents(void **state)
         const size_t count = (size_t)rand_r(&seed) % (blocks + 1);
         const uint32_t asked = count == 0 ? 0 : (uint32_t)(count - 1) / nodes;
         const uint32_t expected = asked < flaw ? asked : flaw;
-        for (size_t b = 0; b < sizeof both / sizeof *both; b++) {
+        for (size_t b = 0; b < ways; b++) {
             uint32_t extent = 0;
             assert_int_equal(both[b]->whole(extents, &extent, query, count, set_of_all), expected);
             assert_int_equal(extent, expected);

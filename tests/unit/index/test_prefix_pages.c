@@ -11,7 +11,7 @@ static kvb_status show(void *context, const struct kvb_index_run *run)
     char *text = context;
     size_t len = strlen(text);
 
-    text[len++] = run->has_parent ? (char)run->parent.value : '/';
+    text[len++] = (char)(run->has_parent ? run->parent.value : '/');
     for (size_t i = 0; i < run->count; i++) {
         text[len++] = (char)run->blocks[i].value;
     }
