@@ -354,8 +354,8 @@ static bool has_subscriber(void *context)
         "{\"worker_id\":7,\"event\":{\"event_id\":5,\"data\":{\"removed\":{\"block_hashes\":[255]}}"
         ","
         "\"dp_rank\":2}}",
-        "{\"worker_id\":7,\"event\":{\"event_id\":6,\"data\":{\"stored\":{\"parent_hash\":1,"
-        "\"blocks\":[{\"block_hash\":18446744073709551615,\"tokens_hash\":3}]}},\"dp_rank\":2}}",
+        ("{\"worker_id\":7,\"event\":{\"event_id\":6,\"data\":{\"stored\":{\"parent_hash\":1,"
+         "\"blocks\":[{\"block_hash\":18446744073709551615,\"tokens_hash\":3}]}},\"dp_rank\":2}}"),
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {

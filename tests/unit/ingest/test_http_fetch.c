@@ -19,7 +19,7 @@ static const struct web_page pages[] = {
     { "/cut", web_cuts, "hell" },
     { "/hangs", web_hangs, "" },
     { "/endless", web_endless, "and on and on and on and on and on and on" },
-    { NULL },
+    { .path = NULL },
 };
 
 /* What one fetch brought. */

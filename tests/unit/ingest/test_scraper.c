@@ -23,7 +23,7 @@ static const struct web_page pages[] = {
     { "/cut", web_cuts, RANK("0", "9") },
     { "/hangs", web_hangs, "" },
     { "/endless", web_endless, "vllm:num_requests_running{engine=\"0\"} 9\n" },
-    { NULL },
+    { .path = NULL },
 };
 
 struct world {
