@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,17 +64,19 @@ def parse():
     if not 0 < options.seconds <= 86400:
         parser.print_usage(sys.stderr)
         refuse("--seconds: expected a number above 0")
-    check_files(options)
+    check(options)
     return options
 
 
-def check_files(options):
-    """Before anything is measured: what is wrong at the end costs a whole run."""
+def check(options):
+    """Before anything is measured: what is found out at the end costs a whole run."""
     for name, path in (("--corpus", options.corpus), ("--from", options.saved)):
         if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
             refuse(f"{name} {path}: cannot be read")
     if options.picture and not options.picture.parent.is_dir():
         refuse(f"--picture {options.picture}: no such folder")
+    if options.peers and not (options.saved or options.list or shutil.which("cargo")):
+        refuse("--peers: needs cargo (Rust, https://rustup.rs)")
 
 
 def refuse(text):

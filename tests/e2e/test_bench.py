@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -115,6 +116,15 @@ def test_help_says_what_the_exit_codes_mean():
     ["--corpus", "no-such-file"], ["--corpus", "/"], ["--from", "no-such-file"], ["--picture", "/no-such/x.svg"], ["--bogus"]])
 def test_a_wrong_call_is_refused(words):
     assert run(*words, status=64).stderr
+
+
+def test_peers_without_cargo_are_refused_before_anything_is_measured(tmp_path):
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = subprocess.run([TREE / "tests/bench/run", "--peers"], capture_output=True, text=True, timeout=20,
+                          env={"PATH": str(tmp_path), "KVB_BIN": str(programs.BIN)})
+
+    assert done.returncode == 64 and "cargo" in done.stderr, done
 
 
 def test_nothing_runs_on_when_it_is_stopped(tmp_path):
