@@ -360,10 +360,11 @@ static const struct trial trials[] = {
 
 void intake_queries(const struct intake *intake)
 {
-    const bool is_whole = intake->bench.seconds >= 2;
-    const struct fleet_options options = {
-        .workers = is_whole ? 1000 : 20, .held = 64, .pool = 16384, .groups = 4, .decoded = 16
-    };
+    const struct fleet_options options = { .workers = intake->bench.is_small ? 20 : 1000,
+                                           .held = 64,
+                                           .pool = 16384,
+                                           .groups = 4,
+                                           .decoded = 16 };
     struct scene scene;
     struct fleet fleet;
     struct fleet_round round;
