@@ -314,7 +314,7 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
 kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t number, uint32_t extent);
 
 /* No pass goes on through the holder's list. */
-void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t holder);
+void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t number);
 
 /* Leaves each extent in which it holds something in its list once.  Cost: the list. */
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number);
