@@ -378,18 +378,22 @@ void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator)
     }
 }
 
+/* At least one; more only as long as events need not wait for them: their ring would fill,
+ * and NATS give us up as slow. */
 bool kvb_aggregator_take_asks(struct kvb_aggregator *aggregator)
 {
     struct ask *longest_waiting = take_first(aggregator);
     bool had_any = longest_waiting != NULL;
+    const uint64_t end_ns =
+        kvb_clock_monotonic_ns() + kvb_aggregator_asks_a_turn_us * KVB_NS_PER_MS / 1000;
+    void *item = NULL;
 
-    for (size_t i = 0; i < kvb_aggregator_asks_a_turn; i++) {
-        void *item = NULL;
-        if (kvb_ring_take(aggregator->asks, &item) != KVB_OK) {
-            break;
-        }
+    while (kvb_ring_take(aggregator->asks, &item) == KVB_OK) { /* ends: the time does */
         answer_or_keep(aggregator, item);
         had_any = true;
+        if (kvb_clock_monotonic_ns() >= end_ns) {
+            break;
+        }
     }
     if (longest_waiting) {
         answer_or_keep(aggregator, longest_waiting);
