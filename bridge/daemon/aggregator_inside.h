@@ -31,7 +31,7 @@ enum {
     kvb_aggregator_page_bytes = 384 << 10,
     kvb_aggregator_events_a_turn_us = 200, /* between two looks at the questions */
     kvb_aggregator_slice_blocks = 1024,    /* of one message at a time: some 100 us */
-    kvb_aggregator_asks_a_turn_us = 400,   /* of questions, where events wait meanwhile */
+    kvb_aggregator_asks_a_turn_us = 1000,  /* of questions, where events wait meanwhile */
     kvb_question_count = 6
 };
 

@@ -52,7 +52,8 @@ def bars_of(name, label, figures):
     if name not in by_name:
         return []
     own = by_name[name]
-    bars, seen = [(label, own["value"], own["unit"], True)], set()
+    beside = next((figure for figure in figures if figure["name"].startswith(name + ".vs_")), own)
+    bars, seen = [(label, beside["value"], own["unit"], True)], set()  # measured in turns with the others
     for figure in figures:
         if figure["against"] and (figure["name"] == name or figure["name"].startswith(name + ".vs_")):
             if figure["against"] not in seen:

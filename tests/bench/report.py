@@ -72,7 +72,7 @@ def print_table(about, figures, goals):
 
 def print_markdown(about, figures, goals):
     for line in about_lines(about, figures):
-        print(line + "  ")
+        print("- " + line)
     print("\n| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD))
     for row in rows(figures, goals):
         print("| " + " | ".join((f"`{row[0]}`", *row[1:])) + " |")
