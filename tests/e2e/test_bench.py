@@ -67,6 +67,14 @@ def test_only_chooses_by_how_names_begin(short):
     assert names == {"index.query.1000.p50", "index.query.1000.p99", "index.events.128"}
 
 
+def test_of_the_questions_only_those_asked_for_are_measured(short):
+    done = run(*short, "--only", "query.http.p99", "--json")
+
+    assert {figure["name"] for figure in figures_of(done.stdout)} == {"query.http.p99"}
+    assert "query.http: p50" in done.stderr, done.stderr
+    assert "query.nats" not in done.stderr and "query.http.burst" not in done.stderr, done.stderr
+
+
 def test_the_same_corpus_gives_the_same_answers(short):
     def checksums():
         figures = figures_of(run(*short, "--only", "index.conversation", "--json").stdout)
