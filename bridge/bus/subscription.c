@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_pending_messages = 1 << 20, max_pending_bytes = 256 << 20 };
+enum {
+    max_pending_messages = 1 << 20,
+    max_pending_bytes = 256 << 20,
+    max_read_messages = 64,
+    max_read_bytes = 256 << 10,
+};
 
 struct kvb_bus_subscription {
     struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
@@ -19,13 +24,40 @@ struct kvb_bus_subscription {
     struct kvb_link *link;   /* one use of it */
     unsigned running;        /* delivery threads of nats.c that may call the handler */
     uint64_t dropped_before; /* on earlier links */
+
+    /* The delivery thread's own: messages that were handled and wait to be freed. */
+    natsMsg *read[max_read_messages]; /* owned */
+    size_t read_count;
+    size_t read_bytes;
 };
 
 /* ---- On threads of nats.c ------------------------------------------------------ */
 
+static void free_read(struct kvb_bus_subscription *subscription)
+{
+    for (size_t i = 0; i < subscription->read_count; i++) {
+        natsMsg_Destroy(subscription->read[i]);
+    }
+    subscription->read_count = 0;
+    subscription->read_bytes = 0;
+}
+
+/* nats.c has a thread of its own free them, and wakes it for each that comes while it sleeps:
+ * two switches a message, just when those who wait for what was handed over want the
+ * processor.  So many are given to it at once. */
+static void put_read(struct kvb_bus_subscription *subscription, natsMsg *msg, size_t bytes)
+{
+    subscription->read[subscription->read_count++] = msg;
+    subscription->read_bytes += bytes;
+    if (subscription->read_count == max_read_messages ||
+        subscription->read_bytes > max_read_bytes) {
+        free_read(subscription);
+    }
+}
+
 static void on_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
 {
-    const struct kvb_bus_subscription *subscription = closure;
+    struct kvb_bus_subscription *subscription = closure;
     const char *reply = natsMsg_GetReply(msg);
     const int len = natsMsg_GetDataLength(msg);
     const struct kvb_bus_message message = {
@@ -37,13 +69,14 @@ static void on_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg
     (void)nats;
     (void)sub;
     subscription->handler(subscription->context, &message);
-    natsMsg_Destroy(msg);
+    put_read(subscription, msg, message.payload.len);
 }
 
 static void on_finished(void *closure)
 {
     struct kvb_bus_subscription *subscription = closure;
 
+    free_read(subscription);
     pthread_mutex_lock(&subscription->lock);
     subscription->running--;
     pthread_cond_broadcast(&subscription->finished);
