@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first digit is the lowest byte");
+
 enum { unknown_depth = 16, most_fields = 32 };
 
 static bool is_space(uint8_t c)
@@ -68,12 +70,59 @@ kvb_status kvb_json_expect(struct kvb_json_scan *scan, char c)
     return kvb_json_take(scan, c) ? KVB_OK : KVB_BAD_INPUT;
 }
 
+/* How many of 8 bytes, the first one lowest, are digits before the first that is none.  What
+ * a byte of 0xfa or more carries over reaches bytes behind it only. */
+static unsigned count_digits(uint64_t text)
+{
+    const uint64_t high = 0xf0f0f0f0f0f0f0f0;
+    const uint64_t zeros = 0x3030303030303030;
+    const uint64_t odd = ((text & high) ^ zeros) | (((text + 0x0606060606060606) & high) ^ zeros);
+
+    return odd ? (unsigned)__builtin_ctzll(odd) / 8 : 8;
+}
+
+/* Of the first 1 .. 8 digits of the text: neighbours are put together three times.
+ *
+ *     [1|2 |3|4 |5|6 |7|8 ]    10 * the first + the second
+ *     [ 12 | 34 | 56 | 78 ]    100 *
+ *     [  1234  |   5678  ]     10000 *
+ *     [     12345678     ]                                                              */
+static uint64_t value_of_digits(uint64_t text, unsigned count)
+{
+    const uint64_t digits = (text << (8 * (8 - count))) & 0x0f0f0f0f0f0f0f0f;
+    const uint64_t pairs = (digits * (1 + (10U << 8U)) >> 8U) & 0x00ff00ff00ff00ff;
+    const uint64_t fours = (pairs * (1 + (100U << 16U)) >> 16U) & 0x0000ffff0000ffff;
+
+    return fours * (1 + (UINT64_C(10000) << 32U)) >> 32U;
+}
+
+/* As many digits as can be read 8 bytes at a time, 16 at most: 64 bits hold them. */
+static uint64_t read_first_digits(struct kvb_json_scan *scan)
+{
+    static const uint32_t powers[] = {
+        1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000
+    };
+    uint64_t value = 0;
+    unsigned count = 8;
+
+    for (int i = 0; i < 2 && count == 8 && scan->end - scan->at >= 8; i++) {
+        uint64_t text = 0;
+        memcpy(&text, scan->at, sizeof text);
+        count = count_digits(text);
+        if (count > 0) {
+            value = (value * powers[count]) + value_of_digits(text, count);
+            scan->at += count;
+        }
+    }
+    return value;
+}
+
 /* At least one digit; *out_wide tells that the value is above 2^64-1. */
 static kvb_status read_digits(struct kvb_json_scan *scan, uint64_t *out_value, bool *out_wide)
 {
-    uint64_t value = 0;
-    bool wide = false;
     const uint8_t *first = scan->at;
+    uint64_t value = read_first_digits(scan);
+    bool wide = false;
 
     while (is_digit(peek(scan))) {
         wide |= __builtin_mul_overflow(value, 10, &value);
