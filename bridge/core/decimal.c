@@ -47,6 +47,10 @@ size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
 {
     size_t len = 0;
 
+    if (value < 10) { /* half of all numbers in an answer: ranks, tiers that hold nothing */
+        out[0] = (char)('0' + value);
+        return 1;
+    }
     if (value < part) {
         return write_head(out, digits_of((uint32_t)value));
     }

@@ -1,5 +1,7 @@
 #include "wire/json_writer.h"
 
+#include "core/decimal.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -211,8 +213,26 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
 
 /* ---- The rest ---- */
 
+/* Most of them, as put_plain(): with room for comma and digits. */
+static bool put_number(struct kvb_json_writer *json, uint64_t value)
+{
+    struct kvb_buf *out = json->out;
+
+    if (json->status != KVB_OK || out->capacity - out->len < 1 + kvb_decimal_bytes) {
+        return false;
+    }
+    out->data[out->len] = ',';
+    out->len += json->is_after_value;
+    out->len += kvb_decimal_write((char *)out->data + out->len, value);
+    json->is_after_value = true;
+    return true;
+}
+
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value)
 {
+    if (put_number(json, value)) {
+        return;
+    }
     put_comma(json);
     if (json->status == KVB_OK) {
         json->status = kvb_buf_append_u64(json->out, value);
