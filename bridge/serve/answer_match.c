@@ -48,48 +48,15 @@ write_worker(struct kvb_json_writer *json, const struct kvb_overlap *overlap, bo
     kvb_json_write_end(json, '}');
 }
 
-/* The shape that the head of the answer speaks of: of the best worker, or, when
- * nobody holds anything, of the first stream that was asked. */
-struct head {
-    uint32_t block_size;
-    size_t blocks;
-    bool has_several;
-};
-
-static struct head head_of(const struct kvb_view *view)
-{
-    struct head head = { 0 };
-
-    if (view->overlap_count > 0) {
-        head.block_size = view->overlaps[0].shape.block_size;
-        head.blocks = view->overlaps[0].request_blocks;
-    }
-    for (size_t i = 1; i < view->overlap_count; i++) {
-        head.has_several =
-            head.has_several || view->overlaps[i].shape.block_size != head.block_size;
-    }
-    return head;
-}
-
-static size_t count_holders(const struct kvb_view *view)
-{
-    size_t count = 0; /* best first: holders stand in front */
-
-    while (count < view->overlap_count && view->overlaps[count].blocks > 0) {
-        count++;
-    }
-    return count;
-}
-
 kvb_status kvb_answer_match(
     struct kvb_view *view, const struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
     struct kvb_detail *detail)
 {
-    const struct kvb_view_ask ask = { .with_none = true };
+    const struct kvb_view_ask ask = { 0 };
 
     KVB_TRY(kvb_view_overlaps(view, query, ask, detail));
-    const struct head head = head_of(view);
-    const size_t holders = count_holders(view);
+    const struct kvb_view_head head = view->head;
+    const size_t holders = view->overlap_count;
     const size_t shown = holders < max_rows ? holders : max_rows;
     struct kvb_json_writer json = kvb_json_writer_of(out);
 

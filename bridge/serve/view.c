@@ -4,21 +4,22 @@
 #include "core/limits.h"
 #include "index/block_hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { max_shapes = 16 };
 
 void kvb_view_done(struct kvb_view *view)
 {
     kvb_match_done(&view->match);
+    free(view->listing.streams);
+    free(view->listing.places);
+    free(view->listing.holders);
     free(view->overlaps);
-    free(view->places);
     free(view->order);
     free(view->hashes);
     free((void *)view->sorted);
+    view->listing = (struct kvb_view_listing){ 0 };
     view->overlaps = NULL;
-    view->places = NULL;
     view->order = NULL;
     view->hashes = NULL;
     view->sorted = NULL;
@@ -155,7 +156,7 @@ static kvb_status renew_order(struct kvb_view *view)
     return KVB_OK;
 }
 
-/* ---- Overlaps ---- */
+/* ---- Who may be the answer ---- */
 
 static bool is_wanted(
     const struct kvb_view *view, const struct kvb_query *query, const char *model,
@@ -167,38 +168,42 @@ static bool is_wanted(
            strcmp(kvb_view_model(view, follower), model) == 0;
 }
 
+static bool is_listed(
+    const struct kvb_view *view, const struct kvb_query *query, const char *model,
+    struct kvb_view_ask ask)
+{
+    const struct kvb_view_listing *listing = &view->listing;
+
+    return listing->is_made && !query->has_instance_id &&
+           listing->traits == kvb_followers_traits(view->followers) &&
+           listing->with_down == ask.with_down && listing->default_model == view->default_model &&
+           listing->default_block_size == view->default_block_size &&
+           strcmp(listing->model, model) == 0;
+}
+
 static kvb_status make_room(struct kvb_view *view)
 {
     const size_t limit = kvb_followers_limit(view->followers);
+    struct kvb_view_listing *listing = &view->listing;
 
     KVB_TRY(renew_order(view));
     KVB_TRY(kvb_array_reserve(
-        &view->overlaps, &view->overlap_capacity, (2 * limit) + 1, sizeof *view->overlaps,
-        (2 * kvb_max_streams) + 1)); /* twice: a copy of the holders when they are put in front */
-    KVB_TRY(kvb_array_reserve(
-        &view->places, &view->place_capacity, limit + 1, sizeof *view->places,
+        &listing->streams, &listing->capacity, limit + 1, sizeof *listing->streams,
         kvb_max_streams + 1));
-    memset(view->places, 0, limit * sizeof *view->places);
-    view->overlap_count = 0;
+    KVB_TRY(kvb_array_reserve(
+        &listing->places, &listing->place_capacity, limit + 1, sizeof *listing->places,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &listing->holders, &listing->holder_capacity, limit + 1, sizeof *listing->holders,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &view->overlaps, &view->overlap_capacity, limit + 1, sizeof *view->overlaps,
+        kvb_max_streams + 1));
+    memset(listing->places, 0, limit * sizeof *listing->places);
+    listing->count = 0;
+    listing->holder_count = 0;
+    listing->shape_count = 0;
     return KVB_OK;
-}
-
-/* Lists the streams that the query may be answered with, by id, overlap 0 yet. */
-static void list_streams(
-    struct kvb_view *view, const struct kvb_query *query, const char *model,
-    struct kvb_view_ask ask)
-{
-    for (size_t i = 0; i < view->order_count; i++) {
-        const uint32_t number = view->order[i];
-        const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
-        if (is_wanted(view, query, model, ask, follower)) {
-            view->overlaps[view->overlap_count++] = (struct kvb_overlap){
-                .follower = follower,
-                .shape = shape_of(view, follower),
-            };
-            view->places[number] = (uint32_t)view->overlap_count;
-        }
-    }
 }
 
 static bool is_same_shape(struct kvb_view_shape a, struct kvb_view_shape b)
@@ -206,22 +211,61 @@ static bool is_same_shape(struct kvb_view_shape a, struct kvb_view_shape b)
     return a.block_size == b.block_size && a.eagle == b.eagle;
 }
 
-/* A bridge may claim any block size; only the first max_shapes are served. */
-static size_t list_shapes(const struct kvb_view *view, struct kvb_view_shape *out_shapes)
+/* Its place in the listing; shape_count when it is not there. */
+static size_t find_shape(const struct kvb_view_listing *listing, struct kvb_view_shape shape)
 {
-    size_t count = 0;
+    size_t at = 0;
 
-    for (size_t i = 0; i < view->overlap_count; i++) {
-        bool is_new = true;
-        for (size_t n = 0; n < count; n++) {
-            is_new = is_new && !is_same_shape(out_shapes[n], view->overlaps[i].shape);
-        }
-        if (is_new && count < max_shapes) {
-            out_shapes[count++] = view->overlaps[i].shape;
+    while (at < listing->shape_count && !is_same_shape(listing->shapes[at], shape)) {
+        at++;
+    }
+    return at;
+}
+
+/* A bridge may claim any block size; only the first so many shapes are served. */
+static void list_stream(struct kvb_view *view, uint32_t number)
+{
+    struct kvb_view_listing *listing = &view->listing;
+    const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
+    const struct kvb_view_shape shape = shape_of(view, follower);
+
+    listing->streams[listing->count++] =
+        (struct kvb_overlap){ .follower = follower, .shape = shape };
+    listing->places[number] = (uint32_t)listing->count;
+    if (listing->shape_count < kvb_view_most_shapes &&
+        find_shape(listing, shape) == listing->shape_count) {
+        listing->shapes[listing->shape_count++] = shape;
+    }
+}
+
+/* Lists the streams that the query may be answered with, by id, unless they are. */
+static kvb_status list_streams(
+    struct kvb_view *view, const struct kvb_query *query, const char *model,
+    struct kvb_view_ask ask)
+{
+    struct kvb_view_listing *listing = &view->listing;
+
+    if (is_listed(view, query, model, ask)) {
+        return KVB_OK;
+    }
+    listing->is_made = false;
+    KVB_TRY(make_room(view));
+    for (size_t i = 0; i < view->order_count; i++) {
+        const uint32_t number = view->order[i];
+        if (is_wanted(view, query, model, ask, kvb_followers_at(view->followers, number))) {
+            list_stream(view, number);
         }
     }
-    return count;
+    (void)snprintf(listing->model, sizeof listing->model, "%s", model); /* cut: never found */
+    listing->with_down = ask.with_down;
+    listing->traits = kvb_followers_traits(view->followers);
+    listing->default_model = view->default_model;
+    listing->default_block_size = view->default_block_size;
+    listing->is_made = !query->has_instance_id;
+    return KVB_OK;
 }
+
+/* ---- Overlaps ---- */
 
 static kvb_span span_of(const char *text)
 {
@@ -276,41 +320,35 @@ struct noting {
 static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
 {
     const struct noting *noting = context;
-    struct kvb_view *view = noting->view;
+    struct kvb_view_listing *listing = &noting->view->listing;
     enum kvb_tier tier = KVB_TIER_DEVICE;
     uint32_t number = 0;
 
-    if (kvb_followers_of_slot(view->followers, slot, &number, &tier) != KVB_OK ||
-        view->places[number] == 0) {
+    if (kvb_followers_of_slot(noting->view->followers, slot, &number, &tier) != KVB_OK ||
+        listing->places[number] == 0 || depth == 0) {
         return;
     }
-    struct kvb_overlap *overlap = &view->overlaps[view->places[number] - 1];
+    const uint32_t at = listing->places[number] - 1;
+    struct kvb_overlap *overlap = &listing->streams[at];
     if (!noting->shape || is_same_shape(*noting->shape, overlap->shape)) {
+        if (overlap->blocks == 0) {
+            listing->holders[listing->holder_count++] = at;
+        }
         overlap->depths[tier] = depth;
         overlap->blocks = depth > overlap->blocks ? depth : overlap->blocks;
     }
 }
 
-static void set_request_blocks(struct kvb_view *view, const struct kvb_view_shape *shape, size_t n)
-{
-    for (size_t i = 0; i < view->overlap_count; i++) {
-        if (!shape || is_same_shape(*shape, view->overlaps[i].shape)) {
-            view->overlaps[i].request_blocks = n;
-        }
-    }
-}
-
 static kvb_status match_tokens(struct kvb_view *view, const struct kvb_query *query)
 {
-    struct kvb_view_shape shapes[max_shapes];
-    const size_t shape_count = list_shapes(view, shapes);
+    struct kvb_view_listing *listing = &view->listing;
 
-    for (size_t i = 0; i < shape_count; i++) {
-        struct noting noting = { .view = view, .shape = &shapes[i] };
+    for (size_t i = 0; i < listing->shape_count; i++) {
+        struct noting noting = { .view = view, .shape = &listing->shapes[i] };
         size_t count = 0;
-        KVB_TRY(hash_tokens(view, query, shapes[i], &count));
+        KVB_TRY(hash_tokens(view, query, listing->shapes[i], &count));
         KVB_TRY(kvb_prefix_index_match(view->index, view->hashes, count, &view->match));
-        set_request_blocks(view, &shapes[i], count);
+        listing->request_blocks[i] = count;
         kvb_match_each(&view->match, note_depth, &noting);
     }
     return KVB_OK;
@@ -329,9 +367,20 @@ static kvb_status match_hashes(struct kvb_view *view, const struct kvb_query *qu
         KVB_TRY(kvb_prefix_index_match_blocks(
             view->index, (const kvb_block_hash *)query->hashes, query->count, &view->match));
     }
-    set_request_blocks(view, NULL, query->count);
     kvb_match_each(&view->match, note_depth, &noting);
     return KVB_OK;
+}
+
+/* A stream of a shape too many was not asked: it has no blocks of the query. */
+static size_t request_blocks_of(
+    const struct kvb_view *view, const struct kvb_query *query, struct kvb_view_shape shape)
+{
+    const size_t at = find_shape(&view->listing, shape);
+
+    if (query->form != KVB_QUERY_TOKENS) {
+        return query->count;
+    }
+    return at < view->listing.shape_count ? view->listing.request_blocks[at] : 0;
 }
 
 static uint64_t tokens_of(const struct kvb_overlap *overlap)
@@ -350,28 +399,59 @@ static int best_first(const void *left, const void *right)
     return compare_ids(&a->follower->id, &b->follower->id);
 }
 
-/* Those that hold something to the front, best first; the others keep their order, or go:
+static void take(struct kvb_view *view, const struct kvb_query *query, size_t at)
+{
+    struct kvb_overlap *overlap = &view->overlaps[view->overlap_count++];
+
+    *overlap = view->listing.streams[at];
+    overlap->request_blocks = request_blocks_of(view, query, overlap->shape);
+}
+
+/* Those that hold something, best first; and the others in their order, where they are wanted:
  *
  *     [ a: 0 ][ b: 3 ][ c: 0 ][ d: 5 ]      ->      [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ]   */
-static void put_holders_first(struct kvb_view *view, bool with_none)
+static void
+take_overlaps(struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask)
 {
-    struct kvb_overlap *holders = view->overlaps + view->overlap_count;
-    size_t holder_count = 0;
-    size_t end = view->overlap_count;
+    const struct kvb_view_listing *listing = &view->listing;
 
-    for (size_t i = 0; i < view->overlap_count; i++) {
-        if (view->overlaps[i].blocks > 0) {
-            holders[holder_count++] = view->overlaps[i];
+    for (size_t i = 0; i < listing->holder_count; i++) {
+        take(view, query, listing->holders[i]);
+    }
+    qsort(view->overlaps, view->overlap_count, sizeof *view->overlaps, best_first);
+    for (size_t i = 0; ask.with_none && i < listing->count; i++) {
+        if (listing->streams[i].blocks == 0) {
+            take(view, query, i);
         }
     }
-    for (size_t i = view->overlap_count; with_none && i-- > 0;) {
-        if (view->overlaps[i].blocks == 0) {
-            view->overlaps[--end] = view->overlaps[i];
-        }
+}
+
+/* What the query left in the listing. */
+static void forget_holders(struct kvb_view_listing *listing)
+{
+    for (size_t i = 0; i < listing->holder_count; i++) {
+        struct kvb_overlap *overlap = &listing->streams[listing->holders[i]];
+        memset(overlap->depths, 0, sizeof overlap->depths);
+        overlap->blocks = 0;
     }
-    qsort(holders, holder_count, sizeof *holders, best_first);
-    memcpy(view->overlaps, holders, holder_count * sizeof *holders);
-    view->overlap_count = with_none ? view->overlap_count : holder_count;
+    listing->holder_count = 0;
+}
+
+static void note_head(struct kvb_view *view, const struct kvb_query *query)
+{
+    const struct kvb_view_listing *listing = &view->listing;
+    const struct kvb_overlap *first =
+        view->overlap_count > 0 ? view->overlaps : listing->streams; /* the best, or any */
+
+    view->head = (struct kvb_view_head){ 0 };
+    if (listing->count > 0) {
+        view->head.block_size = first->shape.block_size;
+        view->head.blocks = request_blocks_of(view, query, first->shape);
+    }
+    for (size_t i = 1; i < listing->shape_count; i++) { /* a size has two shapes at most */
+        view->head.has_several = view->head.has_several ||
+                                 listing->shapes[i].block_size != listing->shapes[0].block_size;
+    }
 }
 
 kvb_status kvb_view_overlaps(
@@ -382,16 +462,15 @@ kvb_status kvb_view_overlaps(
 
     view->overlap_count = 0;
     KVB_TRY(kvb_view_find_model(view, query, &model, detail));
-    KVB_TRY(make_room(view));
-    list_streams(view, query, model, ask);
+    KVB_TRY(list_streams(view, query, model, ask));
     const kvb_status status =
         query->form == KVB_QUERY_TOKENS ? match_tokens(view, query) : match_hashes(view, query);
-    if (status != KVB_OK) {
-        view->overlap_count = 0;
-        return status;
+    if (status == KVB_OK) {
+        take_overlaps(view, query, ask);
+        note_head(view, query);
     }
-    put_holders_first(view, ask.with_none);
-    return KVB_OK;
+    forget_holders(&view->listing);
+    return status;
 }
 
 /* ---- All streams ---- */

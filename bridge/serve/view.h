@@ -24,11 +24,14 @@
  * prefix that begins in one tier and goes on in another counts for what lies in
  * one piece; the longest of the tiers is the stream's overlap.
  *
- * Streams are kept in the order of their ids, which is made anew when one comes or goes:
- * a query sorts only those that hold something of it.
+ * Streams are kept in the order of their ids, which is made anew when one comes or goes, and
+ * those that a query may be answered with until their traits change: another query of that
+ * model looks only at those that hold something of it.
  *
  * Threads: only the thread that owns index, followers and tracker.
  * Memory:  the scratch grows with the largest query and the number of streams. */
+
+enum { kvb_view_most_shapes = 16 };
 
 /* One (block size, EAGLE or not): what a prompt must be hashed for. */
 struct kvb_view_shape {
@@ -44,6 +47,36 @@ struct kvb_overlap {
     uint32_t blocks;                 /* the longest of them */
 };
 
+struct kvb_view_ask {
+    bool with_down; /* list streams that are DOWN too */
+    bool with_none; /* list streams that hold nothing of it too */
+};
+
+/* The shape that the head of an answer speaks of: of the best stream, or, when nobody holds
+ * anything, of the first that was asked. */
+struct kvb_view_head {
+    uint32_t block_size; /* 0: nobody was asked */
+    size_t blocks;       /* complete ones of the query */
+    bool has_several;    /* block sizes among those asked */
+};
+
+/* The streams that queries of one model may be answered with, by id. */
+struct kvb_view_listing {
+    char model[kvb_model_bytes + 1];
+    bool is_made; /* for that model, all its workers, and what stands below */
+    bool with_down;
+    uint64_t traits;           /* of the followers */
+    const char *default_model; /* borrowed */
+    uint32_t default_block_size;
+    struct kvb_overlap *streams; /* owned; holding nothing, but while a query is answered */
+    uint32_t *places;            /* owned; by follower number: 1 + position in streams, or 0 */
+    uint32_t *holders;           /* owned; positions in streams: of this query */
+    size_t count, capacity, place_capacity, holder_count, holder_capacity;
+    struct kvb_view_shape shapes[kvb_view_most_shapes];
+    size_t request_blocks[kvb_view_most_shapes]; /* of this query, for each shape */
+    size_t shape_count;
+};
+
 struct kvb_view {
     struct kvb_prefix_index *index; /* the three: borrowed */
     struct kvb_followers *followers;
@@ -55,13 +88,14 @@ struct kvb_view {
     uint64_t luck; /* state of the random sequence; any seed */
     /* scratch, owned: kvb_view_done() */
     struct kvb_match match;
+    struct kvb_view_listing listing;
     struct kvb_overlap *overlaps;
-    uint32_t *places;          /* by follower number: 1 + position in overlaps, or 0 */
+    struct kvb_view_head head;
     uint32_t *order;           /* follower numbers, by id */
     uint64_t order_generation; /* of the followers; 0: none yet */
     kvb_tokens_hash *hashes;
     const struct kvb_follower **sorted;
-    size_t overlap_count, overlap_capacity, place_capacity, order_count, order_capacity;
+    size_t overlap_count, overlap_capacity, order_count, order_capacity;
     size_t hash_capacity, sorted_capacity;
 };
 
@@ -79,12 +113,7 @@ kvb_status kvb_view_find_model(
     const struct kvb_view *view, const struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail);
 
-struct kvb_view_ask {
-    bool with_down; /* list streams that are DOWN too */
-    bool with_none; /* list streams that hold nothing of it too */
-};
-
-/* Fills view->overlaps, best first: most tokens, then lowest worker and rank.
+/* Fills view->overlaps, best first: most tokens, then lowest worker and rank; and view->head.
  * KVB_NOT_FOUND, KVB_BAD_INPUT  as kvb_view_find_model()   KVB_NO_MEMORY */
 kvb_status kvb_view_overlaps(
     struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask,

@@ -252,14 +252,15 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     return verdict;
 }
 
-void kvb_follow_judge(
-    const struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+void kvb_follow_judge(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
     const struct verdict verdict = verdict_of(followers, follow);
 
     if (verdict.state == KVB_STREAM_DOWN && follow->shown.state != KVB_STREAM_DOWN) {
         follow->down_ns = now_ns;
     }
+    followers->traits +=
+        (verdict.state == KVB_STREAM_DOWN) != (follow->shown.state == KVB_STREAM_DOWN);
     follow->shown.state = verdict.state;
     follow->shown.reason = verdict.reason;
 }
@@ -375,6 +376,11 @@ size_t kvb_followers_count(const struct kvb_followers *followers)
 uint64_t kvb_followers_generation(const struct kvb_followers *followers)
 {
     return followers->generation;
+}
+
+uint64_t kvb_followers_traits(const struct kvb_followers *followers)
+{
+    return followers->generation + followers->traits; /* neither ever falls */
 }
 
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number)

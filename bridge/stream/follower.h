@@ -142,6 +142,10 @@ size_t kvb_followers_count(const struct kvb_followers *followers);
  * of theirs, is to be made anew. */
 uint64_t kvb_followers_generation(const struct kvb_followers *followers);
 
+/* The same, and when a stream's model, block size or EAGLE changed, whether it has a
+ * heartbeat, or whether it is DOWN. */
+uint64_t kvb_followers_traits(const struct kvb_followers *followers);
+
 /* Whose slot is it?  KVB_NOT_FOUND: nobody's. */
 kvb_status kvb_followers_of_slot(
     const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,

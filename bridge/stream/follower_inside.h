@@ -79,6 +79,7 @@ struct kvb_followers {
     size_t needing;    /* streams that lack something */
     uint64_t next_scan_ns;
     uint64_t generation; /* streams that came or went */
+    uint64_t traits;     /* and what queries choose them by changed */
     bool is_nats_away;
     struct kvb_follower_counters counters;
 };
@@ -112,8 +113,7 @@ void kvb_follow_swap_slot(
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow);
 
 /* State and reason from all the rest. */
-void kvb_follow_judge(
-    const struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
+void kvb_follow_judge(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 
 /* ---- follower_list.c: what is listed, and its digest ---- */
 

@@ -351,6 +351,13 @@ static void note_rival(
     kvb_follow_judge(followers, follow, now_ns);
 }
 
+static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_heartbeat *news)
+{
+    return !shown->has_heartbeat || shown->heartbeat.block_size != news->block_size ||
+           shown->heartbeat.eagle != news->eagle ||
+           strcmp(shown->heartbeat.model, news->model) != 0;
+}
+
 kvb_status kvb_followers_heartbeat(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns)
@@ -366,6 +373,7 @@ kvb_status kvb_followers_heartbeat(
         note_rival(followers, follow, heartbeat, now_ns);
         return KVB_OK;
     }
+    followers->traits += has_other_traits(&follow->shown, heartbeat);
     follow->shown.has_heartbeat = true;
     follow->shown.heartbeat = *heartbeat;
     check(followers, follow, heartbeat, now_ns);
