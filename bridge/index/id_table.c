@@ -29,7 +29,7 @@ static void set_all_free(struct kvb_id_cell *cells, size_t count)
 
 void kvb_id_table_clear(struct kvb_id_table *table)
 {
-    if (table->cells) {
+    if (table->count > 0) {
         set_all_free(table->cells, table->mask + 1);
     }
     table->count = 0;

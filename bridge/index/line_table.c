@@ -51,11 +51,12 @@ void kvb_line_table_close(struct kvb_line_table *table)
     *table = (struct kvb_line_table){ 0 };
 }
 
+/* Where nothing is held and no line ever spilled, no tag is set and no line has a next. */
 void kvb_line_table_empty(struct kvb_line_table *table)
 {
     if (table->line_count > most_kept_lines) {
         kvb_line_table_close(table);
-    } else if (table->line_count > 0) {
+    } else if (table->count > 0 || table->spill_end > 0) {
         memset(table->lines.base, 0, table->line_count * sizeof(struct kvb_table_line));
         table->count = 0;
         table->spill_end = 0; /* a spill line is zeroed when it is drawn */

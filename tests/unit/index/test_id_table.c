@@ -26,6 +26,25 @@ static void an_empty_table_finds_nothing(void **state)
     assert_int_equal(count_of(&table, 7, 1), 0);
 }
 
+/* What is written into a free cell stays there. */
+static void a_table_that_holds_nothing_is_not_wiped(void **state)
+{
+    (void)state;
+    struct kvb_id_table table = { 0 };
+
+    kvb_id_table_clear(&table);
+    assert_ok(kvb_id_table_put(&table, 7, 1));
+    kvb_id_table_remove(&table, 7, 1);
+    table.cells[0].hash = 99;
+    kvb_id_table_clear(&table);
+    assert_int_equal(table.cells[0].hash, 99);
+    assert_ok(kvb_id_table_put(&table, 7, 1));
+    kvb_id_table_clear(&table);
+    assert_int_not_equal(table.cells[0].hash, 99);
+    assert_int_equal(count_of(&table, 7, 1), 0);
+    kvb_id_table_done(&table);
+}
+
 /* Few hashes, so that runs are long and wrap around. */
 static void agrees_with_a_plain_array(void **state)
 {
@@ -95,6 +114,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_table_finds_nothing),
+        cmocka_unit_test(a_table_that_holds_nothing_is_not_wiped),
         cmocka_unit_test(agrees_with_a_plain_array),
         cmocka_unit_test(ids_of_a_hash_come_in_the_order_in_which_they_were_put),
         cmocka_unit_test(a_failed_growth_changes_nothing),

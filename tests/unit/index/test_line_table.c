@@ -227,6 +227,25 @@ static void an_emptied_table_holds_nothing_and_need_not_grow_again(void **state)
     kvb_line_table_close(&table);
 }
 
+/* Four MiB of lines are not wiped for a stream that never held anything: what is written
+ * into a free cell stays there. */
+static void a_table_that_holds_nothing_is_not_wiped(void **state)
+{
+    (void)state;
+    struct kvb_line_table table = { 0 };
+
+    assert_ok(kvb_line_table_open(&table, many, kvb_line_roomy, hash_of_number, NULL));
+    struct kvb_table_line *line = (void *)table.lines.base;
+    line->ids[0] = 7;
+    kvb_line_table_empty(&table);
+    assert_int_equal(line->ids[0], 7);
+    assert_ok(kvb_line_table_put(&table, kvb_line_mix(1), 1));
+    kvb_line_table_empty(&table);
+    assert_int_equal(line->ids[0], 0);
+    assert_false(has_number(&table, 1));
+    kvb_line_table_close(&table);
+}
+
 static void a_large_table_that_is_emptied_gives_its_memory_back(void **state)
 {
     (void)state;
@@ -250,6 +269,7 @@ int main(void)
         cmocka_unit_test(each_growth_may_fail),
         cmocka_unit_test(large_tables_split_lines_by_their_tags),
         cmocka_unit_test(an_emptied_table_holds_nothing_and_need_not_grow_again),
+        cmocka_unit_test(a_table_that_holds_nothing_is_not_wiped),
         cmocka_unit_test(a_large_table_that_is_emptied_gives_its_memory_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
