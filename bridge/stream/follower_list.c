@@ -40,14 +40,17 @@ static void note_changed(
     }
 }
 
+/* A batch without blocks has no arrays, and to NULL nothing may be added, not even 0. */
 static struct kvb_index_run
 run_of(const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
+    const bool has_blocks = event->block_count > 0;
+
     return (struct kvb_index_run){
         .has_parent = event->has_parent,
         .parent = event->parent,
-        .blocks = batch->blocks + event->block_at,
-        .tokens = batch->tokens + event->block_at,
+        .blocks = has_blocks ? batch->blocks + event->block_at : NULL,
+        .tokens = has_blocks ? batch->tokens + event->block_at : NULL,
         .count = event->block_count,
     };
 }
@@ -62,12 +65,11 @@ void kvb_follow_expect(
     if (!follow->shown.has_slot[event->tier]) {
         return;
     }
+    const struct kvb_index_run run = run_of(batch, event);
     if (event->kind == KVB_ROUTER_STORED) {
-        const struct kvb_index_run run = run_of(batch, event);
         kvb_prefix_index_expect_store(index, slot, &run);
     } else if (event->kind == KVB_ROUTER_REMOVED) {
-        kvb_prefix_index_expect_remove(
-            index, slot, batch->blocks + event->block_at, event->block_count);
+        kvb_prefix_index_expect_remove(index, slot, run.blocks, run.count);
     }
 }
 
@@ -103,10 +105,11 @@ kvb_status kvb_follow_remove(
     if (!follow->shown.has_slot[event->tier]) {
         return KVB_OK;
     }
+    const struct kvb_index_run run = run_of(batch, event);
     const bool has_scratch = make_scratch(followers, event->block_count) == KVB_OK;
     const kvb_status status = kvb_prefix_index_remove(
-        followers->options.index, follow->shown.slots[event->tier], batch->blocks + event->block_at,
-        event->block_count, has_scratch ? followers->changed : NULL);
+        followers->options.index, follow->shown.slots[event->tier], run.blocks, run.count,
+        has_scratch ? followers->changed : NULL);
     if (has_scratch && status == KVB_OK) {
         const struct kvb_digest_key key = key_of(follow);
         note_changed(
