@@ -46,7 +46,8 @@ enum {
     kvb_max_event_sources_bytes = 1 << 18, /* an engine that says where its events are */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
-    kvb_max_filter_bytes = 512, /* as sent, with what stands beside it */
+    kvb_max_asked_bytes = 256 << 20, /* of queries that wait for their answer; more: 503 */
+    kvb_max_filter_bytes = 512,      /* as sent, with what stands beside it */
     kvb_max_overview_rows = 1000,
 
     /* a process */

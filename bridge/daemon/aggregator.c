@@ -213,6 +213,7 @@ kvb_status kvb_aggregator_start(
                                                 .count = kvb_aggregator_metric_count };
     kvb_aggregator_set_constants(aggregator);
     kvb_byte_budget_init(&aggregator->event_bytes, most_event_bytes);
+    kvb_byte_budget_init(&aggregator->asked_bytes, kvb_max_asked_bytes);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
     kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
     const kvb_status status = start(aggregator, detail);
@@ -294,6 +295,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_prompt_event_done(&aggregator->prompt);
     kvb_sync_reply_parts_done(&aggregator->answer_parts);
     kvb_byte_budget_done(&aggregator->event_bytes);
+    kvb_byte_budget_done(&aggregator->asked_bytes);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
     kvb_buf_done(&aggregator->buf);
     free(aggregator);

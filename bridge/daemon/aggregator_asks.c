@@ -16,6 +16,8 @@ enum { answer_wait_s = 2 };
  * may give up; from NATS the ring alone.  Who lets go last frees it. */
 struct ask {
     uint64_t asked_ns;
+    struct kvb_byte_budget *budget; /* borrowed; of which it has `bytes`; NULL: none yet */
+    size_t bytes;
     struct kvb_query query; /* what it asks, where it has a prompt: read by the asker's thread */
     /* from HTTP */
     const struct kvb_http_route *route; /* NULL: from NATS */
@@ -44,6 +46,7 @@ static struct ask *new_ask(size_t text_bytes, unsigned owners)
     if (!ask) {
         return NULL;
     }
+    ask->bytes = sizeof *ask + text_bytes;
     ask->owners = owners;
     ask->asked_ns = kvb_clock_monotonic_ns();
     (void)pthread_mutex_init(&ask->lock, NULL); /* none of these can fail with glibc */
@@ -62,6 +65,9 @@ static void free_ask(struct ask *ask)
     kvb_buf_done(&ask->answer.body);
     kvb_query_done(&ask->query);
     kvb_dump_done(&ask->context.dump);
+    if (ask->budget) {
+        kvb_byte_budget_give(ask->budget, ask->bytes);
+    }
     free(ask);
 }
 
@@ -78,6 +84,36 @@ static void let_go(struct ask *ask)
 void kvb_aggregator_drop_ask(void *item)
 {
     let_go(item);
+}
+
+/* Takes ask on KVB_OK.
+ * KVB_AGAIN      the ring is full
+ * KVB_TOO_LARGE  what waits already takes all memory that there is for questions
+ * KVB_CLOSED */
+static kvb_status hand_over(struct kvb_aggregator *aggregator, struct ask *ask)
+{
+    const size_t item_bytes =
+        ask->query.form == KVB_QUERY_TOKENS ? sizeof *ask->query.tokens : sizeof *ask->query.hashes;
+
+    ask->bytes += ask->query.count * item_bytes; /* no more than were read */
+    if (kvb_byte_budget_try(&aggregator->asked_bytes, ask->bytes) != KVB_OK) {
+        return KVB_TOO_LARGE;
+    }
+    ask->budget = &aggregator->asked_bytes;
+    return kvb_ring_put(aggregator->asks, ask);
+}
+
+/* Why a question was not handed over, for who asked. */
+static const char *sentence_of(kvb_status status)
+{
+    return status == KVB_TOO_LARGE ? "busy: the questions that wait are too large; try again later"
+                                   : "busy";
+}
+
+static enum kvb_aggregator_metric counter_of(kvb_status status)
+{
+    return status == KVB_TOO_LARGE ? kvb_aggregator_questions_memory
+                                   : kvb_aggregator_questions_refused;
 }
 
 static void count(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
@@ -152,10 +188,11 @@ static void ask_index_thread(
         kvb_http_route_refuse(answer, 503, "out of memory; try again later");
         return;
     }
-    if (kvb_ring_put(aggregator->asks, ask) != KVB_OK) {
+    const kvb_status status = hand_over(aggregator, ask);
+    if (status != KVB_OK) {
         free_ask(ask);
-        count(aggregator, kvb_aggregator_questions_refused);
-        kvb_http_route_refuse(answer, 503, "busy");
+        count(aggregator, counter_of(status));
+        kvb_http_route_refuse(answer, 503, sentence_of(status));
         return;
     }
     if (wait_for_answer(ask)) {
@@ -198,7 +235,6 @@ refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const cha
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
 
-    count(aggregator, kvb_aggregator_questions_refused);
     kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
     if (kvb_answer_error(sentence, &buf) == KVB_OK) {
         kvb_aggregator_publish(aggregator, reply, kvb_buf_span(&buf));
@@ -244,18 +280,21 @@ void kvb_aggregator_hear_question(void *context, const struct kvb_bus_message *m
     }
     const struct kvb_question *question = kvb_question_find(tail);
     if (!question) {
+        count(aggregator, kvb_aggregator_questions_refused);
         refuse_over_nats(
             aggregator, message->reply,
             "unknown question: there are kv_match, kv_route and kv_get.{state,load,streams,dump}");
         return;
     }
     struct ask *ask = copy_question(question, message);
-    if (!ask || kvb_ring_put(aggregator->asks, ask) != KVB_OK) {
+    const kvb_status status = ask ? hand_over(aggregator, ask) : KVB_NO_MEMORY;
+    if (status != KVB_OK) {
         if (ask) {
             free_ask(ask);
         }
-        kvb_aggregator_note_request(aggregator, question, 0, "busy");
-        refuse_over_nats(aggregator, message->reply, "busy");
+        kvb_aggregator_note_request(aggregator, question, 0, sentence_of(status));
+        count(aggregator, counter_of(status));
+        refuse_over_nats(aggregator, message->reply, sentence_of(status));
     }
 }
 
@@ -292,6 +331,7 @@ static void reply(struct kvb_aggregator *aggregator, const struct ask *ask)
     if (status == KVB_TOO_LARGE) {
         static const char why[] = "the answer is larger than nats-server's max_payload";
         kvb_aggregator_note_error(aggregator, ask->question, why);
+        count(aggregator, kvb_aggregator_questions_refused);
         refuse_over_nats(aggregator, ask->reply, why);
     } else if (status != KVB_OK) {
         count(aggregator, kvb_aggregator_publish_failures);

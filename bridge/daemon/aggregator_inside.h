@@ -74,6 +74,7 @@ struct kvb_aggregator {
     struct kvb_ring *events;
     struct kvb_ring *asks;
     struct kvb_byte_budget event_bytes;
+    struct kvb_byte_budget asked_bytes;
     char load_subject[kvb_subject_bytes];
     char hit_rate_subject[kvb_subject_bytes];
     char alias_subject[kvb_subject_bytes]; /* "" = none */

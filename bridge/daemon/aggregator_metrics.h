@@ -43,6 +43,7 @@
     X(questions_get, COUNTER, "kvb_questions_total", "kind=\"kv_get\"", "Questions answered, by kind") \
     X(questions_http, COUNTER, "kvb_questions_total", "kind=\"http\"", "Questions answered, by kind") \
     X(questions_refused, COUNTER, "kvb_questions_refused_total", "reason=\"busy\"", "Questions not answered, by reason") \
+    X(questions_memory, COUNTER, "kvb_questions_refused_total", "reason=\"memory\"", "Questions not answered, by reason") \
     X(questions_late, COUNTER, "kvb_questions_refused_total", "reason=\"timeout\"", "Questions not answered, by reason") \
     X(questions_failed, COUNTER, "kvb_questions_refused_total", "reason=\"error\"", "Questions not answered, by reason") \
     X(questions_mute, COUNTER, "kvb_questions_refused_total", "reason=\"no_reply\"", "Questions not answered, by reason") \

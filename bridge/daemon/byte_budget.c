@@ -19,16 +19,35 @@ static bool has_room(const struct kvb_byte_budget *budget, size_t bytes)
            (bytes <= budget->limit_bytes && budget->taken_bytes <= budget->limit_bytes - bytes);
 }
 
+/* The caller holds the lock. */
+static kvb_status take_locked(struct kvb_byte_budget *budget, size_t bytes)
+{
+    if (budget->is_closed) {
+        return KVB_CLOSED;
+    }
+    if (!has_room(budget, bytes)) {
+        return KVB_AGAIN;
+    }
+    budget->taken_bytes += bytes;
+    return KVB_OK;
+}
+
 kvb_status kvb_byte_budget_take(struct kvb_byte_budget *budget, size_t bytes)
 {
     (void)pthread_mutex_lock(&budget->lock);
-    while (!budget->is_closed && !has_room(budget, bytes)) {
+    kvb_status status = take_locked(budget, bytes);
+    while (status == KVB_AGAIN) {
         (void)pthread_cond_wait(&budget->given, &budget->lock);
+        status = take_locked(budget, bytes);
     }
-    const kvb_status status = budget->is_closed ? KVB_CLOSED : KVB_OK;
-    if (status == KVB_OK) {
-        budget->taken_bytes += bytes;
-    }
+    (void)pthread_mutex_unlock(&budget->lock);
+    return status;
+}
+
+kvb_status kvb_byte_budget_try(struct kvb_byte_budget *budget, size_t bytes)
+{
+    (void)pthread_mutex_lock(&budget->lock);
+    const kvb_status status = take_locked(budget, bytes);
     (void)pthread_mutex_unlock(&budget->lock);
     return status;
 }

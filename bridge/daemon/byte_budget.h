@@ -24,6 +24,9 @@ void kvb_byte_budget_done(struct kvb_byte_budget *budget);
 
 /* KVB_CLOSED: nothing was taken. */
 kvb_status kvb_byte_budget_take(struct kvb_byte_budget *budget, size_t bytes);
+
+/* The same without waiting.  KVB_AGAIN: there is no room, nothing was taken. */
+kvb_status kvb_byte_budget_try(struct kvb_byte_budget *budget, size_t bytes);
 void kvb_byte_budget_give(struct kvb_byte_budget *budget, size_t bytes);
 
 /* Wakes all who wait; later takes are refused. */

@@ -1,0 +1,171 @@
+#include "daemon/aggregator_inside.h"
+
+#include "kvb_test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What lies between the threads of an aggregator, and what becomes of it, without threads:
+ * an aggregator that is only half made. */
+
+struct half {
+    struct kvb_aggregator aggregator;
+    struct kvb_prefix_index *index;
+};
+
+static void make_half(struct half *half)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+    const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
+
+    *half = (struct half){ 0 };
+    assert_ok(kvb_prefix_index_new(&index, &half->index));
+    const struct kvb_followers_options followers = {
+        .max_streams = 10, .heartbeat_ms = 1000, .forget_ms = 60000, .index = half->index
+    };
+    assert_ok(kvb_followers_new(&followers, &aggregator->followers));
+    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_ask, &aggregator->asks));
+    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_event, &aggregator->events));
+    kvb_byte_budget_init(&aggregator->asked_bytes, 1 << 16);
+    (void)pthread_mutex_init(&aggregator->service.lock, NULL);
+    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                                .values = aggregator->values,
+                                                .count = kvb_aggregator_metric_count };
+}
+
+static void drop_half(struct half *half)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+
+    kvb_ring_free(aggregator->asks);
+    kvb_ring_free(aggregator->events);
+    assert_int_equal(aggregator->asked_bytes.taken_bytes, 0);
+    kvb_byte_budget_done(&aggregator->asked_bytes);
+    (void)pthread_mutex_destroy(&aggregator->service.lock);
+    kvb_bus_close(aggregator->bus);
+    kvb_followers_free(aggregator->followers);
+    kvb_router_batch_done(&aggregator->batch);
+    kvb_prefix_index_free(half->index);
+}
+
+/* Where nobody listens: what is refused is told to nobody. */
+static void open_bus(struct half *half)
+{
+    const struct kvb_bus_options options = { .url = "nats://127.0.0.1:1", .name = "test" };
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_bus_open(&options, &half->aggregator.bus, &detail));
+}
+
+static uint64_t metric(const struct half *half, enum kvb_aggregator_metric metric)
+{
+    return kvb_metric_get(&half->aggregator.metrics, metric);
+}
+
+/* ---- Questions ---- */
+
+/* Its tokens take some 40 KiB where they wait. */
+static void make_large_question(struct kvb_buf *buf)
+{
+    kvb_buf_init(buf, 1 << 20);
+    assert_ok(kvb_buf_append_text(buf, "{\"token_ids\":[1"));
+    for (int i = 1; i < 10000; i++) {
+        assert_ok(kvb_buf_append_text(buf, ",1"));
+    }
+    assert_ok(kvb_buf_append_text(buf, "]}"));
+}
+
+static void hear(struct half *half, const struct kvb_buf *body)
+{
+    const struct kvb_bus_message message = { .subject =
+                                                 "namespace.dynamo.component.Router.kv_match",
+                                             .reply = "inbox",
+                                             .payload = kvb_buf_span(body) };
+
+    kvb_aggregator_hear_question(&half->aggregator, &message);
+}
+
+static void questions_that_wait_are_bounded_in_bytes_too(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    make_large_question(&body);
+
+    hear(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.asks), 1);
+    hear(&half, &body); /* places are free, but no bytes */
+    assert_int_equal(kvb_ring_count(half.aggregator.asks), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_questions_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_questions_refused), 0);
+
+    void *item = NULL;
+    assert_ok(kvb_ring_take(half.aggregator.asks, &item));
+    kvb_aggregator_drop_ask(item); /* which gives its bytes back */
+    hear(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.asks), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_questions_memory), 1);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
+static void over_http_such_a_question_is_told_why(void **state)
+{
+    (void)state;
+    const struct kvb_http_request request = { .method = "POST",
+                                              .path = "/query",
+                                              .query = "",
+                                              .content_type = "application/json",
+                                              .authorization = "",
+                                              .if_none_match = "" };
+    struct kvb_http_request with_body = request;
+    struct kvb_http_answer answer = { 0 };
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    make_large_question(&body);
+    kvb_buf_init(&answer.body, 4096);
+
+    hear(&half, &body);
+    with_body.body = kvb_buf_span(&body);
+    kvb_aggregator_answer_http(&half.aggregator, &with_body, &answer);
+    assert_int_equal(answer.status, 503);
+    assert_ok(kvb_buf_append(&answer.body, "", 1));
+    assert_non_null(strstr((const char *)answer.body.data, "too large"));
+    assert_int_equal(metric(&half, kvb_aggregator_questions_memory), 1);
+    kvb_buf_done(&answer.body);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
+static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    kvb_buf_init(&body, 4096);
+    assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":[1]}"));
+
+    for (int i = 0; i < 20; i++) {
+        hear(&half, &body);
+    }
+    assert_int_equal(metric(&half, kvb_aggregator_questions_refused), 4);
+    assert_int_equal(metric(&half, kvb_aggregator_questions_memory), 0);
+    kvb_buf_done(&body);
+    drop_half(&half); /* checks that all bytes came back */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(questions_that_wait_are_bounded_in_bytes_too),
+        cmocka_unit_test(over_http_such_a_question_is_told_why),
+        cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
