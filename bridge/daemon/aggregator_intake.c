@@ -340,9 +340,11 @@ static void take_one(struct kvb_aggregator *aggregator, struct heard *heard, uin
 /* What is left of a message, before the next one. */
 static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    if (apply_slice(aggregator, now_ns) != KVB_OK) {
-        /* its stream was forgotten since, and there is no room for it any more */
-        count(aggregator, kvb_aggregator_refused_stream);
+    const struct told told = { .id = aggregator->batch_id, .is_read = true };
+    const kvb_status status = apply_slice(aggregator, now_ns);
+
+    if (status != KVB_OK) { /* its stream was forgotten since, and there is no room for it now */
+        count(aggregator, counter_of(&told, status));
         drop_rest(aggregator);
     }
 }

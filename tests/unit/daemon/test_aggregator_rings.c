@@ -1,5 +1,6 @@
 #include "daemon/aggregator_inside.h"
 
+#include "fail_alloc.h"
 #include "kvb_test.h"
 
 #include <stdlib.h>
@@ -160,12 +161,47 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     drop_half(&half); /* checks that all bytes came back */
 }
 
+/* ---- The rest of a message ---- */
+
+static void leave_rest(struct half *half, uint64_t worker_id)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_CLEARED, .event_id = 1 };
+
+    kvb_router_batch_reset(&aggregator->batch);
+    assert_ok(kvb_router_batch_add_event(&aggregator->batch, &event));
+    aggregator->next_event = 0;
+    aggregator->batch_id = (struct kvb_stream_id){ .worker_id = worker_id };
+}
+
+static void a_rest_that_is_refused_is_counted_as_what_it_is(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half(&half);
+
+    leave_rest(&half, 0);
+    fail_alloc_after(0);
+    (void)kvb_aggregator_take_events(&half.aggregator, 1);
+    fail_alloc_after(-1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_no_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_stream), 0);
+    for (uint64_t worker = 0; worker < 11; worker++) { /* one more than there may be */
+        leave_rest(&half, worker);
+        (void)kvb_aggregator_take_events(&half.aggregator, 1);
+    }
+    assert_int_equal(metric(&half, kvb_aggregator_refused_no_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_stream), 1);
+    drop_half(&half);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(questions_that_wait_are_bounded_in_bytes_too),
         cmocka_unit_test(over_http_such_a_question_is_told_why),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+        cmocka_unit_test(a_rest_that_is_refused_is_counted_as_what_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
