@@ -171,8 +171,11 @@ static kvb_status clear_all(struct mirror_change *change)
         change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
 
-void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out)
+void kvb_mirror_begin_batch(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
+    const struct kvb_router_batch *out)
 {
+    kvb_mirror_expect_batch(mirror, batch);
     mirror->batch_out = out->event_count;
 }
 
@@ -184,7 +187,8 @@ kvb_status kvb_mirror_apply(
                                     .batch = batch,
                                     .event = &batch->events[at],
                                     .out = out,
-                                    .first_out = out->event_count };
+                                    .first_out = out->event_count,
+                                    .named = KVB_NO_ID };
 
     mirror->pending_count = 0;
     switch (change.event->kind) {

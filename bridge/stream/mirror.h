@@ -63,7 +63,9 @@ void kvb_mirror_free(struct kvb_mirror *mirror);
 /* Events of a batch share router events; those of different batches do not, so that
  * the same batches make the same ids however they come.  Before the first event of a
  * batch that is appended to out. */
-void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out);
+void kvb_mirror_begin_batch(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
+    const struct kvb_router_batch *out);
 
 /* Applies event number `at` of the batch and appends what changed for routers
  * to out (event_ids are left 0).  Skipped events change nothing.

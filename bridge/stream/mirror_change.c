@@ -61,7 +61,7 @@ tell_of(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_h
 {
     struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
-    const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+    const kvb_block_hash block = kvb_mirror_name_of(change, id);
 
     if (kvb_mirror_is_held_elsewhere(mirror, block, tier, id)) {
         return KVB_OK;

@@ -19,24 +19,26 @@ void kvb_mirror_write_copies(struct mirror_entry *entry, enum kvb_tier tier, str
     entry->most[tier] = copies.most;
 }
 
+/* Bit t: there may be some in tier t. */
+static uint32_t tiers_with_copies(const struct mirror_entry *entry)
+{
+    uint32_t tiers = 0;
+
+#pragma GCC unroll 4
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        tiers |= (uint32_t)(entry->most[tier] > 0) << tier;
+    }
+    return tiers;
+}
+
 bool kvb_mirror_is_doubtful(const struct mirror_entry *entry)
 {
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->most[tier] > 0 && !kvb_mirror_holds(entry, (enum kvb_tier)tier)) {
-            return true;
-        }
-    }
-    return false;
+    return tiers_with_copies(entry) & ~(uint32_t)entry->least;
 }
 
 bool kvb_mirror_has_copies(const struct mirror_entry *entry)
 {
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if (entry->most[tier] > 0) {
-            return true;
-        }
-    }
-    return false;
+    return tiers_with_copies(entry) != 0;
 }
 
 /* ---- Links: found by their entry ---- */

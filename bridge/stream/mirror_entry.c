@@ -129,6 +129,24 @@ void kvb_mirror_look_ahead(
     }
 }
 
+void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch)
+{
+    size_t left = line_distance;
+
+    if (mirror->entry_count < worth_looking) {
+        return;
+    }
+    for (size_t at = 0; at < batch->event_count && left > 0; at++) {
+        const struct kvb_engine_event *event = &batch->events[at];
+        const size_t count = event->hash_count < left ? event->hash_count : left;
+        for (size_t i = 0; i < count; i++) {
+            const kvb_engine_hash engine = batch->hashes[event->hash_at + i];
+            kvb_line_table_prefetch(&mirror->names, hash_engine(event->group, engine));
+        }
+        left -= count;
+    }
+}
+
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
 {
     if (mirror->entry_count >= worth_looking) {
@@ -264,13 +282,14 @@ static uint64_t hash_of_ref(const void *context, uint32_t ref)
 
 /* Opens the table with the first name only: a stream that holds nothing takes no address
  * space. */
-static kvb_status put_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
+static kvb_status
+put_name(struct kvb_mirror *mirror, uint64_t hash, uint32_t id, enum name_kind kind)
 {
     if (mirror->names.line_count == 0) {
         KVB_TRY(kvb_line_table_open(
             &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror));
     }
-    return kvb_line_table_put(&mirror->names, hash_of(mirror, id, kind), 2 * id + (uint32_t)kind);
+    return kvb_line_table_put(&mirror->names, hash, 2 * id + (uint32_t)kind);
 }
 
 static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
@@ -279,13 +298,13 @@ static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind k
 }
 
 /* Under its published name, or its parent's. */
-static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id)
+static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 
     switch ((enum standing)entry->standing) {
     case standing_rooted:
-        return put_name(mirror, id, name_of_block);
+        return put_name(mirror, hash_block(block), id, name_of_block);
     case standing_waiting:
         return kvb_id_table_put(
             &mirror->by_parent,
@@ -309,25 +328,25 @@ static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id)
+static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
     const uint64_t key = kvb_mirror_key(mirror, id);
 
     if (key == 0) {
-        return file_second(mirror, id);
+        return file_second(mirror, id, block);
     }
     KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_id_hash(key), id));
-    const kvb_status status = file_second(mirror, id);
+    const kvb_status status = file_second(mirror, id, block);
     if (status != KVB_OK) {
         kvb_id_table_remove(&mirror->by_key, kvb_id_hash(key), id);
     }
     return status;
 }
 
-kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id)
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
-    KVB_TRY(put_name(mirror, id, name_of_engine));
-    const kvb_status status = file_key_and_second(mirror, id);
+    KVB_TRY(put_name(mirror, hash_of(mirror, id, name_of_engine), id, name_of_engine));
+    const kvb_status status = file_key_and_second(mirror, id, block);
     if (status != KVB_OK) {
         remove_name(mirror, id, name_of_engine);
     }
@@ -409,7 +428,7 @@ static kvb_status
 write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
 {
     KVB_TRY(kvb_mirror_write(mirror, id, block));
-    const kvb_status status = kvb_mirror_file(mirror, id);
+    const kvb_status status = kvb_mirror_file(mirror, id, block->block);
     if (status != KVB_OK) {
         kvb_mirror_wipe(mirror, id);
     }
@@ -482,7 +501,7 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
     entry->parent = named->parent;
     entry->has_parent = named->has_parent;
     entry->context = context & ((1U << context_bits) - 1);
-    const kvb_status status = file_second(mirror, id);
+    const kvb_status status = file_second(mirror, id, named->block);
     if (status != KVB_OK) {
         *entry = waiting;
         leave_context(mirror, context);

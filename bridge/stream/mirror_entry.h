@@ -182,6 +182,9 @@ void kvb_mirror_look_ahead(
     const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group,
     size_t at);
 
+/* The same for the engine's names with which the batch begins. */
+void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
+
 /* The same for a published name. */
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 
@@ -216,9 +219,9 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
 kvb_status
 kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named);
 
-/* Files the entry under its engine hash, its key, and its published name or its
- * parent's; under none of them after KVB_NO_MEMORY. */
-kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id);
+/* Files the entry under its engine hash, its key, and its published name (`block`, of a
+ * rooted one) or its parent's; under none of them after KVB_NO_MEMORY. */
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block);
 
 /* The entry was written to. */
 void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);

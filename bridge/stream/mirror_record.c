@@ -264,7 +264,10 @@ static kvb_status file_entry(struct kvb_mirror *mirror, uint32_t id)
         return KVB_BAD_INPUT;
     }
     count_held(mirror, id);
-    KVB_TRY(kvb_mirror_file(mirror, id));
+    const kvb_block_hash block = entry->standing == standing_rooted
+                                     ? kvb_mirror_block(mirror, entry)
+                                     : (kvb_block_hash){ 0 };
+    KVB_TRY(kvb_mirror_file(mirror, id, block));
     mirror->entry_count++;
     mirror->counts.unrooted += entry->standing == standing_waiting;
     mirror->counts.proven_copies += kvb_mirror_holds(entry, KVB_TIER_DEVICE);

@@ -22,15 +22,16 @@ static uint64_t seed_of(const struct mirror_change *change)
         kvb_event_batch_text(change->batch, change->event->salt));
 }
 
-static struct place place_after(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+static struct place place_after(const struct mirror_change *change, uint32_t id)
 {
+    const struct mirror_entry *entry = &change->mirror->entries[id];
     const bool is_rooted = entry->standing == standing_rooted;
 
     return (struct place){ .standing = (enum standing)entry->standing,
                            .has_parent = true,
-                           .parent = is_rooted ? kvb_mirror_block(mirror, entry).value
+                           .parent = is_rooted ? kvb_mirror_name_of(change, id).value
                                                : entry->engine.value,
-                           .seed = kvb_mirror_context(mirror, entry)->seed };
+                           .seed = kvb_mirror_context(change->mirror, entry)->seed };
 }
 
 static struct place first_place(struct mirror_change *change)
@@ -43,7 +44,7 @@ static struct place first_place(struct mirror_change *change)
     }
     const uint32_t parent = kvb_mirror_find(mirror, event->group, event->parent);
     if (parent != KVB_NO_ID) {
-        return place_after(mirror, &mirror->entries[parent]);
+        return place_after(change, parent);
     }
     mirror->counts.unknown_parents++;
     return (struct place){ .standing = mirror->hashes == KVB_HASHES_ENGINE ? standing_rooted
@@ -86,28 +87,28 @@ static kvb_block_hash name_at(
 }
 
 /* What block i of the event is at this place. */
-static struct mirror_block
-block_at(const struct mirror_change *change, uint32_t i, const struct place *place)
+static void read_block(
+    const struct mirror_change *change, uint32_t i, const struct place *place,
+    struct mirror_block *block)
 {
     const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
-    struct mirror_block block = { .engine = engine,
-                                  .group = change->event->group,
-                                  .standing = place->standing,
-                                  .has_parent = place->has_parent,
-                                  .parent = place->parent,
-                                  .seed = place->seed,
-                                  .key = change->event->key };
 
+    *block = (struct mirror_block){ .engine = engine,
+                                    .group = change->event->group,
+                                    .standing = place->standing,
+                                    .has_parent = place->has_parent,
+                                    .parent = place->parent,
+                                    .seed = place->seed,
+                                    .key = change->event->key };
     if (is_unmatchable(change, i)) {
-        block.standing = standing_unmatchable;
+        block->standing = standing_unmatchable;
     }
-    if (block.standing != standing_unmatchable) {
-        block.tokens = tokens_hash_at(change, i, place->seed);
+    if (block->standing != standing_unmatchable) {
+        block->tokens = tokens_hash_at(change, i, place->seed);
     }
-    if (block.standing == standing_rooted) {
-        block.block = name_at(change->mirror, place, engine, block.tokens);
+    if (block->standing == standing_rooted) {
+        block->block = name_at(change->mirror, place, engine, block->tokens);
     }
-    return block;
 }
 
 /* What the next blocks of a Stored are, if nothing known gets between: so the memory for
@@ -123,7 +124,7 @@ look_ahead(const struct mirror_change *change, uint32_t i, struct place place, s
     for (size_t at = 0; at < most_ahead && i < change->event->hash_count; at++, i++) {
         struct mirror_block *block = &ahead[at].block;
         ahead[at].place = place;
-        *block = block_at(change, i, &place);
+        read_block(change, i, &place, block);
         if (block->standing == standing_rooted) {
             kvb_mirror_expect(change->mirror, block->block);
         }
@@ -195,6 +196,19 @@ static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_ent
     return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
 }
 
+/* A new entry, whose name is remembered: the hash of its parent's and its tokens'. */
+static kvb_status
+insert(struct mirror_change *change, const struct mirror_block *stored, uint32_t *out_id)
+{
+    change->named = KVB_NO_ID;
+    KVB_TRY(kvb_mirror_insert(change->mirror, stored, out_id));
+    if (stored->standing == standing_rooted) {
+        change->named = *out_id;
+        change->name = stored->block;
+    }
+    return KVB_OK;
+}
+
 /* An engine hash that comes with other content than before: its copies are gone, unless
  * no content was known of it. */
 static kvb_status
@@ -206,7 +220,7 @@ replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *s
 
     mirror->counts.aliases += !is_new_name;
     KVB_TRY(remove_all_copies(change, *id));
-    KVB_TRY(kvb_mirror_insert(mirror, stored, id));
+    KVB_TRY(insert(change, stored, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
         KVB_TRY(kvb_mirror_change_copies(
             change, *id, (enum kvb_tier)tier, kvb_mirror_copies(&known, (enum kvb_tier)tier)));
@@ -226,7 +240,7 @@ static kvb_status take_block(
         id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
     if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored->standing == standing_unmatchable;
-        KVB_TRY(is_other ? replace(change, &id, stored) : kvb_mirror_insert(mirror, stored, &id));
+        KVB_TRY(is_other ? replace(change, &id, stored) : insert(change, stored, &id));
         if (stored->standing == standing_rooted) {
             KVB_TRY(remember_to_name_children(mirror, id));
         }
@@ -255,7 +269,7 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
     const struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
     const struct mirror_context *context = kvb_mirror_context(mirror, entry);
-    const struct place place = place_after(mirror, &mirror->entries[parent]);
+    const struct place place = place_after(change, parent);
     const struct mirror_block named = {
         .engine = entry->engine,
         .block = name_at(mirror, &place, entry->engine, entry->tokens),
@@ -327,9 +341,12 @@ static bool is_known(const struct mirror_change *change, uint32_t i, uint32_t *o
 {
     const struct kvb_engine_event *event = change->event;
 
+    if (event->token_count > 0) {
+        return false;
+    }
     *out_id =
         kvb_mirror_find_known(change->mirror, event, change->batch->hashes[event->hash_at + i]);
-    return event->token_count == 0 && *out_id != KVB_NO_ID;
+    return *out_id != KVB_NO_ID;
 }
 
 /* A key that is put again with another block has left the one it was. */
@@ -368,12 +385,12 @@ static kvb_status store_blocks(struct mirror_change *change)
             }
             struct ahead *next = &ahead[i % most_ahead];
             if (!is_same_place(&next->place, &place)) {
-                next->block = block_at(change, i, &place);
+                read_block(change, i, &place, &next->block);
             }
             KVB_TRY(take_block(change, i, &next->block, &id));
         }
         KVB_TRY(add_copy(change, id));
-        place = place_after(mirror, &mirror->entries[id]);
+        place = place_after(change, id);
     }
     return name_waiting_children(change);
 }

@@ -92,11 +92,43 @@ void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
 
 /* ---- State ---- */
 
-struct verdict {
-    bool holds;
+/* What may be said of a stream; the first that holds is its state. */
+enum standing_row {
+    row_connecting,
+    row_away,
+    row_withdrawn,
+    row_unknown_event,
+    row_no_replay,
+    row_syncing,
+    row_unproven_suffix,
+    row_unproven,
+    row_counted_whole,
+    row_flawed,
+    row_skipped,
+    row_unrooted,
+    row_exact
+};
+
+/* clang-format off */
+static const struct verdict {
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
+} verdicts[] = {
+    [row_connecting]      = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
+    [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
+    [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
+    [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
+    [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
+    [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
+    [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
+    [row_unproven]        = { KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
+    [row_counted_whole]   = { KVB_STREAM_EXACT, KVB_REASON_NONE },
+    [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* but the flaw */
+    [row_skipped]         = { KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
+    [row_unrooted]        = { KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
+    [row_exact]           = { KVB_STREAM_EXACT, KVB_REASON_NONE },
 };
+/* clang-format on */
 
 /* Blocks that may be held without being listed, as far as the engine's total
  * tells; false when it is not known.  Unrooted blocks are proven, but not listed. */
@@ -122,7 +154,12 @@ static bool lists_device_only(const struct kvb_stream *stream)
     return others == 0;
 }
 
-/* The first row that holds is the state. */
+static unsigned when(bool holds, enum standing_row row)
+{
+    return (unsigned)holds << row;
+}
+
+/* Asked twice a step: no row is written down that does not hold. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
     enum kvb_stream_reason *out_reason)
@@ -136,30 +173,19 @@ void kvb_stream_state(
     /* It grows from live batches alone: what nobody proves is missing, not wrong. */
     const bool is_suffix = !stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED;
     const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
-    /* clang-format off */
-    const struct verdict verdicts[] = {
-        { !stream->was_connected, KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
-        { !stream->is_connected, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
-        { stream->is_withdrawn, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
-        { stream->has_unknown_event, KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
-        { !stream->options.has_replay, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
-        { is_syncing, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
-        { stream->is_unproven && is_suffix, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
-        { stream->is_unproven, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
-        { is_counted_whole, KVB_STREAM_EXACT, KVB_REASON_NONE },
-        { !stream->is_complete, KVB_STREAM_PARTIAL, stream->flaw },
-        { stream->has_skipped, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
-        { is_unrooted, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
-        { true, KVB_STREAM_EXACT, KVB_REASON_NONE },
-    };
-    /* clang-format on */
-    const struct verdict *verdict = verdicts;
+    const unsigned holds =
+        when(!stream->was_connected, row_connecting) | when(!stream->is_connected, row_away) |
+        when(stream->is_withdrawn, row_withdrawn) |
+        when(stream->has_unknown_event, row_unknown_event) |
+        when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
+        when(stream->is_unproven && is_suffix, row_unproven_suffix) |
+        when(stream->is_unproven, row_unproven) | when(is_counted_whole, row_counted_whole) |
+        when(!stream->is_complete, row_flawed) | when(stream->has_skipped, row_skipped) |
+        when(is_unrooted, row_unrooted) | when(true, row_exact);
+    const int row = __builtin_ctz(holds);
 
-    while (!verdict->holds) {
-        verdict++; /* ends: the last row always holds */
-    }
-    *out_state = verdict->state;
-    *out_reason = verdict->reason;
+    *out_state = verdicts[row].state;
+    *out_reason = row == row_flawed ? stream->flaw : verdicts[row].reason;
 }
 
 void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat)

@@ -125,7 +125,7 @@ static kvb_status apply_events(struct stream_step *step, const struct stream_arr
         step->stream->counters.poison++;
         return kvb_stream_begin_again(step, KVB_REASON_POISON);
     }
-    kvb_mirror_begin_batch(step->stream->mirror, &step->out->events);
+    kvb_mirror_begin_batch(step->stream->mirror, arrival->batch, &step->out->events);
     for (size_t at = 0; at < arrival->batch->event_count; at++) {
         KVB_TRY(apply_event(step, arrival->batch, at));
     }
