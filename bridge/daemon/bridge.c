@@ -213,7 +213,8 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bus_close(bridge->bus);
     kvb_sync_desk_done(&bridge->sync);
     kvb_event_publisher_done(&bridge->events);
-    kvb_event_batch_done(&bridge->batch);
+    kvb_event_batch_done(&bridge->batches[0]);
+    kvb_event_batch_done(&bridge->batches[1]);
     kvb_profile_guard_done(&bridge->guard);
     (void)pthread_rwlock_destroy(&bridge->sets_lock);
     (void)pthread_mutex_destroy(&bridge->text_lock);

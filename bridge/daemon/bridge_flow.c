@@ -70,34 +70,46 @@ static void note_batch(struct bridge_run *run, const struct kvb_stream_input *in
     }
 }
 
-static void place_unknown_media(struct kvb_bridge *bridge, const struct bridge_rank *rank)
+static void place_unknown_media(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_event_batch *batch)
 {
-    if (bridge->batch.unknown_media > 0) {
-        count(bridge, kvb_bridge_unknown_media, bridge->batch.unknown_media);
-        kvb_event_batch_place_unknown(&bridge->batch, rank->unknown_medium);
+    if (batch->unknown_media > 0) {
+        count(bridge, kvb_bridge_unknown_media, batch->unknown_media);
+        kvb_event_batch_place_unknown(batch, rank->unknown_medium);
     }
+}
+
+/* What the batch is to the stream, decoded into `events`: borrowed, like the payload. */
+static struct kvb_stream_input read_batch(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_source_batch *batch,
+    struct kvb_event_batch *events)
+{
+    struct kvb_stream_input input = { .seq = batch->seq,
+                                      .fingerprint = kvb_hash128(batch->payload, 0),
+                                      .batch = events };
+
+    if (kvb_engine_batch_decode(batch->payload, events) != KVB_OK) {
+        count(bridge, kvb_bridge_payloads_refused, 1);
+        input.batch = NULL;
+        return input;
+    }
+    if (events->has_rank && events->rank != rank->dp_rank) {
+        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection is right */
+    }
+    place_unknown_media(bridge, rank, events);
+    kvb_stream_expect(rank->stream, events);
+    return input;
 }
 
 static void step_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, enum kvb_stream_input_kind kind,
-    const struct kvb_source_batch *batch, uint64_t now_ns)
+    struct kvb_stream_input *input, uint64_t now_ns)
 {
-    struct kvb_stream_input input = { .kind = kind,
-                                      .now_ns = now_ns,
-                                      .seq = batch->seq,
-                                      .fingerprint = kvb_hash128(batch->payload, 0),
-                                      .batch = &bridge->batch };
-
-    if (kvb_engine_batch_decode(batch->payload, &bridge->batch) != KVB_OK) {
-        count(bridge, kvb_bridge_payloads_refused, 1);
-        input.batch = NULL;
-    } else if (bridge->batch.has_rank && bridge->batch.rank != rank->dp_rank) {
-        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection is right */
-    }
-    place_unknown_media(bridge, rank);
-    step(bridge, rank, &input);
+    input->kind = kind;
+    input->now_ns = now_ns;
+    step(bridge, rank, input);
     rank->applied_ns = now_ns;
-    note_batch(&bridge->run, &input);
+    note_batch(&bridge->run, input);
 }
 
 /* While two engines are connected the stream is as good as without any. */
@@ -133,6 +145,40 @@ static void follow_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     }
 }
 
+/* Of those received, those that are the engine's own, in their order. */
+static size_t keep_own(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_source_batch *batches,
+    size_t received)
+{
+    size_t own = 0;
+
+    for (size_t i = 0; i < received; i++) {
+        if (kvb_source_is_of_engine(rank->source, &batches[i])) {
+            batches[own++] = batches[i];
+        }
+    }
+    count(bridge, kvb_bridge_strangers_refused, received - own);
+    return own;
+}
+
+/* Each is decoded before the one before it is applied: the memory that it will need is on
+ * its way meanwhile. */
+static void apply_run(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_source_batch *batches,
+    size_t received, uint64_t now_ns)
+{
+    struct kvb_stream_input inputs[2];
+
+    for (size_t i = 0; i < received + 1; i++) {
+        if (i < received) {
+            inputs[i % 2] = read_batch(bridge, rank, &batches[i], &bridge->batches[i % 2]);
+        }
+        if (i > 0) {
+            step_batch(bridge, rank, KVB_INPUT_LIVE, &inputs[(i - 1) % 2], now_ns);
+        }
+    }
+}
+
 void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     struct kvb_source_batch batches[kvb_source_run];
@@ -145,13 +191,7 @@ void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, u
     count(bridge, kvb_bridge_batches_received, received + refused);
     count(bridge, kvb_bridge_frames_refused, refused);
     kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
-    for (size_t i = 0; i < received; i++) {
-        if (kvb_source_is_of_engine(rank->source, &batches[i])) {
-            step_batch(bridge, rank, KVB_INPUT_LIVE, &batches[i], now_ns);
-        } else {
-            count(bridge, kvb_bridge_strangers_refused, 1);
-        }
-    }
+    apply_run(bridge, rank, batches, keep_own(bridge, rank, batches, received), now_ns);
     end_run(bridge, rank);
 }
 
@@ -170,7 +210,8 @@ static kvb_status take_reply(struct kvb_bridge *bridge, struct bridge_rank *rank
     }
     KVB_TRY(status);
     if (kind == KVB_REPLY_BATCH) {
-        step_batch(bridge, rank, KVB_INPUT_REPLAY, &batch, now_ns);
+        struct kvb_stream_input input = read_batch(bridge, rank, &batch, &bridge->batches[0]);
+        step_batch(bridge, rank, KVB_INPUT_REPLAY, &input, now_ns);
         return KVB_OK;
     }
     kvb_source_replay_stop(rank->source);

@@ -186,7 +186,7 @@ struct kvb_bridge {
     int wake_fd;            /* eventfd: stop */
     atomic_bool is_running; /* commands are answered */
     atomic_bool is_stopping;
-    struct kvb_event_batch batch; /* decoded into, again and again */
+    struct kvb_event_batch batches[2]; /* decoded into, again and again */
     struct kvb_buf buf;
     struct kvb_waiter *waiter; /* owned */
     struct bridge_run run;     /* the one at hand */

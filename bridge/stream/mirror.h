@@ -67,6 +67,9 @@ void kvb_mirror_begin_batch(
     struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
     const struct kvb_router_batch *out);
 
+/* Asks for the memory that the first of the batch's hashes will need, some dozens. */
+void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
+
 /* Applies event number `at` of the batch and appends what changed for routers
  * to out (event_ids are left 0).  Skipped events change nothing.
  *

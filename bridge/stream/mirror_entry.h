@@ -182,9 +182,6 @@ void kvb_mirror_look_ahead(
     const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group,
     size_t at);
 
-/* The same for the engine's names with which the batch begins. */
-void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
-
 /* The same for a published name. */
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 

@@ -90,6 +90,11 @@ void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
     }
 }
 
+void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch)
+{
+    kvb_mirror_expect_batch(stream->mirror, batch);
+}
+
 /* ---- State ---- */
 
 /* What may be said of a stream; the first that holds is its state. */

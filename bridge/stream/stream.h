@@ -98,6 +98,10 @@ kvb_status kvb_stream_step(
 
 void kvb_stream_output_done(struct kvb_stream_output *output);
 
+/* Asks for the memory that the batch will need when it is applied, soon.  Changes nothing,
+ * whatever is in it. */
+void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch);
+
 /* Does the stream want a replay now, and from which seq?  When the caller has
  * asked the engine for it, it says so; until then the wish stands. */
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);

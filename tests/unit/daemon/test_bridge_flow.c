@@ -9,8 +9,10 @@
  * it wants: libzmq's threads cannot be told to.  The linker puts these in the place of
  * the source's functions (--wrap). */
 
+enum { stranger = 99 };
+
 static struct {
-    struct kvb_source_batch batches[2];
+    struct kvb_source_batch batches[3];
     size_t batch_count;
     struct kvb_source_link link;
     kvb_status replies[2]; /* KVB_OK: an END */
@@ -57,8 +59,7 @@ bool __wrap_kvb_source_is_of_engine(
 bool __wrap_kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch)
 {
     (void)source;
-    (void)batch;
-    return true;
+    return batch->sender != stranger;
 }
 
 void __wrap_kvb_source_replay_stop(struct kvb_source *source);
@@ -133,7 +134,8 @@ static void end(struct kvb_bridge *bridge)
 {
     kvb_stream_free(bridge->ranks[0]->stream);
     kvb_stream_output_done(&bridge->ranks[0]->output);
-    kvb_event_batch_done(&bridge->batch);
+    kvb_event_batch_done(&bridge->batches[0]);
+    kvb_event_batch_done(&bridge->batches[1]);
     kvb_event_publisher_done(&bridge->events);
     kvb_router_batch_done(&nats.message);
     nats.message = (struct kvb_router_batch){ 0 };
@@ -283,6 +285,42 @@ static void what_a_turn_brings_is_one_message_at_its_end(void **state)
     end(bridge);
 }
 
+/* Each is decoded while the one before it waits to be applied. */
+static void of_a_run_strangers_batches_alone_are_left_out(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_told();
+
+    script.batches[2] = script.batches[1];
+    script.batches[1].sender = stranger;
+    script.batch_count = 3;
+    turn(bridge, false);
+    assert_int_equal(kvb_metric_get(&bridge->metrics, kvb_bridge_strangers_refused), 1);
+    assert_int_equal(applied(bridge), 3);
+    assert_int_equal(nats.message.event_count, 2);
+    assert_true(nats.message.blocks[0].value != nats.message.blocks[1].value);
+    end(bridge);
+}
+
+static void an_unreadable_batch_of_a_run_hides_none_of_the_others(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_told();
+    uint64_t from = 99;
+
+    script.batches[2] = script.batches[1];
+    script.batches[2].seq = 3;
+    script.batches[1].payload.len = 3;
+    script.batch_count = 3;
+    turn(bridge, false);
+    assert_int_equal(kvb_metric_get(&bridge->metrics, kvb_bridge_payloads_refused), 1);
+    assert_int_equal(applied(bridge), 2);
+    assert_int_equal(nats.message.event_count, 1);
+    assert_true(kvb_stream_wants_replay(bridge->ranks[0]->stream, 1000, &from));
+    assert_int_equal(from, 1); /* the engine may have a good copy of seq 2 */
+    end(bridge);
+}
+
 static void a_turn_that_nats_does_not_take_is_to_be_told_anew(void **state)
 {
     (void)state;
@@ -326,6 +364,8 @@ int main(void)
         cmocka_unit_test(the_end_after_a_reply_that_cannot_be_read_proves_nothing),
         cmocka_unit_test(a_payload_that_cannot_be_read_is_counted_and_not_applied),
         cmocka_unit_test(what_a_turn_brings_is_one_message_at_its_end),
+        cmocka_unit_test(of_a_run_strangers_batches_alone_are_left_out),
+        cmocka_unit_test(an_unreadable_batch_of_a_run_hides_none_of_the_others),
         cmocka_unit_test(a_turn_that_nats_does_not_take_is_to_be_told_anew),
         cmocka_unit_test(what_a_tick_brings_is_published_with_it),
     };
