@@ -22,8 +22,19 @@ void kvb_router_batch_reset(struct kvb_router_batch *batch)
     batch->has_epoch = false;
 }
 
+/* Three arrays, asked for each block: most often all of them have room. */
+static bool has_room(const struct kvb_router_batch *batch, size_t events, size_t blocks)
+{
+    return batch->event_count + events <= batch->event_capacity &&
+           batch->block_count + blocks <= batch->block_capacity &&
+           batch->block_count + blocks <= batch->token_capacity;
+}
+
 static kvb_status reserve(struct kvb_router_batch *batch, size_t events, size_t blocks)
 {
+    if (has_room(batch, events, blocks)) {
+        return KVB_OK;
+    }
     KVB_TRY(kvb_array_reserve(
         &batch->events, &batch->event_capacity, batch->event_count + events, sizeof *batch->events,
         kvb_max_router_events));

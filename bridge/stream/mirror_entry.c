@@ -107,7 +107,7 @@ static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
 void kvb_mirror_look_ahead(
     const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group, size_t at)
 {
-    if (mirror->entry_count < worth_looking) {
+    if (mirror->entry_count < worth_looking || at + block_distance >= batch->hash_count) {
         return;
     }
     if (at + line_distance < batch->hash_count) {
@@ -120,12 +120,10 @@ void kvb_mirror_look_ahead(
             __builtin_prefetch(&mirror->entries[id], 1);
         }
     }
-    if (at + block_distance < batch->hash_count) {
-        const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + block_distance]));
-        if (id != KVB_NO_ID && mirror->entries[id].standing == standing_rooted) {
-            const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
-            kvb_line_table_prefetch(&mirror->names, hash_block(block));
-        }
+    const uint32_t id = guess(mirror, hash_engine(group, batch->hashes[at + block_distance]));
+    if (id != KVB_NO_ID && mirror->entries[id].standing == standing_rooted) {
+        const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+        kvb_line_table_prefetch(&mirror->names, hash_block(block));
     }
 }
 
@@ -196,13 +194,12 @@ static bool is_context(const struct kvb_mirror *mirror, uint32_t id, uint64_t se
 
 static uint32_t find_context(const struct kvb_mirror *mirror, uint64_t seed, uint32_t group)
 {
-    const uint32_t hash = kvb_id_hash(spread(group, seed));
-    size_t at = kvb_id_table_start(&mirror->by_context, hash);
-
     if (mirror->newest_context != KVB_NO_ID &&
         is_context(mirror, mirror->newest_context, seed, group)) {
         return mirror->newest_context;
     }
+    const uint32_t hash = kvb_id_hash(spread(group, seed));
+    size_t at = kvb_id_table_start(&mirror->by_context, hash);
     for (uint32_t id; (id = kvb_id_table_next(&mirror->by_context, hash, &at)) != KVB_NO_ID;) {
         if (is_context(mirror, id, seed, group)) {
             return id;
@@ -410,17 +407,19 @@ void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
     leave_context(mirror, mirror->entries[id].context);
 }
 
-static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id)
+/* *out_next: the free entry behind it. */
+static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
 {
     if (mirror->first_free != KVB_NO_ID) {
         *out_id = mirror->first_free;
+        *out_next = (uint32_t)mirror->entries[*out_id].parent;
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
         &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
         mirror->max_blocks));
-    mirror->entries[mirror->entry_end] = (struct mirror_entry){ .parent = KVB_NO_ID };
     *out_id = (uint32_t)mirror->entry_end;
+    *out_next = KVB_NO_ID;
     return KVB_OK;
 }
 
@@ -439,16 +438,16 @@ kvb_status
 kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
     uint32_t id = KVB_NO_ID;
+    uint32_t next = KVB_NO_ID;
 
-    KVB_TRY(draw_id(mirror, &id));
-    const struct mirror_entry before = mirror->entries[id];
+    KVB_TRY(draw_id(mirror, &id, &next));
     const kvb_status status = write_and_file(mirror, id, block);
     if (status != KVB_OK) {
-        mirror->entries[id] = before;
+        mirror->entries[id] = (struct mirror_entry){ .parent = next };
         return status;
     }
     if (id == mirror->first_free) {
-        mirror->first_free = (uint32_t)before.parent;
+        mirror->first_free = next;
     } else {
         mirror->entry_end++;
     }

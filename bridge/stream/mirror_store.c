@@ -113,17 +113,12 @@ static void read_block(
 
 /* What the next blocks of a Stored are, if nothing known gets between: so the memory for
  * their names is on its way while those before them are dealt with. */
-struct ahead {
-    struct place place;
-    struct mirror_block block;
-};
-
-static void
-look_ahead(const struct mirror_change *change, uint32_t i, struct place place, struct ahead *ahead)
+static void look_ahead(
+    const struct mirror_change *change, uint32_t i, struct place place,
+    struct mirror_block ahead[most_ahead])
 {
     for (size_t at = 0; at < most_ahead && i < change->event->hash_count; at++, i++) {
-        struct mirror_block *block = &ahead[at].block;
-        ahead[at].place = place;
+        struct mirror_block *block = &ahead[at];
         read_block(change, i, &place, block);
         if (block->standing == standing_rooted) {
             kvb_mirror_expect(change->mirror, block->block);
@@ -135,10 +130,11 @@ look_ahead(const struct mirror_change *change, uint32_t i, struct place place, s
     }
 }
 
-static bool is_same_place(const struct place *left, const struct place *right)
+/* Is it what a block at this place is?  False in doubt. */
+static bool is_of_place(const struct mirror_block *block, const struct place *place)
 {
-    return left->standing == right->standing && left->has_parent == right->has_parent &&
-           left->parent == right->parent && left->seed == right->seed;
+    return block->standing == place->standing && block->has_parent == place->has_parent &&
+           block->parent == place->parent && block->seed == place->seed;
 }
 
 /* Same content as far as both sides know: a parent that was forgotten since, or
@@ -370,7 +366,7 @@ static kvb_status store_blocks(struct mirror_change *change)
     const struct kvb_engine_event *event = change->event;
     const bool takes_names = event->token_count > 0 || mirror->hashes == KVB_HASHES_ENGINE;
     struct place place = takes_names ? first_place(change) : (struct place){ 0 };
-    struct ahead ahead[most_ahead];
+    struct mirror_block ahead[most_ahead];
 
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint32_t id = KVB_NO_ID;
@@ -383,11 +379,11 @@ static kvb_status store_blocks(struct mirror_change *change)
                 mirror->counts.no_tokens++;
                 continue;
             }
-            struct ahead *next = &ahead[i % most_ahead];
-            if (!is_same_place(&next->place, &place)) {
-                read_block(change, i, &place, &next->block);
+            struct mirror_block *next = &ahead[i % most_ahead];
+            if (!is_of_place(next, &place)) {
+                read_block(change, i, &place, next);
             }
-            KVB_TRY(take_block(change, i, &next->block, &id));
+            KVB_TRY(take_block(change, i, next, &id));
         }
         KVB_TRY(add_copy(change, id));
         place = place_after(change, id);
