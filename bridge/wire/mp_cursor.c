@@ -11,6 +11,7 @@ enum {
     code_uint8 = 0xcc,
     code_uint16 = 0xcd,
     code_uint32 = 0xce,
+    code_uint64 = 0xcf,
     code_int8 = 0xd0,
     code_int64 = 0xd3,
     first_negative_fixint = 0xe0,
@@ -104,6 +105,12 @@ take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negativ
 kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
 {
     bool is_negative = false;
+
+    if (left(cursor) > sizeof *out_bits && *cursor->at == code_uint64) { /* as hashes are */
+        *out_bits = load_be64(cursor->at + 1);
+        cursor->at += 1 + sizeof *out_bits;
+        return KVB_OK;
+    }
     return take_integer(cursor, out_bits, &is_negative);
 }
 
