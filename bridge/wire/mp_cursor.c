@@ -321,6 +321,8 @@ kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor)
 
 /* clang-format off */
 const uint8_t kvb_mp_sizes[256] = {
+    [0xa0] = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
+    25, 26, 27, 28, 29, 30, 31, 32, /* 0xbf: a text of 31 bytes */
     [0x00 ... 0x7f] = 1, [0xc0] = 1, [0xc2 ... 0xc3] = 1, [0xca] = 5, [0xcb] = 9,
     [0xcc] = 2, [0xcd] = 3, [0xce] = 5, [0xcf] = 9, [0xd0] = 2, [0xd1] = 3, [0xd2] = 5, [0xd3] = 9,
     [0xe0 ... 0xff] = 1,

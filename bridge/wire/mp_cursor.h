@@ -81,7 +81,8 @@ kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_c
 kvb_status kvb_mp_take_sized_text(struct kvb_mp_cursor *cursor, kvb_span *out_text);
 kvb_status kvb_mp_skip_any(struct kvb_mp_cursor *cursor, unsigned max_depth);
 
-/* Bytes of a value that holds no others and says no length, the first included; 0: another. */
+/* Bytes of a value whose first one says how many, that included, and that holds no others;
+ * 0: another. */
 extern const uint8_t kvb_mp_sizes[256];
 
 /* The header; that many values follow. */
