@@ -84,6 +84,37 @@ def test_the_same_corpus_gives_the_same_answers(short):
     assert len(first) == 2 and first == checksums()
 
 
+def program(name, *words):
+    done = subprocess.run([programs.BIN / "tests" / name, *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, (words, done.stderr)
+    return figures_of(done.stdout)
+
+
+@pytest.mark.parametrize("scene, row, names", [
+    ("wide", "rounds", {"store", "remove"}), ("wide_long", "rounds", {"store", "remove"}),
+    ("clear", "rounds", {"store", "clear.at_once", "clear.all"}), ("staircase", "queries", {"p50", "p99"}),
+    ("deep", "queries", {"p50", "p99"}), ("fleet", "queries", {"p50", "p99"}), ("growth", "growth", {"worst"}),
+    ("growth_one", "growth", {"worst"})])
+def test_what_other_indexes_replay_we_replay_too(tmp_path, scene, row, names):
+    program("bench_scenes", "--small", "--scene", scene, "--out", tmp_path / "scene")
+    figures = program("bench_index", "--small", "--seconds", 0.01, "--corpus", tmp_path / "scene", f"scene.{row}")
+
+    assert {figure["name"] for figure in figures} == {f"scene.{row}.{name}" for name in names}
+    assert all(figure["value"] > 0 for figure in figures), figures
+
+
+def test_names_change_no_answer(tmp_path, short):
+    run(*short, "--only", "index.events.128")
+    plain, renamed = short[-1] / "conversation-128.corpus", tmp_path / "renamed"
+    program("bench_scenes", "--scene", "own_names", "--corpus", plain, "--out", renamed)
+
+    def checksum(corpus):
+        return [figure["value"] for figure in program("bench_index", "--seconds", 0.01, "--corpus", corpus, "index.conversation")
+                if figure["unit"] == "checksum"]
+
+    assert plain.read_bytes() != renamed.read_bytes() and checksum(plain) == checksum(renamed) != []
+
+
 def test_a_run_can_be_printed_again(short):
     run(*short, "--only", "index.events")
     saved = short[-1] / "figures.jsonl"

@@ -47,6 +47,9 @@ static const struct corpus_row corpus_rows[] = {
     { "index.query", false, row_quiet },
     { "index.bytes_per_membership", false, row_quiet },
     { "index.readers", false, row_readers },
+    { "scene.rounds", false, row_scene_rounds },
+    { "scene.queries", false, row_scene_queries },
+    { "scene.growth", false, row_scene_growth },
     { "index.own_names", true, row_own_names }, /* last: it changes the corpus */
 };
 /* clang-format on */

@@ -20,6 +20,11 @@ enum { row_name_bytes = 96 };
 /* index.<row><figure>, and for a corpus of other than 128 workers index.<row>.W<figure>. */
 void row_name(char out[row_name_bytes], const char *row, uint32_t workers, const char *figure);
 
+/* These replay a corpus that bench_scenes wrote: ../peers asks for them. */
+void row_scene_rounds(const struct bench *bench, struct bench_corpus *corpus);
+void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus);
+void row_scene_growth(const struct bench *bench, struct bench_corpus *corpus);
+
 /* These replay a corpus; the last changes the names in it. */
 void row_conversation(const struct bench *bench, struct bench_corpus *corpus);
 void row_events(const struct bench *bench, struct bench_corpus *corpus);

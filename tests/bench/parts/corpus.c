@@ -25,12 +25,13 @@ struct head {
 };
 _Static_assert(sizeof(struct head) == record_words * sizeof(uint64_t), "no padding");
 
-static const uint32_t kind_mask = 3;
+static const uint32_t kind_mask = 3; /* whatever it leaves is a kind */
+_Static_assert(bench_kind_count == 4, "each has its words below");
 static const uint32_t parent_flag = 1 << 8;
 
-/* Hashes that a record of each kind has for one block; the last is none, and refused. */
-static const size_t words_a_block[bench_kind_count + 1] = {
-    [bench_query] = 1, [bench_store] = 2, [bench_remove] = 1, [bench_kind_count] = 1
+/* Hashes that a record of each kind has for one block; a clear has no block. */
+static const size_t words_a_block[bench_kind_count] = {
+    [bench_query] = 1, [bench_store] = 2, [bench_remove] = 1, [bench_clear] = 1
 };
 
 const uint64_t *bench_corpus_next(const uint64_t *at, struct bench_record *out_record)
@@ -87,7 +88,7 @@ static bool is_whole(const struct bench_corpus *corpus, const uint64_t *at)
     }
     memcpy(&head, at, sizeof head);
     const uint32_t kind = head.kind_and_flags & kind_mask;
-    return kind < bench_kind_count && head.worker < corpus->workers && head.count > 0 &&
+    return head.worker < corpus->workers && (head.count > 0) == (kind != bench_clear) &&
            head.count <= (left - record_words) / words_a_block[kind];
 }
 

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A corpus: queries, Stored and Removed events of a fleet, in the order in which they
- * happened, so that every contender replays the same bytes.
+/* A corpus: queries, Stored, Removed and Cleared events of a fleet, in the order in which
+ * they happened, so that every contender replays the same bytes.
  *
  * All little-endian, all in words of 8 bytes:
  *
@@ -18,6 +18,7 @@
  *              query:  count x tokens hash
  *              store:  count x block hash, then count x tokens hash
  *              remove: count x block hash
+ *              clear:  nothing, and the count is 0
  *     record ...
  *
  * A block operation is one hash of a query, a Stored or a Removed: a block stored counts
@@ -26,7 +27,7 @@
  * Threads: the caller locks.
  * Memory:  the whole file, in huge pages where there are any: a page fault or a page walk
  *          while it is replayed would be measured too. */
-enum bench_kind { bench_query, bench_store, bench_remove, bench_kind_count };
+enum bench_kind { bench_query, bench_store, bench_remove, bench_clear, bench_kind_count };
 
 struct bench_corpus {
     uint32_t workers;
@@ -34,7 +35,7 @@ struct bench_corpus {
     uint64_t block_operations;
     const uint64_t *begin; /* of the first record */
     const uint64_t *end;
-    void *memory; /* owned */
+    void *memory; /* owned; NULL of a part of another one */
     size_t memory_bytes;
 };
 
