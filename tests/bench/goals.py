@@ -23,6 +23,7 @@ class Program:
 
 CORPUS_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
                "index.own_names")
+PEER_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.own_names")
 
 PROGRAMS = [
     Program("tests/bench_index", (
@@ -33,8 +34,8 @@ PROGRAMS = [
         "intake.decode", "intake.whole", "intake.allocations", "intake.nats", "query", "start.serving",
         "start.snapshot")),
     Program("tests/bench_mirror", ("mirror.conversation", "mirror.one_block_prompts")),
-    Program("peers/peers.py", CORPUS_ROWS[:4], corpora=(128, 1000), corpus_rows=CORPUS_ROWS[:4], is_script=True,
-            is_peer=True),
+    Program("peers/peers.py", (*PEER_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth"),
+            corpora=(128, 1000), corpus_rows=PEER_ROWS, is_script=True, is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
                                   "relay.latency", "relay.workers", "relay.memory"),
             needs_python=True),
@@ -57,6 +58,42 @@ class Goal:
         if number is None:
             return False
         return number >= self.bound if self.comparison == ">=" else number <= self.bound
+
+
+PEER_RATIOS = {  # what, and how many times better
+    "index.conversation.128": ("a fleet of 128", 2.5),
+    "index.conversation.1000": ("a fleet of 1,000", 2.5),
+    "index.events.128": ("a fleet of 128, events only", 1),
+    "index.events.1000": ("a fleet of 1,000, events only", 1),
+    "index.query.p50": ("a query, 128 workers, median", 1),
+    "index.query.p99": ("a query, 128 workers", 1),
+    "index.query.1000.p50": ("1,000 workers, median", 1),
+    "index.query.1000.p99": ("1,000 workers", 1),
+    "index.query.10000.p50": ("10,000 workers, median", 1),
+    "index.query.10000.p99": ("10,000 workers", 1),
+    "index.bytes_per_membership.resident": ("memory, 128 workers", 1),
+    "index.bytes_per_membership.1000.resident": ("memory, 1,000 workers", 1),
+    "index.own_names.128": ("128 workers that name blocks each its own way", 1),
+    "index.own_names.1000": ("1,000 such workers", 1),
+    "index.wide.lose": ("10,000 workers lose tails of 64 blocks", 1),
+    "index.wide.store": ("and store them again", 1),
+    "index.wide_long.lose": ("the same with 512 blocks", 1),
+    "index.wide_long.store": ("and stored again", 1),
+    "index.clear.at_once": ("a worker of 16,384 blocks is cleared", 1),
+    "index.clear.all": ("until nothing of it is left", 1),
+    "index.staircase.p50": ("a query with 999 depths in its answer", 1),
+    "index.deep.p50": ("a query of 6,250 blocks", 1),
+    "index.growth.worst": ("the worst store up to 8 million blocks", 1),
+    "index.growth.one_worker.worst": ("the same, all of them one worker's", 1),
+}
+# Nothing to be compared with: it gives other answers there.
+WRONG_ANSWERS = {"index.own_names.128.vs_crtc", "index.own_names.1000.vs_crtc"}
+
+
+def peer_goals(peer, words):
+    goals = [Goal(f"{name}.vs_{peer}", f"{text}, against {words}", "ratio", ">=", bound, True)
+             for name, (text, bound) in PEER_RATIOS.items()]
+    return [goal for goal in goals if goal.name not in WRONG_ANSWERS]
 
 
 GOALS = [
@@ -105,26 +142,8 @@ GOALS = [
     Goal("mirror.conversation.bytes_per_block", "memory of the bridge for a block that an engine holds, bytes", "value",
          "<=", 64),
     Goal("mirror.one_block_prompts.bytes_per_block", "the same where each prompt is one block", "value", "<=", 64),
-    Goal("index.conversation.128.vs_chainindex", "a fleet of 128, against ChainIndex", "ratio", ">=", 2.5, True),
-    Goal("index.conversation.1000.vs_chainindex", "a fleet of 1,000", "ratio", ">=", 2.5, True),
-    Goal("index.events.128.vs_chainindex", "a fleet of 128, events only", "ratio", ">=", 1, True),
-    Goal("index.events.1000.vs_chainindex", "a fleet of 1,000, events only", "ratio", ">=", 1, True),
-    Goal("index.query.p50.vs_chainindex", "a query, 128 workers, median", "ratio", ">=", 1, True),
-    Goal("index.query.p99.vs_chainindex", "a query, 128 workers", "ratio", ">=", 1, True),
-    Goal("index.query.1000.p50.vs_chainindex", "1,000 workers, median", "ratio", ">=", 1, True),
-    Goal("index.query.1000.p99.vs_chainindex", "1,000 workers", "ratio", ">=", 1, True),
-    Goal("index.bytes_per_membership.resident.vs_chainindex", "memory, 128 workers", "ratio", ">=", 1, True),
-    Goal("index.bytes_per_membership.1000.resident.vs_chainindex", "memory, 1,000 workers", "ratio", ">=", 1, True),
-    Goal("index.conversation.128.vs_crtc", "a fleet of 128, against CRTC", "ratio", ">=", 2.5, True),
-    Goal("index.conversation.1000.vs_crtc", "a fleet of 1,000", "ratio", ">=", 2.5, True),
-    Goal("index.events.128.vs_crtc", "a fleet of 128, events only", "ratio", ">=", 1, True),
-    Goal("index.events.1000.vs_crtc", "a fleet of 1,000, events only", "ratio", ">=", 1, True),
-    Goal("index.query.p50.vs_crtc", "a query, 128 workers, median", "ratio", ">=", 1, True),
-    Goal("index.query.p99.vs_crtc", "a query, 128 workers", "ratio", ">=", 1, True),
-    Goal("index.query.1000.p50.vs_crtc", "1,000 workers, median", "ratio", ">=", 1, True),
-    Goal("index.query.1000.p99.vs_crtc", "1,000 workers", "ratio", ">=", 1, True),
-    Goal("index.bytes_per_membership.resident.vs_crtc", "memory, 128 workers", "ratio", ">=", 1, True),
-    Goal("index.bytes_per_membership.1000.resident.vs_crtc", "memory, 1,000 workers", "ratio", ">=", 1, True),
+    *peer_goals("chainindex", "ChainIndex"),
+    *peer_goals("crtc", "CRTC"),
     Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
     # Against the relay that reads nothing; .vs_python against the one that a user would write.
     Goal("relay.protobuf.1block", "bridge, protobuf, batches of one block", "ratio", ">=", 0.85),

@@ -1,14 +1,17 @@
 #!/usr/bin/python3
-"""Replays the corpora of the bench through other prefix indexes and through ours in turn:
+"""Replays corpora of the bench through other prefix indexes and through ours in turn:
 
-    peers.py --seconds N --corpus FILE... [NAME...]
+    peers.py --seconds N [--corpus FILE]... [NAME...]
 
-Builds the program beside it with cargo, into build/peers.  Every figure is the median of
-ROUNDS, in which the contenders take turns: ours, theirs, ours, theirs.  Prints the rows
+Builds the program beside it with cargo, into build/peers.  A figure is the median of
+ROUNDS (of growth the least), in which the contenders take turns: ours, theirs, ours, theirs.  Prints the rows
 index.....vs_chainindex and ..vs_crtc, one JSON object a line; README.md says what they mean.
 KVB_BIN is the build folder of bench_index.  Ends with 1 when an index answered otherwise."""
 
 import argparse
+import array
+import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,8 +25,55 @@ HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC"}
 ROUNDS = 3
-WHATS = ("conversation", "events", "quiet")
-LESS_IS_BETTER = {"us", "bytes"}
+LESS_IS_BETTER = {"us", "ms", "ns/block", "bytes"}
+
+# ---- What is replayed ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    what: str  # word of bench_peers
+    ours: str  # row of bench_index
+    names: dict  # {how both call a figure: how it is called here}
+    of_rounds: callable = statistics.median
+    known_wrong: frozenset = frozenset()  # peers that answer otherwise: that is told, and no failure
+
+
+def named(*names):
+    return {name: name for name in names}
+
+
+def rows_of(workers):
+    """Of a corpus that bench_corpus wrote."""
+    conversation, events = f"index.conversation.{workers}", f"index.events.{workers}"
+    dot = "" if workers == 128 else f".{workers}"
+    quiet = named(f"index.query{dot}.p50", f"index.query{dot}.p99", f"index.bytes_per_membership{dot}.resident")
+    return [Row("conversation", conversation, named(conversation)), Row("events", events, named(events)),
+            Row("quiet", "index.query", quiet)]
+
+
+def renamed_row(workers):
+    """Of the same with other names.  CRTC finds a block by the name that one worker gave it."""
+    conversation = f"index.conversation.{workers}"
+    return Row("conversation", conversation, {conversation: f"index.own_names.{workers}"}, known_wrong=frozenset({"crtc"}))
+
+
+def scene_row(what, names, of_rounds=statistics.median):
+    return Row(what, f"scene.{what}", {f"scene.{what}.{name}": here for name, here in names.items()}, of_rounds)
+
+
+# By what bench_scenes calls them.  What an index does itself while it grows it does in every
+# run; the machine interrupts now and then: so the least.
+SCENES = {
+    "wide": scene_row("rounds", {"remove": "index.wide.lose", "store": "index.wide.store"}),
+    "wide_long": scene_row("rounds", {"remove": "index.wide_long.lose", "store": "index.wide_long.store"}),
+    "clear": scene_row("rounds", {"clear.at_once": "index.clear.at_once", "clear.all": "index.clear.all"}),
+    "staircase": scene_row("queries", {"p50": "index.staircase.p50"}),
+    "deep": scene_row("queries", {"p50": "index.deep.p50"}),
+    "growth": scene_row("growth", {"worst": "index.growth.worst"}, min),
+    "growth_one": scene_row("growth", {"worst": "index.growth.one_worker.worst"}, min),
+    "fleet": scene_row("queries", {"p50": "index.query.10000.p50", "p99": "index.query.10000.p99"}),
+}
 
 
 class Failed(Exception):
@@ -37,7 +87,7 @@ def say(text):
 def parse():
     parser = argparse.ArgumentParser(prog="peers.py", description="Compares the prefix index with others.")
     parser.add_argument("--seconds", type=float, default=10, metavar="N", help="for each row (10)")
-    parser.add_argument("--corpus", action="append", required=True, metavar="FILE", help="written by bench_corpus")
+    parser.add_argument("--corpus", action="append", default=[], metavar="FILE", help="written by bench_corpus")
     parser.add_argument("names", nargs="*", metavar="NAME", help="rows whose names begin so (all)")
     return parser.parse_args()
 
@@ -60,6 +110,10 @@ def build():
     return target / "release/bench_peers"
 
 
+def bench_program(name):
+    return pathlib.Path(os.environ["KVB_BIN"]) / "tests" / name
+
+
 def figures_of(command):
     """By name, all values of each."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
@@ -72,10 +126,21 @@ def figures_of(command):
     return figures
 
 
-def ours(corpus, workers, what, seconds):
-    program = pathlib.Path(os.environ["KVB_BIN"]) / "tests/bench_index"
-    row = "index.query" if what == "quiet" else f"index.{what}.{workers}"
-    return figures_of([program, "--seconds", format(seconds, "g"), "--corpus", corpus, row])
+def ours(corpus, row, seconds):
+    return figures_of([bench_program("bench_index"), "--seconds", format(seconds, "g"), "--corpus", corpus, row])
+
+
+@contextlib.contextmanager
+def scene(program, name, *words):
+    """The file of one scene, for as long as it is needed: some have a gigabyte."""
+    path = program.parent / "scene.corpus"
+    say(f"writing the scene {name}")
+    try:
+        if subprocess.run([bench_program("bench_scenes"), "--scene", name, "--out", path, *words]).returncode != 0:
+            raise Failed(f"bench_scenes failed with {name}")
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 # ---- One corpus ------------------------------------------------------------------
@@ -94,30 +159,20 @@ def add(figures, more):
         figures.setdefault(name, []).extend(values)
 
 
-def whats_of(workers, wanted):
-    rows = {"quiet": ("index.query", "index.bytes_per_membership"), "conversation": (f"index.conversation.{workers}",),
-            "events": (f"index.events.{workers}",)}
-    return [what for what in WHATS if any(is_wanted(row, wanted) for row in rows[what])]
-
-
-def measure(program, corpus, workers, what, seconds):
+def measure(program, corpus, title, row, seconds):
     """Figures of all contenders, in turns."""
     figures = {name: {} for name in ("ours", *PEERS)}
     for number in range(1, ROUNDS + 1):
-        say(f"{what}, {workers} workers: round {number} of {ROUNDS}")
-        add(figures["ours"], ours(corpus, workers, what, seconds))
+        say(f"{title}, {row.what}: round {number} of {ROUNDS}")
+        add(figures["ours"], ours(corpus, row.ours, seconds))
         for peer in PEERS:
-            add(figures[peer], figures_of([program, peer, corpus, what, seconds]))
+            add(figures[peer], figures_of([program, peer, corpus, row.what, seconds]))
     return figures
 
 
-def median(values):
-    return statistics.median(value for value, _unit in values)
-
-
-def tell(name, values, peer, their_values, note):
+def tell(name, row, values, peer, their_values, note):
     unit = values[0][1]
-    value, theirs = median(values), median(their_values)
+    value, theirs = (row.of_rounds(value for value, _unit in side) for side in (values, their_values))
     better, worse = (theirs, value) if unit in LESS_IS_BETTER else (value, theirs)
     figure = {"name": f"{name}.vs_{peer}", "value": value, "unit": unit, "against": PEERS[peer],
               "against_value": theirs, "ratio": better / worse if worse else None}
@@ -126,45 +181,76 @@ def tell(name, values, peer, their_values, note):
     print(json.dumps(figure), flush=True)
 
 
-def tell_all(figures, notes, wanted):
-    for name, values in figures["ours"].items():
+def tell_all(figures, row, notes, wanted):
+    for theirs, name in row.names.items():
         for peer in PEERS:
-            if name in figures[peer] and is_wanted(f"{name}.vs_{peer}", wanted) and values[0][1] != "checksum":
-                tell(name, values, peer, figures[peer][name], notes.get(peer))
+            if is_wanted(f"{name}.vs_{peer}", wanted):
+                tell(name, row, figures["ours"][theirs], peer, figures[peer][theirs], notes.get(peer))
 
 
 # ---- Answers -----------------------------------------------------------------------
 
 
-def compare_answers(program, corpus, workers, seconds):
+def read_answers(path):
+    answers = array.array("Q", path.read_bytes())
+    path.unlink()
+    return answers
+
+
+def compare_answers(program, corpus, title):
     """What is wrong, by peer: each query's answer, worker by worker, is in the checksum."""
+    workers = workers_of(corpus)
     name = f"index.conversation.{workers}.checksum"
-    right = ours(corpus, workers, "conversation", seconds).get(name)
-    if not right:
-        raise Failed(f"bench_index says no {name}")
-    notes = {}
+    right, right_answers, notes = ours(corpus, f"index.conversation.{workers}", 0.01)[name], None, {}
     for peer, words in PEERS.items():
-        say(f"answers, {workers} workers: {words}")
-        if figures_of([program, peer, corpus, "answers"])[name] != right[:1]:
-            notes[peer] = f"{words} gave other answers than ours with {workers} workers"
-            say(notes[peer])
+        say(f"answers, {title}: {words}")
+        kept = program.parent / "answers"
+        checksum = figures_of([program, peer, corpus, "answers", kept])[name]
+        answers = read_answers(kept)
+        if checksum == right:
+            right_answers = answers
+            continue
+        wrong = sum(map(int.__ne__, answers, right_answers)) if right_answers else "some"
+        notes[peer] = f"{title}: {words} gave {wrong} of {len(answers)} answers otherwise than ours"
+        say(notes[peer])
     return notes
 
 
-def compare(program, corpus, options):
-    """Returns whether all answers were the same."""
-    workers, seconds = workers_of(corpus), options.seconds / ROUNDS
-    whats = whats_of(workers, options.names)
-    notes = compare_answers(program, corpus, workers, seconds) if whats else {}
-    for what in whats:
-        tell_all(measure(program, corpus, workers, what, seconds), notes, options.names)
-    return not notes
+def is_row_wanted(row, wanted):
+    return any(is_wanted(f"{name}.vs_{peer}", wanted) for name in row.names.values() for peer in PEERS)
+
+
+def compare(program, corpus, title, rows, options):
+    """Returns whether all answered as we do, but for those of which it is known."""
+    notes = compare_answers(program, corpus, title)
+    for row in rows:
+        figures = measure(program, corpus, title, row, options.seconds / ROUNDS)
+        tell_all(figures, row, notes, options.names)
+    return all(peer in row.known_wrong for peer in notes for row in rows)
+
+
+def workloads(program, options):
+    """(corpus, what it is, rows) of all that is asked for; each corpus lasts for its turn."""
+    def asked(rows):
+        return [row for row in rows if is_row_wanted(row, options.names)]
+
+    for corpus in options.corpus:
+        workers = workers_of(corpus)
+        if rows := asked(rows_of(workers)):
+            yield corpus, f"conversation, {workers} workers", rows
+        if rows := asked([renamed_row(workers)]):
+            with scene(program, "own_names", "--corpus", corpus) as renamed:
+                yield renamed, f"own_names, {workers} workers", rows
+    for name, row in SCENES.items():
+        if rows := asked([row]):
+            with scene(program, name) as corpus:
+                yield corpus, name, rows
 
 
 def main():
     options = parse()
     program = build()
-    same = [compare(program, corpus, options) for corpus in options.corpus]
+    same = [compare(program, corpus, title, rows, options) for corpus, title, rows in workloads(program, options)]
     return 0 if all(same) else 1
 
 

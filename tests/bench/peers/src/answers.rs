@@ -7,6 +7,8 @@ pub struct Answers {
     /// Of each worker, from the last answer that named it: as a router would keep it.
     depths: Vec<u32>,
     sum: u64,
+    /// Of each answer, where they are kept.
+    pub sums: Option<Vec<u64>>,
 }
 
 impl Answers {
@@ -15,6 +17,7 @@ impl Answers {
             checksum: 0,
             depths: vec![0; workers as usize],
             sum: 0,
+            sums: None,
         }
     }
 
@@ -30,8 +33,22 @@ impl Answers {
             .checksum
             .wrapping_mul(1_099_511_628_211)
             .wrapping_add(self.sum);
+        if let Some(sums) = &mut self.sums {
+            sums.push(self.sum);
+        }
         self.sum = 0;
     }
+}
+
+/// Processor time of all threads of this process.
+pub fn cpu_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: it writes to `now`, and nothing else.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The value that `permille` of them do not exceed; 0 of none.

@@ -1,12 +1,14 @@
-//! `kv_index::ChainIndex`, driven by one thread as a lane of its own pool drives it: a lane map
-//! for each worker, events applied as they come, lookups by `score_into`, which allocates
-//! nothing.
+//! `kv_index::ShardedChainIndex`, driven by one thread as a lane of its own pool drives it: a
+//! lane map for each worker, events applied as they come, lookups by `score_into`, which
+//! allocates nothing.  A `ChainIndex` takes 1,024 workers; with one shard it is that.
 
-use kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
+use kv_index::{ChainBlockMap, ContentHash, SequenceHash, ShardedChainIndex, StoredBlock};
 
 use crate::answers::Answers;
-use crate::corpus::{Corpus, Record};
+use crate::corpus::{Record, Records};
 use crate::peer::Peer;
+
+const MOST_WORKERS: u32 = 1024; // of a shard
 
 enum Step<'a> {
     Query(&'a [u64]),
@@ -20,6 +22,9 @@ enum Step<'a> {
         worker: u32,
         begin: usize,
         end: usize,
+    },
+    Clear {
+        worker: u32,
     },
 }
 
@@ -76,30 +81,44 @@ impl<'a> Prepared<'a> {
                     end: self.removed.len(),
                 }
             }
+            Record::Clear { worker } => Step::Clear { worker },
         });
     }
 }
 
 pub struct Chain {
-    index: ChainIndex,
+    index: ShardedChainIndex,
+    ids: Vec<u32>,
     maps: Vec<ChainBlockMap>,
+    workers_a_shard: u32,
     refused: u64,
 }
 
 impl Chain {
     pub fn new(workers: u32) -> Chain {
-        let index = ChainIndex::with_max_workers(workers as usize);
+        let shards = workers.div_ceil(MOST_WORKERS);
+        let workers_a_shard = workers.div_ceil(shards);
+        let index = ShardedChainIndex::new(shards as usize, workers_a_shard as usize);
+        let id_of = |worker: u32| {
+            let shard = (worker / workers_a_shard) as usize;
+            let id = index.intern_worker_in(shard, &format!("worker-{worker}"));
+            id.expect("the shard has room for it")
+        };
 
-        for worker in 0..workers {
-            let id = index.intern_worker(&format!("worker-{worker}"));
-            assert_eq!(id.ok(), Some(worker), "workers are numbered as they come");
-        }
-        let maps = (0..workers).map(|_| ChainBlockMap::new()).collect();
         Chain {
+            ids: (0..workers).map(id_of).collect(),
+            maps: (0..workers).map(|_| ChainBlockMap::new()).collect(),
+            workers_a_shard,
             index,
-            maps,
             refused: 0,
         }
+    }
+
+    /// Workers are numbered as they come, shard by shard.
+    #[inline]
+    fn worker_of(&self, id: u32) -> u32 {
+        ShardedChainIndex::shard_of(id) as u32 * self.workers_a_shard
+            + ShardedChainIndex::local_id(id)
     }
 
     fn apply(&mut self, prepared: &Prepared<'_>, step: &Step<'_>, answers: Option<&mut Answers>) {
@@ -115,16 +134,19 @@ impl Chain {
                 begin,
                 end,
             } => {
-                let map = &mut self.maps[worker as usize];
-                let result =
-                    self.index
-                        .apply_stored(worker, &prepared.stored[begin..end], parent, map);
+                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
+                let blocks = &prepared.stored[begin..end];
+                let result = self.index.apply_stored(id, blocks, parent, map);
                 self.refused += u64::from(result.is_err());
             }
             Step::Remove { worker, begin, end } => {
-                let map = &mut self.maps[worker as usize];
+                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
                 self.index
-                    .apply_removed(worker, &prepared.removed[begin..end], map);
+                    .apply_removed(id, &prepared.removed[begin..end], map);
+            }
+            Step::Clear { worker } => {
+                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
+                self.index.apply_cleared(id, map);
             }
         }
     }
@@ -134,10 +156,10 @@ impl Peer for Chain {
     type Prepared<'a> = Prepared<'a>;
     type Question<'a> = &'a [u64];
 
-    fn prepare(corpus: &Corpus) -> Prepared<'_> {
+    fn prepare(records: Records<'_>) -> Prepared<'_> {
         let mut prepared = Prepared::default();
 
-        for record in corpus.records() {
+        for record in records {
             prepared.add(record);
         }
         prepared
@@ -149,10 +171,10 @@ impl Peer for Chain {
         }
     }
 
-    fn fill(&mut self, corpus: &Corpus, mut answers: Option<&mut Answers>) {
+    fn fill(&mut self, records: Records<'_>, mut answers: Option<&mut Answers>) {
         let mut prepared = Prepared::default();
 
-        for record in corpus.records() {
+        for record in records {
             prepared.clear();
             prepared.add(record);
             self.apply(&prepared, &prepared.steps[0], answers.as_deref_mut());
@@ -164,12 +186,15 @@ impl Peer for Chain {
     }
 
     fn ask(&self, question: &&[u64], answers: &mut Answers) {
-        self.index.score_into(
-            question,
-            |&hash| hash,
-            false,
-            |worker, depth| answers.depth(worker, depth),
-        );
+        let hash_of = |&hash: &u64| hash;
+
+        if self.index.shards() == 1 {
+            let report = |worker, depth| answers.depth(worker, depth);
+            self.index.score_into(question, hash_of, false, report);
+        } else {
+            let report = |id, depth| answers.depth(self.worker_of(id), depth);
+            self.index.score_into(question, hash_of, false, report);
+        }
         answers.end();
     }
 

@@ -11,7 +11,7 @@ const PARENT_FLAG: u64 = 1 << 8;
 pub struct Corpus {
     pub workers: u32,
     pub block_operations: u64,
-    /// Blocks that are held at its end, once for each worker: no block is stored twice.
+    /// Blocks that are held at its end, once for each worker, if it stores none twice.
     pub memberships: u64,
     words: Vec<u64>,
 }
@@ -30,15 +30,33 @@ pub enum Record<'a> {
         worker: u32,
         blocks: &'a [u64],
     },
+    Clear {
+        worker: u32,
+    },
 }
 
+impl Record<'_> {
+    /// How many hashes it counts as: a block that is stored is one.
+    pub fn blocks(&self) -> usize {
+        match self {
+            Record::Query { tokens } => tokens.len(),
+            Record::Store { blocks, .. } | Record::Remove { blocks, .. } => blocks.len(),
+            Record::Clear { .. } => 0,
+        }
+    }
+}
+
+/// Some of a corpus, in its order.
+#[derive(Clone)]
 pub struct Records<'a> {
     left: &'a [u64],
 }
 
-impl<'a> Records<'a> {
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
     /// None too where what is left is no record.
-    fn take(&mut self) -> Option<Record<'a>> {
+    fn next(&mut self) -> Option<Record<'a>> {
         let (head, rest) = self.left.split_at_checked(RECORD_WORDS)?;
         let count = usize::try_from(head[1]).ok()?;
         let (hashes, rest) = rest.split_at_checked(count)?;
@@ -65,18 +83,36 @@ impl<'a> Records<'a> {
                 },
                 rest,
             ),
-            _ => return None,
+            _ => (Record::Clear { worker }, hashes.is_empty().then_some(rest)?),
         };
         self.left = rest;
         Some(record)
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Record<'a>;
+impl<'a> Records<'a> {
+    /// Each record by itself.
+    pub fn singly(mut self) -> impl Iterator<Item = Records<'a>> {
+        std::iter::from_fn(move || {
+            let begin = self.left;
+            self.next()?;
+            let (record, _) = begin.split_at(begin.len() - self.left.len());
+            Some(Records { left: record })
+        })
+    }
 
-    fn next(&mut self) -> Option<Record<'a>> {
-        self.take()
+    /// Cut where the kind of records changes.
+    pub fn runs(mut self) -> Vec<Records<'a>> {
+        let mut runs = Vec::new();
+
+        while !self.left.is_empty() {
+            let begin = self.left;
+            let kind = begin[0] & 3;
+            while self.left.first().is_some_and(|word| word & 3 == kind) && self.next().is_some() {}
+            let (run, _) = begin.split_at(begin.len() - self.left.len());
+            runs.push(Records { left: run });
+        }
+        runs
     }
 }
 
@@ -110,6 +146,19 @@ fn read_words(path: &str) -> Result<Vec<u64>> {
     Ok(words)
 }
 
+/// By worker, in blocks; none where there is no such worker.
+fn count_held(held: &mut [u64], record: &Record<'_>) -> Option<()> {
+    match *record {
+        Record::Query { .. } => {}
+        Record::Store { worker, blocks, .. } => {
+            *held.get_mut(worker as usize)? += blocks.len() as u64
+        }
+        Record::Remove { worker, blocks } => *held.get_mut(worker as usize)? -= blocks.len() as u64,
+        Record::Clear { worker } => *held.get_mut(worker as usize)? = 0,
+    }
+    Some(())
+}
+
 impl Corpus {
     /// Reads and checks all of it.
     pub fn load(path: &str) -> Result<Corpus> {
@@ -121,24 +170,12 @@ impl Corpus {
             words,
         };
         let mut records = corpus.records();
-        let (mut count, mut blocks, mut memberships) = (0u64, 0u64, 0u64);
+        let mut held = vec![0u64; corpus.workers as usize];
+        let (mut count, mut blocks) = (0u64, 0u64);
         for record in records.by_ref() {
             count += 1;
-            let (worker, seen) = match record {
-                Record::Query { tokens } => (0, tokens.len()),
-                Record::Store { worker, blocks, .. } => {
-                    memberships += blocks.len() as u64;
-                    (worker, blocks.len())
-                }
-                Record::Remove { worker, blocks } => {
-                    memberships -= blocks.len() as u64;
-                    (worker, blocks.len())
-                }
-            };
-            blocks += seen as u64;
-            if worker >= corpus.workers || seen == 0 {
-                return Err(not_a_corpus(path));
-            }
+            blocks += record.blocks() as u64;
+            count_held(&mut held, &record).ok_or_else(|| not_a_corpus(path))?;
         }
         let is_whole = records.left.is_empty();
         if corpus.words[0] != MAGIC
@@ -148,7 +185,7 @@ impl Corpus {
         {
             return Err(not_a_corpus(path));
         }
-        corpus.memberships = memberships;
+        corpus.memberships = held.iter().sum();
         Ok(corpus)
     }
 

@@ -11,7 +11,7 @@ use dynamo_kv_router::ConcurrentRadixTreeCompressed;
 use tokio::runtime::Runtime;
 
 use crate::answers::Answers;
-use crate::corpus::{Corpus, Record};
+use crate::corpus::{Record, Records};
 use crate::peer::Peer;
 
 const BLOCK_TOKENS: u32 = 16; // the pool wants to know; of use for queries by tokens only
@@ -66,6 +66,7 @@ fn step_of(record: &Record<'_>, number: u64) -> Step {
             tokens,
         } => event(worker, number, stored(parent, blocks, tokens)),
         Record::Remove { worker, blocks } => event(worker, number, removed(blocks)),
+        Record::Clear { worker } => event(worker, number, KvCacheEventData::Cleared),
     }
 }
 
@@ -103,9 +104,8 @@ impl Peer for Crtc {
     type Prepared<'a> = Vec<Step>;
     type Question<'a> = Vec<LocalBlockHash>;
 
-    fn prepare(corpus: &Corpus) -> Vec<Step> {
-        corpus
-            .records()
+    fn prepare(records: Records<'_>) -> Vec<Step> {
+        records
             .zip(1..)
             .map(|(record, number)| step_of(&record, number))
             .collect()
@@ -122,8 +122,8 @@ impl Peer for Crtc {
         self.drain();
     }
 
-    fn fill(&mut self, corpus: &Corpus, mut answers: Option<&mut Answers>) {
-        for (record, number) in corpus.records().zip(1..) {
+    fn fill(&mut self, records: Records<'_>, mut answers: Option<&mut Answers>) {
+        for (record, number) in records.zip(1..) {
             match (step_of(&record, number), answers.as_deref_mut()) {
                 (Step::Event(event), _) => self.give(event),
                 (Step::Query(question), Some(answers)) => {

@@ -1,12 +1,13 @@
 //! bench_peers PEER CORPUS WHAT [SECONDS]: replays a corpus of the bench through another index
 //! and prints figures as the other programs of the bench do.  ../README.md says how each index
-//! is used.
+//! is used, and what is measured.
 
 mod answers;
 mod chain_index;
 mod corpus;
 mod crtc;
 mod peer;
+mod scene;
 
 use std::process::ExitCode;
 
@@ -15,20 +16,27 @@ use corpus::Corpus;
 use crtc::Crtc;
 use peer::{Figure, Peer};
 
-const USAGE: &str =
-    "bench_peers chainindex|crtc CORPUS conversation|events|answers|quiet [SECONDS]";
+const USAGE: &str = "bench_peers chainindex|crtc CORPUS \
+    conversation|events|quiet|rounds|queries|growth [SECONDS]\n\
+    bench_peers chainindex|crtc CORPUS answers [FILE]";
 
 fn measure<P: Peer>(
     make: impl Fn() -> P,
     corpus: &Corpus,
     what: &str,
-    seconds: f64,
+    rest: Option<&str>,
 ) -> Option<Vec<Figure>> {
+    if what == "answers" {
+        return Some(peer::answers(make(), corpus, rest));
+    }
+    let seconds = rest.map_or(Some(0.0), |word| word.parse().ok())?;
     match what {
         "conversation" => Some(peer::throughput(make, corpus, false, seconds)),
         "events" => Some(peer::throughput(make, corpus, true, seconds)),
-        "answers" => Some(peer::answers(make(), corpus)),
         "quiet" => Some(peer::quiet(make, corpus)),
+        "rounds" => Some(scene::rounds(make(), corpus, seconds)),
+        "queries" => Some(scene::queries(make(), corpus, seconds)),
+        "growth" => Some(scene::growth(make, corpus, seconds)),
         _ => None,
     }
 }
@@ -42,14 +50,11 @@ fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
     let [name, path, what, rest @ ..] = words else {
         return Err(USAGE.into());
     };
-    let seconds = rest
-        .first()
-        .map_or(Some(0.0), |word| word.parse().ok())
-        .ok_or(USAGE)?;
+    let rest = rest.first().map(String::as_str);
     let corpus = Corpus::load(path).map_err(|error| format!("{path}: {error}"))?;
     let measured = match name.as_str() {
-        "chainindex" => measure(|| Chain::new(corpus.workers), &corpus, what, seconds),
-        "crtc" => measure(|| Crtc::new(event_threads()), &corpus, what, seconds),
+        "chainindex" => measure(|| Chain::new(corpus.workers), &corpus, what, rest),
+        "crtc" => measure(|| Crtc::new(event_threads()), &corpus, what, rest),
         _ => None,
     };
     measured.ok_or_else(|| USAGE.into())

@@ -3,21 +3,21 @@
 use std::time::Instant;
 
 use crate::answers::{percentile, resident_bytes, Answers};
-use crate::corpus::Corpus;
+use crate::corpus::{Corpus, Records};
 
 pub trait Peer {
-    /// A corpus in the index's own types.
+    /// Records in the index's own types.
     type Prepared<'a>;
     type Question<'a>;
 
-    fn prepare(corpus: &Corpus) -> Self::Prepared<'_>;
+    fn prepare(records: Records<'_>) -> Self::Prepared<'_>;
 
     /// As fast as it goes; when it returns, every event is applied.
     fn replay(&mut self, prepared: Self::Prepared<'_>, is_events_only: bool, answers: &mut Answers);
 
     /// The same step by step, nothing made beforehand: with answers, each query finds all events
     /// before it applied; without, no queries.
-    fn fill(&mut self, corpus: &Corpus, answers: Option<&mut Answers>);
+    fn fill(&mut self, records: Records<'_>, answers: Option<&mut Answers>);
 
     fn question(tokens: &[u64]) -> Self::Question<'_>;
     fn ask(&self, question: &Self::Question<'_>, answers: &mut Answers);
@@ -32,7 +32,7 @@ pub struct Figure {
     pub unit: &'static str,
 }
 
-fn figure(name: String, value: f64, unit: &'static str) -> Figure {
+pub fn figure(name: String, value: f64, unit: &'static str) -> Figure {
     Figure { name, value, unit }
 }
 
@@ -44,7 +44,7 @@ fn name_of(row: &str, workers: u32, rest: &str) -> String {
     }
 }
 
-fn tell_refused(peer: &impl Peer) {
+pub fn tell_refused(peer: &impl Peer) {
     if peer.refused() > 0 {
         eprintln!("{} events were refused", peer.refused());
     }
@@ -69,7 +69,7 @@ pub fn throughput<P: Peer>(
 
     while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
         let (mut peer, mut answers) = (make(), Answers::new(corpus.workers));
-        let prepared = P::prepare(corpus);
+        let prepared = P::prepare(corpus.records());
         let start = Instant::now();
         peer.replay(prepared, is_events_only, &mut answers);
         let rate = blocks as f64 / start.elapsed().as_secs_f64() / 1e6;
@@ -85,12 +85,22 @@ pub fn throughput<P: Peer>(
 }
 
 /// Every query sees the index as it was then: the checksum of bench_index, without its lowest
-/// 11 bits, as a double holds 53.
-pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus) -> Vec<Figure> {
+/// 11 bits, as a double holds 53.  Into the file: the sum of each answer.
+pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
 
-    peer.fill(corpus, Some(&mut answers));
+    answers.sums = Some(Vec::new());
+    peer.fill(corpus.records(), Some(&mut answers));
     tell_refused(&peer);
+    let bytes: Vec<u8> = answers
+        .sums
+        .iter()
+        .flatten()
+        .flat_map(|sum| sum.to_le_bytes())
+        .collect();
+    if let Some(Err(error)) = path.map(|path| std::fs::write(path, bytes)) {
+        eprintln!("the answers could not be kept: {error}");
+    }
     let name = format!("index.conversation.{}.checksum", corpus.workers);
     vec![figure(name, (answers.checksum >> 11) as f64, "checksum")]
 }
@@ -102,7 +112,7 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     let before = resident_bytes();
     let mut peer = make();
 
-    peer.fill(corpus, None);
+    peer.fill(corpus.records(), None);
     let bytes = resident_bytes().saturating_sub(before) as f64;
     for (tokens, took_ns) in corpus.queries().zip(&mut took_ns) {
         let question = P::question(tokens);

@@ -1,0 +1,109 @@
+//! What is measured on a scene (`../corpus/bench_scenes.c`), as `../index/rows_scene.c` does it.
+
+use std::time::Instant;
+
+use crate::answers::{cpu_ns, percentile, Answers};
+use crate::corpus::{Corpus, Record, Records};
+use crate::peer::{figure, tell_refused, Figure, Peer};
+
+const MOST_QUERIES: usize = 1 << 16;
+
+/// What a run is called, how many it is of, its unit, and units in a second.
+fn about(run: &Records<'_>) -> Option<(&'static [&'static str], usize, &'static str, f64)> {
+    let blocks: usize = run.clone().map(|record| record.blocks()).sum();
+
+    match run.clone().next()? {
+        Record::Query { .. } => None,
+        Record::Store { .. } => Some((&["store"], blocks, "ns/block", 1e9)),
+        Record::Remove { .. } => Some((&["remove"], blocks, "ns/block", 1e9)),
+        // It is gone from answers once nothing is left to do.
+        Record::Clear { .. } => Some((
+            &["clear.at_once", "clear.all"],
+            run.clone().count(),
+            "us",
+            1e6,
+        )),
+    }
+}
+
+/// The runs after the first again and again, each until all of it is applied.
+pub fn rounds<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
+    let runs = corpus.records().runs();
+    let mut answers = Answers::new(corpus.workers);
+    let mut figures = Vec::new();
+
+    peer.fill(runs[0].clone(), None);
+    let began = Instant::now();
+    while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
+        for run in &runs[1..] {
+            let prepared = P::prepare(run.clone());
+            let start = Instant::now();
+            peer.replay(prepared, false, &mut answers);
+            let took = start.elapsed().as_secs_f64();
+            let Some((names, count, unit, a_second)) = about(run) else {
+                continue;
+            };
+            for name in names {
+                let value = took * a_second / count as f64;
+                figures.push(figure(format!("scene.rounds.{name}"), value, unit));
+            }
+        }
+    }
+    tell_refused(&peer);
+    figures
+}
+
+/// Its queries in turn, after its events.
+pub fn queries<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
+    let questions: Vec<_> = corpus.queries().map(P::question).collect();
+    let mut answers = Answers::new(corpus.workers);
+    let mut took_ns = Vec::with_capacity(MOST_QUERIES);
+
+    peer.fill(corpus.records(), None);
+    let began = Instant::now();
+    for question in questions.iter().cycle().take(MOST_QUERIES) {
+        let start = Instant::now();
+        peer.ask(question, &mut answers);
+        took_ns.push(start.elapsed().as_nanos() as u64);
+        if began.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+    }
+    took_ns.sort_unstable();
+    tell_refused(&peer);
+    [(500, "p50"), (990, "p99")]
+        .map(|(permille, name)| {
+            let value = percentile(&took_ns, permille) as f64 / 1e3;
+            figure(format!("scene.queries.{name}"), value, "us")
+        })
+        .into()
+}
+
+/// ms of processor time that the worst of the stores took, all threads together, until it was
+/// applied.
+fn worst_store<P: Peer>(mut peer: P, corpus: &Corpus) -> f64 {
+    let stores = corpus.records().runs().swap_remove(0);
+    let mut answers = Answers::new(corpus.workers);
+    let mut worst_ns = 0;
+
+    for store in stores.singly() {
+        let prepared = P::prepare(store);
+        let before = cpu_ns();
+        peer.replay(prepared, true, &mut answers);
+        worst_ns = worst_ns.max(cpu_ns() - before);
+    }
+    tell_refused(&peer);
+    worst_ns as f64 / 1e6
+}
+
+/// Each time into a new index; of the run in which the worst was least: what an index does
+/// itself it does in every run.
+pub fn growth<P: Peer>(make: impl Fn() -> P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
+    let began = Instant::now();
+    let mut least = worst_store(make(), corpus);
+
+    while began.elapsed().as_secs_f64() < seconds {
+        least = least.min(worst_store(make(), corpus));
+    }
+    vec![figure("scene.growth.worst".into(), least, "ms")]
+}
