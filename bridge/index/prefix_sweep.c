@@ -57,6 +57,30 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
     return true;
 }
 
+/* Of the extents that come soon: first their own lines, then those of the table that the
+ * blocks which nobody else holds will be taken from. */
+enum { extents_ahead = 8, names_ahead = 1 };
+
+[[gnu::always_inline]] static inline void
+look_ahead(const struct kvb_prefix_index *index, const struct prefix_holder *holder)
+{
+    const size_t left = holder->extent_count;
+
+    if (left > extents_ahead) {
+        kvb_prefix_fetch_node(index, holder->extents[left - 1 - extents_ahead] * kvb_extent_nodes);
+    }
+    if (left > names_ahead) {
+        const uint32_t number = (uint32_t)(holder - index->holders);
+        const struct prefix_extent *soon =
+            kvb_prefix_extent(index, holder->extents[left - 1 - names_ahead]);
+        for (uint32_t i = 0; i < soon->len; i++) {
+            if (soon->sets[i] == kvb_set_of_one(number)) {
+                kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(soon->names[i]));
+            }
+        }
+    }
+}
+
 static void end_holder(struct kvb_prefix_index *index)
 {
     const uint32_t number = index->dying - 1;
@@ -79,6 +103,7 @@ bool kvb_prefix_index_tend(struct kvb_prefix_index *index, size_t extents)
         if (extents-- == 0) {
             return true;
         }
+        look_ahead(index, holder);
         if (!sweep_extent(index, index->dying - 1, extent)) {
             return true;
         }
