@@ -174,7 +174,8 @@ def tell(name, row, values, peer, their_values, note):
     unit = values[0][1]
     value, theirs = (row.of_rounds(value for value, _unit in side) for side in (values, their_values))
     better, worse = (theirs, value) if unit in LESS_IS_BETTER else (value, theirs)
-    figure = {"name": f"{name}.vs_{peer}", "value": value, "unit": unit, "against": PEERS[peer],
+    against = f"{PEERS[peer]} (wrong answers)" if note else PEERS[peer]
+    figure = {"name": f"{name}.vs_{peer}", "value": value, "unit": unit, "against": against,
               "against_value": theirs, "ratio": better / worse if worse else None}
     if note:
         figure["note"] = note
