@@ -260,6 +260,20 @@ void nats_server_kill(struct nats_server *server)
     folder_remove(server->folder);
 }
 
+int nats_server_for_group(void **state)
+{
+    static struct nats_server server;
+
+    *state = &server;
+    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
+}
+
+int nats_server_after_group(void **state)
+{
+    nats_server_kill(*state);
+    return 0;
+}
+
 static bool can_bind(uint16_t port)
 {
     const struct sockaddr_in address = { .sin_family = AF_INET,

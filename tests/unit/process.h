@@ -51,5 +51,10 @@ kvb_status nats_server_start(struct nats_server *server, uint16_t port, const ch
 /* SIGKILL; the port stays in the struct for nats_server_start(). */
 void nats_server_kill(struct nats_server *server);
 
+/* Before and after a group of cmocka's tests: the state of each is a struct nats_server that
+ * listens. */
+int nats_server_for_group(void **state);
+int nats_server_after_group(void **state);
+
 /* A TCP port on 127.0.0.1 where nobody listens just now. */
 kvb_status free_port(uint16_t *out_port);

@@ -518,20 +518,6 @@ static void subscriptions_may_be_ended_after_the_bus(void **state)
     kvb_bus_unsubscribe(subscription);
 }
 
-static int start_group(void **state)
-{
-    static struct nats_server server;
-
-    *state = &server;
-    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
-}
-
-static int stop_group(void **state)
-{
-    nats_server_kill(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -553,5 +539,5 @@ int main(void)
         cmocka_unit_test(subscriptions_may_be_ended_after_the_bus),
     };
 
-    return cmocka_run_group_tests(tests, start_group, stop_group);
+    return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);
 }

@@ -103,20 +103,6 @@ static void a_lone_message_comes_when_it_is_flushed(void **state)
     kvb_bus_close(bus);
 }
 
-static int start_group(void **state)
-{
-    static struct nats_server server;
-
-    *state = &server;
-    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
-}
-
-static int stop_group(void **state)
-{
-    nats_server_kill(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -124,5 +110,5 @@ int main(void)
         cmocka_unit_test(a_lone_message_comes_when_it_is_flushed),
     };
 
-    return cmocka_run_group_tests(tests, start_group, stop_group);
+    return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);
 }

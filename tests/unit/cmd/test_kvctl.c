@@ -425,20 +425,6 @@ static void watch_prints_json_lines(void **state)
                  "\"blocks\":[{\"block_hash\":255}]}\n");
 }
 
-static int start_group(void **state)
-{
-    static struct nats_server server;
-
-    *state = &server;
-    return nats_server_start(&server, 0, NULL) == KVB_OK ? 0 : -1;
-}
-
-static int stop_group(void **state)
-{
-    nats_server_kill(*state);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -456,5 +442,5 @@ int main(void)
         cmocka_unit_test(watch_prints_json_lines),
     };
 
-    return cmocka_run_group_tests(tests, start_group, stop_group);
+    return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);
 }
