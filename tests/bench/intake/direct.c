@@ -4,6 +4,7 @@
 #include "intake/fleet.h"
 #include "intake/intake.h"
 #include "kvbridge.pb-c.h"
+#include "parts/allocations.h"
 #include "stream/follower.h"
 #include "wire/router_proto.h"
 #include "wire/sync.h"
@@ -329,14 +330,14 @@ void intake_count_allocations(const struct intake *intake)
     hear_heartbeats(&ours, &fleet);
     while (events < wanted) {
         INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
-        const uint64_t before = intake_allocations();
+        const uint64_t before = bench_own_allocations();
         (void)take_round(&ours, &round);
         if (warm > round.blocks) {
             warm -= round.blocks;
             continue;
         }
         events += round.events;
-        allocations += intake_allocations() - before;
+        allocations += bench_own_allocations() - before;
     }
     check_lists(&ours, &fleet);
     bench_progress(

@@ -14,9 +14,6 @@ struct intake {
 /* Ends the program when a step failed. */
 #define INTAKE_MUST(expression) bench_must((expression), #expression)
 
-/* Allocations since the program began, of all threads: malloc, calloc, realloc. */
-uint64_t intake_allocations(void);
-
 /* ---- direct.c: in one thread, without sockets ---- */
 void intake_decode(const struct intake *intake);
 void intake_whole(const struct intake *intake);

@@ -1,30 +1,17 @@
 #include "memory.h"
 
+#include "parts/allocations.h"
+
 #include <link.h>
 #include <malloc.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 
-/* The linker's names for the two sides of a wrapped call, and the C library's own names for
- * what stands behind those that this program has in their place.
+/* The C library's own names for what stands behind those that this program has in their place.
  * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-void *__real_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
-void *__real_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...);
-void *__wrap_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...);
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
@@ -49,7 +36,7 @@ const char *bench_owner_name(enum bench_owner owner)
 
 uint64_t bench_allocations(enum bench_owner owner)
 {
-    return atomic_load(&owners[owner].calls);
+    return owner == bench_ours ? bench_own_allocations() : atomic_load(&owners[owner].calls);
 }
 
 static bool is_code(const ElfW(Phdr) * part)
@@ -99,7 +86,7 @@ static void count_caller(const void *caller)
     }
 }
 
-/* ---- What libraries call ---- */
+/* ---- What libraries call; our own code too, which is no library and not counted here ---- */
 
 void *malloc(size_t bytes)
 {
@@ -123,48 +110,5 @@ void *memalign(size_t alignment, size_t bytes)
 {
     count_caller(__builtin_return_address(0));
     return __libc_memalign(alignment, bytes);
-}
-
-/* ---- What our own code calls ---- */
-
-void *__wrap_malloc(size_t bytes)
-{
-    count(&owners[bench_ours]);
-    return __libc_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t number, size_t bytes)
-{
-    count(&owners[bench_ours]);
-    return __libc_calloc(number, bytes);
-}
-
-void *__wrap_realloc(void *memory, size_t bytes)
-{
-    count(&owners[bench_ours]);
-    return __libc_realloc(memory, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    count(&owners[bench_ours]);
-    return __real_aligned_alloc(alignment, bytes);
-}
-
-void *__wrap_mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
-{
-    count(&owners[bench_ours]);
-    return __real_mmap(at, bytes, protection, flags, fd, offset);
-}
-
-void *__wrap_mremap(void *at, size_t old_bytes, size_t bytes, int flags, ...)
-{
-    va_list more;
-
-    count(&owners[bench_ours]);
-    va_start(more, flags);
-    void *to = va_arg(more, void *); /* there with MREMAP_FIXED alone; else never looked at */
-    va_end(more);
-    return __real_mremap(at, old_bytes, bytes, flags, to);
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
