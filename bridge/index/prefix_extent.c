@@ -15,9 +15,15 @@ enum {
 
 static const size_t most_crowds = 4096; /* of 65,535 children each: more than there are nodes */
 
-static uint64_t hash_of_named(const void *context, uint32_t node)
+static uint64_t name_at(const struct kvb_prefix_index *index, uint32_t id)
 {
-    return kvb_prefix_name_hash(kvb_prefix_name(context, node));
+    return kvb_prefix_id_is_paged(id) ? kvb_prefix_page(index, id)->names[kvb_prefix_offset(id)]
+                                      : kvb_prefix_name(index, id);
+}
+
+static uint64_t hash_of_named(const void *context, uint32_t id)
+{
+    return kvb_prefix_name_hash(name_at(context, id));
 }
 
 static uint64_t hash_of_edge(const void *context, uint32_t extent)
@@ -41,16 +47,25 @@ static kvb_status reach_group(struct kvb_prefix_index *index, uint32_t group)
     return kvb_region_reach(&index->groups, ((size_t)group + 1) * sizeof(struct prefix_group));
 }
 
-/* Each node may need an extent of its own, and half of all extents, and some, may be free. */
+/* Each node may need an extent of its own, and half of all extents, and some, may be free.
+ * KVB_PAGED tells words from nodes. */
+static size_t most_groups_of(const struct kvb_prefix_index *index)
+{
+    const size_t wanted = 2 * (index->options.max_nodes / kvb_extent_group + 2) + spare_groups;
+    const size_t numbers = KVB_PAGED / (kvb_extent_group * kvb_extent_nodes);
+    return wanted < numbers ? wanted : numbers;
+}
+
 kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index)
 {
-    const size_t most_groups = 2 * (index->options.max_nodes / kvb_extent_group + 2) + spare_groups;
+    const size_t most_groups = most_groups_of(index);
     const size_t group_bytes = kvb_extent_group * sizeof(struct prefix_extent);
 
     KVB_TRY(kvb_region_open(&index->extents, most_groups * group_bytes));
     KVB_TRY(kvb_region_open(&index->groups, most_groups * sizeof(struct prefix_group)));
     KVB_TRY(kvb_line_table_open(
-        &index->names, index->options.max_nodes, kvb_line_roomy, hash_of_named, index));
+        &index->names, index->options.max_nodes + kvb_prefix_most_words(index), kvb_line_roomy,
+        hash_of_named, index));
     KVB_TRY(kvb_line_table_open(
         &index->edges, index->options.max_nodes, kvb_line_roomy, hash_of_edge, index));
     KVB_TRY(reach_group(index, 0));
@@ -80,7 +95,8 @@ void kvb_prefix_tree_close(struct kvb_prefix_index *index)
 static bool wastes_too_much(const struct kvb_prefix_index *index)
 {
     const size_t drawn = (size_t)index->group_end * kvb_extent_group;
-    return drawn > 2 * index->extent_count + (size_t)spare_groups * kvb_extent_group;
+    return drawn > 2 * index->extent_count + (size_t)spare_groups * kvb_extent_group ||
+           index->group_end == most_groups_of(index);
 }
 
 static kvb_status open_group(struct kvb_prefix_index *index)
@@ -246,11 +262,32 @@ uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name)
     struct kvb_line_probe probe = kvb_line_table_probe(&index->names, kvb_prefix_name_hash(name));
 
     for (uint32_t id; (id = kvb_line_probe_next(&index->names, &probe)) != KVB_NO_LINE_ID;) {
-        if (kvb_prefix_name(index, id) == name) {
+        if (!kvb_prefix_id_is_paged(id) && kvb_prefix_name(index, id) == name) {
             return id;
         }
     }
     return KVB_NONE;
+}
+
+struct prefix_called
+kvb_prefix_called(const struct kvb_prefix_index *index, uint32_t holder, uint64_t name)
+{
+    struct prefix_called called = { .node = KVB_NONE, .word = KVB_NONE };
+    struct kvb_line_probe probe = kvb_line_table_probe(&index->names, kvb_prefix_name_hash(name));
+
+    for (uint32_t id; (id = kvb_line_probe_next(&index->names, &probe)) != KVB_NO_LINE_ID;) {
+        if (name_at(index, id) != name) {
+            continue;
+        }
+        if (!kvb_prefix_id_is_paged(id)) {
+            called.node = id;
+        } else if (kvb_prefix_page(index, id)->holder == holder) {
+            called.word = id;
+        } else {
+            called.others++;
+        }
+    }
+    return called;
 }
 
 /* ---- Coming ---- */
@@ -273,6 +310,7 @@ static kvb_status write_node(
     here->named = (uint16_t)((here->named & ~(1U << at)) | (unsigned)is_named << at);
     here->odd &= (uint16_t) ~(1U << at);
     here->paged &= (uint16_t) ~(1U << at);
+    here->seam = here->seam >= at ? kvb_no_seam : here->seam;
     here->len = (uint8_t)(at + 1);
     index->counters.nodes++;
     index->counters.ghosts++;
@@ -291,6 +329,7 @@ begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, u
     here->named = 0;
     here->odd = 0;
     here->paged = 0;
+    here->seam = kvb_no_seam;
     here->len = 0;
     here->tokens[0] = tokens;
     kvb_status status = count_kid(index, parent);
@@ -329,6 +368,13 @@ static bool can_append(const struct kvb_prefix_index *index, uint32_t node)
            at == kvb_prefix_extent_of(index, node)->len;
 }
 
+/* One of a node that is no more does not count. */
+bool kvb_prefix_may_seam(const struct kvb_prefix_index *index, uint32_t node)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    return !can_append(index, node) || here->seam >= here->len;
+}
+
 kvb_status kvb_prefix_child_new(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child)
@@ -360,8 +406,9 @@ kvb_status kvb_prefix_child_new(
     }
 }
 
-/* Into the table of names, unless a node of this name is there. */
-static inline bool name_new_node(struct kvb_prefix_index *index, uint64_t name, uint32_t node)
+/* Into the table of names, unless a node of this name is there, or a word of the holder's. */
+static inline bool
+name_new_node(struct kvb_prefix_index *index, uint32_t holder, uint64_t name, uint32_t node)
 {
     const uint64_t hash = kvb_prefix_name_hash(name);
     const struct kvb_line_place place = kvb_line_table_place(&index->names, hash);
@@ -370,7 +417,8 @@ static inline bool name_new_node(struct kvb_prefix_index *index, uint64_t name, 
         kvb_line_table_put_at(&index->names, &place, node);
         return true;
     }
-    return kvb_prefix_named(index, name) == KVB_NONE &&
+    const struct prefix_called called = kvb_prefix_called(index, holder, name);
+    return called.node == KVB_NONE && called.word == KVB_NONE &&
            kvb_line_table_put(&index->names, hash, node) == KVB_OK;
 }
 
@@ -395,7 +443,7 @@ uint32_t kvb_prefix_append(
         const uint64_t name = run.blocks[run.at].value;
         kvb_prefix_names_fetch(index, &run, run.at + kvb_prefix_ahead);
         here->names[at] = name; /* first: the table reads names from the extent */
-        if (!name_new_node(index, name, base + at)) {
+        if (!name_new_node(index, run.holder, name, base + at)) {
             break;
         }
         here->tokens[at] = tokens++->value;
@@ -407,6 +455,7 @@ uint32_t kvb_prefix_append(
     here->named |= bits;
     here->odd &= (uint16_t)~bits;
     here->paged &= (uint16_t)~bits;
+    here->seam = here->seam >= first ? kvb_no_seam : here->seam;
     here->len = (uint8_t)at;
     index->counters.nodes += at - first;
     names->at = run.at;

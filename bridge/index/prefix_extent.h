@@ -15,7 +15,7 @@
  *                                               and t1's kids are one more
  *
  * A query reads the first four lines, in order; what is behind `len` means nothing. */
-enum { kvb_extent_nodes = 16 };
+enum { kvb_extent_nodes = 16, kvb_no_seam = 0xff };
 
 struct prefix_extent {
     uint32_t parent; /* node; KVB_NONE: a free extent */
@@ -23,11 +23,11 @@ struct prefix_extent {
     uint16_t named;  /* bit o: `names` of the index leads to node o */
     uint16_t odd;    /* bit o: odd words stand for node o, or stood */
     uint8_t len;     /* nodes */
-    uint8_t unused;
-    uint16_t paged;                  /* bit o: paged words stand for node o, or stood */
+    uint8_t seam;    /* the node whose parent has another name to who calls it by its own */
+    uint16_t paged;  /* bit o: paged words stand for node o, or stood */
     uint16_t kids[kvb_extent_nodes]; /* extents below each node; all ones: see crowds */
-    uint64_t pass; /* the last one that kept it in its holder's list (prefix_holders.c) */
-    uint8_t pad[8];
+    uint64_t pass;        /* the last one that kept it in its holder's list (prefix_holders.c) */
+    uint64_t seam_parent; /* that name */
     uint64_t tokens[kvb_extent_nodes];
     kvb_set_id sets[kvb_extent_nodes];
     uint64_t names[kvb_extent_nodes];

@@ -21,7 +21,9 @@
  * Words are plain, paged or odd.  Most slots call a node what its first holder called it: the
  * name that stands in the extent, and by which `names` finds it.  A slot that is in the
  * node's set holds it by that name, below a parent that it calls by that parent's own
- * name, and this plain word takes no memory beside the set.  Slots that have names of their
+ * name, and this plain word takes no memory beside the set.  One node of an extent may say
+ * what its parent is called instead: where a slot with names of its own went on from what
+ * others hold too, a seam.  Slots that have names of their
  * own write them down extent by extent, in pages (prefix_pages.c); every other word, a
  * second one for a node before all, is odd.  On one node a slot has one plain word, or one
  * paged one, or one or more odd ones.
@@ -64,6 +66,7 @@ struct prefix_page {
     uint32_t holder;
     uint32_t extent;                  /* free list too */
     uint16_t stand;                   /* bit o: a word for node o */
+    uint16_t aside;                   /* bit o: which words_by_name finds, not `names` */
     uint64_t parent_name;             /* of the first node's parent, if that word stands */
     uint64_t names[kvb_extent_nodes]; /* of words that stand, and of their parents */
 };
@@ -77,6 +80,7 @@ struct prefix_holder {
     uint64_t pass; /* that takes repeats out of them; 0: none has come half way */
     size_t kept, checked;
     size_t kept_before; /* by the last pass */
+    size_t aside_words; /* that words_by_name finds */
 };
 
 struct prefix_slot {
@@ -102,7 +106,7 @@ struct kvb_prefix_index {
     uint32_t open_at;            /* the next one in it, 16: none is left */
     uint32_t hole_at;            /* where the search for holes goes on */
     size_t extent_count;         /* in use */
-    struct kvb_line_table names; /* block hash -> node */
+    struct kvb_line_table names; /* block hash -> node, paged words of that name */
     struct kvb_line_table edges; /* (parent node, tokens_hash) -> extent */
     struct prefix_crowd *crowds; /* owned */
     size_t crowd_count, crowd_capacity;
@@ -120,7 +124,7 @@ struct kvb_prefix_index {
     struct kvb_region words;
     uint32_t word_end, word_free;
     size_t word_count;                    /* odd and paged */
-    struct kvb_line_table words_by_name;  /* (holder, block hash) -> word */
+    struct kvb_line_table words_by_name;  /* (holder, block hash) -> word that `names` has not */
     struct kvb_line_table words_by_place; /* (holder, node) -> its first odd word;
                                              (holder, extent) -> page */
     struct kvb_region pages;
@@ -177,6 +181,16 @@ static inline uint64_t kvb_prefix_name(const struct kvb_prefix_index *index, uin
     return kvb_prefix_extent_of(index, node)->names[kvb_prefix_offset(node)];
 }
 
+/* What a slot that calls the node by its own name calls its parent, which is not ROOT. */
+static inline uint64_t kvb_prefix_usual_parent(const struct kvb_prefix_index *index, uint32_t node)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+
+    return here->seam == kvb_prefix_offset(node)
+               ? here->seam_parent
+               : kvb_prefix_name(index, kvb_prefix_parent(index, node));
+}
+
 static inline uint64_t kvb_prefix_tokens(const struct kvb_prefix_index *index, uint32_t node)
 {
     return kvb_prefix_extent_of(index, node)->tokens[kvb_prefix_offset(node)];
@@ -220,6 +234,7 @@ struct prefix_names {
     const kvb_block_hash *blocks; /* borrowed */
     size_t count, at;
     uint32_t holder; /* KVB_NONE: all words of the slot are plain */
+    bool has_aside;  /* some are found by words_by_name */
 };
 
 [[gnu::always_inline]] static inline void kvb_prefix_names_fetch(
@@ -227,7 +242,7 @@ struct prefix_names {
 {
     if (i < names->count) {
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(names->blocks[i].value));
-        if (names->holder != KVB_NONE) {
+        if (names->has_aside) {
             kvb_line_table_prefetch(
                 &index->words_by_name, kvb_prefix_word_hash(names->holder, names->blocks[i]));
         }
@@ -238,10 +253,14 @@ static inline struct prefix_names kvb_prefix_names_of(
     const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
 {
     const struct prefix_slot *here = &index->slots[slot];
+    const bool is_plain = here->odd_words == 0;
 
-    return (struct prefix_names){ .blocks = blocks,
-                                  .count = count,
-                                  .holder = here->odd_words > 0 ? here->holder : KVB_NONE };
+    return (struct prefix_names){
+        .blocks = blocks,
+        .count = count,
+        .holder = is_plain ? KVB_NONE : here->holder,
+        .has_aside = !is_plain && index->holders[here->holder].aside_words > 0,
+    };
 }
 
 [[gnu::always_inline]] static inline void
@@ -280,6 +299,9 @@ kvb_status kvb_prefix_child_new(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child);
 
+/* The next child that is made of `node` may be a seam. */
+bool kvb_prefix_may_seam(const struct kvb_prefix_index *index, uint32_t node);
+
 /* At most `most` new nodes behind `node`, the last of its extent, each the child of the one
  * before, with the run's next names and this set of one holder.  Returns how many: fewer
  * where the extent ends, where a name leads to another node already, or for want of
@@ -287,6 +309,16 @@ kvb_status kvb_prefix_child_new(
 uint32_t kvb_prefix_append(
     struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names,
     const kvb_tokens_hash *tokens, size_t most, kvb_set_id set);
+
+/* What `names` finds by a name. */
+struct prefix_called {
+    uint32_t node;   /* that has this name, or KVB_NONE */
+    uint32_t word;   /* the holder's paged one, or KVB_NONE */
+    uint32_t others; /* paged words of other holders' */
+};
+
+struct prefix_called
+kvb_prefix_called(const struct kvb_prefix_index *index, uint32_t holder, uint64_t name);
 
 /* The node that has this name, or KVB_NONE. */
 uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name);
@@ -336,6 +368,9 @@ static inline bool kvb_prefix_is_in_tree(const struct prefix_found *found)
 }
 
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index);
+
+/* Odd and paged ones that there may be. */
+size_t kvb_prefix_most_words(const struct kvb_prefix_index *index);
 void kvb_prefix_words_close(struct kvb_prefix_index *index);
 
 /* The same where a node is guessed: no look-up in a table of names.  found_none when the
@@ -366,9 +401,10 @@ kvb_status kvb_prefix_word_drop(
 
 bool kvb_prefix_has_room_for_word(const struct kvb_prefix_index *index);
 
-/* The holder's odd or paged word of this name, or KVB_NONE. */
-uint32_t kvb_prefix_unusual_word(
-    const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block);
+/* The holder's word of this name in words_by_name, or KVB_NONE: odd, or one of many paged
+ * words of the same name. */
+uint32_t
+kvb_prefix_aside_word(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block);
 
 /* The holder has odd or paged words for the node; if it holds it, the word is plain else. */
 bool kvb_prefix_is_unusual(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);

@@ -7,17 +7,22 @@
  *     page 5 | holder 3, extent 7 | 1101...      which words stand
  *            | P | n0 n1 n2 n3 ...               names; P: its parent's, above n0
  *
- *     words_by_name     (holder 3, n1)        -> page 5, 1
+ *     names             n1                    -> page 5, 1
  *     words_by_place    (holder 3, extent 7)  -> page 5
  *
  * A run of blocks is so written down line by line, as an extent is: the one line of memory
- * that a block costs is that of words_by_name.
+ * that a block costs is that of `names`, where the nodes' own names stand too, so that a
+ * slot need not ask two tables.  A name that many slots have for the same or for other
+ * nodes would fill its line there: more than two of one name stand in words_by_name,
+ * (holder 3, n1) -> page 5, 1.
  *
  * What the slot called the parent of n2 is n1, and is read there even when the word n1
  * does not stand any more.  So a name may change only when neither its word nor the next
  * one stands; words that do not fit in are odd ones (prefix_words.c). */
 
 static const size_t most_pages = (size_t)1 << 26;
+
+enum { most_of_a_name = 2 }; /* paged words in `names` */
 
 kvb_status kvb_prefix_pages_open(struct kvb_prefix_index *index)
 {
@@ -96,6 +101,7 @@ begin_page(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent, uin
     page->holder = holder;
     page->extent = extent;
     page->stand = 0;
+    page->aside = 0;
     const uint32_t id = KVB_PAGED | number * kvb_extent_nodes;
     const kvb_status status =
         kvb_line_table_put(&index->words_by_place, kvb_prefix_page_hash(holder, extent), id);
@@ -135,6 +141,42 @@ write_word(struct prefix_page *page, uint32_t at, kvb_block_hash block, kvb_bloc
     page->stand |= (uint16_t)(1U << at);
 }
 
+/* Into the table that is to find the word.  Mostly nothing of this name is there. */
+static kvb_status name_word(struct kvb_prefix_index *index, struct prefix_page *page, uint32_t id)
+{
+    const uint32_t at = kvb_prefix_offset(id);
+    const kvb_block_hash block = { page->names[at] };
+    const uint64_t hash = kvb_prefix_name_hash(block.value);
+    const struct kvb_line_place place = kvb_line_table_place(&index->names, hash);
+
+    page->aside &= (uint16_t) ~(1U << at);
+    if (kvb_line_place_is_clear(&place)) {
+        kvb_line_table_put_at(&index->names, &place, id);
+        return KVB_OK;
+    }
+    if (kvb_prefix_called(index, page->holder, block.value).others < most_of_a_name) {
+        return kvb_line_table_put(&index->names, hash, id);
+    }
+    KVB_TRY(
+        kvb_line_table_put(&index->words_by_name, kvb_prefix_word_hash(page->holder, block), id));
+    page->aside |= (uint16_t)(1U << at);
+    index->holders[page->holder].aside_words++;
+    return KVB_OK;
+}
+
+static void unname_word(struct kvb_prefix_index *index, struct prefix_page *page, uint32_t id)
+{
+    const uint32_t at = kvb_prefix_offset(id);
+    const kvb_block_hash block = { page->names[at] };
+
+    if (page->aside >> at & 1) {
+        kvb_line_table_remove(&index->words_by_name, kvb_prefix_word_hash(page->holder, block), id);
+        index->holders[page->holder].aside_words--;
+    } else {
+        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(block.value), id);
+    }
+}
+
 kvb_status kvb_prefix_page_put(
     struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block)
@@ -154,8 +196,7 @@ kvb_status kvb_prefix_page_put(
     const kvb_block_hash old_name = { page->names[at] };
     const kvb_block_hash old_parent = kvb_prefix_paged_parent(index, id + at);
     write_word(page, at, block, parent_block); /* the table may read it */
-    const kvb_status status =
-        kvb_line_table_put(&index->words_by_name, kvb_prefix_word_hash(holder, block), id + at);
+    const kvb_status status = name_word(index, page, id + at);
     if (status != KVB_OK) {
         write_word(page, at, old_name, old_parent);
         page->stand &= (uint16_t) ~(1U << at);
@@ -173,9 +214,8 @@ void kvb_prefix_page_take(struct kvb_prefix_index *index, uint32_t id)
 {
     struct prefix_page *page = kvb_prefix_page(index, id);
     const uint32_t at = kvb_prefix_offset(id);
-    const kvb_block_hash block = { page->names[at] };
 
-    kvb_line_table_remove(&index->words_by_name, kvb_prefix_word_hash(page->holder, block), id);
+    unname_word(index, page, id);
     page->stand &= (uint16_t) ~(1U << at);
     index->word_count--;
     if (page->stand == 0) {
@@ -193,8 +233,8 @@ void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint3
     const uint32_t standing = page ? page->stand : 0;
 
     for (uint32_t left = standing; left != 0; left &= left - 1) {
-        const kvb_block_hash block = { page->names[__builtin_ctz(left)] };
-        kvb_line_table_prefetch(&index->words_by_name, kvb_prefix_word_hash(holder, block));
+        const uint64_t name = page->names[__builtin_ctz(left)];
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(name));
     }
     for (uint32_t left = standing; left != 0; left &= left - 1) {
         kvb_prefix_page_take(index, id + (uint32_t)__builtin_ctz(left));

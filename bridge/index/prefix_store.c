@@ -5,8 +5,7 @@
 /* Storing a run in the tree.
  *
  * Nearly all blocks of nearly all runs take one of three short ways, which ask nothing of
- * any table but `names`, once for each node that is new, and words_by_name, for slots that
- * have names of their own:
+ * any table but `names`, once for each node that is new or called otherwise:
  *
  *     there already   the child is the next node of the extent; the slot enters its set
  *     new             appended to the extent; its set is the slot alone
@@ -47,6 +46,22 @@ static bool is_below_usual_name(const struct storing *storing)
 {
     return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
                                                  parent_name(storing, storing->names.at).value;
+}
+
+/* The child is there, and to who calls it by its own name the parent has this one. */
+static bool is_parent_usual_to(const struct storing *storing, uint32_t child)
+{
+    return storing->node == kvb_root_node || kvb_prefix_usual_parent(storing->index, child) ==
+                                                 parent_name(storing, storing->names.at).value;
+}
+
+/* Says in the new child what its parent is called. */
+static void sew(const struct storing *storing, uint32_t child)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
+
+    here->seam = (uint8_t)kvb_prefix_offset(child);
+    here->seam_parent = parent_name(storing, storing->names.at).value;
 }
 
 static kvb_status note(struct storing *storing, uint32_t extent)
@@ -117,19 +132,22 @@ static bool is_unused(const struct storing *storing, kvb_block_hash block)
 {
     const struct kvb_prefix_index *index = storing->index;
     return index->slots[storing->slot].odd_words == 0 ||
-           kvb_prefix_unusual_word(index, storing->holder, block) == KVB_NONE;
+           (kvb_prefix_called(index, storing->holder, block.value).word == KVB_NONE &&
+            kvb_prefix_aside_word(index, storing->holder, block) == KVB_NONE);
 }
 
-/* How many of the run's next `count` names, of those that an extent may take. */
-static size_t unused_names(const struct storing *storing, size_t count)
+/* How many of the run's next `count` names, of those that an extent may take, words_by_name
+ * does not find. */
+static size_t names_not_aside(const struct storing *storing, size_t count)
 {
     const kvb_block_hash *blocks = storing->run->blocks + storing->names.at;
     size_t unused = 0;
 
-    if (storing->index->slots[storing->slot].odd_words == 0) {
+    if (storing->index->holders[storing->holder].aside_words == 0) {
         return count;
     }
-    while (unused < count && unused < kvb_extent_nodes && is_unused(storing, blocks[unused])) {
+    while (unused < count && unused < kvb_extent_nodes &&
+           kvb_prefix_aside_word(storing->index, storing->holder, blocks[unused]) == KVB_NONE) {
         unused++;
     }
     return unused;
@@ -143,7 +161,7 @@ static void append_rest(struct storing *storing)
     const size_t nodes = index->counters.nodes + index->forest.node_count;
     const size_t room = index->options.max_nodes - nodes;
     const size_t at = storing->names.at;
-    const size_t left = unused_names(storing, run->count - at);
+    const size_t left = names_not_aside(storing, run->count - at);
 
     const uint32_t put = kvb_prefix_append(
         index, storing->node, &storing->names, run->tokens + at, left < room ? left : room,
@@ -172,6 +190,9 @@ static kvb_status store_new(struct storing *storing)
     if (status != KVB_OK) {
         kvb_prefix_trim(index, child);
         return status;
+    }
+    if (!is_below_usual_name(storing)) {
+        sew(storing, child);
     }
     kvb_prefix_put_set(index, kvb_prefix_set(index, child), kvb_set_of_one(storing->holder));
     count_new(storing, 1);
@@ -289,7 +310,7 @@ static bool may_store_there(const struct storing *storing, uint32_t child)
     const struct kvb_prefix_index *index = storing->index;
     const kvb_block_hash block = storing->run->blocks[storing->names.at];
 
-    if (!is_own_name(index, child, block) || !is_below_usual_name(storing)) {
+    if (!is_own_name(index, child, block) || !is_parent_usual_to(storing, child)) {
         return false;
     }
     return index->slots[storing->slot].odd_words == 0 ||
@@ -305,18 +326,26 @@ static bool may_store_paged(const struct storing *storing, uint32_t child)
     const kvb_block_hash block = storing->run->blocks[storing->names.at];
 
     if (kvb_prefix_name(index, child) == block.value ||
-        kvb_prefix_holds(index, storing->holder, child) || !is_unused(storing, block)) {
+        kvb_prefix_holds(index, storing->holder, child)) {
         return false;
     }
-    const uint32_t other = kvb_prefix_named(index, block.value);
-    return other == KVB_NONE || !kvb_prefix_holds(index, storing->holder, other);
+    const struct prefix_called called = kvb_prefix_called(index, storing->holder, block.value);
+    return called.word == KVB_NONE &&
+           kvb_prefix_aside_word(index, storing->holder, block) == KVB_NONE &&
+           (called.node == KVB_NONE || !kvb_prefix_holds(index, storing->holder, called.node));
 }
 
 static bool may_store_new(const struct storing *storing)
 {
+    const struct kvb_prefix_index *index = storing->index;
     const kvb_block_hash block = storing->run->blocks[storing->names.at];
-    return is_below_usual_name(storing) && is_unused(storing, block) &&
-           kvb_prefix_named(storing->index, block.value) == KVB_NONE;
+
+    if (!is_below_usual_name(storing) && !kvb_prefix_may_seam(index, storing->node)) {
+        return false;
+    }
+    const struct prefix_called called = kvb_prefix_called(index, storing->holder, block.value);
+    return called.node == KVB_NONE && called.word == KVB_NONE &&
+           kvb_prefix_aside_word(index, storing->holder, block) == KVB_NONE;
 }
 
 static kvb_status store_one(struct storing *storing)
@@ -353,6 +382,7 @@ kvb_status kvb_prefix_store_in_tree(
     storing.names = kvb_prefix_names_of(index, slot, run->blocks, run->count);
     storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
+    storing.names.holder = storing.holder; /* the run itself may bring names of its own */
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }

@@ -108,7 +108,8 @@ static struct word first_word(const struct walk *walk, uint64_t place)
         return odd_word(walk, odd);
     }
     const uint32_t parent = kvb_prefix_parent(walk->index, node);
-    const uint64_t parent_name = parent == kvb_root_node ? 0 : kvb_prefix_name(walk->index, parent);
+    const uint64_t parent_name =
+        parent == kvb_root_node ? 0 : kvb_prefix_usual_parent(walk->index, node);
     return (struct word){ .block = { kvb_prefix_name(walk->index, node) },
                           .parent_block = { parent_name },
                           .next = KVB_NONE };

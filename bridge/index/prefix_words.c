@@ -4,6 +4,12 @@
 
 static const size_t most_words = (size_t)1 << 30;
 
+size_t kvb_prefix_most_words(const struct kvb_prefix_index *index)
+{
+    const size_t wanted = index->options.max_nodes * kvb_words_a_node;
+    return wanted < most_words ? wanted : most_words;
+}
+
 static uint64_t place_hash(uint32_t holder, uint32_t node)
 {
     return kvb_line_mix((uint64_t)holder << 32 | node);
@@ -34,8 +40,7 @@ static uint64_t hash_of_place(const void *context, uint32_t word)
 
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
 {
-    const size_t wanted = index->options.max_nodes * kvb_words_a_node;
-    const size_t most = wanted < most_words ? wanted : most_words;
+    const size_t most = kvb_prefix_most_words(index);
 
     KVB_TRY(kvb_region_open(&index->words, (most + 1) * sizeof(struct prefix_word)));
     KVB_TRY(kvb_prefix_pages_open(index));
@@ -66,8 +71,11 @@ is_word(const struct kvb_prefix_index *index, uint32_t id, uint32_t holder, kvb_
 }
 
 uint32_t
-kvb_prefix_unusual_word(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
+kvb_prefix_aside_word(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
 {
+    if (index->holders[holder].aside_words == 0) {
+        return KVB_NONE;
+    }
     struct kvb_line_probe probe =
         kvb_line_table_probe(&index->words_by_name, kvb_prefix_word_hash(holder, block));
 
@@ -137,13 +145,13 @@ kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     if (here->holder == KVB_NONE) {
         return find_orphan(index, slot, block);
     }
-    if (here->odd_words > 0) {
-        const uint32_t word = kvb_prefix_unusual_word(index, here->holder, block);
-        if (word != KVB_NONE) {
-            return found_word(index, word);
-        }
+    const struct prefix_called called = kvb_prefix_called(index, here->holder, block.value);
+    const uint32_t node = called.node;
+    const uint32_t word =
+        called.word != KVB_NONE ? called.word : kvb_prefix_aside_word(index, here->holder, block);
+    if (word != KVB_NONE) {
+        return found_word(index, word);
     }
-    const uint32_t node = kvb_prefix_named(index, block.value);
     if (node != KVB_NONE && kvb_prefix_holds(index, here->holder, node) &&
         (here->odd_words == 0 || !kvb_prefix_is_unusual(index, here->holder, node))) {
         return (struct prefix_found){ .kind = found_plain, .node = node };
@@ -183,8 +191,7 @@ struct prefix_found kvb_prefix_guess(
 
 bool kvb_prefix_has_room_for_word(const struct kvb_prefix_index *index)
 {
-    const size_t most = index->options.max_nodes * kvb_words_a_node;
-    return index->word_count < (most < most_words ? most : most_words);
+    return index->word_count < kvb_prefix_most_words(index);
 }
 
 static kvb_status draw_word(struct kvb_prefix_index *index, uint32_t *out_word)
@@ -272,6 +279,7 @@ static kvb_status make_odd_word(
         return status;
     }
     index->word_count++;
+    index->holders[holder].aside_words++;
     index->slots[slot].odd_words++;
     return KVB_OK;
 }
@@ -282,6 +290,7 @@ static void drop_odd_word(struct kvb_prefix_index *index, uint32_t word)
 
     kvb_line_table_remove(
         &index->words_by_name, kvb_prefix_word_hash(here->holder, here->block), word);
+    index->holders[here->holder].aside_words--;
     unlink_from_place(index, word);
     give_back_word(index, word);
     index->word_count--;
@@ -298,18 +307,18 @@ void kvb_prefix_odd_words_drop(struct kvb_prefix_index *index, uint32_t holder, 
 
 /* ---- Words ---- */
 
-/* The parent's own name, which a plain word takes for granted. */
+/* The parent's name that a plain word takes for granted. */
 static bool
 has_usual_parent(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash parent_block)
 {
-    const uint32_t parent = kvb_prefix_parent(index, node);
-    return parent == kvb_root_node || kvb_prefix_name(index, parent) == parent_block.value;
+    return kvb_prefix_parent(index, node) == kvb_root_node ||
+           kvb_prefix_usual_parent(index, node) == parent_block.value;
 }
 
 static kvb_block_hash usual_parent(const struct kvb_prefix_index *index, uint32_t node)
 {
-    const uint32_t parent = kvb_prefix_parent(index, node);
-    return (kvb_block_hash){ parent == kvb_root_node ? 0 : kvb_prefix_name(index, parent) };
+    const bool is_first = kvb_prefix_parent(index, node) == kvb_root_node;
+    return (kvb_block_hash){ is_first ? 0 : kvb_prefix_usual_parent(index, node) };
 }
 
 static bool would_be_plain(

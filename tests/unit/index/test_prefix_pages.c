@@ -146,6 +146,57 @@ static void usual_names_go_after_the_last_of_its_own(void **state)
     assert_int_equal(scene_counted(scene).ghosts, 0);
 }
 
+/* More of one name than stand side by side. */
+static void many_slots_may_have_the_same_name_of_their_own(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "ABC", "abc");
+    for (size_t s = 1; s < slots; s++) {
+        scene_store(scene, s, no_parent, "WXY", "abc");
+    }
+    for (size_t s = 1; s < slots; s++) {
+        assert_walk(scene, s, "/WXY;");
+        assert_int_equal(scene_depth_by_names(scene, s, "WXY"), 3);
+    }
+    scene_take(scene, 1, "YX");
+    scene_store(scene, slots - 1, 'W', "X", "z");
+    assert_int_equal(scene_counted(scene).aliases, 1);
+    assert_walk(scene, 1, "/W;");
+    assert_walk(scene, 2, "/WXY;");
+    assert_int_equal(scene_depth(scene, slots - 1, "az"), 2);
+    scene_take(scene, slots - 1, "YXW");
+    assert_int_equal(scene_blocks_of(scene, slots - 1), 0);
+    scene_store(scene, 1, 'W', "XY", "bc");
+    assert_walk(scene, 1, "/WXY;");
+}
+
+/* Two slots go on from the same block, which neither calls by its usual name: slot 1 first,
+ * so that slot 2, which goes on where slot 1 stopped, does so in the same extent. */
+static void each_slot_remembers_the_name_it_went_on_from(void **state)
+{
+    struct scene *scene = *state;
+
+    scene_store(scene, 0, no_parent, "AB", "ab");
+    scene_store(scene, 1, no_parent, "WXY", "abc");
+    scene_store(scene, 2, no_parent, "KLMN", "abcd");
+    scene_store(scene, 3, no_parent, "AB", "ab");
+    scene_store(scene, 3, 'B', "YN", "cd");
+    scene_take(scene, 1, "X");
+    scene_take(scene, 2, "LM");
+    scene_take(scene, 3, "BY");
+    assert_walk(scene, 1, "/W;XY;");
+    assert_walk(scene, 2, "/K;MN;");
+    assert_walk(scene, 3, "/A;YN;");
+    scene_take(scene, 1, "YW");
+    scene_take(scene, 2, "NK");
+    scene_take(scene, 3, "N");
+    scene_store(scene, 1, no_parent, "WX", "ab");
+    scene_store(scene, 1, 'X', "Y", "c");
+    scene_take(scene, 1, "X");
+    assert_walk(scene, 1, "/W;XY;");
+}
+
 #define TEST(test) cmocka_unit_test_setup_teardown(test, scene_set_up, scene_tear_down)
 
 int main(void)
@@ -159,6 +210,8 @@ int main(void)
         TEST(names_of_its_own_go_on_as_plain_ones),
         TEST(a_clear_takes_a_slots_names_along),
         TEST(usual_names_go_after_the_last_of_its_own),
+        TEST(many_slots_may_have_the_same_name_of_their_own),
+        TEST(each_slot_remembers_the_name_it_went_on_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
