@@ -17,6 +17,7 @@ struct removing {
     uint8_t *changed;          /* may be NULL */
     kvb_set_id from, to;       /* what the last node's set became */
     uint32_t paged;            /* guess: the next block's word is the one before this one */
+    uint32_t extent;           /* the last block's */
 };
 
 static void done_with_one(struct removing *removing, bool was_held)
@@ -136,6 +137,73 @@ static kvb_status remove_odd(struct removing *removing, const struct prefix_foun
     return KVB_OK;
 }
 
+/* What may be the holder's page for the extent, or any other: no page is read. */
+static uint32_t first_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->words_by_place, kvb_prefix_page_hash(holder, extent));
+    const uint32_t id = kvb_line_probe_next(&index->words_by_place, &probe);
+
+    return id != KVB_NONE && kvb_prefix_id_is_paged(id) ? id : KVB_PAGED;
+}
+
+/* Asks for the line of the table that the page is found by; and, later, for the page. */
+[[gnu::always_inline]] static inline void
+expect_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    kvb_line_table_prefetch(&index->words_by_place, kvb_prefix_page_hash(holder, extent));
+}
+
+[[gnu::always_inline]] static inline void
+fetch_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    if (kvb_prefix_extent(index, extent)->paged != 0) {
+        const char *line = (const char *)kvb_prefix_page(index, first_page(index, holder, extent));
+
+        for (size_t at = 0; at < sizeof(struct prefix_page); at += 64) {
+            __builtin_prefetch(line + at, 1);
+        }
+    }
+}
+
+/* Nodes of the extent, up to this one, that the slot alone holds will go, and with them their
+ * own names, which are not those of the run. */
+[[gnu::always_inline]] static inline void
+fetch_own_names(const struct removing *removing, uint32_t node)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(removing->index, node);
+    const kvb_set_id alone = kvb_set_of_one(removing->holder);
+
+    for (uint32_t i = 0; i <= kvb_prefix_offset(node); i++) {
+        if (here->sets[i] == alone && here->paged >> i & 1) {
+            kvb_line_table_prefetch(&removing->index->names, kvb_prefix_name_hash(here->names[i]));
+        }
+    }
+}
+
+/* A run goes on upwards: what the extent above will need is asked for in two steps, since
+ * where some of it lies is read from the rest. */
+static void look_ahead(struct removing *removing, uint32_t node)
+{
+    enum { half_way = kvb_extent_nodes / 2 };
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t above = kvb_prefix_extent_of(index, node)->parent;
+    const bool is_new = removing->extent != node / kvb_extent_nodes;
+
+    if (is_new) {
+        if (removing->extent == 0) {
+            fetch_own_names(removing, node);
+        }
+        removing->extent = node / kvb_extent_nodes;
+        kvb_prefix_fetch_node(index, above);
+        expect_page(index, removing->holder, above / kvb_extent_nodes);
+    }
+    if (kvb_prefix_offset(node) == half_way || (is_new && kvb_prefix_offset(node) < half_way)) {
+        fetch_own_names(removing, above);
+        fetch_page(index, removing->holder, above / kvb_extent_nodes);
+    }
+}
+
 /* The word before the last one in its page, if it stands. */
 static struct prefix_found guess_paged(const struct removing *removing, kvb_block_hash block)
 {
@@ -171,6 +239,9 @@ static kvb_status remove_any(struct removing *removing)
     const struct prefix_found found = find_any(removing, next_block(removing));
 
     removing->paged = found.kind == found_paged ? found.id : 0;
+    if (kvb_prefix_is_in_tree(&found)) {
+        look_ahead(removing, found.node);
+    }
     if (found.kind != found_plain && found.kind != found_paged) {
         return remove_odd(removing, &found);
     }
