@@ -12,6 +12,13 @@ static size_t most_things(enum kvb_line_room room, size_t lines)
     return lines * room / 10;
 }
 
+/* Before each spill line of a chain are ten things; while a line is split, the lines of its
+ * chain are there twice. */
+static size_t most_spilled(size_t most)
+{
+    return 2 * (most / kvb_line_cells) + 1;
+}
+
 static kvb_status reach_lines(struct kvb_line_table *table, size_t count)
 {
     return kvb_region_reach(&table->lines, count * sizeof(struct kvb_table_line));
@@ -33,7 +40,7 @@ kvb_status kvb_line_table_open(
     };
     kvb_status status = kvb_region_open(&table->lines, most_lines * sizeof(struct kvb_table_line));
     if (status == KVB_OK) {
-        status = kvb_region_open(&table->spill, (most + 1) * sizeof(struct kvb_table_line));
+        status = kvb_region_open(&table->spill, most_spilled(most) * sizeof(struct kvb_table_line));
     }
     if (status == KVB_OK) {
         status = reach_lines(table, first_lines);
