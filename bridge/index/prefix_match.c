@@ -27,18 +27,18 @@ static void forget_levels(struct kvb_match *match, const struct kvb_prefix_index
     match->slot_of = index->slot_of;
 }
 
-static kvb_status reserve_level(struct kvb_match *match)
+static kvb_status reserve_levels(struct kvb_match *match, size_t more)
 {
-    return match->level_count < match->level_capacity
+    return match->level_count + more <= match->level_capacity
                ? KVB_OK
                : kvb_array_reserve(
-                     &match->levels, &match->level_capacity, match->level_count + 1,
+                     &match->levels, &match->level_capacity, match->level_count + more,
                      sizeof *match->levels, most_levels);
 }
 
 static kvb_status add_slot(struct kvb_match *match, uint32_t slot, uint32_t depth)
 {
-    KVB_TRY(reserve_level(match));
+    KVB_TRY(reserve_levels(match, 1));
     match->levels[match->level_count++] =
         (struct kvb_match_level){ .depth = depth, .slot = slot, .set_at = KVB_MATCH_ONE };
     return KVB_OK;
@@ -56,7 +56,7 @@ add_bits(struct kvb_match *match, uint32_t leaf, const struct kvb_set_leaf *bits
     KVB_TRY(kvb_array_reserve(
         &match->words, &match->word_capacity, match->word_count + kvb_leaf_words,
         sizeof *match->words, most_words));
-    KVB_TRY(reserve_level(match));
+    KVB_TRY(reserve_levels(match, 1));
     match->levels[match->level_count++] = (struct kvb_match_level){ .depth = depth,
                                                                     .slot = leaf * kvb_leaf_bits,
                                                                     .set_at = match->word_count };
@@ -107,6 +107,7 @@ struct alive {
     uint64_t mask[2];
     const struct kvb_holder_set *last; /* the last node's, when it has more than one */
     bool is_whole;                     /* all of its holders are left */
+    bool is_late;                      /* whole, and the leaves are not written yet */
     bool is_one;
     uint32_t one;
     bool is_none;
@@ -290,30 +291,93 @@ static kvb_status narrow_to_set(struct alive *alive, struct kvb_holder_set *next
     return KVB_OK;
 }
 
-/* The only holder of the last node's set who is not in the next one, if it is left. */
-static kvb_status lose(struct alive *alive, uint32_t holder, uint32_t depth)
+/* The only holder of the last node's set who is not in the next one.  Returns whether it was
+ * left as yet. */
+static inline bool lose(struct alive *alive, uint32_t holder)
 {
-    uint64_t *word =
-        &alive->index->alive[holder / kvb_leaf_bits].words[holder / 64 % kvb_leaf_words];
+    const uint32_t leaf = holder / kvb_leaf_bits;
+    uint64_t *word = &alive->index->alive[leaf].words[holder / 64 % kvb_leaf_words];
     const uint64_t bit = UINT64_C(1) << (holder % 64);
 
-    if (!kvb_set_has_leaf(alive->mask, holder / kvb_leaf_bits) || !(*word & bit)) {
-        return KVB_OK;
+    if (!kvb_set_has_leaf(alive->mask, leaf) || !(*word & bit)) {
+        return false;
     }
     *word ^= bit;
     if (*word == 0) {
-        drop_leaf_if_empty(alive, holder / kvb_leaf_bits);
+        drop_leaf_if_empty(alive, leaf);
     }
-    return add_holder(alive->match, alive->index, holder, depth);
+    return true;
 }
 
-static kvb_status
-narrow_as_noted(struct alive *alive, const struct kvb_holder_set *next, uint32_t depth)
+/* All of the set's holders are left, and nobody else. */
+static void take_whole(struct alive *alive, const struct kvb_holder_set *set)
 {
-    const uint32_t gone = next->lost != KVB_NO_HOLDER;
+    const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(&alive->index->sets, set);
 
-    alive->is_whole = alive->is_whole && next->count + gone == alive->last->count;
-    return gone ? lose(alive, next->lost, depth) : KVB_OK;
+    memcpy(alive->mask, set->mask, sizeof alive->mask);
+    for (uint32_t w = 0; w < 2; w++) {
+        for (uint64_t left = set->mask[w]; left; left &= left - 1) {
+            alive->index->alive[w * 64 + (uint32_t)__builtin_ctzll(left)] = *leaves++;
+        }
+    }
+}
+
+static void catch_up(struct alive *alive)
+{
+    if (alive->is_late) {
+        take_whole(alive, alive->last);
+        alive->is_late = false;
+    }
+}
+
+/* The node's set, when it has several holders, and who dropped out is noted in it. */
+static const struct kvb_holder_set *
+noted_set(const struct kvb_holder_sets *sets, kvb_set_id id, const struct kvb_holder_set *before)
+{
+    if (id == 0 || kvb_set_is_one(id)) {
+        return NULL;
+    }
+    const struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    return kvb_set_is_noted(set, before) ? set : NULL;
+}
+
+/* Several are left, and there is room for a level each.  Changes of the extent's sets, one
+ * after the other, for as long as who dropped out is noted in them; returns those that are
+ * left over.  It is what a prompt costs that each of many slots holds to another depth: so
+ * as long as all of a set's holders are left, no leaves are written.
+ * Ends: a change less each time. */
+static uint32_t follow_notes(
+    struct alive *alive, const struct prefix_extent *extent, uint32_t changes, uint32_t depth)
+{
+    const struct kvb_prefix_index *index = alive->index;
+    const struct kvb_holder_set *last = alive->last;
+    struct kvb_match_level *level = alive->match->levels + alive->match->level_count;
+    bool is_whole = alive->is_whole;
+
+    for (; changes != 0; changes &= changes - 1) {
+        const uint32_t i = (uint32_t)__builtin_ctz(changes);
+        const struct kvb_holder_set *next = noted_set(&index->sets, extent->sets[i], last);
+        if (!next) {
+            break;
+        }
+        const bool is_lost = next->lost != KVB_NO_HOLDER;
+        if (is_whole && next->count + is_lost != last->count) {
+            is_whole = false;
+            take_whole(alive, last);
+        }
+        if (is_lost && (is_whole || lose(alive, next->lost))) {
+            *level++ = (struct kvb_match_level){ .depth = depth + i,
+                                                 .slot = index->slot_of[next->lost],
+                                                 .set_at = KVB_MATCH_ONE };
+        }
+        last = next;
+    }
+    alive->is_late = is_whole && (alive->is_late || last != alive->last);
+    alive->is_whole = is_whole;
+    alive->last = last;
+    alive->match->level_count = (size_t)(level - alive->match->levels);
+    alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
+    return changes;
 }
 
 /* The next node's holders are none or one, or only one was left. */
@@ -332,14 +396,13 @@ static kvb_status narrow_far(struct alive *alive, kvb_set_id set, uint32_t depth
 /* The next node's holders are `set`; who is not among them holds `depth` blocks. */
 static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
 {
+    catch_up(alive);
     if (alive->is_one || set == 0 || kvb_set_is_one(set)) {
         return narrow_far(alive, set, depth);
     }
     struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
     assert(alive->last); /* several were left, and so the last node had them */
-    KVB_TRY(
-        kvb_set_is_noted(next, alive->last) ? narrow_as_noted(alive, next, depth)
-                                            : narrow_to_set(alive, next, depth));
+    KVB_TRY(narrow_to_set(alive, next, depth));
     alive->last = next;
     alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
     return KVB_OK;
@@ -365,7 +428,14 @@ static kvb_status follow_extent(
 {
     uint32_t changes = alive->index->compare->changes(extent->sets, count, last);
 
+    KVB_TRY(changes != 0 ? reserve_levels(alive->match, kvb_extent_nodes) : KVB_OK);
     for (; changes != 0 && !alive->is_none; changes &= changes - 1) {
+        if (alive->last && !alive->is_one) {
+            changes = follow_notes(alive, extent, changes, depth);
+            if (changes == 0 || alive->is_none) {
+                break;
+            }
+        }
         const uint32_t i = (uint32_t)__builtin_ctz(changes);
         if (depth + i == 0) {
             begin(alive, extent->sets[i]);
@@ -430,6 +500,7 @@ static kvb_status follow_query(struct alive *alive, const kvb_tokens_hash *query
         follow_whole_extents(alive->index, &path);
         KVB_TRY(follow_to_branch(alive, &path));
     }
+    catch_up(alive);
     return path.depth > 0 && !alive->is_none ? tell_all(alive, (uint32_t)path.depth) : KVB_OK;
 }
 
