@@ -28,7 +28,7 @@ PEER_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_p
 PROGRAMS = [
     Program("tests/bench_index", (
         *CORPUS_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth", "index.snapshot",
-        "index.cost", "index.holes"), corpora=(128, 1000), corpus_rows=CORPUS_ROWS),
+        "index.cost", "index.linear", "index.query.10000", "index.holes"), corpora=(128, 1000), corpus_rows=CORPUS_ROWS),
     Program("tests/bench_path", ("path",)),
     Program("tests/bench_intake", (
         "intake.decode", "intake.whole", "intake.allocations", "intake.nats", "query", "start.serving",
@@ -103,6 +103,7 @@ GOALS = [
     Goal("index.events.128", "the same fleet of 128, events only, M/s", "value", ">=", 38),
     Goal("index.query.p99", "a query on a quiet index, 128 workers, us", "value", "<=", 2.5),
     Goal("index.query.1000.p99", "the same, 1,000 workers, us", "value", "<=", 9.6),
+    Goal("index.query.10000.p50", "the median among 10,000 workers, us", "value", "<=", 10),
     # What ChainIndex took, the least of the others.
     Goal("index.bytes_per_membership", "memory for each (worker, block), 128 workers, bytes", "value", "<=", 59),
     Goal("index.bytes_per_membership.1000", "the same, 1,000 workers, bytes", "value", "<=", 52),
@@ -122,6 +123,7 @@ GOALS = [
     Goal("index.cost.100", "an event among 100 workers against one among 10", "ratio", ">=", 0.67),
     Goal("index.cost.1000", "among 1,000", "ratio", ">=", 0.67),
     Goal("index.cost.10000", "among 10,000", "ratio", ">=", 0.5),
+    Goal("index.linear.4096", "a block of an event of 4,096 against one of 64", "ratio", ">=", 0.67),
     Goal("path.decode.1block", "an engine's batch of a block of 16 tokens decoded, ns", "value", "<=", 190),
     Goal("path.decode.8block", "of 8 blocks, ns", "value", "<=", 1100),
     Goal("path.allocations.protobuf", "what a bridge allocates in 10 million events", "value", "<=", 0),

@@ -62,7 +62,7 @@ def test_the_table_says_goal_figure_and_whether_it_is_met(short):
 
 def test_only_chooses_by_how_names_begin(short):
     names = {figure["name"] for figure in figures_of(
-        run(*short, "--only", "index.query.1000", "--only", "index.events.128", "--json").stdout)}
+        run(*short, "--only", "index.query.1000.", "--only", "index.events.128", "--json").stdout)}
 
     assert names == {"index.query.1000.p50", "index.query.1000.p99", "index.events.128"}
 

@@ -1,5 +1,5 @@
 #include "core/own.h"
-#include "index/chain.h"
+#include "index/talk.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
 
@@ -227,44 +227,23 @@ static void scene_growth(struct scene *scene)
 
 /* ---- fleet: each worker's own conversations below a few system prompts ---- */
 
-enum { system_part, talk_part, next_part, talk_parts };
-
-/* A system prompt, what was said below it, and what the user says next. */
-static void make_talk(struct chain parts[talk_parts], uint32_t worker, uint32_t number)
-{
-    enum { system_prompts = 16 };
-    const uint64_t content = (uint64_t)(worker + 1) << 32 | number;
-    const struct chain *before = NULL;
-
-    chain_make(&parts[system_part], bench_mix(content) % system_prompts, NULL);
-    before = &parts[system_part];
-    chain_make(&parts[talk_part], content, &before->blocks[before->count - 1]);
-    before = &parts[talk_part];
-    chain_make(&parts[next_part], ~content, &before->blocks[before->count - 1]);
-}
-
 static void scene_fleet(struct scene *scene)
 {
     enum { talks = 4, questions = 10000 };
-    static const size_t blocks[talk_parts] = { 32, 64, 8 };
-    struct chain parts[talk_parts];
+    struct talk talk;
 
-    for (size_t i = 0; i < talk_parts; i++) {
-        chain_init(&parts[i], blocks[i]);
-    }
+    talk_init(&talk);
     for (uint32_t i = 0; i < scene->workers * talks; i++) {
-        make_talk(parts, i / talks, i % talks);
-        put_store(scene, i / talks, &parts[system_part], 0, blocks[system_part]);
-        put_store(scene, i / talks, &parts[talk_part], 0, blocks[talk_part]);
+        talk_make(&talk, i / talks, i % talks);
+        put_store(scene, i / talks, &talk.parts[talk_system], 0, talk.parts[talk_system].count);
+        put_store(scene, i / talks, &talk.parts[talk_said], 0, talk.parts[talk_said].count);
     }
     for (size_t i = 0; i < questions; i++) {
-        const uint32_t talk = (uint32_t)(bench_random(&scene->dice) % (scene->workers * talks));
-        make_talk(parts, talk / talks, talk % talks);
-        put_query(scene, parts, talk_parts);
+        const uint32_t asked = (uint32_t)(bench_random(&scene->dice) % (scene->workers * talks));
+        talk_make(&talk, asked / talks, asked % talks);
+        put_query(scene, talk.parts, talk_parts);
     }
-    for (size_t i = 0; i < talk_parts; i++) {
-        chain_done(&parts[i]);
-    }
+    talk_done(&talk);
 }
 
 /* ---- own_names: a corpus whose workers call equal blocks otherwise ---- */

@@ -30,6 +30,8 @@ static const struct row rows[] = {
     { "index.growth", row_growth },       /* the worst store while it grows */
     { "index.snapshot", row_snapshot },   /* 10 million blocks from index to index */
     { "index.cost", row_cost },           /* an event among 10 .. 10,000 workers */
+    { "index.linear", row_linear },       /* an event of 64 and of 4,096 blocks */
+    { "index.query.10000", row_fleet },   /* a query among 10,000 workers */
     { "index.holes", row_holes },         /* wrong answers */
 };
 /* clang-format on */

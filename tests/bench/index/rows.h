@@ -13,6 +13,8 @@ void row_deep(const struct bench *bench);
 void row_growth(const struct bench *bench);
 void row_snapshot(const struct bench *bench);
 void row_cost(const struct bench *bench);
+void row_linear(const struct bench *bench);
+void row_fleet(const struct bench *bench);
 void row_holes(const struct bench *bench);
 
 enum { row_name_bytes = 96 };

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "index/chain.h"
+
+#include <stdint.h>
+
+/* A conversation of a worker's own: one of a few system prompts, what was said below it, and
+ * what the user says next, which nobody holds.
+ *
+ * Threads: the caller locks. */
+enum talk_part { talk_system, talk_said, talk_next, talk_parts };
+
+struct talk {
+    struct chain parts[talk_parts];
+};
+
+void talk_init(struct talk *talk);
+void talk_done(struct talk *talk);
+
+/* Conversation `number` of the worker. */
+void talk_make(struct talk *talk, uint32_t worker, uint32_t number);
