@@ -170,17 +170,24 @@ static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const
     return leaf;
 }
 
+/* Whether anybody but the holder is in this leaf of its own. */
+static bool has_others(const uint64_t *words, uint32_t holder)
+{
+    uint64_t others = words[word_of(holder)] & ~bit_of(holder);
+
+    for (uint32_t w = 0; others == 0 && w < kvb_leaf_words; w++) {
+        others = w != word_of(holder) ? words[w] : 0;
+    }
+    return others != 0;
+}
+
 /* Whether anybody is left in the leaf that the turned bit lies in. */
 static bool is_anybody_left(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
     const uint64_t *words = words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch);
-    uint64_t others = words[word_of(turn->holder)] & ~bit_of(turn->holder);
 
-    for (uint32_t w = 0; others == 0 && w < kvb_leaf_words; w++) {
-        others = w != word_of(turn->holder) ? words[w] : 0;
-    }
-    return others != 0;
+    return has_others(words, turn->holder);
 }
 
 static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
@@ -312,6 +319,14 @@ static bool may_edit(const struct kvb_holder_sets *sets, const struct turn *turn
     return set->references == 1 && memcmp(set->mask, turn->mask, sizeof set->mask) == 0;
 }
 
+static void write_turned(
+    struct kvb_holder_sets *sets, struct kvb_holder_set *set, uint64_t *words, uint32_t holder)
+{
+    set->stamp = ++sets->last_stamp;
+    set->before = 0;
+    words[word_of(holder)] ^= bit_of(holder);
+}
+
 static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_holder_set *set = kvb_holder_set_at(sets, turn->from);
@@ -330,16 +345,46 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
         return status;
     }
     set->count = turn->count;
-    set->stamp = ++sets->last_stamp;
-    set->before = 0;
-    kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words[word_of(turn->holder)] ^=
-        bit_of(turn->holder);
+    write_turned(
+        sets, set, kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words,
+        turn->holder);
     return KVB_OK;
+}
+
+/* What most turns in a large fleet are: edited where it stands, all leaves stay, and nothing
+ * stands where an equal set would.  false: something else, nothing changed. */
+static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, bool is_added)
+{
+    const uint32_t leaf = holder / kvb_leaf_bits;
+
+    if (kvb_set_is_one(id)) {
+        return false;
+    }
+    struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
+    if (set->references != 1 || !kvb_set_has_leaf(set->mask, leaf)) {
+        return false;
+    }
+    uint64_t *words = kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words;
+    const uint64_t hash = set->hash ^ holder_hash(holder);
+    const struct kvb_line_place place = kvb_line_table_place(&sets->interned, hash);
+    if (!kvb_line_place_is_clear(&place) || (!is_added && !has_others(words, holder))) {
+        return false;
+    }
+    kvb_line_table_remove(&sets->interned, set->hash, id);
+    set->hash = hash; /* first: the table reads it */
+    kvb_line_table_put_at(&sets->interned, &place, id);
+    set->count += is_added ? 1 : -1U;
+    write_turned(sets, set, words, holder);
+    return true;
 }
 
 static kvb_status
 turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set_id *out_id)
 {
+    if (edit_simply(sets, turn->from, turn->holder, is_added)) {
+        *out_id = turn->from;
+        return KVB_OK;
+    }
     plan_turn(sets, turn, is_added);
     const kvb_set_id twin = find_turned(sets, turn);
     if (twin != 0) {

@@ -123,7 +123,9 @@ kvb_line_spilled(const struct kvb_line_table *table, uint32_t next)
 static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
 {
 #if defined(__SSE2__)
-    const __m128i wanted = _mm_set1_epi16((short)tag);
+    /* Two at once: of a single short, gcc 12 makes a store of two bytes and a load of four,
+     * which waits for the store to reach the cache. */
+    const __m128i wanted = _mm_set1_epi32((int)(tag * UINT32_C(0x10001)));
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)line->tags);
     const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(line->tags + 2));
     const __m128i both =
