@@ -36,7 +36,7 @@ kvb_status kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t most)
 
     *sets = (struct kvb_holder_sets){ .header_end = 1 }; /* 0 is the empty set */
     kvb_status status =
-        kvb_line_table_open(&sets->interned, most_sets, kvb_line_dense, hash_of_set, sets);
+        kvb_line_table_open(&sets->interned, most_sets, kvb_line_roomy, hash_of_set, sets);
     if (status == KVB_OK) {
         status = kvb_region_open(&sets->headers, most_sets * sizeof(struct kvb_holder_set));
     }

@@ -27,7 +27,7 @@
  * where it stands until that one, or the first, changes.
  *
  * Threads: the caller locks.
- * Memory: 56 bytes and 64 for each leaf, some 12 in the table. */
+ * Memory: 56 bytes and 64 for each leaf, some 16 in the table. */
 enum {
     kvb_leaf_bits = 512,
     kvb_leaf_words = kvb_leaf_bits / 64,

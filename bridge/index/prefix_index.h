@@ -43,7 +43,7 @@
  * Memory:  24 bytes a node in full extents and 16 in the table of names, whoever holds it;
  *          some 420 a node where each prompt is one block, and as much again where holes
  *          are left between them; 4 to 16 for each extent in which a slot holds something,
- *          however often it left it and came again; some 130 for each different set of
+ *          however often it left it and came again; some 140 for each different set of
  *          holders of up to 512, in use; for up to 16 names, of an extent's nodes, that are a
  *          slot's own, 152 and 10 in a table, and 16 in another for each; 32 and 26 in tables
  *          for each other name that is not the node's.  At most max_nodes nodes, 16 times as
