@@ -129,6 +129,7 @@ struct kvb_prefix_index {
                                              (holder, extent) -> page */
     struct kvb_region pages;
     uint32_t page_end, page_free;
+    uint32_t page_last; /* guess: the page of the next word; 0: none */
 
     struct prefix_slot *slots; /* owned */
     size_t slot_capacity;

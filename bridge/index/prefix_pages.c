@@ -87,6 +87,7 @@ static kvb_status draw_page(struct kvb_prefix_index *index, uint32_t *out_page)
 
 static void give_back_page(struct kvb_prefix_index *index, uint32_t page)
 {
+    kvb_prefix_page_at(index, page)->holder = KVB_NONE;
     kvb_prefix_page_at(index, page)->extent = index->page_free;
     index->page_free = page;
 }
@@ -177,12 +178,25 @@ static void unname_word(struct kvb_prefix_index *index, struct prefix_page *page
     }
 }
 
+/* Mostly that of the last word that was put. */
+static uint32_t
+page_to_write(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    if (index->page_last != 0) {
+        const struct prefix_page *page = kvb_prefix_page(index, index->page_last);
+        if (page->holder == holder && page->extent == extent) {
+            return index->page_last;
+        }
+    }
+    return kvb_prefix_page_of(index, holder, extent);
+}
+
 kvb_status kvb_prefix_page_put(
     struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block)
 {
     const uint32_t at = kvb_prefix_offset(node);
-    uint32_t id = kvb_prefix_page_of(index, holder, node / kvb_extent_nodes);
+    uint32_t id = page_to_write(index, holder, node / kvb_extent_nodes);
 
     if (!kvb_prefix_has_room_for_word(index)) {
         return KVB_TOO_LARGE;
@@ -192,6 +206,7 @@ kvb_status kvb_prefix_page_put(
     } else if (!fits(kvb_prefix_page(index, id), at, block, parent_block)) {
         return KVB_NOT_FOUND;
     }
+    index->page_last = id;
     struct prefix_page *page = kvb_prefix_page(index, id);
     const kvb_block_hash old_name = { page->names[at] };
     const kvb_block_hash old_parent = kvb_prefix_paged_parent(index, id + at);

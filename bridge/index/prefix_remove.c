@@ -16,8 +16,8 @@ struct removing {
     struct prefix_names names; /* names.at: how many blocks are done */
     uint8_t *changed;          /* may be NULL */
     kvb_set_id from, to;       /* what the last node's set became */
-    uint32_t paged;            /* guess: the next block's word is the one before this one */
-    uint32_t extent;           /* the last block's */
+    uint32_t extent;           /* the last block's, where the slot has names of its own */
+    uint32_t page;             /* the slot's for it, or KVB_NONE */
 };
 
 static void done_with_one(struct removing *removing, bool was_held)
@@ -195,6 +195,9 @@ static void look_ahead(struct removing *removing, uint32_t node)
             fetch_own_names(removing, node);
         }
         removing->extent = node / kvb_extent_nodes;
+        removing->page = kvb_prefix_extent_of(index, node)->paged != 0
+                             ? kvb_prefix_page_of(index, removing->holder, removing->extent)
+                             : KVB_NONE;
         kvb_prefix_fetch_node(index, above);
         expect_page(index, removing->holder, above / kvb_extent_nodes);
     }
@@ -204,33 +207,48 @@ static void look_ahead(struct removing *removing, uint32_t node)
     }
 }
 
-/* The word before the last one in its page, if it stands. */
-static struct prefix_found guess_paged(const struct removing *removing, kvb_block_hash block)
+/* What the slot calls so is mostly the node above the last one, in the same extent, whose page
+ * is known then: nothing is looked up. */
+static struct prefix_found
+guess_in_extent(const struct removing *removing, uint32_t node, kvb_block_hash block)
 {
-    const uint32_t at = kvb_prefix_offset(removing->paged);
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t at = kvb_prefix_offset(node);
+    const struct prefix_page *page =
+        removing->page != KVB_NONE ? kvb_prefix_page(index, removing->page) : NULL;
 
-    if (at > 0) {
-        const struct prefix_page *page = kvb_prefix_page(removing->index, removing->paged);
-        if (page->stand >> (at - 1) & 1 && page->holder == removing->holder &&
-            page->names[at - 1] == block.value) {
-            return (struct prefix_found){ .kind = found_paged,
-                                          .node = page->extent * kvb_extent_nodes + at - 1,
-                                          .id = removing->paged - 1 };
-        }
+    if (page && page->stand >> at & 1) {
+        return page->names[at] == block.value ? (struct prefix_found){ .kind = found_paged,
+                                                                       .node = node,
+                                                                       .id = removing->page + at }
+                                              : (struct prefix_found){ .kind = found_none };
     }
-    return (struct prefix_found){ .kind = found_none };
+    return !(kvb_prefix_extent_of(index, node)->odd >> at & 1) &&
+                   kvb_prefix_is_plain(index, removing->holder, node, block)
+               ? (struct prefix_found){ .kind = found_plain, .node = node }
+               : (struct prefix_found){ .kind = found_none };
 }
 
 static struct prefix_found find_any(const struct removing *removing, kvb_block_hash block)
 {
     const struct kvb_prefix_index *index = removing->index;
-    struct prefix_found found = guess_paged(removing, block);
+    const uint32_t guess = index->slots[removing->slot].next_removed;
+    const struct prefix_found found = guess / kvb_extent_nodes == removing->extent
+                                          ? guess_in_extent(removing, guess, block)
+                                          : kvb_prefix_guess(index, removing->slot, guess, block);
 
-    if (found.kind == found_none) {
-        const uint32_t guess = index->slots[removing->slot].next_removed;
-        found = kvb_prefix_guess(index, removing->slot, guess, block);
-    }
     return found.kind != found_none ? found : kvb_prefix_find(index, removing->slot, block);
+}
+
+static void take_paged(struct removing *removing, uint32_t id)
+{
+    const uint32_t left = kvb_prefix_page(removing->index, id)->stand;
+
+    if ((left & (left - 1)) == 0) {
+        removing->page = KVB_NONE; /* it goes with its last word */
+    }
+    kvb_prefix_page_take(removing->index, id);
+    removing->index->slots[removing->slot].odd_words--;
 }
 
 static kvb_status remove_any(struct removing *removing)
@@ -238,7 +256,6 @@ static kvb_status remove_any(struct removing *removing)
     struct kvb_prefix_index *index = removing->index;
     const struct prefix_found found = find_any(removing, next_block(removing));
 
-    removing->paged = found.kind == found_paged ? found.id : 0;
     if (kvb_prefix_is_in_tree(&found)) {
         look_ahead(removing, found.node);
     }
@@ -250,8 +267,7 @@ static kvb_status remove_any(struct removing *removing)
     }
     KVB_TRY(leave(removing, found.node));
     if (found.kind == found_paged) {
-        kvb_prefix_page_take(index, found.id);
-        index->slots[removing->slot].odd_words--;
+        take_paged(removing, found.id);
     }
     guess_next(removing, kvb_prefix_parent(index, found.node));
     kvb_prefix_trim(index, found.node);
@@ -268,6 +284,7 @@ kvb_status kvb_prefix_index_remove(
         .slot = slot.value,
         .holder = index->slots[slot.value].holder,
         .names = kvb_prefix_names_of(index, slot.value, blocks, count),
+        .page = KVB_NONE,
     };
 
     removing.changed = out_changed;
