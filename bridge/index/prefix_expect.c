@@ -27,6 +27,12 @@ void kvb_prefix_index_expect_remove(
     const struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks,
     size_t count)
 {
+    const struct prefix_slot *here = &index->slots[slot.value];
+    const uint32_t extent = here->next_removed / kvb_extent_nodes;
+
     expect_names(index, slot.value, blocks, count);
-    kvb_prefix_fetch_node(index, index->slots[slot.value].next_removed);
+    kvb_prefix_fetch_node(index, here->next_removed);
+    if (here->odd_words > 0) {
+        kvb_line_table_prefetch(&index->words_by_place, kvb_prefix_page_hash(here->holder, extent));
+    }
 }

@@ -290,6 +290,10 @@ kvb_status kvb_prefix_index_remove(
     removing.changed = out_changed;
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
     kvb_prefix_names_begin(index, &removing.names);
+    if (removing.names.holder != KVB_NONE) {
+        const uint32_t guess = index->slots[slot.value].next_removed;
+        fetch_page(index, removing.holder, guess / kvb_extent_nodes);
+    }
     while (removing.names.at < count) {
         const kvb_status status = kvb_prefix_is_simple(index, slot.value) ? remove_plain(&removing)
                                                                           : remove_any(&removing);
