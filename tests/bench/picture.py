@@ -24,6 +24,7 @@ PANELS = (
         ("index.query.p99", "128 workers, p99"),
         ("index.query.1000.p50", "1,000 workers, p50"),
         ("index.query.1000.p99", "1,000 workers, p99"),
+        ("index.query.10000.p50", "10,000 workers, p50"),
         ("index.deep.p50", "6,250 blocks, p50"),
         ("index.staircase.p50", "999 depths, p50"))),
     Panel("Bridge: engine to subscriber; longer is better", (
