@@ -343,6 +343,9 @@ static bool may_store_new(const struct storing *storing)
     if (!is_below_usual_name(storing) && !kvb_prefix_may_seam(index, storing->node)) {
         return false;
     }
+    if (index->slots[storing->slot].odd_words == 0) {
+        return kvb_prefix_named(index, block.value) == KVB_NONE;
+    }
     const struct prefix_called called = kvb_prefix_called(index, storing->holder, block.value);
     return called.node == KVB_NONE && called.word == KVB_NONE &&
            kvb_prefix_aside_word(index, storing->holder, block) == KVB_NONE;
