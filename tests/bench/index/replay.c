@@ -100,6 +100,17 @@ void replay_record(struct replay *replay, const struct bench_record *record)
     replay->block_operations += record->count;
 }
 
+/* What a record brings lies in the cache, as if it had just been decoded. */
+static void fetch_record(const struct bench_record *record, const uint64_t *end)
+{
+    const uint64_t *begin =
+        record->kind == bench_query ? &record->tokens->value : &record->blocks->value;
+
+    for (const uint64_t *at = begin; at < end; at += 8) {
+        __builtin_prefetch(at);
+    }
+}
+
 /* A change that comes soon. */
 static void expect(const struct replay *replay, const struct bench_record *record)
 {
@@ -126,6 +137,9 @@ double replay_corpus(struct replay *replay, const struct bench_corpus *corpus, b
         if (soon < corpus->end) {
             soon = bench_corpus_next(soon, &record);
             expect(replay, &record);
+            fetch_record(&record, soon);
+            __builtin_prefetch(soon); /* the record after it, head and first hashes */
+            __builtin_prefetch(soon + 8);
         }
         at = bench_corpus_next(at, &record);
         if (record.kind != bench_query || !is_events_only) {
