@@ -122,13 +122,13 @@ put_in_chain(struct kvb_line_table *table, struct kvb_table_line *line, uint16_t
         line = kvb_line_spilled(table, next);
         free_cells = 1;
     }
-    set_cell(line, (uint32_t)__builtin_ctz(free_cells), tag, id);
+    set_cell(line, kvb_line_first(free_cells), tag, id);
     return KVB_OK;
 }
 
 static uint32_t taken_cells(const struct kvb_table_line *line)
 {
-    return ~kvb_line_hits(line, 0) & ((1U << kvb_line_cells) - 1);
+    return kvb_line_hits(line, 0) ^ kvb_line_all;
 }
 
 /* Fills one free cell of `line` from the last line of its chain, which goes when it is
@@ -147,7 +147,7 @@ static void close_gap(struct kvb_line_table *table, struct kvb_table_line *line,
     }
     uint32_t taken = taken_cells(last);
     if (taken != 0) {
-        const uint32_t moved = (uint32_t)__builtin_ctz(taken);
+        const uint32_t moved = kvb_line_first(taken);
         set_cell(line, cell, last->tags[moved], last->ids[moved]);
         last->tags[moved] = 0;
         taken &= taken - 1;
@@ -165,7 +165,7 @@ void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, 
 
     for (;;) {
         for (uint32_t hits = kvb_line_hits(line, tag); hits != 0; hits &= hits - 1) {
-            const uint32_t cell = (uint32_t)__builtin_ctz(hits);
+            const uint32_t cell = kvb_line_first(hits);
             if (line->ids[cell] == id) {
                 line->tags[cell] = 0;
                 table->count--;
@@ -211,7 +211,7 @@ static void move_cells(
     uint64_t bit, uint32_t *moved)
 {
     for (uint32_t taken = taken_cells(line); taken != 0; taken &= taken - 1) {
-        const uint32_t cell = (uint32_t)__builtin_ctz(taken);
+        const uint32_t cell = kvb_line_first(taken);
         if (!has_bit(table, line, cell, bit)) {
             continue;
         }
@@ -232,7 +232,7 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
     for (;;) {
         for (uint32_t gaps = kvb_line_hits(line, 0); gaps != 0 && line->next != 0;
              gaps = kvb_line_hits(line, 0)) {
-            close_gap(table, line, (uint32_t)__builtin_ctz(gaps));
+            close_gap(table, line, kvb_line_first(gaps));
         }
         if (line->next == 0) {
             return;

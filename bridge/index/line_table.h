@@ -92,7 +92,7 @@ size_t kvb_line_table_bytes(const struct kvb_line_table *table);
  * The table must not change meanwhile.  Here, because each block of each event does it. */
 struct kvb_line_probe {
     const struct kvb_table_line *line;
-    uint32_t hits; /* bit i: cell i may be it */
+    uint32_t hits; /* cells that may be it */
     uint16_t tag;
 };
 
@@ -102,10 +102,12 @@ static inline uint16_t kvb_line_tag(uint64_t hash)
     return tag ? tag : 1;
 }
 
+/* Without a branch: which way it went would be the hash's dice. */
 static inline size_t kvb_line_home(const struct kvb_line_table *table, uint64_t hash)
 {
     const size_t line = hash & table->mask;
-    return line < table->line_count ? line : line & (table->mask >> 1);
+    const size_t is_there = -(size_t)(line < table->line_count); /* all bits or none */
+    return line & (is_there | table->mask >> 1);
 }
 
 static inline struct kvb_table_line *kvb_line_at(const struct kvb_line_table *table, uint64_t hash)
@@ -119,7 +121,16 @@ kvb_line_spilled(const struct kvb_line_table *table, uint32_t next)
     return (struct kvb_table_line *)(void *)table->spill.base + (next - 1);
 }
 
-/* Bit i: tags[i] == tag. */
+/* Cells, one bit each: bits 0 to 7 are cells 0 to 7, and bits 14 and 15 are cells 8 and 9. */
+enum { kvb_line_all = 0xc0ff };
+
+static inline uint32_t kvb_line_first(uint32_t cells)
+{
+    const uint32_t bit = (uint32_t)__builtin_ctz(cells);
+    return bit < 8 ? bit : bit - 6;
+}
+
+/* Those cells whose tag is this one. */
 static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
 {
 #if defined(__SSE2__)
@@ -130,14 +141,13 @@ static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t
     const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(line->tags + 2));
     const __m128i both =
         _mm_packs_epi16(_mm_cmpeq_epi16(low, wanted), _mm_cmpeq_epi16(high, wanted));
-    const uint32_t mask = (uint32_t)_mm_movemask_epi8(both);
 
-    return (mask & 0xff) | (mask >> 14 & 3) << 8; /* tags 0 to 7, then 8 and 9 of 2 to 9 */
+    return (uint32_t)_mm_movemask_epi8(both) & kvb_line_all; /* tags 0 to 7, then 2 to 9 */
 #else
     uint32_t hits = 0;
 
     for (uint32_t i = 0; i < kvb_line_cells; i++) {
-        hits |= (uint32_t)(line->tags[i] == tag) << i;
+        hits |= (uint32_t)(line->tags[i] == tag) << (i < 8 ? i : i + 6);
     }
     return hits;
 #endif
@@ -162,7 +172,7 @@ kvb_line_probe_next(const struct kvb_line_table *table, struct kvb_line_probe *p
         probe->line = kvb_line_spilled(table, probe->line->next);
         probe->hits = kvb_line_hits(probe->line, probe->tag);
     }
-    const uint32_t cell = (uint32_t)__builtin_ctz(probe->hits);
+    const uint32_t cell = kvb_line_first(probe->hits);
     probe->hits &= probe->hits - 1;
     return probe->line->ids[cell];
 }
@@ -198,7 +208,7 @@ static inline bool kvb_line_place_is_clear(const struct kvb_line_place *place)
 static inline void
 kvb_line_table_put_at(struct kvb_line_table *table, const struct kvb_line_place *place, uint32_t id)
 {
-    const uint32_t cell = (uint32_t)__builtin_ctz(place->free_cells);
+    const uint32_t cell = kvb_line_first(place->free_cells);
 
     place->line->tags[cell] = place->tag;
     place->line->ids[cell] = id;
@@ -227,7 +237,7 @@ static inline void kvb_line_table_remove(struct kvb_line_table *table, uint64_t 
     uint32_t hits = line->next == 0 ? kvb_line_hits(line, kvb_line_tag(hash)) : 0;
 
     for (; hits != 0; hits &= hits - 1) { /* ends: a hit less each time */
-        const uint32_t cell = (uint32_t)__builtin_ctz(hits);
+        const uint32_t cell = kvb_line_first(hits);
         if (line->ids[cell] == id) {
             line->tags[cell] = 0;
             table->count--;

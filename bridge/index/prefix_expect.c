@@ -6,8 +6,9 @@ enum { expected = 4 };
 [[gnu::always_inline]] static inline void expect_names(
     const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
 {
-    const struct prefix_names names = kvb_prefix_names_of(index, slot, blocks, count);
+    struct prefix_names names;
 
+    kvb_prefix_names_init(&names, index, slot, blocks, count);
     for (size_t i = 0; i < expected; i++) {
         kvb_prefix_names_fetch(index, &names, i);
     }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 static_assert(sizeof(struct prefix_extent) == 384, "six cache lines");
 
@@ -407,10 +408,9 @@ kvb_status kvb_prefix_child_new(
 }
 
 /* Into the table of names, unless a node of this name is there, or a word of the holder's. */
-static inline bool
-name_new_node(struct kvb_prefix_index *index, uint32_t holder, uint64_t name, uint32_t node)
+static inline bool name_new_node(
+    struct kvb_prefix_index *index, uint32_t holder, uint64_t hash, uint64_t name, uint32_t node)
 {
-    const uint64_t hash = kvb_prefix_name_hash(name);
     const struct kvb_line_place place = kvb_line_table_place(&index->names, hash);
 
     if (kvb_line_place_is_clear(&place)) {
@@ -422,44 +422,56 @@ name_new_node(struct kvb_prefix_index *index, uint32_t holder, uint64_t name, ui
            kvb_line_table_put(&index->names, hash, node) == KVB_OK;
 }
 
+/* Nodes `at` up to `end` of the extent by their names, which stand there already: the table
+ * reads them.  Returns the first that could not be named, or `end`. */
+static uint32_t name_new_nodes(
+    struct kvb_prefix_index *index, struct prefix_names *names, uint32_t extent, uint32_t at,
+    uint32_t end)
+{
+    const uint64_t *here = kvb_prefix_extent(index, extent)->names;
+
+    while (at < end && name_new_node(
+                           index, names->holder, kvb_prefix_names_hash(names), here[at],
+                           extent * kvb_extent_nodes + at)) {
+        kvb_prefix_names_next(index, names);
+        at++;
+    }
+    return at;
+}
+
 uint32_t kvb_prefix_append(
     struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names,
     const kvb_tokens_hash *tokens, size_t most, kvb_set_id set)
 {
-    struct prefix_extent *here = kvb_prefix_extent_of(index, node);
-    struct prefix_names run = *names; /* what the compiler may keep in registers */
-    const uint32_t base = node - kvb_prefix_offset(node);
+    const uint32_t extent = node / kvb_extent_nodes;
+    struct prefix_extent *here = kvb_prefix_extent(index, extent);
     const uint32_t first = here->len;
     const size_t room = kvb_extent_nodes - first;
-    const uint32_t end = first + (uint32_t)(most < room ? most : room);
-    uint32_t at = first;
+    const size_t count = most < room ? most : room;
 
     if (most > room) { /* the run goes on in another extent */
-        kvb_line_table_prefetch(
-            &index->edges, kvb_prefix_edge_hash(base + kvb_extent_nodes - 1, tokens[room].value));
+        const uint32_t last = extent * kvb_extent_nodes + kvb_extent_nodes - 1;
+        kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(last, tokens[room].value));
         prefetch_next_extent(index);
     }
-    for (; at < end; at++) {
-        const uint64_t name = run.blocks[run.at].value;
-        kvb_prefix_names_fetch(index, &run, run.at + kvb_prefix_ahead);
-        here->names[at] = name; /* first: the table reads names from the extent */
-        if (!name_new_node(index, run.holder, name, base + at)) {
-            break;
-        }
-        here->tokens[at] = tokens++->value;
-        here->sets[at] = set;
-        here->kids[at] = 0;
-        run.at++;
+    if (count == 0) {
+        return 0;
     }
-    const uint16_t bits = (uint16_t)(((1U << (at - first)) - 1) << first);
+    memcpy(here->names + first, names->blocks + names->at, count * sizeof here->names[0]);
+    memcpy(here->tokens + first, tokens, count * sizeof here->tokens[0]);
+    memset(here->kids + first, 0, count * sizeof here->kids[0]);
+    for (size_t i = 0; i < count; i++) {
+        here->sets[first + i] = set;
+    }
+    const uint32_t end = name_new_nodes(index, names, extent, first, first + (uint32_t)count);
+    const uint16_t bits = (uint16_t)(((1U << (end - first)) - 1) << first);
     here->named |= bits;
     here->odd &= (uint16_t)~bits;
     here->paged &= (uint16_t)~bits;
     here->seam = here->seam >= first ? kvb_no_seam : here->seam;
-    here->len = (uint8_t)at;
-    index->counters.nodes += at - first;
-    names->at = run.at;
-    return at - first;
+    here->len = (uint8_t)end;
+    index->counters.nodes += end - first;
+    return end - first;
 }
 
 /* ---- Going ---- */
@@ -499,8 +511,26 @@ void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node)
 
 static bool may_pop(const struct prefix_extent *here, uint32_t at, uint64_t name, kvb_set_id set)
 {
-    return here->names[at] == name && here->sets[at] == set && here->kids[at] == 0 &&
-           here->named >> at & 1;
+    return here->names[at] == name && here->sets[at] == set && here->kids[at] == 0;
+}
+
+/* How many of the extent's first `len` nodes may go, from the last one up. */
+static uint32_t count_popped(
+    const struct prefix_extent *here, uint32_t len, const struct prefix_names *names,
+    kvb_set_id set)
+{
+    /* A slot that has other words than plain ones may call a node by such a one. */
+    const uint32_t unusual = names->holder != KVB_NONE ? (uint32_t)(here->odd | here->paged) : 0;
+    const uint32_t usual = (here->named & ~unusual) << (32 - len);
+    const size_t left = names->count - names->at;
+    const uint32_t most = (uint32_t)__builtin_clz(~usual); /* from the last one up; 16 at most */
+    const kvb_block_hash *name = names->blocks + names->at;
+    uint32_t count = 0;
+
+    while (count < most && count < left && may_pop(here, len - 1 - count, name[count].value, set)) {
+        count++;
+    }
+    return count;
 }
 
 uint32_t kvb_prefix_pop(
@@ -510,26 +540,21 @@ uint32_t kvb_prefix_pop(
     struct prefix_extent *here = kvb_prefix_extent_of(index, node);
     const uint32_t base = node - kvb_prefix_offset(node);
     const uint32_t end = here->len;
-    struct prefix_names run = *names; /* what the compiler may keep in registers */
-    /* A slot that has other words than plain ones may call a node by such a one. */
-    const uint32_t unusual = run.holder != KVB_NONE ? (uint32_t)(here->odd | here->paged) : 0;
-    uint32_t len = end;
 
-    if (base + len != node + 1) {
+    if (base + end != node + 1) {
         return 0;
     }
     kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
     kvb_prefix_fetch_node(index, here->parent);
-    while (len > 0 && run.at < run.count && !(unusual >> (len - 1) & 1) &&
-           may_pop(here, len - 1, run.blocks[run.at].value, set)) {
-        const uint64_t hash = kvb_prefix_name_hash(run.blocks[run.at].value);
-        kvb_prefix_names_next(index, &run);
-        kvb_line_table_remove(&index->names, hash, base + --len);
-    }
+    const uint32_t len = end - count_popped(here, end, names, set);
     if (len == end) {
         return 0;
     }
-    names->at = run.at;
+    for (uint32_t at = end; at > len; at--) {
+        const uint64_t hash = kvb_prefix_names_hash(names);
+        kvb_prefix_names_next(index, names);
+        kvb_line_table_remove(&index->names, hash, base + at - 1);
+    }
     here->len = (uint8_t)len;
     index->counters.nodes -= end - len;
     *out_above = len > 0 ? base + len - 1 : here->parent;

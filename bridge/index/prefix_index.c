@@ -146,15 +146,15 @@ find_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash 
 }
 
 /* All that the run will look up first, before anything waits for it. */
-[[gnu::always_inline]] static inline void
-fetch_first(const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run)
+[[gnu::always_inline]] static inline void fetch_first(
+    const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run,
+    struct prefix_names *names)
 {
-    const struct prefix_names names = kvb_prefix_names_of(index, slot, run->blocks, run->count);
-
+    kvb_prefix_names_init(names, index, slot, run->blocks, run->count);
     if (run->has_parent) {
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
     }
-    kvb_prefix_names_begin(index, &names);
+    kvb_prefix_names_begin(index, names);
 }
 
 kvb_status kvb_prefix_index_store(
@@ -162,6 +162,7 @@ kvb_status kvb_prefix_index_store(
     uint8_t *out_changed)
 {
     struct prefix_found parent = { .kind = found_plain, .node = kvb_root_node };
+    struct prefix_names names;
 
     if (out_changed && run->count > 0) {
         memset(out_changed, 0, run->count);
@@ -169,7 +170,7 @@ kvb_status kvb_prefix_index_store(
     if (run->count == 0) {
         return KVB_OK;
     }
-    fetch_first(index, slot.value, run);
+    fetch_first(index, slot.value, run, &names);
     if (names_its_own_parent(run)) {
         index->counters.self_parents++;
         return KVB_BAD_INPUT;
@@ -179,7 +180,7 @@ kvb_status kvb_prefix_index_store(
         parent = find_parent(index, slot.value, run->parent);
     }
     return kvb_prefix_is_in_tree(&parent)
-               ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, out_changed)
+               ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, &names, out_changed)
                : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
 }
 

@@ -228,21 +228,24 @@ static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash bloc
 
 /* The names of a run, one after the other.  Their lines of the table are fetched so many
  * blocks before they are needed, one with each block that is done: more at once than the
- * core can have under way would wait. */
+ * core can have under way would wait.  What was computed for it is kept until then. */
 enum { kvb_prefix_ahead = 16 };
 
 struct prefix_names {
     const kvb_block_hash *blocks; /* borrowed */
     size_t count, at;
-    uint32_t holder; /* KVB_NONE: all words of the slot are plain */
-    bool has_aside;  /* some are found by words_by_name */
+    uint32_t holder;                   /* KVB_NONE: all words of the slot are plain */
+    bool has_aside;                    /* some are found by words_by_name */
+    uint64_t hashes[kvb_prefix_ahead]; /* of blocks[at] and those behind it, in a ring */
 };
 
-[[gnu::always_inline]] static inline void kvb_prefix_names_fetch(
-    const struct kvb_prefix_index *index, const struct prefix_names *names, size_t i)
+[[gnu::always_inline]] static inline void
+kvb_prefix_names_fetch(const struct kvb_prefix_index *index, struct prefix_names *names, size_t i)
 {
     if (i < names->count) {
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(names->blocks[i].value));
+        const uint64_t hash = kvb_prefix_name_hash(names->blocks[i].value);
+        names->hashes[i % kvb_prefix_ahead] = hash;
+        kvb_line_table_prefetch(&index->names, hash);
         if (names->has_aside) {
             kvb_line_table_prefetch(
                 &index->words_by_name, kvb_prefix_word_hash(names->holder, names->blocks[i]));
@@ -250,29 +253,36 @@ struct prefix_names {
     }
 }
 
-static inline struct prefix_names kvb_prefix_names_of(
-    const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *blocks, size_t count)
+/* Field by field: the ring is large, and begins empty. */
+static inline void kvb_prefix_names_init(
+    struct prefix_names *names, const struct kvb_prefix_index *index, uint32_t slot,
+    const kvb_block_hash *blocks, size_t count)
 {
     const struct prefix_slot *here = &index->slots[slot];
     const bool is_plain = here->odd_words == 0;
 
-    return (struct prefix_names){
-        .blocks = blocks,
-        .count = count,
-        .holder = is_plain ? KVB_NONE : here->holder,
-        .has_aside = !is_plain && index->holders[here->holder].aside_words > 0,
-    };
+    names->blocks = blocks;
+    names->count = count;
+    names->at = 0;
+    names->holder = is_plain ? KVB_NONE : here->holder;
+    names->has_aside = !is_plain && index->holders[here->holder].aside_words > 0;
 }
 
 [[gnu::always_inline]] static inline void
-kvb_prefix_names_begin(const struct kvb_prefix_index *index, const struct prefix_names *names)
+kvb_prefix_names_begin(const struct kvb_prefix_index *index, struct prefix_names *names)
 {
     for (size_t i = 0; i < kvb_prefix_ahead && i < names->count; i++) {
         kvb_prefix_names_fetch(index, names, i);
     }
 }
 
-/* On to the next block. */
+/* Of the next block. */
+static inline uint64_t kvb_prefix_names_hash(const struct prefix_names *names)
+{
+    return names->hashes[names->at % kvb_prefix_ahead];
+}
+
+/* On to the one behind it. */
 [[gnu::always_inline]] static inline void
 kvb_prefix_names_next(const struct kvb_prefix_index *index, struct prefix_names *names)
 {
@@ -505,11 +515,11 @@ void kvb_prefix_holder_strike(struct kvb_prefix_index *index, uint32_t slot);
 
 /* ---- prefix_store.c, prefix_orphans.c ---- */
 
-/* A run below a node that the slot holds, or ROOT.  As kvb_prefix_index_store(), which has
- * set out_changed to 0. */
+/* A run, whose names have begun, below a node that the slot holds, or ROOT.  As
+ * kvb_prefix_index_store(), which has set out_changed to 0. */
 kvb_status kvb_prefix_store_in_tree(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
-    uint8_t *out_changed);
+    struct prefix_names *names, uint8_t *out_changed);
 
 /* A run below an orphan, or below a name that the slot does not use. */
 kvb_status kvb_prefix_store_orphans(

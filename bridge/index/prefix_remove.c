@@ -13,11 +13,11 @@ struct removing {
     struct kvb_prefix_index *index;
     uint32_t slot;
     uint32_t holder;
-    struct prefix_names names; /* names.at: how many blocks are done */
-    uint8_t *changed;          /* may be NULL */
-    kvb_set_id from, to;       /* what the last node's set became */
-    uint32_t extent;           /* the last block's, where the slot has names of its own */
-    uint32_t page;             /* the slot's for it, or KVB_NONE */
+    struct prefix_names *names; /* names->at: how many blocks are done */
+    uint8_t *changed;           /* may be NULL */
+    kvb_set_id from, to;        /* what the last node's set became */
+    uint32_t extent;            /* the last block's, where the slot has names of its own */
+    uint32_t page;              /* the slot's for it, or KVB_NONE */
 };
 
 static void done_with_one(struct removing *removing, bool was_held)
@@ -25,16 +25,16 @@ static void done_with_one(struct removing *removing, bool was_held)
     struct kvb_prefix_index *index = removing->index;
 
     if (removing->changed) {
-        removing->changed[removing->names.at] = was_held;
+        removing->changed[removing->names->at] = was_held;
     }
-    kvb_prefix_names_next(index, &removing->names);
+    kvb_prefix_names_next(index, removing->names);
     index->counters.removed += was_held;
     index->counters.unknown_removed += !was_held;
 }
 
 static kvb_block_hash next_block(const struct removing *removing)
 {
-    return removing->names.blocks[removing->names.at];
+    return removing->names->blocks[removing->names->at];
 }
 
 static void count_gone(struct removing *removing, size_t count)
@@ -67,9 +67,9 @@ static uint32_t find_plain(const struct removing *removing)
 static bool pop(struct removing *removing, uint32_t node)
 {
     uint32_t above = kvb_root_node;
-    const size_t at = removing->names.at;
+    const size_t at = removing->names->at;
     const uint32_t popped = kvb_prefix_pop(
-        removing->index, node, &removing->names, kvb_set_of_one(removing->holder), &above);
+        removing->index, node, removing->names, kvb_set_of_one(removing->holder), &above);
 
     if (popped == 0) {
         return false;
@@ -279,22 +279,24 @@ kvb_status kvb_prefix_index_remove(
     struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
     uint8_t *out_changed)
 {
+    struct prefix_names names;
     struct removing removing = {
         .index = index,
         .slot = slot.value,
         .holder = index->slots[slot.value].holder,
-        .names = kvb_prefix_names_of(index, slot.value, blocks, count),
+        .names = &names,
         .page = KVB_NONE,
     };
 
     removing.changed = out_changed;
+    kvb_prefix_names_init(&names, index, slot.value, blocks, count);
     (void)kvb_prefix_index_tend(index, kvb_swept_a_change);
-    kvb_prefix_names_begin(index, &removing.names);
-    if (removing.names.holder != KVB_NONE) {
+    kvb_prefix_names_begin(index, &names);
+    if (names.holder != KVB_NONE) {
         const uint32_t guess = index->slots[slot.value].next_removed;
         fetch_page(index, removing.holder, guess / kvb_extent_nodes);
     }
-    while (removing.names.at < count) {
+    while (names.at < count) {
         const kvb_status status = kvb_prefix_is_simple(index, slot.value) ? remove_plain(&removing)
                                                                           : remove_any(&removing);
         if (status != KVB_OK) {

@@ -24,10 +24,10 @@ struct storing {
     uint32_t slot;
     uint32_t holder;
     const struct kvb_index_run *run;
-    struct prefix_names names; /* the run's; names.at: how many blocks are done */
-    uint8_t *changed;          /* may be NULL */
-    uint32_t node;             /* below which the next block goes */
-    uint32_t noted;            /* an extent that stands in the holder's list */
+    struct prefix_names *names; /* the run's; at: how many blocks are done */
+    uint8_t *changed;           /* may be NULL */
+    uint32_t node;              /* below which the next block goes */
+    uint32_t noted;             /* an extent that stands in the holder's list */
     struct step step;
 };
 
@@ -45,14 +45,14 @@ static kvb_block_hash parent_name(const struct storing *storing, size_t at)
 static bool is_below_usual_name(const struct storing *storing)
 {
     return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
-                                                 parent_name(storing, storing->names.at).value;
+                                                 parent_name(storing, storing->names->at).value;
 }
 
 /* The child is there, and to who calls it by its own name the parent has this one. */
 static bool is_parent_usual_to(const struct storing *storing, uint32_t child)
 {
     return storing->node == kvb_root_node || kvb_prefix_usual_parent(storing->index, child) ==
-                                                 parent_name(storing, storing->names.at).value;
+                                                 parent_name(storing, storing->names->at).value;
 }
 
 /* Says in the new child what its parent is called. */
@@ -61,7 +61,7 @@ static void sew(const struct storing *storing, uint32_t child)
     struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
 
     here->seam = (uint8_t)kvb_prefix_offset(child);
-    here->seam_parent = parent_name(storing, storing->names.at).value;
+    here->seam_parent = parent_name(storing, storing->names->at).value;
 }
 
 static kvb_status note(struct storing *storing, uint32_t extent)
@@ -76,10 +76,10 @@ static kvb_status note(struct storing *storing, uint32_t extent)
 static void done_with(struct storing *storing, uint32_t node, bool is_new)
 {
     if (storing->changed) {
-        storing->changed[storing->names.at] = is_new;
+        storing->changed[storing->names->at] = is_new;
     }
     storing->node = node;
-    kvb_prefix_names_next(storing->index, &storing->names);
+    kvb_prefix_names_next(storing->index, storing->names);
 }
 
 static void count_new(struct storing *storing, size_t count)
@@ -140,7 +140,7 @@ static bool is_unused(const struct storing *storing, kvb_block_hash block)
  * does not find. */
 static size_t names_not_aside(const struct storing *storing, size_t count)
 {
-    const kvb_block_hash *blocks = storing->run->blocks + storing->names.at;
+    const kvb_block_hash *blocks = storing->run->blocks + storing->names->at;
     size_t unused = 0;
 
     if (storing->index->holders[storing->holder].aside_words == 0) {
@@ -160,11 +160,11 @@ static void append_rest(struct storing *storing)
     const struct kvb_index_run *run = storing->run;
     const size_t nodes = index->counters.nodes + index->forest.node_count;
     const size_t room = index->options.max_nodes - nodes;
-    const size_t at = storing->names.at;
+    const size_t at = storing->names->at;
     const size_t left = names_not_aside(storing, run->count - at);
 
     const uint32_t put = kvb_prefix_append(
-        index, storing->node, &storing->names, run->tokens + at, left < room ? left : room,
+        index, storing->node, storing->names, run->tokens + at, left < room ? left : room,
         kvb_set_of_one(storing->holder));
     if (storing->changed) {
         memset(storing->changed + at, 1, put);
@@ -177,7 +177,7 @@ static void append_rest(struct storing *storing)
 static kvb_status store_new(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const size_t at = storing->names.at;
+    const size_t at = storing->names->at;
     uint32_t child = KVB_NONE;
 
     if (!has_room(index)) {
@@ -206,8 +206,8 @@ static kvb_status store_new(struct storing *storing)
 static kvb_status store_paged(struct storing *storing, uint32_t child)
 {
     struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
-    const kvb_block_hash parent = parent_name(storing, storing->names.at);
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+    const kvb_block_hash parent = parent_name(storing, storing->names->at);
 
     KVB_TRY(note(storing, child / kvb_extent_nodes));
     KVB_TRY(kvb_prefix_page_put(index, storing->holder, block, child, parent));
@@ -230,8 +230,8 @@ static kvb_status
 name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_is_new)
 {
     struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
-    const kvb_block_hash parent = parent_name(storing, storing->names.at);
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+    const kvb_block_hash parent = parent_name(storing, storing->names->at);
     const struct prefix_found found = kvb_prefix_find(index, storing->slot, block);
 
     *out_is_new = found.kind == found_none;
@@ -257,8 +257,8 @@ name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_i
 static kvb_status make_child(struct storing *storing, uint32_t *out_child)
 {
     struct kvb_prefix_index *index = storing->index;
-    const uint64_t tokens = storing->run->tokens[storing->names.at].value;
-    const uint64_t name = storing->run->blocks[storing->names.at].value;
+    const uint64_t tokens = storing->run->tokens[storing->names->at].value;
+    const uint64_t name = storing->run->blocks[storing->names->at].value;
 
     *out_child = kvb_prefix_child(index, storing->node, tokens);
     if (*out_child != KVB_NONE) {
@@ -274,7 +274,7 @@ static kvb_status make_child(struct storing *storing, uint32_t *out_child)
 static kvb_status store_long(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
     uint32_t child = KVB_NONE;
     uint32_t old = KVB_NONE;
     bool is_new = false;
@@ -308,7 +308,7 @@ static bool is_own_name(const struct kvb_prefix_index *index, uint32_t node, kvb
 static bool may_store_there(const struct storing *storing, uint32_t child)
 {
     const struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
 
     if (!is_own_name(index, child, block) || !is_parent_usual_to(storing, child)) {
         return false;
@@ -323,7 +323,7 @@ static bool may_store_there(const struct storing *storing, uint32_t child)
 static bool may_store_paged(const struct storing *storing, uint32_t child)
 {
     const struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
 
     if (kvb_prefix_name(index, child) == block.value ||
         kvb_prefix_holds(index, storing->holder, child)) {
@@ -338,7 +338,7 @@ static bool may_store_paged(const struct storing *storing, uint32_t child)
 static bool may_store_new(const struct storing *storing)
 {
     const struct kvb_prefix_index *index = storing->index;
-    const kvb_block_hash block = storing->run->blocks[storing->names.at];
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
 
     if (!is_below_usual_name(storing) && !kvb_prefix_may_seam(index, storing->node)) {
         return false;
@@ -354,7 +354,7 @@ static bool may_store_new(const struct storing *storing)
 static kvb_status store_one(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
-    const uint64_t tokens = storing->run->tokens[storing->names.at].value;
+    const uint64_t tokens = storing->run->tokens[storing->names->at].value;
 
     if (index->slots[storing->slot].orphans.count > 0) {
         return store_long(storing);
@@ -377,22 +377,23 @@ static kvb_status store_one(struct storing *storing)
 
 kvb_status kvb_prefix_store_in_tree(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
-    uint8_t *out_changed)
+    struct prefix_names *names, uint8_t *out_changed)
 {
-    struct storing storing = { .index = index, .slot = slot, .run = run, .node = node };
+    struct storing storing = {
+        .index = index, .slot = slot, .run = run, .names = names, .node = node
+    };
     kvb_status status = kvb_prefix_holder_of(index, slot);
 
-    storing.names = kvb_prefix_names_of(index, slot, run->blocks, run->count);
     storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
-    storing.names.holder = storing.holder; /* the run itself may bring names of its own */
+    names->holder = storing.holder; /* the run itself may bring names of its own */
     if (node != kvb_root_node) {
         storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
     }
-    while (status == KVB_OK && storing.names.at < run->count) {
+    while (status == KVB_OK && names->at < run->count) {
         status = store_one(&storing);
     }
     index->slots[slot].last_stored = storing.node;
-    index->counters.refused += run->count - storing.names.at;
+    index->counters.refused += run->count - names->at;
     return status;
 }
