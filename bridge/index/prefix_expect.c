@@ -20,7 +20,7 @@ void kvb_prefix_index_expect_store(
     expect_names(index, slot.value, run->blocks, run->count);
     if (run->has_parent) {
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
-        kvb_prefix_fetch_node(index, index->slots[slot.value].last_stored);
+        kvb_prefix_fetch_stored(index, index->slots[slot.value].last_stored);
     }
 }
 
@@ -29,11 +29,12 @@ void kvb_prefix_index_expect_remove(
     size_t count)
 {
     const struct prefix_slot *here = &index->slots[slot.value];
-    const uint32_t extent = here->next_removed / kvb_extent_nodes;
+    const uint32_t guess = here->next_removed;
 
     expect_names(index, slot.value, blocks, count);
-    kvb_prefix_fetch_node(index, here->next_removed);
+    kvb_prefix_fetch_removed(index, guess, count > kvb_prefix_offset(guess));
     if (here->odd_words > 0) {
-        kvb_line_table_prefetch(&index->words_by_place, kvb_prefix_page_hash(here->holder, extent));
+        const uint64_t hash = kvb_prefix_page_hash(here->holder, guess / kvb_extent_nodes);
+        kvb_line_table_prefetch(&index->words_by_place, hash);
     }
 }

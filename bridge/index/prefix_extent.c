@@ -544,8 +544,10 @@ uint32_t kvb_prefix_pop(
     if (base + end != node + 1) {
         return 0;
     }
-    kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
-    kvb_prefix_fetch_node(index, here->parent);
+    if (names->count - names->at >= end) { /* all of it may go */
+        kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
+        kvb_prefix_fetch_removed(index, here->parent, true);
+    }
     const uint32_t len = end - count_popped(here, end, names, set);
     if (len == end) {
         return 0;

@@ -208,9 +208,9 @@ static inline uint64_t kvb_prefix_name_hash(uint64_t name)
     return kvb_line_mix(name);
 }
 
-/* Asks for those lines of the extent that a change of this node needs. */
+/* Asks for those lines of the extent that a store behind this node needs. */
 [[gnu::always_inline]] static inline void
-kvb_prefix_fetch_node(const struct kvb_prefix_index *index, uint32_t node)
+kvb_prefix_fetch_stored(const struct kvb_prefix_index *index, uint32_t node)
 {
     const struct prefix_extent *extent = kvb_prefix_extent_of(index, node);
     const uint32_t at = kvb_prefix_offset(node);
@@ -219,6 +219,22 @@ kvb_prefix_fetch_node(const struct kvb_prefix_index *index, uint32_t node)
     __builtin_prefetch(&extent->tokens[at], 1);
     __builtin_prefetch(&extent->sets[at], 1);
     __builtin_prefetch(&extent->names[at], 1);
+}
+
+/* That a removal of this node needs, and of those before it up to the extent's begin. */
+[[gnu::always_inline]] static inline void
+kvb_prefix_fetch_removed(const struct kvb_prefix_index *index, uint32_t node, bool is_whole)
+{
+    const struct prefix_extent *extent = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    __builtin_prefetch(extent, 1);
+    __builtin_prefetch(&extent->sets[at], 1);
+    __builtin_prefetch(&extent->names[at]);
+    if (is_whole) {
+        __builtin_prefetch(extent->names);
+        __builtin_prefetch(extent->tokens); /* the first names its edge */
+    }
 }
 
 static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash block)

@@ -46,7 +46,7 @@ static void count_gone(struct removing *removing, size_t count)
 static void guess_next(struct removing *removing, uint32_t node)
 {
     removing->index->slots[removing->slot].next_removed = node;
-    kvb_prefix_fetch_node(removing->index, node);
+    kvb_prefix_fetch_removed(removing->index, node, false);
 }
 
 /* ---- The short way: a slot all of whose words are plain ---- */
@@ -198,7 +198,7 @@ static void look_ahead(struct removing *removing, uint32_t node)
         removing->page = kvb_prefix_extent_of(index, node)->paged != 0
                              ? kvb_prefix_page_of(index, removing->holder, removing->extent)
                              : KVB_NONE;
-        kvb_prefix_fetch_node(index, above);
+        kvb_prefix_fetch_removed(index, above, true);
         expect_page(index, removing->holder, above / kvb_extent_nodes);
     }
     if (kvb_prefix_offset(node) == half_way || (is_new && kvb_prefix_offset(node) < half_way)) {

@@ -67,7 +67,8 @@ look_ahead(const struct kvb_prefix_index *index, const struct prefix_holder *hol
     const size_t left = holder->extent_count;
 
     if (left > extents_ahead) {
-        kvb_prefix_fetch_node(index, holder->extents[left - 1 - extents_ahead] * kvb_extent_nodes);
+        const uint32_t later = holder->extents[left - 1 - extents_ahead];
+        kvb_prefix_fetch_removed(index, later * kvb_extent_nodes, true);
     }
     if (left > names_ahead) {
         const uint32_t number = (uint32_t)(holder - index->holders);
