@@ -32,12 +32,13 @@
  * bit stands in the tag; before, the caller tells the hash anew.
  *
  * Threads: the caller locks.
- * Memory:  some 16 bytes a thing where few lines shall spill, and 12 where they may. */
+ * Memory:  some 18 bytes a thing where few lines shall spill, and 12 where they may. */
 enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
 
-/* Things in ten lines.  One in twelve lines spills when it has taken what two will share:
- * that costs what is looked up all the time a tenth of its speed. */
-enum kvb_line_room { kvb_line_roomy = 42, kvb_line_dense = 65 };
+/* Things in ten lines.  Roomy: one in nine lines spills when it has taken what two will
+ * share; were it one in five, what is looked up all the time would lose a twentieth of its
+ * speed. */
+enum kvb_line_room { kvb_line_roomy = 36, kvb_line_dense = 65 };
 
 struct kvb_table_line {
     uint16_t tags[kvb_line_cells];

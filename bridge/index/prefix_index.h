@@ -40,7 +40,7 @@
  *          extent; a block of a query 12 bytes read in order.  A cleared slot costs the same
  *          whatever it held, orphans aside: what it leaves behind is swept up later, piece
  *          by piece, or at once when a run may find no room beside it.
- * Memory:  24 bytes a node in full extents and 16 in the table of names, whoever holds it;
+ * Memory:  24 bytes a node in full extents and 18 in the table of names, whoever holds it;
  *          some 420 a node where each prompt is one block, and as much again where holes
  *          are left between them; 4 to 16 for each extent in which a slot holds something,
  *          however often it left it and came again; some 140 for each different set of

@@ -116,7 +116,7 @@ static void grows_a_line_at_a_time(void **state)
         assert_true(world->table.line_count - lines <= 1);
     }
     assert_true(world->table.line_count * kvb_line_roomy >= (size_t)things * 10);
-    assert_true(kvb_line_table_bytes(&world->table) < (size_t)things * 17);
+    assert_true(kvb_line_table_bytes(&world->table) < (size_t)things * 19);
     compare(world);
     drop_world(world);
 }
