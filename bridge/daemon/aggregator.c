@@ -20,7 +20,7 @@ enum {
 static kvb_status make_state(struct kvb_aggregator *aggregator)
 {
     const struct kvb_aggregator_config *config = aggregator->config;
-    const struct kvb_prefix_index_options index = {
+    struct kvb_prefix_index_options index = {
         .max_nodes = config->limits.max_index_blocks,
         .max_slots = most_slots,
     };
@@ -31,6 +31,9 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
         .statistic = config->load.statistic,
     };
 
+    if (getrandom(&index.hash_key, sizeof index.hash_key, 0) != sizeof index.hash_key) {
+        return KVB_IO;
+    }
     KVB_TRY(kvb_prefix_index_new(&index, &aggregator->index));
     const struct kvb_followers_options followers = {
         .max_streams = kvb_max_streams,

@@ -19,7 +19,7 @@ void kvb_prefix_index_expect_store(
 {
     expect_names(index, slot.value, run->blocks, run->count);
     if (run->has_parent) {
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, run->parent.value));
         kvb_prefix_fetch_stored(index, index->slots[slot.value].last_stored);
     }
 }

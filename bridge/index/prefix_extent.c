@@ -24,13 +24,13 @@ static uint64_t name_at(const struct kvb_prefix_index *index, uint32_t id)
 
 static uint64_t hash_of_named(const void *context, uint32_t id)
 {
-    return kvb_prefix_name_hash(name_at(context, id));
+    return kvb_prefix_name_hash(context, name_at(context, id));
 }
 
 static uint64_t hash_of_edge(const void *context, uint32_t extent)
 {
     const struct prefix_extent *here = kvb_prefix_extent(context, extent);
-    return kvb_prefix_edge_hash(here->parent, here->tokens[0]);
+    return kvb_prefix_edge_hash(context, here->parent, here->tokens[0]);
 }
 
 static struct prefix_group *group_at(const struct kvb_prefix_index *index, uint32_t group)
@@ -249,7 +249,7 @@ uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, u
         return here->next * kvb_extent_nodes;
     }
     struct kvb_line_probe probe =
-        kvb_line_table_probe(&index->edges, kvb_prefix_edge_hash(node, tokens));
+        kvb_line_table_probe(&index->edges, kvb_prefix_edge_hash(index, node, tokens));
     for (uint32_t id; (id = kvb_line_probe_next(&index->edges, &probe)) != KVB_NO_LINE_ID;) {
         if (begins_with(kvb_prefix_extent(index, id), node, tokens)) {
             return id * kvb_extent_nodes;
@@ -260,7 +260,8 @@ uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, u
 
 uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name)
 {
-    struct kvb_line_probe probe = kvb_line_table_probe(&index->names, kvb_prefix_name_hash(name));
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->names, kvb_prefix_name_hash(index, name));
 
     for (uint32_t id; (id = kvb_line_probe_next(&index->names, &probe)) != KVB_NO_LINE_ID;) {
         if (!kvb_prefix_id_is_paged(id) && kvb_prefix_name(index, id) == name) {
@@ -274,7 +275,8 @@ struct prefix_called
 kvb_prefix_called(const struct kvb_prefix_index *index, uint32_t holder, uint64_t name)
 {
     struct prefix_called called = { .node = KVB_NONE, .word = KVB_NONE };
-    struct kvb_line_probe probe = kvb_line_table_probe(&index->names, kvb_prefix_name_hash(name));
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->names, kvb_prefix_name_hash(index, name));
 
     for (uint32_t id; (id = kvb_line_probe_next(&index->names, &probe)) != KVB_NO_LINE_ID;) {
         if (name_at(index, id) != name) {
@@ -306,7 +308,7 @@ static kvb_status write_node(
     here->sets[at] = 0;
     here->kids[at] = 0;
     if (is_named) {
-        KVB_TRY(kvb_line_table_put(&index->names, kvb_prefix_name_hash(name), node));
+        KVB_TRY(kvb_line_table_put(&index->names, kvb_prefix_name_hash(index, name), node));
     }
     here->named = (uint16_t)((here->named & ~(1U << at)) | (unsigned)is_named << at);
     here->odd &= (uint16_t) ~(1U << at);
@@ -335,7 +337,8 @@ begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, u
     here->tokens[0] = tokens;
     kvb_status status = count_kid(index, parent);
     if (status == KVB_OK) {
-        status = kvb_line_table_put(&index->edges, kvb_prefix_edge_hash(parent, tokens), extent);
+        status =
+            kvb_line_table_put(&index->edges, kvb_prefix_edge_hash(index, parent, tokens), extent);
         if (status != KVB_OK) {
             uncount_kid(index, parent);
         }
@@ -354,7 +357,7 @@ static void end_extent(struct kvb_prefix_index *index, uint32_t extent)
     struct prefix_extent *here = kvb_prefix_extent(index, extent);
 
     kvb_line_table_remove(
-        &index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]), extent);
+        &index->edges, kvb_prefix_edge_hash(index, here->parent, here->tokens[0]), extent);
     uncount_kid(index, here->parent);
     if (kvb_prefix_extent_of(index, here->parent)->next == extent) {
         kvb_prefix_extent_of(index, here->parent)->next = 0;
@@ -451,7 +454,8 @@ uint32_t kvb_prefix_append(
 
     if (most > room) { /* the run goes on in another extent */
         const uint32_t last = extent * kvb_extent_nodes + kvb_extent_nodes - 1;
-        kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(last, tokens[room].value));
+        kvb_line_table_prefetch(
+            &index->edges, kvb_prefix_edge_hash(index, last, tokens[room].value));
         prefetch_next_extent(index);
     }
     if (count == 0) {
@@ -485,7 +489,7 @@ static uint32_t pop_node(struct kvb_prefix_index *index, uint32_t node)
     const uint32_t parent = at > 0 ? node - 1 : here->parent;
 
     if (here->named >> at & 1) {
-        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(here->names[at]), node);
+        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(index, here->names[at]), node);
     }
     here->len = (uint8_t)at;
     if (at == 0) {
@@ -545,7 +549,8 @@ uint32_t kvb_prefix_pop(
         return 0;
     }
     if (names->count - names->at >= end) { /* all of it may go */
-        kvb_line_table_prefetch(&index->edges, kvb_prefix_edge_hash(here->parent, here->tokens[0]));
+        kvb_line_table_prefetch(
+            &index->edges, kvb_prefix_edge_hash(index, here->parent, here->tokens[0]));
         kvb_prefix_fetch_removed(index, here->parent, true);
     }
     const uint32_t len = end - count_popped(here, end, names, set);

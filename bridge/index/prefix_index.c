@@ -152,7 +152,7 @@ find_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash 
 {
     kvb_prefix_names_init(names, index, slot, run->blocks, run->count);
     if (run->has_parent) {
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(run->parent.value));
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, run->parent.value));
     }
     kvb_prefix_names_begin(index, names);
 }

@@ -54,6 +54,9 @@ struct kvb_prefix_index;
 struct kvb_prefix_index_options {
     size_t max_nodes; /* 1 .. kvb_max_index_blocks; ghosts and orphans count */
     size_t max_slots; /* 1 .. 2^20 */
+    /* Goes into the hashes of names and contents, and into no answer.  Random, so that nobody
+     * can make up prompts that meet in one line of a table; a constant where nobody would. */
+    uint64_t hash_key;
 };
 
 /* On KVB_OK the caller owns *out_index.

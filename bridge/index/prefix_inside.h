@@ -203,9 +203,9 @@ kvb_prefix_holds(const struct kvb_prefix_index *index, uint32_t holder, uint32_t
     return kvb_set_has(&index->sets, *kvb_prefix_set(index, node), holder);
 }
 
-static inline uint64_t kvb_prefix_name_hash(uint64_t name)
+static inline uint64_t kvb_prefix_name_hash(const struct kvb_prefix_index *index, uint64_t name)
 {
-    return kvb_line_mix(name);
+    return kvb_line_mix(name ^ index->options.hash_key);
 }
 
 /* Asks for those lines of the extent that a store behind this node needs. */
@@ -237,9 +237,11 @@ kvb_prefix_fetch_removed(const struct kvb_prefix_index *index, uint32_t node, bo
     }
 }
 
-static inline uint64_t kvb_prefix_word_hash(uint32_t holder, kvb_block_hash block)
+static inline uint64_t
+kvb_prefix_word_hash(const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block)
 {
-    return kvb_line_mix(block.value + (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+    const uint64_t of_holder = (holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15);
+    return kvb_line_mix((block.value ^ index->options.hash_key) + of_holder);
 }
 
 /* The names of a run, one after the other.  Their lines of the table are fetched so many
@@ -259,12 +261,13 @@ struct prefix_names {
 kvb_prefix_names_fetch(const struct kvb_prefix_index *index, struct prefix_names *names, size_t i)
 {
     if (i < names->count) {
-        const uint64_t hash = kvb_prefix_name_hash(names->blocks[i].value);
+        const uint64_t hash = kvb_prefix_name_hash(index, names->blocks[i].value);
         names->hashes[i % kvb_prefix_ahead] = hash;
         kvb_line_table_prefetch(&index->names, hash);
         if (names->has_aside) {
             kvb_line_table_prefetch(
-                &index->words_by_name, kvb_prefix_word_hash(names->holder, names->blocks[i]));
+                &index->words_by_name,
+                kvb_prefix_word_hash(index, names->holder, names->blocks[i]));
         }
     }
 }
@@ -306,9 +309,11 @@ kvb_prefix_names_next(const struct kvb_prefix_index *index, struct prefix_names 
     names->at++;
 }
 
-static inline uint64_t kvb_prefix_edge_hash(uint32_t parent, uint64_t tokens)
+static inline uint64_t
+kvb_prefix_edge_hash(const struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens)
 {
-    return kvb_line_mix(tokens + (parent + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+    const uint64_t of_parent = (parent + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15);
+    return kvb_line_mix((tokens ^ index->options.hash_key) + of_parent);
 }
 
 /* ---- prefix_extent.c: nodes ---- */

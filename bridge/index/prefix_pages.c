@@ -147,7 +147,7 @@ static kvb_status name_word(struct kvb_prefix_index *index, struct prefix_page *
 {
     const uint32_t at = kvb_prefix_offset(id);
     const kvb_block_hash block = { page->names[at] };
-    const uint64_t hash = kvb_prefix_name_hash(block.value);
+    const uint64_t hash = kvb_prefix_name_hash(index, block.value);
     const struct kvb_line_place place = kvb_line_table_place(&index->names, hash);
 
     page->aside &= (uint16_t) ~(1U << at);
@@ -158,8 +158,8 @@ static kvb_status name_word(struct kvb_prefix_index *index, struct prefix_page *
     if (kvb_prefix_called(index, page->holder, block.value).others < most_of_a_name) {
         return kvb_line_table_put(&index->names, hash, id);
     }
-    KVB_TRY(
-        kvb_line_table_put(&index->words_by_name, kvb_prefix_word_hash(page->holder, block), id));
+    KVB_TRY(kvb_line_table_put(
+        &index->words_by_name, kvb_prefix_word_hash(index, page->holder, block), id));
     page->aside |= (uint16_t)(1U << at);
     index->holders[page->holder].aside_words++;
     return KVB_OK;
@@ -171,10 +171,11 @@ static void unname_word(struct kvb_prefix_index *index, struct prefix_page *page
     const kvb_block_hash block = { page->names[at] };
 
     if (page->aside >> at & 1) {
-        kvb_line_table_remove(&index->words_by_name, kvb_prefix_word_hash(page->holder, block), id);
+        kvb_line_table_remove(
+            &index->words_by_name, kvb_prefix_word_hash(index, page->holder, block), id);
         index->holders[page->holder].aside_words--;
     } else {
-        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(block.value), id);
+        kvb_line_table_remove(&index->names, kvb_prefix_name_hash(index, block.value), id);
     }
 }
 
@@ -249,7 +250,7 @@ void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint3
 
     for (uint32_t left = standing; left != 0; left &= left - 1) {
         const uint64_t name = page->names[__builtin_ctz(left)];
-        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(name));
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, name));
     }
     for (uint32_t left = standing; left != 0; left &= left - 1) {
         kvb_prefix_page_take(index, id + (uint32_t)__builtin_ctz(left));

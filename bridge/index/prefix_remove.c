@@ -176,7 +176,8 @@ fetch_own_names(const struct removing *removing, uint32_t node)
 
     for (uint32_t i = 0; i <= kvb_prefix_offset(node); i++) {
         if (here->sets[i] == alone && here->paged >> i & 1) {
-            kvb_line_table_prefetch(&removing->index->names, kvb_prefix_name_hash(here->names[i]));
+            kvb_line_table_prefetch(
+                &removing->index->names, kvb_prefix_name_hash(removing->index, here->names[i]));
         }
     }
 }

@@ -76,7 +76,7 @@ look_ahead(const struct kvb_prefix_index *index, const struct prefix_holder *hol
             kvb_prefix_extent(index, holder->extents[left - 1 - names_ahead]);
         for (uint32_t i = 0; i < soon->len; i++) {
             if (soon->sets[i] == kvb_set_of_one(number)) {
-                kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(soon->names[i]));
+                kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, soon->names[i]));
             }
         }
     }

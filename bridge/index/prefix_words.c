@@ -20,10 +20,10 @@ static uint64_t hash_of_name(const void *context, uint32_t word)
     if (kvb_prefix_id_is_paged(word)) {
         const struct prefix_page *page = kvb_prefix_page(context, word);
         const kvb_block_hash block = { page->names[kvb_prefix_offset(word)] };
-        return kvb_prefix_word_hash(page->holder, block);
+        return kvb_prefix_word_hash(context, page->holder, block);
     }
     const struct prefix_word *here = kvb_prefix_word(context, word);
-    return kvb_prefix_word_hash(here->holder, here->block);
+    return kvb_prefix_word_hash(context, here->holder, here->block);
 }
 
 static uint64_t hash_of_place(const void *context, uint32_t word)
@@ -77,7 +77,7 @@ kvb_prefix_aside_word(const struct kvb_prefix_index *index, uint32_t holder, kvb
         return KVB_NONE;
     }
     struct kvb_line_probe probe =
-        kvb_line_table_probe(&index->words_by_name, kvb_prefix_word_hash(holder, block));
+        kvb_line_table_probe(&index->words_by_name, kvb_prefix_word_hash(index, holder, block));
 
     for (uint32_t id; (id = kvb_line_probe_next(&index->words_by_name, &probe)) != KVB_NONE;) {
         if (is_word(index, id, holder, block)) {
@@ -266,7 +266,7 @@ static kvb_status make_odd_word(
     *kvb_prefix_word(index, word) = (struct prefix_word){
         .block = block, .parent_block = parent_block, .holder = holder, .node = node
     };
-    const uint64_t hash = kvb_prefix_word_hash(holder, block);
+    const uint64_t hash = kvb_prefix_word_hash(index, holder, block);
     kvb_status status = kvb_line_table_put(&index->words_by_name, hash, word);
     if (status == KVB_OK) {
         status = link_to_place(index, word);
@@ -289,7 +289,7 @@ static void drop_odd_word(struct kvb_prefix_index *index, uint32_t word)
     const struct prefix_word *here = kvb_prefix_word(index, word);
 
     kvb_line_table_remove(
-        &index->words_by_name, kvb_prefix_word_hash(here->holder, here->block), word);
+        &index->words_by_name, kvb_prefix_word_hash(index, here->holder, here->block), word);
     index->holders[here->holder].aside_words--;
     unlink_from_place(index, word);
     give_back_word(index, word);

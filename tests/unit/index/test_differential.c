@@ -440,7 +440,8 @@ static void begin(struct world *world, uint64_t seed)
 {
     const struct kind *kind = &kinds[seed % KVB_COUNT_OF(kinds)];
     const struct kvb_prefix_index_options options = { .max_nodes = kind->max_nodes,
-                                                      .max_slots = kind->slots };
+                                                      .max_slots = kind->slots,
+                                                      .hash_key = seed * seed };
     const struct kvb_prefix_index_options room = { .max_nodes = 2 * kind->max_nodes + 1000,
                                                    .max_slots = 1 };
 
