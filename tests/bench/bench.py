@@ -13,6 +13,7 @@ import threading
 import time
 
 import picture
+import publish
 import report
 from goals import GOALS, PROGRAMS
 
@@ -45,6 +46,9 @@ def parse():
     parser.add_argument("--json", action="store_true", help="one JSON object a figure, one a line, as they come")
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
+    parser.add_argument("--publish", type=pathlib.Path, nargs="?", const=TREE, metavar="TREE",
+                        help="write the figures of a whole run into README.md and tests/bench/figures.* of the tree "
+                             "(this one)")
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")
@@ -75,6 +79,8 @@ def check(options):
             refuse(f"{name} {path}: cannot be read")
     if options.picture and not options.picture.parent.is_dir():
         refuse(f"--picture {options.picture}: no such folder")
+    if options.publish and (options.only or options.small or not (options.peers or options.saved)):
+        refuse("--publish: the figures of a whole run, with --peers and without --only or --small")
     if options.peers and not (options.saved or options.list or shutil.which("cargo")):
         refuse("--peers: needs cargo (Rust, https://rustup.rs)")
 
@@ -377,6 +383,8 @@ def main():
         printer(run_words, figures, goals)
     if options.picture:
         options.picture.write_text(picture.draw(run_words, figures))
+    if options.publish and not wrong:
+        publish.publish(options.publish, run_words, figures, goals)
     missed = report.missed(figures, goals)
     if wrong or not figures:
         say("tests/bench/run: " + ("; ".join(wrong) or "no figure came out"))

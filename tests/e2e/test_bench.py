@@ -138,6 +138,30 @@ def test_a_picture_shows_ours_beside_what_it_is_measured_against(tmp_path):
     assert len(widths) == 2 and abs(widths[0] - 4 * widths[1]) < 1
 
 
+def published_in(tree):
+    return {name: (tree / name).read_text() for name in (
+        "README.md", "tests/bench/figures.jsonl", "tests/bench/figures.md", "tests/bench/figures.svg")}
+
+
+def test_what_readme_says_is_what_one_run_measured(tmp_path):
+    (tmp_path / "tests/bench").mkdir(parents=True)
+    shutil.copy(TREE / "README.md", tmp_path)
+    run("--from", TREE / "tests/bench/figures.jsonl", "--publish", tmp_path)
+
+    assert published_in(tmp_path) == published_in(TREE), "write them anew: tests/bench/run --from tests/bench/figures.jsonl --publish"
+
+
+def test_a_run_that_lacks_a_figure_is_not_published(tmp_path):
+    (tmp_path / "tests/bench").mkdir(parents=True)
+    shutil.copy(TREE / "README.md", tmp_path)
+    lines = (TREE / "tests/bench/figures.jsonl").read_text().splitlines()
+    (tmp_path / "less.jsonl").write_text("\n".join(line for line in lines if '"index.growth.worst"' not in line))
+
+    done = run("--from", tmp_path / "less.jsonl", "--publish", tmp_path, status=1)
+    assert "index.growth.worst was not measured" in done.stderr
+    assert (tmp_path / "README.md").read_text() == (TREE / "README.md").read_text()
+
+
 def test_strict_says_that_a_goal_was_missed(tmp_path):
     figure = dict.fromkeys(FIELDS) | {"name": "index.query.p99", "value": 1e9, "unit": "us"}
     (tmp_path / "slow.jsonl").write_text(json.dumps(figure))
@@ -152,7 +176,8 @@ def test_help_says_what_the_exit_codes_mean():
 
 @pytest.mark.parametrize("words", [
     ["--seconds", "0"], ["--seconds", "soon"], ["--only", "no.such.row"], ["--only", "index.query.p99.vs_crtc"],
-    ["--corpus", "no-such-file"], ["--corpus", "/"], ["--from", "no-such-file"], ["--picture", "/no-such/x.svg"], ["--bogus"]])
+    ["--corpus", "no-such-file"], ["--corpus", "/"], ["--from", "no-such-file"], ["--picture", "/no-such/x.svg"],
+    ["--publish"], ["--publish", "--peers", "--small"], ["--bogus"]])
 def test_a_wrong_call_is_refused(words):
     assert run(*words, status=64).stderr
 
