@@ -3,6 +3,7 @@
 #include "parts/bench.h"
 #include "parts/corpus.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,16 +231,18 @@ static void scene_growth(struct scene *scene)
 static void scene_fleet(struct scene *scene)
 {
     enum { talks = 4, questions = 10000 };
+    const uint64_t all = (uint64_t)scene->workers * talks;
     struct talk talk;
 
+    assert(all > 0);
     talk_init(&talk);
-    for (uint32_t i = 0; i < scene->workers * talks; i++) {
+    for (uint32_t i = 0; i < all; i++) {
         talk_make(&talk, i / talks, i % talks);
         put_store(scene, i / talks, &talk.parts[talk_system], 0, talk.parts[talk_system].count);
         put_store(scene, i / talks, &talk.parts[talk_said], 0, talk.parts[talk_said].count);
     }
     for (size_t i = 0; i < questions; i++) {
-        const uint32_t asked = (uint32_t)(bench_random(&scene->dice) % (scene->workers * talks));
+        const uint32_t asked = (uint32_t)(bench_random(&scene->dice) % all);
         talk_make(&talk, asked / talks, asked % talks);
         put_query(scene, talk.parts, talk_parts);
     }

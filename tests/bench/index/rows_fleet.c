@@ -33,7 +33,7 @@ static void fill(struct fleet *fleet)
 /* Making the blocks is not in it. */
 static uint32_t ask(struct fleet *fleet)
 {
-    const uint64_t asked = bench_random(&fleet->dice) % (fleet->replay.workers * talks);
+    const uint64_t asked = bench_random(&fleet->dice) % ((uint64_t)fleet->replay.workers * talks);
     kvb_tokens_hash query[most_query];
     size_t count = 0;
 
