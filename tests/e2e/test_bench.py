@@ -90,13 +90,13 @@ def program(name, *words):
     return figures_of(done.stdout)
 
 
-@pytest.mark.parametrize("scene, row, names", [
+@pytest.mark.parametrize("workload, row, names", [
     ("wide", "rounds", {"store", "remove"}), ("wide_long", "rounds", {"store", "remove"}),
     ("clear", "rounds", {"store", "clear.at_once", "clear.all"}), ("staircase", "queries", {"p50", "p99"}),
     ("deep", "queries", {"p50", "p99"}), ("fleet", "queries", {"p50", "p99"}), ("growth", "growth", {"worst"}),
     ("growth_one", "growth", {"worst"})])
-def test_what_other_indexes_replay_we_replay_too(tmp_path, scene, row, names):
-    program("bench_scenes", "--small", "--scene", scene, "--out", tmp_path / "scene")
+def test_what_other_indexes_replay_we_replay_too(tmp_path, workload, row, names):
+    program("bench_scenes", "--small", "--scene", workload, "--out", tmp_path / "scene")
     figures = program("bench_index", "--small", "--seconds", 0.01, "--corpus", tmp_path / "scene", f"scene.{row}")
 
     assert {figure["name"] for figure in figures} == {f"scene.{row}.{name}" for name in names}
