@@ -8,20 +8,21 @@
 
 enum { chosen = 2000, same_bits = 0xfff };
 
-/* Names whose hashes, without a key, end alike. */
-static void choose(kvb_block_hash *names)
+/* Numbers whose hashes, without a key, end alike. */
+static void choose(uint64_t *numbers)
 {
     size_t count = 0;
 
-    for (uint64_t name = 1; count < chosen; name++) {
-        if ((kvb_line_mix(name) & same_bits) == 0) {
-            names[count++].value = name;
+    for (uint64_t number = 1; count < chosen; number++) {
+        if ((kvb_line_mix(number) & same_bits) == 0) {
+            numbers[count++] = number;
         }
     }
 }
 
-/* Each is a prompt of one block.  Spill lines of a line that many meet in are counted too. */
-static size_t bytes_with(uint64_t hash_key, const kvb_block_hash *names)
+/* Each block is a prompt of its own, and its name is chosen, or its content: below ROOT that is
+ * hashed with a constant added.  Spill lines of a line that many meet in are counted too. */
+static size_t bytes_with(uint64_t hash_key, const uint64_t *numbers, bool are_names)
 {
     const struct kvb_prefix_index_options options = { .max_nodes = chosen,
                                                       .max_slots = 1,
@@ -32,8 +33,10 @@ static size_t bytes_with(uint64_t hash_key, const kvb_block_hash *names)
     assert_ok(kvb_prefix_index_new(&options, &index));
     assert_ok(kvb_prefix_index_slot_new(index, &slot));
     for (uint64_t i = 0; i < chosen; i++) {
-        const kvb_tokens_hash tokens = { i };
-        const struct kvb_index_run run = { .blocks = &names[i], .tokens = &tokens, .count = 1 };
+        const kvb_block_hash name = { are_names ? numbers[i] : i };
+        const kvb_tokens_hash tokens = { are_names ? i
+                                                   : numbers[i] - UINT64_C(0x9e3779b97f4a7c15) };
+        const struct kvb_index_run run = { .blocks = &name, .tokens = &tokens, .count = 1 };
         assert_ok(kvb_prefix_index_store(index, slot, &run, NULL));
     }
     const size_t bytes = kvb_prefix_index_bytes(index);
@@ -42,22 +45,34 @@ static size_t bytes_with(uint64_t hash_key, const kvb_block_hash *names)
     return bytes;
 }
 
+static void assert_key_parts(bool are_names)
+{
+    static uint64_t numbers[chosen];
+    const size_t in_one_line = (size_t)chosen / kvb_line_cells * sizeof(struct kvb_table_line);
+
+    choose(numbers);
+    const size_t known = bytes_with(0, numbers, are_names);
+    const size_t unknown = bytes_with(UINT64_C(0x243f6a8885a308d3), numbers, are_names);
+    assert_true(known > unknown + in_one_line / 2);
+}
+
 static void chosen_names_meet_only_where_the_key_is_known(void **state)
 {
     (void)state;
-    kvb_block_hash names[chosen];
-    const size_t in_one_line = (size_t)chosen / kvb_line_cells * sizeof(struct kvb_table_line);
+    assert_key_parts(true);
+}
 
-    choose(names);
-    const size_t known = bytes_with(0, names);
-    const size_t unknown = bytes_with(UINT64_C(0x243f6a8885a308d3), names);
-    assert_true(known > unknown + in_one_line / 2);
+static void chosen_contents_meet_only_where_the_key_is_known(void **state)
+{
+    (void)state;
+    assert_key_parts(false);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chosen_names_meet_only_where_the_key_is_known),
+        cmocka_unit_test(chosen_contents_meet_only_where_the_key_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
