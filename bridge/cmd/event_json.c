@@ -96,7 +96,7 @@ kvb_status kvb_event_write_json(const struct kvb_event_batch *batch, size_t at, 
     write_u64(&json, "parent", event->has_parent, event->parent.value);
     write_block_hashes(&json, batch, event);
     write_tokens_hashes(&json, batch, event);
-    kvb_json_write_pair_u64(&json, "token_count", event->token_count - event->is_eagle);
+    kvb_json_write_pair_u64(&json, "token_count", event->token_count);
     kvb_json_write_pair_u64(&json, "block_size", event->block_size);
     kvb_json_write_end(&json, '}');
     return json.status;

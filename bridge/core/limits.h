@@ -32,6 +32,7 @@ enum {
 
     /* one stream */
     kvb_max_block_tokens = 1 << 16,
+    kvb_max_lookahead_tokens = 64, /* behind a block, that its name covers too */
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_held_bytes = 64 << 20, /* live batches that wait for a replay */
     kvb_max_held_batches = 1 << 16,

@@ -30,34 +30,58 @@ static void sort_into(uint64_t *sorted, const uint64_t *keys, size_t count)
     }
 }
 
-kvb_tokens_hash kvb_tokens_hash_of(
-    const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed)
+/* What a block's tokens_hash is made of, beside its multimodal ids. */
+struct block_content {
+    const uint32_t *tokens;
+    size_t token_count;
+    const uint32_t *lookahead;
+    size_t lookahead_count;
+};
+
+static kvb_tokens_hash hash_content(
+    const struct block_content *content, const uint64_t *keys, size_t key_count, uint64_t seed)
 {
     uint64_t sorted[kvb_max_block_keys];
-    const kvb_span token_bytes = { (const uint8_t *)tokens, count * sizeof *tokens };
+    const kvb_span parts[] = {
+        { (const uint8_t *)content->tokens, content->token_count * sizeof *content->tokens },
+        { (const uint8_t *)content->lookahead,
+          content->lookahead_count * sizeof *content->lookahead },
+        { (const uint8_t *)sorted, key_count * sizeof *sorted },
+    };
 
-    if (key_count == 0) {
-        return (kvb_tokens_hash){ kvb_hash64(token_bytes, seed) };
+    if (content->lookahead_count == 0 && key_count == 0) {
+        return (kvb_tokens_hash){ kvb_hash64(parts[0], seed) };
     }
     assert(key_count <= kvb_max_block_keys);
     sort_into(sorted, keys, key_count);
-    const kvb_span parts[] = { token_bytes,
-                               { (const uint8_t *)sorted, key_count * sizeof *sorted } };
-    return (kvb_tokens_hash){ kvb_hash64_parts(parts, 2, seed) };
+    return (kvb_tokens_hash){ kvb_hash64_parts(parts, 3, seed) };
+}
+
+kvb_tokens_hash kvb_tokens_hash_of(
+    const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed)
+{
+    const struct block_content content = { .tokens = tokens, .token_count = count };
+
+    return hash_content(&content, keys, key_count, seed);
 }
 
 kvb_tokens_hash kvb_tokens_hash_of_event(
     const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i,
     uint64_t seed)
 {
-    const uint32_t *tokens = batch->tokens + event->token_at + (size_t)i * event->block_size;
-    const uint32_t width = event->block_size + (event->is_eagle ? 1 : 0);
-
+    const struct block_content content = {
+        .tokens = batch->tokens + event->token_at + (size_t)i * event->block_size,
+        .token_count = event->block_size,
+        .lookahead = event->lookahead > 0
+                         ? batch->tokens + event->lookahead_at + (size_t)i * event->lookahead
+                         : NULL,
+        .lookahead_count = event->lookahead,
+    };
     if (event->extra_count == 0) {
-        return kvb_tokens_hash_of(tokens, width, NULL, 0, seed);
+        return hash_content(&content, NULL, 0, seed);
     }
     const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
-    return kvb_tokens_hash_of(tokens, width, batch->keys + extra->key_at, extra->key_count, seed);
+    return hash_content(&content, batch->keys + extra->key_at, extra->key_count, seed);
 }
 
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first)
@@ -74,13 +98,16 @@ kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens
 }
 
 size_t kvb_tokens_hash_prompt(
-    const uint32_t *tokens, size_t count, uint32_t block_size, uint64_t seed,
+    const uint32_t *tokens, size_t count, struct kvb_block_shape shape, uint64_t seed,
     kvb_tokens_hash *out_tokens)
 {
-    const size_t blocks = block_size > 0 ? count / block_size : 0;
+    const size_t block_size = shape.block_size;
+    const size_t width = block_size + shape.lookahead;
+    const size_t blocks =
+        block_size == 0 || count < width ? 0 : (count - shape.lookahead) / block_size;
 
     for (size_t i = 0; i < blocks; i++) {
-        out_tokens[i] = kvb_tokens_hash_of(tokens + i * block_size, block_size, NULL, 0, seed);
+        out_tokens[i] = kvb_tokens_hash_of(tokens + (i * block_size), width, NULL, 0, seed);
     }
     return blocks;
 }

@@ -3,6 +3,7 @@
 #include "core/ref.h"
 #include "core/span.h"
 #include "model/event_batch.h"
+#include "model/stream.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +11,7 @@
 /* How blocks are named: Dynamo's hashing, equal in the whole fleet.
  *
  *     seed            = 1337 [+ XXH3-64(lora name, 0)] [+ XXH3-64(salt, 1)]   (wrapping)
- *     tokens_hash     = XXH3-64(the block's tokens as little-endian u32
+ *     tokens_hash     = XXH3-64(the block's tokens, and its lookahead tokens, as little-endian u32
  *                               [|| its multimodal ids, sorted, as LE64], seed)
  *     rolling hash[0] = tokens_hash[0]
  *     rolling hash[i] = XXH3-64(LE64(rolling[i-1]) || LE64(tokens_hash[i]), 1337)
@@ -24,8 +25,8 @@ uint64_t kvb_block_seed(kvb_span lora_name, kvb_span salt);
 /* `lora_id` without a name hashes as the name "lora_id:N": callers build that
  * name themselves; here it is a span like any other. */
 
-/* tokens: block_size of them (block_size + 1 for EAGLE windows).  keys: the
- * block's multimodal ids, any order, at most kvb_max_block_keys. */
+/* tokens: block_size of them, and the lookahead tokens behind them where the shape has some.
+ * keys: the block's multimodal ids, any order, at most kvb_max_block_keys. */
 kvb_tokens_hash kvb_tokens_hash_of(
     const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed);
 
@@ -38,8 +39,9 @@ kvb_tokens_hash kvb_tokens_hash_of_event(
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first);
 kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens);
 
-/* Hashes all complete blocks of a plain prompt; returns how many were written
- * (count / block_size).  out_tokens has room for that many. */
+/* Hashes all complete blocks of a plain prompt; returns how many were written: those behind
+ * which the prompt has the shape's lookahead tokens too.  out_tokens has room for
+ * count / block_size. */
 size_t kvb_tokens_hash_prompt(
-    const uint32_t *tokens, size_t count, uint32_t block_size, uint64_t seed,
+    const uint32_t *tokens, size_t count, struct kvb_block_shape shape, uint64_t seed,
     kvb_tokens_hash *out_tokens);

@@ -58,6 +58,13 @@ enum kvb_skip_effect {
 const char *kvb_skip_name(enum kvb_skip skip);
 enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
 
+/* Which part of a prefix a cache group has to hold so that a request can use it. */
+enum kvb_group_kind {
+    KVB_GROUP_FULL,   /* all blocks: full attention, and whatever says nothing of its kind */
+    KVB_GROUP_WINDOW, /* the last blocks, as many as the sliding window reaches back */
+    KVB_GROUP_OTHER   /* not known: Mamba states, cross attention, chunked attention */
+};
+
 /* What else, beside tokens, went into one block's identity. */
 struct kvb_block_extra {
     uint32_t key_at;    /* into keys */
@@ -77,7 +84,7 @@ struct kvb_engine_event {
     bool all_tiers;  /* a Cleared that named no medium */
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
-    bool is_eagle; /* tokens are block_size + 1 wide windows, stride block_size */
+    bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
     /* Of a pool's object, 0 for none: it lies in a tier once or not at all, so a Stored
      * again is no second copy.  Its one hash is its own where the pool told it, else
      * read from the key's text. */
@@ -85,15 +92,27 @@ struct kvb_engine_event {
     bool is_medium_unknown; /* on no list; tier is EXTERNAL, see below */
     kvb_engine_hash parent;
     uint32_t group;
+    enum kvb_group_kind group_kind;
+    uint32_t window_tokens; /* of KVB_GROUP_WINDOW; 0: not said */
+    /* Of KVB_GROUP_WINDOW: some of the blocks that token_ids covered are left out, so where
+     * its hashes stand is known from the same hashes in the full-attention group alone.
+     * token_count is 0 then, and hash_count may be. */
+    bool is_sparse;
     uint32_t block_size; /* tokens; 0 on a tokenless Stored */
     uint32_t hash_at;
     uint32_t hash_count;
     uint32_t token_at;
     uint32_t token_count; /* 0: tokenless, names blocks that are known already */
+    /* Tokens behind each block that its name covers too (speculative decoding): lookahead of
+     * them for each hash, from tokens[lookahead_at] on; 0: none. */
+    uint32_t lookahead;
+    uint32_t lookahead_at;
     uint32_t extra_at;
     uint32_t extra_count;          /* 0, or hash_count */
     struct kvb_text_ref lora_name; /* len 0: the base model */
-    struct kvb_text_ref salt;      /* given with the first block only */
+    /* Of the first block, and inherited by the others and by children that name none. */
+    struct kvb_text_ref salt;
+    struct kvb_text_ref model_name; /* len 0: the engine's own; a store serves several */
 };
 
 struct kvb_event_batch {

@@ -34,6 +34,7 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_NATS_AWAY] = "nats_away",
         [KVB_REASON_MEMORY] = "memory",
         [KVB_REASON_TWO_BRIDGES] = "two_bridges",
+        [KVB_REASON_GROUPS] = "groups",
     };
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }

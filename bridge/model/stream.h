@@ -5,6 +5,7 @@
 #include "model/tier.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* A stream is one data-parallel rank of one worker of one component, and how
@@ -51,6 +52,7 @@ enum kvb_stream_reason {
     KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
     KVB_REASON_MEMORY,         /* a ceiling was reached */
     KVB_REASON_TWO_BRIDGES,    /* another bridge speaks of the same stream */
+    KVB_REASON_GROUPS,         /* a cache group whose rule for a usable prefix is not known */
     KVB_REASON_COUNT
 };
 
@@ -83,6 +85,23 @@ struct kvb_tier_count {
     struct kvb_hash128 digest; /* sum mod 2^128; zero while digests are not kept */
 };
 
+/* How blocks are cut from a prompt: what a query has to be hashed for.  Block i covers the
+ * tokens i * block_size .. (i + 1) * block_size - 1, and its name the lookahead tokens
+ * behind them too (speculative decoding of the EAGLE kind: 1). */
+struct kvb_block_shape {
+    uint32_t block_size; /* tokens */
+    uint32_t lookahead;  /* tokens */
+};
+
+/* A tier may hold blocks of several shapes: an offload connector's chunks are larger than the
+ * engine's blocks. */
+struct kvb_tier_shape {
+    enum kvb_tier tier;
+    struct kvb_block_shape shape;
+};
+
+enum { kvb_max_tier_shapes = 8 }; /* of one stream */
+
 /* What a bridge says of one of its streams, every second and on a change. */
 struct kvb_heartbeat {
     uint64_t worker_id;
@@ -95,12 +114,17 @@ struct kvb_heartbeat {
     enum kvb_hashes hashes;
     enum kvb_profile profile;
     char model[kvb_model_bytes + 1];
-    uint32_t block_size; /* tokens */
-    bool eagle;
-    bool is_bye; /* the bridge stops now */
+    uint32_t block_size; /* tokens; of the device's blocks */
+    uint32_t lookahead;  /* the same blocks' */
+    /* Every shape in use, by tier; none before the first Stored, and from old bridges: then
+     * all tiers have the one above. */
+    struct kvb_tier_shape shapes[kvb_max_tier_shapes];
+    size_t shape_count;
+    uint32_t window_tokens; /* of the sliding-window groups; 0: the model has none */
+    bool is_bye;            /* the bridge stops now */
     bool has_missing_at_most;
     uint64_t digest_seed;
     uint64_t doubtful; /* blocks that may or may not be held */
     uint64_t missing_at_most;
-    struct kvb_tier_count tiers[KVB_TIER_COUNT];
+    struct kvb_tier_count tiers[KVB_LIST_COUNT];
 };

@@ -57,5 +57,5 @@ struct kvb_sync_reply {
     uint64_t digest_seed;
     const struct kvb_router_batch *events; /* borrowed; NULL for none */
     /* KVB_SYNC_SUMS: 256 of a tier, borrowed; NULL for tiers in which nothing is held */
-    const struct kvb_hash128 *sums[KVB_TIER_COUNT];
+    const struct kvb_hash128 *sums[KVB_LIST_COUNT];
 };

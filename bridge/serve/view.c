@@ -48,12 +48,12 @@ uint32_t kvb_view_block_size(const struct kvb_view *view, const struct kvb_follo
     return follower->has_heartbeat ? follower->heartbeat.block_size : view->default_block_size;
 }
 
-static struct kvb_view_shape
+static struct kvb_block_shape
 shape_of(const struct kvb_view *view, const struct kvb_follower *follower)
 {
-    return (struct kvb_view_shape){
+    return (struct kvb_block_shape){
         .block_size = kvb_view_block_size(view, follower),
-        .eagle = follower->has_heartbeat && follower->heartbeat.eagle,
+        .lookahead = follower->has_heartbeat ? follower->heartbeat.lookahead : 0,
     };
 }
 
@@ -206,13 +206,13 @@ static kvb_status make_room(struct kvb_view *view)
     return KVB_OK;
 }
 
-static bool is_same_shape(struct kvb_view_shape a, struct kvb_view_shape b)
+static bool is_same_shape(struct kvb_block_shape a, struct kvb_block_shape b)
 {
-    return a.block_size == b.block_size && a.eagle == b.eagle;
+    return a.block_size == b.block_size && a.lookahead == b.lookahead;
 }
 
 /* Its place in the listing; shape_count when it is not there. */
-static size_t find_shape(const struct kvb_view_listing *listing, struct kvb_view_shape shape)
+static size_t find_shape(const struct kvb_view_listing *listing, struct kvb_block_shape shape)
 {
     size_t at = 0;
 
@@ -227,7 +227,7 @@ static void list_stream(struct kvb_view *view, uint32_t number)
 {
     struct kvb_view_listing *listing = &view->listing;
     const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
-    const struct kvb_view_shape shape = shape_of(view, follower);
+    const struct kvb_block_shape shape = shape_of(view, follower);
 
     listing->streams[listing->count++] =
         (struct kvb_overlap){ .follower = follower, .shape = shape };
@@ -272,21 +272,8 @@ static kvb_span span_of(const char *text)
     return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
 }
 
-/* Windows of one token more than a block, a block apart. */
-static size_t hash_eagle(
-    const struct kvb_query *query, uint32_t block_size, uint64_t seed, kvb_tokens_hash *out_hashes)
-{
-    const size_t count = query->count > 0 ? (query->count - 1) / block_size : 0;
-
-    for (size_t i = 0; i < count; i++) {
-        out_hashes[i] = kvb_tokens_hash_of(
-            query->tokens + (i * block_size), (size_t)block_size + 1, NULL, 0, seed);
-    }
-    return count;
-}
-
 static kvb_status hash_tokens(
-    struct kvb_view *view, const struct kvb_query *query, struct kvb_view_shape shape,
+    struct kvb_view *view, const struct kvb_query *query, struct kvb_block_shape shape,
     size_t *out_count)
 {
     const uint64_t seed = kvb_block_seed(span_of(query->lora_name), span_of(query->cache_salt));
@@ -294,10 +281,7 @@ static kvb_status hash_tokens(
     KVB_TRY(kvb_array_reserve(
         &view->hashes, &view->hash_capacity, (query->count / shape.block_size) + 1,
         sizeof *view->hashes, kvb_max_query_tokens + 1));
-    *out_count = shape.eagle
-                     ? hash_eagle(query, shape.block_size, seed, view->hashes)
-                     : kvb_tokens_hash_prompt(
-                           query->tokens, query->count, shape.block_size, seed, view->hashes);
+    *out_count = kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, view->hashes);
     return KVB_OK;
 }
 
@@ -314,7 +298,7 @@ static kvb_status take_hashes(struct kvb_view *view, const struct kvb_query *que
 
 struct noting {
     struct kvb_view *view;
-    const struct kvb_view_shape *shape; /* NULL: any, the query came hashed */
+    const struct kvb_block_shape *shape; /* NULL: any, the query came hashed */
 };
 
 static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
@@ -373,7 +357,7 @@ static kvb_status match_hashes(struct kvb_view *view, const struct kvb_query *qu
 
 /* A stream of a shape too many was not asked: it has no blocks of the query. */
 static size_t request_blocks_of(
-    const struct kvb_view *view, const struct kvb_query *query, struct kvb_view_shape shape)
+    const struct kvb_view *view, const struct kvb_query *query, struct kvb_block_shape shape)
 {
     const size_t at = find_shape(&view->listing, shape);
 

@@ -33,15 +33,9 @@
 
 enum { kvb_view_most_shapes = 16 };
 
-/* One (block size, EAGLE or not): what a prompt must be hashed for. */
-struct kvb_view_shape {
-    uint32_t block_size; /* tokens */
-    bool eagle;
-};
-
 struct kvb_overlap {
     const struct kvb_follower *follower; /* borrowed until the next change */
-    struct kvb_view_shape shape;
+    struct kvb_block_shape shape;
     size_t request_blocks;           /* complete blocks of the query */
     uint32_t depths[KVB_TIER_COUNT]; /* blocks, per tier */
     uint32_t blocks;                 /* the longest of them */
@@ -72,7 +66,7 @@ struct kvb_view_listing {
     uint32_t *places;            /* owned; by follower number: 1 + position in streams, or 0 */
     uint32_t *holders;           /* owned; positions in streams: of this query */
     size_t count, capacity, place_capacity, holder_count, holder_capacity;
-    struct kvb_view_shape shapes[kvb_view_most_shapes];
+    struct kvb_block_shape shapes[kvb_view_most_shapes];
     size_t request_blocks[kvb_view_most_shapes]; /* of this query, for each shape */
     size_t shape_count;
 };

@@ -114,12 +114,12 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->has_skipped ? state_has_skipped : 0U) |
            (stream->has_unknown_event ? state_has_unknown_event : 0U) |
            (stream->is_withdrawn ? state_is_withdrawn : 0U) |
-           (kvb_mirror_count(stream->mirror)->is_eagle ? state_is_eagle : 0U);
+           (kvb_mirror_count(stream->mirror)->lookahead > 0 ? state_is_eagle : 0U);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)
 {
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++, to += state_tier_bytes) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, to += state_tier_bytes) {
         const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
         kvb_le_put_u64(to, kvb_mirror_count(mirror)->held[tier]);
         kvb_le_put_u64(to + 8, digest.low);

@@ -42,7 +42,7 @@ enum {
     state_rest = 84,
     state_tiers = 88, /* of each: blocks u64, digest low and high u64 */
     state_tier_bytes = 24,
-    state_fingerprints = state_tiers + KVB_TIER_COUNT * state_tier_bytes,
+    state_fingerprints = state_tiers + KVB_LIST_COUNT * state_tier_bytes,
     fingerprint_bytes = 24
 };
 

@@ -144,7 +144,7 @@ static kvb_status take_entries(struct restore *restore, const struct section *se
 
 static bool are_sums_right(const struct kvb_mirror *mirror, const uint8_t *from)
 {
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++, from += state_tier_bytes) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, from += state_tier_bytes) {
         const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
         if (kvb_le_get_u64(from) != kvb_mirror_count(mirror)->held[tier] ||
             kvb_le_get_u64(from + 8) != digest.low || kvb_le_get_u64(from + 16) != digest.high) {
@@ -164,7 +164,7 @@ static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
         .newest_doubtful = kvb_le_get_u32(state + state_newest_doubtful),
         .forgotten_doubtful = kvb_le_get_u64(state + state_forgotten),
         .block_size = kvb_le_get_u32(state + state_block_size),
-        .is_eagle = kvb_le_get_u32(state + state_flags) & state_is_eagle,
+        .lookahead = (kvb_le_get_u32(state + state_flags) & state_is_eagle) > 0,
     };
     const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
                                         .dp_rank = stream->options.dp_rank,

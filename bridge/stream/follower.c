@@ -34,7 +34,7 @@ static struct kvb_follow *follow_at(const struct kvb_followers *followers, size_
 
 static void free_slots(struct kvb_followers *followers, struct kvb_follow *follow)
 {
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             const kvb_slot_ref slot = follow->shown.slots[tier];
             kvb_prefix_index_slot_free(followers->options.index, slot);
@@ -169,7 +169,7 @@ void kvb_follow_own_slot(
 {
     const uint32_t number = (uint32_t)(follow - followers->follows);
 
-    followers->slot_owners[slot.value] = 1 + (number * KVB_TIER_COUNT) + (uint32_t)tier;
+    followers->slot_owners[slot.value] = 1 + (number * KVB_LIST_COUNT) + (uint32_t)tier;
     follow->shown.slots[tier] = slot;
     follow->shown.has_slot[tier] = true;
 }
@@ -187,7 +187,7 @@ void kvb_follow_swap_slot(
 
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow)
 {
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);
             *follow->digests[tier] = (struct kvb_digest){ 0 };
@@ -398,8 +398,8 @@ kvb_status kvb_followers_of_slot(
         return KVB_NOT_FOUND;
     }
     const uint32_t owner = followers->slot_owners[slot.value] - 1;
-    *out_number = owner / KVB_TIER_COUNT;
-    *out_tier = (enum kvb_tier)(owner % KVB_TIER_COUNT);
+    *out_number = owner / KVB_LIST_COUNT;
+    *out_tier = (enum kvb_tier)(owner % KVB_LIST_COUNT);
     return KVB_OK;
 }
 

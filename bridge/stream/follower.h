@@ -79,8 +79,8 @@ struct kvb_follower {
     struct kvb_heartbeat heartbeat; /* the newest; zero without one */
     bool has_last_id;
     uint64_t last_id; /* the newest event applied */
-    bool has_slot[KVB_TIER_COUNT];
-    kvb_slot_ref slots[KVB_TIER_COUNT];
+    bool has_slot[KVB_LIST_COUNT];
+    kvb_slot_ref slots[KVB_LIST_COUNT];
 };
 
 /* On KVB_OK the caller owns *out_followers.  KVB_NO_MEMORY. */

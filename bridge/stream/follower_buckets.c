@@ -30,7 +30,7 @@ static size_t compare(
 {
     size_t count = 0;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         const bool has_slot = follow->shown.has_slot[tier];
         count += compare_tier(
             has_slot ? follow->digests[tier]->buckets : nothing,
@@ -123,7 +123,7 @@ static kvb_status put_in_place(struct kvb_followers *followers, struct kvb_follo
 {
     const struct kvb_router_batch *patch = &follow->repair.patch;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         KVB_TRY(empty_buckets(followers, follow, (enum kvb_tier)tier));
     }
     for (size_t i = 0; i < patch->event_count; i++) {

@@ -32,9 +32,9 @@ struct follow_repair {
     struct kvb_event_log *held; /* owned: events that wait, or that follow a snapshot */
     struct kvb_bucket_set buckets;
     struct kvb_router_batch patch;   /* owned: what is in them, so far */
-    bool has_hidden[KVB_TIER_COUNT]; /* the snapshot so far */
-    kvb_slot_ref hidden[KVB_TIER_COUNT];
-    struct kvb_digest *hidden_digests[KVB_TIER_COUNT]; /* owned; beside each hidden slot */
+    bool has_hidden[KVB_LIST_COUNT]; /* the snapshot so far */
+    kvb_slot_ref hidden[KVB_LIST_COUNT];
+    struct kvb_digest *hidden_digests[KVB_LIST_COUNT]; /* owned; beside each hidden slot */
     uint64_t hidden_seed;                              /* of them */
 };
 
@@ -60,7 +60,7 @@ struct kvb_follow {
     uint64_t settled_id;                        /* the list is nobody's truth before this event */
     unsigned differs_in_a_row;                  /* heartbeats that found another list */
     uint64_t digest_seed;                       /* of the digests; 0: the bridge keeps none */
-    struct kvb_digest *digests[KVB_TIER_COUNT]; /* owned; beside each slot */
+    struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; beside each slot */
     struct follow_repair repair;
 };
 
@@ -69,7 +69,7 @@ struct kvb_followers {
     struct kvb_stream_table names;
     struct kvb_follow *follows; /* owned; by the number of the name */
     size_t follow_capacity;
-    uint32_t *slot_owners; /* owned; by slot: 1 + number * KVB_TIER_COUNT + tier, or 0 */
+    uint32_t *slot_owners; /* owned; by slot: 1 + number * KVB_LIST_COUNT + tier, or 0 */
     size_t slot_owner_count;
     size_t slot_owner_capacity;
     uint8_t *changed; /* owned: scratch of a store, a byte a block */

@@ -178,14 +178,14 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
 {
     const struct follow_repair *repair = &follow->repair;
 
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         kvb_slot_ref slot = { 0 };
         if (repair->has_hidden[t]) {
             KVB_TRY(kvb_follow_slot(followers, follow, (enum kvb_tier)t, &slot));
         }
     }
     kvb_follow_clear(followers, follow);
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         if (repair->has_hidden[t]) {
             swap_tier(followers, follow, (enum kvb_tier)t);
         }
@@ -198,7 +198,7 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
 
 void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair)
 {
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         if (repair->has_hidden[t]) {
             kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);
             free(repair->hidden_digests[t]);
@@ -226,7 +226,7 @@ void kvb_follow_begin_digest(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t seed)
 {
     follow->digest_seed = seed;
-    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+    for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         if (!follow->shown.has_slot[t]) {
             continue;
         }
@@ -254,7 +254,7 @@ bool kvb_follow_has_counts(
     const struct kvb_followers *followers, const struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat)
 {
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         const uint64_t blocks =
             kvb_followers_blocks(followers, &follow->shown, (enum kvb_tier)tier);
         if (blocks != heartbeat->tiers[tier].blocks) {

@@ -354,7 +354,7 @@ static void note_rival(
 static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_heartbeat *news)
 {
     return !shown->has_heartbeat || shown->heartbeat.block_size != news->block_size ||
-           shown->heartbeat.eagle != news->eagle ||
+           shown->heartbeat.lookahead != news->lookahead ||
            strcmp(shown->heartbeat.model, news->model) != 0;
 }
 

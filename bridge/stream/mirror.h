@@ -84,12 +84,12 @@ kvb_status kvb_mirror_apply(
 void kvb_mirror_clear(struct kvb_mirror *mirror);
 
 struct kvb_mirror_counts {
-    uint64_t held[KVB_TIER_COUNT]; /* published names, per tier; gauges up to here ... */
+    uint64_t held[KVB_LIST_COUNT]; /* published names, per tier; gauges up to here ... */
     uint64_t proven_copies;        /* sum of `least` over the device tier */
     uint64_t doubtful;             /* entries that may or may not be held, forgotten ones too */
     uint64_t unrooted;
     uint32_t block_size;       /* tokens, of the newest Stored; 0 before the first */
-    bool is_eagle;             /* the newest Stored came as EAGLE pairs */
+    uint32_t lookahead;        /* tokens, of the newest Stored */
     uint64_t duplicate_stored; /* ... counters from here */
     uint64_t unknown_removed;
     uint64_t unknown_parents;

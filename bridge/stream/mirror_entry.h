@@ -133,7 +133,7 @@ struct kvb_mirror {
 
     struct kvb_mirror_counts counts;
     struct kvb_digest_key digest_key;
-    struct kvb_digest digests[KVB_TIER_COUNT];
+    struct kvb_digest digests[KVB_LIST_COUNT];
 };
 
 /* ---- Of one entry ---- */

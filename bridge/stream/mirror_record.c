@@ -134,7 +134,7 @@ void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *ou
         .newest_doubtful = mirror->newest_doubtful,
         .forgotten_doubtful = mirror->counts.doubtful - mirror->link_count,
         .block_size = mirror->counts.block_size,
-        .is_eagle = mirror->counts.is_eagle,
+        .lookahead = mirror->counts.lookahead,
     };
 }
 
@@ -328,6 +328,6 @@ kvb_status kvb_mirror_settle(
     }
     mirror->counts.doubtful = mirror->link_count + ends->forgotten_doubtful;
     mirror->counts.block_size = ends->block_size;
-    mirror->counts.is_eagle = ends->is_eagle;
+    mirror->counts.lookahead = ends->lookahead;
     return KVB_OK;
 }

@@ -45,7 +45,7 @@ struct kvb_mirror_ends {
     uint32_t newest_doubtful;
     uint64_t forgotten_doubtful; /* of those counted as doubtful */
     uint32_t block_size;
-    bool is_eagle;
+    uint32_t lookahead;
 };
 
 void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *out_ends);

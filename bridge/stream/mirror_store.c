@@ -402,7 +402,7 @@ kvb_status kvb_mirror_store(struct mirror_change *change)
     }
     if (event->token_count > 0 && event->key == 0) { /* a pool's is configured */
         mirror->counts.block_size = event->block_size;
-        mirror->counts.is_eagle = event->is_eagle;
+        mirror->counts.lookahead = event->lookahead;
     }
     KVB_TRY(forget_former(change));
     return store_blocks(change);

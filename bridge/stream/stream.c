@@ -205,7 +205,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .hashes = stream->options.mirror.hashes,
         .profile = stream->options.profile,
         .block_size = counts->block_size ? counts->block_size : stream->options.block_size,
-        .eagle = counts->is_eagle,
+        .lookahead = counts->lookahead,
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,
     };
@@ -213,7 +213,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
     memcpy(beat.model, stream->options.model, sizeof beat.model);
     kvb_stream_state(stream, &beat.state, &beat.reason);
     beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
-    for (size_t tier = 0; tier < KVB_TIER_COUNT && !stream->is_withdrawn; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT && !stream->is_withdrawn; tier++) {
         beat.tiers[tier].blocks = counts->held[tier];
         beat.tiers[tier].digest = kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->total;
     }

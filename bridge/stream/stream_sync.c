@@ -103,7 +103,7 @@ static kvb_status step_digest(
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
 
     finish(reply, KVB_SYNC_SUMS);
-    for (size_t tier = 0; tier < KVB_TIER_COUNT && !stream->is_withdrawn; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT && !stream->is_withdrawn; tier++) {
         if (counts->held[tier] > 0) {
             reply->sums[tier] = kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->buckets;
         }

@@ -86,22 +86,34 @@ static void pack_parent(msgpack_packer *packer, const struct engine_source *sour
     }
 }
 
-/* EAGLE: a b c d is (a,b) (b,c) (c,d). */
+/* The token behind token i: the next one, or at a block's end its lookahead token. */
+static uint32_t token_behind(const struct engine_source *source, uint32_t i)
+{
+    const struct kvb_engine_event *event = source->event;
+    const uint32_t block = i / event->block_size;
+
+    if ((i + 1) % event->block_size == 0 && block < event->hash_count) {
+        return source->batch->tokens[event->lookahead_at + block];
+    }
+    return i + 1 < event->token_count ? source->batch->tokens[event->token_at + i + 1] : 0;
+}
+
+/* EAGLE in SGLang: the tokens a b with the lookahead token c are (a,b) (b,c). */
 static void pack_tokens(msgpack_packer *packer, const struct engine_source *source)
 {
-    const bool is_eagle = source->event->is_eagle;
-    const uint32_t count = source->event->token_count - (is_eagle ? 1 : 0);
+    const bool is_paired = source->event->is_paired;
+    const uint32_t count = source->event->token_count;
     /* of a batch without tokens the array is NULL: nothing may be added to it */
     const uint32_t *tokens = count > 0 ? source->batch->tokens + source->event->token_at : NULL;
 
     (void)msgpack_pack_array(packer, count);
     for (uint32_t i = 0; i < count; i++) {
-        if (is_eagle) {
+        if (is_paired) {
             (void)msgpack_pack_array(packer, 2);
         }
         (void)msgpack_pack_uint32(packer, tokens[i]);
-        if (is_eagle) {
-            (void)msgpack_pack_uint32(packer, tokens[i + 1]);
+        if (is_paired) {
+            (void)msgpack_pack_uint32(packer, token_behind(source, i));
         }
     }
 }

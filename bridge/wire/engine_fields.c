@@ -198,17 +198,26 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 
 /* ---- Tokens ---- */
 
-/* EAGLE: (a,b) (b,c) (c,d) is a b c d. */
-static kvb_status take_pairs(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+/* EAGLE: (a,b) (b,c) is the tokens a b, and behind a block of both the lookahead token c. */
+static kvb_status
+take_pairs(struct kvb_mp_cursor *cursor, const struct kvb_engine_event *event, uint32_t *out)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    uint32_t *lookahead = out + event->token_count;
+    uint32_t blocks_left = event->hash_count;
+
+    for (uint32_t i = 0; i < event->token_count; i++) {
         uint32_t members = 0;
+        uint32_t second = 0;
         KVB_TRY(kvb_mp_take_array(cursor, &members));
         if (members != 2) {
             return KVB_BAD_INPUT;
         }
         KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
-        KVB_TRY(kvb_mp_take_u32(cursor, &out[i + 1])); /* the next pair's first */
+        KVB_TRY(kvb_mp_take_u32(cursor, &second));
+        if ((i + 1) % event->block_size == 0 && blocks_left > 0) {
+            *lookahead++ = second;
+            blocks_left--;
+        }
     }
     return KVB_OK;
 }
@@ -244,11 +253,13 @@ static kvb_status read_odd_tokens(
     struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, uint32_t count,
     struct kvb_engine_event *event)
 {
-    event->is_eagle = kvb_mp_next(cursor) == KVB_MP_ARRAY;
-    event->token_count = count + (event->is_eagle ? 1 : 0);
-    KVB_TRY(kvb_event_batch_reserve_tokens(batch, event->token_count));
+    event->is_paired = kvb_mp_next(cursor) == KVB_MP_ARRAY;
+    event->lookahead = event->is_paired ? 1 : 0;
+    event->lookahead_at = event->token_at + count;
+    KVB_TRY(kvb_event_batch_reserve_tokens(
+        batch, count + ((size_t)event->lookahead * event->hash_count)));
     uint32_t *out = batch->tokens + batch->token_count;
-    return event->is_eagle ? take_pairs(cursor, count, out) : kvb_mp_take_u32s(cursor, count, out);
+    return event->is_paired ? take_pairs(cursor, event, out) : kvb_mp_take_u32s(cursor, count, out);
 }
 
 kvb_status kvb_engine_read_token_list(
@@ -271,7 +282,7 @@ kvb_status kvb_engine_read_token_list(
     if (!fields->tokens.is_read) {
         KVB_TRY(read_odd_tokens(batch, &cursor, count, event));
     }
-    batch->token_count += event->token_count;
+    batch->token_count += event->token_count + ((size_t)event->lookahead * event->hash_count);
     return KVB_OK;
 }
 

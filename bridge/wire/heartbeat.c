@@ -1,5 +1,6 @@
 #include "wire/heartbeat.h"
 
+#include "core/limits.h"
 #include "core/own.h"
 #include "kvbridge.pb-c.h"
 #include "wire/json_writer.h"
@@ -11,7 +12,7 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 400 */
-    max_fields = 64,          /* the message has 19; the rest is for a newer one */
+    max_fields = 64,          /* the message has 24; the rest is for a newer one */
     digest_words = 2          /* per tier: low, high */
 };
 
@@ -46,6 +47,7 @@ static const uint32_t reasons[KVB_REASON_COUNT] = {
     [KVB_REASON_NATS_AWAY] = KVB__STREAM_HEARTBEAT__REASON__NATS_AWAY,
     [KVB_REASON_MEMORY] = KVB__STREAM_HEARTBEAT__REASON__MEMORY,
     [KVB_REASON_TWO_BRIDGES] = KVB__STREAM_HEARTBEAT__REASON__TWO_BRIDGES,
+    [KVB_REASON_GROUPS] = KVB__STREAM_HEARTBEAT__REASON__GROUPS,
 };
 
 static const uint32_t profiles[KVB_PROFILE_COUNT] = {
@@ -62,15 +64,15 @@ static const uint32_t hash_kinds[KVB_HASHES_COUNT] = {
 
 /* The columns of the tiers that are not empty. */
 struct tier_columns {
-    uint32_t tiers[KVB_TIER_COUNT];
-    uint64_t blocks[KVB_TIER_COUNT];
-    uint64_t digests[KVB_TIER_COUNT * digest_words];
+    uint32_t tiers[KVB_LIST_COUNT];
+    uint64_t blocks[KVB_LIST_COUNT];
+    uint64_t digests[KVB_LIST_COUNT * digest_words];
     size_t count;
 };
 
 static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_columns *columns)
 {
-    for (unsigned i = 0; i < KVB_TIER_COUNT; i++) {
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         const struct kvb_tier_count *tier = &heartbeat->tiers[i];
         if (tier->blocks == 0 && tier->digest.low == 0 && tier->digest.high == 0) {
             continue;
@@ -81,6 +83,30 @@ static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_column
         columns->digests[at * digest_words] = tier->digest.low;
         columns->digests[at * digest_words + 1] = tier->digest.high;
     }
+}
+
+struct shape_columns {
+    uint32_t tiers[kvb_max_tier_shapes];
+    uint32_t block_sizes[kvb_max_tier_shapes];
+    uint32_t lookaheads[kvb_max_tier_shapes];
+};
+
+static void fill_shapes(
+    const struct kvb_heartbeat *heartbeat, struct shape_columns *columns,
+    Kvb__StreamHeartbeat *message)
+{
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        const struct kvb_tier_shape *row = &heartbeat->shapes[i];
+        columns->tiers[i] = kvb_proto_tiers[row->tier];
+        columns->block_sizes[i] = row->shape.block_size;
+        columns->lookaheads[i] = row->shape.lookahead;
+    }
+    message->shape_tiers = columns->tiers;
+    message->n_shape_tiers = heartbeat->shape_count;
+    message->shape_block_sizes = columns->block_sizes;
+    message->n_shape_block_sizes = heartbeat->shape_count;
+    message->shape_lookaheads = columns->lookaheads;
+    message->n_shape_lookaheads = heartbeat->shape_count;
 }
 
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
@@ -104,6 +130,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
 {
     struct kvb_heartbeat copy = *heartbeat; /* protobuf-c's types ask for writable memory */
     struct tier_columns columns = { 0 };
+    struct shape_columns shapes = { 0 };
     Kvb__StreamHeartbeat message;
 
     kvb__stream_heartbeat__init(&message);
@@ -115,11 +142,14 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.last_id = copy.last_id;
     message.model = copy.model;
     message.block_size = copy.block_size;
-    message.eagle = copy.eagle;
+    message.eagle = copy.lookahead > 0;
+    message.lookahead = copy.lookahead;
+    message.window_tokens = copy.window_tokens;
     message.bye = copy.is_bye;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
+    fill_shapes(&copy, &shapes, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
     message.tier_blocks = columns.blocks;
@@ -154,7 +184,7 @@ static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_hea
 
 static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
-    bool seen[KVB_TIER_COUNT] = { 0 };
+    bool seen[KVB_LIST_COUNT] = { 0 };
 
     if (message->n_tier_blocks != message->n_tiers ||
         message->n_tier_digests != message->n_tiers * digest_words) {
@@ -162,7 +192,7 @@ static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_hea
     }
     for (size_t i = 0; i < message->n_tiers; i++) {
         unsigned tier = 0;
-        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_TIER_COUNT, message->tiers[i], &tier));
+        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_LIST_COUNT, message->tiers[i], &tier));
         if (seen[tier]) {
             return KVB_BAD_INPUT;
         }
@@ -173,6 +203,31 @@ static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_hea
                         .high = message->tier_digests[i * digest_words + 1] },
         };
     }
+    return KVB_OK;
+}
+
+/* Whoever claims more shapes than a stream has, or a block of no tokens, is refused: a query
+ * is hashed once for each. */
+static kvb_status read_shapes(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    if (message->n_shape_tiers > kvb_max_tier_shapes ||
+        message->n_shape_block_sizes != message->n_shape_tiers ||
+        message->n_shape_lookaheads != message->n_shape_tiers ||
+        heartbeat->lookahead > kvb_max_lookahead_tokens) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_shape_tiers; i++) {
+        unsigned tier = 0;
+        const struct kvb_block_shape shape = { .block_size = message->shape_block_sizes[i],
+                                               .lookahead = message->shape_lookaheads[i] };
+        KVB_TRY(
+            kvb_proto_number_find(kvb_proto_tiers, KVB_TIER_COUNT, message->shape_tiers[i], &tier));
+        if (shape.block_size == 0 || shape.lookahead > kvb_max_lookahead_tokens) {
+            return KVB_BAD_INPUT;
+        }
+        heartbeat->shapes[i] = (struct kvb_tier_shape){ (enum kvb_tier)tier, shape };
+    }
+    heartbeat->shape_count = message->n_shape_tiers;
     return KVB_OK;
 }
 
@@ -197,7 +252,8 @@ static kvb_status read_message(const Kvb__StreamHeartbeat *message, struct kvb_h
         .epoch_first_id = message->epoch_first_id,
         .last_id = message->last_id,
         .block_size = message->block_size,
-        .eagle = message->eagle,
+        .lookahead = message->lookahead > 0 ? message->lookahead : (uint32_t)message->eagle,
+        .window_tokens = message->window_tokens,
         .is_bye = message->bye,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,
@@ -206,6 +262,7 @@ static kvb_status read_message(const Kvb__StreamHeartbeat *message, struct kvb_h
     KVB_TRY(read_names(message, &heartbeat));
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
+    KVB_TRY(read_shapes(message, &heartbeat));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
         heartbeat.has_missing_at_most = true;
         heartbeat.missing_at_most = message->missing_at_most;

@@ -1,10 +1,8 @@
 #include "wire/proto_number.h"
 
-const uint32_t kvb_proto_tiers[KVB_TIER_COUNT] = {
-    [KVB_TIER_DEVICE] = 0,
-    [KVB_TIER_HOST] = 1,
-    [KVB_TIER_DISK] = 2,
-    [KVB_TIER_EXTERNAL] = 3,
+const uint32_t kvb_proto_tiers[KVB_LIST_COUNT] = {
+    [KVB_TIER_DEVICE] = 0,   [KVB_TIER_HOST] = 1,   [KVB_TIER_DISK] = 2,
+    [KVB_TIER_EXTERNAL] = 3, [KVB_LIST_WINDOW] = 4,
 };
 
 kvb_status

@@ -8,7 +8,7 @@
 
 /* Our enums may be reordered; the numbers on the wire may not.  Each mapping is
  * a table: our constant -> number of kvbridge.proto.  Threads: any thread. */
-extern const uint32_t kvb_proto_tiers[KVB_TIER_COUNT];
+extern const uint32_t kvb_proto_tiers[KVB_LIST_COUNT];
 
 /* The place in such a table that holds value.
  * KVB_BAD_INPUT  none does: a number of a newer version, or nonsense */

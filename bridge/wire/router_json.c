@@ -21,11 +21,10 @@ enum { most_put_at_once = 192 };
 static const uint64_t max_worker_id = INT64_MAX; /* real readers hold an i64 */
 
 /* What Dynamo's readers call the tiers; theirs is no name of ours for the host. */
-static const char *const tier_words[KVB_TIER_COUNT] = {
-    [KVB_TIER_DEVICE] = "device",
-    [KVB_TIER_HOST] = "host_pinned",
-    [KVB_TIER_DISK] = "disk",
-    [KVB_TIER_EXTERNAL] = "external",
+static const char *const tier_words[KVB_LIST_COUNT] = {
+    [KVB_TIER_DEVICE] = "device",     [KVB_TIER_HOST] = "host_pinned", [KVB_TIER_DISK] = "disk",
+    [KVB_TIER_EXTERNAL] = "external", [KVB_LIST_WINDOW] = "window", /* on P.kv_window_events alone:
+                                                                       Dynamo knows no such list */
 };
 
 /* ---- encode ------------------------------------------------------------------ */
@@ -316,8 +315,9 @@ static kvb_status read_tier(struct kvb_json_scan *scan, void *context)
         const char *word;
         enum kvb_tier tier;
     } words[] = {
-        { "device", KVB_TIER_DEVICE }, { "host_pinned", KVB_TIER_HOST },  { "host", KVB_TIER_HOST },
-        { "disk", KVB_TIER_DISK },     { "external", KVB_TIER_EXTERNAL },
+        { "device", KVB_TIER_DEVICE },     { "host_pinned", KVB_TIER_HOST },
+        { "host", KVB_TIER_HOST },         { "disk", KVB_TIER_DISK },
+        { "external", KVB_TIER_EXTERNAL }, { "window", KVB_LIST_WINDOW },
     };
     struct reading *reading = context;
     kvb_span word = { 0 };

@@ -235,7 +235,7 @@ static kvb_status read_form(uint32_t form, struct kvb_router_event *event)
         return KVB_BAD_INPUT;
     }
     KVB_TRY(kvb_proto_number_find(
-        kvb_proto_tiers, KVB_TIER_COUNT, (form >> kvb_form_tier_shift) & kvb_form_tier_mask,
+        kvb_proto_tiers, KVB_LIST_COUNT, (form >> kvb_form_tier_shift) & kvb_form_tier_mask,
         &tier));
     event->kind = kinds[kind];
     event->tier = (enum kvb_tier)tier;

@@ -95,7 +95,7 @@ kvb_status kvb_sync_request_decode(kvb_span bytes, struct kvb_sync_request *out_
 /* ---- Replies: encode ---- */
 
 struct sum_columns {
-    uint32_t tiers[KVB_TIER_COUNT];
+    uint32_t tiers[KVB_LIST_COUNT];
     uint64_t *sums; /* owned */
     size_t tier_count;
 };
@@ -110,11 +110,11 @@ static kvb_status fill_columns(const struct kvb_sync_reply *reply, struct sum_co
     if (reply->answer != KVB_SYNC_SUMS) {
         return KVB_OK;
     }
-    columns->sums = malloc((size_t)KVB_TIER_COUNT * sum_words * sizeof *columns->sums);
+    columns->sums = malloc((size_t)KVB_LIST_COUNT * sum_words * sizeof *columns->sums);
     if (!columns->sums) {
         return KVB_NO_MEMORY;
     }
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         if (!reply->sums[tier]) {
             continue;
         }
@@ -187,7 +187,7 @@ static kvb_status read_sums(
     for (size_t i = 0; i < message->n_tiers; i++) {
         const uint64_t *sums = message->sums + i * sum_words;
         unsigned tier = 0;
-        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_TIER_COUNT, message->tiers[i], &tier));
+        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_LIST_COUNT, message->tiers[i], &tier));
         if (reply->sums[tier]) {
             return KVB_BAD_INPUT; /* twice */
         }

@@ -17,7 +17,7 @@ kvb_status kvb_sync_reply_encode(const struct kvb_sync_reply *reply, struct kvb_
 /* What a decoded reply borrows from; {0} to begin with, reused. */
 struct kvb_sync_reply_parts {
     struct kvb_router_batch events;
-    struct kvb_hash128 sums[KVB_TIER_COUNT][kvb_sync_buckets];
+    struct kvb_hash128 sums[KVB_LIST_COUNT][kvb_sync_buckets];
 };
 
 void kvb_sync_reply_parts_done(struct kvb_sync_reply_parts *parts);

@@ -47,8 +47,9 @@ static inline bool is_same_head(const struct kvb_engine_event *x, const struct k
     return x->kind == y->kind && x->skip == y->skip && x->tier == y->tier &&
            x->all_tiers == y->all_tiers && x->has_parent == y->has_parent &&
            x->parent.value == y->parent.value && x->has_group == y->has_group &&
-           x->group == y->group && x->is_eagle == y->is_eagle && x->block_size == y->block_size &&
-           x->hash_count == y->hash_count && x->token_count == y->token_count;
+           x->group == y->group && x->is_paired == y->is_paired && x->lookahead == y->lookahead &&
+           x->block_size == y->block_size && x->hash_count == y->hash_count &&
+           x->token_count == y->token_count;
 }
 
 static inline bool is_same_engine_event(

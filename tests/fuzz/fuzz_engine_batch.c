@@ -44,8 +44,11 @@ static void check_event(const struct kvb_event_batch *batch, const struct kvb_en
     check(is_within(event->lora_name.at, event->lora_name.len, batch->text_len));
     check(is_within(event->salt.at, event->salt.len, batch->text_len));
     check(event->lora_name.len <= kvb_max_string_bytes && event->salt.len <= kvb_max_string_bytes);
-    check(event->token_count == 0 || event->token_count - event->is_eagle >= covered);
+    check(event->token_count == 0 || event->token_count >= covered);
     check(event->token_count == 0 || event->block_size > 0);
+    check(event->lookahead <= kvb_max_lookahead_tokens);
+    check(is_within(
+        event->lookahead_at, (uint64_t)event->lookahead * event->hash_count, batch->token_count));
     check(event->key == 0 || event->hash_count == 1);
     check(!event->is_medium_unknown || event->tier == KVB_TIER_EXTERNAL);
     check_extras(batch, event);

@@ -237,7 +237,7 @@ void sim_answer(
         sim_message_copy_events(message, reply->events);
         message->reply.events = &message->events;
     }
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         if (reply->sums[tier]) {
             memcpy(message->sums[tier], reply->sums[tier], sizeof message->sums[tier]);
             message->reply.sums[tier] = message->sums[tier];

@@ -312,7 +312,7 @@ struct sim_message {
     struct kvb_sync_reply reply;
     struct kvb_sync_request request;
     struct kvb_router_batch events;                            /* owned */
-    struct kvb_hash128 sums[KVB_TIER_COUNT][kvb_sync_buckets]; /* of the reply, when it has any */
+    struct kvb_hash128 sums[KVB_LIST_COUNT][kvb_sync_buckets]; /* of the reply, when it has any */
     struct sim_message *next;
 };
 

@@ -236,7 +236,8 @@ static void a_prompt_is_hashed_in_complete_blocks(void **state)
     const uint32_t tokens[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
     kvb_tokens_hash hashes[3] = { { 0 }, { 0 }, { 42 } };
 
-    assert_int_equal(kvb_tokens_hash_prompt(tokens, 11, 4, 1337, hashes), 2);
+    assert_int_equal(
+        kvb_tokens_hash_prompt(tokens, 11, (struct kvb_block_shape){ 4, 0 }, 1337, hashes), 2);
     assert_int_equal(hashes[0].value, UINT64_C(14643705804678351452));
     assert_int_equal(hashes[1].value, UINT64_C(16777012769546811212));
     assert_int_equal(hashes[2].value, 42);
@@ -248,9 +249,12 @@ static void a_short_prompt_has_no_block(void **state)
     const uint32_t tokens[] = { 1, 2, 3 };
     kvb_tokens_hash hash = { 42 };
 
-    assert_int_equal(kvb_tokens_hash_prompt(tokens, 3, 4, 1337, &hash), 0);
-    assert_int_equal(kvb_tokens_hash_prompt(tokens, 0, 4, 1337, &hash), 0);
-    assert_int_equal(kvb_tokens_hash_prompt(tokens, 3, 0, 1337, &hash), 0);
+    assert_int_equal(
+        kvb_tokens_hash_prompt(tokens, 3, (struct kvb_block_shape){ 4, 0 }, 1337, &hash), 0);
+    assert_int_equal(
+        kvb_tokens_hash_prompt(tokens, 0, (struct kvb_block_shape){ 4, 0 }, 1337, &hash), 0);
+    assert_int_equal(
+        kvb_tokens_hash_prompt(tokens, 3, (struct kvb_block_shape){ 0, 0 }, 1337, &hash), 0);
     assert_int_equal(hash.value, 42);
 }
 

@@ -93,7 +93,7 @@ static void beat(struct scene *scene, const struct scene_holding *holding, bool 
         .last_id = scene->event_id - 1,
         .state = KVB_STREAM_EXACT,
         .block_size = holding->block_size,
-        .eagle = holding->is_eagle,
+        .lookahead = holding->is_eagle,
         .is_bye = is_bye,
     };
 

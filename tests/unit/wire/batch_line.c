@@ -45,6 +45,10 @@ static void say_stored(
     for (uint32_t i = 0; i < event->token_count; i++) {
         assert_ok(kvb_buf_append_format(line, " %u", batch->tokens[event->token_at + i]));
     }
+    for (uint32_t i = 0; i < event->lookahead * event->hash_count; i++) {
+        assert_ok(kvb_buf_append_format(
+            line, "%s %u", i ? "" : " behind", batch->tokens[event->lookahead_at + i]));
+    }
     say_text(line, "lora", batch, event->lora_name);
     say_text(line, "salt", batch, event->salt);
 }

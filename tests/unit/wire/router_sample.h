@@ -32,7 +32,7 @@ static inline struct kvb_router_event sample_event(uint64_t *seed, uint64_t even
     };
 
     if (event.kind != KVB_ROUTER_CLEARED) {
-        event.tier = (enum kvb_tier)(sample_next(seed) % KVB_TIER_COUNT);
+        event.tier = (enum kvb_tier)(sample_next(seed) % KVB_LIST_COUNT);
     }
     if (event.kind == KVB_ROUTER_STORED && sample_next(seed) % 2 == 0) {
         event.has_parent = true;

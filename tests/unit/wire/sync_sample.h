@@ -33,7 +33,7 @@ is_same_reply(const struct kvb_sync_reply *one, const struct kvb_sync_reply *oth
                    one->digest_seed == other->digest_seed &&
                    memcmp(&one->epoch, &other->epoch, sizeof one->epoch) == 0;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
         is_same = is_same && is_same_sums(one->sums[tier], other->sums[tier]);
     }
     return is_same;

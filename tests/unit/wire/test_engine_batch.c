@@ -61,7 +61,7 @@ static void an_odd_event_costs_itself_alone(void **state)
         { "92 01 91 94 " REMOVED "91 01 c0 ff", "skipped bad_removed;" }, /* no group of 0 */
         /* EAGLE: (1,2) (2,3) */
         { "92 01 91 95 " STORED "91 01 c0 92 92 01 02 92 02 03 02",
-          "stored device root 1 size 2 tokens 1 2 3;" },
+          "stored device root 1 size 2 tokens 1 2 behind 3;" },
     };
     CHECK_CASES(cases);
 }

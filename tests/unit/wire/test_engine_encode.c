@@ -77,14 +77,17 @@ static void
 add_tokens(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     event->block_size = 1 + below(dice, 20);
-    event->is_eagle = one_in(dice, 4);
+    event->is_paired = one_in(dice, 4);
+    event->lookahead = event->is_paired;
     const uint32_t covered = event->hash_count * event->block_size;
     const uint32_t extra = one_in(dice, 3) || covered == 0 ? 1 + below(dice, 5) : 0;
 
     event->token_at = (uint32_t)batch->token_count;
-    event->token_count = covered + extra + (event->is_eagle ? 1 : 0);
-    assert_ok(kvb_event_batch_reserve_tokens(batch, event->token_count));
-    for (uint32_t i = 0; i < event->token_count; i++) {
+    event->token_count = covered + extra;
+    event->lookahead_at = event->token_at + event->token_count;
+    const uint32_t all = event->token_count + (event->lookahead * event->hash_count);
+    assert_ok(kvb_event_batch_reserve_tokens(batch, all));
+    for (uint32_t i = 0; i < all; i++) {
         batch->tokens[batch->token_count++] = (uint32_t)any_u64(dice);
     }
 }

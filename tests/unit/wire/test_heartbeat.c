@@ -21,7 +21,7 @@ static struct kvb_heartbeat full(void)
         .profile = KVB_PROFILE_PROTOBUF,
         .model = "meta-llama/Llama-3.1-8B-Instruct",
         .block_size = 16,
-        .eagle = true,
+        .lookahead = 1,
         .is_bye = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
@@ -37,7 +37,7 @@ static struct kvb_heartbeat full(void)
 
 static void assert_same_tiers(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b)
 {
-    for (int i = 0; i < KVB_TIER_COUNT; i++) {
+    for (int i = 0; i < KVB_LIST_COUNT; i++) {
         assert_true(a->tiers[i].blocks == b->tiers[i].blocks);
         assert_true(a->tiers[i].digest.low == b->tiers[i].digest.low);
         assert_true(a->tiers[i].digest.high == b->tiers[i].digest.high);
@@ -57,7 +57,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->profile, b->profile);
     assert_string_equal(a->model, b->model);
     assert_int_equal(a->block_size, b->block_size);
-    assert_int_equal(a->eagle, b->eagle);
+    assert_int_equal(a->lookahead, b->lookahead);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
@@ -115,29 +115,35 @@ static void carries_every_state_reason_profile_and_kind_of_hashes([[maybe_unused
 
 /* Every field that is not 0, by the wire format's own rules. */
 static const uint8_t golden[] = {
-    0x0a, 16,   1,   2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,    /* 1 epoch */
-    0x11, 7,    0,   0, 0, 0, 0, 0, 0,                                      /* 2 worker */
-    0x18, 1,                                                                /* 3 rank */
-    0x21, 100,  0,   0, 0, 0, 0, 0, 0,                                      /* 4 epoch_first_id */
-    0x29, 101,  0,   0, 0, 0, 0, 0, 0,                                      /* 5 last_id */
-    0x30, 3,                                                                /* 6 PARTIAL */
-    0x38, 7,                                                                /* 7 UNROOTED */
-    0x40, 1,                                                                /* 8 JSON */
-    0x48, 1,                                                                /* 9 CANONICAL */
-    0x52, 1,    'm',                                                        /* 10 model */
-    0x58, 16,                                                               /* 11 block_size */
-    0x60, 1,                                                                /* 12 eagle */
-    0x68, 1,                                                                /* 13 bye */
-    0x70, 2,                                                                /* 14 doubtful */
-    0x78, 3,                                                                /* 15 missing_at_most */
-    0x82, 0x01, 1,   1,                                                     /* 16 tiers: host */
-    0x8a, 0x01, 1,   9,                                                     /* 17 blocks */
-    0x92, 0x01, 16,  4, 0, 0, 0, 0, 0, 0, 0, 5,  0,  0,  0,  0,  0,  0,  0, /* 18 digest */
-    0x99, 0x01, 8,   0, 0, 0, 0, 0, 0, 0,                                   /* 19 digest_seed */
+    0x0a, 16,   1,   2,  3,    4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, /* 1 epoch */
+    0x11, 7,    0,   0,  0,    0, 0, 0, 0,                                   /* 2 worker */
+    0x18, 1,                                                                 /* 3 rank */
+    0x21, 100,  0,   0,  0,    0, 0, 0, 0,                                   /* 4 epoch_first_id */
+    0x29, 101,  0,   0,  0,    0, 0, 0, 0,                                   /* 5 last_id */
+    0x30, 3,                                                                 /* 6 PARTIAL */
+    0x38, 7,                                                                 /* 7 UNROOTED */
+    0x40, 1,                                                                 /* 8 JSON */
+    0x48, 1,                                                                 /* 9 CANONICAL */
+    0x52, 1,    'm',                                                         /* 10 model */
+    0x58, 16,                                                                /* 11 block_size */
+    0x60, 1,                                                                 /* 12 eagle */
+    0x68, 1,                                                                 /* 13 bye */
+    0x70, 2,                                                                 /* 14 doubtful */
+    0x78, 3,            /* 15 missing_at_most */
+    0x82, 0x01, 1,   1, /* 16 tiers: host */
+    0x8a, 0x01, 1,   9, /* 17 blocks */
+    0x92, 0x01, 16,  4,  0,    0, 0, 0, 0, 0, 0, 5,  0,  0,  0,  0,  0,  0,  0, /* 18 digest */
+    0x99, 0x01, 8,   0,  0,    0, 0, 0, 0, 0,                                   /* 19 digest_seed */
+    0xa0, 0x01, 1,                                                              /* 20 lookahead */
+    0xaa, 0x01, 2,   0,  1,                                                     /* 21 shape_tiers */
+    0xb2, 0x01, 3,   16, 0x80, 2,                                               /* 22 block sizes */
+    0xba, 0x01, 2,   1,  0,                                                     /* 23 lookaheads */
+    0xc0, 0x01, 64, /* 24 window_tokens */
 };
 
 enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
 enum { model_at = 57, tier_at = 71 };
+enum { lookahead_at = 107, shape_tiers_at = 111, shape_sizes_at = 116, shape_lookaheads_at = 122 };
 
 static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void **state)
 {
@@ -156,13 +162,19 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.hashes, KVB_HASHES_CANONICAL);
     assert_string_equal(heartbeat.model, "m");
     assert_int_equal(heartbeat.block_size, 16);
-    assert_true(heartbeat.eagle && heartbeat.is_bye && heartbeat.has_missing_at_most);
+    assert_true(heartbeat.lookahead == 1 && heartbeat.is_bye && heartbeat.has_missing_at_most);
     assert_int_equal(heartbeat.doubtful, 2);
     assert_int_equal(heartbeat.missing_at_most, 3);
     assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].blocks, 9);
     assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.low, 4);
     assert_int_equal(heartbeat.tiers[KVB_TIER_HOST].digest.high, 5);
     assert_int_equal(heartbeat.digest_seed, 8);
+    assert_int_equal(heartbeat.shape_count, 2);
+    assert_int_equal(heartbeat.shapes[0].shape.block_size, 16);
+    assert_int_equal(heartbeat.shapes[0].shape.lookahead, 1);
+    assert_int_equal(heartbeat.shapes[1].tier, KVB_TIER_HOST);
+    assert_int_equal(heartbeat.shapes[1].shape.block_size, 256);
+    assert_int_equal(heartbeat.window_tokens, 64);
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof golden);
     assert_memory_equal(out.data, golden, sizeof golden);
@@ -185,7 +197,11 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
         { worker_top_at, 0x80, "worker_id above 2^63-1" },
         { model_at, 0xff, "a model that is no UTF-8" },
         { model_at, '\n', "a model with a line end" },
-        { tier_at, 4, "an unknown tier" },
+        { tier_at, 5, "an unknown tier" },
+        { lookahead_at, 65, "more lookahead than any engine has" },
+        { shape_tiers_at, 4, "a shape of the window list" },
+        { shape_sizes_at, 0, "a block of no tokens" },
+        { shape_lookaheads_at, 65, "a shape of more lookahead than any engine has" },
         { 1, 15, "an epoch of 15 bytes" },
     };
     struct kvb_heartbeat heartbeat = { 0 };

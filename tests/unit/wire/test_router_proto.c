@@ -201,7 +201,7 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
     } breaks[] = {
         { 26, 0x80, "worker_id above 2^63-1" },
         { 40, 0x24, "kind 0" },
-        { 40, 0x31, "tier 4" },
+        { 40, 0x35, "tier 5" },
         { 40, 0x45, "a form above the highest" },
         { 41, 0x2a, "removed with a parent" },
         { 42, 0x07, "a clear of one tier" },
