@@ -10,6 +10,7 @@ import pytest
 
 import bus
 import engine
+import probes
 import programs
 
 NAMESPACE, COMPONENT = "dynamo", "VllmWorker"
@@ -166,6 +167,17 @@ def pytest_runtest_makereport(item, call):
     if report.failed and scene is not None:
         report.sections.append(("logs of the programs", scene.logs()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The table of test_probes.py, also of those that passed."""
+    reports = [report for those in terminalreporter.stats.values() for report in those]
+    called = [report for report in reports if getattr(report, "when", None) == "call"]
+    rows = [row for report in called for name, row in report.user_properties if name == "probes"]
+    if rows:
+        terminalreporter.section("answers to probes")
+        for line in probes.table(rows):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture

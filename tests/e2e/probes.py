@@ -1,0 +1,141 @@
+"""The captures of tests/data/probes: what an engine sent, and what its own lookup gave
+for prompts at points between its messages.  README.md there says how they were made."""
+
+import collections
+import dataclasses
+import gzip
+import http.client
+import itertools
+import json
+import pathlib
+
+from programs import PATIENCE
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "probes"
+
+
+@dataclasses.dataclass(frozen=True)
+class Capture:
+    name: str
+    block_size: int
+    topic: bytes
+    hidden_tokens: int  # tokens at a prompt's end that a request computes in any case
+    frames: list  # payloads; the position is the sequence number
+    points: list  # [(after_seq, [probe])]
+
+    def most_hit_tokens(self, prompt_tokens):
+        """A request takes whole blocks, and never its last token."""
+        return max(prompt_tokens - self.hidden_tokens, 0) // self.block_size * self.block_size
+
+
+def lines(name, file):
+    with gzip.open(DATA / name / f"{file}.gz", "rt") as text:
+        return text.read().splitlines()
+
+
+def load(name):
+    meta = json.loads((DATA / name / "meta.json").read_text())
+    topic = meta["topic"].encode()
+    frames = []
+    for line in lines(name, "frames.hex"):
+        sent, seq, payload = line.split()
+        assert bytes.fromhex(sent) == topic and int(seq, 16) == len(frames), (name, seq)
+        frames.append(bytes.fromhex(payload))
+    probes = [json.loads(line) for line in lines(name, "probes.jsonl")]
+    points = [(seq, list(those)) for seq, those in itertools.groupby(probes, lambda p: p["after_seq"])]
+    assert len(points) >= 20 and points == sorted(points, key=lambda point: point[0])
+    # With bigrams the last block covers the token behind it, so one more is left out.
+    hidden = 2 if meta.get("is_eagle") else 1
+    return Capture(name, meta["block_size"], topic, hidden, frames, points)
+
+
+class Asker:
+    """POST /query, every time over the same connection."""
+
+    def __init__(self, aggregator):
+        self.connection = http.client.HTTPConnection("127.0.0.1", aggregator.port, timeout=5 * PATIENCE)
+
+    def ask(self, probe, model):
+        body = {"token_ids": probe["token_ids"], "model_name": model}
+        body |= {key: probe[key] for key in ("lora_name", "cache_salt") if probe[key] is not None}
+        self.connection.request("POST", "/query", json.dumps(body), {"Content-Type": "application/json"})
+        answer = self.connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, (answer.status, text)
+        return json.loads(text)
+
+    def close(self):
+        self.connection.close()
+
+
+def tokens_of(answer, field, worker_id):
+    """Of rank 0; who holds nothing is not named."""
+    return answer[field].get(str(worker_id), {}).get("0", 0)
+
+
+class Count:
+    """Answers of one kind, compared with the truth."""
+
+    def __init__(self):
+        self.kinds = collections.Counter()
+        self.examples = []  # (kind, after_seq, kind of probe, answer, truth)
+
+    def add(self, given, truth, probe, is_exact):
+        kind = self.kind_of(given, truth, probe.get("bounds"), is_exact)
+        self.kinds[kind] += 1
+        if kind != "right" and len(self.examples) < 20:
+            self.examples.append((kind, probe["after_seq"], probe["kind"], given, truth))
+
+    @staticmethod
+    def kind_of(given, truth, bounds, is_exact):
+        if given == truth:
+            return "right"
+        if given > truth:
+            return "over" if is_exact else "over_flagged"
+        # The events say no more than this much for sure.
+        return "short_in_bounds" if bounds and given >= bounds[0] else "short"
+
+    def row(self):
+        return [self.kinds[kind] for kind in ("right", "over", "over_flagged", "short", "short_in_bounds")]
+
+
+class Tally:
+    """What the probes of one capture gave."""
+
+    def __init__(self, capture):
+        self.capture = capture
+        self.probes = 0
+        self.states = collections.Counter()  # of the stream, at each probe
+        self.held = Count()
+        self.hits = Count()
+        self.has_hits = True
+
+    def add(self, probe, answer, worker_id, state):
+        held = tokens_of(answer, "scores", worker_id)
+        if "hits" in answer:
+            hit = tokens_of(answer, "hits", worker_id)
+        else:
+            self.has_hits = False
+            hit = min(held, self.capture.most_hit_tokens(len(probe["token_ids"])))
+        self.probes += 1
+        self.states[state] += 1
+        self.held.add(held, probe["held_tokens"], probe, state == "EXACT")
+        self.hits.add(hit, probe["hit_tokens"], probe, state == "EXACT")
+
+    def row(self, title):
+        states = " ".join(f"{name}:{count}" for name, count in sorted(self.states.items()))
+        return [title, self.probes, *self.held.row(), *self.hits.row(), "yes" if self.has_hits else "no", states]
+
+
+HEAD = [
+    "capture", "probes",
+    *(f"{what} {kind}" for what in ("held", "hit") for kind in ("exact", "over", "flag", "short", "bound")),
+    "hits said", "states",
+]
+
+
+def table(rows):
+    """Lines; `flag`: too high while the stream was not EXACT; `bound`: short, within bounds."""
+    rows = [[str(cell) for cell in row] for row in [HEAD, *rows]]
+    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
