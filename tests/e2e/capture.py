@@ -34,6 +34,25 @@ def labels():
     return out
 
 
+def held_after(rows):
+    """The engine hashes that are held after these messages, of an engine that announces
+    no block twice."""
+    held = set()
+    for _, _, payload in rows:
+        for event in msgspec.msgpack.decode(payload)[1]:
+            hashes = set(event.get("block_hashes", ()))
+            if event["type"] == "BlockStored":
+                assert not hashes & held
+                held |= hashes
+            elif event["type"] == "BlockRemoved":
+                assert hashes <= held
+                held -= hashes
+            else:
+                assert event["type"] == "AllBlocksCleared"
+                held.clear()
+    return held
+
+
 def canonical_names(rows):
     """engine hash -> the block's name in the fleet, from the tokens in the frames."""
     names = {}

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+import capture
 import engine
 from conftest import worker
 from programs import free_port, wait_for
@@ -91,6 +92,43 @@ def test_the_connection_says_whose_the_events_are_and_not_the_batch(scene):
     assert held_by(reader, 4) == set()
     # A tail probe may bring one once more.
     assert bridge.metric("kvb_rank_mismatches_total") >= 2
+    assert bridge.metric("kvb_batches_refused_total") == 0
+
+
+def listed(aggregator, rank):
+    """The names of the blocks that the aggregator lists for a rank of worker 7."""
+    status, text = aggregator.http("GET", "/dump?format=rows")
+    assert status == 200, (status, text)
+    rows = [line.split() for line in text.splitlines()]
+    return {int(row[3]) for row in rows if row[:3] == ["7", str(rank), "device"]}
+
+
+def test_each_rank_of_a_recorded_engine_has_the_list_of_its_own_messages(scene):
+    """A vLLM 0.32 with two ranks; no prompt was given to both."""
+    sent = [capture.frames(f"frames-dp2-rank{rank}.hex") for rank in (0, 1)]
+    names = [capture.canonical_names(rows) for rows in sent]
+    assert not set(names[0].values()) & set(names[1].values())
+    base, replay = free_row(2), free_row(2)
+    engines = [
+        scene.engine(topic=sent[rank][0][0], bind=at(base + rank), bind_replay=at(replay + rank))
+        for rank in (0, 1)
+    ]
+    aggregator = scene.aggregator(block_size=capture.BLOCK_SIZE)
+    bridge = scene.bridge(
+        f'id = 7; model = "m"; block_size = {capture.BLOCK_SIZE}; events = "{at(base)}"; '
+        f'replay = "{at(replay)}"; ranks = 2;'
+    )
+    # In the middle; one rank cleared and the other just before it; both cleared.
+    for ends in ((40, 60), (97, 98), (97, 99)):
+        for rank, one in enumerate(engines):
+            for _, seq, payload in sent[rank][one.next_seq : ends[rank]]:
+                assert one.publish(payload) == seq
+        for rank in (0, 1):
+            held = capture.held_after(sent[rank][: ends[rank]])
+            wanted = {names[rank][block] for block in held}
+            wait_for(f"rank {rank} after {ends[rank]} messages", lambda: listed(aggregator, rank) == wanted)
+    assert ends == tuple(map(len, sent))
+    assert bridge.metric("kvb_rank_mismatches_total") == 0
     assert bridge.metric("kvb_batches_refused_total") == 0
 
 

@@ -1,7 +1,9 @@
 #include "kvb_test.h"
 
 #include "ingest/frames.h"
+#include "wire/vector_file.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const uint8_t seven[] = { 0, 0, 0, 0, 0, 0, 0, 7 };
@@ -158,6 +160,158 @@ static void a_publisher_is_asked_in_its_own_form(void **state)
     assert_string_equal(kvb_replay_request_name(KVB_REQUEST_COUNT), "unknown");
 }
 
+/* ---- What a vLLM 0.32 replied, recorded ---- */
+
+/* One line: frames in hex with a blank between them, "-" for an empty frame. */
+struct recorded {
+    struct kvb_frames frames;
+    uint8_t *bytes[kvb_most_frames]; /* owned */
+};
+
+static void recorded_read(const char *line, struct recorded *out)
+{
+    *out = (struct recorded){ .frames.count = 0 };
+    for (const char *at = line;; at++) {
+        const size_t i = out->frames.count;
+        assert_true(i < kvb_most_frames);
+        size_t len = 0;
+        out->bytes[i] = bytes_of_hex(at, &len);
+        out->frames.frame[i] = (kvb_span){ out->bytes[i], len };
+        out->frames.count++;
+        at += len > 0 ? 2 * len : 1;
+        if (*at != ' ') {
+            assert_true(*at == '\n' || *at == ']');
+            return;
+        }
+    }
+}
+
+static void recorded_done(struct recorded *recorded)
+{
+    for (size_t i = 0; i < recorded->frames.count; i++) {
+        free(recorded->bytes[i]);
+    }
+}
+
+static const char *line_after(const char *line)
+{
+    return strchr(line, '\n') + 1;
+}
+
+/* The bridge's own request is the one that the engine was sent. */
+static void check_request(const char *line, uint64_t first_seq)
+{
+    struct recorded sent;
+    struct kvb_frames ours;
+    uint8_t seq[8];
+
+    recorded_read(strchr(line, '[') + 1, &sent);
+    kvb_frames_of_request(KVB_REQUEST_PLAIN, first_seq, seq, &ours);
+    assert_int_equal(ours.count, sent.frames.count);
+    for (size_t i = 0; i < ours.count; i++) {
+        assert_int_equal(ours.frame[i].len, sent.frames.frame[i].len);
+        if (ours.frame[i].len > 0) {
+            assert_memory_equal(ours.frame[i].data, sent.frames.frame[i].data, ours.frame[i].len);
+        }
+    }
+    recorded_done(&sent);
+}
+
+/* The batch in a reply is the one of the live message on this line. */
+static void check_batch(const char *reply_line, const char *live_line, uint64_t wanted_seq)
+{
+    struct recorded reply;
+    struct recorded live;
+    enum kvb_replay_frame kind = KVB_REPLAY_END;
+    uint64_t seq = 0;
+    uint64_t live_seq = 0;
+    kvb_span got = { 0 };
+    kvb_span sent = { 0 };
+
+    recorded_read(reply_line, &reply);
+    recorded_read(live_line, &live);
+    assert_ok(kvb_frames_read_replay(&reply.frames, &kind, &seq, &got));
+    assert_ok(kvb_frames_read_live(&live.frames, &live_seq, &sent));
+    assert_int_equal(kind, KVB_REPLAY_BATCH);
+    assert_int_equal(seq, wanted_seq);
+    assert_int_equal(live_seq, wanted_seq);
+    assert_int_equal(got.len, sent.len);
+    assert_memory_equal(got.data, sent.data, sent.len);
+    recorded_done(&reply);
+    recorded_done(&live);
+}
+
+static void check_end(const char *reply_line)
+{
+    struct recorded reply;
+    enum kvb_replay_frame kind = KVB_REPLAY_BATCH;
+    uint64_t seq = 0;
+    kvb_span got = { 0 };
+
+    recorded_read(reply_line, &reply);
+    assert_ok(kvb_frames_read_replay(&reply.frames, &kind, &seq, &got));
+    assert_int_equal(kind, KVB_REPLAY_END);
+    recorded_done(&reply);
+}
+
+/* A request as the recording names it, and what was replied to it. */
+struct exchange {
+    const char *name;
+    uint64_t first_seq;
+    uint64_t batches;
+    bool is_ours; /* sent as the bridge sends it */
+    bool has_end;
+};
+
+static void check_exchange(const char *replays, const char *live, const struct exchange *exchange)
+{
+    const char *named = strstr(replays, exchange->name);
+    assert_non_null(named);
+    while (named > replays && named[-1] != '\n') {
+        named--; /* to the beginning of the line */
+    }
+    if (exchange->is_ours) {
+        check_request(named, exchange->first_seq);
+    }
+    for (uint64_t seq = 0; seq < exchange->first_seq && exchange->batches > 0; seq++) {
+        live = line_after(live);
+    }
+    const char *reply = line_after(named);
+    for (uint64_t i = 0; i < exchange->batches; i++) {
+        check_batch(reply, live, exchange->first_seq + i);
+        reply = line_after(reply);
+        live = line_after(live);
+    }
+    if (exchange->has_end) {
+        check_end(reply);
+        reply = line_after(reply);
+    }
+    assert_int_equal(*reply, '#'); /* "# N replies": there is no other */
+}
+
+static void recorded_replies_hold_the_live_batches_and_end(void **state)
+{
+    (void)state;
+    /* clang-format off */
+    static const struct exchange exchanges[] = {
+        { "(start 0)\n",       0,          173, true,  true },
+        { "(start 170)\n",     170,        3,   true,  true },
+        { "(REQ start 0)\n",   0,          1,   false, false },
+        { "(beyond tail)\n",   1000000000, 0,   true,  true },
+        { "(no delimiter)\n",  0,          0,   false, false },
+        { "(id+delimiter)\n",  0,          0,   false, false },
+    };
+    /* clang-format on */
+    char *replays = read_text_file("vllm-0.32/replay.hex");
+    char *live = read_text_file("vllm-0.32/frames.hex");
+
+    for (size_t i = 0; i < sizeof exchanges / sizeof exchanges[0]; i++) {
+        check_exchange(replays, live, &exchanges[i]);
+    }
+    free(replays);
+    free(live);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +322,7 @@ int main(void)
         cmocka_unit_test(other_replies_are_refused),
         cmocka_unit_test(a_seq_is_written_big_endian),
         cmocka_unit_test(a_publisher_is_asked_in_its_own_form),
+        cmocka_unit_test(recorded_replies_hold_the_live_batches_and_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
