@@ -264,7 +264,7 @@ void kvb_aggregator_hear(void *context, const struct kvb_bus_message *message)
     }
     head.kind = find_kind(tail);
     if (!head.kind) {
-        return; /* requests, bridge_status and what others say there: not ours */
+        return; /* kv_heartbeat_json, bridge_status, requests, what others publish: not read */
     }
     if (message->payload.len > kvb_max_payload_bytes) {
         count(aggregator, kvb_aggregator_refused_too_large);

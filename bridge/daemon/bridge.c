@@ -33,6 +33,8 @@ static kvb_status make_subjects(struct kvb_bridge *bridge)
     const char *component = bridge->config->publish.component;
 
     KVB_TRY(kvb_subject_make(bridge->heartbeat_subject, name_space, component, "kv_heartbeat"));
+    KVB_TRY(kvb_subject_make(
+        bridge->heartbeat_json_subject, name_space, component, "kv_heartbeat_json"));
     KVB_TRY(kvb_subject_make(bridge->load_subject, name_space, component, "load_metrics"));
     return kvb_subject_make(bridge->status_subject, name_space, component, "bridge_status");
 }

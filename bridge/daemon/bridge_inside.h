@@ -49,6 +49,14 @@ struct rank_trouble {
     uint64_t said_ns;
 };
 
+/* The newest heartbeat that went out as JSON too. */
+struct rank_beat_json {
+    uint64_t sent_ns; /* 0: none did */
+    kvb_epoch epoch;
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+};
+
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
     struct kvb_worker_config settings; /* of this rank alone: kvb_members_of() */
@@ -74,7 +82,8 @@ struct bridge_rank {
     uint64_t announce_ns;  /* not before: the last try failed, or NATS is just back */
     struct kvb_told *told; /* owned; NULL where a clear is told by `cleared` */
     uint64_t beat_ns;      /* the last heartbeat */
-    uint64_t applied_ns;   /* the newest batch or proof */
+    struct rank_beat_json beat_json;
+    uint64_t applied_ns; /* the newest batch or proof */
     enum kvb_tier unknown_medium;
     struct kvb_newest_load load;
     struct kvb_load_fallback known; /* of the configuration */
@@ -165,6 +174,7 @@ struct kvb_bridge {
     struct kvb_profile_guard guard;
     struct kvb_event_publisher events;
     char heartbeat_subject[kvb_subject_bytes];
+    char heartbeat_json_subject[kvb_subject_bytes];
     char load_subject[kvb_subject_bytes];
     char status_subject[kvb_subject_bytes];
 

@@ -10,11 +10,51 @@
 
 /* ---- Heartbeats ---- */
 
-static kvb_status publish_beat(struct kvb_bridge *bridge, const struct kvb_heartbeat *beat)
+/* People read the JSON form: once a second and on a change are enough for them, however
+ * often aggregators are sent the other. */
+static const uint64_t beat_json_ns = KVB_NS_PER_S;
+
+static kvb_status publish_buf(struct kvb_bridge *bridge, const char *subject)
+{
+    KVB_TRY(kvb_bus_publish(bridge->bus, subject, kvb_buf_span(&bridge->buf)));
+    bridge->events.messages++;
+    return KVB_OK;
+}
+
+static bool is_json_due(const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const struct rank_beat_json *last = &rank->beat_json;
+
+    return last->sent_ns == 0 || rank->beat_ns - last->sent_ns >= beat_json_ns || beat->is_bye ||
+           beat->state != last->state || beat->reason != last->reason ||
+           memcmp(&beat->epoch, &last->epoch, sizeof beat->epoch) != 0;
+}
+
+static kvb_status publish_beat_json(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(&bridge->buf);
+
+    kvb_buf_reset(&bridge->buf);
+    kvb_heartbeat_json_write(beat, &json);
+    KVB_TRY(json.status);
+    KVB_TRY(publish_buf(bridge, bridge->heartbeat_json_subject));
+    rank->beat_json = (struct rank_beat_json){
+        .sent_ns = rank->beat_ns, .epoch = beat->epoch, .state = beat->state, .reason = beat->reason
+    };
+    return KVB_OK;
+}
+
+static kvb_status
+publish_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
 {
     kvb_buf_reset(&bridge->buf);
     KVB_TRY(kvb_heartbeat_encode(beat, &bridge->buf));
-    return kvb_bus_publish(bridge->bus, bridge->heartbeat_subject, kvb_buf_span(&bridge->buf));
+    KVB_TRY(publish_buf(bridge, bridge->heartbeat_subject));
+    if (is_json_due(rank, beat) && publish_beat_json(bridge, rank, beat) != KVB_OK) {
+        bridge->events.failures++; /* the next heartbeat is due as JSON too */
+    }
+    return KVB_OK;
 }
 
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
@@ -24,13 +64,12 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
     kvb_stream_heartbeat(rank->stream, &beat);
     beat.is_bye = is_bye;
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
-    if (publish_beat(bridge, &beat) != KVB_OK) {
+    if (publish_beat(bridge, rank, &beat) != KVB_OK) {
         bridge->events.failures++;
         return;
     }
     rank->is_beat_due = false;
     rank->is_beat_wanted = false;
-    bridge->events.messages++;
 }
 
 void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -42,11 +81,9 @@ void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank
     beat.reason = KVB_REASON_REPLAYING;
     memset(beat.tiers, 0, sizeof beat.tiers);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
-    if (publish_beat(bridge, &beat) != KVB_OK) {
+    if (publish_beat(bridge, rank, &beat) != KVB_OK) {
         bridge->events.failures++; /* aggregators then miss the epoch, and say so */
-        return;
     }
-    bridge->events.messages++;
 }
 
 /* ---- Load ---- */

@@ -8,6 +8,8 @@
 #include "wire/proto_number.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -160,6 +162,99 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     KVB_TRY(kvb_buf_reserve(out, kvb__stream_heartbeat__get_packed_size(&message)));
     out->len += kvb__stream_heartbeat__pack(&message, out->data + out->len);
     return KVB_OK;
+}
+
+/* ---- JSON -------------------------------------------------------------------- */
+
+static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
+{
+    char text[2 * sizeof epoch->bytes + 1];
+
+    for (size_t i = 0; i < sizeof epoch->bytes; i++) {
+        (void)snprintf(text + 2 * i, 3, "%02x", epoch->bytes[i]);
+    }
+    kvb_json_write_pair_text(json, "epoch", text);
+}
+
+static void write_flag(struct kvb_json_writer *json, const char *key, bool value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_bool(json, value);
+}
+
+static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "blocks");
+    kvb_json_write_begin(json, '{');
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
+        kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)i), heartbeat->tiers[i].blocks);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "shapes");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        const struct kvb_tier_shape *row = &heartbeat->shapes[i];
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_text(json, "tier", kvb_tier_name(row->tier));
+        kvb_json_write_pair_u64(json, "block_size", row->shape.block_size);
+        kvb_json_write_pair_u64(json, "lookahead", row->shape.lookahead);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+}
+
+/* As 32 hexadecimal digits, the high half first: no JSON number holds 128 bits. */
+static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "digests");
+    kvb_json_write_begin(json, '{');
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
+        const struct kvb_hash128 *digest = &heartbeat->tiers[i].digest;
+        char text[33];
+        (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest->high, digest->low);
+        kvb_json_write_pair_text(json, kvb_tier_name((enum kvb_tier)i), text);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "missing_at_most");
+    if (heartbeat->has_missing_at_most) {
+        kvb_json_write_u64(json, heartbeat->missing_at_most);
+    } else {
+        kvb_json_write_null(json);
+    }
+}
+
+void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", heartbeat->worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", heartbeat->dp_rank);
+    kvb_json_write_pair_text(json, "model", heartbeat->model);
+    kvb_json_write_pair_u64(json, "block_size", heartbeat->block_size);
+    kvb_json_write_pair_u64(json, "lookahead", heartbeat->lookahead);
+    write_shapes(heartbeat, json);
+    kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
+    kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
+    kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
+    write_flag(json, "bye", heartbeat->is_bye);
+    write_tier_blocks(heartbeat, json);
+    kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
+    write_missing(heartbeat, json);
+    kvb_json_write_pair_u64(json, "last_event_id", heartbeat->last_id);
+    kvb_json_write_pair_u64(json, "epoch_first_id", heartbeat->epoch_first_id);
+    write_epoch(&heartbeat->epoch, json);
+    kvb_json_write_pair_u64(json, "digest_seed", heartbeat->digest_seed);
+    write_tier_digests(heartbeat, json);
+    kvb_json_write_end(json, '}');
 }
 
 /* ---- decode ------------------------------------------------------------------ */

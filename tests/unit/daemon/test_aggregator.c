@@ -461,9 +461,11 @@ static void bad_messages_are_counted_and_the_next_one_is_applied(void **state)
     publish_text(&world, P "kv_heartbeat", "\x08");
     publish_text(&world, P "load_metrics", "[]");
     publish_text(&world, P "bridge_status", "ignored");
+    publish_text(&world, P "kv_heartbeat_json", "ignored");
     hold(&world, 7);
     wait_for(&world, "/streams", "EXACT");
     wait_for(&world, "/metrics", "kvb_messages_refused_total{reason=\"bad_input\"} 4\n");
+    wait_for(&world, "/metrics", "kvb_messages_received_total{kind=\"kv_heartbeat\"} 2\n");
     close_world(&world);
 }
 

@@ -180,6 +180,65 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_memory_equal(out.data, golden, sizeof golden);
 }
 
+/* Every field, so that one that is forgotten shows. */
+static void writes_every_field_as_json([[maybe_unused]] void **state)
+{
+    static const char want[] =
+        "{\"worker_id\":9223372036854775807,\"dp_rank\":3,"
+        "\"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"block_size\":16,\"lookahead\":1,"
+        "\"shapes\":[{\"tier\":\"device\",\"block_size\":16,\"lookahead\":1},"
+        "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
+        "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
+        "\"bye\":true,\"blocks\":{\"device\":5,\"host\":0,\"disk\":0,"
+        "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
+        "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
+        "\"epoch\":\"01000200000000000000000000000009\",\"digest_seed\":77,"
+        "\"digests\":{\"device\":\"ffffffffffffffff0000000000000006\","
+        "\"host\":\"00000000000000000000000000000000\","
+        "\"disk\":\"00000000000000010000000000000000\","
+        "\"external\":\"00000000000000000000000000000000\","
+        "\"window\":\"00000000000000000000000000000000\"}}";
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = full();
+
+    heartbeat.tiers[KVB_LIST_WINDOW].blocks = 11;
+    heartbeat.shape_count = 2;
+    heartbeat.shapes[0] = (struct kvb_tier_shape){ KVB_TIER_DEVICE, { 16, 1 } };
+    heartbeat.shapes[1] = (struct kvb_tier_shape){ KVB_TIER_HOST, { 256, 0 } };
+    heartbeat.window_tokens = 64;
+    kvb_buf_init(&out, 4096);
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_ok(json.status);
+    assert_int_equal(out.len, sizeof want - 1);
+    assert_memory_equal(out.data, want, sizeof want - 1);
+}
+
+static void json_says_null_for_an_unknown_number_of_missing_blocks([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = full();
+
+    heartbeat.has_missing_at_most = false;
+    kvb_buf_init(&out, 4096);
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_ok(json.status);
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_non_null(strstr((const char *)out.data, "\"missing_at_most\":null,"));
+}
+
+static void json_says_when_it_does_not_fit([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    const struct kvb_heartbeat heartbeat = full();
+
+    kvb_buf_init(&out, 200);
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_int_equal(json.status, KVB_TOO_LARGE);
+}
+
 static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
 {
     static const struct {
@@ -310,6 +369,9 @@ int main(void)
         cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(carries_every_state_reason_profile_and_kind_of_hashes),
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
+        cmocka_unit_test(writes_every_field_as_json),
+        cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
+        cmocka_unit_test(json_says_when_it_does_not_fit),
         cmocka_unit_test(refuses_values_that_cannot_be),
         cmocka_unit_test(refuses_a_tier_that_is_named_twice),
         cmocka_unit_test(refuses_a_model_name_that_is_too_long),
