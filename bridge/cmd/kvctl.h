@@ -40,12 +40,13 @@ struct kvctl_options {
     const char *model;
     const char *lora;
     const char *salt;
-    uint64_t workers[kvctl_most_workers]; /* of `watch`, like the next five */
+    uint64_t workers[kvctl_most_workers]; /* of `watch`, like the next six */
     size_t worker_count;                  /* 0: all */
     bool has_rank;
     uint32_t dp_rank;
     unsigned kinds;       /* of enum kvctl_kind */
-    uint64_t count;       /* events to show; 0: no end */
+    uint64_t count;       /* events to show, lines with is_all; 0: no end */
+    bool is_all;          /* every subject, as JSON lines */
     bool is_once;         /* of `top`, like the next three */
     uint32_t interval_ms; /* between pictures */
     const char *sort;     /* title of a column; NULL: the first */
@@ -84,7 +85,7 @@ enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
 /* `top`: a live screen of the fleet, or one picture of it. */
 enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 
-/* `watch`: one line an event, until --count or a signal. */
+/* `watch`: one line an event, with --all one a message too, until --count or a signal. */
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options);
 
 /* ---- kvctl_ask.c: questions ------------------------------------------------------ */

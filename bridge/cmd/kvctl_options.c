@@ -35,6 +35,7 @@ enum option_key {
     key_rank,
     key_kind,
     key_count,
+    key_all,
     key_once,
     key_interval,
     key_sort,
@@ -64,7 +65,11 @@ static const struct argp_option option_rows[] = {
     { "worker", key_worker, "ID", 0, "Only this worker's events; may be repeated", 3 },
     { "rank", key_rank, "N", 0, "Only this data-parallel rank's events", 3 },
     { "kind", key_kind, "K", 0, "Only stored, removed or cleared; may be repeated", 3 },
-    { "count", key_count, "N", 0, "Stop after N events", 3 },
+    { "count", key_count, "N", 0, "Stop after N events; with --all, after N lines", 3 },
+    { "all", key_all, NULL, 0,
+      "Every subject of the namespace as a JSON line with its \"subject\": events, heartbeats, "
+      "load, status, hit rates, requests",
+      3 },
     { NULL, 0, NULL, 0, "top:", 4 },
     { "once", key_once, NULL, 0,
       "Print one picture and end: for scripts; the only way without a terminal", 4 },
@@ -91,7 +96,7 @@ static const char doc[] =
     "  streams      every stream and how far it may be trusted\n"
     "  dump         every held block: worker rank tier hash\n"
     "  top          a live screen of all streams; h shows its keys\n"
-    "  watch        events as they are published, one a line\n"
+    "  watch        events as they are published, one a line; --all: every message\n"
     "  verify       is the index what the engines of a kvfleet hold?  (pauses it meanwhile)\n"
     "  check FILE   reads a configuration of kvbridge or kvaggregator\n"
     "  decode FILE  what an engine's message says, one event a line; -: stdin\n"
@@ -208,6 +213,9 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
     if (command->needs_tokens && !options->tokens == !options->tokens_file) {
         argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
     }
+    if (options->is_all && (options->kinds || options->worker_count > 0 || options->has_rank)) {
+        argp_error(state, "--all shows every message: leave out --kind, --worker and --rank");
+    }
     if (command->run == kvctl_verify && !options->truth) {
         argp_error(state, "verify: give --truth PATH, as kvfleet has it");
     }
@@ -249,6 +257,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         return 0;
     case key_count:
         options->count = read_number(argument, "--count", UINT64_MAX, state);
+        return 0;
+    case key_all:
+        options->is_all = true;
         return 0;
     case key_once:
         options->is_once = true;

@@ -1,5 +1,6 @@
 #include "bus/subject.h"
 #include "cmd/kvctl.h"
+#include "cmd/watch_json.h"
 #include "core/clock.h"
 #include "core/own.h"
 #include "model/router_batch.h"
@@ -108,23 +109,6 @@ static kvb_status append_line(
 
 /* ---- One event, for programs ------------------------------------------------------------ */
 
-static void write_blocks(
-    const struct kvb_router_batch *batch, const struct kvb_router_event *event,
-    struct kvb_json_writer *json)
-{
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '[');
-    for (uint32_t i = event->block_at; i < event->block_at + event->block_count; i++) {
-        kvb_json_write_begin(json, '{');
-        kvb_json_write_pair_u64(json, "block_hash", batch->blocks[i].value);
-        if (event->kind == KVB_ROUTER_STORED) {
-            kvb_json_write_pair_u64(json, "tokens_hash", batch->tokens[i].value);
-        }
-        kvb_json_write_end(json, '}');
-    }
-    kvb_json_write_end(json, ']');
-}
-
 static kvb_status append_json(
     const struct kvb_router_batch *batch, const struct kvb_router_event *event,
     const struct place *place, struct kvb_buf *out)
@@ -134,17 +118,7 @@ static kvb_status append_json(
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_text(&json, "namespace", place->name_space);
     kvb_json_write_pair_text(&json, "component", place->component);
-    kvb_json_write_pair_u64(&json, "worker_id", batch->worker_id);
-    kvb_json_write_pair_u64(&json, "dp_rank", batch->dp_rank);
-    kvb_json_write_pair_u64(&json, "event_id", event->event_id);
-    kvb_json_write_pair_text(&json, "kind", kind_name(event->kind));
-    if (event->kind != KVB_ROUTER_CLEARED) {
-        kvb_json_write_pair_text(&json, "tier", kvb_tier_name(event->tier));
-    }
-    if (event->kind == KVB_ROUTER_STORED && event->has_parent) {
-        kvb_json_write_pair_u64(&json, "parent_hash", event->parent.value);
-    }
-    write_blocks(batch, event, &json);
+    kvb_watch_event_json(batch, event, &json);
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
     return kvb_buf_append_text(out, "\n");
@@ -177,6 +151,30 @@ show(struct watch *watch, const struct kvb_router_event *event, const struct pla
     }
     fwrite(watch->line.data, 1, watch->line.len, stdout);
     watch->shown++;
+}
+
+/* Everything of the contract, whatever its form: --all. */
+static void on_any_message(void *context, const struct kvb_bus_message *message)
+{
+    struct watch *watch = context;
+    const uint64_t count = watch->options->count;
+
+    if (is_full(watch)) {
+        return; /* main is about to unsubscribe */
+    }
+    kvb_buf_reset(&watch->line);
+    const kvb_status status = kvb_watch_message_json(
+        message, count > 0 ? count - watch->shown : UINT64_MAX, &watch->batch, &watch->line,
+        &watch->shown);
+    if (status == KVB_OK) {
+        fwrite(watch->line.data, 1, watch->line.len, stdout);
+    } else {
+        kvctl_say("a message on %s not shown: %s", message->subject, kvb_status_name(status));
+    }
+    /* A reader that is gone (| head) ends us too. */
+    if (fflush(stdout) != 0 || is_full(watch)) {
+        finish(watch);
+    }
 }
 
 static void on_message(void *context, const struct kvb_bus_message *message)
@@ -223,8 +221,8 @@ watch_subject(const struct kvctl_line *line, const char *subject, struct watch *
 {
     struct kvb_bus_subscription *subscription = NULL;
 
-    const kvb_status status =
-        kvb_bus_subscribe(line->bus, subject, on_message, watch, &subscription);
+    const kvb_bus_handler handler = watch->options->is_all ? on_any_message : on_message;
+    const kvb_status status = kvb_bus_subscribe(line->bus, subject, handler, watch, &subscription);
     if (status != KVB_OK) {
         kvctl_say("cannot subscribe to %s: %s", subject, kvb_status_name(status));
         return kvctl_failed;
@@ -247,6 +245,32 @@ static void say_change(bool is_connected)
     }
 }
 
+/* namespace.>, namespace.N.> where only the namespace is given. */
+static kvb_status make_subject_of_all(const struct kvctl_options *options, char *out)
+{
+    if (options->component) {
+        return kvb_subject_make(
+            out, options->name_space ? options->name_space : "*", options->component, ">");
+    }
+    if (options->name_space && !kvb_name_is_valid(options->name_space)) {
+        return KVB_BAD_INPUT;
+    }
+    (void)snprintf(
+        out, kvb_subject_bytes, "namespace.%s%s>", options->name_space ? options->name_space : "",
+        options->name_space ? "." : "");
+    return KVB_OK;
+}
+
+static kvb_status make_subject(const struct kvctl_options *options, char *out)
+{
+    if (options->is_all) {
+        return make_subject_of_all(options, out);
+    }
+    return kvb_subject_make(
+        out, options->name_space ? options->name_space : "*",
+        options->component ? options->component : "*", "kv_events");
+}
+
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options)
 {
     struct watch watch = { .options = options,
@@ -255,9 +279,7 @@ enum kvctl_exit kvctl_watch(const struct kvctl_options *options)
     KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
     char subject[kvb_subject_bytes];
 
-    if (kvb_subject_make(
-            subject, options->name_space ? options->name_space : "*",
-            options->component ? options->component : "*", "kv_events") != KVB_OK) {
+    if (make_subject(options, subject) != KVB_OK) {
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -, or *");
         return kvctl_usage;
     }

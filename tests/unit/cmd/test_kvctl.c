@@ -425,6 +425,25 @@ static void watch_prints_json_lines(void **state)
                  "\"blocks\":[{\"block_hash\":255}]}\n");
 }
 
+static void watch_all_prints_every_message_as_json(void **state)
+{
+    struct run run;
+
+    watch(&run, *state, WORDS("--all", "--namespace", "n", "--count", "4"));
+    assert_int_equal(run.exit, 0);
+    assert_contains(
+        run.out, "{\"subject\":\"namespace.n.component.c.kv_events\",\"bytes\":15,"
+                 "\"error\":\"bad_input\"}\n");
+    assert_contains(
+        run.out, "{\"subject\":\"namespace.n.component.c.kv_events\",\"data\":{\"worker_id\":8,"
+                 "\"dp_rank\":0,\"event_id\":1,\"kind\":\"cleared\",\"blocks\":[]}}\n");
+    kvctl(&run, *state, WORDS("watch", "--all", "--namespace", "a b"));
+    assert_int_equal(run.exit, 64);
+    kvctl(&run, *state, WORDS("watch", "--all", "--rank", "1"));
+    assert_int_equal(run.exit, 64);
+    assert_contains(run.err, "--all shows every message");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +459,7 @@ int main(void)
         cmocka_unit_test(check_tells_the_two_programs_apart),
         cmocka_unit_test(watch_prints_a_line_an_event),
         cmocka_unit_test(watch_prints_json_lines),
+        cmocka_unit_test(watch_all_prints_every_message_as_json),
     };
 
     return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);
