@@ -1,5 +1,6 @@
 """Asks the aggregator about a prompt that an engine holds, and compares the whole list
-of workers with what all engines hold.
+of workers with what all engines hold.  With --own-ids before the rest each rank has a worker
+id of its own, as in etc/compose/kvbridge.cfg.
 
     ask.py HOST:PORT STREAMS QUESTION TRUTH...   makes the question from what the truth
                                                  sockets said, and saves it; all streams
@@ -11,9 +12,12 @@ of workers with what all engines hold.
 
 import http.client
 import json
+import struct
 import sys
 import time
 import urllib.request
+
+import xxhash
 
 DEADLINE_S = 40
 
@@ -34,16 +38,32 @@ def call(address, path, body=None):
 # ---- What the engines hold ----------------------------------------------------------
 
 
+HASH_SEED = 1337  # of the names, as proto/README.md has them
+
+
+def block_hash(parent, tokens):
+    own = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(tokens)}I", *tokens), seed=HASH_SEED)
+    if parent is None:
+        return own
+    return xxhash.xxh3_64_intdigest(struct.pack("<QQ", parent, own), seed=HASH_SEED)
+
+
 class Rank:
     """One line of the truth: which blocks a rank holds, behind which others."""
 
-    def __init__(self, line):
-        self.name = (str(line["worker_id"]), str(line["dp_rank"]))
+    def __init__(self, line, has_own_ids):
+        worker, rank = line["worker_id"], line["dp_rank"]
+        self.name = (str(10 * worker + rank if has_own_ids else worker), str(rank))
         self.is_all_told = line["unsent"] == 0
         self.block_size = line["block_size"]
         self.places, depths, blocks = {}, [], line["blocks"]
+        names = []  # of all blocks, held or not
+        self.hashes = set()  # of those that are held
         for place, block in enumerate(blocks):
             before = depths[block["parent"]] if block["parent"] >= 0 else 0
+            names.append(block_hash(names[block["parent"]] if block["parent"] >= 0 else None, block["tokens"]))
+            if block["copies"] > 0:
+                self.hashes.add(names[place])
             is_held = block["copies"] > 0 and before is not None
             depths.append(before + 1 if is_held else None)
             if is_held:
@@ -65,7 +85,7 @@ class Rank:
         return at
 
 
-def read_truth(paths):
+def read_truth(paths, has_own_ids):
     ranks = []
     for path in paths:
         for line in open(path, encoding="utf-8"):
@@ -73,7 +93,7 @@ def read_truth(paths):
             if "error" in line:
                 sys.exit(f"ask: {path}: {line['error']}")
             if "blocks" in line:
-                ranks.append(Rank(line))
+                ranks.append(Rank(line, has_own_ids))
     return ranks
 
 
@@ -137,8 +157,10 @@ def wait_for(check, *arguments):
         time.sleep(0.1)
 
 
-def main(address, streams, path, *truths):
-    ranks = read_truth(truths)
+def main(*arguments):
+    has_own_ids = arguments[0] == "--own-ids"
+    address, streams, path, *truths = arguments[1:] if has_own_ids else arguments
+    ranks = read_truth(truths, has_own_ids)
     if truths:
         question = {"token_ids": best_prompt(ranks)}
         with open(path, "w", encoding="utf-8") as file:
