@@ -1,0 +1,275 @@
+"""Is everything that the daemons say on NATS readable for someone outside, who has the plain
+NATS protocol and nothing else, or kvctl?  The lines that etc/README.md tells operators to
+type are run from there."""
+
+import json
+import pathlib
+import re
+import shlex
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+import conftest
+import engine
+import programs
+from conftest import PUBLISH, ROUTER, worker
+from programs import wait_for
+
+BLOCK = 16
+PROMPT = list(range(3 * BLOCK))
+README = pathlib.Path(__file__).parents[2] / "etc" / "README.md"
+LOAD = {
+    "request_active_slots": 7, "request_total_slots": 256, "kv_active_blocks": 1000, "kv_total_blocks": 4096,
+    "num_requests_waiting": 5, "gpu_cache_usage_perc": 0.25, "gpu_prefix_cache_hit_rate": 0.5,
+}
+
+
+def documented_lines():
+    block = README.read_text().split("## Watching NATS")[1].split("```")[1]
+    return [line.split("   # ")[0].rsplit("    # ")[0].rstrip() for line in block.strip().splitlines()]
+
+
+class Plain:
+    """A socket and the text protocol of NATS: what nc or telnet show."""
+
+    def __init__(self, port, said):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.messages = []  # (subject, payload)
+        self.trouble = []
+        self.socket.sendall(said)
+        self.thread = threading.Thread(target=self.read, args=(self.socket.makefile("rb"),), daemon=True)
+        self.thread.start()
+
+    def read(self, stream):
+        while line := stream.readline():
+            verb, *words = line.decode().split()
+            if verb == "MSG":
+                payload = stream.read(int(words[-1]) + 2)[:-2]
+                self.messages.append((words[0], payload))
+            elif verb == "PING":
+                self.socket.sendall(b"PONG\r\n")
+            elif verb == "-ERR":
+                self.trouble.append(line)
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.socket.close()
+
+
+@pytest.fixture(scope="module", params=["json", "protobuf"])
+def fleet(request, tmp_path_factory):
+    """A bridge of one worker, an aggregator, and something happening all the time."""
+    scene = conftest.Scene(tmp_path_factory.mktemp("plain"), conftest.SERVERS["debian"])
+    scene.start_nats()
+    try:
+        scene.profile = request.param
+        scene.one, scene.feed = scene.engine(), scene.load_feed()
+        scene.bridge(
+            worker(scene.one, 7, more=f'load = {{ zmq = "{scene.feed.endpoint}"; }};'), profile=scene.profile)
+        scene.router = scene.aggregator()
+        scene.one.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, BLOCK)))
+        wait_for("the stream is EXACT", lambda: states(scene) == ["EXACT"])
+        yield scene
+    except BaseException:
+        print(scene.logs())
+        raise
+    finally:
+        trouble = scene.close()
+    assert not trouble, trouble
+
+
+def states(scene):
+    return [stream["state"] for stream in scene.router.get("/streams")["streams"]]
+
+
+def play(scene):
+    """Something on every subject that only speaks when something happens."""
+    scene.one.publish(engine.batch(engine.stored([9], [9] * BLOCK, BLOCK), engine.removed(9)))
+    scene.feed.send(LOAD)
+    scene.router.http("POST", "/route", {"token_ids": PROMPT, "model": "m"})
+
+
+def until(scene, what, condition):
+    def look():
+        play(scene)
+        return condition()
+
+    return wait_for(what, look)
+
+
+# What must stand in the text of each subject, by its last token.
+KEYS = {
+    "kv_events": {"worker_id", "event"},
+    "kv_heartbeat_json": {"worker_id", "dp_rank", "state", "reason", "blocks", "last_event_id", "model"},
+    "load_metrics": {"worker_id", "dp_rank", "metrics"},
+    "bridge_status": {"bridge_id", "profile", "streams"},
+    "load_stats": {"endpoints", "load_avg", "load_std", "stale"},
+    "kv-hit-rate": {"worker_id", "isl_blocks", "overlap_blocks"},
+}
+ANSWERS = {
+    "$SRV.PING": {"name", "id", "version"},
+    "$SRV.STATS.dynamo_vllmworker": {"name", "endpoints"},
+    f"{ROUTER}.kv_get.streams": {"streams"},
+}
+NO_TEXT = {"kv_heartbeat"}
+
+
+def tail(subject):
+    return subject.rsplit(".", 1)[1]
+
+
+def is_text(scene, subject):
+    return tail(subject) not in NO_TEXT | ({"kv_events"} if scene.profile == "protobuf" else set())
+
+
+def check_text(scene, messages):
+    """Every message is one JSON object on one line, but for those known to be protobuf."""
+    for subject, payload in messages:
+        if is_text(scene, subject) and ".kv_get." not in subject:
+            assert b"\n" not in payload
+            assert KEYS[tail(subject)] <= set(json.loads(payload)), (subject, payload)
+
+
+def run_nats_sub(scene, subject):
+    plain = Plain(scene.nats_port, f'CONNECT {{"verbose":false}}\r\nSUB {subject} 1\r\n'.encode())
+    wanted = set(KEYS) if subject.endswith(">") else {tail(subject)}
+    try:
+        until(scene, f"messages of {wanted}", lambda: {tail(s) for s, _ in list(plain.messages)} >= wanted)
+    finally:
+        plain.close()
+    assert not plain.trouble
+    check_text(scene, plain.messages)
+
+
+def run_nats_req(scene, subject, body):
+    said = f'CONNECT {{"verbose":false}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n{body}\r\n'
+    plain = Plain(scene.nats_port, said.encode())
+    names = {"dynamo_vllmworker", "kvaggregator"} if subject == "$SRV.PING" else set()
+
+    def look():
+        answers = [json.loads(payload) for _, payload in list(plain.messages)]
+        return answers and {a.get("name") for a in answers} >= names and answers
+
+    try:
+        answers = until(scene, f"an answer on {subject}", look)
+    finally:
+        plain.close()
+    assert all(ANSWERS[subject] <= set(answer) for answer in answers), answers
+
+
+def run_kvctl(scene, words):
+    words[words.index("--nats") + 1] = scene.nats_url
+    kvctl = subprocess.Popen(
+        [programs.BIN / "kvctl", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(kvctl.stdout), daemon=True)
+    reader.start()
+    try:
+        if "--all" in words:
+            until(scene, "every subject", lambda: {tail(json.loads(line)["subject"]) for line in list(lines)}
+                  >= set(KEYS) | NO_TEXT)
+        else:
+            until(scene, "an event", lambda: any(" worker 7 " in line and " removed " in line for line in list(lines)))
+    finally:
+        kvctl.terminate()
+        kvctl.wait(10)
+        reader.join()
+    return lines
+
+
+def run_nc(scene, line):
+    """The bytes that the line makes for nc."""
+    said = subprocess.run(
+        ["bash", "-c", line.partition("|")[0]], stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
+    plain = Plain(scene.nats_port, said)
+    try:
+        until(scene, "every subject", lambda: {tail(s) for s, _ in list(plain.messages)} >= set(KEYS))
+    finally:
+        plain.close()
+    assert not plain.trouble
+    check_text(scene, plain.messages)
+
+
+@pytest.mark.parametrize("line", documented_lines())
+def test_a_line_that_operators_are_told_to_type_works(fleet, line):
+    words = shlex.split(line.partition("|")[0] if "| nc" in line else line)
+    if words[:2] == ["nats", "sub"]:
+        run_nats_sub(fleet, *words[2:])
+    elif words[:2] == ["nats", "req"]:
+        run_nats_req(fleet, *[word for word in words[2:] if not word.startswith("--")])
+    elif words[0] == "kvctl":
+        run_kvctl(fleet, words[1:])
+    else:
+        assert line.endswith("| nc 127.0.0.1 4222"), line
+        run_nc(fleet, line)
+
+
+def test_the_documented_lines_are_those_that_are_meant():
+    lines = documented_lines()
+    assert len(lines) == 13 and len(set(lines)) == 13, lines
+    assert not any("#" in line for line in lines), lines
+
+
+def test_watch_all_decodes_every_message(fleet):
+    lines = [json.loads(line) for line in run_kvctl(fleet, ["--nats", "x", "watch", "--all"])]
+    assert not [line for line in lines if "data" not in line], "everything can be read"
+    events = [line["data"] for line in lines if tail(line["subject"]) == "kv_events"]
+    assert {event["kind"] for event in events} == {"stored", "removed"}
+    assert all(event["worker_id"] == 7 and event["blocks"] for event in events)
+    loads = [line["data"] for line in lines if tail(line["subject"]) == "load_metrics"]
+    assert loads[-1]["metrics"] == LOAD
+
+
+def test_a_heartbeat_in_json_is_the_heartbeat_before_it(fleet):
+    lines = [json.loads(line) for line in run_kvctl(fleet, ["--nats", "x", "watch", "--all"])]
+    beats = [(tail(line["subject"]), line["data"]) for line in lines if "kv_heartbeat" in line["subject"]]
+    pairs = [(before, beat) for before, beat in zip(beats, beats[1:]) if beat[0] == "kv_heartbeat_json"]
+    assert pairs
+    for (before, protobuf), (_, text) in pairs:
+        assert before == "kv_heartbeat" and protobuf == text
+
+
+# ---- How often -------------------------------------------------------------------------
+
+
+def test_heartbeats_in_json_come_once_a_second_however_often_the_others_come(scene):
+    bus = scene.bus()
+    scene.bridge(worker(scene.engine(), 7), heartbeat_ms=100)
+    text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+    wait_for("the stream is EXACT", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
+    began = time.monotonic()
+    beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
+    text.clear()
+    wait_for("thirty heartbeats", lambda: len(beats) >= 30, 20)
+    count, seconds = len(text), time.monotonic() - began
+    assert 1 <= count <= seconds + 1, (count, len(beats), seconds)
+
+
+def test_a_change_of_state_and_a_goodbye_are_said_in_json_at_once(scene):
+    bus, one = scene.bus(), scene.engine()
+    text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+    bridge = scene.bridge(worker(one, 7), heartbeat_ms=60000)
+    wait_for("EXACT is said", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
+    one.go_away()
+    wait_for("DOWN is said", lambda: any(json.loads(m.data)["state"] == "DOWN" for m in list(text)))
+    assert json.loads(text[-1].data)["reason"] == "engine_away"
+    one.come_back()
+    wait_for("EXACT is said again", lambda: json.loads(text[-1].data)["state"] == "EXACT")
+    assert bridge.stop() == 0
+    wait_for("the goodbye is said", lambda: json.loads(text[-1].data)["bye"] is True)
+
+
+def test_aggregators_pass_over_heartbeats_in_json(scene):
+    one = scene.engine()
+    scene.bridge(worker(one, 7), heartbeat_ms=100)
+    text = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")
+    aggregator = scene.aggregator()
+    came = len(text)
+    wait_for("two more heartbeats in JSON", lambda: len(text) >= came + 2)
+    assert aggregator.metric("kvb_messages_refused_total") == 0
+    assert aggregator.get("/streams")["streams"][0]["worker_id"] == 7
