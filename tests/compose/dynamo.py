@@ -1,4 +1,4 @@
-"""A Dynamo router of 0.3.1 to 0.5 as far as it reads NATS: its KvIndexer, its
+"""A Dynamo router of 0.3.1 to 0.4 as far as it reads NATS: its KvIndexer, its
 KvMetricsAggregator and the hit rates that its metrics component counts.  Written from
 Dynamo's own rules; it knows nothing of this project and shares nothing with its tests.
 

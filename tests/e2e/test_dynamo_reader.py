@@ -1,0 +1,143 @@
+"""Is the reader with which tests/compose stands outside the stack (compose/dynamo.py) as
+strict as Dynamo's?  It must refuse what ends a KvIndexer, take what Dynamo itself writes, and
+keep its index by Dynamo's rules; else a good run of tests/compose would show nothing."""
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+
+TESTS = pathlib.Path(__file__).parents[1]
+sys.path.append(str(TESTS / "compose"))
+import dynamo  # noqa: E402
+
+BLOCK = 16
+CLEARED = b'{"worker_id":1,"event":{"event_id":1,"data":"cleared"}}'
+
+
+def removed(block_hash, worker_id="1", event_id='"event_id":1,'):
+    return f'{{"worker_id":{worker_id},"event":{{{event_id}"data":{{"removed":{{"block_hashes":[{block_hash}]}}}}}}}}'.encode()
+
+
+REFUSED = {
+    "nothing": b"",
+    "not JSON": b"cleared",
+    "cut": CLEARED[:-1],
+    "a byte order mark": b"\xef\xbb\xbf" + CLEARED,
+    "another encoding": CLEARED.decode().encode("utf-16"),
+    "no UTF-8": CLEARED.replace(b"cleared", b"\xff"),
+    "an array of events": b"[" + CLEARED + b"]",
+    "two events": CLEARED + CLEARED,
+    "two events in lines": CLEARED + b"\n" + CLEARED,
+    "a negative hash": removed(-1),
+    "a fractional hash": removed(1.5),
+    "a whole hash with a point": removed("7.0"),
+    "a hash as text": removed('"7"'),
+    "a hash above u64": removed(1 << 64),
+    "a hash that is true": removed("true"),
+    "a hash that is NaN": removed("NaN"),
+    "a worker id above i64": removed(7, worker_id=1 << 63),
+    "no worker id": CLEARED.replace(b'"worker_id":1,', b""),
+    "no event id": removed(7, event_id=""),
+    "no data": b'{"worker_id":1,"event":{"event_id":1}}',
+    "data of another kind": CLEARED.replace(b'"cleared"', b'"emptied"'),
+    "data of two kinds": CLEARED.replace(b'"cleared"', b'{"removed":{"block_hashes":[]},"stored":{"blocks":[]}}'),
+    "a key twice": CLEARED.replace(b'"worker_id":1,', b'"worker_id":1,"worker_id":1,'),
+    "a stored block without tokens_hash":
+        CLEARED.replace(b'"cleared"', b'{"stored":{"parent_hash":null,"blocks":[{"block_hash":7}]}}'),
+    "the form with whole prompts": b'{"worker_id":1,"data":{"Removed":{"block_hashes":[7]}}}',
+    "protobuf": b"\x0a\x10" + bytes(16),
+}
+
+
+@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
+def test_what_ends_a_dynamo_indexer_is_refused(payload):
+    with pytest.raises(dynamo.Undecodable):
+        dynamo.RouterEvent(payload)
+
+
+def test_what_dynamo_of_any_version_writes_is_taken():
+    vectors = (TESTS / "data" / "vectors" / "dynamo.txt").read_text().splitlines()
+    events = [dynamo.RouterEvent(line.split(maxsplit=1)[1].encode()) for line in vectors if line.startswith("JSON")]
+    assert len(events) >= 9
+    assert {type(event.data) for event in events} == {dynamo.Stored, dynamo.Removed, dynamo.Cleared}
+    assert events[0].data.blocks == [(14643705804678351452, 14643705804678351452)]
+
+
+# ---- The index -------------------------------------------------------------------------
+
+
+def tokens(number):
+    return [number] * BLOCK
+
+
+def event(worker_id, data):
+    return dynamo.RouterEvent(json.dumps({"worker_id": worker_id, "event": {"event_id": 1, "data": data}}).encode())
+
+
+def stored(worker_id, parent, *blocks):
+    """Blocks by number: the name is the number, the content its tokens."""
+    return event(worker_id, {"stored": {"parent_hash": parent, "blocks": [
+        {"block_hash": block, "tokens_hash": dynamo.tokens_hash(tokens(block))} for block in blocks]}})
+
+
+def matches(index, *blocks):
+    return index.find_matches([token for block in blocks for token in tokens(block)], BLOCK)
+
+
+def test_the_index_finds_the_blocks_of_a_prompt_by_worker():
+    index = dynamo.Indexer()
+    index.apply(stored(1, None, 10, 11, 12))
+    index.apply(stored(2, None, 10))
+    index.apply(stored(2, 10, 11))
+    assert matches(index, 10, 11, 12, 13) == {1: 3, 2: 2}
+    assert matches(index, 11) == {}
+    assert index.ignored == 0
+
+
+def test_a_removal_and_a_clear_take_blocks_from_one_worker():
+    index = dynamo.Indexer()
+    for number in (1, 2):
+        index.apply(stored(number, None, 10, 11))
+    index.apply(event(1, {"removed": {"block_hashes": [11]}}))
+    assert matches(index, 10, 11) == {1: 1, 2: 2}
+    index.apply(event(2, "cleared"))
+    assert matches(index, 10, 11) == {1: 1}
+    assert index.lookup == {1: {10: index.lookup[1][10]}, 2: {}}
+
+
+def test_an_unknown_parent_and_an_unknown_removal_change_nothing():
+    index = dynamo.Indexer()
+    index.apply(stored(1, 99, 10))
+    index.apply(event(1, {"removed": {"block_hashes": [98]}}))
+    assert index.ignored == 2 and index.lookup == {1: {}} and matches(index, 10) == {}
+
+
+# ---- Against a bridge --------------------------------------------------------------------
+
+
+def test_it_reads_a_bridge_in_json_and_refuses_one_in_protobuf(scene):
+    for component, profile in (("A", "json"), ("B", "protobuf")):
+        one = scene.engine()
+        messages = scene.bus().watch(f"{PUBLISH.rsplit('.', 1)[0]}.{component}.kv_events")
+        scene.bridge(worker(one, 7), name=component, component=component, profile=profile)
+        one.publish(engine.batch(engine.stored([1], tokens(1), BLOCK)))
+        if profile == "json":
+            index, applied = dynamo.Indexer(), []
+
+            def look():
+                while len(applied) < len(messages):
+                    applied.append(dynamo.RouterEvent(messages[len(applied)].data))
+                    index.apply(applied[-1])
+                return matches(index, 1) == {7: 1}
+
+            wait_for("the block is found", look)
+        else:
+            wait_for("an event", lambda: messages)
+            with pytest.raises(dynamo.Undecodable):
+                dynamo.RouterEvent(messages[0].data)
