@@ -186,10 +186,15 @@ static void write_instances(struct kvb_json_writer *json, const struct kvb_view 
     kvb_json_write_end(json, '}');
 }
 
+static bool is_exact(const struct kvb_overlap *overlap)
+{
+    return overlap->follower->state == KVB_STREAM_EXACT;
+}
+
 static bool are_all_exact(const struct kvb_view *view, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
-        if (view->overlaps[i].follower->state != KVB_STREAM_EXACT) {
+        if (!is_exact(&view->overlaps[i])) {
             return false;
         }
     }
@@ -208,6 +213,7 @@ static void write_state(struct kvb_json_writer *json, const struct kvb_follower 
     kvb_json_write_text(json, text);
 }
 
+/* Of the ranks that are not EXACT: a rank that is left out is, whatever its siblings are. */
 static void write_states(struct kvb_json_writer *json, const struct kvb_view *view)
 {
     if (are_all_exact(view, 0, view->overlap_count)) {
@@ -221,7 +227,9 @@ static void write_states(struct kvb_json_writer *json, const struct kvb_view *vi
             kvb_json_write_key_u64(json, view->overlaps[at].follower->id.worker_id);
             kvb_json_write_begin(json, '{');
             for (size_t i = at; i < end; i++) {
-                write_state(json, view->overlaps[i].follower);
+                if (!is_exact(&view->overlaps[i])) {
+                    write_state(json, view->overlaps[i].follower);
+                }
             }
             kvb_json_write_end(json, '}');
         }

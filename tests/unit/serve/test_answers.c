@@ -271,9 +271,10 @@ static void cpu_and_disk_are_cumulative(void **state)
     scene_done(&scene);
 }
 
-static void states_other_than_exact_are_added(void **state)
+static void states_other_than_exact_are_added_for_those_ranks_alone(void **state)
 {
     (void)state;
+    const struct scene_holding exact = { 5, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
     const struct scene_holding foreign = { 5, 1, NULL, 16, KVB_TIER_DEVICE, 1, false };
     struct kvb_query query = scene_query(16, NULL);
     struct kvb_detail detail = { { 0 } };
@@ -283,12 +284,13 @@ static void states_other_than_exact_are_added(void **state)
 
     scene.view.default_model = "m";
     scene.view.default_block_size = 16;
+    scene_hold(&scene, &exact);
     scene_hold(&scene, &foreign);
     assert_ok(kvb_answer_query(&scene.view, &query, false, &buf, &detail));
     assert_text(
-        &buf, "{\"scores\":{\"5\":{\"1\":16}},\"frequencies\":[],\"instances\":{\"5\":{"
-              "\"longest_matched\":16,\"gpu\":16,\"dp\":{\"1\":16},\"cpu\":16,\"disk\":16}},"
-              "\"states\":{\"5\":{\"1\":\"UNVERIFIED(no_heartbeat)\"}}}");
+        &buf, "{\"scores\":{\"5\":{\"0\":16,\"1\":16}},\"frequencies\":[],\"instances\":{\"5\":{"
+              "\"longest_matched\":16,\"gpu\":16,\"dp\":{\"0\":16,\"1\":16},\"cpu\":16,"
+              "\"disk\":16}},\"states\":{\"5\":{\"1\":\"UNVERIFIED(no_heartbeat)\"}}}");
     kvb_query_done(&query);
     scene_done(&scene);
 }
@@ -559,7 +561,7 @@ int main(void)
         cmocka_unit_test(one_worker_alone_may_be_asked_for),
         cmocka_unit_test(hashes_find_the_same_as_tokens),
         cmocka_unit_test(cpu_and_disk_are_cumulative),
-        cmocka_unit_test(states_other_than_exact_are_added),
+        cmocka_unit_test(states_other_than_exact_are_added_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
         cmocka_unit_test(what_was_routed_counts_until_the_next_load),
         cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
