@@ -164,17 +164,22 @@ static unsigned when(bool holds, enum standing_row row)
     return (unsigned)holds << row;
 }
 
+bool kvb_stream_is_syncing(const struct kvb_stream *stream)
+{
+    const struct replay *replay = &stream->replay;
+
+    return (replay->is_wanted || replay->is_in_flight) && !replay->keeps_state;
+}
+
 /* Asked twice a step: no row is written down that does not hold. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
     enum kvb_stream_reason *out_reason)
 {
-    const struct replay *replay = &stream->replay;
     uint64_t missing = 0;
     const bool is_counted_whole =
         missing_at_most(stream, &missing) && missing == 0 && lists_device_only(stream);
-    const bool is_syncing = ((replay->is_wanted || replay->is_in_flight) && !replay->is_probe) ||
-                            stream->drain != drain_nothing;
+    const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing;
     /* It grows from live batches alone: what nobody proves is missing, not wrong. */
     const bool is_suffix = !stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED;
     const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
@@ -237,10 +242,7 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
 
 bool kvb_stream_is_settled(const struct kvb_stream *stream)
 {
-    const struct replay *replay = &stream->replay;
-    const bool is_syncing = (replay->is_wanted || replay->is_in_flight) && !replay->is_probe;
-
-    return stream->is_connected && !is_syncing;
+    return stream->is_connected && !kvb_stream_is_syncing(stream);
 }
 
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream)

@@ -18,6 +18,7 @@ kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reas
     stream->flaw = flaw;
     stream->has_skipped = false;
     stream->has_unknown_event = false;
+    stream->replay.keeps_state = false;
     stream->counters.clears++;
     kvb_stream_next_epoch(stream, step->in->wall_us);
     kvb_router_batch_reset(&step->out->events);

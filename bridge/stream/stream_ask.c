@@ -21,6 +21,8 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
     replay->is_wanted = true;
     replay->is_in_flight = false;
     replay->is_probe = is_probe;
+    replay->keeps_state = is_probe;
+    replay->overtakers = 0;
     replay->has_answered = false;
     replay->is_blind = !stream->has_last;
     replay->from = stream->has_last ? stream->last_seq : 0;
@@ -34,6 +36,19 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
         replay->not_before_ns < stream->other_life_ns + stream->calm_ns) {
         replay->not_before_ns = stream->other_life_ns + stream->calm_ns;
     }
+}
+
+/* The same round for the state: a probe whose replies may have overtaken their live copies
+ * has shown no loss, and an idle engine takes 100 ms to answer. */
+void kvb_stream_want_confirmation(struct stream_step *step)
+{
+    struct replay *replay = &step->stream->replay;
+    const bool keeps_state = replay->keeps_state;
+    const uint64_t overtakers = replay->overtakers;
+
+    kvb_stream_want_replay(step, false);
+    replay->keeps_state = keeps_state;
+    replay->overtakers = overtakers;
 }
 
 /* As above, because something is missing; gives up after some rounds without a

@@ -10,7 +10,8 @@
 struct replay {
     bool is_wanted;
     bool is_in_flight;
-    bool is_probe;       /* nothing is missing that we know of: the state stands */
+    bool is_probe;       /* nothing was missing that we knew of */
+    bool keeps_state;    /* nor is it now: the state stands */
     bool has_answered;   /* the first reply came */
     bool met_other_life; /* in its answers */
     bool is_blind;       /* asked from 0 without anything to compare with */
@@ -21,6 +22,7 @@ struct replay {
     uint64_t applied;       /* batches that this round brought */
     bool is_vouched;        /* in flight: from a list that is the publisher's own */
     size_t held_before;     /* held batches that came before the request went out */
+    uint64_t overtakers;    /* batches that a probe and the round after it brought */
 };
 
 /* What was held goes to the mirror in slices: what is left goes on so. */
@@ -95,6 +97,9 @@ struct stream_arrival {
 /* Asks from the last batch applied, or from the beginning when there is none. */
 void kvb_stream_want_replay(struct stream_step *step, bool is_probe);
 
+/* The round that confirms an END whose replies brought something. */
+void kvb_stream_want_confirmation(struct stream_step *step);
+
 /* As above, because something is missing; false after some rounds without a new batch:
  * what is missing is nowhere. */
 bool kvb_stream_want_missing(struct stream_step *step);
@@ -129,6 +134,9 @@ void kvb_stream_take_as_complete(struct kvb_stream *stream);
 
 /* Takes the batch as the next one, or as the first. */
 kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival);
+
+/* A replay is wanted or under way for something that is known to be missing. */
+bool kvb_stream_is_syncing(const struct kvb_stream *stream);
 
 /* Draws the next epoch and sets where its event ids begin. */
 void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us);

@@ -4,6 +4,10 @@
 static const uint64_t next_reply_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t odd_every_ns = KVB_NS_PER_S; /* as probes */
 
+/* A reply may overtake the live copy of its batch, for they come on two connections: so many
+ * in the time that this takes.  More were lost on the way. */
+enum { max_overtakers = 16 };
+
 /* Of what was held, one step brings at most so much, or one batch. */
 enum { slice_events = 8192, slice_blocks = 1 << 17 };
 
@@ -149,7 +153,8 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
     }
     step->stream->replay.applied++;
     step->stream->replay.is_probe = false; /* history under way: no state stands */
-    step->stream->flaw = KVB_REASON_GONE;  /* unless it is the base: apply looks */
+    step->stream->replay.keeps_state = false;
+    step->stream->flaw = KVB_REASON_GONE; /* unless it is the base: apply looks */
     return kvb_stream_apply(step, arrival);
 }
 
@@ -217,6 +222,7 @@ static kvb_status take_reply(struct stream_step *step, const struct stream_arriv
     case batch_broken: /* so the engine has no better one */
         replay->applied++;
         replay->is_probe = false;
+        replay->keeps_state &= ++replay->overtakers <= max_overtakers;
         return kvb_stream_apply(step, arrival);
     case batch_duplicate:
         return KVB_OK;
@@ -403,7 +409,7 @@ static kvb_status take_replay_end(struct stream_step *step)
     }
     replay->fruitless = 0;
     if (!is_tail_seen) {
-        kvb_stream_want_replay(step, false); /* END comes after a cut reply too */
+        kvb_stream_want_confirmation(step); /* END comes after a cut reply too */
         return KVB_OK;
     }
     if (!stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED &&
