@@ -15,6 +15,7 @@ enum {
     max_text_bytes = 512, /* of a message or a value; the rest is cut */
     max_escape_bytes = 6, /* \u001f */
     limit_period_s = 10,  /* repeated trouble is summed up this often */
+    max_backoff_s = 600,  /* trouble that lasts is said this often at least */
 };
 
 static const char *const level_names[KVB_LOG_LEVEL_COUNT] = {
@@ -45,6 +46,28 @@ bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *o
     limit->suppressed = 0;
     limit->last_ns = now_ns != 0 ? now_ns : 1; /* 0 stands for "never said" */
     return true;
+}
+
+bool kvb_log_backoff_due(struct kvb_log_backoff *backoff, uint64_t now_ns)
+{
+    const uint64_t doubled_ns = 2 * backoff->pause_ns;
+
+    if (backoff->next_ns > 0 && now_ns < backoff->next_ns) {
+        return false;
+    }
+    backoff->pause_ns = backoff->pause_ns == 0                      ? limit_period_s * KVB_NS_PER_S
+                        : doubled_ns < max_backoff_s * KVB_NS_PER_S ? doubled_ns
+                                                                    : max_backoff_s * KVB_NS_PER_S;
+    backoff->next_ns = now_ns + backoff->pause_ns;
+    return true;
+}
+
+void kvb_log_backoff_end(struct kvb_log_backoff *backoff)
+{
+    if (backoff->pause_ns > 0) {
+        backoff->next_ns -= backoff->pause_ns - limit_period_s * KVB_NS_PER_S;
+        backoff->pause_ns = 0;
+    }
 }
 
 /* ---- One line, without allocating: what is wrong may be memory -------------------- */

@@ -50,3 +50,16 @@ struct kvb_log_limit {
 /* Counts one occurrence; true when a line is due, and *out_count how many
  * occurrences it speaks for.  The caller locks. */
 bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *out_count);
+
+/* Trouble that lasts, as an engine that is away: one line at first, the next after 10 s,
+ * 20 s, 40 s, and so on, up to one in 10 min.  {0} to begin with. */
+struct kvb_log_backoff {
+    uint64_t next_ns;  /* monotonic; 0 = nothing was said yet */
+    uint64_t pause_ns; /* after the newest line */
+};
+
+/* True when a line is due.  The caller locks. */
+bool kvb_log_backoff_due(struct kvb_log_backoff *backoff, uint64_t now_ns);
+
+/* The trouble is over: the pauses begin again with the shortest, behind the newest line. */
+void kvb_log_backoff_end(struct kvb_log_backoff *backoff);

@@ -116,7 +116,7 @@ struct bridge_feed {
     uint64_t refused;
     struct kvb_detail why; /* the newest was refused; "": it was not */
     bool was_said;         /* by the log, that something is wrong */
-    struct kvb_log_limit limit;
+    struct kvb_log_backoff backoff;
 };
 
 /* The sources of one worker's load; their samples go to the ranks that settings name. */

@@ -63,15 +63,14 @@ say(struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_load_sou
         kvb_log_u64(worker, kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
 }
 
-/* Of one source not more than a line in ten seconds. */
+/* Once, and of a source that stays so in pauses that grow. */
 static void warn(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     const char *what, uint64_t now_ns)
 {
     struct bridge_feed *feed = &load->feeds[kind];
-    uint64_t times = 0;
 
-    if (kvb_log_limit_due(&feed->limit, now_ns, &times)) {
+    if (kvb_log_backoff_due(&feed->backoff, now_ns)) {
         feed->was_said = true;
         say(bridge, load, kind, KVB_LOG_WARNING, what,
             feed->why.text[0] ? feed->why.text : "nothing comes");
@@ -86,6 +85,7 @@ static void hear(
 
     if (feed->was_said) {
         feed->was_said = false;
+        kvb_log_backoff_end(&feed->backoff);
         say(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
     }
     feed->state = KVB_LOAD_SOURCE_FRESH;

@@ -272,6 +272,38 @@ static void remembers_that_it_spoke_at_time_zero(void **state)
     assert_false(kvb_log_limit_due(&limit, 1, &count));
 }
 
+static void says_lasting_trouble_in_pauses_that_double_up_to_ten_minutes(void **state)
+{
+    (void)state;
+    static const uint64_t expected_s[] = { 3, 13, 33, 73, 153, 313, 633, 1233, 1833 };
+    struct kvb_log_backoff backoff = { 0 };
+    size_t said = 0;
+
+    for (uint64_t now_s = 3; now_s < 2400; now_s++) {
+        if (kvb_log_backoff_due(&backoff, now_s * KVB_NS_PER_S)) {
+            assert_true(said < sizeof expected_s / sizeof expected_s[0]);
+            assert_int_equal(now_s, expected_s[said++]);
+        }
+    }
+    assert_int_equal(said, sizeof expected_s / sizeof expected_s[0]);
+}
+
+static void trouble_that_comes_again_is_said_ten_seconds_after_the_newest_line(void **state)
+{
+    (void)state;
+    struct kvb_log_backoff backoff = { 0 };
+
+    kvb_log_backoff_end(&backoff); /* there was none */
+    assert_true(kvb_log_backoff_due(&backoff, 3 * KVB_NS_PER_S));
+    assert_true(kvb_log_backoff_due(&backoff, 13 * KVB_NS_PER_S));
+    kvb_log_backoff_end(&backoff);
+    kvb_log_backoff_end(&backoff);
+    assert_false(kvb_log_backoff_due(&backoff, 22 * KVB_NS_PER_S));
+    assert_true(kvb_log_backoff_due(&backoff, 23 * KVB_NS_PER_S));
+    assert_false(kvb_log_backoff_due(&backoff, 32 * KVB_NS_PER_S));
+    assert_true(kvb_log_backoff_due(&backoff, 33 * KVB_NS_PER_S));
+}
+
 static void names_levels_and_numbers(void **state)
 {
     (void)state;
@@ -297,6 +329,8 @@ int main(void)
         cmocka_unit_test(leaves_out_whole_pairs_when_the_line_is_full),
         cmocka_unit_test(says_repeated_trouble_at_once_and_then_every_ten_seconds),
         cmocka_unit_test(remembers_that_it_spoke_at_time_zero),
+        cmocka_unit_test(says_lasting_trouble_in_pauses_that_double_up_to_ten_minutes),
+        cmocka_unit_test(trouble_that_comes_again_is_said_ten_seconds_after_the_newest_line),
         cmocka_unit_test(names_levels_and_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
