@@ -1,7 +1,10 @@
 #include "kvb_test.h"
 
+#include "core/own.h"
 #include "fail_alloc.h"
 #include "wire/event_sources.h"
+#include "wire/json_tree.h"
+#include "wire/vector_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +65,8 @@ static void refuses_what_is_no_list_of_sources(void **state)
     (void)state;
     read_bad("", KVB_BAD_INPUT, "no JSON");
     read_bad("{\"detail\":\"Not Found\"}", KVB_BAD_INPUT, "expected an array");
+    read_bad("null", KVB_BAD_INPUT, "expected an array");
+    read_bad("{\"sources\":{\"0\":{\"endpoint\":\"x\"}}}", KVB_BAD_INPUT, "expected an array");
     read_bad("[1]", KVB_BAD_INPUT, "source 0: expected an object");
     read_bad("[{}]", KVB_BAD_INPUT, "source 0: endpoint");
     read_bad("[{\"endpoint\":\"\"}]", KVB_BAD_INPUT, "source 0: endpoint");
@@ -73,12 +78,196 @@ static void refuses_what_is_no_list_of_sources(void **state)
     read_bad(
         "[{\"endpoint\":\"x\",\"data_parallel_rank\":-1}]", KVB_BAD_INPUT,
         "source 0: data_parallel_rank");
-    read_bad("[{\"endpoint\":\"x\"},{\"endpoint\":\"y\"}]", KVB_BAD_INPUT, "its rank stands twice");
+    read_bad(
+        "[{\"endpoint\":\"x\"},{\"endpoint\":\"y\"}]", KVB_BAD_INPUT, "rank 0 is listed twice");
     for (int i = 0; i <= kvb_max_ranks; i++) {
         (void)snprintf(many + strlen(many), 32, "%s{\"endpoint\":\"x\"}", i ? "," : "");
     }
     (void)snprintf(many + strlen(many), 4, "]");
     read_bad(many, KVB_TOO_LARGE, "at most 128");
+}
+
+/* ---- Keyed by rank: vLLM 0.32 ---- */
+
+static void refuses_an_object_whose_keys_are_not_ranks(void **state)
+{
+    static const char *const keys[] = {
+        "x", "", "-1", "+1", " 1", "01", "128", "4294967296", "0x1"
+    };
+    char text[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        (void)snprintf(text, sizeof text, "{\"%s\":{\"endpoint\":\"x\"}}", keys[i]);
+        read_bad(text, KVB_BAD_INPUT, "an object whose keys are ranks");
+    }
+    read_bad("{\"1\":[]}", KVB_BAD_INPUT, "rank 1: expected an object");
+    read_bad("{\"1\":{}}", KVB_BAD_INPUT, "rank 1: endpoint");
+    read_bad(
+        "{\"1\":{\"endpoint\":\"x\",\"data_parallel_rank\":2}}", KVB_BAD_INPUT,
+        "rank 1: data_parallel_rank is not its key");
+}
+
+static void a_rank_that_publishes_nothing_is_left_out(void **state)
+{
+    (void)state;
+    assert_ok(kvb_event_sources_decode(
+        span_of("{\"2\":{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:3\"},"
+                "\"0\":{\"publisher\":\"null\",\"endpoint\":null},"
+                "\"1\":{\"enable_kv_cache_events\":false,\"endpoint\":\"tcp://*:1\"}}"),
+        &found, NULL));
+    assert_int_equal(found.count, 1);
+    assert_int_equal(found.sources[0].dp_rank, 2);
+    read_bad(
+        "{\"0\":{\"publisher\":\"kafka\",\"endpoint\":\"x\"}}", KVB_BAD_INPUT,
+        "rank 0: its publisher is not zmq");
+}
+
+/* ---- What engines answered, word for word ---- */
+
+static struct json_object *recorded(void)
+{
+    char *text = read_text_file("kv_event_sources.json");
+    struct kvb_json_budget budget = { .depth = 16, .containers = 1000, .values = 1000 };
+    struct json_object *root = NULL;
+
+    assert_ok(kvb_json_parse(span_of(text), &budget, &root));
+    free(text);
+    return root;
+}
+
+static void assert_source(
+    size_t at, uint32_t dp_rank, const char *endpoint, const char *replay, const char *topic)
+{
+    assert_true(at < found.count);
+    assert_int_equal(found.sources[at].dp_rank, dp_rank);
+    assert_string_equal(found.sources[at].endpoint, endpoint);
+    assert_string_equal(found.sources[at].replay_endpoint, replay);
+    assert_string_equal(found.sources[at].topic, topic);
+}
+
+static void decode_vllm(struct json_object *root, const char *name)
+{
+    struct json_object *bodies = kvb_json_member(kvb_json_member(root, "vllm"), "bodies");
+    struct json_object *body = kvb_json_member(bodies, name);
+
+    assert_non_null(body);
+    assert_ok(kvb_event_sources_decode(span_of(json_object_get_string(body)), &found, NULL));
+}
+
+static void reads_what_vllm_answered(void **state)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = recorded();
+
+    (void)state;
+    decode_vllm(root, "1 rank");
+    assert_int_equal(found.count, 1);
+    assert_source(0, 0, "tcp://*:25557", "tcp://*:26557", "kv-events");
+    assert_int_equal(found.sources[0].buffer_steps, 10000);
+    decode_vllm(root, "2 ranks");
+    assert_int_equal(found.count, 2);
+    assert_source(0, 0, "tcp://*:25557", "tcp://*:26557", "kv-events");
+    assert_source(1, 1, "tcp://*:25558", "tcp://*:26558", "kv-events");
+    decode_vllm(root, "1 rank, endpoint tcp://*:0, no replay, no topic");
+    assert_int_equal(found.count, 1);
+    assert_source(0, 0, "tcp://127.0.0.1:37477", "", "");
+    decode_vllm(root, "events off");
+    assert_int_equal(found.count, 0);
+}
+
+/* The recorded part in an answer that has more. */
+static void decode_sglang(struct json_object *root, const char *name)
+{
+    struct json_object *parts = kvb_json_member(kvb_json_member(root, "sglang"), "kv_events");
+    struct json_object *part = NULL;
+    char text[1024];
+
+    assert_true(json_object_object_get_ex(parts, name, &part));
+    (void)snprintf(
+        text, sizeof text,
+        "{\"model_path\":\"m\",\"page_size\":16,\"kv_events\":%s,\"internal_states\":[{\"a\":{}}]}",
+        json_object_to_json_string(part));
+    assert_ok(kvb_event_sources_decode_server_info(span_of(text), &found, NULL));
+}
+
+static void reads_what_sglang_answered(void **state)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = recorded();
+
+    (void)state;
+    decode_sglang(root, "1 rank");
+    assert_int_equal(found.count, 1);
+    assert_source(0, 0, "tcp://*:5557", "", "kv-events");
+    decode_sglang(root, "1 rank, replay");
+    assert_int_equal(found.count, 1);
+    assert_source(0, 0, "tcp://*:5557", "tcp://*:5657", "kv-events");
+    decode_sglang(root, "2 ranks, replay, load");
+    assert_int_equal(found.count, 2);
+    assert_source(0, 0, "tcp://*:5557", "tcp://*:5657", "kv-events");
+    assert_source(1, 1, "tcp://*:5558", "tcp://*:5658", "kv-events");
+    decode_sglang(root, "2 ranks, DCP 2, concrete host, no topic");
+    assert_int_equal(found.count, 2);
+    assert_source(0, 0, "tcp://10.0.0.5:5557", "", "");
+    assert_source(1, 1, "tcp://10.0.0.5:5558", "", "");
+    decode_sglang(root, "off");
+    assert_int_equal(found.count, 0);
+    decode_sglang(root, "ipc");
+    assert_int_equal(found.count, 0);
+}
+
+/* ---- SGLang's other answers ---- */
+
+static void read_bad_info(const char *text, const char *sentence)
+{
+    struct kvb_detail why = { "" };
+
+    found.count = 77;
+    assert_int_equal(
+        kvb_event_sources_decode_server_info(span_of(text), &found, &why), KVB_BAD_INPUT);
+    assert_non_null(strstr(why.text, sentence));
+    assert_int_equal(found.count, 77); /* untouched */
+}
+
+static void a_port_above_the_last_one_is_refused(void **state)
+{
+    (void)state;
+    assert_ok(kvb_event_sources_decode_server_info(
+        span_of("{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"::\",\"dp_size\":2,"
+                "\"endpoint_port_base\":65534}}"),
+        &found, NULL));
+    assert_source(1, 1, "tcp://[::]:65535", "", "");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"dp_size\":2,"
+        "\"endpoint_port_base\":65535}}",
+        "kv_events.endpoint_port_base");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"dp_size\":2,"
+        "\"endpoint_port_base\":5557,\"replay_endpoint_port_base\":65535}}",
+        "kv_events.replay_endpoint_port_base");
+}
+
+static void an_answer_that_does_not_say_it_is_refused_by_name(void **state)
+{
+    (void)state;
+    read_bad_info("", "no JSON");
+    read_bad_info("[]", "no kv_events in it");
+    read_bad_info("null", "no kv_events in it");
+    read_bad_info("{\"model_path\":\"m\"}", "no kv_events in it");
+    read_bad_info("{\"kv_events\":[]}", "kv_events: expected an object");
+    read_bad_info("{\"kv_events\":{}}", "kv_events.publisher");
+    read_bad_info("{\"kv_events\":{\"publisher\":\"zmq\"}}", "kv_events.endpoint_host");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"topic\":1}}",
+        "kv_events.topic");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"dp_size\":0}}",
+        "kv_events.dp_size");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"dp_size\":129}}",
+        "kv_events.dp_size");
+    read_bad_info(
+        "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\"}}",
+        "kv_events.endpoint_port_base");
 }
 
 static void survives_every_allocation_that_fails(void **state)
@@ -101,6 +290,12 @@ int main(void)
         cmocka_unit_test(reads_an_array_and_sorts_it),
         cmocka_unit_test(reads_an_object_around_it_and_no_rank_as_rank_0),
         cmocka_unit_test(refuses_what_is_no_list_of_sources),
+        cmocka_unit_test(refuses_an_object_whose_keys_are_not_ranks),
+        cmocka_unit_test(a_rank_that_publishes_nothing_is_left_out),
+        cmocka_unit_test(reads_what_vllm_answered),
+        cmocka_unit_test(reads_what_sglang_answered),
+        cmocka_unit_test(a_port_above_the_last_one_is_refused),
+        cmocka_unit_test(an_answer_that_does_not_say_it_is_refused_by_name),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

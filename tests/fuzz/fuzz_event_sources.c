@@ -1,0 +1,99 @@
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/event_sources.h"
+#include "wire/json_writer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void write_source(struct kvb_json_writer *json, const struct kvb_event_source *source)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "endpoint", source->endpoint);
+    kvb_json_write_pair_text(json, "replay_endpoint", source->replay_endpoint);
+    kvb_json_write_pair_text(json, "topic", source->topic);
+    kvb_json_write_pair_u64(json, "buffer_steps", source->buffer_steps);
+    kvb_json_write_end(json, '}');
+}
+
+/* As vLLM 0.32 would answer. */
+static kvb_span write_keyed(const struct kvb_event_sources *sources, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    for (size_t i = 0; i < sources->count; i++) {
+        kvb_json_write_key_u64(&json, sources->sources[i].dp_rank);
+        write_source(&json, &sources->sources[i]);
+    }
+    kvb_json_write_end(&json, '}');
+    if (json.status != KVB_OK) {
+        abort();
+    }
+    return kvb_buf_span(out);
+}
+
+static bool is_same(const struct kvb_event_source *a, const struct kvb_event_source *b)
+{
+    return a->dp_rank == b->dp_rank && a->buffer_steps == b->buffer_steps &&
+           strcmp(a->endpoint, b->endpoint) == 0 &&
+           strcmp(a->replay_endpoint, b->replay_endpoint) == 0 && strcmp(a->topic, b->topic) == 0;
+}
+
+/* Ranks are sorted, each once and within what a worker may have, each with an address. */
+static void check_sources(const struct kvb_event_sources *sources)
+{
+    if (sources->count > kvb_max_ranks) {
+        abort();
+    }
+    for (size_t i = 0; i < sources->count; i++) {
+        const struct kvb_event_source *source = &sources->sources[i];
+        const bool is_sorted = i == 0 || source[-1].dp_rank < source->dp_rank;
+        if (!is_sorted || source->dp_rank >= kvb_max_ranks || source->endpoint[0] == '\0') {
+            abort();
+        }
+    }
+}
+
+typedef kvb_status (*decoder)(kvb_span, struct kvb_event_sources *, struct kvb_detail *);
+
+static void check_answer(kvb_span json, decoder decode)
+{
+    static struct kvb_event_sources sources;
+    static struct kvb_event_sources again;
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    struct kvb_detail why = { "" };
+
+    sources.count = 0;
+    if (decode(json, &sources, &why) != KVB_OK) {
+        if (why.text[0] == '\0' || sources.count != 0) {
+            abort();
+        }
+        return;
+    }
+    check_sources(&sources);
+    kvb_buf_init(&buf, kvb_max_event_sources_bytes);
+    if (kvb_event_sources_decode(write_keyed(&sources, &buf), &again, &why) != KVB_OK ||
+        again.count != sources.count) {
+        abort();
+    }
+    for (size_t i = 0; i < sources.count; i++) {
+        if (!is_same(&sources.sources[i], &again.sources[i])) {
+            abort();
+        }
+    }
+}
+
+/* Whatever is accepted, of either engine, written down as vLLM has it, is read as the same;
+ * whatever is refused comes with a sentence and changes nothing. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const kvb_span json = { data, size };
+
+    check_answer(json, kvb_event_sources_decode);
+    check_answer(json, kvb_event_sources_decode_server_info);
+    return 0;
+}
