@@ -39,6 +39,7 @@ struct kvb_worker_config {
     bool is_id_made;                    /* from its address: the configuration has none */
     bool is_discovered;                 /* it has told: ranks is right */
     bool has_own_addresses;             /* of one rank: nothing is added to them */
+    bool may_connect;                   /* discovered: the engine may not listen at `events` */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */

@@ -47,6 +47,11 @@ struct rank_trouble {
     enum kvb_stream_state now; /* since since_ns */
     uint64_t since_ns;
     uint64_t said_ns;
+    /* Nobody listens where its engine is said to publish. */
+    bool is_unreachable;
+    uint64_t next_look_ns; /* the engine is not asked before */
+    struct kvb_detail why; /* for /state; "": nothing is to be said */
+    bool is_block_size_said;
 };
 
 /* The newest heartbeat that went out as JSON too. */
@@ -372,7 +377,9 @@ void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* what STATS will say */
 /* ---- bridge_trouble.c ---- */
 
 /* Says when a stream becomes DOWN or PARTIAL, and when it is no more: once it has been so
- * for a second, and of one rank every ten seconds at most. */
+ * for a second, and of one rank every ten seconds at most.  Says once when a discovered engine
+ * seems to connect to the address that it names, for then nobody can be connected to,
+ * and once when the engine's blocks have another size than the configuration says. */
 void kvb_bridge_watch_state(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
     uint64_t now_ns);

@@ -151,6 +151,8 @@ fill_stream(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_r
         .endpoint = rank->settings.events,
         .origin = origin_of(rank),
         .is_id_made = rank->settings.is_id_made,
+        .configured_block_size = rank->settings.block_size,
+        .why = rank->trouble.why.text,
     };
     kvb_stream_heartbeat(rank->stream, &out->beat);
     out->has_last_seq = kvb_stream_last_seq(rank->stream, &out->last_seq);

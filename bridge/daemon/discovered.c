@@ -17,6 +17,12 @@ static kvb_status put_address(
     if (told[0] == '\0') {
         return KVB_OK;
     }
+    if (kvb_endpoint_parse(told, &endpoint, NULL) == KVB_OK &&
+        endpoint.scheme == KVB_ENDPOINT_INPROC) {
+        kvb_detail_set(
+            detail, "%.80s is inside the engine's process: give the engine tcp://*:PORT", told);
+        return KVB_BAD_CONFIG;
+    }
     if (kvb_endpoint_parse(told, &endpoint, NULL) != KVB_OK ||
         kvb_endpoint_at_host(told, kvb_endpoint_host_of_url(worker->discover), out_address) !=
             KVB_OK) {
@@ -44,6 +50,15 @@ static kvb_status put_id(
     return KVB_OK;
 }
 
+/* vLLM and SGLang bind what has * or :: in it, ipc and inproc, and connect to anything else. */
+static bool may_connect(const char *told)
+{
+    struct kvb_endpoint endpoint;
+
+    return kvb_endpoint_parse(told, &endpoint, NULL) == KVB_OK &&
+           endpoint.scheme == KVB_ENDPOINT_TCP && !strchr(told, '*') && !strstr(told, "::");
+}
+
 static kvb_status make_rank(
     const struct kvb_worker_config *worker, const struct kvb_event_source *source,
     struct kvb_worker_config *out, struct kvb_detail *detail)
@@ -61,6 +76,7 @@ static kvb_status make_rank(
     out->first_rank = source->dp_rank;
     out->ranks = 1;
     out->has_own_addresses = true;
+    out->may_connect = may_connect(source->endpoint);
     return KVB_OK;
 }
 

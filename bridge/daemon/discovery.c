@@ -2,7 +2,9 @@
 
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/hash.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "ingest/http_fetch.h"
 #include "wire/event_sources.h"
 
@@ -15,19 +17,32 @@
 static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
 
-enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600 };
+enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600, http_not_found = 404 };
+
+/* Where engines say it: vLLM's page first, SGLang's when there is no such page. */
+static const struct page {
+    const char *path;
+    kvb_status (*decode)(
+        kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
+} pages[] = {
+    { "/kv_event_sources", kvb_event_sources_decode },
+    { "/server_info", kvb_event_sources_decode_server_info },
+};
 
 struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_config worker;
     size_t slot; /* its origin, from the first */
     bool is_leaving;
+    size_t page;             /* of pages: the one that is asked for */
     struct kvb_fetch *fetch; /* under way; NULL: none */
     struct kvb_buf body;     /* owned */
     bool is_due;             /* it is to be asked */
     uint64_t next_ns;        /* not before */
     uint64_t pause_ns;
-    struct kvb_detail said; /* the last trouble that the log was told; "": none */
+    struct kvb_detail said; /* the trouble that the log names; "": none */
+    struct kvb_log_backoff backoff;
+    uint64_t found; /* of what the log was told last that it publishes; 0: nothing yet */
 };
 
 struct kvb_discovery {
@@ -141,48 +156,100 @@ static void take_list(struct kvb_discovery *discovery)
 
 /* ---- What came ---- */
 
-static void say_trouble(struct target *target, const struct kvb_detail *why)
+/* The sort of trouble: other words about an engine that is away are no other trouble. */
+static const char *trouble_of(const struct kvb_fetch_end *end, const struct kvb_detail *why)
 {
-    if (strcmp(target->said.text, why->text) == 0) {
-        return; /* once is enough: it goes on being asked */
+    switch (end->outcome) {
+    case KVB_FETCH_UNREACHABLE:
+    case KVB_FETCH_LATE:
+        return kvb_fetch_outcome_name(KVB_FETCH_UNREACHABLE);
+    default:
+        return why->text;
     }
-    target->said = *why;
+}
+
+/* Each trouble at once, and while it lasts in pauses that grow: it goes on being asked. */
+static void say_trouble(struct target *target, const char *trouble, const struct kvb_detail *why)
+{
+    const bool is_other = strcmp(target->said.text, trouble) != 0;
+
+    if (!kvb_log_backoff_due(&target->backoff, kvb_clock_monotonic_ns()) && !is_other) {
+        return;
+    }
+    kvb_detail_set(&target->said, "%s", trouble);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_WARNING, "discovery",
         "an engine does not say where its events are: it is asked again", "discover",
         target->worker.discover, "why", why->text, NULL);
 }
 
-static void say_found(struct target *target, size_t ranks)
+/* Never 0. */
+static uint64_t hash_sources(const struct kvb_event_sources *sources)
 {
+    uint64_t hash = sources->count;
+
+    for (size_t i = 0; i < sources->count; i++) {
+        const struct kvb_event_source *source = &sources->sources[i];
+        const kvb_span parts[] = {
+            { (const uint8_t *)&source->dp_rank, sizeof source->dp_rank },
+            { (const uint8_t *)source->endpoint, strlen(source->endpoint) + 1 },
+            { (const uint8_t *)source->replay_endpoint, strlen(source->replay_endpoint) + 1 },
+            { (const uint8_t *)source->topic, strlen(source->topic) + 1 },
+        };
+        hash = kvb_hash64_parts(parts, KVB_COUNT_OF(parts), hash);
+    }
+    return hash | 1;
+}
+
+/* An engine that is asked again and again says the same: that is told once. */
+static void say_found(struct target *target)
+{
+    const struct kvb_event_sources *sources = &target->discovery->sources;
+    const uint64_t found = hash_sources(sources);
     char text[24];
 
-    if (ranks == 0) {
-        struct kvb_detail why;
-        kvb_detail_set(&why, "it publishes no events: see its --kv-events-config");
-        say_trouble(target, &why);
+    if (target->said.text[0] == '\0' && found == target->found) {
         return;
     }
     target->said.text[0] = '\0';
+    target->found = found;
+    kvb_log_backoff_end(&target->backoff);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_INFO, "discovery",
         "an engine has said where its events are", "discover", target->worker.discover, "ranks",
-        kvb_log_u64(text, ranks), NULL);
+        kvb_log_u64(text, sources->count), NULL);
 }
 
-static kvb_status take_answer(struct target *target, struct kvb_detail *why, size_t *out_ranks)
+static kvb_status take_answer(struct target *target, struct kvb_detail *why)
 {
     struct kvb_discovery *discovery = target->discovery;
     const struct kvb_discovery_options *options = &discovery->options;
     size_t count = 0;
 
-    KVB_TRY(kvb_event_sources_decode(kvb_buf_span(&target->body), &discovery->sources, why));
+    KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), &discovery->sources, why));
     KVB_TRY(kvb_discovery_workers_of(
         &target->worker, &discovery->sources, discovery->workers, &count, why));
-    *out_ranks = discovery->sources.count;
-    return options->take(
+    KVB_TRY(options->take(
         options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
-        why);
+        why));
+    if (discovery->sources.count == 0) { /* there is no connection whose end could tell */
+        kvb_detail_set(why, "it publishes no events: see its --kv-events-config");
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+/* Is there another page that may be there?  Then it is asked for at once. */
+static bool try_next_page(struct target *target, const struct kvb_fetch_end *end)
+{
+    if (end->outcome != KVB_FETCH_CODE || end->code != http_not_found ||
+        target->page + 1 == KVB_COUNT_OF(pages)) {
+        return false;
+    }
+    target->page++;
+    target->next_ns = 0;
+    target->pause_ns /= 2; /* one question in two parts */
+    return true;
 }
 
 static kvb_status keep_bytes(void *context, kvb_span bytes)
@@ -196,19 +263,26 @@ static void end_fetch(void *context, const struct kvb_fetch_end *end)
 {
     struct target *target = context;
     struct kvb_detail why = end->why;
-    size_t ranks = 0;
+    kvb_status status = KVB_IO;
 
     target->fetch = NULL; /* it is gone */
     target->is_due = true;
-    if (end->outcome == KVB_FETCH_OK && !target->is_leaving) {
-        target->is_due = take_answer(target, &why, &ranks) != KVB_OK;
-    }
-    if (target->is_due) {
-        say_trouble(target, &why);
+    if (target->is_leaving || try_next_page(target, end)) {
         return;
     }
-    target->is_due = ranks == 0; /* there will be no connection whose end could tell */
-    say_found(target, ranks);
+    if (end->outcome == KVB_FETCH_OK) {
+        status = take_answer(target, &why);
+    } else if (end->code == http_not_found) {
+        kvb_detail_set(
+            &why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
+    }
+    if (status != KVB_OK) {
+        target->page = 0;
+        say_trouble(target, trouble_of(end, &why), &why);
+        return;
+    }
+    target->is_due = false;
+    say_found(target);
 }
 
 /* ---- The thread ---- */
@@ -226,7 +300,8 @@ static void start_fetch(struct target *target, uint64_t now_ns)
                                                .context = target };
 
     (void)snprintf(
-        url, sizeof url, "%.*s/kv_event_sources", (int)(len - has_slash), target->worker.discover);
+        url, sizeof url, "%.*s%s", (int)(len - has_slash), target->worker.discover,
+        pages[target->page].path);
     target->next_ns = now_ns + target->pause_ns;
     target->pause_ns =
         2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;

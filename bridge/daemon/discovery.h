@@ -9,11 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Workers whose addresses the engine itself tells: GET {discover}/kv_event_sources.
+/* Workers whose addresses the engine itself tells: GET {discover}/kv_event_sources, and where
+ * there is no such page {discover}/server_info.
  *
  *     file --set--> targets --GET, again with back-off until it answers--> ranks --take-->
  *                      ^                                                     the bridge
  *     a connection was lost, or is back: look_again
+ *
+ * The log names each trouble at once, then in pauses that grow, and what the engine says when
+ * that has changed.
  *
  * An engine that is away keeps the ranks that it told last: they are DOWN.  One that is
  * back may have moved: it is asked until its ranks are connected.
@@ -55,7 +59,10 @@ void kvb_discovery_look_again(struct kvb_discovery *discovery, uint32_t origin);
 /* The ranks of a worker that its engine has told: each as a worker of one rank at its own
  * addresses, then the worker itself, for its source of load.  workers: room for
  * kvb_max_ranks + 1.
- * KVB_BAD_CONFIG  an address that is none, or an id is missing; detail says */
+ * An address with a host of its own, tcp://10.0.0.5:5557, is one that the engine either has
+ * bound (it was given port 0) or connects to: it does not say which.  may_connect marks it.
+ * KVB_BAD_CONFIG  an address that is none, or that nobody else can reach (inproc), or an id
+ *                 is missing; detail says */
 kvb_status kvb_discovery_workers_of(
     const struct kvb_worker_config *worker, const struct kvb_event_sources *sources,
     struct kvb_worker_config *out_workers, size_t *out_count, struct kvb_detail *detail);

@@ -23,9 +23,11 @@ struct kvb_stream_report {
     uint64_t restarts;
     uint64_t reconnects; /* of the socket to the engine, after a loss */
     uint64_t unrooted;
-    const char *endpoint; /* borrowed */
-    const char *origin;   /* borrowed: "file", "registered", "discovered" */
-    bool is_id_made;      /* from the address: nobody gave one */
+    const char *endpoint;           /* borrowed */
+    const char *origin;             /* borrowed: "file", "registered", "discovered" */
+    bool is_id_made;                /* from the address: nobody gave one */
+    uint32_t configured_block_size; /* beat has the engine's, once it is known */
+    const char *why;                /* borrowed; what an operator should do about it; "": nothing */
 };
 
 /* Where a worker's load figures come from. */

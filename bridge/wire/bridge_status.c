@@ -58,8 +58,14 @@ static kvb_status fill_stream(struct json_object *to, const struct kvb_stream_re
     KVB_TRY(add_true_or_false(to, "id_made", stream->is_id_made));
     KVB_TRY(add_text(to, "model", beat->model));
     KVB_TRY(add_number(to, "block_size", beat->block_size));
+    if (stream->configured_block_size != beat->block_size) {
+        KVB_TRY(add_number(to, "block_size_configured", stream->configured_block_size));
+    }
     KVB_TRY(add_text(to, "state", kvb_stream_state_name(beat->state)));
     KVB_TRY(add_text(to, "reason", kvb_stream_reason_name(beat->reason)));
+    if (stream->why[0] != '\0') {
+        KVB_TRY(add_text(to, "why", stream->why));
+    }
     KVB_TRY(add_tiers(to, beat));
     KVB_TRY(add_number(to, "doubtful", beat->doubtful));
     KVB_TRY(add_number(to, "unrooted", stream->unrooted));

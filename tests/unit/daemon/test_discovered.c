@@ -80,6 +80,43 @@ static void what_is_no_address_is_refused(void **state)
     assert_non_null(strstr(why.text, "nonsense is no address"));
 }
 
+static bool is_taken_to_connect(const char *endpoint)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    struct kvb_event_sources sources = { .count = 1 };
+    size_t count = 0;
+
+    (void)snprintf(sources.sources[0].endpoint, sizeof sources.sources[0].endpoint, "%s", endpoint);
+    assert_ok(kvb_discovery_workers_of(&worker, &sources, told, &count, NULL));
+    return told[0].may_connect;
+}
+
+/* By the rule of vLLM's and SGLang's publishers. */
+static void what_has_no_star_may_be_connected_to_by_the_engine(void **state)
+{
+    (void)state;
+    assert_false(is_taken_to_connect("tcp://*:5557"));
+    assert_false(is_taken_to_connect("tcp://[::]:5557"));
+    assert_false(is_taken_to_connect("ipc:///tmp/kv"));
+    assert_true(is_taken_to_connect("tcp://127.0.0.1:5557"));
+    assert_true(is_taken_to_connect("tcp://bridge:5557"));
+    assert_true(is_taken_to_connect("tcp://0.0.0.0:5557"));
+}
+
+static void what_nobody_else_can_reach_is_refused(void **state)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    const struct kvb_event_sources inside = { .sources = { { .endpoint = "inproc://kv" } },
+                                              .count = 1 };
+    struct kvb_detail why = { "" };
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(
+        kvb_discovery_workers_of(&worker, &inside, told, &count, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "inproc://kv is inside the engine's process"));
+}
+
 static void the_host_of_a_url_is_found(void **state)
 {
     static const char *const rows[][2] = {
@@ -106,6 +143,8 @@ int main(void)
         cmocka_unit_test(each_rank_has_the_address_that_was_told_at_the_host_that_told),
         cmocka_unit_test(an_id_is_there_for_each_rank_or_one_for_all),
         cmocka_unit_test(what_is_no_address_is_refused),
+        cmocka_unit_test(what_has_no_star_may_be_connected_to_by_the_engine),
+        cmocka_unit_test(what_nobody_else_can_reach_is_refused),
         cmocka_unit_test(the_host_of_a_url_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     (void)state;
     struct kvb_stream_report stream = { .endpoint = "tcp://127.0.0.1:5557",
                                         .origin = "file",
+                                        .why = "",
                                         .has_last_seq = true,
                                         .last_seq = 41,
                                         .events = 1234,
@@ -43,6 +44,30 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     assert_non_null(strstr(text, "\"events\":1234"));
     assert_non_null(strstr(text, "\"reconnects\":3"));
     assert_non_null(strstr(text, "\"nats_reconnects\":2"));
+    assert_null(strstr(text, "block_size_configured"));
+    assert_null(strstr(text, "\"why\""));
+    kvb_buf_done(&out);
+}
+
+static void a_stream_says_what_an_operator_should_correct(void **state)
+{
+    (void)state;
+    struct kvb_stream_report stream = { .beat = { .block_size = 32 },
+                                        .configured_block_size = 16,
+                                        .endpoint = "",
+                                        .origin = "",
+                                        .why = "nobody listens" };
+    const struct kvb_bridge_report report = {
+        .version = "", .name_space = "", .component = "", .streams = &stream, .stream_count = 1
+    };
+    struct kvb_buf out;
+
+    kvb_buf_init(&out, 1 << 16);
+    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
+    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
+    const char *text = (const char *)out.data;
+    assert_non_null(strstr(text, "\"block_size\":32,\"block_size_configured\":16,"));
+    assert_non_null(strstr(text, "\"why\":\"nobody listens\""));
     kvb_buf_done(&out);
 }
 
@@ -110,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_names_the_bridge_and_its_profile),
+        cmocka_unit_test(a_stream_says_what_an_operator_should_correct),
         cmocka_unit_test(a_source_of_load_says_what_is_known_of_it),
         cmocka_unit_test(what_is_no_status_is_refused),
     };
