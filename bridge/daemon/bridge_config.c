@@ -74,8 +74,9 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The LoRA adapter of events that name none; empty: the base model." },
     { "discover", KVB_CONF_STRING, "", 0, FIELD(discover),
       .help = "The engine's HTTP address, http://host:8000: events, replay, topic and\n"
-              "ranks are then what its /kv_event_sources says (vLLM 0.32), asked for\n"
-              "again when its connection was lost.  Empty: they stand here." },
+              "ranks are then what its /kv_event_sources (vLLM 0.32) or /server_info\n"
+              "(SGLang 0.5.23) says, asked for again when its connection was lost.\n"
+              "The engine must bind: tcp://*:port.  Empty: they stand here." },
     { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
       .help = "Its PUB socket: tcp://host:port (rank r: port + r), ipc://path,\n"
               "inproc://name." },

@@ -415,10 +415,9 @@ class EngineApi:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 api.asked += 1
-                is_known = self.path == "/kv_event_sources"
-                rows = api.sources if api.form == "array" else {"sources": api.sources}
-                body = json.dumps(rows).encode()
-                self.send_response(200 if is_known else 404)
+                answer = api.answer(self.path)
+                body = json.dumps({"detail": "Not Found"} if answer is None else answer).encode()
+                self.send_response(404 if answer is None else 200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -429,6 +428,14 @@ class EngineApi:
         self.port = free_port()
         self.handler = Handler
         self.server = None
+
+    def answer(self, path):
+        """What it says there; None: there is no such page."""
+        if path != "/kv_event_sources":
+            return None
+        if self.form == "keyed":
+            return {str(row["data_parallel_rank"]): row for row in self.sources}
+        return self.sources if self.form == "array" else {"sources": self.sources}
 
     @property
     def url(self):
@@ -461,7 +468,7 @@ def discovered(api, worker_id=7, more=""):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("api", ["array", "object"], indirect=True)
+@pytest.mark.parametrize("api", ["array", "object", "keyed"], indirect=True)
 def test_an_engine_tells_where_its_ranks_are_and_where_they_have_gone(scene, api):
     one, two, other, plain = (scene.engine() for _ in range(4))
     aggregator = scene.aggregator()

@@ -1,0 +1,188 @@
+"""Is a stock engine found by its HTTP address alone?  The answers are those that vLLM and
+SGLang gave, word for word but for the ports."""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+import zmq
+from conftest import worker
+from programs import free_port, wait_for
+from test_faults import store
+from test_members import EngineApi, discovered, lists, streams
+from test_metrics import two_free_ports
+
+RECORDED = json.loads((pathlib.Path(__file__).parent.parent / "data" / "kv_event_sources.json").read_text())
+VLLM = RECORDED["vllm"]["bodies"]
+SGLANG = RECORDED["sglang"]["kv_events"]
+
+
+class StockApi(EngineApi):
+    """The HTTP side of one engine: what each page says; any other is not there."""
+
+    def __init__(self):
+        super().__init__()
+        self.pages = {}
+        self.paths = []
+
+    def answer(self, path):
+        self.paths.append(path)
+        return self.pages.get(path)
+
+
+@pytest.fixture
+def api():
+    one = StockApi()
+    yield one
+    one.close()
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def vllm_says(name, *ranks):
+    """A recorded body with the ports of these ranks, and without replay where it had none."""
+    body = json.loads(VLLM[name])
+    assert sorted(body) == [str(rank) for rank in range(len(ranks))]
+    for number, one in enumerate(ranks):
+        row = body[str(number)]
+        for key, address in (("endpoint", one.events), ("replay_endpoint", one.replay)):
+            if row[key]:
+                row[key] = re.sub(r"\d+$", str(port_of(address)), row[key])
+    return body
+
+
+def state(bridge, dp_rank=0):
+    return streams(bridge, "/state")[7, dp_rank]
+
+
+def lines(bridge, words):
+    return [line for line in bridge.text().splitlines() if words in line]
+
+
+FOUND = "an engine has said where its events are"
+CONNECTS = "an engine that connects to its endpoint cannot be subscribed to"
+
+
+@pytest.mark.sanitize
+def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
+    ranks = [scene.engine(), scene.engine()]
+    api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    for number, one in enumerate(ranks):
+        one.publish(store(number + 1))
+    wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
+    assert [state(bridge, rank)["endpoint"] for rank in (0, 1)] == [one.events for one in ranks]
+    wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
+    assert set(api.paths) == {"/kv_event_sources"}
+    assert not lines(bridge, CONNECTS)
+    # Gone for longer than it takes to ask it some times: it says the same, and the log once.
+    ranks[0].go_away()
+    asked = api.asked
+    wait_for("it is asked again and again", lambda: api.asked >= asked + 4, 20)
+    ranks[0].come_back()
+    wait_for("it is back", lambda: state(bridge)["state"] == "EXACT", 20)
+    assert len(lines(bridge, FOUND)) == 1
+
+
+def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
+    one = scene.engine(topic=b"")
+    body = vllm_says("1 rank, endpoint tcp://*:0, no replay, no topic", one)
+    assert "*" not in body["0"]["endpoint"], "the engine names the address that it got"
+    api.pages["/kv_event_sources"] = body
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    wait_for("it is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    one.publish(store(1))
+    wait_for("it is listed", lists(aggregator, 7, 1), 20)
+    assert state(bridge)["reason"] == "no_replay" and "why" not in state(bridge)
+
+
+def test_an_engine_without_events_is_asked_until_it_has_some(scene, api):
+    one = scene.engine()
+    api.pages["/kv_event_sources"] = json.loads(VLLM["events off"])
+    api.start()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    wait_for("that is said", lambda: "it publishes no events" in bridge.text())
+    api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
+    wait_for("it is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
+
+
+def sglang_says(name, events, replay):
+    part = dict(SGLANG[name], endpoint_port_base=port_of(events))
+    if replay:
+        part["replay_endpoint_port_base"] = port_of(replay)
+    return {"model_path": "m", "page_size": 16, "kv_events": part, "internal_states": [{"load": {}}]}
+
+
+def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
+    events, replays = two_free_ports(), two_free_ports()
+    ranks = [
+        scene.engine(bind=f"tcp://127.0.0.1:{events[r]}", bind_replay=f"tcp://127.0.0.1:{replays[r]}") for r in (0, 1)
+    ]
+    api.pages["/server_info"] = sglang_says("2 ranks, replay, load", ranks[0].events, ranks[0].replay)
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    for number, one in enumerate(ranks):
+        one.publish(store(number + 1))
+    wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
+    wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
+    assert api.paths[:2] == ["/kv_event_sources", "/server_info"]
+    assert not lines(bridge, "does not say where its events are")
+    # Another kind of engine takes its place.
+    ranks[0].go_away()
+    ranks[1].go_away()
+    other = scene.engine()
+    api.pages = {"/kv_event_sources": vllm_says("1 rank", other)}
+    wait_for("that one is read", lambda: state(bridge)["endpoint"] == other.events, 30)
+    assert (7, 1) not in streams(bridge, "/state")
+
+
+def test_an_engine_that_has_neither_page_is_named(scene, api):
+    api.start()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    wait_for("that is said", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
+    wait_for("it is asked again, from the first page on", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
+    assert len(lines(bridge, "does not say where its events are")) == 1
+
+
+def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, api):
+    """It was given tcp://127.0.0.1:port: a publisher connects to that."""
+    port = free_port()
+    body = json.loads(VLLM["1 rank"])
+    body["0"].update(endpoint=f"tcp://127.0.0.1:{port}", replay_endpoint=None)
+    api.pages["/kv_event_sources"] = body
+    api.start()
+    with zmq.Context() as context, context.socket(zmq.PUB) as pub:
+        pub.set(zmq.LINGER, 0)
+        pub.connect(f"tcp://127.0.0.1:{port}")
+        bridge = scene.bridge(discovered(api), profile="protobuf")
+        wait_for("that is said", lambda: lines(bridge, CONNECTS), 20)
+        wait_for("and shown", lambda: "bind = true" in state(bridge).get("why", ""))
+        assert (state(bridge)["state"], state(bridge)["reason"]) == ("DOWN", "connecting")
+        (line,) = lines(bridge, CONNECTS)
+        assert "worker=7 dp_rank=0" in line and f"tcp://127.0.0.1:{port}" in line
+    # Told to bind, it listens at the same port.
+    one = scene.engine(bind=f"tcp://127.0.0.1:{port}")
+    one.publish(store(1))
+    wait_for("it is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    wait_for("nothing is left to be said", lambda: "why" not in state(bridge))
+    assert len(lines(bridge, CONNECTS)) == 1
+
+
+def test_a_wrong_block_size_is_named_once(scene):
+    one = scene.engine()
+    bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), profile="protobuf")
+    one.publish(store(1))
+    wait_for("that is said", lambda: lines(bridge, "is not its engine's"))
+    (line,) = lines(bridge, "is not its engine's")
+    assert line.startswith("warning") and line.endswith("worker=7 dp_rank=0 configured=32 engine=16")
+    wait_for("and shown", lambda: state(bridge).get("block_size_configured") == 32)
+    assert state(bridge)["block_size"] == 16
