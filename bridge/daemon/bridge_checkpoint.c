@@ -264,14 +264,18 @@ static const enum kvb_bridge_metric refused[KVB_CHECKPOINT_FLAW_COUNT] = {
 };
 
 /* It must not be found again either: by then it may fit, and be of the past. */
-static void
-refuse(struct kvb_bridge *bridge, struct bridge_rank *rank, enum kvb_checkpoint_flaw flaw)
+static void refuse(
+    struct kvb_bridge *bridge, struct bridge_rank *rank,
+    const struct kvb_checkpoint_refusal *refusal)
 {
-    count(bridge, refused[flaw]);
+    const bool has_keys = refusal->keys.text[0] != '\0';
+
+    count(bridge, refused[refusal->flaw]);
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "checkpoint refused: the list is fetched from the engine", "file",
-        rank->checkpoint.name.text, "why", kvb_checkpoint_flaw_name(flaw), NULL);
+        rank->checkpoint.name.text, "why", kvb_checkpoint_flaw_name(refusal->flaw),
+        has_keys ? "changed" : NULL, refusal->keys.text, NULL);
     kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint.name);
 }
 
@@ -292,7 +296,7 @@ static void take_restored(struct kvb_bridge *bridge, struct bridge_rank *rank, b
 void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home)
 {
     struct kvb_checkpoint_file file = { .fd = -1 };
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_UNREADABLE;
+    struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_UNREADABLE };
     bool needs_epoch = true;
 
     if (!bridge->checkpoints.store) {
@@ -306,13 +310,13 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
     }
     if (status == KVB_OK) {
         const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
-        status = kvb_stream_restore(rank->stream, rank->told, &source, &needs_epoch, &flaw);
+        status = kvb_stream_restore(rank->stream, rank->told, &source, &needs_epoch, &refusal);
         kvb_checkpoint_file_close(&file);
     }
     if (status == KVB_OK) {
         take_restored(bridge, rank, needs_epoch);
     } else {
-        refuse(bridge, rank, flaw);
+        refuse(bridge, rank, &refusal);
     }
 }
 

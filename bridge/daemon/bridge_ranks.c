@@ -36,17 +36,22 @@ static uint64_t home_of(const struct kvb_bridge_config *config)
     return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0);
 }
 
-/* Where a stream comes from and where it goes: checkpoints of others are foreign. */
-static struct kvb_hash128
-place_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+static void put_places(
+    const struct kvb_bridge_config *config, const struct kvb_worker_config *worker,
+    uint64_t out_places[KVB_PLACE_COUNT])
 {
-    char text[4 * kvb_endpoint_bytes]; /* room for all of them */
-    const int len = snprintf(
-        text, sizeof text, "%s %s %s %s %s %s", config->publish.name_space,
-        config->publish.component, worker->events, worker->replay, worker->topic,
-        kvb_tier_name(worker->unknown_medium));
+    const char *const texts[KVB_PLACE_COUNT] = {
+        [KVB_PLACE_NAMESPACE] = config->publish.name_space,
+        [KVB_PLACE_COMPONENT] = config->publish.component,
+        [KVB_PLACE_EVENTS] = worker->events,
+        [KVB_PLACE_REPLAY] = worker->replay,
+        [KVB_PLACE_TOPIC] = worker->topic,
+        [KVB_PLACE_UNKNOWN_MEDIUM] = kvb_tier_name(worker->unknown_medium),
+    };
 
-    return kvb_hash128((kvb_span){ .data = (const uint8_t *)text, .len = (size_t)len }, 0);
+    for (size_t at = 0; at < KVB_PLACE_COUNT; at++) {
+        out_places[at] = kvb_hash64((kvb_span){ (const uint8_t *)texts[at], strlen(texts[at]) }, 0);
+    }
 }
 
 static kvb_status open_stream(
@@ -62,7 +67,6 @@ static kvb_status open_stream(
         .profile = config->publish.profile,
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
-        .place = place_of(config, worker),
         .mirror = { .hashes = kvb_worker_hashes(config, worker),
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = tiers_of(config->publish.profile),
@@ -71,6 +75,7 @@ static kvb_status open_stream(
     };
 
     (void)snprintf(options.model, sizeof options.model, "%s", worker->model);
+    put_places(config, worker, options.places);
     if (getrandom(options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         return KVB_IO;
     }

@@ -19,25 +19,51 @@ const char *kvb_checkpoint_flaw_name(enum kvb_checkpoint_flaw flaw)
     return flaw < KVB_CHECKPOINT_FLAW_COUNT ? names[flaw] : "";
 }
 
-struct kvb_hash128 kvb_checkpoint_identity(const struct kvb_stream *stream)
+const char *kvb_checkpoint_key_name(enum checkpoint_key key)
+{
+    static const char *const names[checkpoint_keys] = {
+        [key_worker_id] = "workers.id",
+        [key_dp_rank] = "dp_rank",
+        [key_namespace] = "publish.namespace",
+        [key_component] = "publish.component",
+        [key_events] = "workers.events",
+        [key_replay] = "workers.replay",
+        [key_topic] = "workers.topic",
+        [key_unknown_medium] = "workers.unknown_medium",
+        [key_model] = "workers.model",
+        [key_lora] = "workers.lora",
+        [key_block_size] = "workers.block_size",
+        [key_total_blocks] = "workers.total_blocks",
+        [key_profile] = "publish.profile",
+        [key_tiers] = "tiers",
+        [key_hashes] = "hashes",
+    };
+
+    return key < checkpoint_keys ? names[key] : "";
+}
+
+struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stream)
 {
     const struct kvb_stream_options *options = &stream->options;
-    const kvb_span lora = stream->mirror->default_lora;
-    uint8_t bytes[80 + sizeof options->model] = { 0 };
+    const kvb_span model = { (const uint8_t *)options->model,
+                             strnlen(options->model, sizeof options->model) };
+    struct checkpoint_identity identity = {
+        .values = { [key_worker_id] = options->worker_id,
+                    [key_dp_rank] = options->dp_rank,
+                    [key_model] = kvb_hash64(model, 0),
+                    [key_lora] = kvb_hash64(stream->mirror->default_lora, 0),
+                    [key_block_size] = options->block_size,
+                    [key_total_blocks] = options->total_blocks,
+                    [key_profile] = options->profile,
+                    [key_tiers] = options->mirror.tiers,
+                    [key_hashes] = options->mirror.hashes },
+    };
 
-    kvb_le_put_u64(bytes, options->worker_id);
-    kvb_le_put_u32(bytes + 8, options->dp_rank);
-    kvb_le_put_u32(bytes + 12, options->block_size);
-    kvb_le_put_u64(bytes + 16, options->total_blocks);
-    kvb_le_put_u32(bytes + 24, options->profile);
-    kvb_le_put_u32(bytes + 28, options->mirror.hashes);
-    kvb_le_put_u32(bytes + 32, options->mirror.tiers);
-    kvb_le_put_u64(bytes + 40, options->place.low);
-    kvb_le_put_u64(bytes + 48, options->place.high);
-    kvb_le_put_u64(bytes + 56, kvb_hash64(lora, 0));
-    kvb_le_put_u64(bytes + 64, lora.len);
-    memcpy(bytes + 80, options->model, strnlen(options->model, sizeof options->model));
-    return kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, 0);
+    _Static_assert(
+        key_namespace + KVB_PLACE_UNKNOWN_MEDIUM == (int)key_unknown_medium,
+        "a key for each place");
+    memcpy(&identity.values[key_namespace], options->places, sizeof options->places);
+    return identity;
 }
 
 /* ---- Sections ---- */
@@ -71,13 +97,14 @@ static kvb_status end_section(
 
 static kvb_status put_head(struct kvb_checkpoint_save *save, struct kvb_buf *out)
 {
-    const struct kvb_hash128 identity = kvb_checkpoint_identity(save->stream);
+    const struct checkpoint_identity identity = kvb_checkpoint_identity(save->stream);
     size_t at = 0;
 
     KVB_TRY(begin_section(out, &at));
     KVB_TRY(kvb_buf_reserve(out, head_bytes));
-    kvb_le_put_u64(out->data + out->len, identity.low);
-    kvb_le_put_u64(out->data + out->len + 8, identity.high);
+    for (size_t key = 0; key < checkpoint_keys; key++) {
+        kvb_le_put_u64(out->data + out->len + 8 * key, identity.values[key]);
+    }
     out->len += head_bytes;
     return end_section(save, section_head, 1, at, out);
 }

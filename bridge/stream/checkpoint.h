@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/buf.h"
+#include "core/detail.h"
 #include "stream/stream.h"
 #include "stream/told.h"
 
@@ -10,7 +11,7 @@
 
 /* One stream as bytes, so that a restarted bridge goes on where the last one was.
  *
- *     head      which stream, of which configuration
+ *     head      which stream, of which configuration: a hash for each key
  *     names     what readers may hold who know no `cleared` (where that is kept)
  *     entries   of the mirror; an entry that comes again replaces itself
  *     state     how far we are, fingerprints, epoch, newest event id, sums
@@ -32,7 +33,7 @@
  * or SYNCING: another life of the engine clears it like any other list.
  *
  * Pure: no I/O.  Threads: the caller locks. */
-enum { kvb_checkpoint_format = 3, kvb_checkpoint_step_items = 16384 };
+enum { kvb_checkpoint_format = 4, kvb_checkpoint_step_items = 16384 };
 
 /* ---- Saving ---- */
 
@@ -89,10 +90,17 @@ enum kvb_checkpoint_flaw {
 /* "torn", ...  Never NULL. */
 const char *kvb_checkpoint_flaw_name(enum kvb_checkpoint_flaw flaw);
 
+struct kvb_checkpoint_refusal {
+    enum kvb_checkpoint_flaw flaw;
+    /* Of a foreign one, the configuration's keys that differ: "workers.events, hashes"; of
+     * any other, "". */
+    struct kvb_detail keys;
+};
+
 /* Into a stream just made with the options of the saved one.  told may be NULL.
  * *out_needs_epoch: going on in the old epoch would not be proven right; open another.
- * KVB_BAD_INPUT  refused: *out_flaw says why, the stream is as it was; told may hold
- *                more than before, which does no harm */
+ * KVB_BAD_INPUT  refused: *out_refusal says why, the stream is as it was; told may
+ *                hold more than before, which does no harm */
 kvb_status kvb_stream_restore(
     struct kvb_stream *stream, struct kvb_told *told, const struct kvb_checkpoint_source *source,
-    bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw);
+    bool *out_needs_epoch, struct kvb_checkpoint_refusal *out_refusal);

@@ -13,7 +13,32 @@ enum section_kind {
     section_state = 0x0442564b
 };
 
-enum { section_header_bytes = 16, section_hash_bytes = 16, head_bytes = 16, name_bytes = 8 };
+/* Everything in the options that the list's meaning, or the events made of a batch, depend on. */
+enum checkpoint_key {
+    key_worker_id,
+    key_dp_rank,
+    key_namespace, /* this and the next in the order of enum kvb_stream_place */
+    key_component,
+    key_events,
+    key_replay,
+    key_topic,
+    key_unknown_medium,
+    key_model,
+    key_lora,
+    key_block_size,
+    key_total_blocks,
+    key_profile,
+    key_tiers,
+    key_hashes,
+    checkpoint_keys
+};
+
+enum {
+    section_header_bytes = 16,
+    section_hash_bytes = 16,
+    head_bytes = 8 * checkpoint_keys, /* a number, or a text's hash, for each */
+    name_bytes = 8
+};
 
 enum state_flag {
     state_is_complete = 1,
@@ -46,6 +71,12 @@ enum {
     fingerprint_bytes = 24
 };
 
-/* What the head holds: of everything in the options that the list's meaning, or the
- * events made of a batch, depend on. */
-struct kvb_hash128 kvb_checkpoint_identity(const struct kvb_stream *stream);
+/* What the head holds. */
+struct checkpoint_identity {
+    uint64_t values[checkpoint_keys];
+};
+
+struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stream);
+
+/* The configuration's name for the key. */
+const char *kvb_checkpoint_key_name(enum checkpoint_key key);

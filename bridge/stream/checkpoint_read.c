@@ -24,12 +24,12 @@ struct restore {
     struct kvb_buf bytes; /* owned: one section */
     uint64_t chain;
     bool needs_epoch;
-    enum kvb_checkpoint_flaw flaw;
+    struct kvb_checkpoint_refusal refusal;
 };
 
 static kvb_status refuse(struct restore *restore, enum kvb_checkpoint_flaw flaw)
 {
-    restore->flaw = flaw;
+    restore->refusal.flaw = flaw;
     return KVB_BAD_INPUT;
 }
 
@@ -100,20 +100,30 @@ static kvb_status next_section(struct restore *restore, struct section *section)
     return KVB_OK;
 }
 
+/* Appends the key's name to those that differ. */
+static void name_key(struct kvb_detail *keys, enum checkpoint_key key)
+{
+    const struct kvb_detail before = *keys;
+
+    kvb_detail_set(
+        keys, "%s%s%s", before.text, before.text[0] ? ", " : "", kvb_checkpoint_key_name(key));
+}
+
 static kvb_status take_head(struct restore *restore)
 {
-    const struct kvb_hash128 identity = kvb_checkpoint_identity(restore->stream);
+    const struct checkpoint_identity identity = kvb_checkpoint_identity(restore->stream);
     struct section section = { 0 };
 
     KVB_TRY(next_section(restore, &section));
     if (section.kind != section_head || section.payload.len != head_bytes) {
         return refuse(restore, KVB_CHECKPOINT_CORRUPT);
     }
-    if (kvb_le_get_u64(section.payload.data) != identity.low ||
-        kvb_le_get_u64(section.payload.data + 8) != identity.high) {
-        return refuse(restore, KVB_CHECKPOINT_FOREIGN);
+    for (size_t key = 0; key < checkpoint_keys; key++) {
+        if (kvb_le_get_u64(section.payload.data + 8 * key) != identity.values[key]) {
+            name_key(&restore->refusal.keys, (enum checkpoint_key)key);
+        }
     }
-    return KVB_OK;
+    return restore->refusal.keys.text[0] ? refuse(restore, KVB_CHECKPOINT_FOREIGN) : KVB_OK;
 }
 
 static kvb_status take_names(struct restore *restore, const struct section *section)
@@ -296,7 +306,7 @@ static void undo(struct kvb_stream *stream)
 
 kvb_status kvb_stream_restore(
     struct kvb_stream *stream, struct kvb_told *told, const struct kvb_checkpoint_source *source,
-    bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw)
+    bool *out_needs_epoch, struct kvb_checkpoint_refusal *out_refusal)
 {
     struct restore restore = { .stream = stream, .told = told, .source = source };
 
@@ -307,7 +317,7 @@ kvb_status kvb_stream_restore(
     kvb_buf_done(&restore.bytes);
     if (status != KVB_OK) {
         undo(stream);
-        *out_flaw = restore.flaw;
+        *out_refusal = restore.refusal;
         return status;
     }
     *out_needs_epoch = restore.needs_epoch;

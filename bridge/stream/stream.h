@@ -40,6 +40,17 @@
  * Memory:  the mirror, 32 KiB of fingerprints, and held batches up to a ceiling. */
 struct kvb_stream;
 
+/* Where a stream comes from and where it goes, as its checkpoints know it. */
+enum kvb_stream_place {
+    KVB_PLACE_NAMESPACE,
+    KVB_PLACE_COMPONENT,
+    KVB_PLACE_EVENTS,
+    KVB_PLACE_REPLAY,
+    KVB_PLACE_TOPIC,
+    KVB_PLACE_UNKNOWN_MEDIUM,
+    KVB_PLACE_COUNT
+};
+
 struct kvb_stream_options {
     uint64_t worker_id;
     uint32_t dp_rank;
@@ -49,10 +60,10 @@ struct kvb_stream_options {
     bool has_replay;       /* without: UNVERIFIED, never EXACT */
     enum kvb_profile profile;
     size_t max_held_bytes;
-    size_t max_log_blocks;    /* of the newest events, kept for readers that missed some */
-    uint8_t seed[16];         /* random: epochs are drawn from it */
-    struct kvb_hash128 place; /* of where it comes from and is told: checkpoints of
-                               * another place are not its own */
+    size_t max_log_blocks;            /* of the newest events, kept for readers that missed some */
+    uint8_t seed[16];                 /* random: epochs are drawn from it */
+    uint64_t places[KVB_PLACE_COUNT]; /* hashes of each: checkpoints of another place are
+                                       * not its own */
     struct kvb_mirror_options mirror;
 };
 

@@ -130,6 +130,8 @@ def test_a_checkpoint_of_another_configuration_is_refused(scene):
     again = start(scene, vllm, name="again", hashes="engine")
     wait_for("the list", lambda: again.metric("kvb_blocks_held") == 3)
     assert again.metric("kvb_checkpoints_refused_total", reason="foreign") == 1
+    (line,) = [line for line in again.text().splitlines() if "checkpoint refused" in line]
+    assert line.endswith("why=foreign changed=hashes")
 
 
 def test_what_is_no_file_is_refused(scene):

@@ -12,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  *
  * Whatever is accepted is saved, restored and saved again as the same bytes, and goes on
  * without a crash. */
-enum { header_bytes = 16, hash_bytes = 16, head_bytes = 48, most_bytes = 4 << 20 };
+enum { header_bytes = 16, hash_bytes = 16, key_bytes = 15 * 8, most_bytes = 4 << 20 };
+enum { head_bytes = header_bytes + key_bytes + hash_bytes };
 
 static void drop_stream(struct kvb_stream **stream)
 {
@@ -67,6 +68,9 @@ static void put_head(uint8_t head[head_bytes])
     if (kvb_stream_save(stream, NULL, &bytes) != KVB_OK) {
         abort();
     }
+    if (memcmp(bytes.data + 12, &(uint32_t){ key_bytes }, 4) != 0) {
+        abort(); /* the head has other keys now */
+    }
     memcpy(head, bytes.data, head_bytes);
 }
 
@@ -96,10 +100,11 @@ static kvb_status restore(struct kvb_stream *stream, const uint8_t *bytes, size_
     struct reader reader = { .bytes = bytes, .len = len };
     const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
     bool needs_epoch = false;
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+    struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_FLAW_COUNT };
 
-    const kvb_status status = kvb_stream_restore(stream, NULL, &source, &needs_epoch, &flaw);
-    if (status != KVB_OK && (status != KVB_BAD_INPUT || flaw >= KVB_CHECKPOINT_FLAW_COUNT)) {
+    const kvb_status status = kvb_stream_restore(stream, NULL, &source, &needs_epoch, &refusal);
+    if (status != KVB_OK &&
+        (status != KVB_BAD_INPUT || refusal.flaw >= KVB_CHECKPOINT_FLAW_COUNT)) {
         abort();
     }
     return status;

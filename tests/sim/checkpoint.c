@@ -240,14 +240,14 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     struct sim_file *file = &disk->file;
     struct reader reader = { .bytes = &file->bytes };
     const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_UNREADABLE;
+    struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_UNREADABLE };
     bool needs_epoch = true;
 
     disk->next_ns = world->now_ns + kvb_random_below(&disk->dice, world->checkpoint_ns + 1);
     if (!file->is_there) {
         return;
     }
-    if (kvb_stream_restore(rank->stream, rank->told, &source, &needs_epoch, &flaw) == KVB_OK) {
+    if (kvb_stream_restore(rank->stream, rank->told, &source, &needs_epoch, &refusal) == KVB_OK) {
         take_restored(world, rank, file, needs_epoch);
         sim_note(world, "stream %u goes on after seq %lu", rank->stream_number, file->seq);
         if (file->is_spoilt) {
@@ -256,11 +256,11 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     } else {
         sim_note(
             world, "stream %u: checkpoint refused, %s", rank->stream_number,
-            kvb_checkpoint_flaw_name(flaw));
+            kvb_checkpoint_flaw_name(refusal.flaw));
         if (!file->is_spoilt) {
             sim_fail(
                 world, "stream %u refuses its checkpoint: %s", rank->stream_number,
-                kvb_checkpoint_flaw_name(flaw));
+                kvb_checkpoint_flaw_name(refusal.flaw));
         }
         file->is_there = false;
     }

@@ -17,8 +17,20 @@ kvb_status restore_from(
     struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
     bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw)
 {
+    struct kvb_checkpoint_refusal refusal = { .flaw = *out_flaw };
+    const kvb_status status =
+        restore_or_say_why(stream, told, bytes, len, out_needs_epoch, &refusal);
+
+    *out_flaw = refusal.flaw;
+    return status;
+}
+
+kvb_status restore_or_say_why(
+    struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
+    bool *out_needs_epoch, struct kvb_checkpoint_refusal *out_refusal)
+{
     struct reader reader = { .bytes = bytes, .len = len };
     const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
 
-    return kvb_stream_restore(stream, told, &source, out_needs_epoch, out_flaw);
+    return kvb_stream_restore(stream, told, &source, out_needs_epoch, out_refusal);
 }

@@ -11,3 +11,6 @@ void save_whole(struct kvb_stream *stream, struct kvb_buf *bytes);
 kvb_status restore_from(
     struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
     bool *out_needs_epoch, enum kvb_checkpoint_flaw *out_flaw);
+kvb_status restore_or_say_why(
+    struct kvb_stream *stream, struct kvb_told *told, const uint8_t *bytes, size_t len,
+    bool *out_needs_epoch, struct kvb_checkpoint_refusal *out_refusal);

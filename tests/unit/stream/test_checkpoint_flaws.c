@@ -9,7 +9,7 @@
 
 /* Checkpoints of every kind that must not be believed. */
 
-enum { header = 16, hash = 16, record = 72, head_end = header + 16 + hash };
+enum { header = 16, hash = 16, record = 72, keys = 15 * 8, head_end = header + keys + hash };
 
 struct sample {
     uint8_t *bytes; /* owned */
@@ -291,24 +291,57 @@ static void other_lora(struct kvb_stream_options *options)
     options->mirror.lora_name = "adapter";
 }
 
-static void other_place(struct kvb_stream_options *options)
+static void other_component(struct kvb_stream_options *options)
 {
-    options->place.low = 1;
+    options->places[KVB_PLACE_COMPONENT] = 1;
 }
 
-static void a_checkpoint_of_another_configuration_is_foreign(void **state)
+static void other_events_and_topic(struct kvb_stream_options *options)
+{
+    options->places[KVB_PLACE_EVENTS] = 1;
+    options->places[KVB_PLACE_TOPIC] = 1;
+}
+
+static void other_unknown_medium(struct kvb_stream_options *options)
+{
+    options->places[KVB_PLACE_UNKNOWN_MEDIUM] = 1;
+}
+
+static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(void **state)
 {
     (void)state;
-    static void (*const changes[])(struct kvb_stream_options *) = {
-        other_worker, other_rank,    other_model, other_block_size, other_total,
-        other_hashes, other_profile, other_tiers, other_lora,       other_place,
+    static const struct {
+        void (*change)(struct kvb_stream_options *);
+        const char *keys;
+    } rows[] = {
+        { other_worker, "workers.id" },
+        { other_rank, "dp_rank" },
+        { other_model, "workers.model" },
+        { other_block_size, "workers.block_size" },
+        { other_total, "workers.total_blocks" },
+        { other_hashes, "hashes" },
+        { other_profile, "publish.profile" },
+        { other_tiers, "tiers" },
+        { other_lora, "workers.lora" },
+        { other_component, "publish.component" },
+        { other_events_and_topic, "workers.events, workers.topic" },
+        { other_unknown_medium, "workers.unknown_medium" },
     };
     struct sample sample = make_sample(0);
 
-    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct kvb_stream_options options = stream_world_options(true);
-        changes[i](&options);
+        struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_FLAW_COUNT };
+        struct kvb_stream *stream = NULL;
+        bool needs_epoch = false;
+        rows[i].change(&options);
         assert_int_equal(refused(&sample, &options), KVB_CHECKPOINT_FOREIGN);
+        assert_ok(kvb_stream_new(&options, &stream));
+        assert_int_equal(
+            restore_or_say_why(stream, NULL, sample.bytes, sample.len, &needs_epoch, &refusal),
+            KVB_BAD_INPUT);
+        assert_string_equal(refusal.keys.text, rows[i].keys);
+        kvb_stream_free(stream);
     }
     free(sample.bytes);
 }
@@ -329,7 +362,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_is_refused_by_its_name),
         cmocka_unit_test(no_flipped_bit_and_no_cut_passes),
-        cmocka_unit_test(a_checkpoint_of_another_configuration_is_foreign),
+        cmocka_unit_test(a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys),
         cmocka_unit_test(more_blocks_than_the_stream_may_hold_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
