@@ -56,7 +56,7 @@ enum {
     kvb_max_ranks = 128,
     kvb_max_streams = 1 << 16,
     kvb_max_replays_at_once = 8,    /* each holds up its engine */
-    kvb_max_metric_ranks = 1 << 13, /* with lines of their own on a bridge's /metrics: 32 MB */
+    kvb_max_metric_ranks = 1 << 13, /* with lines of their own on a bridge's /metrics: 40 MB */
     kvb_max_index_blocks = 1 << 26,
     kvb_max_config_bytes = 4 << 20,
     kvb_max_http_connections = 512, /* above: 503 */

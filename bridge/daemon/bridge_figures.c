@@ -70,14 +70,22 @@ kvb_status kvb_bridge_metrics_page(struct kvb_bridge *bridge, struct kvb_buf *ou
 void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns)
 {
     struct kvb_metrics *metrics = &rank->metrics;
+    static const enum kvb_rank_metric received[] = {
+        [KVB_EVENT_STORED] = kvb_rank_received_stored,
+        [KVB_EVENT_REMOVED] = kvb_rank_received_removed,
+        [KVB_EVENT_CLEARED] = kvb_rank_received_cleared,
+        [KVB_EVENT_SKIPPED] = kvb_rank_received_skipped,
+    };
     const double lag_s = (double)run->wall_us / 1e6 - run->timestamp_s;
 
     if (run->unreadable > 0) {
         kvb_metric_add(metrics, kvb_rank_error_decode, run->unreadable);
     }
     kvb_metric_observe(metrics, kvb_rank_duration, took_ns, run->events);
-    if (run->live_events > 0) {
-        kvb_metric_add(metrics, kvb_rank_events_received, run->live_events);
+    for (size_t kind = 0; kind < KVB_COUNT_OF(received); kind++) {
+        if (run->live_events[kind] > 0) {
+            kvb_metric_add(metrics, received[kind], run->live_events[kind]);
+        }
     }
     if (run->has_live && isfinite(lag_s)) {
         kvb_metric_set_real(metrics, kvb_rank_lag, lag_s);
@@ -141,6 +149,7 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_connections, link->connects);
     kvb_metric_set(&rank->metrics, kvb_rank_disconnections, link->disconnects);
     kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
     kvb_metric_set(&rank->metrics, kvb_rank_connected, rank->is_up);
 }
 
@@ -148,7 +157,9 @@ static void update_rank(struct bridge_rank *rank, enum kvb_stream_state state)
 {
     /* clang-format off */
     static const struct counted rows[] = {
-        { kvb_rank_events_processed, offsetof(struct kvb_stream_counters, events_applied) },
+        { kvb_rank_processed_stored, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_STORED]) },
+        { kvb_rank_processed_removed, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_REMOVED]) },
+        { kvb_rank_processed_cleared, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_CLEARED]) },
         { kvb_rank_missed, offsetof(struct kvb_stream_counters, batches_missed) },
         { kvb_rank_replay_requests, offsetof(struct kvb_stream_counters, replays_requested) },
         { kvb_rank_replay_success, offsetof(struct kvb_stream_counters, replays_completed) },

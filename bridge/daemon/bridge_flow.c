@@ -56,6 +56,13 @@ static void end_run(struct kvb_bridge *bridge, struct bridge_rank *rank)
     kvb_bridge_count_run(rank, &bridge->run, kvb_clock_monotonic_ns() - bridge->run.began_ns);
 }
 
+static void count_kinds(const struct kvb_event_batch *batch, uint64_t *kinds)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        kinds[batch->events[i].kind]++;
+    }
+}
+
 static void note_batch(struct bridge_run *run, const struct kvb_stream_input *input)
 {
     if (!input->batch) {
@@ -64,7 +71,7 @@ static void note_batch(struct bridge_run *run, const struct kvb_stream_input *in
     }
     run->events += input->batch->event_count;
     if (input->kind == KVB_INPUT_LIVE) {
-        run->live_events += input->batch->event_count;
+        count_kinds(input->batch, run->live_events);
         run->has_live = true;
         run->timestamp_s = input->batch->timestamp_s;
     }

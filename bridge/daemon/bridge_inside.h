@@ -104,10 +104,10 @@ struct bridge_rank {
  * to it beside them. */
 struct bridge_run {
     uint64_t began_ns;
-    uint64_t wall_us;     /* then */
-    uint64_t events;      /* so far */
-    uint64_t live_events; /* of these */
-    uint64_t unreadable;  /* messages */
+    uint64_t wall_us;                            /* then */
+    uint64_t events;                             /* so far */
+    uint64_t live_events[KVB_EVENT_SKIPPED + 1]; /* of these, by kind */
+    uint64_t unreadable;                         /* messages */
     bool has_live;
     double timestamp_s; /* the engine's, on the newest live one */
 };

@@ -4,15 +4,19 @@
 
 /* What a bridge counts of each rank of each worker, one set of values a rank.
  *
- * The kvcache_zmq_* names are those of AIBrix (there with aibrix_ before them), and
- * mean the same where it writes them; pod_key is the worker here, and dp_rank tells
- * its ranks apart.  A message is what the engine calls a batch: one sequence number,
- * any number of events.
- *     X(id, type, name, labels, help)                                               */
+ * The kvcache_zmq_* names are those of AIBrix (there with aibrix_ before them), with its
+ * labels and their values, and mean the same where it writes them; pod_key is the worker
+ * here, and dp_rank tells its ranks apart.  A message is what the engine calls a batch: one
+ * sequence number, any number of events. X(id, type, name, labels, help) */
 /* clang-format off */
 #define KVB_RANK_LABELS "pod_key: worker id, dp_rank: data-parallel rank of it"
+#define KVB_RANK_TYPES ", by event_type: BLOCK_STORED, BLOCK_REMOVED, ALL_BLOCKS_CLEARED"
+#define KVB_RANK_RECEIVED \
+    "Events in messages that came live and could be read; a message has one or many" KVB_RANK_TYPES ", SKIPPED = passed over, see kvb_events_skipped_total. " KVB_RANK_LABELS
+#define KVB_RANK_PROCESSED \
+    "Events applied to the list of blocks, replayed ones too: may be above those received" KVB_RANK_TYPES ". " KVB_RANK_LABELS
 #define KVB_RANK_ERRORS \
-    "Input that could not be used, by error_type: consume_events = a message whose frames are no batch, decode = a payload that cannot be read, " \
+    "What went wrong, by error_type: reconnect = an attempt to connect to the engine that failed; input that could not be used: consume_events = a message whose frames are no batch, decode = a payload that cannot be read, " \
     "handle_event = an event in it that was not understood, replay_reply = a reply to a replay request that is neither batch nor end. " KVB_RANK_LABELS
 #define KVB_RANK_STATES \
     "1 for the state that the stream's list of blocks is in, 0 for the others; /state says the reason. " KVB_RANK_LABELS
@@ -21,13 +25,19 @@
     X(disconnections, COUNTER, "kvcache_zmq_disconnections_total", "", "Connections to the engine's event socket that were lost. " KVB_RANK_LABELS) \
     X(reconnects, COUNTER, "kvcache_zmq_reconnect_attempts_total", "", "Attempts to connect to the engine's event socket after one that failed or a connection that was lost. " KVB_RANK_LABELS) \
     X(connected, GAUGE, "kvcache_zmq_connection_status", "", "1 while connected to the engine's event socket, else 0. " KVB_RANK_LABELS) \
-    X(events_received, COUNTER, "kvcache_zmq_events_received_total", "", "Events in messages that came live and could be read; a message has one or many. " KVB_RANK_LABELS) \
-    X(events_processed, COUNTER, "kvcache_zmq_events_processed_total", "", "Events applied to the list of blocks, replayed ones too: may be above those received. " KVB_RANK_LABELS) \
+    X(received_stored, COUNTER, "kvcache_zmq_events_received_total", "event_type=\"BLOCK_STORED\"", KVB_RANK_RECEIVED) \
+    X(received_removed, COUNTER, "kvcache_zmq_events_received_total", "event_type=\"BLOCK_REMOVED\"", KVB_RANK_RECEIVED) \
+    X(received_cleared, COUNTER, "kvcache_zmq_events_received_total", "event_type=\"ALL_BLOCKS_CLEARED\"", KVB_RANK_RECEIVED) \
+    X(received_skipped, COUNTER, "kvcache_zmq_events_received_total", "event_type=\"SKIPPED\"", KVB_RANK_RECEIVED) \
+    X(processed_stored, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"BLOCK_STORED\"", KVB_RANK_PROCESSED) \
+    X(processed_removed, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"BLOCK_REMOVED\"", KVB_RANK_PROCESSED) \
+    X(processed_cleared, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"ALL_BLOCKS_CLEARED\"", KVB_RANK_PROCESSED) \
     X(duration, HISTOGRAM, "kvcache_zmq_event_processing_duration_seconds", "", "Seconds to take in one event: decode, apply, publish. Measured by run of messages, live or replayed, and shared among its events. " KVB_RANK_LABELS) \
     X(missed, COUNTER, "kvcache_zmq_missed_events_total", "", "Messages that the engine's sequence numbers jumped over, found while no replay was under way; what a replay brings back is counted too. " KVB_RANK_LABELS) \
     X(replay_requests, COUNTER, "kvcache_zmq_replay_requests_total", "", "Replays asked of the engine: after a connect, after a gap, and once a second of an idle engine. " KVB_RANK_LABELS) \
     X(replay_success, COUNTER, "kvcache_zmq_replay_success_total", "", "Replays that the engine answered to their end. " KVB_RANK_LABELS) \
     X(replay_failures, COUNTER, "kvcache_zmq_replay_failures_total", "", "Replays that the engine did not answer in time; one cut off by a lost connection is neither success nor failure. " KVB_RANK_LABELS) \
+    X(error_reconnect, COUNTER, "kvcache_zmq_errors_total", "error_type=\"reconnect\"", KVB_RANK_ERRORS) \
     X(error_consume, COUNTER, "kvcache_zmq_errors_total", "error_type=\"consume_events\"", KVB_RANK_ERRORS) \
     X(error_decode, COUNTER, "kvcache_zmq_errors_total", "error_type=\"decode\"", KVB_RANK_ERRORS) \
     X(error_handle, COUNTER, "kvcache_zmq_errors_total", "error_type=\"handle_event\"", KVB_RANK_ERRORS) \

@@ -24,6 +24,7 @@ struct kvb_source {
     void *dealer; /* NULL while no replay runs */
     bool is_bound;
     bool is_up;             /* of one that connects */
+    bool is_loss_new;       /* the next retry is because of it */
     struct kvb_peers peers; /* of one that is bound */
     struct kvb_source_counters counters;
     char replay[endpoint_bytes];
@@ -193,7 +194,9 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
 {
     struct kvb_source_counters *counters = &source->counters;
 
-    counters->disconnects += counters->disconnects < counters->connects;
+    /* a connection that completed no handshake was an attempt that failed */
+    source->is_loss_new = counters->disconnects < counters->connects;
+    counters->disconnects += source->is_loss_new;
     source->is_up = false;
     link->was_lost = true;
 }
@@ -217,6 +220,8 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         break;
     case ZMQ_EVENT_CONNECT_RETRIED:
         source->counters.retries++;
+        source->counters.failures += !source->is_loss_new;
+        source->is_loss_new = false;
         break;
     default:
         if (event & failed_handshake) {

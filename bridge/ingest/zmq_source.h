@@ -88,6 +88,7 @@ struct kvb_source_counters {
     uint64_t connects;    /* handshakes completed */
     uint64_t disconnects; /* connections lost that had completed one */
     uint64_t retries;     /* attempts to connect after one that failed, or a loss */
+    uint64_t failures;    /* attempts that failed */
     uint64_t cuts;        /* replays that were larger than max_replay_bytes */
 };
 

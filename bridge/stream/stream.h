@@ -151,6 +151,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
 struct kvb_stream_counters {
     uint64_t batches_applied; /* live and replayed */
     uint64_t events_applied;
+    uint64_t events_of[KVB_EVENT_SKIPPED]; /* these, by kind */
     uint64_t duplicates;
     uint64_t gaps;
     uint64_t batches_missed; /* numbers that were jumped over */

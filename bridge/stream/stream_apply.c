@@ -110,6 +110,7 @@ apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_
         return note_skip(step, batch->events[at].skip);
     }
     stream->counters.events_applied++;
+    stream->counters.events_of[batch->events[at].kind]++;
     if (kvb_mirror_apply(stream->mirror, batch, at, &step->out->events) != KVB_OK) {
         return kvb_stream_begin_again(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
     }

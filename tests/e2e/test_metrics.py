@@ -37,6 +37,10 @@ class FaultyEngine(engine.Engine):
             self.router.send_multipart([peer, b"", b"kv-events", b"no number", b"payload"])
 
 
+# As AIBrix's dashboards name them.
+TYPES = ("BLOCK_STORED", "BLOCK_REMOVED", "ALL_BLOCKS_CLEARED")
+
+
 def zmq(daemon, name, **labels):
     """The value of one of the names that operators know, of worker 7, rank 0."""
     return prometheus.Page.of(daemon).sum(ZMQ + name, **{**OURS, **labels})
@@ -69,6 +73,9 @@ def test_each_message_is_counted_once(scene):
         "replay_failures_total": 0, "errors_total": 0, "last_sequence_id": 2,
     }
     assert {name: page.sum(ZMQ + name, **OURS) for name in expected} == expected
+    for name in ("events_received_total", "events_processed_total"):
+        by_type = {kind: page.sum(ZMQ + name, **OURS, event_type=kind) for kind in TYPES}
+        assert by_type == {"BLOCK_STORED": 3, "BLOCK_REMOVED": 1, "ALL_BLOCKS_CLEARED": 0}
     assert page.sum("kvb_stream_blocks", **OURS) == 2
     # The engine's clock is ours: a message is not long under way.
     assert 0 < page.sum("kvb_stream_lag_seconds", **OURS) < 5
@@ -104,7 +111,7 @@ def test_ranks_and_workers_are_told_apart(scene):
     wait_until(bridge, "events_received_total", 3, **largest)
     page = prometheus.Page.of(bridge)
     assert page.sum(ZMQ + "events_received_total", **OURS) == 0
-    assert len(page.rows(ZMQ + "events_received_total")) == 3
+    assert len(page.rows(ZMQ + "events_received_total", event_type="BLOCK_STORED")) == 3
     assert page.sum("kvb_streams_unlisted") == 0
 
 
@@ -118,6 +125,8 @@ def test_a_lost_connection_is_seen_while_it_lasts_and_counted(scene):
     wait_until(bridge, "connection_status", 0)
     wait_until_above(bridge, "reconnect_attempts_total", before + 1)
     assert zmq(bridge, "disconnections_total") == 1
+    wait_until_above(bridge, "errors_total", 1, error_type="reconnect")
+    assert zmq(bridge, "errors_total", error_type="reconnect") < zmq(bridge, "reconnect_attempts_total")
     assert prometheus.Page.of(bridge).sum("kvb_stream_state", **OURS, state="down") == 1
     wait_for("the ports are free", lambda: reopen(vllm))
     wait_until(bridge, "connection_status", 1)
@@ -161,6 +170,22 @@ def test_a_replay_without_an_answer_is_a_failure(scene):
     wait_until(bridge, "replay_failures_total", 1)
     assert zmq(bridge, "replay_success_total") == 0
     assert zmq(bridge, "replay_requests_total") >= 1
+
+
+def test_events_are_told_apart_by_their_type(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    wait_until(bridge, "connection_status", 1)
+    vllm.publish(store(1, 2))
+    vllm.publish(engine.batch(engine.removed(1), engine.cleared()))
+    vllm.publish(UNKNOWN)
+    wait_until(bridge, "last_sequence_id", 2)
+    received, processed = ("events_received_total", "events_processed_total")
+    wait_until(bridge, received, 1, event_type="SKIPPED")
+    expected = {"BLOCK_STORED": 2, "BLOCK_REMOVED": 1, "ALL_BLOCKS_CLEARED": 1}
+    for name in (received, processed):
+        assert {kind: zmq(bridge, name, event_type=kind) for kind in TYPES} == expected
+    assert (zmq(bridge, received), zmq(bridge, processed)) == (5, 4)
 
 
 UNKNOWN = b"\x93\xcb" + bytes(8) + b"\x91\x91\xa5Dance\xc0"  # [0.0, [["Dance"]], nil]

@@ -11,7 +11,7 @@
 
 /* The page of a bridge that has ranks and values, and nothing behind them. */
 
-enum { most_page_bytes = 32000000 };
+enum { most_page_bytes = 40000000 };
 
 static const struct kvb_bridge_config config = { .limits = { .max_stream_blocks = 12345 } };
 

@@ -176,6 +176,7 @@ static void the_monitor_tells_when_the_engine_comes_and_goes(void **state)
     }
     assert_int_equal(counters->connects, 1);
     assert_int_equal(counters->disconnects, 1);
+    assert_int_equal(counters->failures, counters->retries - 1); /* one is of the loss */
     end(&world);
 }
 
