@@ -44,7 +44,7 @@ enum {
 
     /* a query */
     kvb_max_register_bytes = 1 << 14,      /* of a worker that wants to be read */
-    kvb_max_event_sources_bytes = 1 << 20, /* an engine that says where its events are */
+    kvb_max_event_sources_bytes = 4 << 20, /* an engine that says where its events are */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
     kvb_max_asked_bytes = 256 << 20, /* of queries that wait for their answer; more: 503 */

@@ -7,9 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Beside the ranks' fields an SGLang answer has some hundred settings, and the state of
- * each of its schedulers. */
-enum { max_depth = 16, max_containers = 4096, max_values = 1 << 16, max_port = 65535 };
+enum {
+    max_depth = 8,
+    max_containers = 4 * kvb_max_ranks,
+    max_values = 32 * kvb_max_ranks,
+    max_port = 65535
+};
 
 /* "source 12", or "rank 12" where the ranks are keys. */
 enum { label_bytes = 32, publisher_bytes = 32, host_bytes = 128 };
@@ -253,17 +256,11 @@ static void put_ranks(const struct rank_bases *bases, struct kvb_event_sources *
     sources->count = bases->ranks;
 }
 
-static kvb_status
-read_sglang(struct json_object *root, struct kvb_event_sources *sources, struct kvb_detail *detail)
+static kvb_status read_sglang(
+    struct json_object *source, struct kvb_event_sources *sources, struct kvb_detail *detail)
 {
     struct rank_bases bases = { .ranks = 0 };
-    struct json_object *source = NULL;
 
-    if (!json_object_is_type(root, json_type_object) ||
-        !json_object_object_get_ex(root, "kv_events", &source)) {
-        kvb_detail_set(detail, "no kv_events in it: SGLang 0.5.23 says there where its events are");
-        return KVB_BAD_INPUT;
-    }
     if (!source) {
         return KVB_OK; /* null: it publishes none */
     }
@@ -273,6 +270,44 @@ read_sglang(struct json_object *root, struct kvb_event_sources *sources, struct 
     }
     KVB_TRY(read_bases(source, &bases, detail));
     put_ranks(&bases, sources);
+    return KVB_OK;
+}
+
+static kvb_status note_value(struct kvb_json_scan *scan, void *context)
+{
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_containers,
+                                      .values = max_values };
+    kvb_span *value = context;
+    const uint8_t *begin = scan->at;
+
+    KVB_TRY(kvb_json_skip(scan, &budget));
+    *value = (kvb_span){ .data = begin, .len = (size_t)(scan->at - begin) };
+    return KVB_OK;
+}
+
+/* Where the one value lies: around it are hundreds of settings, and as many again for each of
+ * the engine's schedulers, which are passed over without memory for them. */
+static kvb_status find_kv_events(kvb_span json, kvb_span *out_value, struct kvb_detail *detail)
+{
+    static const struct kvb_json_field fields[] = { { "kv_events", false, note_value } };
+    struct kvb_json_scan scan = kvb_json_scan_of(json);
+    kvb_span value = { .data = NULL };
+
+    if (json.len > kvb_max_event_sources_bytes) {
+        kvb_detail_set(detail, "larger than any list of sources");
+        return KVB_TOO_LARGE;
+    }
+    const kvb_status status = kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &value);
+    if (status != KVB_OK || kvb_json_finish(&scan) != KVB_OK) {
+        kvb_detail_set(detail, "no JSON object, or one that is nested too deep");
+        return status != KVB_OK ? status : KVB_BAD_INPUT;
+    }
+    if (!value.data) {
+        kvb_detail_set(detail, "no kv_events in it: SGLang 0.5.23 says there where its events are");
+        return KVB_BAD_INPUT;
+    }
+    *out_value = value;
     return KVB_OK;
 }
 
@@ -349,5 +384,8 @@ kvb_status kvb_event_sources_decode(
 kvb_status kvb_event_sources_decode_server_info(
     kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail)
 {
-    return decode_sources(json, read_sglang, out_sources, detail);
+    kvb_span value = { .data = NULL };
+
+    KVB_TRY(find_kv_events(json, &value, detail));
+    return decode_sources(value, read_sglang, out_sources, detail);
 }

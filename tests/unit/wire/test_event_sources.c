@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "core/buf.h"
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "wire/event_sources.h"
@@ -246,12 +247,32 @@ static void a_port_above_the_last_one_is_refused(void **state)
         "kv_events.replay_endpoint_port_base");
 }
 
+/* Each scheduler's settings stand in it again. */
+static void a_large_answer_is_read(void **state)
+{
+    static const char rest[] = "0],\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\","
+                               "\"endpoint_port_base\":5557}}";
+    KVB_OWN(kvb_buf_done) struct kvb_buf json = { 0 };
+
+    (void)state;
+    kvb_buf_init(&json, kvb_max_event_sources_bytes);
+    assert_ok(kvb_buf_append_text(&json, "{\"internal_states\":["));
+    for (int i = 0; i < 100000; i++) {
+        assert_ok(kvb_buf_append_text(&json, "{\"setting\":[1,\"b\"]},"));
+    }
+    assert_ok(kvb_buf_append_text(&json, rest));
+    assert_ok(kvb_event_sources_decode_server_info(kvb_buf_span(&json), &found, NULL));
+    assert_int_equal(found.count, 1);
+    assert_source(0, 0, "tcp://*:5557", "", "");
+}
+
 static void an_answer_that_does_not_say_it_is_refused_by_name(void **state)
 {
     (void)state;
     read_bad_info("", "no JSON");
-    read_bad_info("[]", "no kv_events in it");
-    read_bad_info("null", "no kv_events in it");
+    read_bad_info("[]", "no JSON object");
+    read_bad_info("null", "no JSON object");
+    read_bad_info("{\"kv_events\":null}x", "no JSON object");
     read_bad_info("{\"model_path\":\"m\"}", "no kv_events in it");
     read_bad_info("{\"kv_events\":[]}", "kv_events: expected an object");
     read_bad_info("{\"kv_events\":{}}", "kv_events.publisher");
@@ -295,6 +316,7 @@ int main(void)
         cmocka_unit_test(reads_what_vllm_answered),
         cmocka_unit_test(reads_what_sglang_answered),
         cmocka_unit_test(a_port_above_the_last_one_is_refused),
+        cmocka_unit_test(a_large_answer_is_read),
         cmocka_unit_test(an_answer_that_does_not_say_it_is_refused_by_name),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
