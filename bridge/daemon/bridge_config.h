@@ -32,6 +32,7 @@ struct kvb_worker_config {
     char discover[kvb_config_url_bytes]; /* the engine's own URL tells them; "": they stand here */
     char events[kvb_endpoint_bytes];
     char replay[kvb_endpoint_bytes]; /* "": the engine has none */
+    bool may_connect;                /* discovered: the engine may not listen at `events` */
     uint32_t first_rank;
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
@@ -39,7 +40,6 @@ struct kvb_worker_config {
     bool is_id_made;                    /* from its address: the configuration has none */
     bool is_discovered;                 /* it has told: ranks is right */
     bool has_own_addresses;             /* of one rank: nothing is added to them */
-    bool may_connect;                   /* discovered: the engine may not listen at `events` */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
