@@ -121,7 +121,9 @@ struct kvb_heartbeat {
     struct kvb_tier_shape shapes[kvb_max_tier_shapes];
     size_t shape_count;
     uint32_t window_tokens; /* of the sliding-window groups; 0: the model has none */
-    bool is_bye;            /* the bridge stops now */
+    bool is_paired; /* the engine names blocks by pairs of tokens, see the README of proto */
+    bool is_store;  /* a store that all workers share, no engine: takes no requests */
+    bool is_bye;    /* the bridge stops now */
     bool has_missing_at_most;
     uint64_t digest_seed;
     uint64_t doubtful; /* blocks that may or may not be held */

@@ -14,7 +14,7 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 400 */
-    max_fields = 64,          /* the message has 24; the rest is for a newer one */
+    max_fields = 64,          /* the message has 26; the rest is for a newer one */
     digest_words = 2          /* per tier: low, high */
 };
 
@@ -147,6 +147,8 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.eagle = copy.lookahead > 0;
     message.lookahead = copy.lookahead;
     message.window_tokens = copy.window_tokens;
+    message.paired = copy.is_paired;
+    message.store = copy.is_store;
     message.bye = copy.is_bye;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
@@ -349,6 +351,8 @@ static kvb_status read_message(const Kvb__StreamHeartbeat *message, struct kvb_h
         .block_size = message->block_size,
         .lookahead = message->lookahead > 0 ? message->lookahead : (uint32_t)message->eagle,
         .window_tokens = message->window_tokens,
+        .is_paired = message->paired,
+        .is_store = message->store,
         .is_bye = message->bye,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,

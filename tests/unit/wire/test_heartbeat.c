@@ -22,6 +22,7 @@ static struct kvb_heartbeat full(void)
         .model = "meta-llama/Llama-3.1-8B-Instruct",
         .block_size = 16,
         .lookahead = 1,
+        .is_paired = true,
         .is_bye = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
@@ -58,6 +59,8 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_string_equal(a->model, b->model);
     assert_int_equal(a->block_size, b->block_size);
     assert_int_equal(a->lookahead, b->lookahead);
+    assert_int_equal(a->is_paired, b->is_paired);
+    assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
@@ -139,6 +142,8 @@ static const uint8_t golden[] = {
     0xb2, 0x01, 3,   16, 0x80, 2,                                               /* 22 block sizes */
     0xba, 0x01, 2,   1,  0,                                                     /* 23 lookaheads */
     0xc0, 0x01, 64, /* 24 window_tokens */
+    0xc8, 0x01, 1,  /* 25 paired */
+    0xd0, 0x01, 1,  /* 26 store */
 };
 
 enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
@@ -175,6 +180,7 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.shapes[1].tier, KVB_TIER_HOST);
     assert_int_equal(heartbeat.shapes[1].shape.block_size, 256);
     assert_int_equal(heartbeat.window_tokens, 64);
+    assert_true(heartbeat.is_paired && heartbeat.is_store);
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof golden);
     assert_memory_equal(out.data, golden, sizeof golden);
