@@ -41,6 +41,8 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
         .asks = true,
         .forget_ms = config->forget_ms,
         .index = aggregator->index,
+        .max_window_blocks = config->limits.max_index_blocks,
+        .hash_key = index.hash_key,
     };
     KVB_TRY(kvb_followers_new(&followers, &aggregator->followers));
     return kvb_load_tracker_new(&load, &aggregator->tracker);

@@ -61,7 +61,8 @@ static const struct kvb_conf_key keys[] = {
       .help = "A stream silent for this long is dropped, with its blocks." },
     { "limits.max_index_blocks", KVB_CONF_U64, "16777216", 1024, kvb_max_index_blocks,
       FIELD(limits.max_index_blocks),
-      .help = "Blocks in the index, counted once however many hold them." },
+      .help = "Blocks in the index, counted once however many hold them; as many more\n"
+              "in the window lists of hybrid models, counted for each that holds them." },
     { "limits.max_query_body_bytes", KVB_CONF_U64, "16777216", 1024, kvb_max_query_body_bytes,
       FIELD(limits.max_query_body_bytes),
       .help = "A longer body is answered 413." },

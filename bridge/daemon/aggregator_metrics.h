@@ -72,6 +72,7 @@
     X(index_bytes, GAUGE, "kvb_index_bytes", "", "Memory that the index has taken; it never shrinks") \
     X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
+    X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, each worker and rank counted; at most limits.max_index_blocks") \
     X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
     X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
     X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \

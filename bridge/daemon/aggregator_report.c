@@ -158,6 +158,8 @@ static void count_index(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_index_bytes, kvb_prefix_index_bytes(aggregator->index));
     kvb_metric_set(metrics, kvb_aggregator_index_memberships, counters.memberships);
     kvb_metric_set(metrics, kvb_aggregator_index_orphans, counters.orphans);
+    kvb_metric_set(
+        metrics, kvb_aggregator_window_blocks, kvb_followers_window_blocks(aggregator->followers));
     kvb_metric_set(metrics, kvb_aggregator_endpoints, stats.endpoint_count);
     kvb_metric_set(metrics, kvb_aggregator_endpoints_stale, stats.stale_count);
     kvb_metric_set_real(metrics, kvb_aggregator_load_avg, stats.avg);

@@ -32,17 +32,22 @@ static struct kvb_follow *follow_at(const struct kvb_followers *followers, size_
     return is_used ? &followers->follows[number] : NULL;
 }
 
-static void free_slots(struct kvb_followers *followers, struct kvb_follow *follow)
+static void free_lists(struct kvb_followers *followers, struct kvb_follow *follow)
 {
-    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             const kvb_slot_ref slot = follow->shown.slots[tier];
             kvb_prefix_index_slot_free(followers->options.index, slot);
             followers->slot_owners[slot.value] = 0;
             follow->shown.has_slot[tier] = false;
         }
-        free(follow->digests[tier]);
-        follow->digests[tier] = NULL;
+    }
+    kvb_follow_free_window(followers, follow->window);
+    follow->window = NULL;
+    follow->shown.window = NULL;
+    for (int list = 0; list < KVB_LIST_COUNT; list++) {
+        free(follow->digests[list]);
+        follow->digests[list] = NULL;
     }
 }
 
@@ -51,7 +56,7 @@ static void end_follow(struct kvb_followers *followers, struct kvb_follow *follo
     kvb_follow_need_nothing(followers, follow);
     kvb_event_log_free(follow->repair.held);
     kvb_router_batch_done(&follow->repair.patch);
-    free_slots(followers, follow);
+    free_lists(followers, follow);
 }
 
 void kvb_followers_free(struct kvb_followers *followers)
@@ -149,17 +154,54 @@ kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *o
     return KVB_OK;
 }
 
-kvb_status kvb_follow_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref *out_slot)
+kvb_status
+kvb_follow_new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window)
 {
-    if (!follow->shown.has_slot[tier]) {
-        kvb_slot_ref slot = { 0 };
-        KVB_TRY(make_digest(&follow->digests[tier]));
-        KVB_TRY(kvb_follow_draw_slot(followers, &slot));
-        kvb_follow_own_slot(followers, follow, tier, slot);
+    struct kvb_block_set *window = malloc(sizeof *window);
+
+    if (!window) {
+        return KVB_NO_MEMORY;
     }
-    *out_slot = follow->shown.slots[tier];
+    kvb_block_set_init(window, kvb_max_stream_blocks, followers->options.hash_key);
+    *out_window = window;
+    return KVB_OK;
+}
+
+void kvb_follow_clear_window(struct kvb_followers *followers, struct kvb_block_set *window)
+{
+    if (window) {
+        followers->window_blocks -= window->count;
+        kvb_block_set_clear(window);
+    }
+}
+
+void kvb_follow_free_window(struct kvb_followers *followers, struct kvb_block_set *window)
+{
+    kvb_follow_clear_window(followers, window);
+    free(window);
+}
+
+bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list)
+{
+    return list == KVB_LIST_WINDOW ? follow->window != NULL : follow->shown.has_slot[list];
+}
+
+kvb_status
+kvb_follow_make_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list)
+{
+    kvb_slot_ref slot = { 0 };
+
+    if (kvb_follow_has_list(follow, list)) {
+        return KVB_OK;
+    }
+    KVB_TRY(make_digest(&follow->digests[list]));
+    if (list == KVB_LIST_WINDOW) {
+        KVB_TRY(kvb_follow_new_window(followers, &follow->window));
+        follow->shown.window = follow->window;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_follow_draw_slot(followers, &slot));
+    kvb_follow_own_slot(followers, follow, list, slot);
     return KVB_OK;
 }
 
@@ -187,10 +229,15 @@ void kvb_follow_swap_slot(
 
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow)
 {
-    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);
-            *follow->digests[tier] = (struct kvb_digest){ 0 };
+        }
+    }
+    kvb_follow_clear_window(followers, follow->window);
+    for (int list = 0; list < KVB_LIST_COUNT; list++) {
+        if (kvb_follow_has_list(follow, (enum kvb_tier)list)) {
+            *follow->digests[list] = (struct kvb_digest){ 0 };
         }
     }
 }
@@ -406,9 +453,31 @@ kvb_status kvb_followers_of_slot(
 uint64_t kvb_followers_blocks(
     const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier)
 {
+    if (tier == KVB_LIST_WINDOW) {
+        return follower->window ? follower->window->count : 0;
+    }
     return follower->has_slot[tier]
                ? kvb_prefix_index_slot_blocks(followers->options.index, follower->slots[tier])
                : 0;
+}
+
+void kvb_followers_each_block(
+    const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier,
+    void (*visit)(void *context, kvb_block_hash block), void *context)
+{
+    if (tier == KVB_LIST_WINDOW) {
+        if (follower->window) {
+            kvb_block_set_each(follower->window, visit, context);
+        }
+    } else if (follower->has_slot[tier]) {
+        kvb_prefix_index_each_block(
+            followers->options.index, follower->slots[tier], visit, context);
+    }
+}
+
+uint64_t kvb_followers_window_blocks(const struct kvb_followers *followers)
+{
+    return followers->window_blocks;
 }
 
 void kvb_followers_counters(

@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "index/block_set.h"
 #include "index/prefix_index.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
@@ -14,7 +15,8 @@
 /* The aggregator's side of every stream: orders what bridges publish, keeps the
  * index in step, and says how far each stream's list may be trusted.
  *
- *     events, heartbeats --> follower of the stream --> index slot per tier
+ *     events, heartbeats --> follower of the stream --> index slot per tier,
+ *                                                       and the window list: a plain set
  *     clock, NATS away   -->   state, reason
  *
  * One rule carries the rest: what is listed is always a subset of what the
@@ -29,7 +31,8 @@
  *     a hole in the ids                    PARTIAL(missed_events)
  *     two heartbeats ahead of us           PARTIAL(missed_events)
  *     our last id, other counts            PARTIAL(differs)
- *     the index is full                    PARTIAL(memory)
+ *     the index is full, or the window     PARTIAL(memory)
+ *     lists are
  *     `cleared`                            complete again: SYNCING, or as before
  *                                          when nothing was missing
  *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
@@ -57,9 +60,9 @@
  *
  * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
  * and never goes back.
- * Memory:  about 700 bytes a stream and 4 KiB for each tier in use, at most
- *          max_streams; while something is missing, up to 1.5 MiB of events, and 4 KiB
- *          for each tier of a snapshot that comes. */
+ * Memory:  about 900 bytes a stream and 4 KiB for each tier in use, at most
+ *          max_streams; some 16 for each block of a window list; while something is missing, up
+ * to 1.5 MiB of events, and 4 KiB for each tier of a snapshot that comes. */
 struct kvb_followers;
 
 struct kvb_followers_options {
@@ -68,6 +71,8 @@ struct kvb_followers_options {
     uint64_t forget_ms;             /* DOWN and silent for that long: removed */
     bool asks;                      /* bridges are asked for what is missing */
     struct kvb_prefix_index *index; /* borrowed; outlives the followers */
+    size_t max_window_blocks;       /* in all window lists together */
+    uint64_t hash_key;              /* of those, as the index's */
 };
 
 /* What answers read of one stream. */
@@ -79,8 +84,10 @@ struct kvb_follower {
     struct kvb_heartbeat heartbeat; /* the newest; zero without one */
     bool has_last_id;
     uint64_t last_id; /* the newest event applied */
-    bool has_slot[KVB_LIST_COUNT];
-    kvb_slot_ref slots[KVB_LIST_COUNT];
+    bool has_slot[KVB_TIER_COUNT];
+    kvb_slot_ref slots[KVB_TIER_COUNT];
+    /* The window list; NULL: nothing was ever in it. */
+    const struct kvb_block_set *window;
 };
 
 /* On KVB_OK the caller owns *out_followers.  KVB_NO_MEMORY. */
@@ -142,8 +149,8 @@ size_t kvb_followers_count(const struct kvb_followers *followers);
  * of theirs, is to be made anew. */
 uint64_t kvb_followers_generation(const struct kvb_followers *followers);
 
-/* The same, and when a stream's model, block size or EAGLE changed, whether it has a
- * heartbeat, or whether it is DOWN. */
+/* The same, and when what a heartbeat says of a stream's model, block shapes, window, names
+ * or kind changed, whether it has a heartbeat, or whether it is DOWN. */
 uint64_t kvb_followers_traits(const struct kvb_followers *followers);
 
 /* Whose slot is it?  KVB_NOT_FOUND: nobody's. */
@@ -151,9 +158,17 @@ kvb_status kvb_followers_of_slot(
     const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,
     enum kvb_tier *out_tier);
 
-/* Blocks that the stream lists in the tier. */
+/* Blocks that the stream lists in the tier, or in the window list. */
 uint64_t kvb_followers_blocks(
     const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier);
+
+/* Calls visit(context, block) for each of them, in no particular order. */
+void kvb_followers_each_block(
+    const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier,
+    void (*visit)(void *context, kvb_block_hash block), void *context);
+
+/* Blocks in all window lists, those of snapshots that come included. */
+uint64_t kvb_followers_window_blocks(const struct kvb_followers *followers);
 
 struct kvb_follower_counters {
     uint64_t events_applied;

@@ -31,9 +31,9 @@ static size_t compare(
     size_t count = 0;
 
     for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
-        const bool has_slot = follow->shown.has_slot[tier];
+        const bool has_list = kvb_follow_has_list(follow, (enum kvb_tier)tier);
         count += compare_tier(
-            has_slot ? follow->digests[tier]->buckets : nothing,
+            has_list ? follow->digests[tier]->buckets : nothing,
             reply->sums[tier] ? reply->sums[tier] : nothing, out);
     }
     return count;
@@ -105,12 +105,11 @@ empty_buckets(struct kvb_followers *followers, struct kvb_follow *follow, enum k
                                       .seed = follow->digest_seed },
                              .tier = tier };
 
-    if (!follow->shown.has_slot[tier]) {
+    if (!kvb_follow_has_list(follow, tier)) {
         return KVB_OK;
     }
     listed.status = kvb_router_batch_add_event(&listed.batch, &removed);
-    kvb_prefix_index_each_block(
-        followers->options.index, follow->shown.slots[tier], list_block, &listed);
+    kvb_followers_each_block(followers, &follow->shown, tier, list_block, &listed);
     if (listed.status == KVB_OK) {
         listed.status =
             kvb_follow_remove(followers, follow, &listed.batch, &listed.batch.events[0]);

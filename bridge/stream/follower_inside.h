@@ -33,8 +33,9 @@ struct follow_repair {
     struct kvb_bucket_set buckets;
     struct kvb_router_batch patch;   /* owned: what is in them, so far */
     bool has_hidden[KVB_LIST_COUNT]; /* the snapshot so far */
-    kvb_slot_ref hidden[KVB_LIST_COUNT];
-    struct kvb_digest *hidden_digests[KVB_LIST_COUNT]; /* owned; beside each hidden slot */
+    kvb_slot_ref hidden[KVB_TIER_COUNT];
+    struct kvb_block_set *hidden_window;               /* owned, with has_hidden */
+    struct kvb_digest *hidden_digests[KVB_LIST_COUNT]; /* owned; beside each hidden list */
     uint64_t hidden_seed;                              /* of them */
 };
 
@@ -60,7 +61,8 @@ struct kvb_follow {
     uint64_t settled_id;                        /* the list is nobody's truth before this event */
     unsigned differs_in_a_row;                  /* heartbeats that found another list */
     uint64_t digest_seed;                       /* of the digests; 0: the bridge keeps none */
-    struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; beside each slot */
+    struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; beside each list */
+    struct kvb_block_set *window;               /* owned; what is shown of it; or NULL */
     struct follow_repair repair;
 };
 
@@ -74,9 +76,10 @@ struct kvb_followers {
     size_t slot_owner_capacity;
     uint8_t *changed; /* owned: scratch of a store, a byte a block */
     size_t changed_capacity;
-    size_t next_asked; /* whose turn it is to ask first */
-    size_t asked;      /* requests under way */
-    size_t needing;    /* streams that lack something */
+    size_t window_blocks; /* in all window lists */
+    size_t next_asked;    /* whose turn it is to ask first */
+    size_t asked;         /* requests under way */
+    size_t needing;       /* streams that lack something */
     uint64_t next_scan_ns;
     uint64_t generation; /* streams that came or went */
     uint64_t traits;     /* and what queries choose them by changed */
@@ -89,15 +92,25 @@ kvb_status kvb_follow_get(
     struct kvb_followers *followers, const struct kvb_stream_id *id, uint64_t now_ns,
     struct kvb_follow **out_follow);
 
+/* Does the stream have this list, perhaps empty, and a digest beside it? */
+bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list);
+
 /* Draws a slot that can be owned.  KVB_TOO_LARGE: the index has none.
  * KVB_NO_MEMORY. */
 kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot);
 
-/* The slot of a tier, drawn when it is needed first.  KVB_TOO_LARGE: the index
- * has none.  KVB_NO_MEMORY. */
-kvb_status kvb_follow_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref *out_slot);
+/* Makes a list with its digest when it is needed first: for a tier a slot is drawn.
+ * KVB_TOO_LARGE: the index has none.  KVB_NO_MEMORY. */
+kvb_status kvb_follow_make_list(
+    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list);
+
+/* An empty window list.  KVB_NO_MEMORY. */
+kvb_status
+kvb_follow_new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window);
+
+/* Empties a window list; frees it too.  NULL is fine. */
+void kvb_follow_clear_window(struct kvb_followers *followers, struct kvb_block_set *window);
+void kvb_follow_free_window(struct kvb_followers *followers, struct kvb_block_set *window);
 
 /* The slot, drawn so, becomes that of the tier, which had none. */
 void kvb_follow_own_slot(
@@ -109,7 +122,7 @@ void kvb_follow_swap_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref *slot);
 
-/* Empties the stream in every tier. */
+/* Empties all lists of the stream. */
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow);
 
 /* State and reason from all the rest. */

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a follower lists: index slots, and beside each the digest of what is in it. */
+/* What a follower lists: index slots, the window list, and beside each the digest of what is
+ * in it. */
 
 static struct kvb_digest_key key_of(const struct kvb_follow *follow)
 {
@@ -60,11 +61,11 @@ void kvb_follow_expect(
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
     const struct kvb_prefix_index *index = followers->options.index;
-    const kvb_slot_ref slot = follow->shown.slots[event->tier];
 
-    if (!follow->shown.has_slot[event->tier]) {
+    if (event->tier == KVB_LIST_WINDOW || !follow->shown.has_slot[event->tier]) {
         return;
     }
+    const kvb_slot_ref slot = follow->shown.slots[event->tier];
     const struct kvb_index_run run = run_of(batch, event);
     if (event->kind == KVB_ROUTER_STORED) {
         kvb_prefix_index_expect_store(index, slot, &run);
@@ -73,13 +74,80 @@ void kvb_follow_expect(
     }
 }
 
+/* A list of the stream, shown or hidden. */
+struct list {
+    struct kvb_block_set *window; /* borrowed; NULL: the slot */
+    kvb_slot_ref slot;
+};
+
+static struct list shown_list(const struct kvb_follow *follow, enum kvb_tier tier)
+{
+    return tier == KVB_LIST_WINDOW ? (struct list){ .window = follow->window }
+                                   : (struct list){ .slot = follow->shown.slots[tier] };
+}
+
+static struct list hidden_list(const struct follow_repair *repair, enum kvb_tier tier)
+{
+    return tier == KVB_LIST_WINDOW ? (struct list){ .window = repair->hidden_window }
+                                   : (struct list){ .slot = repair->hidden[tier] };
+}
+
+/* Of the blocks that find no room none is changed. */
+static kvb_status store_in_window(
+    struct kvb_followers *followers, struct kvb_block_set *window, const struct kvb_index_run *run)
+{
+    kvb_status first = KVB_OK;
+
+    for (size_t i = 0; i < run->count; i++) {
+        const bool is_full = followers->window_blocks >= followers->options.max_window_blocks &&
+                             !kvb_block_set_has(window, run->blocks[i]);
+        bool is_new = false;
+        const kvb_status status =
+            is_full ? KVB_TOO_LARGE : kvb_block_set_add(window, run->blocks[i], &is_new);
+        followers->changed[i] = is_new;
+        followers->window_blocks += is_new;
+        first = first == KVB_OK ? status : first;
+    }
+    return first;
+}
+
+/* changed: a byte a block; NULL: nobody asks. */
+static void remove_from_window(
+    struct kvb_followers *followers, struct kvb_block_set *window, const struct kvb_index_run *run,
+    uint8_t *changed)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        const bool was_there = kvb_block_set_remove(window, run->blocks[i]);
+        followers->window_blocks -= was_there;
+        if (changed) {
+            changed[i] = was_there;
+        }
+    }
+}
+
 static kvb_status store_in(
-    struct kvb_followers *followers, kvb_slot_ref slot, const struct kvb_router_batch *batch,
+    struct kvb_followers *followers, struct list list, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event)
 {
     const struct kvb_index_run run = run_of(batch, event);
 
-    return kvb_prefix_index_store(followers->options.index, slot, &run, followers->changed);
+    return list.window ? store_in_window(followers, list.window, &run)
+                       : kvb_prefix_index_store(
+                             followers->options.index, list.slot, &run, followers->changed);
+}
+
+static kvb_status remove_from(
+    struct kvb_followers *followers, struct list list, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event, uint8_t *changed)
+{
+    const struct kvb_index_run run = run_of(batch, event);
+
+    if (list.window) {
+        remove_from_window(followers, list.window, &run, changed);
+        return KVB_OK;
+    }
+    return kvb_prefix_index_remove(
+        followers->options.index, list.slot, run.blocks, run.count, changed);
 }
 
 kvb_status kvb_follow_store(
@@ -87,11 +155,10 @@ kvb_status kvb_follow_store(
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
     const struct kvb_digest_key key = key_of(follow);
-    kvb_slot_ref slot = { 0 };
 
     KVB_TRY(make_scratch(followers, event->block_count));
-    KVB_TRY(kvb_follow_slot(followers, follow, event->tier, &slot));
-    const kvb_status status = store_in(followers, slot, batch, event);
+    KVB_TRY(kvb_follow_make_list(followers, follow, event->tier));
+    const kvb_status status = store_in(followers, shown_list(follow, event->tier), batch, event);
     note_changed(followers, follow->digests[event->tier], &key, batch, event, kvb_digest_add);
     return status;
 }
@@ -102,13 +169,12 @@ kvb_status kvb_follow_remove(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    if (!follow->shown.has_slot[event->tier]) {
+    if (!kvb_follow_has_list(follow, event->tier)) {
         return KVB_OK;
     }
-    const struct kvb_index_run run = run_of(batch, event);
     const bool has_scratch = make_scratch(followers, event->block_count) == KVB_OK;
-    const kvb_status status = kvb_prefix_index_remove(
-        followers->options.index, follow->shown.slots[event->tier], run.blocks, run.count,
+    const kvb_status status = remove_from(
+        followers, shown_list(follow, event->tier), batch, event,
         has_scratch ? followers->changed : NULL);
     if (has_scratch && status == KVB_OK) {
         const struct kvb_digest_key key = key_of(follow);
@@ -123,7 +189,7 @@ kvb_status kvb_follow_remove(
 /* ---- Out of sight ---- */
 
 static kvb_status
-draw_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum kvb_tier tier)
+make_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum kvb_tier tier)
 {
     if (repair->has_hidden[tier]) {
         return KVB_OK;
@@ -132,7 +198,9 @@ draw_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum 
     if (!digest) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = kvb_follow_draw_slot(followers, &repair->hidden[tier]);
+    const kvb_status status = tier == KVB_LIST_WINDOW
+                                  ? kvb_follow_new_window(followers, &repair->hidden_window)
+                                  : kvb_follow_draw_slot(followers, &repair->hidden[tier]);
     if (status != KVB_OK) {
         free(digest);
         return status;
@@ -153,21 +221,28 @@ kvb_status kvb_follow_hide(
         return KVB_BAD_INPUT;
     }
     KVB_TRY(make_scratch(followers, event->block_count));
-    KVB_TRY(draw_hidden(followers, repair, event->tier));
+    KVB_TRY(make_hidden(followers, repair, event->tier));
     key.seed = repair->hidden_seed;
-    const kvb_status status = store_in(followers, repair->hidden[event->tier], batch, event);
+    const kvb_status status = store_in(followers, hidden_list(repair, event->tier), batch, event);
     note_changed(
         followers, repair->hidden_digests[event->tier], &key, batch, event, kvb_digest_add);
     return status;
 }
 
 static void
-swap_tier(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
+swap_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier)
 {
     struct follow_repair *repair = &follow->repair;
     struct kvb_digest *old = follow->digests[tier];
 
-    kvb_follow_swap_slot(followers, follow, tier, &repair->hidden[tier]);
+    if (tier == KVB_LIST_WINDOW) {
+        struct kvb_block_set *old_window = follow->window;
+        follow->window = repair->hidden_window;
+        follow->shown.window = follow->window;
+        repair->hidden_window = old_window;
+    } else {
+        kvb_follow_swap_slot(followers, follow, tier, &repair->hidden[tier]);
+    }
     follow->digests[tier] = repair->hidden_digests[tier];
     repair->hidden_digests[tier] = old;
 }
@@ -179,15 +254,14 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
     const struct follow_repair *repair = &follow->repair;
 
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        kvb_slot_ref slot = { 0 };
         if (repair->has_hidden[t]) {
-            KVB_TRY(kvb_follow_slot(followers, follow, (enum kvb_tier)t, &slot));
+            KVB_TRY(kvb_follow_make_list(followers, follow, (enum kvb_tier)t));
         }
     }
     kvb_follow_clear(followers, follow);
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         if (repair->has_hidden[t]) {
-            swap_tier(followers, follow, (enum kvb_tier)t);
+            swap_list(followers, follow, (enum kvb_tier)t);
         }
     }
     if (repair->hidden_seed != follow->digest_seed) {
@@ -199,12 +273,18 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
 void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair)
 {
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        if (repair->has_hidden[t]) {
-            kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);
-            free(repair->hidden_digests[t]);
-            repair->hidden_digests[t] = NULL;
-            repair->has_hidden[t] = false;
+        if (!repair->has_hidden[t]) {
+            continue;
         }
+        if (t == KVB_LIST_WINDOW) {
+            kvb_follow_free_window(followers, repair->hidden_window);
+            repair->hidden_window = NULL;
+        } else {
+            kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);
+        }
+        free(repair->hidden_digests[t]);
+        repair->hidden_digests[t] = NULL;
+        repair->has_hidden[t] = false;
     }
 }
 
@@ -227,7 +307,7 @@ void kvb_follow_begin_digest(
 {
     follow->digest_seed = seed;
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
-        if (!follow->shown.has_slot[t]) {
+        if (!kvb_follow_has_list(follow, (enum kvb_tier)t)) {
             continue;
         }
         struct counting counting = { .digest = follow->digests[t],
@@ -235,8 +315,8 @@ void kvb_follow_begin_digest(
                                      .tier = (enum kvb_tier)t };
         *counting.digest = (struct kvb_digest){ 0 };
         if (seed != 0) {
-            kvb_prefix_index_each_block(
-                followers->options.index, follow->shown.slots[t], count_block, &counting);
+            kvb_followers_each_block(
+                followers, &follow->shown, (enum kvb_tier)t, count_block, &counting);
         }
     }
 }
@@ -245,7 +325,7 @@ static bool has_digest(const struct kvb_follow *follow, size_t tier, struct kvb_
 {
     static const struct kvb_hash128 nothing = { 0 };
     const struct kvb_hash128 *own =
-        follow->shown.has_slot[tier] ? &follow->digests[tier]->total : &nothing;
+        kvb_follow_has_list(follow, (enum kvb_tier)tier) ? &follow->digests[tier]->total : &nothing;
 
     return own->low == expected.low && own->high == expected.high;
 }

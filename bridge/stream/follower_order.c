@@ -351,11 +351,28 @@ static void note_rival(
     kvb_follow_judge(followers, follow, now_ns);
 }
 
+static bool has_other_shapes(const struct kvb_heartbeat *old, const struct kvb_heartbeat *news)
+{
+    bool is_other = old->block_size != news->block_size || old->lookahead != news->lookahead ||
+                    old->shape_count != news->shape_count;
+
+    for (size_t i = 0; !is_other && i < news->shape_count; i++) {
+        const struct kvb_tier_shape *a = &old->shapes[i];
+        const struct kvb_tier_shape *b = &news->shapes[i];
+        is_other = a->tier != b->tier || a->shape.block_size != b->shape.block_size ||
+                   a->shape.lookahead != b->shape.lookahead;
+    }
+    return is_other;
+}
+
 static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_heartbeat *news)
 {
-    return !shown->has_heartbeat || shown->heartbeat.block_size != news->block_size ||
-           shown->heartbeat.lookahead != news->lookahead ||
-           strcmp(shown->heartbeat.model, news->model) != 0;
+    const struct kvb_heartbeat *old = &shown->heartbeat;
+
+    return !shown->has_heartbeat || has_other_shapes(old, news) ||
+           old->window_tokens != news->window_tokens || old->hashes != news->hashes ||
+           old->is_paired != news->is_paired || old->is_store != news->is_store ||
+           strcmp(old->model, news->model) != 0;
 }
 
 kvb_status kvb_followers_heartbeat(

@@ -21,6 +21,7 @@ void sim_aggregator_begin(struct sim_world *world, size_t number)
                                                      .heartbeat_ms = 1000,
                                                      .forget_ms = 600000,
                                                      .asks = aggregator->asks,
+                                                     .max_window_blocks = SIZE_MAX,
                                                      .index = aggregator->index };
     if (kvb_followers_new(&followers, &aggregator->followers) != KVB_OK) {
         abort();

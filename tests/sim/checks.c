@@ -179,10 +179,9 @@ static void read_list(
 {
     list->count = 0;
     list->sum = 0;
-    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
-        if (follower->has_slot[tier]) {
-            kvb_prefix_index_each_block(aggregator->index, follower->slots[tier], add_block, list);
-        }
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+        kvb_followers_each_block(
+            aggregator->followers, follower, (enum kvb_tier)tier, add_block, list);
     }
 }
 

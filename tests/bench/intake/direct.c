@@ -40,6 +40,7 @@ static void begin_ours(struct ours *ours, bool asks)
                                                      .heartbeat_ms = 1000,
                                                      .forget_ms = 60000,
                                                      .asks = asks,
+                                                     .max_window_blocks = SIZE_MAX,
                                                      .index = ours->index };
     INTAKE_MUST(kvb_followers_new(&followers, &ours->followers));
 }

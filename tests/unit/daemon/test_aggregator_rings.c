@@ -21,9 +21,11 @@ static void make_half(struct half *half)
 
     *half = (struct half){ 0 };
     assert_ok(kvb_prefix_index_new(&index, &half->index));
-    const struct kvb_followers_options followers = {
-        .max_streams = 10, .heartbeat_ms = 1000, .forget_ms = 60000, .index = half->index
-    };
+    const struct kvb_followers_options followers = { .max_streams = 10,
+                                                     .heartbeat_ms = 1000,
+                                                     .forget_ms = 60000,
+                                                     .max_window_blocks = 10,
+                                                     .index = half->index };
     assert_ok(kvb_followers_new(&followers, &aggregator->followers));
     assert_ok(kvb_ring_new(16, kvb_aggregator_drop_ask, &aggregator->asks));
     assert_ok(kvb_ring_new(16, kvb_aggregator_drop_event, &aggregator->events));

@@ -27,6 +27,7 @@ void scene_empty(struct scene *scene)
         .max_streams = 1024,
         .heartbeat_ms = 1000,
         .forget_ms = 60000,
+        .max_window_blocks = 10000,
         .index = scene->index,
     };
     assert_ok(kvb_followers_new(&followers, &scene->followers));

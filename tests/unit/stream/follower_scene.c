@@ -14,6 +14,7 @@ static struct scene make_scene(size_t max_streams, size_t max_nodes, size_t max_
         .heartbeat_ms = 1000,
         .forget_ms = 60000,
         .asks = asks,
+        .max_window_blocks = max_nodes,
         .index = scene.index,
     };
     assert_ok(kvb_followers_new(&options, &scene.followers));

@@ -168,10 +168,9 @@ static void check_follower(struct world *world)
             continue;
         }
         world->exact_rounds++;
-        for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
-            if (follower->has_slot[tier]) {
-                kvb_prefix_index_each_block(world->index, follower->slots[tier], add_block, &sum);
-            }
+        for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+            kvb_followers_each_block(
+                world->followers, follower, (enum kvb_tier)tier, add_block, &sum);
         }
         if (sum != sum_at(world, follower->last_id) &&
             world->now_ns > world->damaged_ns + damage_found_ns) {
@@ -398,6 +397,7 @@ static void begin(struct world *world, unsigned seed)
                                                      .heartbeat_ms = 1000,
                                                      .forget_ms = 600000,
                                                      .asks = true,
+                                                     .max_window_blocks = SIZE_MAX,
                                                      .index = world->index };
     assert_ok(kvb_followers_new(&followers, &world->followers));
 }
