@@ -1,32 +1,74 @@
+#include "core/limits.h"
 #include "serve/answers.h"
-
 #include "wire/json_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static uint64_t tokens_in(const struct kvb_overlap *overlap, enum kvb_tier tier)
+/* The longest prefix that lies in one of the tiers up to `last`. */
+static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier last)
 {
-    return (uint64_t)overlap->depths[tier] * overlap->shape.block_size;
+    uint64_t tokens = 0;
+
+    for (int tier = 0; tier <= (int)last; tier++) {
+        tokens = overlap->tokens[tier] > tokens ? overlap->tokens[tier] : tokens;
+    }
+    return tokens;
+}
+
+static void
+write_tokens(struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
+{
+    kvb_json_write_key(json, "tokens");
+    kvb_json_write_begin(json, '{');
+    if (with_device) {
+        kvb_json_write_pair_u64(json, "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
+    }
+    kvb_json_write_pair_u64(json, "host", tokens_up_to(overlap, KVB_TIER_HOST));
+    kvb_json_write_pair_u64(json, "disk", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
+    kvb_json_write_end(json, '}');
+}
+
+/* ---- Stores ---- */
+
+static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
+{
+    const struct kvb_follower *follower = overlap->follower;
+
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    write_tokens(json, overlap, false);
+    kvb_json_write_end(json, '}');
+}
+
+/* What every worker can load; left out where no store has any of it. */
+static void write_shared(struct kvb_json_writer *json, const struct kvb_view *view, size_t max_rows)
+{
+    const size_t shown = view->shared_count < max_rows ? view->shared_count : max_rows;
+
+    if (shown == 0) {
+        return;
+    }
+    kvb_json_write_key(json, "shared");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < shown; i++) {
+        write_store(json, &view->overlaps[view->shared_at + i]);
+    }
+    kvb_json_write_end(json, ']');
 }
 
 /* ---- kv_match ---- */
 
-static void write_tokens(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
-{
-    kvb_json_write_key(json, "tokens");
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "device", tokens_in(overlap, KVB_TIER_DEVICE));
-    kvb_json_write_pair_u64(json, "host", tokens_in(overlap, KVB_TIER_HOST));
-    kvb_json_write_pair_u64(json, "disk", tokens_in(overlap, KVB_TIER_DISK));
-    if (overlap->depths[KVB_TIER_EXTERNAL] > 0) {
-        kvb_json_write_pair_u64(json, "external", tokens_in(overlap, KVB_TIER_EXTERNAL));
-    }
-    kvb_json_write_end(json, '}');
-}
+struct columns {
+    bool with_block_size; /* they differ */
+    bool with_hits;       /* the query has tokens */
+};
 
-static void
-write_worker(struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_shape)
+static void write_worker(
+    struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
 {
     const struct kvb_follower *follower = overlap->follower;
     const double asked = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
@@ -41,10 +83,13 @@ write_worker(struct kvb_json_writer *json, const struct kvb_overlap *overlap, bo
     kvb_json_write_pair_u64(json, "blocks", overlap->blocks);
     kvb_json_write_pair_number(json, "percent", 100.0 * (double)overlap->blocks / asked);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
-    if (with_shape) {
+    if (columns.with_block_size) {
         kvb_json_write_pair_u64(json, "block_size", overlap->shape.block_size);
     }
-    write_tokens(json, overlap);
+    write_tokens(json, overlap, true);
+    if (columns.with_hits) {
+        kvb_json_write_pair_u64(json, "hit_tokens", overlap->hit_tokens);
+    }
     kvb_json_write_end(json, '}');
 }
 
@@ -56,6 +101,8 @@ kvb_status kvb_answer_match(
 
     KVB_TRY(kvb_view_overlaps(view, query, ask, detail));
     const struct kvb_view_head head = view->head;
+    const struct columns columns = { .with_block_size = head.has_several,
+                                     .with_hits = query->form == KVB_QUERY_TOKENS };
     const size_t holders = view->overlap_count;
     const size_t shown = holders < max_rows ? holders : max_rows;
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -66,12 +113,13 @@ kvb_status kvb_answer_match(
     kvb_json_write_key(&json, "workers");
     kvb_json_write_begin(&json, '[');
     for (size_t i = 0; i < shown; i++) {
-        write_worker(&json, &view->overlaps[i], head.has_several);
+        write_worker(&json, &view->overlaps[i], columns);
     }
     kvb_json_write_end(&json, ']');
     if (shown < holders) {
         kvb_json_write_pair_u64(&json, "more", holders - shown);
     }
+    write_shared(&json, view, max_rows);
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -100,7 +148,7 @@ static void merge_equal_names(struct kvb_view *view)
         struct kvb_overlap *last = kept > 0 ? &view->overlaps[kept - 1] : NULL;
         if (!last || by_worker_and_rank(last, &view->overlaps[i]) != 0) {
             view->overlaps[kept++] = view->overlaps[i];
-        } else if (last->blocks < view->overlaps[i].blocks) {
+        } else if (last->most_tokens < view->overlaps[i].most_tokens) {
             *last = view->overlaps[i];
         }
     }
@@ -118,28 +166,43 @@ static size_t next_worker(const struct kvb_view *view, size_t at)
     return at;
 }
 
-static void
-write_ranks(struct kvb_json_writer *json, const struct kvb_view *view, size_t from, size_t to)
+static uint64_t held_on_device(const struct kvb_overlap *overlap)
+{
+    return overlap->tokens[KVB_TIER_DEVICE];
+}
+
+static uint64_t hit_on_device(const struct kvb_overlap *overlap)
+{
+    return overlap->hit_tokens;
+}
+
+typedef uint64_t (*tokens_of)(const struct kvb_overlap *overlap);
+
+/* Of the ranks that hold something on the device. */
+static void write_ranks(
+    struct kvb_json_writer *json, const struct kvb_view *view, size_t from, size_t to,
+    tokens_of tokens)
 {
     kvb_json_write_begin(json, '{');
     for (size_t i = from; i < to; i++) {
         const struct kvb_overlap *overlap = &view->overlaps[i];
-        if (overlap->depths[KVB_TIER_DEVICE] > 0) {
+        if (held_on_device(overlap) > 0) {
             kvb_json_write_key_u64(json, overlap->follower->id.dp_rank);
-            kvb_json_write_u64(json, tokens_in(overlap, KVB_TIER_DEVICE));
+            kvb_json_write_u64(json, tokens(overlap));
         }
     }
     kvb_json_write_end(json, '}');
 }
 
-static void write_scores(struct kvb_json_writer *json, const struct kvb_view *view)
+static void write_workers(
+    struct kvb_json_writer *json, const struct kvb_view *view, const char *key, tokens_of tokens)
 {
-    kvb_json_write_key(json, "scores");
+    kvb_json_write_key(json, key);
     kvb_json_write_begin(json, '{');
     for (size_t at = 0; at < view->overlap_count;) {
         const size_t end = next_worker(view, at);
         kvb_json_write_key_u64(json, view->overlaps[at].follower->id.worker_id);
-        write_ranks(json, view, at, end);
+        write_ranks(json, view, at, end, tokens);
         at = end;
     }
     kvb_json_write_end(json, '}');
@@ -150,10 +213,8 @@ static uint64_t longest(const struct kvb_view *view, size_t from, size_t to, enu
     uint64_t tokens = 0;
 
     for (size_t i = from; i < to; i++) {
-        for (int tier = 0; tier <= (int)last; tier++) {
-            const uint64_t there = tokens_in(&view->overlaps[i], (enum kvb_tier)tier);
-            tokens = there > tokens ? there : tokens;
-        }
+        const uint64_t there = tokens_up_to(&view->overlaps[i], last);
+        tokens = there > tokens ? there : tokens;
     }
     return tokens;
 }
@@ -168,7 +229,7 @@ write_instance(struct kvb_json_writer *json, const struct kvb_view *view, size_t
     kvb_json_write_pair_u64(json, "longest_matched", all);
     kvb_json_write_pair_u64(json, "gpu", longest(view, from, to, KVB_TIER_DEVICE));
     kvb_json_write_key(json, "dp");
-    write_ranks(json, view, from, to);
+    write_ranks(json, view, from, to, held_on_device);
     kvb_json_write_pair_u64(json, "cpu", longest(view, from, to, KVB_TIER_HOST));
     kvb_json_write_pair_u64(json, "disk", all);
     kvb_json_write_end(json, '}');
@@ -248,12 +309,16 @@ kvb_status kvb_answer_query(
     merge_equal_names(view);
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
-    write_scores(&json, view);
+    write_workers(&json, view, "scores", held_on_device);
     kvb_json_write_key(&json, "frequencies");
     kvb_json_write_begin(&json, '[');
     kvb_json_write_end(&json, ']');
     write_instances(&json, view);
+    if (query->form == KVB_QUERY_TOKENS) {
+        write_workers(&json, view, "hits", hit_on_device);
+    }
     write_states(&json, view);
+    write_shared(&json, view, kvb_max_streams);
     kvb_json_write_end(&json, '}');
     return json.status;
 }

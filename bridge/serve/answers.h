@@ -26,9 +26,10 @@
  * Threads: only the thread that owns the view. */
 
 /* R.kv_match: {block_size, blocks, workers:[{worker_id, dp_rank, namespace,
- * component, state, reason, blocks, percent, doubtful, tokens:{device,host,disk}}]}.
- * block_size and blocks are those of the first worker listed, or of the only block
- * size in use; each worker's own where there are several. */
+ * component, state, reason, blocks, percent, doubtful, tokens:{device,host,disk},
+ * hit_tokens}], shared:[{worker_id, dp_rank, state, reason, tokens:{host,disk}}]}.
+ * block_size and blocks are those of the device's blocks of the first worker listed, or of
+ * the only block size in use; each worker's own where there are several. */
 kvb_status kvb_answer_match(
     struct kvb_view *view, const struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
     struct kvb_detail *detail);
@@ -36,11 +37,15 @@ kvb_status kvb_answer_match(
 /* POST /query as Dynamo's stand-alone indexer answers it, in tokens:
  *
  *     {"scores":{worker:{rank:n}}, "frequencies":[],
- *      "instances":{worker:{longest_matched, gpu, dp:{rank:n}, cpu, disk}}}
+ *      "instances":{worker:{longest_matched, gpu, dp:{rank:n}, cpu, disk}},
+ *      "hits":{worker:{rank:n}}, "shared":[...]}
  *
  * scores, gpu and dp are what lies on the device; cpu is the longer of device and
  * host, disk the longest of all tiers: each tier counts for itself, a prefix that
- * changes tiers on its way counts up to there.  States other than EXACT are added
+ * changes tiers on its way counts up to there.  The `tokens` of kv_match mean the same.
+ * hits: what a request is given of the device's, which is less where it would be the whole
+ * prompt; only for queries of tokens.  shared: stores that hold some of the prompt, which
+ * every worker can load.  States other than EXACT are added
  * as "states":{worker:{rank:"PARTIAL(gone)"}}. */
 kvb_status kvb_answer_query(
     struct kvb_view *view, const struct kvb_query *query, bool with_down, struct kvb_buf *out,

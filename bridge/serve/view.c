@@ -2,7 +2,7 @@
 
 #include "core/array.h"
 #include "core/limits.h"
-#include "index/block_hash.h"
+#include "serve/view_inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +17,13 @@ void kvb_view_done(struct kvb_view *view)
     free(view->overlaps);
     free(view->order);
     free(view->hashes);
+    free(view->names);
     free((void *)view->sorted);
     view->listing = (struct kvb_view_listing){ 0 };
     view->overlaps = NULL;
     view->order = NULL;
     view->hashes = NULL;
+    view->names = NULL;
     view->sorted = NULL;
 }
 
@@ -113,7 +115,7 @@ kvb_status kvb_view_find_model(
 
 /* ---- The order of streams ---- */
 
-static int compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+int kvb_view_compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
 {
     if (a->worker_id != b->worker_id) {
         return a->worker_id < b->worker_id ? -1 : 1;
@@ -132,7 +134,7 @@ static int by_id(const void *left, const void *right, void *context)
     const struct kvb_follower *a = kvb_followers_at(followers, *(const uint32_t *)left);
     const struct kvb_follower *b = kvb_followers_at(followers, *(const uint32_t *)right);
 
-    return compare_ids(&a->id, &b->id);
+    return kvb_view_compare_ids(&a->id, &b->id);
 }
 
 static kvb_status renew_order(struct kvb_view *view)
@@ -163,7 +165,8 @@ static bool is_wanted(
     struct kvb_view_ask ask, const struct kvb_follower *follower)
 {
     return (follower->state != KVB_STREAM_DOWN || ask.with_down) &&
-           (!query->has_instance_id || query->instance_id == follower->id.worker_id) &&
+           (!query->has_instance_id || query->instance_id == follower->id.worker_id ||
+            follower->heartbeat.is_store) &&
            kvb_view_block_size(view, follower) > 0 &&
            strcmp(kvb_view_model(view, follower), model) == 0;
 }
@@ -203,43 +206,69 @@ static kvb_status make_room(struct kvb_view *view)
     listing->count = 0;
     listing->holder_count = 0;
     listing->shape_count = 0;
+    listing->has_worker = false;
+    listing->has_several_sizes = false;
     return KVB_OK;
 }
 
-static bool is_same_shape(struct kvb_block_shape a, struct kvb_block_shape b)
+bool kvb_view_is_same_shape(struct kvb_block_shape a, struct kvb_block_shape b)
 {
     return a.block_size == b.block_size && a.lookahead == b.lookahead;
 }
 
-/* Its place in the listing; shape_count when it is not there. */
-static size_t find_shape(const struct kvb_view_listing *listing, struct kvb_block_shape shape)
+size_t kvb_view_find_shape(const struct kvb_view_listing *listing, struct kvb_block_shape shape)
 {
     size_t at = 0;
 
-    while (at < listing->shape_count && !is_same_shape(listing->shapes[at], shape)) {
+    while (at < listing->shape_count && !kvb_view_is_same_shape(listing->shapes[at], shape)) {
         at++;
     }
     return at;
 }
 
 /* A bridge may claim any block size; only the first so many shapes are served. */
-static void list_stream(struct kvb_view *view, uint32_t number)
+static void list_shape(struct kvb_view_listing *listing, struct kvb_block_shape shape)
 {
-    struct kvb_view_listing *listing = &view->listing;
-    const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
-    const struct kvb_block_shape shape = shape_of(view, follower);
-
-    listing->streams[listing->count++] =
-        (struct kvb_overlap){ .follower = follower, .shape = shape };
-    listing->places[number] = (uint32_t)listing->count;
     if (listing->shape_count < kvb_view_most_shapes &&
-        find_shape(listing, shape) == listing->shape_count) {
+        kvb_view_find_shape(listing, shape) == listing->shape_count) {
         listing->shapes[listing->shape_count++] = shape;
     }
 }
 
-/* Lists the streams that the query may be answered with, by id, unless they are. */
-static kvb_status list_streams(
+/* What the head of an answer needs to know of the workers; stores have no part in it. */
+static void note_worker(struct kvb_view_listing *listing, size_t at)
+{
+    if (!listing->has_worker) {
+        listing->has_worker = true;
+        listing->first_worker = at;
+    }
+    listing->has_several_sizes =
+        listing->has_several_sizes || listing->streams[at].shape.block_size !=
+                                          listing->streams[listing->first_worker].shape.block_size;
+}
+
+static void list_stream(struct kvb_view *view, uint32_t number)
+{
+    struct kvb_view_listing *listing = &view->listing;
+    const struct kvb_follower *follower = kvb_followers_at(view->followers, number);
+    const struct kvb_heartbeat *heartbeat = &follower->heartbeat; /* zero where there is none */
+    const struct kvb_block_shape shape = shape_of(view, follower);
+    bool is_plain = heartbeat->window_tokens == 0;
+
+    list_shape(listing, shape);
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        list_shape(listing, heartbeat->shapes[i].shape);
+        is_plain = is_plain && kvb_view_is_same_shape(shape, heartbeat->shapes[i].shape);
+    }
+    listing->streams[listing->count] =
+        (struct kvb_overlap){ .follower = follower, .shape = shape, .is_plain = is_plain };
+    if (!heartbeat->is_store) {
+        note_worker(listing, listing->count);
+    }
+    listing->places[number] = (uint32_t)++listing->count;
+}
+
+kvb_status kvb_view_list(
     struct kvb_view *view, const struct kvb_query *query, const char *model,
     struct kvb_view_ask ask)
 {
@@ -263,198 +292,6 @@ static kvb_status list_streams(
     listing->default_block_size = view->default_block_size;
     listing->is_made = !query->has_instance_id;
     return KVB_OK;
-}
-
-/* ---- Overlaps ---- */
-
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
-static kvb_status hash_tokens(
-    struct kvb_view *view, const struct kvb_query *query, struct kvb_block_shape shape,
-    size_t *out_count)
-{
-    const uint64_t seed = kvb_block_seed(span_of(query->lora_name), span_of(query->cache_salt));
-
-    KVB_TRY(kvb_array_reserve(
-        &view->hashes, &view->hash_capacity, (query->count / shape.block_size) + 1,
-        sizeof *view->hashes, kvb_max_query_tokens + 1));
-    *out_count = kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, view->hashes);
-    return KVB_OK;
-}
-
-static kvb_status take_hashes(struct kvb_view *view, const struct kvb_query *query)
-{
-    KVB_TRY(kvb_array_reserve(
-        &view->hashes, &view->hash_capacity, query->count + 1, sizeof *view->hashes,
-        kvb_max_query_tokens + 1));
-    for (size_t i = 0; i < query->count; i++) {
-        view->hashes[i] = (kvb_tokens_hash){ query->hashes[i] };
-    }
-    return KVB_OK;
-}
-
-struct noting {
-    struct kvb_view *view;
-    const struct kvb_block_shape *shape; /* NULL: any, the query came hashed */
-};
-
-static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
-{
-    const struct noting *noting = context;
-    struct kvb_view_listing *listing = &noting->view->listing;
-    enum kvb_tier tier = KVB_TIER_DEVICE;
-    uint32_t number = 0;
-
-    if (kvb_followers_of_slot(noting->view->followers, slot, &number, &tier) != KVB_OK ||
-        listing->places[number] == 0 || depth == 0) {
-        return;
-    }
-    const uint32_t at = listing->places[number] - 1;
-    struct kvb_overlap *overlap = &listing->streams[at];
-    if (!noting->shape || is_same_shape(*noting->shape, overlap->shape)) {
-        if (overlap->blocks == 0) {
-            listing->holders[listing->holder_count++] = at;
-        }
-        overlap->depths[tier] = depth;
-        overlap->blocks = depth > overlap->blocks ? depth : overlap->blocks;
-    }
-}
-
-static kvb_status match_tokens(struct kvb_view *view, const struct kvb_query *query)
-{
-    struct kvb_view_listing *listing = &view->listing;
-
-    for (size_t i = 0; i < listing->shape_count; i++) {
-        struct noting noting = { .view = view, .shape = &listing->shapes[i] };
-        size_t count = 0;
-        KVB_TRY(hash_tokens(view, query, listing->shapes[i], &count));
-        KVB_TRY(kvb_prefix_index_match(view->index, view->hashes, count, &view->match));
-        listing->request_blocks[i] = count;
-        kvb_match_each(&view->match, note_depth, &noting);
-    }
-    return KVB_OK;
-}
-
-static kvb_status match_hashes(struct kvb_view *view, const struct kvb_query *query)
-{
-    struct noting noting = { .view = view };
-
-    KVB_TRY(take_hashes(view, query));
-    if (query->form == KVB_QUERY_TOKENS_HASHES) {
-        KVB_TRY(kvb_prefix_index_match(view->index, view->hashes, query->count, &view->match));
-    } else {
-        /* Both are one u64 by name only; the array is read, not kept. */
-        _Static_assert(sizeof(kvb_block_hash) == sizeof(uint64_t), "one u64");
-        KVB_TRY(kvb_prefix_index_match_blocks(
-            view->index, (const kvb_block_hash *)query->hashes, query->count, &view->match));
-    }
-    kvb_match_each(&view->match, note_depth, &noting);
-    return KVB_OK;
-}
-
-/* A stream of a shape too many was not asked: it has no blocks of the query. */
-static size_t request_blocks_of(
-    const struct kvb_view *view, const struct kvb_query *query, struct kvb_block_shape shape)
-{
-    const size_t at = find_shape(&view->listing, shape);
-
-    if (query->form != KVB_QUERY_TOKENS) {
-        return query->count;
-    }
-    return at < view->listing.shape_count ? view->listing.request_blocks[at] : 0;
-}
-
-static uint64_t tokens_of(const struct kvb_overlap *overlap)
-{
-    return (uint64_t)overlap->blocks * overlap->shape.block_size;
-}
-
-static int best_first(const void *left, const void *right)
-{
-    const struct kvb_overlap *a = left;
-    const struct kvb_overlap *b = right;
-
-    if (tokens_of(a) != tokens_of(b)) {
-        return tokens_of(a) > tokens_of(b) ? -1 : 1;
-    }
-    return compare_ids(&a->follower->id, &b->follower->id);
-}
-
-static void take(struct kvb_view *view, const struct kvb_query *query, size_t at)
-{
-    struct kvb_overlap *overlap = &view->overlaps[view->overlap_count++];
-
-    *overlap = view->listing.streams[at];
-    overlap->request_blocks = request_blocks_of(view, query, overlap->shape);
-}
-
-/* Those that hold something, best first; and the others in their order, where they are wanted:
- *
- *     [ a: 0 ][ b: 3 ][ c: 0 ][ d: 5 ]      ->      [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ]   */
-static void
-take_overlaps(struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask)
-{
-    const struct kvb_view_listing *listing = &view->listing;
-
-    for (size_t i = 0; i < listing->holder_count; i++) {
-        take(view, query, listing->holders[i]);
-    }
-    qsort(view->overlaps, view->overlap_count, sizeof *view->overlaps, best_first);
-    for (size_t i = 0; ask.with_none && i < listing->count; i++) {
-        if (listing->streams[i].blocks == 0) {
-            take(view, query, i);
-        }
-    }
-}
-
-/* What the query left in the listing. */
-static void forget_holders(struct kvb_view_listing *listing)
-{
-    for (size_t i = 0; i < listing->holder_count; i++) {
-        struct kvb_overlap *overlap = &listing->streams[listing->holders[i]];
-        memset(overlap->depths, 0, sizeof overlap->depths);
-        overlap->blocks = 0;
-    }
-    listing->holder_count = 0;
-}
-
-static void note_head(struct kvb_view *view, const struct kvb_query *query)
-{
-    const struct kvb_view_listing *listing = &view->listing;
-    const struct kvb_overlap *first =
-        view->overlap_count > 0 ? view->overlaps : listing->streams; /* the best, or any */
-
-    view->head = (struct kvb_view_head){ 0 };
-    if (listing->count > 0) {
-        view->head.block_size = first->shape.block_size;
-        view->head.blocks = request_blocks_of(view, query, first->shape);
-    }
-    for (size_t i = 1; i < listing->shape_count; i++) { /* a size has two shapes at most */
-        view->head.has_several = view->head.has_several ||
-                                 listing->shapes[i].block_size != listing->shapes[0].block_size;
-    }
-}
-
-kvb_status kvb_view_overlaps(
-    struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask,
-    struct kvb_detail *detail)
-{
-    const char *model = NULL;
-
-    view->overlap_count = 0;
-    KVB_TRY(kvb_view_find_model(view, query, &model, detail));
-    KVB_TRY(list_streams(view, query, model, ask));
-    const kvb_status status =
-        query->form == KVB_QUERY_TOKENS ? match_tokens(view, query) : match_hashes(view, query);
-    if (status == KVB_OK) {
-        take_overlaps(view, query, ask);
-        note_head(view, query);
-    }
-    forget_holders(&view->listing);
-    return status;
 }
 
 /* ---- All streams ---- */

@@ -15,14 +15,22 @@
 /* All that answers are made of, and the one question behind most of them: how
  * much of this prompt does each stream hold?
  *
- *     query --model--> streams of that model --block size--> tokens hashes
+ *     query --model--> streams of that model --block shape--> tokens hashes
  *                                                   index --> depth per slot
- *                                               followers --> overlap per stream
+ *                                               followers --> tokens per tier and stream
  *
- * A query is hashed once per block size in use among the streams of its model.
- * A depth is the held prefix of one tier: blocks 0 .. n-1 all lie there.  A
- * prefix that begins in one tier and goes on in another counts for what lies in
- * one piece; the longest of the tiers is the stream's overlap.
+ * A query is hashed once per block shape in use among the streams of its model.
+ * A depth is the held prefix of one tier: blocks 0 .. n-1 all lie there.  A tier may
+ * hold blocks of several shapes: what it holds is the longest prefix, in tokens, that
+ * lies there in blocks of one shape.  A prefix that begins in one tier and goes on in
+ * another counts for what lies in one piece; the longest of the tiers is the stream's
+ * overlap.  A query of hashes is of each stream's device shape, and says nothing about
+ * tiers of other shapes.
+ *
+ * Of a hybrid model, the device's prefix is cut to what its sliding-window groups can use
+ * (usable.h).
+ *
+ * Streams of stores are no workers: they are found by the same query, and kept apart.
  *
  * Streams are kept in the order of their ids, which is made anew when one comes or goes, and
  * those that a query may be answered with until their traits change: another query of that
@@ -35,10 +43,13 @@ enum { kvb_view_most_shapes = 16 };
 
 struct kvb_overlap {
     const struct kvb_follower *follower; /* borrowed until the next change */
-    struct kvb_block_shape shape;
-    size_t request_blocks;           /* complete blocks of the query */
-    uint32_t depths[KVB_TIER_COUNT]; /* blocks, per tier */
-    uint32_t blocks;                 /* the longest of them */
+    struct kvb_block_shape shape;        /* of the device tier's blocks */
+    bool is_plain;                       /* all tiers have that shape, and there is no window */
+    size_t request_blocks;               /* complete blocks of the query, of that shape */
+    uint64_t tokens[KVB_TIER_COUNT];
+    uint64_t most_tokens; /* the longest of them */
+    uint64_t hit_tokens;  /* the device's that a request is given; 0 for queries of hashes */
+    uint64_t blocks;      /* most_tokens in blocks of that shape, rounded down */
 };
 
 struct kvb_view_ask {
@@ -51,7 +62,7 @@ struct kvb_view_ask {
 struct kvb_view_head {
     uint32_t block_size; /* 0: nobody was asked */
     size_t blocks;       /* complete ones of the query */
-    bool has_several;    /* block sizes among those asked */
+    bool has_several;    /* block sizes among the workers asked */
 };
 
 /* The streams that queries of one model may be answered with, by id. */
@@ -69,6 +80,9 @@ struct kvb_view_listing {
     struct kvb_block_shape shapes[kvb_view_most_shapes];
     size_t request_blocks[kvb_view_most_shapes]; /* of this query, for each shape */
     size_t shape_count;
+    bool has_worker;        /* or else: stores alone */
+    bool has_several_sizes; /* of the workers' device blocks */
+    size_t first_worker;    /* position in streams */
 };
 
 struct kvb_view {
@@ -83,14 +97,16 @@ struct kvb_view {
     /* scratch, owned: kvb_view_done() */
     struct kvb_match match;
     struct kvb_view_listing listing;
-    struct kvb_overlap *overlaps;
+    struct kvb_overlap *overlaps; /* of workers, and behind them of stores */
     struct kvb_view_head head;
     uint32_t *order;           /* follower numbers, by id */
     uint64_t order_generation; /* of the followers; 0: none yet */
     kvb_tokens_hash *hashes;
+    kvb_block_hash *names; /* the rolling hashes of those */
     const struct kvb_follower **sorted;
+    size_t shared_at, shared_count; /* of the stores, in overlaps */
     size_t overlap_count, overlap_capacity, order_count, order_capacity;
-    size_t hash_capacity, sorted_capacity;
+    size_t hash_capacity, name_capacity, sorted_capacity;
 };
 
 /* Frees the scratch only. */
@@ -107,7 +123,9 @@ kvb_status kvb_view_find_model(
     const struct kvb_view *view, const struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail);
 
-/* Fills view->overlaps, best first: most tokens, then lowest worker and rank; and view->head.
+/* Fills view->overlaps, best first: most tokens, then lowest worker and rank, those of stores
+ * behind the overlap_count of workers; and view->head.  Stores are asked whatever instance_id
+ * says, and listed only where they hold something.
  * KVB_NOT_FOUND, KVB_BAD_INPUT  as kvb_view_find_model()   KVB_NO_MEMORY */
 kvb_status kvb_view_overlaps(
     struct kvb_view *view, const struct kvb_query *query, struct kvb_view_ask ask,

@@ -47,13 +47,13 @@ static void match_lists_every_holder_best_first(void **state)
         "{\"block_size\":16,\"blocks\":6,\"workers\":["
         "{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
         "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":4,\"percent\":66.6666667,\"doubtful\":0,"
-        "\"tokens\":{\"device\":64,\"host\":0,\"disk\":0}},"
+        "\"tokens\":{\"device\":64,\"host\":64,\"disk\":64},\"hit_tokens\":64},"
         "{\"worker_id\":2,\"dp_rank\":1,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
         "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,\"percent\":33.3333333,\"doubtful\":0,"
-        "\"tokens\":{\"device\":32,\"host\":0,\"disk\":0}},"
+        "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32},"
         "{\"worker_id\":2,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
         "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":1,\"percent\":16.6666667,\"doubtful\":0,"
-        "\"tokens\":{\"device\":16,\"host\":0,\"disk\":0}}]}");
+        "\"tokens\":{\"device\":16,\"host\":16,\"disk\":16},\"hit_tokens\":16}]}");
     scene_done(&scene);
 }
 
@@ -266,7 +266,8 @@ static void cpu_and_disk_are_cumulative(void **state)
     assert_ok(kvb_answer_query(&scene.view, &query, false, &buf, &detail));
     assert_text(
         &buf, "{\"scores\":{\"3\":{}},\"frequencies\":[],\"instances\":{\"3\":{"
-              "\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48}}}");
+              "\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48}},"
+              "\"hits\":{\"3\":{}}}");
     kvb_query_done(&query);
     scene_done(&scene);
 }
@@ -290,7 +291,8 @@ static void states_other_than_exact_are_added_for_those_ranks_alone(void **state
     assert_text(
         &buf, "{\"scores\":{\"5\":{\"0\":16,\"1\":16}},\"frequencies\":[],\"instances\":{\"5\":{"
               "\"longest_matched\":16,\"gpu\":16,\"dp\":{\"0\":16,\"1\":16},\"cpu\":16,"
-              "\"disk\":16}},\"states\":{\"5\":{\"1\":\"UNVERIFIED(no_heartbeat)\"}}}");
+              "\"disk\":16}},\"hits\":{\"5\":{\"0\":0,\"1\":0}},"
+              "\"states\":{\"5\":{\"1\":\"UNVERIFIED(no_heartbeat)\"}}}");
     kvb_query_done(&query);
     scene_done(&scene);
 }

@@ -169,11 +169,15 @@ static struct json_object *parse(const char *text)
     return root;
 }
 
+/* "hits" is a key of ours: that indexer has none. */
 static void assert_same_json(const char *text, const char *expected)
 {
     KVB_OWN(kvb_json_drop) struct json_object *a = parse(text);
     KVB_OWN(kvb_json_drop) struct json_object *b = parse(expected);
 
+    if (json_object_is_type(a, json_type_object)) {
+        json_object_object_del(a, "hits");
+    }
     if (!json_object_equal(a, b)) {
         fail_msg("got %s, expected %s", text, expected);
     }

@@ -40,7 +40,7 @@ static void a_query_leaves_nothing_to_the_next(void **state)
         ask(&scene, &query, all);
         assert_int_equal(scene.view.overlap_count, 3);
         assert_int_equal(scene.view.overlaps[0].blocks, 0);
-        assert_int_equal(scene.view.overlaps[0].depths[KVB_TIER_DEVICE], 0);
+        assert_int_equal(scene.view.overlaps[0].tokens[KVB_TIER_DEVICE], 0);
         query.lora_name[0] = '\0';
     }
     kvb_query_done(&query);
