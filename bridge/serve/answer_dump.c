@@ -2,6 +2,7 @@
 #include "core/own.h"
 #include "serve/answers.h"
 #include "wire/json_writer.h"
+#include "wire/router_json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ static kvb_status write_event(void *context, const struct kvb_index_run *run)
 
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_u64(json, "worker_id", dumping->follower->id.worker_id);
-    kvb_json_write_pair_text(json, "storage_tier", kvb_tier_name(dumping->tier));
+    kvb_json_write_pair_text(json, "storage_tier", kvb_router_json_tier(dumping->tier));
     kvb_json_write_pair_text(json, "residency_domain", "worker");
     kvb_json_write_key(json, "event");
     kvb_json_write_begin(json, '{');
@@ -77,6 +78,7 @@ static kvb_status write_event(void *context, const struct kvb_index_run *run)
     return json->status;
 }
 
+/* The window list is left out: Dynamo's readers know no such tier, and it holds no prefixes. */
 static kvb_status write_events(const struct kvb_view *view, struct dumping *dumping)
 {
     for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
@@ -97,27 +99,42 @@ struct row_dump {
     const struct kvb_follower *follower;
     char head[64];
     size_t head_len;
-    size_t skip; /* rows of this stream that were shown before */
-    size_t row;  /* rows of this stream passed by so far */
+    size_t skip;       /* rows of this stream that were shown before */
+    size_t row;        /* rows of this stream passed by so far */
+    kvb_status status; /* of those of the window list */
 };
 
 /* KVB_AGAIN: the page is full. */
-static kvb_status write_rows(void *context, const struct kvb_index_run *run)
+static kvb_status write_row(struct row_dump *dump, kvb_block_hash block)
 {
-    struct row_dump *dump = context;
-
-    for (size_t i = 0; i < run->count; i++, dump->row++) {
-        if (dump->row < dump->skip) {
-            continue;
-        }
+    if (dump->row >= dump->skip) {
         if (dump->out->len >= dump->max_len) {
             return KVB_AGAIN;
         }
         KVB_TRY(kvb_buf_append(dump->out, dump->head, dump->head_len));
-        KVB_TRY(kvb_buf_append_u64(dump->out, run->blocks[i].value));
+        KVB_TRY(kvb_buf_append_u64(dump->out, block.value));
         KVB_TRY(kvb_buf_append(dump->out, "\n", 1));
     }
+    dump->row++;
     return KVB_OK;
+}
+
+static kvb_status write_rows(void *context, const struct kvb_index_run *run)
+{
+    for (size_t i = 0; i < run->count; i++) {
+        KVB_TRY(write_row(context, run->blocks[i]));
+    }
+    return KVB_OK;
+}
+
+/* The set's visitor cannot stop the walk: after a failure the rest is passed over. */
+static void write_window_row(void *context, kvb_block_hash block)
+{
+    struct row_dump *dump = context;
+
+    if (dump->status == KVB_OK) {
+        dump->status = write_row(dump, block);
+    }
 }
 
 /* What all rows of a tier begin with: printed once, for there are many of them. */
@@ -139,7 +156,11 @@ static kvb_status dump_stream(const struct kvb_view *view, struct row_dump *dump
                 kvb_prefix_index_walk(view->index, dump->follower->slots[tier], write_rows, dump));
         }
     }
-    return KVB_OK;
+    set_head(dump, KVB_LIST_WINDOW);
+    dump->status = KVB_OK;
+    kvb_followers_each_block(
+        view->followers, dump->follower, KVB_LIST_WINDOW, write_window_row, dump);
+    return dump->status;
 }
 
 kvb_status kvb_answer_dump_rows(

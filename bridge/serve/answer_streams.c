@@ -11,10 +11,10 @@ static void write_blocks(
 {
     kvb_json_write_key(json, "blocks");
     kvb_json_write_begin(json, '{');
-    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
         const uint64_t blocks =
             kvb_followers_blocks(view->followers, follower, (enum kvb_tier)tier);
-        if (tier != KVB_TIER_EXTERNAL || blocks > 0) {
+        if (tier <= KVB_TIER_DISK || blocks > 0) {
             kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)tier), blocks);
         }
     }
@@ -57,6 +57,10 @@ static void write_stream(
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
     write_blocks(json, view, follower);
+    if (follower->heartbeat.is_store) {
+        kvb_json_write_key(json, "store");
+        kvb_json_write_bool(json, true);
+    }
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
     write_missing(json, follower);
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);

@@ -27,6 +27,11 @@ static const char *const tier_words[KVB_LIST_COUNT] = {
                                                                        Dynamo knows no such list */
 };
 
+const char *kvb_router_json_tier(enum kvb_tier tier)
+{
+    return tier_words[tier];
+}
+
 /* ---- encode ------------------------------------------------------------------ */
 
 static inline void put_text(struct piece *piece, const char *text)

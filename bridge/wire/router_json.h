@@ -14,6 +14,10 @@
  * proto/README.md.  Readers have only a device tier unless told otherwise:
  * other tiers are written with "storage_tier". */
 
+/* What Dynamo's readers call the tier: "host_pinned" is the host.  "window", of the window list,
+ * is no word of theirs. */
+const char *kvb_router_json_tier(enum kvb_tier tier);
+
 /* Appends event number `at` of the batch.  KVB_TOO_LARGE, KVB_NO_MEMORY: as
  * kvb_buf_append(), out is as before. */
 kvb_status

@@ -295,7 +295,8 @@ static void dump_is_router_events_by_model(void **state)
     assert_get(
         &scene, "/dump",
         "{\"m:default\":{\"block_size\":16,\"events\":[{\"worker_id\":1,"
-        "\"storage_tier\":\"host\",\"residency_domain\":\"worker\",\"event\":{\"event_id\":0,"
+        "\"storage_tier\":\"host_pinned\",\"residency_domain\":\"worker\",\"event\":{\"event_id\":"
+        "0,"
         "\"data\":{\"stored\":{\"parent_hash\":null,\"start_position\":null,\"blocks\":[{"
         "\"block_hash\":10823191264391160519,\"tokens_hash\":10823191264391160519,"
         "\"mm_extra_info\":null}]}},\"dp_rank\":3}}]}}");
