@@ -200,9 +200,10 @@ static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answ
 
 /* clang-format off */
 static const struct kind kinds[] = {
-    { "kv_events",    kvb_aggregator_messages_events,    apply_events },
-    { "kv_heartbeat", kvb_aggregator_messages_heartbeat, apply_heartbeat },
-    { "load_metrics", kvb_aggregator_messages_load,      apply_load },
+    { "kv_events",        kvb_aggregator_messages_events,    apply_events },
+    { "kv_window_events", kvb_aggregator_messages_window,    apply_events },
+    { "kv_heartbeat",     kvb_aggregator_messages_heartbeat, apply_heartbeat },
+    { "load_metrics",     kvb_aggregator_messages_load,      apply_load },
 };
 /* clang-format on */
 

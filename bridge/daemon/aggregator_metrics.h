@@ -12,6 +12,7 @@
     X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
     X(resident, GAUGE, "process_resident_memory_bytes", "", "Memory in use") \
     X(messages_events, COUNTER, "kvb_messages_received_total", "kind=\"kv_events\"", "NATS messages received, by kind") \
+    X(messages_window, COUNTER, "kvb_messages_received_total", "kind=\"kv_window_events\"", "NATS messages received, by kind") \
     X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
     X(messages_heartbeat, COUNTER, "kvb_messages_received_total", "kind=\"kv_heartbeat\"", "NATS messages received, by kind") \
     X(messages_answers, COUNTER, "kvb_messages_received_total", "kind=\"kv_sync\"", "NATS messages received, by kind") \

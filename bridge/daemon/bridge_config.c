@@ -37,6 +37,11 @@ static const char *hashes_name(unsigned value)
     return kvb_hashes_name((enum kvb_hashes)value);
 }
 
+static const char *tiers_name(unsigned value)
+{
+    return value == KVB_PUBLISH_ALL ? "all" : "device";
+}
+
 static const char *request_name(unsigned value)
 {
     return kvb_replay_request_name((enum kvb_replay_request)value);
@@ -99,6 +104,10 @@ static const struct kvb_conf_key worker_keys[] = {
       .name_of = tier_name,
       .help = "The tier of blocks in a medium that is on no list; such events are\n"
               "counted.  device only where every such medium is memory of the device." },
+    { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
+      .help = "true: a store that all workers share, and no engine: requests are never\n"
+              "routed to it.  Known of those asked for replays as mooncake, and of those\n"
+              "whose events are a store's." },
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
       .help = "Blocks that one rank's device memory holds; 0: not known." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
@@ -139,6 +148,10 @@ static const struct kvb_conf_key keys[] = {
       FIELD(publish.hashes), .name_of = hashes_name,
       .help = "Block names: canonical are equal for equal prefixes in the whole\n"
               "fleet, engine are the engine's own." },
+    { "publish.tiers", KVB_CONF_ENUM, "device", 0, KVB_PUBLISH_TIERS_COUNT - 1,
+      FIELD(publish.tiers), .name_of = tiers_name,
+      .help = "The tiers that json publishes: device for readers that know no tiers, all\n"
+              "for those that do.  protobuf publishes all." },
     { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
       .name_of = clear_name,
       .help = "How json says that a stream holds nothing any more: removed spells it\n"
@@ -324,31 +337,6 @@ static kvb_status check_ids(struct kvb_conf *conf, const struct kvb_bridge_confi
     }
     free(ids);
     return KVB_OK;
-}
-
-/* ---- Readers of json ---------------------------------------------------------------------- */
-
-static void check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config)
-{
-    const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
-    char key[key_bytes];
-
-    if (!is_json && config->publish.clear == KVB_CLEAR_REMOVED) {
-        kvb_conf_error(
-            conf, "publish.clear",
-            "\"removed\" is for readers of json: leave it out, or set "
-            "publish.profile = \"json\"");
-    }
-    for (size_t i = 0; i < config->worker_count && is_json; i++) {
-        const struct kvb_worker_config *worker = &config->workers[i];
-        if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
-            kvb_conf_warning(
-                conf, worker_key(key, i, "id"),
-                "%u ranks share it: routers that know no ranks take a removal from one for a "
-                "removal from all; `ids` gives each its own",
-                worker->ranks);
-        }
-    }
 }
 
 /* ---- Endpoints ---------------------------------------------------------------------------- */
@@ -556,7 +544,7 @@ static kvb_status check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     check_token(conf, config);
     check_streams(conf, config);
     check_discovery(conf, config);
-    check_readers(conf, config);
+    kvb_bridge_config_check_readers(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);

@@ -19,6 +19,9 @@
 
 enum { kvb_config_topic_bytes = 128 };
 
+/* What json publishes; protobuf publishes all tiers. */
+enum kvb_publish_tiers { KVB_PUBLISH_DEVICE, KVB_PUBLISH_ALL, KVB_PUBLISH_TIERS_COUNT };
+
 /* One engine: a PUB socket per rank, first_rank .. first_rank + ranks - 1, at
  * kvb_endpoint_for_rank() of events, and of replay; load.zmq is one for all. */
 struct kvb_worker_config {
@@ -42,6 +45,7 @@ struct kvb_worker_config {
     bool has_own_addresses;             /* of one rank: nothing is added to them */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
+    bool store;                   /* no engine: see kvb_worker_is_store() */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
     struct {
         char zmq[kvb_endpoint_bytes];            /* "": none, like the two below */
@@ -60,6 +64,7 @@ struct kvb_bridge_config {
         char endpoint_name[kvb_name_bytes + 1];
         enum kvb_profile profile;
         enum kvb_hashes hashes;
+        enum kvb_publish_tiers tiers;
         enum kvb_clear clear;
         enum kvb_reannounce reannounce;
         uint32_t down_clear_ms; /* 0: never */
@@ -96,6 +101,13 @@ enum { KVB_WORKER_HASHES_AS_PUBLISHED };
 enum kvb_hashes
 kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker);
 
+/* Does the configuration say that it is a store which all workers share?  What the store's own
+ * events show comes on top. */
+bool kvb_worker_is_store(const struct kvb_worker_config *worker);
+
+/* The lists of blocks that are published, a bit each, by enum kvb_tier. */
+unsigned kvb_published_lists(const struct kvb_bridge_config *config);
+
 /* The id of a worker that is given none: stable for its address, that of its first rank, and
  * below 2^53, so that readers which hold numbers as doubles keep it; of one that is discovered,
  * that of the URL.  An address that means this host, such as 127.0.0.1, is another one on another
@@ -110,6 +122,9 @@ uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t 
 
 /* How many sources of load it has; each has one connection at a time. */
 size_t kvb_worker_load_sources(const struct kvb_worker_config *worker);
+
+/* What readers of json would not see, or see wrongly: errors and warnings. */
+void kvb_bridge_config_check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config);
 
 /* {0} is fine. */
 void kvb_bridge_config_done(struct kvb_bridge_config *config);

@@ -7,15 +7,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* A reader of JSON may know no tiers: it would take a host removal for a device
- * removal. */
-static unsigned tiers_of(enum kvb_profile profile)
-{
-    const unsigned all = (1U << KVB_TIER_COUNT) - 1;
-
-    return profile == KVB_PROFILE_JSON ? 1U << KVB_TIER_DEVICE : all;
-}
-
 /* Removals stay for a while beside all that is held. */
 static kvb_status open_told(const struct kvb_bridge_config *config, struct bridge_rank *rank)
 {
@@ -69,7 +60,7 @@ static kvb_status open_stream(
         .max_log_blocks = config->limits.sync_blocks,
         .mirror = { .hashes = kvb_worker_hashes(config, worker),
                     .max_blocks = config->limits.max_stream_blocks,
-                    .tiers = tiers_of(config->publish.profile),
+                    .tiers = kvb_published_lists(config),
                     .pool_block_size = worker->block_size,
                     .lora_name = worker->lora },
     };
@@ -162,6 +153,7 @@ static kvb_status fill_rank(
     rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
                                               .total_blocks = settings->total_blocks };
     rank->unknown_medium = settings->unknown_medium;
+    rank->is_store = kvb_worker_is_store(settings);
     kvb_bridge_begin_figures(rank);
     KVB_TRY(kvb_bridge_take_owner(bridge, 0, kvb_max_streams, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));

@@ -12,7 +12,8 @@ kvb_status kvb_event_publisher_init(
 {
     *publisher = (struct kvb_event_publisher){ .bus = bus, .profile = profile };
     kvb_buf_init(&publisher->buf, kvb_max_nats_payload_bytes);
-    return kvb_subject_make(publisher->subject, name_space, component, "kv_events");
+    KVB_TRY(kvb_subject_make(publisher->subject, name_space, component, "kv_events"));
+    return kvb_subject_make(publisher->window_subject, name_space, component, "kv_window_events");
 }
 
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher)
@@ -38,7 +39,9 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
         at = publisher->ends[i];
     }
     const kvb_status status = kvb_bus_publish_many(
-        publisher->bus, publisher->subject, messages, publisher->end_count, &sent);
+        publisher->bus,
+        publisher->is_window_waiting ? publisher->window_subject : publisher->subject, messages,
+        publisher->end_count, &sent);
     publisher->events += sent;
     publisher->messages += sent;
     publisher->end_count = 0;
@@ -46,10 +49,27 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
     return status;
 }
 
+/* A clear is of all lists, and for all readers. */
+static bool is_of_window(const struct kvb_router_event *event)
+{
+    return event->tier == KVB_LIST_WINDOW && event->kind != KVB_ROUTER_CLEARED;
+}
+
+/* What waits goes first where it goes elsewhere: events leave in the order of their ids. */
+static kvb_status turn_to_subject(struct kvb_event_publisher *publisher, bool is_window)
+{
+    if (publisher->is_window_waiting != is_window) {
+        KVB_TRY(send_json(publisher));
+    }
+    publisher->is_window_waiting = is_window;
+    return KVB_OK;
+}
+
 static kvb_status
 add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
 {
     for (size_t at = 0; at < batch->event_count; at++) {
+        KVB_TRY(turn_to_subject(publisher, is_of_window(&batch->events[at])));
         KVB_TRY(kvb_router_json_encode(batch, at, &publisher->buf));
         publisher->ends[publisher->end_count++] = publisher->buf.len;
         if (publisher->end_count == kvb_publisher_waiting_messages ||

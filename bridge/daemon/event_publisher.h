@@ -6,11 +6,13 @@
 #include "model/router_batch.h"
 #include "model/stream.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Puts router events on P.kv_events in the configured profile.
  *
- *     json       one message an event
+ *     json       one message an event; those of the window list on P.kv_window_events, which
+ *                readers of the other subject do not hear
  *     protobuf   as many events a message as follow each other in one stream
  *
  * What one look at an engine's socket brings is added piece by piece and flushed at its end:
@@ -32,11 +34,13 @@ struct kvb_event_publisher {
     struct kvb_bus *bus; /* borrowed */
     enum kvb_profile profile;
     char subject[kvb_subject_bytes];
+    char window_subject[kvb_subject_bytes];
     struct kvb_router_batch waiting; /* owned: protobuf's, added and not sent */
     struct kvb_buf buf;              /* owned: the message being made, or JSON's that wait */
     size_t ends[kvb_publisher_waiting_messages]; /* of each of those, in buf */
     size_t end_count;
-    uint64_t events; /* published so far */
+    bool is_window_waiting; /* those are of the window list: they share a subject */
+    uint64_t events;        /* published so far */
     uint64_t messages;
     uint64_t failures;
 };

@@ -13,6 +13,23 @@ kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worke
                                                             : (enum kvb_hashes)(worker->hashes - 1);
 }
 
+bool kvb_worker_is_store(const struct kvb_worker_config *worker)
+{
+    return worker->store || worker->replay_request == KVB_REQUEST_MOONCAKE;
+}
+
+/* A reader of json may know no tiers: it would take a host removal for a device removal.  The
+ * window list goes where such readers do not listen. */
+unsigned kvb_published_lists(const struct kvb_bridge_config *config)
+{
+    const unsigned window = 1U << KVB_LIST_WINDOW;
+    const unsigned all = (1U << KVB_TIER_COUNT) - 1;
+    const bool is_device_only =
+        config->publish.profile == KVB_PROFILE_JSON && config->publish.tiers == KVB_PUBLISH_DEVICE;
+
+    return window | (is_device_only ? 1U << KVB_TIER_DEVICE : all);
+}
+
 uint64_t kvb_worker_id_of_address(const struct kvb_worker_config *worker)
 {
     static const uint64_t below_2_53 = (UINT64_C(1) << 53) - 1;

@@ -17,7 +17,8 @@
  * kept, and removed once more by the next clear, until a loss would have been
  * noticed.  Readers ignore the removal of what they do not hold.
  *
- * Device tier only, as the profile that these readers speak.
+ * Device tier only, as the profile that these readers speak; events of other lists are
+ * passed over.
  * Threads: the caller locks.
  * Memory:  24 to 40 bytes a name. */
 struct kvb_told;

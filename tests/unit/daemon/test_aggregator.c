@@ -360,6 +360,32 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
     close_world(&world);
 }
 
+/* json says them on a subject of their own; a clear on the other is of both lists. */
+static void window_events_of_json_change_the_window_list(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    publish_text(
+        &world, P "kv_window_events",
+        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":4,\"data\":{"
+        "\"stored\":{"
+        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
+    wait_for(&world, "/dump?format=rows", "9 0 window 5\n");
+    publish_text(
+        &world, P "kv_events",
+        "{\"worker_id\":9,\"event\":{\"event_id\":5,\"data\":\"cleared\",\"dp_rank\":0}}");
+    publish_text(
+        &world, P "kv_window_events",
+        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":6,\"data\":{"
+        "\"stored\":{"
+        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":7,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
+    wait_for(&world, "/dump?format=rows", "9 0 window 7\n");
+    wait_for(&world, "/streams", "\"disk\":0,\"window\":1}");
+    close_world(&world);
+}
+
 static void a_json_stream_without_heartbeats_is_unverified(void **state)
 {
     (void)state;
@@ -550,6 +576,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_bridge_publishes_is_matched_over_nats_and_http),
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
+        cmocka_unit_test(window_events_of_json_change_the_window_list),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
         cmocka_unit_test(everything_may_be_asked_for),
         cmocka_unit_test(a_route_decision_is_answered_and_published),

@@ -76,6 +76,8 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_int_equal(config.publish.profile, KVB_PROFILE_JSON);
     assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
     assert_int_equal(config.publish.clear, KVB_CLEAR_EVENT);
+    assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
+    assert_false(config.workers[0].store);
     assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
     assert_int_equal(config.publish.down_clear_ms, 5000);
     assert_int_equal(config.publish.load_period_ms, 100);
@@ -320,48 +322,6 @@ static void ids_are_as_many_as_ranks_and_all_different(void **state)
         "3: workers[0].ids: expected numbers ( 1, 2 )");
 }
 
-static struct kvb_conf_errors read_warned(const char *text)
-{
-    struct config_file file;
-    struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { 0 };
-
-    config_file_write(&file, text, strlen(text));
-    assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
-    kvb_bridge_config_done(&config);
-    config_file_remove(&file);
-    return errors;
-}
-
-static void warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks(void **state)
-{
-    (void)state;
-    const struct kvb_conf_errors shared =
-        read_warned(PUBLISH "workers = (\n" RANKS("id = 7;") ");");
-    const struct kvb_conf_errors own =
-        read_warned(PUBLISH "workers = (" RANKS("ids = (7, 8);") ");");
-
-    assert_int_equal(shared.warning_count, 1);
-    assert_non_null(
-        strstr(shared.warnings[0].text, ":3: warning: workers[0].id: 2 ranks share it"));
-    assert_int_equal(own.warning_count, 0);
-    assert_int_equal(
-        read_warned("publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\"; };\n"
-                    "workers = (" RANKS("id = 7;") ");")
-            .warning_count,
-        0);
-}
-
-static void a_clear_is_spelt_out_in_json_only(void **state)
-{
-    (void)state;
-    assert_wrong(
-        "publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\";\n"
-        "clear = \"removed\"; };\n"
-        "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");",
-        "2: publish.clear: \"removed\" is for readers of json");
-}
-
 static void port_ranges_of_one_worker_must_not_overlap(void **state)
 {
     (void)state;
@@ -526,8 +486,6 @@ int main(void)
         cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
         cmocka_unit_test(ids_are_as_many_as_ranks_and_all_different),
-        cmocka_unit_test(warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks),
-        cmocka_unit_test(a_clear_is_spelt_out_in_json_only),
         cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
         cmocka_unit_test(neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine),

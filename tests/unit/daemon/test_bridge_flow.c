@@ -356,6 +356,55 @@ static void what_a_tick_brings_is_published_with_it(void **state)
     end(bridge);
 }
 
+/* ---- What events show of the engine ---- */
+
+static void turn_of(struct kvb_bridge *bridge, uint64_t seq, const char *payload, size_t len)
+{
+    script.batches[0] =
+        (struct kvb_source_batch){ .seq = seq, .payload = { (const uint8_t *)payload, len } };
+    script.batch_count = 1;
+    turn(bridge, false);
+}
+
+static void tokens_in_pairs_are_said_of_the_stream(void **state)
+{
+    (void)state;
+    /* [2.0, [["BlockStored", [1], nil, [[5, 6]], 1]]] */
+    static const char paired[] = "\x92\x02\x91\x95\xab"
+                                 "BlockStored\x91\x01\xc0\x91\x92\x05\x06\x01";
+    struct kvb_bridge *bridge = begin_followed();
+    struct bridge_rank *rank = bridge->ranks[0];
+
+    rank->is_beat_due = false;
+    turn_of(bridge, 1, paired, sizeof paired - 1);
+    assert_true(rank->is_paired && rank->is_beat_due && !rank->is_store);
+    rank->is_beat_due = false;
+    turn_with(bridge, 1, 2, false); /* a batch without tokens shows nothing */
+    assert_true(rank->is_paired);
+    turn_of(bridge, 3, second_stored, sizeof second_stored - 1);
+    assert_true(!rank->is_paired && rank->is_beat_due);
+    end(bridge);
+}
+
+static void objects_of_a_store_are_said_of_the_stream(void **state)
+{
+    (void)state;
+    /* [2.0, [["BlockStoreEvent", "7", [["cpu", "x"]], "", 0, "", "", []]]] */
+    static const char object[] = "\x92\x02\x91\x98\xaf"
+                                 "BlockStoreEvent\xa1"
+                                 "7\x91\x92\xa3"
+                                 "cpu\xa1x\xa0\x00\xa0\xa0\x90";
+    struct kvb_bridge *bridge = begin_followed();
+    struct bridge_rank *rank = bridge->ranks[0];
+
+    turn_of(bridge, 1, first_stored, sizeof first_stored - 1);
+    assert_false(rank->is_store);
+    rank->is_beat_due = false;
+    turn_of(bridge, 2, object, sizeof object - 1);
+    assert_true(rank->is_store && rank->is_beat_due);
+    end(bridge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,6 +417,8 @@ int main(void)
         cmocka_unit_test(an_unreadable_batch_of_a_run_hides_none_of_the_others),
         cmocka_unit_test(a_turn_that_nats_does_not_take_is_to_be_told_anew),
         cmocka_unit_test(what_a_tick_brings_is_published_with_it),
+        cmocka_unit_test(tokens_in_pairs_are_said_of_the_stream),
+        cmocka_unit_test(objects_of_a_store_are_said_of_the_stream),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

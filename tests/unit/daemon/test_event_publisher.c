@@ -5,6 +5,7 @@
 #include "wire/router_json.h"
 #include "wire/router_proto.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@ enum { most_messages = 256 };
 
 static struct {
     struct kvb_router_batch messages[most_messages]; /* as a reader takes them */
+    bool is_window[most_messages];                   /* on the subject of window events */
     size_t count;
     size_t takes; /* so many, then NATS is away */
 } nats;
@@ -34,7 +36,12 @@ kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_
 kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
 {
     (void)bus;
-    assert_string_equal(subject, "namespace.a.component.b.kv_events");
+    const bool is_window = strcmp(subject, "namespace.a.component.b.kv_window_events") == 0;
+
+    if (!is_window) {
+        assert_string_equal(subject, "namespace.a.component.b.kv_events");
+    }
+    nats.is_window[nats.count] = is_window;
     return take_message(payload);
 }
 
@@ -262,6 +269,90 @@ static void a_failure_amid_many_tells_how_many_left(void **state)
     end(publisher);
 }
 
+/* ---- The window list ---- */
+
+/* An event of one block of the list, or a clear of all lists. */
+static void add_to_list(
+    struct kvb_event_publisher *publisher, enum kvb_router_kind kind, enum kvb_tier list,
+    uint64_t id)
+{
+    struct kvb_router_batch batch = { .worker_id = 7, .has_epoch = true };
+    const struct kvb_router_event event = { .kind = kind, .tier = list, .event_id = id };
+
+    assert_ok(kvb_router_batch_add_event(&batch, &event));
+    if (kind != KVB_ROUTER_CLEARED) {
+        assert_ok(kvb_router_batch_add_block(
+            &batch, (kvb_block_hash){ 1000 * id }, (kvb_tokens_hash){ 1 }));
+    }
+    assert_ok(kvb_event_publisher_add(publisher, &batch));
+    kvb_router_batch_done(&batch);
+}
+
+static void json_says_window_events_where_readers_of_tiers_do_not_listen(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kvb_router_kind kind;
+        enum kvb_tier list;
+        bool is_window;
+    } events[] = {
+        { KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, false },
+        { KVB_ROUTER_STORED, KVB_TIER_DEVICE, false },
+        { KVB_ROUTER_STORED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_REMOVED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_STORED, KVB_TIER_HOST, false },
+        { KVB_ROUTER_STORED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, false },
+    };
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
+        add_to_list(publisher, events[i].kind, events[i].list, i + 1);
+    }
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, KVB_COUNT_OF(events));
+    assert_int_equal(publisher->messages, KVB_COUNT_OF(events));
+    for (size_t i = 0; i < nats.count; i++) { /* in the order of their ids, across subjects */
+        assert_int_equal(nats.messages[i].events[0].event_id, i + 1);
+        assert_int_equal(nats.messages[i].events[0].tier, events[i].list);
+        assert_int_equal(nats.is_window[i], events[i].is_window);
+    }
+    end(publisher);
+}
+
+static void window_events_that_nats_does_not_take_are_dropped_with_what_follows(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_router_batch batch = { .worker_id = 7 };
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .event_id = 2 };
+
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 1);
+    nats.takes = 0;
+    assert_ok(kvb_router_batch_add_event(&batch, &event));
+    assert_int_equal(kvb_event_publisher_add(publisher, &batch), KVB_AGAIN); /* the other subject */
+    nats.takes = SIZE_MAX;
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 0);
+    assert_int_equal(publisher->failures, 1);
+    kvb_router_batch_done(&batch);
+    end(publisher);
+}
+
+static void protobuf_says_window_events_with_the_others(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 2);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 1);
+    assert_false(nats.is_window[0]);
+    assert_int_equal(nats.messages[0].events[1].tier, KVB_LIST_WINDOW);
+    end(publisher);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +364,9 @@ int main(void)
         cmocka_unit_test(json_that_waits_is_bounded_in_bytes),
         cmocka_unit_test(what_nats_does_not_take_is_dropped_and_counted),
         cmocka_unit_test(a_failure_amid_many_tells_how_many_left),
+        cmocka_unit_test(json_says_window_events_where_readers_of_tiers_do_not_listen),
+        cmocka_unit_test(window_events_that_nats_does_not_take_are_dropped_with_what_follows),
+        cmocka_unit_test(protobuf_says_window_events_with_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

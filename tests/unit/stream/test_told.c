@@ -126,6 +126,28 @@ static void agrees_with_a_plain_array(void **state)
     kvb_told_free(told);
 }
 
+/* Readers without `cleared` hear of the device alone. */
+static void other_lists_are_passed_over(void **state)
+{
+    (void)state;
+    struct kvb_told *told = NULL;
+
+    assert_ok(kvb_told_new(names, &told));
+    for (int list = KVB_TIER_DEVICE; list < KVB_LIST_COUNT; list++) {
+        struct kvb_router_batch batch = { 0 };
+        assert_ok(kvb_router_batch_add_event(
+            &batch,
+            &(struct kvb_router_event){ .kind = KVB_ROUTER_STORED, .tier = (enum kvb_tier)list }));
+        assert_ok(kvb_router_batch_add_block(
+            &batch, (kvb_block_hash){ (uint64_t)list }, (kvb_tokens_hash){ 0 }));
+        assert_ok(kvb_told_note(told, &batch, s));
+        kvb_router_batch_done(&batch);
+    }
+    assert_int_equal(kvb_told_count(told), 1);
+    assert_int_equal(kvb_told_at(told, 0).value, KVB_TIER_DEVICE);
+    kvb_told_free(told);
+}
+
 static void survives_each_allocation_failing(void **state)
 {
     (void)state;
@@ -160,6 +182,7 @@ int main(void)
         cmocka_unit_test(a_name_that_is_stored_again_stays),
         cmocka_unit_test(refuses_more_names_than_its_ceiling),
         cmocka_unit_test(agrees_with_a_plain_array),
+        cmocka_unit_test(other_lists_are_passed_over),
         cmocka_unit_test(survives_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,73 @@
+#include "daemon/bridge_config.h"
+
+/* Settings that the readers of P.kv_events have to be able to follow. */
+
+enum { key_bytes = 64 };
+
+static const char *worker_key(char text[key_bytes], size_t worker, const char *key)
+{
+    (void)snprintf(text, key_bytes, "workers[%zu].%s", worker, key);
+    return text;
+}
+
+static void check_clear(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    if (config->publish.clear != KVB_CLEAR_REMOVED) {
+        return;
+    }
+    if (config->publish.profile != KVB_PROFILE_JSON) {
+        kvb_conf_error(
+            conf, "publish.clear",
+            "\"removed\" is for readers of json: leave it out, or set "
+            "publish.profile = \"json\"");
+    } else if (config->publish.tiers == KVB_PUBLISH_ALL) {
+        kvb_conf_error(
+            conf, "publish.tiers",
+            "\"all\" is for readers that know tiers, and publish.clear = \"removed\" for those "
+            "that "
+            "know none: leave one of them out");
+    }
+}
+
+static void
+check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
+        kvb_conf_warning(
+            conf, worker_key(key, number, "id"),
+            "%u ranks share it: routers that know no ranks take a removal from one for a "
+            "removal from all; `ids` gives each its own",
+            worker->ranks);
+    }
+}
+
+/* A store has nothing on any device. */
+static void
+check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (kvb_worker_is_store(worker)) {
+        kvb_conf_warning(
+            conf, worker_key(key, number, worker->store ? "store" : "replay_request"),
+            "nothing of this store is published: json has the device tier only; set "
+            "publish.tiers = \"all\" if all readers know tiers, or publish.profile = "
+            "\"protobuf\"");
+    }
+}
+
+void kvb_bridge_config_check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
+    const bool is_device = config->publish.tiers == KVB_PUBLISH_DEVICE;
+
+    check_clear(conf, config);
+    for (size_t i = 0; i < config->worker_count && is_json; i++) {
+        check_shared_id(conf, &config->workers[i], i);
+        if (is_device) {
+            check_store(conf, &config->workers[i], i);
+        }
+    }
+}
