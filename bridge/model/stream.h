@@ -105,10 +105,10 @@ enum { kvb_max_tier_shapes = 8 }; /* of one stream */
 /* What a bridge says of one of its streams, every second and on a change. */
 struct kvb_heartbeat {
     uint64_t worker_id;
-    uint32_t dp_rank;
     kvb_epoch epoch;
     uint64_t epoch_first_id; /* the `cleared` that opened the epoch */
     uint64_t last_id;        /* the newest event published; before the first: one less */
+    uint32_t dp_rank;
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     enum kvb_hashes hashes;

@@ -229,7 +229,7 @@ size_t kvb_view_find_shape(const struct kvb_view_listing *listing, struct kvb_bl
 /* A bridge may claim any block size; only the first so many shapes are served. */
 static void list_shape(struct kvb_view_listing *listing, struct kvb_block_shape shape)
 {
-    if (listing->shape_count < kvb_view_most_shapes &&
+    if (shape.block_size > 0 && listing->shape_count < kvb_view_most_shapes &&
         kvb_view_find_shape(listing, shape) == listing->shape_count) {
         listing->shapes[listing->shape_count++] = shape;
     }
@@ -260,8 +260,11 @@ static void list_stream(struct kvb_view *view, uint32_t number)
         list_shape(listing, heartbeat->shapes[i].shape);
         is_plain = is_plain && kvb_view_is_same_shape(shape, heartbeat->shapes[i].shape);
     }
-    listing->streams[listing->count] =
-        (struct kvb_overlap){ .follower = follower, .shape = shape, .is_plain = is_plain };
+    listing->streams[listing->count] = (struct kvb_overlap){ .follower = follower,
+                                                             .shape = shape,
+                                                             .is_plain = is_plain,
+                                                             .is_paired = heartbeat->is_paired,
+                                                             .is_store = heartbeat->is_store };
     if (!heartbeat->is_store) {
         note_worker(listing, listing->count);
     }

@@ -44,8 +44,11 @@ enum { kvb_view_most_shapes = 16 };
 struct kvb_overlap {
     const struct kvb_follower *follower; /* borrowed until the next change */
     struct kvb_block_shape shape;        /* of the device tier's blocks */
-    bool is_plain;                       /* all tiers have that shape, and there is no window */
-    size_t request_blocks;               /* complete blocks of the query, of that shape */
+    /* Of its heartbeat, which lies elsewhere: a common prompt is held by all of the fleet. */
+    bool is_plain; /* all tiers have that shape, and there is no window */
+    bool is_paired;
+    bool is_store;
+    size_t request_blocks; /* complete blocks of the query, of that shape */
     uint64_t tokens[KVB_TIER_COUNT];
     uint64_t most_tokens; /* the longest of them */
     uint64_t hit_tokens;  /* the device's that a request is given; 0 for queries of hashes */

@@ -106,8 +106,7 @@ static void note_hit(struct kvb_overlap *overlap, uint64_t tokens)
 
 static size_t hit_blocks_max(const struct noting *noting, const struct kvb_overlap *overlap)
 {
-    return overlap->follower->heartbeat.is_paired ? noting->paired_hit_blocks_max
-                                                  : noting->hit_blocks_max;
+    return overlap->is_paired ? noting->paired_hit_blocks_max : noting->hit_blocks_max;
 }
 
 static size_t least_of(size_t a, size_t b)
@@ -179,7 +178,8 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
                           : !has_shape(overlap, tier, shape)) {
         return;
     }
-    if (tier == KVB_TIER_DEVICE && overlap->follower->heartbeat.window_tokens > 0) {
+    if (!overlap->is_plain && tier == KVB_TIER_DEVICE &&
+        overlap->follower->heartbeat.window_tokens > 0) {
         note_hybrid(noting, at, shape, depth);
     } else {
         note_plain(noting, at, tier, shape, depth);
@@ -272,7 +272,7 @@ static size_t take_holders(
 
     for (size_t i = 0; i < listing->holder_count; i++) {
         const size_t at = listing->holders[i];
-        if (listing->streams[at].follower->heartbeat.is_store == are_stores) {
+        if (listing->streams[at].is_store == are_stores) {
             take(view, query, at, &out[count++]);
         }
     }
@@ -291,8 +291,7 @@ take_overlaps(struct kvb_view *view, const struct kvb_query *query, struct kvb_v
     size_t count = take_holders(view, query, false, view->overlaps);
 
     for (size_t i = 0; ask.with_none && i < listing->count; i++) {
-        if (listing->streams[i].most_tokens == 0 &&
-            !listing->streams[i].follower->heartbeat.is_store) {
+        if (listing->streams[i].most_tokens == 0 && !listing->streams[i].is_store) {
             take(view, query, i, &view->overlaps[count++]);
         }
     }

@@ -97,13 +97,16 @@ static void a_window_list_of_another_prompt_is_of_no_use(void **state)
     scene_done(&scene);
 }
 
-static uint64_t hybrid_by_hashes(struct scene *scene, enum kvb_query_form form, uint64_t *hashes)
+static uint64_t
+hybrid_by_hashes(struct scene *scene, enum kvb_query_form form, const uint64_t *hashes)
 {
+    uint64_t own[6];
     struct kvb_query query = {
-        .form = form, .has_model = true, .model = "m", .hashes = hashes, .count = 6
+        .form = form, .has_model = true, .model = "m", .hashes = own, .count = 6
     };
     struct kvb_detail detail = { { 0 } };
 
+    memcpy(own, hashes, sizeof own);
     assert_ok(kvb_view_overlaps(&scene->view, &query, (struct kvb_view_ask){ 0 }, &detail));
     const struct kvb_overlap *overlap = overlap_of(scene, 5);
     assert_true(!overlap || overlap->hit_tokens == 0);
