@@ -243,6 +243,8 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_u64(json, "lookahead", heartbeat->lookahead);
     write_shapes(heartbeat, json);
     kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
+    write_flag(json, "paired", heartbeat->is_paired);
+    write_flag(json, "store", heartbeat->is_store);
     kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
     kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));

@@ -194,6 +194,7 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"block_size\":16,\"lookahead\":1,"
         "\"shapes\":[{\"tier\":\"device\",\"block_size\":16,\"lookahead\":1},"
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
+        "\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
         "\"bye\":true,\"blocks\":{\"device\":5,\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
