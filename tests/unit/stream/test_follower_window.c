@@ -66,6 +66,7 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     say(&scene);
     assert_false(has_window_block(&scene, 5));
     assert_true(has_window_block(&scene, 6));
+    assert_int_equal(kvb_followers_window_blocks(scene.followers), 1);
     assert_blocks(&scene, 1); /* the device's 5 stays */
     struct kvb_heartbeat beat = window_beat(first_id + 5, 1);
     beat_as(&scene, &beat);
@@ -114,6 +115,11 @@ static void window_lists_have_a_ceiling_together(void **state)
     struct kvb_heartbeat beat = window_beat(first_id + 6, 5);
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_REMOVED, first_id + 7, 10, KVB_LIST_WINDOW);
+    add(&scene, KVB_ROUTER_STORED, first_id + 8, 14, KVB_LIST_WINDOW); /* there is room again */
+    say(&scene);
+    assert_true(has_window_block(&scene, 14) && !has_window_block(&scene, 10));
     end(&scene);
 }
 
