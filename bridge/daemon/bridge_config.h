@@ -36,6 +36,7 @@ struct kvb_worker_config {
     char events[kvb_endpoint_bytes];
     char replay[kvb_endpoint_bytes]; /* "": the engine has none */
     bool may_connect;                /* discovered: the engine may not listen at `events` */
+    bool store;                      /* no engine: see kvb_worker_is_store() */
     uint32_t first_rank;
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
@@ -45,7 +46,6 @@ struct kvb_worker_config {
     bool has_own_addresses;             /* of one rank: nothing is added to them */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
-    bool store;                   /* no engine: see kvb_worker_is_store() */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
     struct {
         char zmq[kvb_endpoint_bytes];            /* "": none, like the two below */
