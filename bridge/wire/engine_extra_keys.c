@@ -213,11 +213,13 @@ static bool is_word(kvb_span text, const char *word)
     return is_equal(text, (kvb_span){ (const uint8_t *)word, strlen(word) });
 }
 
-/* {"hash": digits, "start_offset": n, ...} */
+/* {"type": "mm_key", "hash": digits, "start_offset": n, ...}; a key of another type is one that
+ * no query can repeat. */
 static kvb_status take_mm_key(struct extras *extras, struct kvb_mp_cursor *cursor)
 {
     uint64_t offset = 0;
     kvb_span hash = { 0 };
+    kvb_span type = { 0 };
     uint32_t pairs = 0;
 
     KVB_TRY(kvb_mp_take_map(cursor, &pairs));
@@ -226,11 +228,17 @@ static kvb_status take_mm_key(struct extras *extras, struct kvb_mp_cursor *curso
         KVB_TRY(kvb_mp_take_text(cursor, &key));
         if (is_word(key, "hash")) {
             KVB_TRY(kvb_mp_take_text(cursor, &hash));
+        } else if (is_word(key, "type")) {
+            KVB_TRY(kvb_mp_take_text(cursor, &type));
         } else if (is_word(key, "start_offset")) {
             KVB_TRY(kvb_mp_take_u64(cursor, &offset));
         } else {
             KVB_TRY(kvb_mp_skip(cursor));
         }
+    }
+    if (type.len > 0 && !is_word(type, "mm_key")) {
+        extras->block->unmatchable = true;
+        return KVB_OK;
     }
     return hash.len > 0 ? add_key(extras, key_at_offset(key_of_id(hash), offset)) : KVB_BAD_INPUT;
 }

@@ -377,6 +377,8 @@ static void mm_keys_enter_by_hash_and_offset(void **state)
         /* a uuid, and what else may come, is not asked; an offset left out is 0 */
         { ROOT "\"mm_keys\": [[{\"uuid\": \"u\", \"x\": [1], \"hash\": \"" HEX_64 "\"}]]",
           PLAIN_ROOT " media aa,-" },
+        { ROOT "\"mm_keys\": [[{\"type\": \"new_key\", \"x\": 1}]]", PLAIN_ROOT " media ?,-" },
+        { ROOT "\"mm_keys\": [[{\"type\": 5, \"hash\": \"x\"}]]", "skipped bad_stored" },
         { ROOT "\"mm_keys\": [[], []]", PLAIN_ROOT },
         { ROOT "\"mm_keys\": []", PLAIN_ROOT },
         { ROOT "\"mm_keys\": null", PLAIN_ROOT },
