@@ -66,15 +66,29 @@ static kvb_status read_identity(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    KVB_TRY(kvb_engine_read_lookahead(batch, fields, event));
-    KVB_TRY(kvb_engine_read_model(batch, fields, event));
-    KVB_TRY(kvb_engine_read_lora(batch, fields, event));
-    KVB_TRY(kvb_engine_read_salt(batch, fields, event));
-    if (event->is_sparse) {
-        return KVB_OK;
+    const bool has_lora = fields->has[field_lora_name] || fields->has[field_lora_id];
+    const bool has_salt = fields->has[field_lora_name] || fields->has[field_cache_salt];
+
+    /* most events have none of these: a look is cheaper than a call */
+    if (fields->has[field_lookahead]) {
+        KVB_TRY(kvb_engine_read_lookahead(batch, fields, event));
     }
-    KVB_TRY(kvb_engine_read_extra_keys(batch, fields, event));
-    return kvb_engine_read_mm_keys(batch, fields, event);
+    if (fields->has[field_model_name] || fields->has[field_model]) {
+        KVB_TRY(kvb_engine_read_model(batch, fields, event));
+    }
+    if (has_lora) {
+        KVB_TRY(kvb_engine_read_lora(batch, fields, event));
+    }
+    if (has_salt) {
+        KVB_TRY(kvb_engine_read_salt(batch, fields, event));
+    }
+    if (!event->is_sparse && fields->has[field_extra_keys]) {
+        KVB_TRY(kvb_engine_read_extra_keys(batch, fields, event));
+    }
+    if (!event->is_sparse && fields->has[field_mm_keys]) {
+        KVB_TRY(kvb_engine_read_mm_keys(batch, fields, event));
+    }
+    return KVB_OK;
 }
 
 static kvb_status read_stored(

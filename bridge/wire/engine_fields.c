@@ -397,10 +397,14 @@ kvb_status kvb_engine_add_text(
     struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
     struct kvb_text_ref *out_ref)
 {
+    if (text.len == 0) {
+        *out_ref = (struct kvb_text_ref){ 0 };
+        return KVB_OK;
+    }
     const bool has_room = text.len <= kvb_max_batch_text_bytes - batch->text_len;
     const kvb_span before = kvb_event_batch_text(batch, known);
 
-    if (text.len > 0 && before.len == text.len && memcmp(before.data, text.data, text.len) == 0) {
+    if (before.len == text.len && memcmp(before.data, text.data, text.len) == 0) {
         *out_ref = known;
         return KVB_OK;
     }
