@@ -467,9 +467,16 @@ static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
                                       .is_sparse = true,
                                       .block_size = 16 };
     kvb_engine_hash hash = { 7 };
-    const struct kvb_event_batch batch = {
-        .events = &event, .event_count = 1, .hashes = &hash, .hash_count = 1
-    };
+    uint32_t token = 0; /* not used: so that no array is NULL */
+    uint64_t key = 0;
+    struct kvb_block_extra extra = { 0 };
+    const struct kvb_event_batch batch = { .events = &event,
+                                           .event_count = 1,
+                                           .hashes = &hash,
+                                           .hash_count = 1,
+                                           .tokens = &token,
+                                           .extras = &extra,
+                                           .keys = &key };
     struct kvb_event_batch again = { 0 };
     struct kvb_buf bytes;
 
