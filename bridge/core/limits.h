@@ -13,7 +13,7 @@ enum {
     kvb_max_batch_tokens = 1 << 22,
     kvb_max_batch_keys = 1 << 18,
     kvb_max_block_keys = 64, /* multimodal ids of one block */
-    kvb_max_batch_text_bytes = 1 << 16,
+    kvb_max_batch_text_bytes = 1 << 20,
     kvb_max_string_bytes = 1024,          /* a LoRA name, a salt, a tag */
     kvb_max_load_payload_bytes = 1 << 16, /* of load figures, some 30 times that decoded */
 

@@ -204,6 +204,8 @@ static const struct counted stream_sums[] = {
     { kvb_bridge_skipped_unknown_event, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNKNOWN_EVENT]) },
     { kvb_bridge_skipped_not_prefix, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_NOT_PREFIX]) },
     { kvb_bridge_skipped_remote, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_REMOTE]) },
+    { kvb_bridge_skipped_unmatchable, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNMATCHABLE]) },
+    { kvb_bridge_skipped_other_model, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_OTHER_MODEL]) },
 };
 
 static const struct counted mirror_sums[] = {

@@ -23,6 +23,8 @@
     X(skipped_no_tokens, COUNTER, "kvb_events_skipped_total", "reason=\"no_tokens\"", "Events passed over, by reason") \
     X(skipped_not_prefix, COUNTER, "kvb_events_skipped_total", "reason=\"not_prefix\"", "Events passed over, by reason") \
     X(skipped_remote, COUNTER, "kvb_events_skipped_total", "reason=\"remote\"", "Events passed over, by reason") \
+    X(skipped_unmatchable, COUNTER, "kvb_events_skipped_total", "reason=\"unmatchable\"", "Events passed over, by reason") \
+    X(skipped_other_model, COUNTER, "kvb_events_skipped_total", "reason=\"other_model\"", "Events passed over, by reason") \
     X(skipped_self_parent, COUNTER, "kvb_events_skipped_total", "reason=\"self_parent\"", "Events passed over, by reason") \
     X(unknown_media, COUNTER, "kvb_events_unknown_medium_total", "", "Events of blocks in a medium that is on no list: workers.unknown_medium says which tier that is") \
     X(blocks_unmatchable, COUNTER, "kvb_blocks_unmatchable_total", "", "Blocks stored that no query can name: keyed by bytes of unknown meaning") \

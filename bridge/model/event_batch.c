@@ -18,6 +18,7 @@ const char *kvb_skip_name(enum kvb_skip skip)
         [KVB_SKIP_REMOTE] = "remote",
         [KVB_SKIP_UNMATCHABLE] = "unmatchable",
         [KVB_SKIP_NO_BLOCK] = "no_block",
+        [KVB_SKIP_OTHER_MODEL] = "other_model",
     };
     return (unsigned)skip < KVB_SKIP_COUNT ? names[skip] : "unknown";
 }
@@ -33,6 +34,7 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip)
         [KVB_SKIP_REMOTE] = KVB_EFFECT_NONE,
         [KVB_SKIP_UNMATCHABLE] = KVB_EFFECT_NONE,
         [KVB_SKIP_NO_BLOCK] = KVB_EFFECT_NONE,
+        [KVB_SKIP_OTHER_MODEL] = KVB_EFFECT_NONE,
     };
     return (unsigned)skip < KVB_SKIP_COUNT ? effects[skip] : KVB_EFFECT_UNVERIFIED;
 }

@@ -44,6 +44,7 @@ enum kvb_skip {
     KVB_SKIP_REMOTE,        /* locality REMOTE: another worker's block */
     KVB_SKIP_UNMATCHABLE,   /* keyed by something no query can name */
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
+    KVB_SKIP_OTHER_MODEL,   /* another model's: of a store that serves several */
     KVB_SKIP_COUNT
 };
 

@@ -1,6 +1,8 @@
 #include "core/clock.h"
 #include "stream/stream_inside.h"
 
+#include <string.h>
+
 /* Where one life after the other is found, the answers are not those of the engine that
  * publishes: each request would find the next.  The first is looked into at once. */
 static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
@@ -100,6 +102,19 @@ static uint64_t passed_over(const struct kvb_stream *stream)
     return counts->self_parents + counts->no_tokens;
 }
 
+/* A store tells of the blocks of all models that it serves; an event without a name is taken
+ * for one of the stream's. */
+static bool is_of_other_model(
+    const struct kvb_stream *stream, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event)
+{
+    const char *own = stream->options.model;
+    const kvb_span name = kvb_event_batch_text(batch, event->model_name);
+    const size_t len = strlen(own);
+
+    return name.len > 0 && len > 0 && (name.len != len || memcmp(name.data, own, len) != 0);
+}
+
 static kvb_status
 apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_t at)
 {
@@ -108,6 +123,9 @@ apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_
 
     if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
         return note_skip(step, batch->events[at].skip);
+    }
+    if (is_of_other_model(stream, batch, &batch->events[at])) {
+        return note_skip(step, KVB_SKIP_OTHER_MODEL);
     }
     stream->counters.events_applied++;
     stream->counters.events_of[batch->events[at].kind]++;

@@ -61,7 +61,7 @@ static const struct kvb_dialect_row rows[KVB_DIALECT_COUNT] = {
         "vllm-0.22", KVB_EVENTS_ARRAYS, KVB_HASH_U64, to_group, true, false,
         vllm_media, VLLM_TOPIC, KVB_REPLAY_WITHOUT_TOPIC, KVB_SEQ_FROM_0, false, 0 },
     [KVB_DIALECT_VLLM_0_31] = {
-        "vllm-0.31", KVB_EVENTS_MAPS, KVB_HASH_U64, to_group | KVB_FIELD_CLEARED_MEDIUM, true, false,
+        "vllm-0.31", KVB_EVENTS_MAPS, KVB_HASH_U64, to_group | KVB_FIELD_CLEARED_MEDIUM | KVB_FIELD_LOOKAHEAD, true, false,
         vllm_media, VLLM_TOPIC, KVB_REPLAY_WITH_TOPIC, KVB_SEQ_FROM_0, false, 0 },
     [KVB_DIALECT_SGLANG_2025] = {
         "sglang-2025", KVB_EVENTS_ARRAYS, KVB_HASH_I64, KVB_FIELD_TOKENS, true, false,
@@ -70,10 +70,10 @@ static const struct kvb_dialect_row rows[KVB_DIALECT_COUNT] = {
         "sglang-mid", KVB_EVENTS_ARRAYS, KVB_HASH_I64, to_medium | KVB_FIELD_SALT_MAP, true, false,
         sglang_media, SGLANG_TOPIC, KVB_REPLAY_WITHOUT_TOPIC, KVB_SEQ_FROM_0, true, 0 },
     [KVB_DIALECT_SGLANG_MAP] = {
-        "sglang-map", KVB_EVENTS_MAPS, KVB_HASH_I64, to_medium, true, false,
+        "sglang-map", KVB_EVENTS_MAPS, KVB_HASH_I64, to_medium | KVB_FIELD_NAMESPACE, true, false,
         sglang_media, SGLANG_TOPIC, KVB_REPLAY_WITHOUT_TOPIC, KVB_SEQ_FROM_0, true, 0 },
     [KVB_DIALECT_TRTLLM] = {
-        "trtllm", KVB_EVENTS_MAPS, KVB_HASH_U64, to_medium | KVB_FIELD_LORA_NAME, true, false,
+        "trtllm", KVB_EVENTS_MAPS, KVB_HASH_U64, to_medium | KVB_FIELD_LORA_NAME | KVB_FIELD_MM_KEYS, true, false,
         vllm_media, VLLM_TOPIC, KVB_REPLAY_WITH_TOPIC, KVB_SEQ_FROM_CLOCK, true, trtllm_heartbeat_ms },
     [KVB_DIALECT_MOONCAKE_A] = {
         "mooncake-a", KVB_EVENTS_REPLICAS, KVB_HASH_TEXT, to_medium, false, false,

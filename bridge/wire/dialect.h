@@ -52,6 +52,9 @@ enum kvb_dialect_field {
     KVB_FIELD_GROUP = 1 << 4,          /* with its kind and window */
     KVB_FIELD_SALT_MAP = 1 << 5,       /* {"cache_salt": text} in the place of lora_name */
     KVB_FIELD_CLEARED_MEDIUM = 1 << 6, /* a Cleared may be of one tier */
+    KVB_FIELD_NAMESPACE = 1 << 7,      /* cache_salt, session_id, lora_name, each if there is one */
+    KVB_FIELD_LOOKAHEAD = 1 << 8,      /* a list of tokens for each block */
+    KVB_FIELD_MM_KEYS = 1 << 9,        /* a list of maps for each block */
 };
 
 /* What a replay looks like to a DEALER. */

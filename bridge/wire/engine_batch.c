@@ -31,20 +31,27 @@ static const struct word keys[field_count] = {
     [field_locality]          = WORD("locality"),
     [field_object_key]        = WORD("mooncake_key"),
     [field_replicas]          = WORD("replica_list"),
+    [field_cache_salt]        = WORD("cache_salt"),
+    [field_lookahead]         = WORD("lookahead_token_ids"),
+    [field_mm_keys]           = WORD("mm_keys"),
+    [field_spec_window]       = WORD("kv_cache_spec_sliding_window"),
+    [field_model_name]        = WORD("model_name"),
+    [field_model]             = WORD("model"), /* likewise */
 };
 
 /* What stands behind the tag in the array of each kind of event, in order; field_count:
  * nothing for us. */
 static const uint8_t in_stored[] = {
     field_block_hashes, field_parent_block_hash, field_token_ids, field_block_size, field_lora_id,
-    field_medium, field_lora_name, field_extra_keys, field_group_idx, field_spec_kind, field_count,
-    field_locality
+    field_medium, field_lora_name, field_extra_keys, field_group_idx, field_spec_kind,
+    field_spec_window, field_locality
 };
+enum { places_with_group = 10 }; /* of a Stored, with the tag, when group_idx has its place */
 static const uint8_t in_removed[] = { field_block_hashes, field_medium, field_group_idx };
 static const uint8_t in_cleared[] = { field_medium };
 /* BlockStoreEvent, and as far as it goes BlockUpdateEvent */
 static const uint8_t in_pool[] = {
-    field_object_key, field_replicas, field_count, field_count, field_block_hash,
+    field_object_key, field_replicas, field_model_name, field_count, field_block_hash,
     field_parent_block_hash, field_token_ids
 };
 /* clang-format on */
@@ -53,12 +60,44 @@ typedef kvb_status (*event_reader)(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
+/* What a Stored's blocks are beside their tokens.  Of one whose hashes do not say which of the
+ * tokens are theirs the hashes alone count. */
+static kvb_status read_identity(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    const bool has_lora = fields->has[field_lora_name] || fields->has[field_lora_id];
+    const bool has_salt = fields->has[field_lora_name] || fields->has[field_cache_salt];
+
+    /* most events have none of these: a look is cheaper than a call */
+    if (fields->has[field_lookahead]) {
+        KVB_TRY(kvb_engine_read_lookahead(batch, fields, event));
+    }
+    if (fields->has[field_model_name] || fields->has[field_model]) {
+        KVB_TRY(kvb_engine_read_model(batch, fields, event));
+    }
+    if (has_lora) {
+        KVB_TRY(kvb_engine_read_lora(batch, fields, event));
+    }
+    if (has_salt) {
+        KVB_TRY(kvb_engine_read_salt(batch, fields, event));
+    }
+    if (!event->is_sparse && fields->has[field_extra_keys]) {
+        KVB_TRY(kvb_engine_read_extra_keys(batch, fields, event));
+    }
+    if (!event->is_sparse && fields->has[field_mm_keys]) {
+        KVB_TRY(kvb_engine_read_mm_keys(batch, fields, event));
+    }
+    return KVB_OK;
+}
+
 static kvb_status read_stored(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    event->skip = kvb_engine_scope(fields);
     KVB_TRY(kvb_engine_read_group(fields, event));
+    KVB_TRY(kvb_engine_read_window(fields, event));
+    event->skip = kvb_engine_scope(fields, event);
     if (event->skip != KVB_SKIP_NONE) {
         return KVB_OK;
     }
@@ -66,20 +105,20 @@ static kvb_status read_stored(
     KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
     KVB_TRY(kvb_engine_read_tokens(batch, fields, event));
     KVB_TRY(kvb_engine_read_parent(fields, event));
-    KVB_TRY(kvb_engine_read_lora(batch, fields, event));
-    return kvb_engine_read_extra_keys(batch, fields, event);
+    return read_identity(batch, fields, event);
 }
 
 static kvb_status read_removed(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    event->skip = kvb_engine_scope(fields); /* only maps say: arrays have no such place */
     KVB_TRY(kvb_engine_read_group(fields, event));
+    event->skip = kvb_engine_scope(fields, event); /* only maps say: arrays have no such place */
     if (event->skip != KVB_SKIP_NONE) {
         return KVB_OK;
     }
     KVB_TRY(kvb_engine_read_medium(fields, event));
+    (void)kvb_engine_read_model(batch, fields, event); /* one that cannot be read hides nothing */
     return kvb_engine_read_hashes(batch, fields, event);
 }
 
@@ -87,8 +126,8 @@ static kvb_status read_cleared(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    (void)batch;
     event->all_tiers = !fields->has[field_medium];
+    (void)kvb_engine_read_model(batch, fields, event);
     return kvb_engine_read_medium(fields, event);
 }
 
@@ -228,6 +267,7 @@ static kvb_status find_in_array(
         return KVB_OK;
     }
     const struct event_form *form = find_form(tag, (kvb_span){ 0 });
+    fields->has_bare_ids = count < places_with_group;
     for (uint32_t place = 0; form && place < count - 1; place++) {
         const unsigned field = place < form->place_count ? form->places[place] : field_count;
         KVB_TRY(
@@ -272,6 +312,7 @@ static kvb_status find_in_map(
 
     KVB_TRY(kvb_mp_take_map(cursor, &pairs));
     for (uint32_t i = 0; i < pairs; i++) {
+        unsigned field = field_count;
         kvb_span key = { 0 };
         if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
             KVB_TRY(kvb_mp_skip_within(cursor, depth_in_event));
@@ -279,8 +320,9 @@ static kvb_status find_in_map(
             tag = text_at(cursor);
         } else if (is_text(key, "event_type")) {
             event_type = text_at(cursor);
+        } else {
+            field = field_of(key);
         }
-        const unsigned field = field_of(key);
         KVB_TRY(
             field < field_count
                 ? kvb_engine_find_field(
@@ -318,7 +360,9 @@ static struct kvb_engine_event skipped(enum kvb_skip skip, const struct kvb_engi
     return (struct kvb_engine_event){ .kind = KVB_EVENT_SKIPPED,
                                       .skip = skip,
                                       .has_group = event->has_group,
-                                      .group = event->group };
+                                      .group = event->group,
+                                      .group_kind = event->group_kind,
+                                      .window_tokens = event->window_tokens };
 }
 
 static kvb_status read_and_add(

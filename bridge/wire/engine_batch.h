@@ -13,8 +13,11 @@
  * key, never the batch; such an event stands in the batch as KVB_EVENT_SKIPPED
  * with its reason.  Bounded: ceilings of core/limits.h, nothing is allocated
  * from a length that the bytes do not back.
- * Sources of the formats: vLLM's distributed/kv_events.py, 0.9 to 0.32; what SGLang,
+ * Sources of the formats: vLLM's distributed/kv_events.py, 0.9 to 0.33; what SGLang (to 0.5.23),
  * TensorRT-LLM and llm-d make of it; Mooncake's subscriber guide and its store's publisher.
+ * What salts, adapters, media and lookahead tokens look like: engine_extra_keys.c.
+ * A Stored of a sliding-window group comes with its group_kind, and is_sparse where it leaves
+ * blocks out: it is no prefix by itself.  Groups of unknown kinds are KVB_SKIP_NOT_PREFIX.
  * An object of Mooncake's store that lies in several tiers is an event for each of them.
  *
  * Replaces what *batch held.  On any error the batch is empty.

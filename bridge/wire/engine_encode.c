@@ -98,9 +98,25 @@ static uint32_t token_behind(const struct engine_source *source, uint32_t i)
     return i + 1 < event->token_count ? source->batch->tokens[event->token_at + i + 1] : 0;
 }
 
+/* Of a sliding window's event that leaves blocks out it says only that the tokens are more than
+ * the blocks': those were not kept. */
+static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_event *event)
+{
+    const uint32_t count = (event->hash_count * event->block_size) + 1;
+
+    (void)msgpack_pack_array(packer, count);
+    for (uint32_t i = 0; i < count; i++) {
+        (void)msgpack_pack_uint32(packer, 0);
+    }
+}
+
 /* EAGLE in SGLang: the tokens a b with the lookahead token c are (a,b) (b,c). */
 static void pack_tokens(msgpack_packer *packer, const struct engine_source *source)
 {
+    if (source->event->is_sparse) {
+        pack_unknown_tokens(packer, source->event);
+        return;
+    }
     const bool is_paired = source->event->is_paired;
     const uint32_t count = source->event->token_count;
     /* of a batch without tokens the array is NULL: nothing may be added to it */
@@ -139,9 +155,17 @@ static void pack_lora_name(msgpack_packer *packer, const struct engine_source *s
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->lora_name));
 }
 
-/* As vLLM writes it: the LoRA name, then the salt in a prompt's first block (a child
- * inherits it); a multimodal key as the 64 digits whose first 16 it is; what cannot be matched as
- * bytes. */
+/* A multimodal key is the first 16 of 64 digits. */
+static void pack_media_id(msgpack_packer *packer, uint64_t key)
+{
+    char digits[65];
+
+    (void)snprintf(digits, sizeof digits, "%016llx%048d", (unsigned long long)key, 0);
+    kvb_pack_text(packer, digits);
+}
+
+/* As vLLM writes it: the LoRA name, multimodal ids, then the salt in a prompt's first block (a
+ * child inherits it); what cannot be matched as bytes. */
 static void pack_block_extra(msgpack_packer *packer, const struct engine_source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
@@ -160,17 +184,13 @@ static void pack_block_extra(msgpack_packer *packer, const struct engine_source 
     if (has_lora) {
         pack_lora_name(packer, source);
     }
+    for (uint32_t k = 0; k < extra->key_count; k++) {
+        (void)msgpack_pack_array(packer, 2);
+        pack_media_id(packer, source->batch->keys[extra->key_at + k]);
+        (void)msgpack_pack_uint32(packer, 0);
+    }
     if (has_salt) {
         pack_span(packer, kvb_event_batch_text(source->batch, event->salt));
-    }
-    for (uint32_t k = 0; k < extra->key_count; k++) {
-        char digits[65];
-        (void)snprintf(
-            digits, sizeof digits, "%016llx%048d",
-            (unsigned long long)source->batch->keys[extra->key_at + k], 0);
-        (void)msgpack_pack_array(packer, 2);
-        kvb_pack_text(packer, digits);
-        (void)msgpack_pack_uint32(packer, 0);
     }
     if (extra->unmatchable) {
         (void)msgpack_pack_bin_with_body(packer, "?", 1);
@@ -208,18 +228,119 @@ static void pack_group(msgpack_packer *packer, const struct engine_source *sourc
     }
 }
 
+static bool has_kind(const struct engine_source *source)
+{
+    return has_group(source) || source->event->group_kind != KVB_GROUP_FULL;
+}
+
 static void pack_kind(msgpack_packer *packer, const struct engine_source *source)
 {
-    if (has_group(source)) {
-        kvb_pack_text(packer, "full_attention");
+    static const char *const names[] = { [KVB_GROUP_FULL] = "full_attention",
+                                         [KVB_GROUP_WINDOW] = "sliding_window",
+                                         [KVB_GROUP_OTHER] = "mamba" };
+
+    if (has_kind(source)) {
+        kvb_pack_text(packer, names[source->event->group_kind]);
     } else {
         (void)msgpack_pack_nil(packer);
+    }
+}
+
+static bool has_window(const struct engine_source *source)
+{
+    return source->event->window_tokens > 0;
+}
+
+static void pack_window(msgpack_packer *packer, const struct engine_source *source)
+{
+    if (has_window(source)) {
+        (void)msgpack_pack_uint32(packer, source->event->window_tokens);
+    } else {
+        (void)msgpack_pack_nil(packer);
+    }
+}
+
+/* Pairs have their lookahead token already. */
+static bool has_lookahead(const struct engine_source *source)
+{
+    return source->event->lookahead > 0 && !source->event->is_paired;
+}
+
+static void pack_lookahead(msgpack_packer *packer, const struct engine_source *source)
+{
+    const uint32_t lookahead = source->event->lookahead;
+    uint32_t at = source->event->lookahead_at;
+
+    (void)msgpack_pack_array(packer, source->event->hash_count);
+    for (uint32_t i = 0; i < source->event->hash_count; i++) {
+        (void)msgpack_pack_array(packer, lookahead);
+        for (uint32_t k = 0; k < lookahead; k++) {
+            (void)msgpack_pack_uint32(packer, source->batch->tokens[at++]);
+        }
     }
 }
 
 static bool has_salt(const struct engine_source *source)
 {
     return source->event->salt.len > 0;
+}
+
+static void pack_salt(msgpack_packer *packer, const struct engine_source *source)
+{
+    pack_span(packer, kvb_event_batch_text(source->batch, source->event->salt));
+}
+
+/* Whose request caused the event: of those with a salt some have a session.  No reader needs
+ * it, and none may take it for part of a block's identity. */
+static bool has_session(const struct engine_source *source)
+{
+    const struct kvb_engine_event *event = source->event;
+
+    return has_salt(source) && event->hash_count > 0 &&
+           source->batch->hashes[event->hash_at].value % 2 == 1;
+}
+
+static void pack_session(msgpack_packer *packer, const struct engine_source *source)
+{
+    enum { sessions = 8 };
+    char text[32];
+
+    (void)snprintf(
+        text, sizeof text, "session-%u",
+        (unsigned)(source->batch->hashes[source->event->hash_at].value / 2 % sessions));
+    kvb_pack_text(packer, text);
+}
+
+static bool has_lora_name(const struct engine_source *source)
+{
+    return source->event->lora_name.len > 0;
+}
+
+static bool has_extras(const struct engine_source *source)
+{
+    return source->event->extra_count > 0;
+}
+
+/* {"type": "mm_key", "hash": 64 digits, "start_offset": 0} for each key of each block. */
+static void pack_mm_keys(msgpack_packer *packer, const struct engine_source *source)
+{
+    const struct kvb_event_batch *batch = source->batch;
+    const struct kvb_engine_event *event = source->event;
+
+    (void)msgpack_pack_array(packer, event->extra_count);
+    for (uint32_t i = 0; i < event->extra_count; i++) {
+        const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+        (void)msgpack_pack_array(packer, extra->key_count);
+        for (uint32_t k = 0; k < extra->key_count; k++) {
+            (void)msgpack_pack_map(packer, 3);
+            kvb_pack_text(packer, "type");
+            kvb_pack_text(packer, "mm_key");
+            kvb_pack_text(packer, "hash");
+            pack_media_id(packer, batch->keys[extra->key_at + k]);
+            kvb_pack_text(packer, "start_offset");
+            (void)msgpack_pack_uint32(packer, 0);
+        }
+    }
 }
 
 static void pack_salt_map(msgpack_packer *packer, const struct engine_source *source)
@@ -248,12 +369,6 @@ static bool has_medium(const struct engine_source *source)
     return !source->event->all_tiers;
 }
 
-static bool never(const struct engine_source *source)
-{
-    (void)source;
-    return false;
-}
-
 /* clang-format off */
 static const struct field stored_fields[] = {
     { "block_hashes",                 pack_hashes,     NULL, 0, false },
@@ -264,10 +379,15 @@ static const struct field stored_fields[] = {
     { "medium",                       pack_medium,     NULL, KVB_FIELD_MEDIUM, false },
     { "lora_name",                    pack_lora_name,  NULL, KVB_FIELD_LORA_NAME, false },
     { "cache_salt",                   pack_salt_map,   has_salt, KVB_FIELD_SALT_MAP, true },
+    { "cache_salt",                   pack_salt,       has_salt, KVB_FIELD_NAMESPACE, false },
+    { "session_id",                   pack_session,    has_session, KVB_FIELD_NAMESPACE, false },
+    { "lora_name",                    pack_lora_name,  has_lora_name, KVB_FIELD_NAMESPACE, false },
     { "extra_keys",                   pack_extra_keys, has_extra_keys, KVB_FIELD_EXTRA_KEYS, false },
     { "group_idx",                    pack_group,      has_group, KVB_FIELD_GROUP, false },
-    { "kv_cache_spec_kind",           pack_kind,       has_group, KVB_FIELD_GROUP, false },
-    { "kv_cache_spec_sliding_window", pack_nil,        never, KVB_FIELD_GROUP, false },
+    { "kv_cache_spec_kind",           pack_kind,       has_kind, KVB_FIELD_GROUP, false },
+    { "kv_cache_spec_sliding_window", pack_window,     has_window, KVB_FIELD_GROUP, false },
+    { "lookahead_token_ids",          pack_lookahead,  has_lookahead, KVB_FIELD_LOOKAHEAD, false },
+    { "mm_keys",                      pack_mm_keys,    has_extras, KVB_FIELD_MM_KEYS, false },
 };
 
 static const struct field removed_fields[] = {

@@ -196,123 +196,49 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
     return KVB_OK;
 }
 
-/* ---- Tokens ---- */
+/* ---- Texts, extras ---- */
 
-/* EAGLE: (a,b) (b,c) is the tokens a b, and behind a block of both the lookahead token c. */
-static kvb_status
-take_pairs(struct kvb_mp_cursor *cursor, const struct kvb_engine_event *event, uint32_t *out)
+kvb_status kvb_engine_add_text(
+    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
+    struct kvb_text_ref *out_ref)
 {
-    uint32_t *lookahead = out + event->token_count;
-    uint32_t blocks_left = event->hash_count;
-
-    for (uint32_t i = 0; i < event->token_count; i++) {
-        uint32_t members = 0;
-        uint32_t second = 0;
-        KVB_TRY(kvb_mp_take_array(cursor, &members));
-        if (members != 2) {
-            return KVB_BAD_INPUT;
-        }
-        KVB_TRY(kvb_mp_take_u32(cursor, &out[i]));
-        KVB_TRY(kvb_mp_take_u32(cursor, &second));
-        if ((i + 1) % event->block_size == 0 && blocks_left > 0) {
-            *lookahead++ = second;
-            blocks_left--;
-        }
-    }
-    return KVB_OK;
-}
-
-/* Do the tokens cover the blocks?  More is fine, less is not. */
-static kvb_status check_cover(const struct kvb_engine_event *event, uint32_t tokens)
-{
-    const uint64_t need = (uint64_t)event->hash_count * event->block_size;
-
-    return event->block_size > 0 && tokens >= need ? KVB_OK : KVB_BAD_INPUT;
-}
-
-static kvb_status read_block_size(const struct engine_fields *fields, uint32_t *out_size)
-{
-    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_block_size);
-
-    if (fields->has[field_block_size]) {
-        KVB_TRY(kvb_mp_take_u32(&cursor, out_size));
-    }
-    return *out_size <= kvb_max_block_tokens ? KVB_OK : KVB_BAD_INPUT;
-}
-
-kvb_status kvb_engine_read_tokens(
-    struct kvb_event_batch *batch, const struct engine_fields *fields,
-    struct kvb_engine_event *event)
-{
-    KVB_TRY(read_block_size(fields, &event->block_size));
-    return kvb_engine_read_token_list(batch, fields, event);
-}
-
-/* What could not be read where it was found: pairs, and what is none. */
-static kvb_status read_odd_tokens(
-    struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, uint32_t count,
-    struct kvb_engine_event *event)
-{
-    event->is_paired = kvb_mp_next(cursor) == KVB_MP_ARRAY;
-    event->lookahead = event->is_paired ? 1 : 0;
-    event->lookahead_at = event->token_at + count;
-    KVB_TRY(kvb_event_batch_reserve_tokens(
-        batch, count + ((size_t)event->lookahead * event->hash_count)));
-    uint32_t *out = batch->tokens + batch->token_count;
-    return event->is_paired ? take_pairs(cursor, event, out) : kvb_mp_take_u32s(cursor, count, out);
-}
-
-kvb_status kvb_engine_read_token_list(
-    struct kvb_event_batch *batch, const struct engine_fields *fields,
-    struct kvb_engine_event *event)
-{
-    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_token_ids);
-    uint32_t count = 0;
-
-    if (!fields->has[field_token_ids]) {
+    if (text.len == 0) {
+        *out_ref = (struct kvb_text_ref){ 0 };
         return KVB_OK;
     }
-    KVB_TRY(kvb_mp_take_array(&cursor, &count));
-    event->token_at = (uint32_t)batch->token_count;
-    if (count == 0) {
-        return KVB_OK; /* tokenless */
-    }
-    KVB_TRY(check_cover(event, count));
-    event->token_count = count;
-    if (!fields->tokens.is_read) {
-        KVB_TRY(read_odd_tokens(batch, &cursor, count, event));
-    }
-    batch->token_count += event->token_count + ((size_t)event->lookahead * event->hash_count);
-    return KVB_OK;
-}
-
-/* ---- LoRA, group, tier ---- */
-
-kvb_status
-kvb_engine_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref)
-{
     const bool has_room = text.len <= kvb_max_batch_text_bytes - batch->text_len;
+    const kvb_span before = kvb_event_batch_text(batch, known);
 
+    if (before.len == text.len && memcmp(before.data, text.data, text.len) == 0) {
+        *out_ref = known;
+        return KVB_OK;
+    }
     /* checked here, for to the batch they are ceilings: that would refuse all events */
     return text.len > kvb_max_string_bytes || !has_room
                ? KVB_BAD_INPUT
                : kvb_event_batch_add_text(batch, text, out_ref);
 }
 
-/* A batch names one LoRA over and over: the event before this one has it already. */
-static kvb_status
-add_lora_name(struct kvb_event_batch *batch, kvb_span name, struct kvb_text_ref *out_ref)
+kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
-    const struct kvb_text_ref none = { 0 };
-    const struct kvb_text_ref last =
-        batch->event_count > 0 ? batch->events[batch->event_count - 1].lora_name : none;
-    const kvb_span known = kvb_event_batch_text(batch, last);
-
-    if (name.len > 0 && known.len == name.len && memcmp(known.data, name.data, name.len) == 0) {
-        *out_ref = last;
+    if (event->extra_count > 0 || event->hash_count == 0) {
         return KVB_OK;
     }
-    return kvb_engine_add_text(batch, name, out_ref);
+    KVB_TRY(kvb_event_batch_reserve_extras(batch, event->hash_count));
+    event->extra_at = (uint32_t)batch->extra_count;
+    event->extra_count = event->hash_count;
+    batch->extra_count += event->hash_count;
+    memset(batch->extras + event->extra_at, 0, event->extra_count * sizeof *batch->extras);
+    return KVB_OK;
+}
+
+/* ---- LoRA, model, group, tier ---- */
+
+static const struct kvb_engine_event *event_before(const struct kvb_event_batch *batch)
+{
+    static const struct kvb_engine_event none = { .kind = KVB_EVENT_SKIPPED };
+
+    return batch->event_count > 0 ? &batch->events[batch->event_count - 1] : &none;
 }
 
 kvb_status kvb_engine_read_lora(
@@ -334,19 +260,22 @@ kvb_status kvb_engine_read_lora(
         const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);
         name = (kvb_span){ .data = (const uint8_t *)numbered, .len = (size_t)len };
     }
-    return add_lora_name(batch, name, &event->lora_name);
+    return kvb_engine_add_text(batch, name, event_before(batch)->lora_name, &event->lora_name);
 }
 
-kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
+kvb_status kvb_engine_read_model(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_group_idx);
+    const enum engine_field field = fields->has[field_model_name] ? field_model_name : field_model;
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
+    kvb_span name = { 0 };
 
-    if (!fields->has[field_group_idx]) {
+    if (!fields->has[field]) {
         return KVB_OK;
     }
-    KVB_TRY(kvb_mp_take_u32(&cursor, &event->group));
-    event->has_group = true; /* not before: a skipped event names its group too */
-    return KVB_OK;
+    KVB_TRY(kvb_mp_take_text(&cursor, &name));
+    return kvb_engine_add_text(batch, name, event_before(batch)->model_name, &event->model_name);
 }
 
 struct word {
@@ -387,13 +316,59 @@ static const struct word media[] = {
     WORD("SHARED",     KVB_TIER_EXTERNAL),
 };
 
-/* Cache groups whose blocks are prefixes. */
-static const struct word prefix_kinds[] = {
-    WORD("full_attention", 0),
-    WORD("mla_attention", 0),
-    WORD("sink_full_attention", 0),
+/* vLLM's kinds of cache groups whose rules are known; the others are KVB_GROUP_OTHER. */
+static const struct word group_kinds[] = {
+    WORD("full_attention",      KVB_GROUP_FULL),
+    WORD("mla_attention",       KVB_GROUP_FULL),
+    WORD("sink_full_attention", KVB_GROUP_FULL),
+    WORD("sliding_window",      KVB_GROUP_WINDOW),
+    WORD("sliding_window_mla",  KVB_GROUP_WINDOW),
 };
 /* clang-format on */
+
+static enum kvb_group_kind kind_of_group(const struct engine_fields *fields)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_spec_kind);
+    kvb_span text = { 0 };
+
+    if (!fields->has[field_spec_kind]) {
+        return KVB_GROUP_FULL;
+    }
+    (void)kvb_mp_take_text(&cursor, &text); /* what is no text is on no list */
+    const struct word *word =
+        find_word(group_kinds, sizeof group_kinds / sizeof group_kinds[0], text);
+    return word ? (enum kvb_group_kind)word->value : KVB_GROUP_OTHER;
+}
+
+kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_group_idx);
+
+    event->group_kind = kind_of_group(fields);
+    if (!fields->has[field_group_idx]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_u32(&cursor, &event->group));
+    event->has_group = true; /* not before: a skipped event names its group too */
+    return KVB_OK;
+}
+
+kvb_status
+kvb_engine_read_window(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_spec_window);
+
+    if (event->group_kind != KVB_GROUP_WINDOW) {
+        return KVB_OK; /* full attention may say one too: it holds all blocks all the same */
+    }
+    if (fields->has[field_spec_window]) {
+        KVB_TRY(kvb_mp_take_u32(&cursor, &event->window_tokens));
+    }
+    if (event->window_tokens == 0) {
+        event->group_kind = KVB_GROUP_OTHER;
+    }
+    return KVB_OK;
+}
 
 bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
 {
@@ -419,9 +394,9 @@ kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_eve
     return KVB_OK;
 }
 
-enum kvb_skip kvb_engine_scope(const struct engine_fields *fields)
+enum kvb_skip
+kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event)
 {
-    struct kvb_mp_cursor kind_at = kvb_engine_cursor_at(fields, field_spec_kind);
     struct kvb_mp_cursor locality_at = kvb_engine_cursor_at(fields, field_locality);
     kvb_span text = { 0 };
     static const struct word remote = WORD("REMOTE", 0);
@@ -430,10 +405,5 @@ enum kvb_skip kvb_engine_scope(const struct engine_fields *fields)
         find_word(&remote, 1, text)) {
         return KVB_SKIP_REMOTE;
     }
-    if (fields->has[field_spec_kind] &&
-        (kvb_mp_take_text(&kind_at, &text) != KVB_OK ||
-         !find_word(prefix_kinds, sizeof prefix_kinds / sizeof prefix_kinds[0], text))) {
-        return KVB_SKIP_NOT_PREFIX;
-    }
-    return KVB_SKIP_NONE;
+    return event->group_kind == KVB_GROUP_OTHER ? KVB_SKIP_NOT_PREFIX : KVB_SKIP_NONE;
 }

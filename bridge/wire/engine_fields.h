@@ -22,6 +22,12 @@ enum engine_field {
     field_locality,
     field_object_key,
     field_replicas,
+    field_cache_salt,
+    field_lookahead,
+    field_mm_keys,
+    field_spec_window,
+    field_model_name,
+    field_model,
     field_count
 };
 
@@ -33,7 +39,10 @@ struct engine_list {
 };
 
 struct engine_fields {
-    bool has_event_type;            /* the form of Mooncake's maps */
+    bool has_event_type; /* the form of Mooncake's maps */
+    /* An array without a place for group_idx: of a vLLM whose multimodal ids may be bare
+     * text, see engine_extra_keys.c. */
+    bool has_bare_ids;
     bool has[field_count];          /* there, and not nil */
     struct engine_list hashes;      /* of field_block_hashes, behind batch->hashes */
     struct engine_list tokens;      /* of field_token_ids, behind batch->tokens */
@@ -68,11 +77,24 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 kvb_status kvb_engine_read_tokens(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
+/* After the tokens: the tokens behind each block that its name covers too. */
+kvb_status kvb_engine_read_lookahead(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
 kvb_status kvb_engine_read_lora(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
+/* The model that the event is about, where it says one. */
+kvb_status kvb_engine_read_model(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+/* The group and its kind.  Whether a sliding window says how long it is, only a Stored is
+ * asked: see kvb_engine_read_window(). */
 kvb_status
 kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event);
+/* Of KVB_GROUP_WINDOW; a window without a length becomes KVB_GROUP_OTHER. */
+kvb_status
+kvb_engine_read_window(const struct engine_fields *fields, struct kvb_engine_event *event);
 kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event);
 
@@ -83,7 +105,9 @@ kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash
 /* The digits alone.  KVB_BAD_INPUT: there is something else among them. */
 kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash);
 
-/* The token list of an event whose block_size is known. */
+/* The token list of an event whose block_size is known.  A token id that is a text marks its
+ * block unmatchable; of a sliding window's event that leaves blocks out (is_sparse) the tokens
+ * are left. */
 kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
@@ -106,14 +130,35 @@ kvb_status kvb_engine_read_pool_update(
 extern const unsigned kvb_engine_pool_tiers;
 kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers);
 
-/* Copies a peer's text into the batch; statuses as above. */
-kvb_status
-kvb_engine_add_text(struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref);
+/* Copies a peer's text into the batch; statuses as above.  known: where the event before this
+ * one has such a text; an equal one is not copied again, for a batch says the same names over
+ * and over. */
+kvb_status kvb_engine_add_text(
+    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
+    struct kvb_text_ref *out_ref);
 
-/* After hashes and lora: salt, multimodal ids, what cannot be matched. */
+/* An extra for each of the event's blocks, empty; those that it has already stay. */
+kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event);
+
+/* ---- engine_extra_keys.c: what goes into a block's identity beside its tokens ---- */
+
+/* The salt that SGLang names as such.  KVB_BAD_INPUT also when it is named twice and differs.
+ * One that is longer than any query's makes the event a KVB_SKIP_UNMATCHABLE. */
+kvb_status kvb_engine_read_salt(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+/* After hashes, lora and salt: vLLM's salt, multimodal ids, what cannot be matched. */
 kvb_status kvb_engine_read_extra_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
-/* KVB_SKIP_NONE when the event is about this worker's prefix blocks. */
-enum kvb_skip kvb_engine_scope(const struct engine_fields *fields);
+/* TensorRT-LLM's multimodal ids. */
+kvb_status kvb_engine_read_mm_keys(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+/* KVB_SKIP_NONE when the event is about this worker's blocks, and its group's kind, which
+ * was read before, is one that can be followed. */
+enum kvb_skip
+kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event);

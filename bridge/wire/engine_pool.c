@@ -25,15 +25,23 @@ static bool is_unset(const struct kvb_mp_cursor *at)
            (kvb_mp_take_bits(&ahead, &bits) == KVB_OK && bits == 0);
 }
 
-/* *out_is_set false: there is none. */
+/* A text that is no number is a name of its own: its hash stands for it.
+ * *out_is_set false: there is none. */
 static kvb_status take_set_hash(
     const struct engine_fields *fields, enum engine_field field, uint64_t *out_hash,
     bool *out_is_set)
 {
     struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
+    kvb_span text = { 0 };
 
     *out_is_set = fields->has[field] && !is_unset(&cursor);
-    return *out_is_set ? kvb_engine_take_hash(&cursor, out_hash) : KVB_OK;
+    if (!*out_is_set || kvb_engine_take_hash(&cursor, out_hash) == KVB_OK) {
+        return KVB_OK;
+    }
+    cursor = kvb_engine_cursor_at(fields, field);
+    KVB_TRY(kvb_mp_take_text(&cursor, &text));
+    *out_hash = kvb_hash64(text, 0);
+    return KVB_OK;
 }
 
 /* The key under which the object is known, and the hash when the pool tells none. */
@@ -95,6 +103,7 @@ kvb_status kvb_engine_read_pool_store(
     KVB_TRY(add_hash(batch, event, is_told ? told : hash));
     KVB_TRY(
         take_set_hash(fields, field_parent_block_hash, &event->parent.value, &event->has_parent));
+    KVB_TRY(kvb_engine_read_model(batch, fields, event));
     return read_one_block(batch, fields, event);
 }
 
@@ -105,6 +114,7 @@ kvb_status kvb_engine_read_pool_update(
     uint64_t hash = 0;
 
     KVB_TRY(read_key(fields, event, &hash));
+    (void)kvb_engine_read_model(batch, fields, event); /* one that cannot be read hides nothing */
     return add_hash(batch, event, hash);
 }
 

@@ -41,9 +41,13 @@ def encode(batch):
 def event(kind, **given):
     """An event as `kvctl decode` shows it: what the engine did not say is null, empty or 0."""
     shown = {
-        "kind": kind, "reason": None, "rank": None, "ts": TS, "tier": "device", "group": None, "lora": None,
-        "parent": None, "block_hashes": [], "tokens_hashes": [], "token_count": 0, "block_size": 0,
+        "kind": kind, "reason": None, "rank": None, "ts": TS, "tier": "device", "group": None,
+        "group_kind": None, "window_tokens": None, "is_sparse": False, "model": None, "lora": None, "salt": None,
+        "parent": None, "block_hashes": [], "tokens_hashes": [], "media": [], "token_count": 0, "block_size": 0,
+        "lookahead": 0,
     }
+    if kind == "stored" and given.get("group") is not None:
+        shown["group_kind"] = "full"
     if kind in ("cleared", "skipped"):
         shown["tier"] = None
     assert given.keys() <= shown.keys(), given
@@ -55,7 +59,7 @@ def stored(hashes, tokens, block_size, lora=None, salt=None, **given):
     own = [contract.tokens_hash(tokens[i * block_size : (i + 1) * block_size], seed) for i in range(len(hashes))]
     return event(
         "stored", block_hashes=hashes, tokens_hashes=own, token_count=len(tokens), block_size=block_size,
-        lora=lora, **given,
+        lora=lora, salt=salt, **given,
     )
 
 
@@ -134,17 +138,28 @@ def test_vllm_0_22_adds_names_salts_and_groups():
     parts = [
         Stored([1, 2], None, [1, 2, 3, 4], 2, 1, "GPU", "ad", keys, 0, "full_attention", None),
         Stored([1], None, [1, 2], 2, None, "GPU", None, None, 1, "sliding_window", 1024),
+        Stored([1], None, [1, 2], 2, None, "GPU", None, None, 2, "mamba", None),
         Stored([3], None, [1, 2], 2, None, "GPU", None, None, 0, "mla_attention", None),
         Removed([2], "GPU", 0),
     ]
     events, said = decode(encode(Batch011(TS, parts, 0)))
     assert events == [
         stored([1, 2], [1, 2, 3, 4], 2, lora="ad", salt="tenant", group=0, rank=0),
-        event("skipped", reason="not_prefix", group=1, rank=0),
+        stored([1], [1, 2], 2, group=1, group_kind="window", window_tokens=1024, rank=0),
+        event("skipped", reason="not_prefix", group=2, group_kind="other", rank=0),
         stored([3], [1, 2], 2, group=0, rank=0),
         event("removed", block_hashes=[2], group=0, rank=0),
     ]
     assert said.endswith("1 skipped (not_prefix 1)")
+
+
+def test_a_window_of_vllm_that_leaves_blocks_out_is_known_by_its_hashes():
+    Stored, _, _ = vllm_arrays(STORED_22, REMOVED_22)
+    window = [None, "GPU", None, None, 1, "sliding_window", 4]
+    parts = [Stored([2], 7, [1, 2, 3, 4], 2, *window), Stored([], 7, [1, 2], 2, *window)]
+    events, _ = decode(encode(Batch011(TS, parts)))
+    about = {"group": 1, "group_kind": "window", "window_tokens": 4, "is_sparse": True, "block_size": 2, "parent": 7}
+    assert events == [event("stored", block_hashes=[2], **about), event("stored", block_hashes=[], **about)]
 
 
 class BlockStored(TaggedMap):
@@ -162,6 +177,7 @@ class BlockStored(TaggedMap):
     locality: typing.Optional[str] = None
     ownership: typing.Optional[str] = None
     session_id: typing.Optional[str] = None
+    lookahead_token_ids: typing.Optional[list[list[int]]] = None
 
 
 class BlockRemoved(TaggedMap):
@@ -192,6 +208,28 @@ def test_vllm_0_31_writes_maps_and_says_where_blocks_are():
     ]
 
 
+def test_vllm_0_33_says_the_tokens_behind_each_block():
+    parts = [BlockStored([1, 2], None, [1, 2, 3, 4], 2, None, "GPU", None, lookahead_token_ids=[[3], [5]])]
+    events, _ = decode(encode(Batch011(TS, parts)))
+    own = [contract.tokens_hash([1, 2, 3]), contract.tokens_hash([3, 4, 5])]
+    assert events == [
+        event("stored", block_hashes=[1, 2], tokens_hashes=own, token_count=4, block_size=2, lookahead=1)
+    ]
+
+
+def test_a_salt_of_vllm_may_look_like_a_picture():
+    picture, salt = "ab" * 32, "cd" * 32
+    parts = [
+        BlockStored([1], None, [1], 1, None, "GPU", "ad", [["ad", (picture, 0), salt]]),
+        BlockStored([2], 1, [1], 1, None, "GPU", "ad", [["ad", (picture, -1)]]),
+    ]
+    events, _ = decode(encode(Batch011(TS, parts)))
+    assert [(e["lora"], e["salt"], e["media"]) for e in events] == [
+        ("ad", salt, [[0xABABABABABABABAB]]),
+        ("ad", None, [[0xABABABABABABABAB]]),
+    ]
+
+
 def test_arrays_maps_and_a_batch_as_a_map_may_be_mixed():
     Stored, _, _ = vllm_arrays(STORED_11, REMOVED_11)
     parts = [Stored([1], None, [1], 1, None, "GPU"), BlockRemoved([1], None)]
@@ -204,7 +242,9 @@ def test_eagle_pairs_are_windows_one_token_wider():
     pairs = [(1, 2), (2, 3), (3, 4), (4, 5)]
     events, _ = decode(encode(Batch011(TS, [Stored([7, 8], None, pairs, 2, None, "GPU")])))
     own = [contract.tokens_hash([1, 2, 3]), contract.tokens_hash([3, 4, 5])]
-    assert events == [event("stored", block_hashes=[7, 8], tokens_hashes=own, token_count=4, block_size=2)]
+    assert events == [
+        event("stored", block_hashes=[7, 8], tokens_hashes=own, token_count=4, block_size=2, lookahead=1)
+    ]
 
 
 def test_tokens_beyond_the_blocks_belong_to_none():
@@ -242,6 +282,32 @@ def test_sglang_2026_puts_a_salt_behind_the_medium():
     assert events == [
         stored([1], [1, 2], 2, salt="tenant", tier="host"),
         event("removed", block_hashes=[1], tier="host"),
+    ]
+
+
+class SglangStored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
+    block_hashes: list[int]
+    parent_block_hash: typing.Optional[int]
+    token_ids: list
+    block_size: int
+    lora_id: typing.Optional[int]
+    medium: typing.Optional[str] = None
+    cache_salt: typing.Optional[str] = None
+    session_id: typing.Optional[str] = None
+    lora_name: typing.Optional[str] = None
+
+
+def test_sglang_0_5_23_names_salt_and_adapter_on_every_event():
+    parts = [
+        SglangStored([-1], None, [1], 1, None, "GPU", "tenant", "session", "ad"),
+        SglangStored([-2], -1, [2], 1, None, "GPU", "tenant", None, "ad"),
+        SglangStored([-3], None, [1], 1, None, "GPU", session_id="session"),
+    ]
+    events, _ = decode(encode(Batch011(TS, parts)))
+    assert events == [
+        stored([2**64 - 1], [1], 1, lora="ad", salt="tenant"),
+        stored([2**64 - 2], [2], 1, lora="ad", salt="tenant", parent=2**64 - 1),
+        stored([2**64 - 3], [1], 1),
     ]
 
 
@@ -299,8 +365,8 @@ def test_mooncakes_guide_tells_objects_by_key_and_replicas():
     ]
     events, _ = decode(encode(Batch090(TS, parts)))
     assert events == [
-        stored([0xFF], [1, 2], 2, parent=254, tier="host"),
-        stored([0xFF], [1, 2], 2, parent=254, tier="disk"),
+        stored([0xFF], [1, 2], 2, parent=254, tier="host", model="m"),
+        stored([0xFF], [1, 2], 2, parent=254, tier="disk", model="m"),
         event("stored", block_hashes=[98], tier="host"),
         event("stored", block_hashes=[97], tier="disk"),
         event("removed", block_hashes=[97], tier="host"),

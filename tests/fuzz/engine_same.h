@@ -7,7 +7,7 @@
 
 /* Whether two batches of an engine say the same: for the fuzz target and the test of
  * the encoder.  Where things lie in the arrays does not matter, and extras that are
- * all empty are as good as none.  A salt under a parent is inherited, not written. */
+ * all empty are as good as none.  Names of models are not compared: engines write none. */
 
 static inline bool is_same_text(
     const struct kvb_event_batch *a, struct kvb_text_ref x, const struct kvb_event_batch *b,
@@ -49,7 +49,8 @@ static inline bool is_same_head(const struct kvb_engine_event *x, const struct k
            x->parent.value == y->parent.value && x->has_group == y->has_group &&
            x->group == y->group && x->is_paired == y->is_paired && x->lookahead == y->lookahead &&
            x->block_size == y->block_size && x->hash_count == y->hash_count &&
-           x->token_count == y->token_count;
+           x->token_count == y->token_count && x->group_kind == y->group_kind &&
+           x->window_tokens == y->window_tokens && x->is_sparse == y->is_sparse;
 }
 
 static inline bool is_same_engine_event(
@@ -57,7 +58,7 @@ static inline bool is_same_engine_event(
     const struct kvb_event_batch *b, const struct kvb_engine_event *y)
 {
     if (!is_same_head(x, y) || !is_same_text(a, x->lora_name, b, y->lora_name) ||
-        (!x->has_parent && !is_same_text(a, x->salt, b, y->salt))) {
+        !is_same_text(a, x->salt, b, y->salt)) {
         return false;
     }
     for (uint32_t i = 0; i < x->hash_count; i++) {
@@ -68,6 +69,11 @@ static inline bool is_same_engine_event(
     }
     for (uint32_t i = 0; i < x->token_count; i++) {
         if (a->tokens[x->token_at + i] != b->tokens[y->token_at + i]) {
+            return false;
+        }
+    }
+    for (uint32_t i = 0; i < x->lookahead * x->hash_count; i++) {
+        if (a->tokens[x->lookahead_at + i] != b->tokens[y->lookahead_at + i]) {
             return false;
         }
     }

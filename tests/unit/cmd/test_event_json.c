@@ -1,5 +1,6 @@
 #include "cmd/event_json.h"
 #include "cmd/hex_lines.h"
+#include "core/hash.h"
 #include "core/limits.h"
 #include "fail_alloc.h"
 #include "wire/engine_batch.h"
@@ -7,6 +8,7 @@
 
 #include "kvb_test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,7 +120,42 @@ static void eagle_pairs_count_as_the_engine_counts_them(void **state)
 
     kvb_buf_init(&out, 1 << 12);
     write_first("92019195" STORED "9101c09292010292020302", &out); /* (1,2) (2,3) */
-    assert_non_null(strstr((const char *)out.data, "\"token_count\":2,\"block_size\":2}"));
+    assert_non_null(
+        strstr((const char *)out.data, "\"token_count\":2,\"block_size\":2,\"lookahead\":1}"));
+    kvb_buf_done(&out);
+}
+
+static void what_goes_into_a_blocks_identity_is_shown(void **state)
+{
+    (void)state;
+    char media[64];
+    struct kvb_buf out;
+
+    kvb_buf_init(&out, 1 << 12);
+    /* two tokens for one block of one, "ad"; [["ad", ["x", 0], "s"]]; group 1, full_attention */
+    write_first(
+        "9201919c" STORED "9101c092050601c0c0a26164"
+        "9193a2616492a17800a173"
+        "01ae66756c6c5f617474656e74696f6ec0",
+        &out);
+    assert_non_null(strstr(
+        (const char *)out.data,
+        "\"group\":1,\"group_kind\":\"full\",\"window_tokens\":null,"
+        "\"is_sparse\":false,\"model\":null,\"lora\":\"ad\",\"salt\":\"s\","));
+    (void)snprintf(
+        media, sizeof media, "\"media\":[[%llu]],",
+        (unsigned long long)kvb_hash64(text_span("x"), 0));
+    assert_non_null(strstr((const char *)out.data, media));
+    kvb_buf_reset(&out);
+    /* the same of a window of 64, from which a block is left out */
+    write_first(
+        "9201919c" STORED "9101c092050601c0c0a26164"
+        "c0"
+        "01ae736c6964696e675f77696e646f7740",
+        &out);
+    assert_non_null(strstr(
+        (const char *)out.data, "\"group_kind\":\"window\",\"window_tokens\":64,"
+                                "\"is_sparse\":true,"));
     kvb_buf_done(&out);
 }
 
@@ -210,6 +247,7 @@ int main(void)
         cmocka_unit_test(every_vector_becomes_the_events_that_are_written_beside_it),
         cmocka_unit_test(a_block_that_no_query_can_name_has_no_tokens_hash),
         cmocka_unit_test(eagle_pairs_count_as_the_engine_counts_them),
+        cmocka_unit_test(what_goes_into_a_blocks_identity_is_shown),
         cmocka_unit_test(a_time_that_is_none_is_null),
         cmocka_unit_test(a_line_without_memory_is_said),
         cmocka_unit_test(lines_of_digits_come_in_three_forms),

@@ -160,6 +160,7 @@ static void every_skip_has_a_name_and_what_it_may_hide(void **state)
     assert_int_equal(kvb_skip_effect(KVB_SKIP_BAD_STORED), KVB_EFFECT_MISSING);
     assert_int_equal(kvb_skip_effect(KVB_SKIP_BAD_REMOVED), KVB_EFFECT_PHANTOM);
     assert_int_equal(kvb_skip_effect(KVB_SKIP_UNKNOWN_EVENT), KVB_EFFECT_UNVERIFIED);
+    assert_int_equal(kvb_skip_effect(KVB_SKIP_OTHER_MODEL), KVB_EFFECT_NONE);
     assert_int_equal(kvb_skip_effect(KVB_SKIP_COUNT), KVB_EFFECT_UNVERIFIED);
 }
 

@@ -3,6 +3,8 @@
 #include "batch_maker.h"
 #include "stream_world.h"
 #include "wire/batch_line.h"
+#include "wire/engine_batch.h"
+#include "wire/json_pack.h"
 
 #include <stdio.h>
 
@@ -259,6 +261,51 @@ static void what_cannot_be_read_costs_what_it_may_hide(void **state)
     }
 }
 
+static void live_json(struct stream_world *world, uint64_t seq, const char *json)
+{
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 1 << 12);
+    pack_json(json, &bytes);
+    assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &world->batch));
+    kvb_buf_done(&bytes);
+    give_batch(world, KVB_INPUT_LIVE, seq, first_life, false);
+}
+
+#define MODEL_STORED(hash, token, model)                                                           \
+    "{\"type\": \"BlockStored\", \"block_hashes\": [" hash "], \"parent_block_hash\": null, "      \
+    "\"token_ids\": [" token "], \"block_size\": 1, \"model_name\": " model "}"
+
+/* The stream's own model is m. */
+static void blocks_of_another_model_are_passed_over(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_json(
+        &world, 0,
+        "[1, [" MODEL_STORED("5", "1", "\"m\"") ", " MODEL_STORED(
+            "6", "2",
+            "\"mm\"") ", " MODEL_STORED("7", "3", "null") ", " MODEL_STORED("8", "4", "\"\"") "]]");
+    assert_true(holds(&world, 1, 0));
+    assert_false(holds(&world, 2, 0));
+    assert_int_equal(world.held_count, 3);
+    assert_int_equal(kvb_stream_count(world.stream)->skipped[KVB_SKIP_OTHER_MODEL], 1);
+    assert_int_equal(kvb_stream_count(world.stream)->events_applied, 3);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    /* a removal or a clear of another model's takes nothing of ours */
+    live_json(
+        &world, 1,
+        "[1, [{\"type\": \"BlockRemoved\", \"block_hashes\": [5], \"model_name\": \"x\"}, "
+        "{\"type\": \"AllBlocksCleared\", \"model\": \"x\"}]]");
+    assert_int_equal(world.held_count, 3);
+    live_json(&world, 2, "[1, [{\"type\": \"BlockRemoved\", \"block_hashes\": [5]}]]");
+    assert_int_equal(world.held_count, 2);
+    assert_int_equal(kvb_stream_count(world.stream)->skipped[KVB_SKIP_OTHER_MODEL], 3);
+    stream_world_end(&world);
+}
+
 /* It may have been broken on its way: the engine is asked for it once, and sends the same. */
 static void bytes_behind_a_batch_make_it_unreadable(void **state)
 {
@@ -458,6 +505,7 @@ int main(void)
         cmocka_unit_test(a_block_of_an_unknown_parent_waits_for_it),
         cmocka_unit_test(a_block_in_two_tiers_is_in_each_for_itself),
         cmocka_unit_test(what_cannot_be_read_costs_what_it_may_hide),
+        cmocka_unit_test(blocks_of_another_model_are_passed_over),
         cmocka_unit_test(bytes_behind_a_batch_make_it_unreadable),
         cmocka_unit_test(numbers_from_a_clock_are_no_batches_missed),
         cmocka_unit_test(a_history_from_one_is_whole_where_its_form_counts_so),

@@ -19,6 +19,7 @@ static void a_skipped_event_costs_what_it_may_hide(void **state)
         { KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL, KVB_REASON_POISON, 0 },
         { KVB_SKIP_UNKNOWN_EVENT, KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT, 3 },
         { KVB_SKIP_NOT_PREFIX, KVB_STREAM_EXACT, KVB_REASON_NONE, 3 },
+        { KVB_SKIP_UNMATCHABLE, KVB_STREAM_EXACT, KVB_REASON_NONE, 3 },
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

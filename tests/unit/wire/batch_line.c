@@ -30,6 +30,45 @@ static void say_hashes(
     }
 }
 
+/* " media 5+6,-,?": the keys of each block; ? is what no query can name. */
+static void say_extras(
+    struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    bool is_any = false;
+
+    for (uint32_t i = 0; i < event->extra_count; i++) {
+        const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+        is_any |= extra->key_count > 0 || extra->unmatchable;
+    }
+    for (uint32_t i = 0; is_any && i < event->extra_count; i++) {
+        const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
+        assert_ok(kvb_buf_append_format(line, i ? "," : " media "));
+        for (uint32_t k = 0; k < extra->key_count; k++) {
+            assert_ok(kvb_buf_append_format(
+                line, "%s%llx", k ? "+" : "", (unsigned long long)batch->keys[extra->key_at + k]));
+        }
+        assert_ok(kvb_buf_append_format(
+            line, "%s",
+            extra->unmatchable ? "?"
+            : extra->key_count ? ""
+                               : "-"));
+    }
+}
+
+static void say_group(struct kvb_buf *line, const struct kvb_engine_event *event)
+{
+    if (event->has_group) {
+        assert_ok(kvb_buf_append_format(line, " group %u", event->group));
+    }
+    if (event->group_kind == KVB_GROUP_WINDOW) {
+        assert_ok(kvb_buf_append_format(
+            line, " window %u%s", event->window_tokens, event->is_sparse ? " sparse" : ""));
+    }
+    if (event->group_kind == KVB_GROUP_OTHER) {
+        assert_ok(kvb_buf_append_format(line, " other kind"));
+    }
+}
+
 static void say_stored(
     struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
@@ -51,6 +90,7 @@ static void say_stored(
     }
     say_text(line, "lora", batch, event->lora_name);
     say_text(line, "salt", batch, event->salt);
+    say_extras(line, batch, event);
 }
 
 static void say_event(
@@ -75,9 +115,8 @@ static void say_event(
     if (event->key) {
         assert_ok(kvb_buf_append_format(line, " by key"));
     }
-    if (event->has_group) {
-        assert_ok(kvb_buf_append_format(line, " group %u", event->group));
-    }
+    say_group(line, event);
+    say_text(line, "model", batch, event->model_name);
     assert_ok(kvb_buf_append_format(line, ";"));
 }
 

@@ -90,8 +90,8 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
         /* block_hash "0x7", parent "5", tokens 1 2: one block of two, in two tiers */
         { "92 01 91 98 " STORE KEY_42 "93 " MEMORY DISK LOCAL_DISK MODEL_512
           "a3 307837 a1 35 92 01 02",
-          "stored host after 5 7 size 2 tokens 1 2 by key; "
-          "stored disk after 5 7 size 2 tokens 1 2 by key;" },
+          "stored host after 5 7 size 2 tokens 1 2 by key model m; "
+          "stored disk after 5 7 size 2 tokens 1 2 by key model m;" },
         /* nothing set: the hash is read from the key, there is no parent */
         { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a0 00 a0 a0 90",
           "stored host root 2a size 0 tokens by key;" },
@@ -116,8 +116,9 @@ static void an_object_that_cannot_be_read_costs_what_it_may_hide(void **state)
     (void)state;
     const struct case_of_hex cases[] = {
         { "92 01 91 98 " STORE KEY_42 "90 " MODEL_512 "a1 37 a0 90", "skipped bad_stored;" },
-        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 78 a0 90", "skipped bad_stored;" },
-        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 37 a1 78 90",
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "ca 00000000 a0 90",
+          "skipped bad_stored;" },
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 37 ca 00000000 90",
           "skipped bad_stored;" },
         { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 37 a0 91 ff",
           "skipped bad_stored;" },

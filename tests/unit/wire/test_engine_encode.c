@@ -72,18 +72,23 @@ add_hashes(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_e
     }
 }
 
-/* As many as the blocks need, or some more. */
+/* As many as the blocks need, or some more; in a group with a window more would leave open
+ * which of them are the blocks'. */
 static void
 add_tokens(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     event->block_size = 1 + below(dice, 20);
-    event->is_paired = one_in(dice, 4);
-    event->lookahead = event->is_paired;
     const uint32_t covered = event->hash_count * event->block_size;
-    const uint32_t extra = one_in(dice, 3) || covered == 0 ? 1 + below(dice, 5) : 0;
+    const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
+    const uint32_t extra = !is_window && (one_in(dice, 3) || covered == 0) ? 1 + below(dice, 5) : 0;
 
     event->token_at = (uint32_t)batch->token_count;
     event->token_count = covered + extra;
+    event->is_paired = event->token_count > 0 && one_in(dice, 4);
+    if (event->hash_count > 0) {
+        event->lookahead = one_in(dice, 4) ? below(dice, 4) : 0;
+    }
+    event->lookahead = event->is_paired ? 1 : event->lookahead;
     event->lookahead_at = event->token_at + event->token_count;
     const uint32_t all = event->token_count + (event->lookahead * event->hash_count);
     assert_ok(kvb_event_batch_reserve_tokens(batch, all));
@@ -127,7 +132,7 @@ make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_
     if (one_in(dice, 3) && event->hash_count > 0) {
         add_extras(dice, batch, event);
     }
-    if (one_in(dice, 3) && event->hash_count > 0 && !event->has_parent) {
+    if (one_in(dice, 3) && event->hash_count > 0) {
         const bool is_twin = event->lora_name.len > 0 && one_in(dice, 2);
         event->salt = is_twin ? event->lora_name : add_text(dice, batch, 60);
     }
@@ -146,6 +151,10 @@ static struct kvb_engine_event random_event(struct dice *dice, struct kvb_event_
     if (event.kind != KVB_EVENT_CLEARED && one_in(dice, 2)) {
         event.has_group = true;
         event.group = below(dice, 300);
+        if (event.kind == KVB_EVENT_STORED && one_in(dice, 3)) {
+            event.group_kind = KVB_GROUP_WINDOW;
+            event.window_tokens = 1 + below(dice, 5000);
+        }
     }
     if (event.kind == KVB_EVENT_STORED) {
         make_stored(dice, batch, &event);
@@ -172,35 +181,66 @@ static void random_batch(struct dice *dice, struct kvb_event_batch *batch)
 
 /* ---- What a dialect cannot carry ---- */
 
-static void forget_medium(struct kvb_engine_event *event)
+static void forget_medium(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    (void)batch;
     event->tier = KVB_TIER_DEVICE;
 }
 
-static void forget_lora(struct kvb_engine_event *event)
+static void forget_lora(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    (void)batch;
     event->lora_name = (struct kvb_text_ref){ 0 };
 }
 
-static void forget_extra_keys(struct kvb_engine_event *event)
+static void forget_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    (void)batch;
     event->extra_count = 0;
 }
 
-static void forget_salt(struct kvb_engine_event *event)
+static void forget_bytes(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    for (uint32_t i = 0; i < event->extra_count; i++) {
+        batch->extras[event->extra_at + i].unmatchable = false;
+    }
+}
+
+/* Pairs hold theirs. */
+static void forget_lookahead(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->lookahead = event->is_paired ? event->lookahead : 0;
+}
+
+/* What only the prompt's first event says, its children inherit. */
+static void forget_salt_of_child(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    if (event->has_parent) {
+        event->salt = (struct kvb_text_ref){ 0 };
+    }
+}
+
+static void forget_salt(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
     event->salt = (struct kvb_text_ref){ 0 };
 }
 
-static void forget_group(struct kvb_engine_event *event)
+static void forget_group(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    (void)batch;
     event->has_group = false;
     event->group = 0;
+    event->group_kind = KVB_GROUP_FULL;
+    event->window_tokens = 0;
 }
 
 /* A Cleared of one tier turns into one of all: the reader drops too much, not too little. */
-static void widen_cleared(struct kvb_engine_event *event)
+static void widen_cleared(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
+    (void)batch;
     if (event->kind == KVB_EVENT_CLEARED) {
         event->all_tiers = true;
         event->tier = KVB_TIER_DEVICE;
@@ -210,12 +250,15 @@ static void widen_cleared(struct kvb_engine_event *event)
 /* Each is lost by the dialects that have none of the fields. */
 static const struct loss {
     unsigned fields;
-    void (*forget)(struct kvb_engine_event *event);
+    void (*forget)(struct kvb_event_batch *batch, struct kvb_engine_event *event);
 } losses[] = {
     { KVB_FIELD_MEDIUM, forget_medium },
-    { KVB_FIELD_LORA_NAME, forget_lora },
-    { KVB_FIELD_EXTRA_KEYS, forget_extra_keys },
-    { KVB_FIELD_EXTRA_KEYS | KVB_FIELD_SALT_MAP, forget_salt },
+    { KVB_FIELD_LORA_NAME | KVB_FIELD_NAMESPACE, forget_lora },
+    { KVB_FIELD_EXTRA_KEYS | KVB_FIELD_MM_KEYS, forget_extras },
+    { KVB_FIELD_EXTRA_KEYS, forget_bytes },
+    { KVB_FIELD_EXTRA_KEYS | KVB_FIELD_SALT_MAP | KVB_FIELD_NAMESPACE, forget_salt },
+    { KVB_FIELD_SALT_MAP | KVB_FIELD_NAMESPACE, forget_salt_of_child },
+    { KVB_FIELD_LOOKAHEAD, forget_lookahead },
     { KVB_FIELD_GROUP, forget_group },
     { KVB_FIELD_CLEARED_MEDIUM, widen_cleared },
 };
@@ -229,7 +272,7 @@ static void lose(struct kvb_event_batch *batch, const struct kvb_dialect_row *di
     for (size_t i = 0; i < batch->event_count; i++) {
         for (size_t k = 0; k < KVB_COUNT_OF(losses); k++) {
             if ((dialect->fields & losses[k].fields) == 0) {
-                losses[k].forget(&batch->events[i]);
+                losses[k].forget(batch, &batch->events[i]);
             }
         }
         if (batch->events[i].kind != KVB_EVENT_SKIPPED) {
@@ -412,6 +455,41 @@ static void what_is_written_in_any_dialect_is_read_again(void **state)
 
 /* ---- The bytes themselves ---- */
 
+/* The tokens were not kept: what is written for them says only that they are more. */
+static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
+{
+    (void)state;
+    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
+                                      .has_group = true,
+                                      .group = 1,
+                                      .group_kind = KVB_GROUP_WINDOW,
+                                      .window_tokens = 64,
+                                      .is_sparse = true,
+                                      .block_size = 16 };
+    kvb_engine_hash hash = { 7 };
+    uint32_t token = 0; /* not used: so that no array is NULL */
+    uint64_t key = 0;
+    struct kvb_block_extra extra = { 0 };
+    const struct kvb_event_batch batch = { .events = &event,
+                                           .event_count = 1,
+                                           .hashes = &hash,
+                                           .hash_count = 1,
+                                           .tokens = &token,
+                                           .extras = &extra,
+                                           .keys = &key };
+    struct kvb_event_batch again = { 0 };
+    struct kvb_buf bytes;
+
+    for (; event.hash_count < 2; event.hash_count++) {
+        kvb_buf_init(&bytes, kvb_max_payload_bytes);
+        assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes));
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
+        assert_true(is_same_engine_batch(&batch, &again));
+        kvb_buf_done(&bytes);
+    }
+    kvb_event_batch_done(&again);
+}
+
 static void appends_behind_what_is_there(void **state)
 {
     (void)state;
@@ -485,6 +563,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_in_any_dialect_is_read_again),
+        cmocka_unit_test(a_window_that_leaves_blocks_out_is_written_as_one),
         cmocka_unit_test(appends_behind_what_is_there),
         cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
         cmocka_unit_test(survives_every_allocation_failing),

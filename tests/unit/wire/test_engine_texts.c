@@ -28,23 +28,29 @@ static void add_stored(struct kvb_buf *bytes, const struct stored *stored)
     assert_ok(kvb_buf_append(bytes, rest, sizeof rest));
 }
 
-static void add_text(struct kvb_buf *bytes, size_t len)
+static void add_filled_text(struct kvb_buf *bytes, size_t len, char filling)
 {
     const uint8_t head[] = { 0xda, (uint8_t)(len >> 8), (uint8_t)len };
 
     assert_ok(kvb_buf_append(bytes, head, sizeof head));
     for (size_t i = 0; i < len; i++) {
-        assert_ok(kvb_buf_append_text(bytes, "a"));
+        assert_ok(kvb_buf_append(bytes, &filling, 1));
     }
 }
 
-/* nil for the LoRA name, then extra keys of one block with one text. */
-static void add_extra_text(struct kvb_buf *bytes, size_t len)
+static void add_text(struct kvb_buf *bytes, size_t len)
+{
+    add_filled_text(bytes, len, 'a');
+}
+
+/* nil for the LoRA name, then extra keys of one block with one text, and no group. */
+static void add_extra_text(struct kvb_buf *bytes, size_t len, char filling)
 {
     const uint8_t head[] = { nil, 0x91, 0x91 };
 
     assert_ok(kvb_buf_append(bytes, head, sizeof head));
-    add_text(bytes, len);
+    add_filled_text(bytes, len, filling);
+    assert_ok(kvb_buf_append(bytes, &(uint8_t){ nil }, 1));
 }
 
 static void begin(struct kvb_buf *bytes, size_t events)
@@ -76,10 +82,10 @@ static void only_where_a_prompt_begins_is_a_text_the_salt(void **state)
     struct kvb_buf bytes;
 
     begin(&bytes, 2);
-    add_stored(&bytes, &(struct stored){ .parent = nil, .lora_id = nil, .fields = 9 });
-    add_extra_text(&bytes, 7);
-    add_stored(&bytes, &(struct stored){ .parent = 2, .lora_id = nil, .fields = 9 });
-    add_extra_text(&bytes, 7);
+    add_stored(&bytes, &(struct stored){ .parent = nil, .lora_id = nil, .fields = 10 });
+    add_extra_text(&bytes, 7, 'a');
+    add_stored(&bytes, &(struct stored){ .parent = 2, .lora_id = nil, .fields = 10 });
+    add_extra_text(&bytes, 7, 'a');
     decode(&bytes, &batch);
     assert_int_equal(batch.events[0].salt.len, 7);
     assert_false(extra_of(&batch, 0)->unmatchable);
@@ -124,11 +130,11 @@ static void a_lora_id_counts_where_the_name_is_empty(void **state)
     kvb_event_batch_done(&batch);
 }
 
-/* 3,000 times 40 bytes are more than a batch may hold. */
+/* 30,000 times 40 bytes are more than a batch may hold. */
 static void one_lora_name_in_every_event_is_kept_once(void **state)
 {
     (void)state;
-    const size_t count = 3000;
+    const size_t count = 30000;
     struct kvb_event_batch batch = { 0 };
     struct kvb_buf bytes;
 
@@ -144,6 +150,25 @@ static void one_lora_name_in_every_event_is_kept_once(void **state)
     kvb_event_batch_done(&batch);
 }
 
+static void one_salt_in_every_event_is_kept_once(void **state)
+{
+    (void)state;
+    const size_t count = 30000;
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf bytes;
+
+    begin(&bytes, count);
+    for (size_t i = 0; i < count; i++) {
+        add_stored(&bytes, &(struct stored){ .parent = nil, .lora_id = nil, .fields = 10 });
+        add_extra_text(&bytes, 40, 'a');
+    }
+    decode(&bytes, &batch);
+    assert_int_equal(batch.event_count, count);
+    assert_int_equal(batch.events[count - 1].salt.len, 40);
+    assert_int_equal(batch.text_len, 40);
+    kvb_event_batch_done(&batch);
+}
+
 static void a_salt_beyond_a_ceiling_costs_its_own_event(void **state)
 {
     (void)state;
@@ -153,8 +178,8 @@ static void a_salt_beyond_a_ceiling_costs_its_own_event(void **state)
 
     begin(&bytes, fit + 2);
     for (size_t i = 0; i < fit + 2; i++) {
-        add_stored(&bytes, &(struct stored){ .parent = nil, .lora_id = nil, .fields = 9 });
-        add_extra_text(&bytes, kvb_max_string_bytes + (i == 0));
+        add_stored(&bytes, &(struct stored){ .parent = nil, .lora_id = nil, .fields = 10 });
+        add_extra_text(&bytes, kvb_max_string_bytes + (i == 0), i % 2 ? 'a' : 'b');
     }
     decode(&bytes, &batch);
     assert_true(extra_of(&batch, 0)->unmatchable); /* no query can name so long a salt */
@@ -188,6 +213,7 @@ int main(void)
         cmocka_unit_test(a_salt_that_is_named_as_such_may_look_like_an_id),
         cmocka_unit_test(a_lora_id_counts_where_the_name_is_empty),
         cmocka_unit_test(one_lora_name_in_every_event_is_kept_once),
+        cmocka_unit_test(one_salt_in_every_event_is_kept_once),
         cmocka_unit_test(a_salt_beyond_a_ceiling_costs_its_own_event),
         cmocka_unit_test(a_block_size_beyond_the_ceiling_is_refused_without_tokens_too),
     };

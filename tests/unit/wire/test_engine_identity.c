@@ -1,0 +1,493 @@
+#include "kvb_test.h"
+
+#include "batch_line.h"
+#include "core/buf.h"
+#include "core/hash.h"
+#include "core/limits.h"
+#include "json_pack.h"
+#include "wire/engine_batch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What makes two blocks of equal tokens different ones, engine by engine: salts, adapters,
+ * media, lookahead tokens; and which cache group and which model an event is about. */
+
+struct case_of_event {
+    const char *event; /* as JSON, or its fields: see check_stored() */
+    const char *want;  /* the line of its batch */
+};
+
+/* The event stands between two good ones, which it must leave as they are. */
+static void check_event(const char *event, const char *want)
+{
+    const char *good = "{\"type\": \"BlockRemoved\", \"block_hashes\": [9], \"medium\": null}";
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf bytes;
+    char json[4096];
+    char line[4096];
+
+    const int len = snprintf(json, sizeof json, "[1, [%s, %s, %s]]", good, event, good);
+    assert_true(len > 0 && (size_t)len < sizeof json);
+    (void)snprintf(line, sizeof line, "removed device 9; %s; removed device 9;", want);
+    kvb_buf_init(&bytes, 1 << 16);
+    pack_json(json, &bytes);
+    assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &batch));
+    if (strcmp(line_of(&batch), line) != 0) {
+        print_error("%s\n", event);
+    }
+    assert_string_equal(line_of(&batch), line);
+    kvb_event_batch_done(&batch);
+    kvb_buf_done(&bytes);
+}
+
+static void check_events(const struct case_of_event *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        check_event(cases[i].event, cases[i].want);
+    }
+}
+
+/* Two blocks of one token, with these fields too. */
+static void check_stored(const struct case_of_event *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char event[2048];
+        (void)snprintf(
+            event, sizeof event,
+            "{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"token_ids\": [5, 6], "
+            "\"block_size\": 1, \"lora_id\": null, %s}",
+            cases[i].event);
+        check_event(event, cases[i].want);
+    }
+}
+
+#define CHECK_EVENTS(cases) check_events(cases, sizeof(cases) / sizeof(cases)[0])
+#define CHECK_STORED(cases) check_stored(cases, sizeof(cases) / sizeof(cases)[0])
+
+#define ROOT "\"parent_block_hash\": null, "
+#define CHILD "\"parent_block_hash\": 7, "
+#define PLAIN_ROOT "stored device root 1,2 size 1 tokens 5 6"
+#define PLAIN_CHILD "stored device after 7 1,2 size 1 tokens 5 6"
+#define HEX_64 "00000000000000aa000000000000000000000000000000000000000000000000"
+
+/* ---- SGLang ---- */
+
+static void sglang_names_the_salt_on_every_event(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { ROOT "\"cache_salt\": \"s\"", PLAIN_ROOT " salt s" },
+        { CHILD "\"cache_salt\": \"s\"", PLAIN_CHILD " salt s" },
+        { CHILD "\"cache_salt\": \"s\", \"session_id\": \"x\", \"lora_name\": \"ad\"",
+          PLAIN_CHILD " lora ad salt s" },
+        { CHILD "\"session_id\": \"x\"", PLAIN_CHILD },
+        { CHILD "\"session_id\": [[7], {}]", PLAIN_CHILD },
+        { ROOT "\"cache_salt\": \"" HEX_64 "\"", PLAIN_ROOT " salt " HEX_64 },
+        { ROOT "\"cache_salt\": null", PLAIN_ROOT },
+        { ROOT "\"cache_salt\": \"\"", PLAIN_ROOT },
+        /* the form before, on a child too */
+        { CHILD "\"lora_name\": {\"cache_salt\": \"s\", \"session_id\": \"x\"}",
+          PLAIN_CHILD " salt s" },
+    };
+    CHECK_STORED(cases);
+}
+
+static void a_salt_named_twice_has_to_be_the_same(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { CHILD "\"cache_salt\": \"s\", \"lora_name\": {\"cache_salt\": \"s\"}",
+          PLAIN_CHILD " salt s" },
+        { CHILD "\"cache_salt\": \"s\", \"lora_name\": {\"cache_salt\": \"t\"}",
+          "skipped bad_stored" },
+        { ROOT "\"cache_salt\": \"s\", \"extra_keys\": [[\"s\"], null]", PLAIN_ROOT " salt s" },
+        { ROOT "\"cache_salt\": \"s\", \"extra_keys\": [[\"t\"], null]", "skipped bad_stored" },
+        { ROOT "\"cache_salt\": \"ad\", \"lora_name\": \"ad\", \"extra_keys\": [[\"ad\", \"ad\"]]",
+          PLAIN_ROOT " lora ad salt ad" },
+    };
+    CHECK_STORED(cases);
+}
+
+static void a_salt_that_is_none_costs_its_event(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { ROOT "\"cache_salt\": 5", "skipped bad_stored" },
+        { ROOT "\"cache_salt\": 'bytes'", "skipped bad_stored" },
+        { ROOT "\"cache_salt\": [\"s\"]", "skipped bad_stored" },
+        { ROOT "\"cache_salt\": {\"cache_salt\": \"s\"}", "skipped bad_stored" },
+        { ROOT "\"lora_name\": {\"cache_salt\": [\"s\"]}", "skipped bad_stored" },
+    };
+    CHECK_STORED(cases);
+}
+
+static void no_query_can_name_a_salt_beyond_the_ceiling(void **state)
+{
+    (void)state;
+    char salt[kvb_max_string_bytes + 2];
+    char fields[2048];
+
+    memset(salt, 's', sizeof salt - 1);
+    salt[sizeof salt - 1] = '\0';
+    (void)snprintf(fields, sizeof fields, CHILD "\"cache_salt\": \"%s\"", salt);
+    check_stored(&(struct case_of_event){ fields, "skipped unmatchable" }, 1);
+    salt[kvb_max_string_bytes] = '\0';
+    (void)snprintf(fields, sizeof fields, CHILD "\"cache_salt\": \"%s\"", salt);
+    char want[2048];
+    (void)snprintf(want, sizeof want, PLAIN_CHILD " salt %s", salt);
+    check_stored(&(struct case_of_event){ fields, want }, 1);
+}
+
+/* ---- vLLM ---- */
+
+static void a_bare_text_is_the_salt_whatever_it_looks_like(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { ROOT "\"extra_keys\": [[\"" HEX_64 "\"], null]", PLAIN_ROOT " salt " HEX_64 },
+        { ROOT "\"lora_name\": \"" HEX_64 "\", \"extra_keys\": [[\"" HEX_64 "\", \"" HEX_64
+               "\"], [\"" HEX_64 "\"]]",
+          PLAIN_ROOT " lora " HEX_64 " salt " HEX_64 },
+        /* media, then the salt, then an embedding */
+        { ROOT "\"extra_keys\": [[[\"" HEX_64 "\", 0], \"s\", 'e'], [[\"" HEX_64 "\", -1]]]",
+          PLAIN_ROOT " salt s media aa?,aa" },
+        /* the adapter's name is the first item, or it is none */
+        { ROOT "\"lora_name\": \"ad\", \"extra_keys\": [[[\"" HEX_64 "\", 0], \"ad\"]]",
+          PLAIN_ROOT " lora ad salt ad media aa,-" },
+        { ROOT "\"lora_name\": null, \"extra_keys\": [[\"ad\"]]", PLAIN_ROOT " salt ad" },
+        { CHILD "\"lora_name\": \"ad\", \"extra_keys\": [[\"ad\"], [\"ad\"]]",
+          PLAIN_CHILD " lora ad" },
+        /* a child has no salt, nor has a prompt's second block; a prompt has one */
+        { CHILD "\"extra_keys\": [[\"" HEX_64 "\"], null]", PLAIN_CHILD " media ?,-" },
+        { ROOT "\"extra_keys\": [null, [\"s\"]]", PLAIN_ROOT " media -,?" },
+        { ROOT "\"extra_keys\": [[\"s\", \"t\"], null]", PLAIN_ROOT " salt s media ?,-" },
+    };
+    CHECK_STORED(cases);
+}
+
+#define OLD(parent, lora, extra)                                                                   \
+    "[\"BlockStored\", [1, 2], " parent ", [5, 6], 1, null, null, " lora ", " extra "]"
+#define WITH_GROUP(extra)                                                                          \
+    "[\"BlockStored\", [1, 2], null, [5, 6], 1, null, null, null, " extra ", null]"
+
+/* An array without a place for group_idx may have media as bare texts. */
+static void an_old_vllm_has_bare_ids(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { OLD("null", "null", "[[\"" HEX_64 "\"], [\"" HEX_64 "\"]]"), PLAIN_ROOT " media aa,aa" },
+        { OLD("null", "null", "[[\"s\"], null]"), PLAIN_ROOT " salt s" },
+        { OLD("null", "\"ad\"", "[[\"ad\", \"" HEX_64 "\", \"s\"], [\"ad\"]]"),
+          PLAIN_ROOT " lora ad salt s media aa,-" },
+        { OLD("7", "null", "[[\"" HEX_64 "\"], [\"\"]]"),
+          PLAIN_CHILD " media aa,2d06800538d394c2" },
+        { WITH_GROUP("[[\"" HEX_64 "\"], null]"), PLAIN_ROOT " salt " HEX_64 },
+        { WITH_GROUP("[null, [\"" HEX_64 "\"]]"), PLAIN_ROOT " media -,?" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+static void lookahead_tokens_stand_behind_each_block(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { ROOT "\"lookahead_token_ids\": [[6], [7]]", PLAIN_ROOT " behind 6 7" },
+        { ROOT "\"lookahead_token_ids\": [[6, 7], [7, 4294967295]]",
+          PLAIN_ROOT " behind 6 7 7 4294967295" },
+        { ROOT "\"lookahead_token_ids\": [[], null]", PLAIN_ROOT },
+        { ROOT "\"lookahead_token_ids\": null", PLAIN_ROOT },
+        { ROOT "\"lookahead_token_ids\": [[6], [7, 8]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[6], []]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[6], null]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [null, [7]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[6]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[6], [7], [8]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [6, 7]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[[6]], [[7]]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[-1], [7]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": [[\"6\"], [7]]", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": {}", "skipped bad_stored" },
+        { ROOT "\"lookahead_token_ids\": 1", "skipped bad_stored" },
+    };
+    CHECK_STORED(cases);
+}
+
+static void append_times(char *text, size_t room, const char *more, unsigned times)
+{
+    for (unsigned i = 0; i < times; i++) {
+        const size_t len = strlen(text);
+        (void)snprintf(text + len, room - len, "%s", more);
+    }
+}
+
+static void lookahead_tokens_have_a_ceiling(void **state)
+{
+    (void)state;
+    for (unsigned count = kvb_max_lookahead_tokens; count <= kvb_max_lookahead_tokens + 1;
+         count++) {
+        char list[512] = "";
+        char fields[2048];
+        append_times(list, sizeof list, "1,", count);
+        (void)snprintf(
+            fields, sizeof fields, ROOT "\"lookahead_token_ids\": [[%s], [%s]]", list, list);
+        char want[2048] = "skipped bad_stored";
+        if (count == kvb_max_lookahead_tokens) {
+            (void)snprintf(want, sizeof want, PLAIN_ROOT " behind");
+            append_times(want, sizeof want, " 1", 2 * count);
+        }
+        check_stored(&(struct case_of_event){ fields, want }, 1);
+    }
+}
+
+#define PAIRED(fields)                                                                             \
+    "{\"type\": \"BlockStored\", \"block_hashes\": [1], \"parent_block_hash\": null, "             \
+    "\"token_ids\": [[1, 2], [2, 3]], \"block_size\": 2, " fields "}"
+#define TOKENLESS(fields)                                                                          \
+    "{\"type\": \"BlockStored\", \"block_hashes\": [1], \"parent_block_hash\": null, "             \
+    "\"token_ids\": [], \"block_size\": 2, " fields "}"
+
+static void pairs_and_lookahead_tokens_have_to_agree(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { PAIRED("\"lora_name\": null"), "stored device root 1 size 2 tokens 1 2 behind 3" },
+        { PAIRED("\"lookahead_token_ids\": [[3]]"),
+          "stored device root 1 size 2 tokens 1 2 behind 3" },
+        { PAIRED("\"lookahead_token_ids\": [[4]]"), "skipped bad_stored" },
+        { PAIRED("\"lookahead_token_ids\": [[]]"), "skipped bad_stored" },
+        { PAIRED("\"lookahead_token_ids\": [[3, 4]]"), "skipped bad_stored" },
+        /* without tokens the blocks are known by their hashes alone */
+        { TOKENLESS("\"lookahead_token_ids\": []"), "stored device root 1 size 2 tokens" },
+        { TOKENLESS("\"lookahead_token_ids\": [[3]]"), "stored device root 1 size 2 tokens" },
+        { TOKENLESS("\"lookahead_token_ids\": 3"), "skipped bad_stored" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+/* ---- vLLM's groups ---- */
+
+#define KIND(kind) "\"group_idx\": 1, \"kv_cache_spec_kind\": \"" kind "\""
+#define WINDOW(tokens) "\"kv_cache_spec_sliding_window\": " tokens
+
+static void a_group_says_which_blocks_a_request_needs_of_it(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { ROOT "\"group_idx\": 0", PLAIN_ROOT " group 0" },
+        { ROOT KIND("full_attention"), PLAIN_ROOT " group 1" },
+        { ROOT KIND("full_attention") ", " WINDOW("64"), PLAIN_ROOT " group 1" },
+        { ROOT KIND("full_attention") ", " WINDOW("\"x\""), PLAIN_ROOT " group 1" },
+        { ROOT KIND("mla_attention"), PLAIN_ROOT " group 1" },
+        { ROOT KIND("sink_full_attention"), PLAIN_ROOT " group 1" },
+        { ROOT KIND("sliding_window") ", " WINDOW("64"), PLAIN_ROOT " group 1 window 64" },
+        { ROOT KIND("sliding_window_mla") ", " WINDOW("64"), PLAIN_ROOT " group 1 window 64" },
+        { ROOT KIND("sliding_window"), "skipped not_prefix group 1 other kind" },
+        { ROOT KIND("sliding_window") ", " WINDOW("0"), "skipped not_prefix group 1 other kind" },
+        { ROOT KIND("mamba"), "skipped not_prefix group 1 other kind" },
+        { ROOT KIND("chunked_local_attention") ", " WINDOW("64"),
+          "skipped not_prefix group 1 other kind" },
+        { ROOT KIND("cross_attention"), "skipped not_prefix group 1 other kind" },
+        { ROOT KIND(""), "skipped not_prefix group 1 other kind" },
+        { ROOT "\"kv_cache_spec_kind\": 7", "skipped not_prefix other kind" },
+        { ROOT "\"kv_cache_spec_kind\": null", PLAIN_ROOT },
+        { ROOT KIND("mamba") ", " WINDOW("\"x\""), "skipped not_prefix group 1 other kind" },
+        { ROOT KIND("sliding_window") ", " WINDOW("\"x\""), "skipped bad_stored group 1 window 0" },
+        { ROOT KIND("sliding_window") ", " WINDOW("-1"), "skipped bad_stored group 1 window 0" },
+        { ROOT KIND("sliding_window") ", " WINDOW("4294967296"),
+          "skipped bad_stored group 1 window 0" },
+        { ROOT KIND("sliding_window") ", " WINDOW("[64]"), "skipped bad_stored group 1 window 0" },
+        { ROOT KIND("sliding_window") ", \"locality\": \"REMOTE\", " WINDOW("64"),
+          "skipped remote group 1 window 64" },
+    };
+    CHECK_STORED(cases);
+}
+
+#define WINDOW_STORED(hashes, tokens, fields)                                                      \
+    "{\"type\": \"BlockStored\", \"block_hashes\": " hashes ", \"parent_block_hash\": 7, "         \
+    "\"token_ids\": " tokens ", \"block_size\": 2, " KIND("sliding_window") ", " WINDOW("4")       \
+        fields "}"
+
+static void a_window_that_leaves_blocks_out_is_known_by_its_hashes(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { WINDOW_STORED("[1, 2]", "[1, 2, 3, 4]", ""),
+          "stored device after 7 1,2 size 2 tokens 1 2 3 4 group 1 window 4" },
+        { WINDOW_STORED("[2]", "[1, 2, 3, 4]", ""),
+          "stored device after 7 2 size 2 tokens group 1 window 4 sparse" },
+        { WINDOW_STORED("[]", "[1, 2, 3, 4]", ""),
+          "stored device after 7 size 2 tokens group 1 window 4 sparse" },
+        { WINDOW_STORED(
+              "[2]", "[1, 2, 3, 4]",
+              ", \"lookahead_token_ids\": [[5]], "
+              "\"extra_keys\": [[\"s\"], [7]], \"mm_keys\": 5"),
+          "stored device after 7 2 size 2 tokens group 1 window 4 sparse" },
+        { WINDOW_STORED("[2]", "[[1, 2], [2, 3], [3, 4], [4, 5]]", ""),
+          "stored device after 7 2 size 2 tokens group 1 window 4 sparse" },
+        { WINDOW_STORED("[2]", "[]", ""),
+          "stored device after 7 2 size 2 tokens group 1 window 4" },
+        { WINDOW_STORED("[]", "[]", ""), "stored device after 7 size 2 tokens group 1 window 4" },
+        { WINDOW_STORED("[1, 2]", "[1, 2, 3]", ""), "skipped bad_stored group 1 window 4" },
+        { WINDOW_STORED("5", "[1, 2, 3]", ""), "skipped bad_stored group 1 window 4" },
+        /* by an array: the places of kind and window */
+        { "[\"BlockStored\", [2], null, [1, 2, 3], 2, null, null, null, null, 1, "
+          "\"sliding_window\", 4]",
+          "stored device root 2 size 2 tokens group 1 window 4 sparse" },
+        /* full attention: the tokens are those of the first blocks */
+        { "[\"BlockStored\", [2], null, [1, 2, 3], 2, null, null, null, null, 1, "
+          "\"full_attention\", null]",
+          "stored device root 2 size 2 tokens 1 2 3 group 1" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+static void a_removal_carries_its_group(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { "[\"BlockRemoved\", [5], \"GPU\", 1]", "removed device 5 group 1" },
+        { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], \"group_idx\": 1}",
+          "removed device 5 group 1" },
+        /* a kind on a removal says no length, and takes nothing away from it */
+        { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("sliding_window") "}",
+          "removed device 5 group 1 window 0" },
+        { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("mamba") "}",
+          "skipped not_prefix group 1 other kind" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+/* ---- TensorRT-LLM ---- */
+
+#define MM(hash, offset)                                                                           \
+    "{\"type\": \"mm_key\", \"hash\": \"" hash "\", \"start_offset\": " offset "}"
+
+static void mm_keys_enter_by_hash_and_offset(void **state)
+{
+    (void)state;
+    const uint64_t pair[] = { 0xaa, 2 };
+    char want[256];
+    (void)snprintf(
+        want, sizeof want, PLAIN_ROOT " media aa+%llx,-",
+        (unsigned long long)kvb_hash64((kvb_span){ (const uint8_t *)pair, sizeof pair }, 0));
+    const struct case_of_event cases[] = {
+        { ROOT "\"mm_keys\": [[" MM(HEX_64, "0") "], []]", PLAIN_ROOT " media aa,-" },
+        { ROOT "\"mm_keys\": [[" MM(HEX_64, "0") ", " MM(HEX_64, "2") "], null]", want },
+        /* a uuid, and what else may come, is not asked; an offset left out is 0 */
+        { ROOT "\"mm_keys\": [[{\"uuid\": \"u\", \"x\": [1], \"hash\": \"" HEX_64 "\"}]]",
+          PLAIN_ROOT " media aa,-" },
+        { ROOT "\"mm_keys\": [[{\"type\": \"new_key\", \"x\": 1}]]", PLAIN_ROOT " media ?,-" },
+        { ROOT "\"mm_keys\": [[{\"type\": 5, \"hash\": \"x\"}]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[], []]", PLAIN_ROOT },
+        { ROOT "\"mm_keys\": []", PLAIN_ROOT },
+        { ROOT "\"mm_keys\": null", PLAIN_ROOT },
+        { ROOT "\"mm_keys\": [[], [], [" MM(HEX_64, "0") "]]", PLAIN_ROOT },
+        { ROOT "\"mm_keys\": [[{\"hash\": 5, \"start_offset\": 0}]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[{\"start_offset\": 0}]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[{\"hash\": \"\", \"start_offset\": 0}]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[" MM(HEX_64, "-1") "]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[" MM(HEX_64, "\"0\"") "]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[{5: \"x\"}]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[\"" HEX_64 "\"]]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [" MM(HEX_64, "0") "]", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": {}", "skipped bad_stored" },
+        { ROOT "\"mm_keys\": [[]], \"extra_keys\": [[]]", "skipped bad_stored" },
+    };
+    CHECK_STORED(cases);
+}
+
+#define TOKENS(tokens)                                                                             \
+    "{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"parent_block_hash\": null, "          \
+    "\"token_ids\": " tokens ", \"block_size\": 2}"
+
+static void a_token_that_is_a_text_costs_its_block_alone(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { TOKENS("[1, 2, \"ab\", 4]"), "stored device root 1,2 size 2 tokens 1 2 0 4 media -,?" },
+        { TOKENS("[\"1\", 2, \"3\", 4]"),
+          "stored device root 1,2 size 2 tokens 0 2 0 4 media ?,?" },
+        { TOKENS("[1, 2, 3, 4, \"5\"]"), "stored device root 1,2 size 2 tokens 1 2 3 4 0" },
+        { TOKENS("[1, 2, 'ab', 4]"), "skipped bad_stored" },
+        { TOKENS("[1, 2, \"ab\", -4]"), "skipped bad_stored" },
+        { TOKENS("[\"ab\"]"), "skipped bad_stored" },
+        { TOKENS("[[\"a\", 2], [2, 3], [3, 4], [4, 5]]"), "skipped bad_stored" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+/* ---- Mooncake ---- */
+
+#define OBJECT(model, hash, parent, tokens)                                                        \
+    "[\"BlockStoreEvent\", \"42\", [[\"memory\", \"tcp://127.0.0.1:6000\"]], " model               \
+    ", 512, " hash ", " parent ", " tokens "]"
+
+static void an_object_says_whose_model_it_is(void **state)
+{
+    (void)state;
+    const struct case_of_event cases[] = {
+        { OBJECT("\"m\"", "\"7\"", "\"\"", "[]"),
+          "stored host root 7 size 0 tokens by key model m" },
+        { OBJECT("\"\"", "\"7\"", "\"\"", "[]"), "stored host root 7 size 0 tokens by key" },
+        { OBJECT("null", "\"7\"", "\"\"", "[]"), "stored host root 7 size 0 tokens by key" },
+        { OBJECT("5", "\"7\"", "\"\"", "[]"), "skipped bad_stored" },
+        { OBJECT("[\"m\"]", "\"7\"", "\"\"", "[]"), "skipped bad_stored" },
+        { "[\"BlockUpdateEvent\", \"42\", [[\"disk\", \"/data\"]], \"m\"]",
+          "stored disk root 2a size 0 tokens by key model m; removed host 2a by key model m; "
+          "removed external 2a by key model m" },
+        /* what may be a removal is not lost for a model that cannot be read */
+        { "[\"BlockUpdateEvent\", \"42\", [[\"disk\", \"/data\"]], 5]",
+          "stored disk root 2a size 0 tokens by key; removed host 2a by key; "
+          "removed external 2a by key" },
+        { "{\"type\": \"BlockStored\", \"seq_hashes\": [5], \"model\": \"m\"}",
+          "stored device root 5 size 0 tokens model m" },
+        { "{\"event_type\": \"removed\", \"seq_hashes\": [5], \"model_name\": \"m\"}",
+          "removed device 5 model m" },
+        { "{\"event_type\": \"removed\", \"seq_hashes\": [5], \"model_name\": {}}",
+          "removed device 5" },
+        { "{\"event_type\": \"cleared\", \"model_name\": \"m\"}", "cleared all model m" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+/* A text that is no number is a name too, the same for block and parent. */
+static void a_hash_may_be_any_text(void **state)
+{
+    (void)state;
+    const kvb_span text = { (const uint8_t *)"9f-x", 4 };
+    const unsigned long long hash = kvb_hash64(text, 0);
+    char want[2][256];
+    (void)snprintf(want[0], sizeof want[0], "stored host root %llx size 1 tokens 5 by key", hash);
+    (void)snprintf(
+        want[1], sizeof want[1], "stored host after %llx 2a size 1 tokens 5 by key", hash);
+    const struct case_of_event cases[] = {
+        { OBJECT("\"\"", "\"9f-x\"", "\"\"", "[5]"), want[0] },
+        { OBJECT("\"\"", "\"0x2a\"", "\"9f-x\"", "[5]"), want[1] },
+        { OBJECT("\"\"", "[7]", "\"\"", "[5]"), "skipped bad_stored" },
+    };
+    CHECK_EVENTS(cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sglang_names_the_salt_on_every_event),
+        cmocka_unit_test(a_salt_named_twice_has_to_be_the_same),
+        cmocka_unit_test(a_salt_that_is_none_costs_its_event),
+        cmocka_unit_test(no_query_can_name_a_salt_beyond_the_ceiling),
+        cmocka_unit_test(a_bare_text_is_the_salt_whatever_it_looks_like),
+        cmocka_unit_test(an_old_vllm_has_bare_ids),
+        cmocka_unit_test(lookahead_tokens_stand_behind_each_block),
+        cmocka_unit_test(lookahead_tokens_have_a_ceiling),
+        cmocka_unit_test(pairs_and_lookahead_tokens_have_to_agree),
+        cmocka_unit_test(a_group_says_which_blocks_a_request_needs_of_it),
+        cmocka_unit_test(a_window_that_leaves_blocks_out_is_known_by_its_hashes),
+        cmocka_unit_test(a_removal_carries_its_group),
+        cmocka_unit_test(mm_keys_enter_by_hash_and_offset),
+        cmocka_unit_test(a_token_that_is_a_text_costs_its_block_alone),
+        cmocka_unit_test(an_object_says_whose_model_it_is),
+        cmocka_unit_test(a_hash_may_be_any_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
