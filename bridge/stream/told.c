@@ -82,6 +82,9 @@ kvb_told_note(struct kvb_told *told, const struct kvb_router_batch *events, uint
 {
     for (size_t i = 0; i < events->event_count; i++) {
         const struct kvb_router_event *event = &events->events[i];
+        if (event->tier == KVB_LIST_WINDOW) {
+            continue; /* readers who know no `cleared` are not told of it */
+        }
         for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
             if (event->kind == KVB_ROUTER_STORED) {
                 KVB_TRY(note_stored(told, events->blocks[at]));

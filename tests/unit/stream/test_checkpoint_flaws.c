@@ -91,7 +91,9 @@ static void twice_in_a_row(struct sample *sample)
 /* As some file systems leave it after a power failure. */
 static void zeros_at_the_end(struct sample *sample)
 {
-    memset(sample->bytes + sample->len / 2, 0, sample->len - sample->len / 2);
+    const size_t left = sample->len / 4 * 3; /* in the middle of the state */
+
+    memset(sample->bytes + left, 0, sample->len - left);
 }
 
 static void all_zeros(struct sample *sample)
@@ -276,6 +278,11 @@ static void other_hashes(struct kvb_stream_options *options)
     options->mirror.hashes = KVB_HASHES_ENGINE;
 }
 
+static void other_copies(struct kvb_stream_options *options)
+{
+    options->mirror.copies = KVB_COPIES_COUNTED;
+}
+
 static void other_profile(struct kvb_stream_options *options)
 {
     options->profile = KVB_PROFILE_PROTOBUF;
@@ -300,8 +307,8 @@ static void a_checkpoint_of_another_configuration_is_foreign(void **state)
 {
     (void)state;
     static void (*const changes[])(struct kvb_stream_options *) = {
-        other_worker, other_rank,    other_model, other_block_size, other_total,
-        other_hashes, other_profile, other_tiers, other_lora,       other_place,
+        other_worker, other_rank,    other_model, other_block_size, other_total, other_hashes,
+        other_copies, other_profile, other_tiers, other_lora,       other_place,
     };
     struct sample sample = make_sample(0);
 
