@@ -59,6 +59,7 @@ struct kvb_bridge_config {
         char endpoint_name[kvb_name_bytes + 1];
         enum kvb_profile profile;
         enum kvb_hashes hashes;
+        enum kvb_copies copies;
         enum kvb_clear clear;
         enum kvb_reannounce reannounce;
         uint32_t down_clear_ms; /* 0: never */

@@ -64,6 +64,7 @@ static kvb_status open_stream(
         .max_log_blocks = config->limits.sync_blocks,
         .place = place_of(config, worker),
         .mirror = { .hashes = kvb_worker_hashes(config, worker),
+                    .copies = config->publish.copies,
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = tiers_of(config->publish.profile),
                     .pool_block_size = worker->block_size,

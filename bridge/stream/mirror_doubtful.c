@@ -48,17 +48,17 @@ static uint32_t surplus_of(const struct kvb_mirror *mirror, uint32_t id)
     return place;
 }
 
-/* Without a look at the table where there can be none: most blocks have one copy. */
+/* The same, where it may count copies in this tier. */
 static uint32_t surplus_in(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
-    const bool may_have =
-        mirror->surplus_count > 0 && entry->most[tier] > 1 && kvb_mirror_holds(entry, tier);
 
-    return may_have ? surplus_of(mirror, id) : KVB_NO_ID;
+    return entry->most[tier] > 1 && kvb_mirror_holds(entry, tier) ? surplus_of(mirror, id)
+                                                                  : KVB_NO_ID;
 }
 
-struct copies kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
+struct copies
+kvb_mirror_copies_aside(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
     const uint32_t place = surplus_in(mirror, id, tier);
@@ -112,8 +112,7 @@ void kvb_mirror_drop_surplus(struct kvb_mirror *mirror, uint32_t id)
 static kvb_status
 write_surplus(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, uint8_t least)
 {
-    uint32_t place = least > 1 && mirror->surplus_count > 0 ? surplus_of(mirror, id)
-                                                            : surplus_in(mirror, id, tier);
+    uint32_t place = least > 1 ? surplus_of(mirror, id) : surplus_in(mirror, id, tier);
     uint8_t others = 0;
 
     if (place == KVB_NO_ID && least <= 1) {
@@ -138,7 +137,9 @@ kvb_status kvb_mirror_write_copies(
     struct mirror_entry *entry = &mirror->entries[id];
     const uint32_t bit = 1U << tier;
 
-    KVB_TRY(write_surplus(mirror, id, tier, copies.least));
+    if (copies.least > 1 || mirror->surplus_count > 0) {
+        KVB_TRY(write_surplus(mirror, id, tier, copies.least));
+    }
     const uint32_t least = copies.least ? entry->least | bit : entry->least & ~bit;
     entry->least = least & ((1U << KVB_TIER_COUNT) - 1);
     entry->most[tier] = copies.most;

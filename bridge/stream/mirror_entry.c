@@ -231,9 +231,28 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
     return holders;
 }
 
+/* By an entry other than `except`, of any group. */
+static bool is_held_elsewhere(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
+
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && kvb_mirror_holds(entry, tier) &&
+            kvb_mirror_block(mirror, entry).value == block.value) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
 {
+    if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one */
+        return !is_held_elsewhere(mirror, block, kvb_mirror_tier_of(list), id);
+    }
     const uint32_t wanted = mirror->groups.wanted[list];
     const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
     const uint32_t others = holders_of(mirror, block, list, id).groups;

@@ -221,7 +221,21 @@ static inline bool kvb_mirror_holds(const struct mirror_entry *entry, enum kvb_t
     return entry->least >> tier & 1;
 }
 
-struct copies kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+/* Where there may be a surplus. */
+struct copies
+kvb_mirror_copies_aside(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* Most blocks have one copy, and most streams no other: each event of each block asks. */
+static inline struct copies
+kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    return mirror->surplus_count > 0 && entry->most[tier] > 1
+               ? kvb_mirror_copies_aside(mirror, id, tier)
+               : (struct copies){ .least = kvb_mirror_holds(entry, tier),
+                                  .most = entry->most[tier] };
+}
 
 /* Has the entry a copy in any tier? */
 bool kvb_mirror_has_copies(const struct mirror_entry *entry);
