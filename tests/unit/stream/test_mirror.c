@@ -216,6 +216,23 @@ static void a_child_inherits_the_salt(void **state)
     end_world(&world);
 }
 
+/* SGLang says it on each event. */
+static void a_child_with_a_salt_of_its_own_uses_it(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint32_t two = 2;
+    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
+
+    store(&world, NULL, 901, 1);
+    add_stored(&world.batch, &(uint64_t){ 901 }, &(uint64_t){ 902 }, &two, 1);
+    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
+    apply(&world);
+    assert_true(world.out.tokens[0].value == kvb_tokens_hash_of(&two, 1, NULL, 0, seed).value);
+    end_world(&world);
+}
+
 /* What was told again without its salt is what it was, and so is what comes behind it. */
 static void a_child_of_what_waits_inherits_the_salt(void **state)
 {
@@ -526,6 +543,7 @@ int main(void)
         cmocka_unit_test(a_waiting_block_can_be_removed),
         cmocka_unit_test(engine_names_need_no_parent),
         cmocka_unit_test(a_child_inherits_the_salt),
+        cmocka_unit_test(a_child_with_a_salt_of_its_own_uses_it),
         cmocka_unit_test(a_child_of_what_waits_inherits_the_salt),
         cmocka_unit_test(another_tier_is_kept_but_not_shown),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
