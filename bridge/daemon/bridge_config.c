@@ -15,6 +15,11 @@ static const char *profile_name(unsigned value)
     return kvb_profile_name((enum kvb_profile)value);
 }
 
+static const char *copies_name(unsigned value)
+{
+    return kvb_copies_name((enum kvb_copies)value);
+}
+
 static const char *clear_name(unsigned value)
 {
     return kvb_clear_name((enum kvb_clear)value);
@@ -152,6 +157,12 @@ static const struct kvb_conf_key keys[] = {
       FIELD(publish.tiers), .name_of = tiers_name,
       .help = "The tiers that json publishes: device for readers that know no tiers, all\n"
               "for those that do.  protobuf publishes all." },
+    { "publish.copies", KVB_CONF_ENUM, "interval", 0, KVB_COPIES_COUNT - 1,
+      FIELD(publish.copies), .name_of = copies_name,
+      .help = "What a stored event of a block that is held already is.  interval: a\n"
+              "second copy or a re-announcement, as its context shows; blocks of which\n"
+              "nothing shows it count as doubtful.  count: always a second copy; exact\n"
+              "where no request asks vLLM for kv_cache_report_mode \"full\"." },
     { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
       .name_of = clear_name,
       .help = "How json says that a stream holds nothing any more: removed spells it\n"

@@ -65,6 +65,7 @@ struct kvb_bridge_config {
         enum kvb_profile profile;
         enum kvb_hashes hashes;
         enum kvb_publish_tiers tiers;
+        enum kvb_copies copies;
         enum kvb_clear clear;
         enum kvb_reannounce reannounce;
         uint32_t down_clear_ms; /* 0: never */

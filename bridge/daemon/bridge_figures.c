@@ -128,7 +128,8 @@ static uint64_t not_understood(const struct bridge_rank *rank)
     const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(rank->stream);
 
     return counters->skipped[KVB_SKIP_BAD_STORED] + counters->skipped[KVB_SKIP_BAD_REMOVED] +
-           counters->skipped[KVB_SKIP_UNKNOWN_EVENT] + counts->no_tokens + counts->self_parents;
+           counters->skipped[KVB_SKIP_UNKNOWN_EVENT] + counts->no_tokens + counts->self_parents +
+           counts->shapes_refused + counts->groups_refused;
 }
 
 static uint64_t blocks_of(const struct bridge_rank *rank)
@@ -136,7 +137,7 @@ static uint64_t blocks_of(const struct bridge_rank *rank)
     const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(rank->stream);
     uint64_t held = 0;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) { /* the window list is part of them */
         held += counts->held[tier];
     }
     return held;
@@ -211,9 +212,13 @@ static const struct counted stream_sums[] = {
 static const struct counted mirror_sums[] = {
     { kvb_bridge_skipped_no_tokens, offsetof(struct kvb_mirror_counts, no_tokens) },
     { kvb_bridge_skipped_self_parent, offsetof(struct kvb_mirror_counts, self_parents) },
+    { kvb_bridge_skipped_shape, offsetof(struct kvb_mirror_counts, shapes_refused) },
+    { kvb_bridge_skipped_group, offsetof(struct kvb_mirror_counts, groups_refused) },
+    { kvb_bridge_blocks_window_elsewhere, offsetof(struct kvb_mirror_counts, window_elsewhere) },
     { kvb_bridge_blocks_unmatchable, offsetof(struct kvb_mirror_counts, unmatchable) },
     { kvb_bridge_blocks_doubtful, offsetof(struct kvb_mirror_counts, doubtful) },
     { kvb_bridge_blocks_unrooted, offsetof(struct kvb_mirror_counts, unrooted) },
+    { kvb_bridge_blocks_unplaced, offsetof(struct kvb_mirror_counts, unplaced) },
 };
 /* clang-format on */
 

@@ -26,7 +26,10 @@
     X(skipped_unmatchable, COUNTER, "kvb_events_skipped_total", "reason=\"unmatchable\"", "Events passed over, by reason") \
     X(skipped_other_model, COUNTER, "kvb_events_skipped_total", "reason=\"other_model\"", "Events passed over, by reason") \
     X(skipped_self_parent, COUNTER, "kvb_events_skipped_total", "reason=\"self_parent\"", "Events passed over, by reason") \
+    X(skipped_shape, COUNTER, "kvb_events_skipped_total", "reason=\"shape\"", "Events passed over, by reason") \
+    X(skipped_group, COUNTER, "kvb_events_skipped_total", "reason=\"group\"", "Events passed over, by reason") \
     X(unknown_media, COUNTER, "kvb_events_unknown_medium_total", "", "Events of blocks in a medium that is on no list: workers.unknown_medium says which tier that is") \
+    X(blocks_window_elsewhere, COUNTER, "kvb_blocks_window_elsewhere_total", "", "Blocks of sliding-window groups in tiers other than the device: in no list") \
     X(blocks_unmatchable, COUNTER, "kvb_blocks_unmatchable_total", "", "Blocks stored that no query can name: keyed by bytes of unknown meaning") \
     X(held_overflows, COUNTER, "kvb_held_overflows_total", "", "Times that more batches waited for a replay than limits.max_held_bytes holds: the stream began again") \
     X(duplicates, COUNTER, "kvb_batches_duplicate_total", "", "Batches that came twice") \
@@ -100,6 +103,7 @@
     X(blocks_held, GAUGE, "kvb_blocks_held", "", "Blocks listed") \
     X(blocks_doubtful, GAUGE, "kvb_blocks_doubtful", "", "Blocks that may or may not be held") \
     X(blocks_unrooted, GAUGE, "kvb_blocks_unrooted", "", "Blocks whose parents are unknown") \
+    X(blocks_unplaced, GAUGE, "kvb_blocks_unplaced", "", "Blocks of sliding-window groups that no full-attention group has") \
     X(blocks_limit, GAUGE, "kvb_stream_blocks_limit", "", "Blocks that one stream may hold: limits.max_stream_blocks")
 /* clang-format on */
 

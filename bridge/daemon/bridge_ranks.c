@@ -59,6 +59,7 @@ static kvb_status open_stream(
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
         .mirror = { .hashes = kvb_worker_hashes(config, worker),
+                    .copies = config->publish.copies,
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = kvb_published_lists(config),
                     .pool_block_size = worker->block_size,

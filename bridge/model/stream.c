@@ -57,6 +57,15 @@ const char *kvb_hashes_name(enum kvb_hashes hashes)
     return (unsigned)hashes < KVB_HASHES_COUNT ? names[hashes] : "unknown";
 }
 
+const char *kvb_copies_name(enum kvb_copies copies)
+{
+    static const char *const names[KVB_COPIES_COUNT] = {
+        [KVB_COPIES_INTERVAL] = "interval",
+        [KVB_COPIES_COUNTED] = "count",
+    };
+    return (unsigned)copies < KVB_COPIES_COUNT ? names[copies] : "unknown";
+}
+
 const char *kvb_clear_name(enum kvb_clear clear)
 {
     static const char *const names[KVB_CLEAR_COUNT] = {

@@ -64,6 +64,13 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
 enum kvb_profile { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF, KVB_PROFILE_COUNT };
 enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
 
+/* What a Stored of a block that is there already is. */
+enum kvb_copies {
+    KVB_COPIES_INTERVAL, /* another copy, or a re-announcement: as its context shows */
+    KVB_COPIES_COUNTED,  /* another copy: right where no request asks for re-announcements */
+    KVB_COPIES_COUNT
+};
+
 /* How a stream's end is told on P.kv_events: some readers stop at `cleared`. */
 enum kvb_clear { KVB_CLEAR_EVENT, KVB_CLEAR_REMOVED, KVB_CLEAR_COUNT };
 /* When a stream is told anew to those who cannot ask. */
@@ -76,6 +83,7 @@ enum kvb_reannounce {
 
 const char *kvb_profile_name(enum kvb_profile profile);
 const char *kvb_hashes_name(enum kvb_hashes hashes);
+const char *kvb_copies_name(enum kvb_copies copies);
 const char *kvb_clear_name(enum kvb_clear clear);
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
 

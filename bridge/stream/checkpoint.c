@@ -37,6 +37,7 @@ const char *kvb_checkpoint_key_name(enum checkpoint_key key)
         [key_profile] = "publish.profile",
         [key_tiers] = "tiers",
         [key_hashes] = "hashes",
+        [key_copies] = "publish.copies",
     };
 
     return key < checkpoint_keys ? names[key] : "";
@@ -56,7 +57,8 @@ struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stre
                     [key_total_blocks] = options->total_blocks,
                     [key_profile] = options->profile,
                     [key_tiers] = options->mirror.tiers,
-                    [key_hashes] = options->mirror.hashes },
+                    [key_hashes] = options->mirror.hashes,
+                    [key_copies] = options->mirror.copies },
     };
 
     _Static_assert(
@@ -140,8 +142,7 @@ static uint32_t flags_of(const struct kvb_stream *stream)
     return (stream->is_complete ? state_is_complete : 0U) |
            (stream->has_skipped ? state_has_skipped : 0U) |
            (stream->has_unknown_event ? state_has_unknown_event : 0U) |
-           (stream->is_withdrawn ? state_is_withdrawn : 0U) |
-           (kvb_mirror_count(stream->mirror)->lookahead > 0 ? state_is_eagle : 0U);
+           (stream->is_withdrawn ? state_is_withdrawn : 0U);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)
@@ -173,23 +174,15 @@ static size_t put_fingerprints(const struct kvb_fingerprint_ring *ring, uint8_t 
 
 static void put_fixed_state(const struct kvb_stream *stream, uint8_t *to)
 {
-    struct kvb_mirror_ends ends;
-
-    kvb_mirror_ends(stream->mirror, &ends);
     memset(to, 0, state_fingerprints);
     kvb_le_put_u64(to + state_last_seq, stream->last_seq);
     memcpy(to + state_epoch, stream->epoch.bytes, sizeof stream->epoch.bytes);
     kvb_le_put_u64(to + state_first_id, stream->epoch_first_id);
     kvb_le_put_u64(to + state_last_id, stream->last_id);
     kvb_le_put_u64(to + state_digest_seed, stream->digest_seed);
-    kvb_le_put_u64(to + state_forgotten, ends.forgotten_doubtful);
     kvb_le_put_u32(to + state_flags, flags_of(stream));
     kvb_le_put_u32(to + state_flaw, stream->flaw);
-    kvb_le_put_u32(to + state_block_size, ends.block_size);
-    kvb_le_put_u32(to + state_entry_end, ends.entry_end);
-    kvb_le_put_u32(to + state_first_free, ends.first_free);
-    kvb_le_put_u32(to + state_oldest_doubtful, ends.oldest_doubtful);
-    kvb_le_put_u32(to + state_newest_doubtful, ends.newest_doubtful);
+    kvb_mirror_put_ends(stream->mirror, to + state_ends);
     put_sums(stream->mirror, to + state_tiers);
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/hash.h"
 #include "stream/checkpoint.h"
+#include "stream/mirror_record.h"
 
 /* The layout, for the checkpoint*.c files alone. */
 
@@ -30,6 +31,7 @@ enum checkpoint_key {
     key_profile,
     key_tiers,
     key_hashes,
+    key_copies,
     checkpoint_keys
 };
 
@@ -45,8 +47,7 @@ enum state_flag {
     state_has_skipped = 2,
     state_has_unknown_event = 4,
     state_is_withdrawn = 8,
-    state_is_eagle = 16,
-    state_all_flags = 31
+    state_all_flags = 15
 };
 
 /* Where the parts of a state begin; the fingerprints follow, 24 bytes each. */
@@ -56,16 +57,10 @@ enum {
     state_first_id = 24,
     state_last_id = 32,
     state_digest_seed = 40,
-    state_forgotten = 48,
-    state_flags = 56,
-    state_flaw = 60,
-    state_block_size = 64,
-    state_entry_end = 68,
-    state_first_free = 72,
-    state_oldest_doubtful = 76,
-    state_newest_doubtful = 80,
-    state_rest = 84,
-    state_tiers = 88, /* of each: blocks u64, digest low and high u64 */
+    state_flags = 48,
+    state_flaw = 52,
+    state_ends = 56,                                  /* kvb_mirror_put_ends() */
+    state_tiers = state_ends + kvb_mirror_ends_bytes, /* of each: blocks, digest low, high u64 */
     state_tier_bytes = 24,
     state_fingerprints = state_tiers + KVB_LIST_COUNT * state_tier_bytes,
     fingerprint_bytes = 24

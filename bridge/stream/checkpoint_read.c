@@ -167,20 +167,11 @@ static bool are_sums_right(const struct kvb_mirror *mirror, const uint8_t *from)
 static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
 {
     const struct kvb_stream *stream = restore->stream;
-    const struct kvb_mirror_ends ends = {
-        .entry_end = kvb_le_get_u32(state + state_entry_end),
-        .first_free = kvb_le_get_u32(state + state_first_free),
-        .oldest_doubtful = kvb_le_get_u32(state + state_oldest_doubtful),
-        .newest_doubtful = kvb_le_get_u32(state + state_newest_doubtful),
-        .forgotten_doubtful = kvb_le_get_u64(state + state_forgotten),
-        .block_size = kvb_le_get_u32(state + state_block_size),
-        .lookahead = (kvb_le_get_u32(state + state_flags) & state_is_eagle) > 0,
-    };
     const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
                                         .dp_rank = stream->options.dp_rank,
                                         .seed = kvb_le_get_u64(state + state_digest_seed) };
 
-    KVB_TRY(judge(restore, kvb_mirror_settle(stream->mirror, &ends, &key)));
+    KVB_TRY(judge(restore, kvb_mirror_settle(stream->mirror, state + state_ends, &key)));
     return are_sums_right(stream->mirror, state + state_tiers)
                ? KVB_OK
                : refuse(restore, KVB_CHECKPOINT_INCONSISTENT);
@@ -214,13 +205,11 @@ static bool is_state_possible(const struct section *section)
 
     return section->payload.len >= state_fingerprints && section->count <= kvb_fingerprints &&
            section->payload.len == state_fingerprints + section->count * fingerprint_bytes &&
-           kvb_le_get_u32(state + state_rest) == 0 &&
            kvb_le_get_u32(state + state_flaw) < KVB_REASON_COUNT &&
            !(kvb_le_get_u32(state + state_flags) & ~(uint32_t)state_all_flags) &&
            kvb_le_get_u64(state + state_first_id) > 0 &&
            kvb_le_get_u64(state + state_last_id) >= kvb_le_get_u64(state + state_first_id) - 1 &&
-           kvb_le_get_u64(state + state_last_id) < UINT64_MAX / 2 &&
-           kvb_le_get_u64(state + state_forgotten) < UINT64_MAX / 2;
+           kvb_le_get_u64(state + state_last_id) < UINT64_MAX / 2;
 }
 
 /* From here on nothing fails. */
@@ -299,7 +288,7 @@ static void undo(struct kvb_stream *stream)
                                         .dp_rank = stream->options.dp_rank,
                                         .seed = stream->digest_seed };
 
-    kvb_mirror_clear(stream->mirror);
+    kvb_mirror_restart(stream->mirror);
     kvb_mirror_begin_digest(stream->mirror, &key);
     kvb_fingerprints_clear(&stream->fingerprints);
 }

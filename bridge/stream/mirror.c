@@ -19,14 +19,20 @@ static void reset(struct kvb_mirror *mirror)
     mirror->newest_context = KVB_NO_ID;
     mirror->key_end = 0;
     mirror->link_count = 0;
-    mirror->oldest_doubtful = KVB_NO_ID;
-    mirror->newest_doubtful = KVB_NO_ID;
+    for (size_t kind = 0; kind < doubt_kinds; kind++) {
+        mirror->doubtful[kind] = (struct doubtful_list){ .oldest = KVB_NO_ID, .newest = KVB_NO_ID };
+    }
+    mirror->surplus_count = 0;
+    mirror->forgot_full = false;
     mirror->pending_count = 0;
     memset(mirror->counts.held, 0, sizeof mirror->counts.held);
     memset(mirror->digests, 0, sizeof mirror->digests);
     mirror->counts.proven_copies = 0;
     mirror->counts.doubtful = 0;
     mirror->counts.unrooted = 0;
+    mirror->counts.unplaced = 0;
+    kvb_mirror_forget_shapes(mirror);
+    kvb_mirror_forget_proofs(mirror);
 }
 
 static kvb_status keep_lora_name(struct kvb_mirror *mirror, const char *lora_name)
@@ -61,6 +67,8 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
         return status;
     }
     mirror->hashes = options->hashes;
+    mirror->copies = options->copies;
+    mirror->is_whole = true;
     mirror->tiers = options->tiers;
     mirror->max_blocks = options->max_blocks;
     mirror->pool_block_size = options->pool_block_size;
@@ -87,11 +95,14 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     kvb_id_table_done(&mirror->by_key);
     kvb_id_table_done(&mirror->by_context);
     kvb_id_table_done(&mirror->by_doubtful);
+    kvb_id_table_done(&mirror->by_surplus);
     drop_bytes(mirror->default_lora);
     free(mirror->entries);
     free(mirror->contexts);
     free(mirror->keys);
     free(mirror->links);
+    free(mirror->surplus);
+    free(mirror->proven);
     free(mirror->pending);
     free(mirror->changed.bits);
     free(mirror);
@@ -105,7 +116,22 @@ void kvb_mirror_clear(struct kvb_mirror *mirror)
     kvb_id_table_clear(&mirror->by_key);
     kvb_id_table_clear(&mirror->by_context);
     kvb_id_table_clear(&mirror->by_doubtful);
+    kvb_id_table_clear(&mirror->by_surplus);
     reset(mirror);
+}
+
+/* The engine may be another one, with other groups: one of those before that never stores again
+ * would keep every name out of the lists.  Its groups show up again with their first Stored, all
+ * of them in one batch: nothing is listed in between that is not held. */
+void kvb_mirror_restart(struct kvb_mirror *mirror)
+{
+    kvb_mirror_clear(mirror);
+    kvb_mirror_forget_groups(mirror);
+}
+
+void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole)
+{
+    mirror->is_whole = is_whole;
 }
 
 const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)
@@ -115,20 +141,27 @@ const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror
 
 /* ---- Removed, Cleared ---- */
 
+/* Where `most` has stood still, nobody knows how many there are. */
+static struct copies one_less(struct copies copies)
+{
+    return (struct copies){ .least = copies.least > 0 ? copies.least - 1 : 0,
+                            .most =
+                                copies.most == kvb_most_copies ? copies.most : copies.most - 1 };
+}
+
 static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine)
 {
     struct kvb_mirror *mirror = change->mirror;
     const enum kvb_tier tier = change->event->tier;
     const bool is_object = change->event->key != 0;
-    const uint32_t id = kvb_mirror_find_known(mirror, change->event, engine);
+    const uint32_t id = kvb_mirror_find_known(mirror, change->event, change->group, engine);
 
     if (id == KVB_NO_ID || mirror->entries[id].most[tier] == 0) {
         mirror->counts.unknown_removed += !is_object; /* that says where it lies not, too */
         return KVB_OK;
     }
-    struct copies copies = kvb_mirror_copies(&mirror->entries[id], tier);
-    copies = is_object ? (struct copies){ 0, 0 }
-                       : (struct copies){ .least = 0, .most = copies.most - 1 };
+    struct copies copies = kvb_mirror_copies(mirror, id, tier);
+    copies = is_object ? (struct copies){ 0, 0 } : one_less(copies);
     KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
     if (!kvb_mirror_has_copies(&mirror->entries[id])) {
         kvb_mirror_drop(mirror, id);
@@ -141,7 +174,7 @@ static kvb_status remove_blocks(struct mirror_change *change)
     const struct kvb_engine_event *event = change->event;
 
     for (uint32_t i = 0; i < event->hash_count; i++) {
-        kvb_mirror_look_ahead(change->mirror, change->batch, event->group, event->hash_at + i);
+        kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
         KVB_TRY(take_copy(change, change->batch->hashes[event->hash_at + i]));
     }
     return KVB_OK;
@@ -186,11 +219,23 @@ kvb_status kvb_mirror_apply(
     struct mirror_change change = { .mirror = mirror,
                                     .batch = batch,
                                     .event = &batch->events[at],
+                                    .at = at,
+                                    .last = KVB_NO_ID,
                                     .out = out,
                                     .first_out = out->event_count,
                                     .named = KVB_NO_ID };
+    bool is_taken = true;
 
     mirror->pending_count = 0;
+    if (at == 0) {
+        kvb_mirror_begin_proofs(mirror);
+    }
+    if (change.event->kind == KVB_EVENT_STORED || change.event->kind == KVB_EVENT_REMOVED) {
+        KVB_TRY(kvb_mirror_meet_group(&change, &is_taken));
+    }
+    if (!is_taken) {
+        return KVB_OK;
+    }
     switch (change.event->kind) {
     case KVB_EVENT_STORED:
         return kvb_mirror_store(&change);

@@ -22,11 +22,24 @@
  * Copies.  An engine repeats a Stored for two reasons that look alike: a second
  * physical copy (removed twice) and a re-announcement (removed once).  So
  *
- *     stored:   least = max(least, 1)          most += 1 (saturates at 255)
+ *     stored:   least = max(least, 1)          most += 1
+ *     ... real: least += 1                     most += 1
  *     removed:  least = max(least - 1, 0)      most -= 1; the entry goes at 0
  *
- * A block is held while some entry of that name has least >= 1.  An entry with
- * least = 0 < most is doubtful: not listed, but counted.
+ * Which Stored is real, as far as that can be told, says mirror_proof.c; with copies =
+ * KVB_COPIES_COUNTED each is.  `most` stops at 255 and stays there: such an entry goes with a
+ * clear only.
+ *
+ * An entry holds its block while least >= 1.  One with least = 0 < most is doubtful: not
+ * listed, but counted.
+ *
+ * Groups.  A name is in a tier's list when every full-attention group that stored in this tier
+ * holds it there, by some entry of that name; and in KVB_LIST_WINDOW when every sliding-window
+ * group holds it on the device.  A window group's block has the name that the same hash has in
+ * a full-attention group; where none has it, the block is unplaced.
+ *
+ * Names of blocks of different sizes never meet: they are hashes of other tokens.  That a child
+ * has its parent's size is not checked.
  *
  * Unrooted entries: their parent is not known, so their published name is not
  * either.  They wait under the parent's engine hash and are named, and published,
@@ -42,12 +55,14 @@
  * Only transitions come out: held -> stored event, no longer held -> removed.
  *
  * Threads: the caller locks.
- * Memory:  some 60 bytes a block, in whatever chains, max_blocks of them at most; 30 more
- *          for each salt in use, and 25 for each key of a pool's object. */
+ * Memory:  some 60 bytes a block and group, in whatever chains, max_blocks of them at most; 30
+ *          more for each salt in use, 25 for each key of a pool's object, 20 for each block of
+ *          which two copies are certain. */
 struct kvb_mirror;
 
 struct kvb_mirror_options {
     enum kvb_hashes hashes;
+    enum kvb_copies copies;
     size_t max_blocks; /* 1 .. kvb_max_stream_blocks */
     unsigned tiers;    /* bit t: tier t is published; others are kept, not shown */
     /* Of a pool's objects, which do not say it themselves: one of fewer tokens is no
@@ -80,17 +95,41 @@ kvb_status kvb_mirror_apply(
     struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at,
     struct kvb_router_batch *out);
 
-/* Forgets everything; counters stay. */
+/* Forgets all blocks and shapes; the engine's groups, and the counters, stay. */
 void kvb_mirror_clear(struct kvb_mirror *mirror);
 
+/* The same; what stores from here on may be another engine: forgets the groups too. */
+void kvb_mirror_restart(struct kvb_mirror *mirror);
+
+/* Is everything that the engine holds here, but for doubtful blocks?  True to begin with.  While
+ * it is not, a Stored of blocks that are not here proves nothing. */
+void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole);
+
+/* A Stored of KVB_GROUP_OTHER, which was skipped. */
+void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
+
+/* Of the sliding-window groups; 0: there is none. */
+uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror);
+
+/* Is there something about the groups by which the lists may say more than a request can use:
+ * one of KVB_GROUP_OTHER, windows of different or unknown sizes, windows alone, or under the
+ * engine's names, a group that is another kind than before, more than 32?  Until a restart. */
+bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror);
+
 struct kvb_mirror_counts {
-    uint64_t held[KVB_LIST_COUNT]; /* published names, per tier; gauges up to here ... */
-    uint64_t proven_copies;        /* sum of `least` over the device tier */
-    uint64_t doubtful;             /* entries that may or may not be held, forgotten ones too */
+    uint64_t held[KVB_LIST_COUNT]; /* published names, per list; gauges up to here ... */
+    /* Sum of `least` over the device tier and all groups: groups share the engine's blocks. */
+    uint64_t proven_copies;
+    uint64_t doubtful; /* entries that may or may not be held, forgotten ones too */
     uint64_t unrooted;
-    uint32_t block_size;       /* tokens, of the newest Stored; 0 before the first */
-    uint32_t lookahead;        /* tokens, of the newest Stored */
+    uint64_t unplaced; /* of window groups */
+    /* In the order in which they came, those of each tier; of pools' objects none. */
+    struct kvb_tier_shape shapes[kvb_max_tier_shapes];
+    size_t shape_count;
     uint64_t duplicate_stored; /* ... counters from here */
+    uint64_t shapes_refused;   /* events passed over: one shape too many */
+    uint64_t groups_refused;   /* the same: one group too many */
+    uint64_t window_elsewhere; /* blocks of window groups in other tiers: no list has them */
     uint64_t unknown_removed;
     uint64_t unknown_parents;
     uint64_t self_parents;
@@ -107,16 +146,16 @@ const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror
  * Cost: goes through all entries. */
 void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_key *key);
 
-/* Of what is held in the tier, as far as it is published.  Borrowed; the next change
- * changes it. */
+/* Of what is in the tier's list, or in KVB_LIST_WINDOW, as far as it is published.  Borrowed;
+ * the next change changes it. */
 const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier);
 
 typedef kvb_status (*kvb_mirror_visitor)(void *context, const struct kvb_router_batch *chunk);
 
 /* Shows all that is published as stored events, parents before children, in
- * chunks of at most max_chunk_blocks (>= 1) blocks.  The mirror must not change
- * meanwhile.  Stops with what visit returns when that is not KVB_OK.
- * Cost: O(n), some 24 bytes a block for the time of the walk.  KVB_NO_MEMORY. */
+ * chunks of at most max_chunk_blocks (>= 1) blocks; the window list without parents, in any
+ * order.  The mirror must not change meanwhile.  Stops with what visit returns when that is not
+ * KVB_OK. Cost: O(n), some 24 bytes a block for the time of the walk.  KVB_NO_MEMORY. */
 kvb_status kvb_mirror_walk(
     const struct kvb_mirror *mirror, size_t max_chunk_blocks, kvb_mirror_visitor visit,
     void *context);

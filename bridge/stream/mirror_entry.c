@@ -26,19 +26,14 @@ uint64_t kvb_mirror_key(const struct kvb_mirror *mirror, uint32_t id)
 
 /* ---- Finding ---- */
 
-static uint64_t spread(uint32_t group, uint64_t value)
-{
-    return value + group * UINT64_C(0x9e3779b97f4a7c15);
-}
-
 uint32_t kvb_mirror_hash_parent(uint32_t group, uint64_t engine)
 {
-    return kvb_id_hash(spread(group, engine));
+    return kvb_id_hash(kvb_mirror_spread(group, engine));
 }
 
 static uint64_t hash_engine(uint32_t group, kvb_engine_hash engine)
 {
-    return kvb_line_mix(spread(group, engine.value));
+    return kvb_line_mix(kvb_mirror_spread(group, engine.value));
 }
 
 /* Not as an engine hash of the same number, that they may be: lines would fill by twos. */
@@ -90,10 +85,47 @@ uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key)
 }
 
 uint32_t kvb_mirror_find_known(
-    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine)
+    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, uint32_t group,
+    kvb_engine_hash engine)
 {
     return event->key ? kvb_mirror_find_key(mirror, event->key)
-                      : kvb_mirror_find(mirror, event->group, engine);
+                      : kvb_mirror_find(mirror, group, engine);
+}
+
+uint32_t
+kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
+{
+    uint32_t found = KVB_NO_ID;
+
+    if (mirror->entry_count == 0) {
+        return KVB_NO_ID;
+    }
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (kvb_mirror_context(mirror, entry)->group != group ||
+            kvb_mirror_block(mirror, entry).value != block.value) {
+            continue;
+        }
+        if (found != KVB_NO_ID) {
+            return KVB_NO_ID;
+        }
+        found = id;
+    }
+    return found;
+}
+
+uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_hash engine)
+{
+    for (uint32_t group = 0; group < mirror->groups.count; group++) {
+        const uint32_t id = mirror->groups.list[group].kind == KVB_GROUP_FULL
+                                ? kvb_mirror_find(mirror, group, engine)
+                                : KVB_NO_ID;
+        if (id != KVB_NO_ID) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
 }
 
 /* What may be the entry, without a look at it. */
@@ -137,9 +169,10 @@ void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_e
     for (size_t at = 0; at < batch->event_count && left > 0; at++) {
         const struct kvb_engine_event *event = &batch->events[at];
         const size_t count = event->hash_count < left ? event->hash_count : left;
+        const uint32_t group = kvb_mirror_group_place(mirror, event->group);
         for (size_t i = 0; i < count; i++) {
             const kvb_engine_hash engine = batch->hashes[event->hash_at + i];
-            kvb_line_table_prefetch(&mirror->names, hash_engine(event->group, engine));
+            kvb_line_table_prefetch(&mirror->names, hash_engine(group, engine));
         }
         left -= count;
     }
@@ -152,113 +185,105 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
     }
 }
 
-/* The lowest entry of the name, `except` aside, that is held in the tier. */
-static uint32_t lowest_holder(
-    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
+/* ---- What is listed ---- */
+
+unsigned kvb_mirror_list_of(
+    const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier)
 {
-    uint32_t lowest = KVB_NO_ID;
+    if (entry->standing != standing_rooted || !(mirror->tiers >> tier & 1)) {
+        return KVB_LIST_COUNT;
+    }
+    if (mirror->groups.window_mask == 0 ||
+        !(mirror->groups.window_mask >> kvb_mirror_context(mirror, entry)->group & 1)) {
+        return tier;
+    }
+    return tier == KVB_TIER_DEVICE ? KVB_LIST_WINDOW : KVB_LIST_COUNT;
+}
+
+/* Entries of one name. */
+struct holders {
+    uint32_t groups; /* bit g: of group g, `except` aside, some entry holds it in the tier */
+    uint32_t lowest; /* of those of the wanted groups; KVB_NO_ID: none */
+};
+
+static struct holders
+holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, uint32_t except)
+{
+    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+    struct holders holders = { .lowest = KVB_NO_ID };
 
     if (mirror->entry_count == 0) {
-        return KVB_NO_ID;
+        return holders;
     }
     struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
     for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
-        if (id != except && id < lowest && kvb_mirror_holds(entry, tier) &&
-            kvb_mirror_block(mirror, entry).value == block.value) {
-            lowest = id;
+        if (id == except || !kvb_mirror_holds(entry, tier) ||
+            kvb_mirror_block(mirror, entry).value != block.value) {
+            continue;
+        }
+        const uint32_t group = 1U << kvb_mirror_context(mirror, entry)->group;
+        holders.groups |= group;
+        if ((group & mirror->groups.wanted[list]) && id < holders.lowest) {
+            holders.lowest = id;
         }
     }
-    return lowest;
+    return holders;
 }
 
-bool kvb_mirror_is_held_elsewhere(
+/* By an entry other than `except`, of any group. */
+static bool is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
-    return lowest_holder(mirror, block, tier, except) != KVB_NO_ID;
-}
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
 
-bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
-{
-    const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
-
-    return lowest_holder(mirror, block, tier, KVB_NO_ID) == id;
-}
-
-/* ---- Contexts ---- */
-
-static bool is_context(const struct kvb_mirror *mirror, uint32_t id, uint64_t seed, uint32_t group)
-{
-    return mirror->contexts[id].seed == seed && mirror->contexts[id].group == group;
-}
-
-static uint32_t find_context(const struct kvb_mirror *mirror, uint64_t seed, uint32_t group)
-{
-    if (mirror->newest_context != KVB_NO_ID &&
-        is_context(mirror, mirror->newest_context, seed, group)) {
-        return mirror->newest_context;
-    }
-    const uint32_t hash = kvb_id_hash(spread(group, seed));
-    size_t at = kvb_id_table_start(&mirror->by_context, hash);
-    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_context, hash, &at)) != KVB_NO_ID;) {
-        if (is_context(mirror, id, seed, group)) {
-            return id;
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && kvb_mirror_holds(entry, tier) &&
+            kvb_mirror_block(mirror, entry).value == block.value) {
+            return true;
         }
     }
-    return KVB_NO_ID;
+    return false;
 }
 
-static kvb_status
-new_context(struct kvb_mirror *mirror, uint64_t seed, uint32_t group, uint32_t *out_id)
+bool kvb_mirror_decides(
+    const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
 {
-    const bool is_free = mirror->first_free_context != KVB_NO_ID;
-    const uint32_t id = is_free ? mirror->first_free_context : (uint32_t)mirror->context_end;
+    if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one */
+        return !is_held_elsewhere(mirror, block, kvb_mirror_tier_of(list), id);
+    }
+    const uint32_t wanted = mirror->groups.wanted[list];
+    const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
+    const uint32_t others = holders_of(mirror, block, list, id).groups;
 
-    if (!is_free) {
-        KVB_TRY(kvb_array_reserve(
-            &mirror->contexts, &mirror->context_capacity, mirror->context_end + 1,
-            sizeof *mirror->contexts, mirror->max_blocks));
-    }
-    KVB_TRY(kvb_id_table_put(&mirror->by_context, kvb_id_hash(spread(group, seed)), id));
-    if (is_free) {
-        mirror->first_free_context = mirror->contexts[id].uses;
-    } else {
-        mirror->context_end++;
-    }
-    mirror->contexts[id] = (struct mirror_context){ .seed = seed, .group = group };
-    *out_id = id;
-    return KVB_OK;
+    return !(others & group) && ((others | group) & wanted) == wanted;
 }
 
-/* One entry more of this context. */
-static kvb_status
-take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+static bool is_whole(const struct kvb_mirror *mirror, unsigned list, struct holders holders)
 {
-    uint32_t id = find_context(mirror, block->seed, block->group);
+    const uint32_t wanted = mirror->groups.wanted[list];
 
-    if (id == KVB_NO_ID) {
-        KVB_TRY(new_context(mirror, block->seed, block->group, &id));
-    }
-    mirror->contexts[id].uses++;
-    mirror->newest_context = id;
-    *out_id = id;
-    return KVB_OK;
+    return holders.lowest != KVB_NO_ID && (holders.groups & wanted) == wanted;
 }
 
-static void leave_context(struct kvb_mirror *mirror, uint32_t id)
+bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
-    struct mirror_context *context = &mirror->contexts[id];
+    return is_whole(mirror, list, holders_of(mirror, block, list, KVB_NO_ID));
+}
 
-    if (--context->uses > 0) {
-        return;
+bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+
+    if (!entry->is_used || !kvb_mirror_holds(entry, tier) ||
+        kvb_mirror_list_of(mirror, entry, tier) != list) {
+        return false;
     }
-    kvb_id_table_remove(
-        &mirror->by_context, kvb_id_hash(spread(context->group, context->seed)), id);
-    if (mirror->newest_context == id) {
-        mirror->newest_context = KVB_NO_ID;
-    }
-    context->uses = mirror->first_free_context;
-    mirror->first_free_context = id;
+    const struct holders holders =
+        holders_of(mirror, kvb_mirror_block(mirror, entry), list, KVB_NO_ID);
+    return holders.lowest == id && is_whole(mirror, list, holders);
 }
 
 /* ---- Filing ---- */
@@ -307,6 +332,7 @@ static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_
             &mirror->by_parent,
             kvb_mirror_hash_parent(kvb_mirror_context(mirror, entry)->group, entry->parent), id);
     case standing_unmatchable:
+    case standing_unplaced:
         break;
     }
     return KVB_OK;
@@ -384,10 +410,10 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 {
     uint32_t context = KVB_NO_ID;
 
-    KVB_TRY(take_context(mirror, block, &context));
+    KVB_TRY(kvb_mirror_take_context(mirror, block, &context));
     const kvb_status status = write_key(mirror, id, block->key);
     if (status != KVB_OK) {
-        leave_context(mirror, context);
+        kvb_mirror_leave_context(mirror, context);
         return status;
     }
     mirror->entries[id] = (struct mirror_entry){
@@ -404,7 +430,7 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
 {
-    leave_context(mirror, mirror->entries[id].context);
+    kvb_mirror_leave_context(mirror, mirror->entries[id].context);
 }
 
 /* *out_next: the free entry behind it. */
@@ -453,7 +479,9 @@ kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, u
     }
     mirror->entry_count++;
     kvb_mirror_mark(mirror, id);
+    kvb_mirror_forget_proof(mirror, id);
     mirror->counts.unrooted += block->standing == standing_waiting;
+    mirror->counts.unplaced += block->standing == standing_unplaced;
     *out_id = id;
     return KVB_OK;
 }
@@ -475,10 +503,12 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
     if (kvb_mirror_is_doubtful(entry)) {
         kvb_mirror_unlink(mirror, id);
     }
+    mirror->counts.proven_copies -= kvb_mirror_copies(mirror, id, KVB_TIER_DEVICE).least;
+    kvb_mirror_drop_surplus(mirror, id);
     unfile(mirror, id);
     kvb_mirror_wipe(mirror, id);
     mirror->counts.unrooted -= entry->standing == standing_waiting;
-    mirror->counts.proven_copies -= kvb_mirror_holds(entry, KVB_TIER_DEVICE);
+    mirror->counts.unplaced -= entry->standing == standing_unplaced;
     *entry = (struct mirror_entry){ .parent = mirror->first_free };
     kvb_mirror_mark(mirror, id);
     mirror->first_free = id;
@@ -491,10 +521,12 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
     struct mirror_entry *entry = &mirror->entries[id];
     const struct mirror_entry waiting = *entry;
     const uint32_t group = kvb_mirror_context(mirror, entry)->group;
+    const bool was_waiting = waiting.standing == standing_waiting;
     uint32_t context = KVB_NO_ID;
 
-    assert(waiting.standing == standing_waiting && named->standing == standing_rooted);
-    KVB_TRY(take_context(mirror, named, &context));
+    assert(was_waiting || waiting.standing == standing_unplaced);
+    assert(named->standing == standing_rooted);
+    KVB_TRY(kvb_mirror_take_context(mirror, named, &context));
     entry->standing = standing_rooted;
     entry->tokens = named->tokens;
     entry->parent = named->parent;
@@ -503,12 +535,15 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
     const kvb_status status = file_second(mirror, id, named->block);
     if (status != KVB_OK) {
         *entry = waiting;
-        leave_context(mirror, context);
+        kvb_mirror_leave_context(mirror, context);
         return status;
     }
-    kvb_id_table_remove(&mirror->by_parent, kvb_mirror_hash_parent(group, waiting.parent), id);
-    leave_context(mirror, waiting.context);
+    if (was_waiting) {
+        kvb_id_table_remove(&mirror->by_parent, kvb_mirror_hash_parent(group, waiting.parent), id);
+    }
+    kvb_mirror_leave_context(mirror, waiting.context);
     kvb_mirror_mark(mirror, id);
-    mirror->counts.unrooted--;
+    mirror->counts.unrooted -= was_waiting;
+    mirror->counts.unplaced -= !was_waiting;
     return KVB_OK;
 }

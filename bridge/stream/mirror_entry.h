@@ -22,6 +22,7 @@
  *     by_parent   (group, parent's engine hash) -> entries that wait for it
  *     keys        of pools' objects; by_key: key -> entry
  *     links       oldest <-> ... <-> newest, of the doubtful entries
+ *     surplus     entry -> copies that are certain, where a tier has two and more
  *     free        entry -> entry -> ..., in place of their parents
  *
  * An entry's published name stands nowhere: it is the engine's, or the hash of the
@@ -29,18 +30,51 @@
  * fetch 8 bytes more. */
 
 enum standing {
-    standing_rooted,     /* has its published name */
-    standing_waiting,    /* its parent is unknown */
-    standing_unmatchable /* no query can name it */
+    standing_rooted,      /* has its published name */
+    standing_waiting,     /* its parent is unknown */
+    standing_unmatchable, /* no query can name it */
+    standing_unplaced     /* of a window group: no full-attention group has the hash yet */
 };
 
-/* Physical copies: at least, at most. */
+/* Physical copies: at least, at most.  A `most` of kvb_most_copies may be more in truth: it
+ * stays there, whatever is removed. */
 struct copies {
-    uint8_t least; /* 0 or 1: a second one is never certain */
+    uint8_t least;
     uint8_t most;
 };
 
-enum { context_bits = 24 };
+enum { context_bits = 24, kvb_most_copies = UINT8_MAX };
+
+/* ---- Cache groups ----
+ *
+ * Entries are filed under the place of their group in this list, not under the engine's
+ * number for it. */
+enum { kvb_most_groups = 32 };
+
+struct mirror_group {
+    uint32_t number; /* the engine's */
+    enum kvb_group_kind kind;
+    uint32_t window_tokens; /* of KVB_GROUP_WINDOW */
+    uint32_t tiers;         /* bit t: has stored there */
+};
+
+struct mirror_groups {
+    struct mirror_group list[kvb_most_groups];
+    uint32_t count;
+    bool is_odd; /* something about them that no rule covers */
+    /* Bit g: a name is in this list only if group g holds it. */
+    uint32_t wanted[KVB_LIST_COUNT];
+    uint32_t window_mask; /* bit g: of KVB_GROUP_WINDOW */
+};
+
+/* Full-attention groups and sliding-window groups each have a list of doubtful entries and a
+ * ceiling of their own: those of windows are many, and cheap to forget. */
+enum doubt_kind { doubt_full, doubt_window, doubt_kinds };
+
+struct doubtful_list {
+    uint32_t oldest, newest; /* entries; KVB_NO_ID: empty */
+    size_t count;
+};
 
 enum name_kind { name_of_engine, name_of_block };
 
@@ -50,7 +84,7 @@ struct mirror_entry {
     uint64_t parent;              /* rooted: published name; waiting: engine hash; free: next */
     uint8_t most[KVB_TIER_COUNT]; /* copies */
     uint32_t context : context_bits;
-    uint32_t least : KVB_TIER_COUNT; /* copies; bit t: of tier t */
+    uint32_t least : KVB_TIER_COUNT; /* copies; bit t: one in tier t is certain; more: surplus */
     uint32_t standing : 2;
     uint32_t has_parent : 1;
     uint32_t is_used : 1;
@@ -62,9 +96,9 @@ static_assert(
 
 /* What a prompt hands on from block to block. */
 struct mirror_context {
-    uint64_t seed; /* of tokens; inherited by children */
-    uint32_t group;
-    uint32_t uses; /* entries; of a free one: the next free */
+    uint64_t seed;  /* of tokens; inherited by children */
+    uint32_t group; /* place in the list of groups */
+    uint32_t uses;  /* entries; of a free one: the next free */
 };
 
 /* What is known of a block that is to be an entry. */
@@ -74,8 +108,8 @@ struct mirror_block {
     kvb_tokens_hash tokens;
     uint64_t parent;
     uint64_t seed;
-    uint64_t key; /* of a pool's object; 0: none */
-    uint32_t group;
+    uint64_t key;   /* of a pool's object; 0: none */
+    uint32_t group; /* place in the list of groups */
     enum standing standing;
     bool has_parent;
 };
@@ -83,6 +117,26 @@ struct mirror_block {
 struct doubtful_link {
     uint32_t id;
     uint32_t older, newer; /* entries; KVB_NO_ID at the ends */
+};
+
+/* Of an entry with two certain copies or more in some tier: all of them. */
+struct surplus {
+    uint32_t id;
+    uint8_t least[KVB_TIER_COUNT];
+};
+
+/* Chains known to have no doubtful block, by their last entry; see mirror_proof.c. */
+enum { proof_slots = 1024 };
+
+struct proven_chain {
+    uint32_t id;    /* KVB_NO_ID: none */
+    uint32_t doubt; /* kvb_mirror.doubts then: another one since makes it void */
+};
+
+/* What is known of the Stored events just before, of this batch. */
+struct stored_run {
+    bool is_real;    /* they were real stores: kvb_mirror_is_real() */
+    uint32_t number; /* group of the last one; the next of a run has a higher number */
 };
 
 /* Entries that a checkpoint under way has yet to write; see mirror_record.h. */
@@ -94,6 +148,7 @@ struct changed_entries {
 
 struct kvb_mirror {
     enum kvb_hashes hashes;
+    enum kvb_copies copies;
     unsigned tiers;
     size_t max_blocks;
     uint32_t pool_block_size; /* tokens; 0: any */
@@ -121,8 +176,22 @@ struct kvb_mirror {
     struct doubtful_link *links; /* owned; in no order */
     size_t link_count, link_capacity;
     struct kvb_id_table by_doubtful; /* entry -> its link */
-    uint32_t oldest_doubtful;
-    uint32_t newest_doubtful;
+    struct doubtful_list doubtful[doubt_kinds];
+
+    struct surplus *surplus; /* owned; in no order */
+    size_t surplus_count, surplus_capacity;
+    struct kvb_id_table by_surplus; /* entry -> its surplus */
+
+    struct mirror_groups groups;
+    uint32_t tokenless_tiers; /* bit t: blocks were moved there, whose shapes are not said */
+
+    /* Which stores are real. */
+    bool is_whole;    /* all that the engine holds is here: kvb_mirror_set_whole() */
+    bool forgot_full; /* but a doubtful entry of a full-attention group */
+    struct stored_run run;
+    uint32_t doubts;             /* so many came up in full-attention groups */
+    size_t proof_steps;          /* left for this batch */
+    struct proven_chain *proven; /* owned, proof_slots of them; NULL: none yet */
 
     size_t batch_out; /* router events before this one are of earlier batches */
     struct changed_entries changed;
@@ -152,7 +221,21 @@ static inline bool kvb_mirror_holds(const struct mirror_entry *entry, enum kvb_t
     return entry->least >> tier & 1;
 }
 
-struct copies kvb_mirror_copies(const struct mirror_entry *entry, enum kvb_tier tier);
+/* Where there may be a surplus. */
+struct copies
+kvb_mirror_copies_aside(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* Most blocks have one copy, and most streams no other: each event of each block asks. */
+static inline struct copies
+kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    return mirror->surplus_count > 0 && entry->most[tier] > 1
+               ? kvb_mirror_copies_aside(mirror, id, tier)
+               : (struct copies){ .least = kvb_mirror_holds(entry, tier),
+                                  .most = entry->most[tier] };
+}
 
 /* Has the entry a copy in any tier? */
 bool kvb_mirror_has_copies(const struct mirror_entry *entry);
@@ -174,7 +257,15 @@ uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
 /* The entry that the event means by this hash: of a pool's object by its key, else by
  * the engine's name. */
 uint32_t kvb_mirror_find_known(
-    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, kvb_engine_hash engine);
+    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, uint32_t group,
+    kvb_engine_hash engine);
+
+/* The only entry of the published name in the group; KVB_NO_ID also when there are several. */
+uint32_t
+kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group);
+
+/* An entry of this hash in a full-attention group. */
+uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_hash engine);
 
 /* Asks for the memory that some of the batch's hashes behind number `at` will need, whatever
  * events they belong to: to wait for it is most of what a block costs. */
@@ -185,13 +276,44 @@ void kvb_mirror_look_ahead(
 /* The same for a published name. */
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 
-/* True when some rooted entry other than `except` holds the name in the tier. */
-bool kvb_mirror_is_held_elsewhere(
-    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except);
+/* ---- What is listed; see struct mirror_groups ---- */
 
-/* Of all entries of one name that are held in the tier, one speaks for the name: is
- * it this one? */
-bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+/* The list in which the entry's copies in this tier count; KVB_LIST_COUNT: none that is
+ * published. */
+unsigned kvb_mirror_list_of(
+    const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier);
+
+/* The tier whose copies make the list. */
+static inline enum kvb_tier kvb_mirror_tier_of(unsigned list)
+{
+    return list == KVB_LIST_WINDOW ? KVB_TIER_DEVICE : (enum kvb_tier)list;
+}
+
+/* The entry comes to hold its name `block` in the tier, or ceases to: does that change whether the
+ * list has the name? */
+bool kvb_mirror_decides(
+    const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list);
+
+/* Does the list have this name? */
+bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+
+/* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
+bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
+
+/* ---- mirror_context.c ---- */
+
+/* A group's number in a key, so that equal hashes of two groups do not meet. */
+static inline uint64_t kvb_mirror_spread(uint32_t group, uint64_t value)
+{
+    return value + group * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+/* One entry more of the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_mirror_take_context(
+    struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id);
+
+/* One less. */
+void kvb_mirror_leave_context(struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- Coming and going ---- */
 
@@ -211,7 +333,7 @@ void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id);
 /* Unfiles and frees it; its copies must be 0 or of no more interest. */
 void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
 
-/* Gives a waiting entry its name and all that stands in *named.
+/* Gives a waiting or unplaced entry its name and all that stands in *named.
  * KVB_TOO_LARGE, KVB_NO_MEMORY: it still waits. */
 kvb_status
 kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named);
@@ -223,19 +345,69 @@ kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_has
 /* The entry was written to. */
 void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
 
-/* A published name came to be held in the tier, or ceased to be: counts and digest. */
+/* A published name came into the list, or left it: counts and digest. */
 void kvb_mirror_note_held(
-    struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, bool is_held);
+    struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held);
+
+/* A stored event of the list that begins with this entry's block.  Parents in the window list say
+ * nothing: its blocks are whatever is held. */
+static inline struct kvb_router_event
+kvb_mirror_stored_event(const struct mirror_entry *entry, unsigned list)
+{
+    const bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
+
+    return (struct kvb_router_event){ .kind = KVB_ROUTER_STORED,
+                                      .tier = (enum kvb_tier)list,
+                                      .has_parent = has_parent,
+                                      .parent = { has_parent ? entry->parent : 0 } };
+}
+
+/* ---- mirror_group.c ---- */
+
+/* The place of the engine's group; kvb_most_groups: not met. */
+uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number);
+
+static inline const struct mirror_group *
+kvb_mirror_group_of(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    return &mirror->groups.list[kvb_mirror_context(mirror, entry)->group];
+}
+
+/* Works out what follows from the list of groups. */
+void kvb_mirror_settle_groups(struct mirror_groups *groups);
+
+void kvb_mirror_forget_groups(struct kvb_mirror *mirror);
+void kvb_mirror_forget_shapes(struct kvb_mirror *mirror);
+
+/* Learns the shape of the event's blocks; false: the table is full, the event is to be passed
+ * over. */
+bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
+
+/* ---- mirror_proof.c ---- */
+
+/* Of a batch, and of what a checkpoint does not tell the next process. */
+void kvb_mirror_begin_proofs(struct kvb_mirror *mirror);
+void kvb_mirror_forget_proofs(struct kvb_mirror *mirror);
+
+/* The entry is another one from here on. */
+void kvb_mirror_forget_proof(struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- mirror_doubtful.c: copies ---- */
 
-/* Sets one tier's copies, keeps the sums and the doubtful list right; may forget
+/* Sets one tier's copies, keeps the sums and the doubtful lists right; may forget
  * the oldest doubtful entries, but never `id`.  KVB_NO_MEMORY: nothing changed. */
 kvb_status kvb_mirror_set_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
 
-/* The same and nothing else. */
-void kvb_mirror_write_copies(struct mirror_entry *entry, enum kvb_tier tier, struct copies copies);
+/* The same and nothing else.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+kvb_status kvb_mirror_write_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
+
+/* The entry has no copies from here on: forgets its surplus. */
+void kvb_mirror_drop_surplus(struct kvb_mirror *mirror, uint32_t id);
+
+enum doubt_kind
+kvb_mirror_doubt_kind(const struct kvb_mirror *mirror, const struct mirror_entry *entry);
 
 /* Of a doubtful entry; borrowed until the list changes. */
 struct doubtful_link *kvb_mirror_link(const struct kvb_mirror *mirror, uint32_t id);

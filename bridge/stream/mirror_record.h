@@ -13,7 +13,7 @@
  *     put              all that are left: with the ends, this is the mirror as it stands
  *     unwatch
  *
- *     record   id group older newer u32 | standing flags least 0 | most of each tier
+ *     record   id older newer u32 | standing flags group 0 | most, least of each tier
  *              engine tokens parent seed key u64                         64 bytes
  *
  * Whoever takes the records in their order, the last of each id holding, and then
@@ -37,18 +37,12 @@ kvb_status kvb_mirror_put_changed(
     struct kvb_mirror *mirror, size_t max_entries, size_t *place, struct kvb_buf *out,
     size_t *out_entries);
 
-/* What is no entry's own. */
-struct kvb_mirror_ends {
-    uint32_t entry_end;
-    uint32_t first_free;
-    uint32_t oldest_doubtful;
-    uint32_t newest_doubtful;
-    uint64_t forgotten_doubtful; /* of those counted as doubtful */
-    uint32_t block_size;
-    uint32_t lookahead;
-};
+/* What is no entry's own, as bytes. */
+enum { kvb_mirror_ends_bytes = 656 };
 
-void kvb_mirror_ends(const struct kvb_mirror *mirror, struct kvb_mirror_ends *out_ends);
+/* From here on the mirror remembers nothing that a record or these bytes do not tell, so that
+ * it and the one made of them do the same. */
+void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes]);
 
 /* ---- Back: into an empty mirror ---- */
 
@@ -61,5 +55,5 @@ kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirro
  * KVB_BAD_INPUT  no mirror can look like that
  * KVB_NO_MEMORY */
 kvb_status kvb_mirror_settle(
-    struct kvb_mirror *mirror, const struct kvb_mirror_ends *ends,
+    struct kvb_mirror *mirror, const uint8_t ends[kvb_mirror_ends_bytes],
     const struct kvb_digest_key *key);

@@ -3,17 +3,9 @@
 #include "core/array.h"
 #include "index/block_hash.h"
 
-enum { most_copies = UINT8_MAX, most_ahead = 8 };
+enum { most_ahead = 8 };
 
-/* Where the next block of a Stored goes. */
-struct place {
-    enum standing standing;
-    bool has_parent;
-    uint64_t parent; /* rooted: published name; waiting: engine hash */
-    uint64_t seed;
-};
-
-static uint64_t seed_of(const struct mirror_change *change)
+uint64_t kvb_mirror_seed_of(const struct mirror_change *change)
 {
     const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
 
@@ -22,7 +14,7 @@ static uint64_t seed_of(const struct mirror_change *change)
         kvb_event_batch_text(change->batch, change->event->salt));
 }
 
-static struct place place_after(const struct mirror_change *change, uint32_t id)
+struct place kvb_mirror_place_after(const struct mirror_change *change, uint32_t id)
 {
     const struct mirror_entry *entry = &change->mirror->entries[id];
     const bool is_rooted = entry->standing == standing_rooted;
@@ -40,18 +32,22 @@ static struct place first_place(struct mirror_change *change)
     struct kvb_mirror *mirror = change->mirror;
 
     if (!event->has_parent) {
-        return (struct place){ .standing = standing_rooted, .seed = seed_of(change) };
+        return (struct place){ .standing = standing_rooted, .seed = kvb_mirror_seed_of(change) };
     }
-    const uint32_t parent = kvb_mirror_find(mirror, event->group, event->parent);
+    const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
     if (parent != KVB_NO_ID) {
-        return place_after(change, parent);
+        struct place place = kvb_mirror_place_after(change, parent);
+        if (event->salt.len > 0) { /* SGLang names it on each event, vLLM on a prompt's first */
+            place.seed = kvb_mirror_seed_of(change);
+        }
+        return place;
     }
     mirror->counts.unknown_parents++;
     return (struct place){ .standing = mirror->hashes == KVB_HASHES_ENGINE ? standing_rooted
                                                                            : standing_waiting,
                            .has_parent = true,
                            .parent = event->parent.value,
-                           .seed = seed_of(change) };
+                           .seed = kvb_mirror_seed_of(change) };
 }
 
 /* Block i's tokens_hash under a seed, its multimodal ids included. */
@@ -86,15 +82,14 @@ static kvb_block_hash name_at(
                              : kvb_block_hash_root(tokens);
 }
 
-/* What block i of the event is at this place. */
-static void read_block(
+void kvb_mirror_read_block(
     const struct mirror_change *change, uint32_t i, const struct place *place,
     struct mirror_block *block)
 {
     const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
 
     *block = (struct mirror_block){ .engine = engine,
-                                    .group = change->event->group,
+                                    .group = change->group,
                                     .standing = place->standing,
                                     .has_parent = place->has_parent,
                                     .parent = place->parent,
@@ -103,7 +98,7 @@ static void read_block(
     if (is_unmatchable(change, i)) {
         block->standing = standing_unmatchable;
     }
-    if (block->standing != standing_unmatchable) {
+    if (block->standing == standing_rooted || block->standing == standing_waiting) {
         block->tokens = tokens_hash_at(change, i, place->seed);
     }
     if (block->standing == standing_rooted) {
@@ -119,7 +114,7 @@ static void look_ahead(
 {
     for (size_t at = 0; at < most_ahead && i < change->event->hash_count; at++, i++) {
         struct mirror_block *block = &ahead[at];
-        read_block(change, i, &place, block);
+        kvb_mirror_read_block(change, i, &place, block);
         if (block->standing == standing_rooted) {
             kvb_mirror_expect(change->mirror, block->block);
         }
@@ -148,6 +143,9 @@ static bool is_same_content(
     if (known->standing == standing_unmatchable || stored->standing == standing_unmatchable) {
         return known->standing == (uint32_t)stored->standing;
     }
+    if (known->standing == standing_unplaced || stored->standing == standing_unplaced) {
+        return true;
+    }
     if (known->standing == standing_rooted && stored->standing == standing_rooted) {
         return kvb_mirror_block(mirror, known).value == stored->block.value &&
                known->tokens.value == stored->tokens.value;
@@ -158,7 +156,7 @@ static bool is_same_content(
 
 static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
 {
-    if (mirror->counts.unrooted == 0) {
+    if (mirror->counts.unrooted == 0 && mirror->counts.unplaced == 0) {
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
@@ -168,9 +166,8 @@ static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t 
     return KVB_OK;
 }
 
-/* A waiting entry gets its name; routers hear of the tiers that hold it. */
-static kvb_status
-name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
+kvb_status
+kvb_mirror_name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
 {
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
     KVB_TRY(kvb_mirror_tell_named(change, id));
@@ -186,7 +183,7 @@ static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
     return KVB_OK;
 }
 
-/* Held under the engine's name alone: see store_blocks(). */
+/* Held under the engine's name alone: see store_in_chain(). */
 static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
@@ -211,22 +208,27 @@ static kvb_status
 replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *stored)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const struct mirror_entry known = mirror->entries[*id];
-    const bool is_new_name = is_nameless(mirror, &known);
+    const bool is_new_name = is_nameless(mirror, &mirror->entries[*id]);
+    struct copies known[KVB_TIER_COUNT];
 
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        known[tier] = kvb_mirror_copies(mirror, *id, (enum kvb_tier)tier);
+    }
     mirror->counts.aliases += !is_new_name;
     KVB_TRY(remove_all_copies(change, *id));
     KVB_TRY(insert(change, stored, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
-        KVB_TRY(kvb_mirror_change_copies(
-            change, *id, (enum kvb_tier)tier, kvb_mirror_copies(&known, (enum kvb_tier)tier)));
+        KVB_TRY(kvb_mirror_change_copies(change, *id, (enum kvb_tier)tier, known[tier]));
     }
     return KVB_OK;
 }
 
-/* Finds or makes the entry of block i.  An engine hash that comes with other
- * content than before takes the new content. */
-static kvb_status take_block(
+static bool is_nameless_yet(const struct mirror_entry *entry)
+{
+    return entry->standing == standing_waiting || entry->standing == standing_unplaced;
+}
+
+kvb_status kvb_mirror_take_block(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -240,22 +242,35 @@ static kvb_status take_block(
         if (stored->standing == standing_rooted) {
             KVB_TRY(remember_to_name_children(mirror, id));
         }
-    } else if (
-        mirror->entries[id].standing == standing_waiting && stored->standing == standing_rooted) {
-        KVB_TRY(name_entry(change, id, stored));
+    } else if (is_nameless_yet(&mirror->entries[id]) && stored->standing == standing_rooted) {
+        KVB_TRY(kvb_mirror_name_entry(change, id, stored));
     }
     *out_id = id;
     return KVB_OK;
 }
 
-static kvb_status add_copy(struct mirror_change *change, uint32_t id)
+static uint8_t one_more(uint8_t copies)
+{
+    return copies < kvb_most_copies ? copies + 1 : kvb_most_copies;
+}
+
+/* A block that was not there has one certain copy, whatever the Stored was: but in a window
+ * group vLLM repeats also what it does not hold. */
+kvb_status kvb_mirror_add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
 {
     const enum kvb_tier tier = change->event->tier;
-    struct copies copies = kvb_mirror_copies(&change->mirror->entries[id], tier);
+    struct kvb_mirror *mirror = change->mirror;
+    struct copies copies = kvb_mirror_copies(mirror, id, tier);
+    const bool is_again = copies.most > 0;
 
-    change->mirror->counts.duplicate_stored += copies.most > 0;
-    copies.least = 1;
-    copies.most = copies.most < most_copies ? copies.most + 1 : most_copies;
+    mirror->counts.duplicate_stored += is_again;
+    if ((is_again || change->is_window) && kvb_mirror_is_real(change, i)) {
+        copies.least = one_more(copies.least);
+    } else if (!change->is_window && copies.least == 0) {
+        copies.least = 1;
+    }
+    change->has_new |= !is_again;
+    copies.most = one_more(copies.most);
     return kvb_mirror_change_copies(change, id, tier, copies);
 }
 
@@ -265,7 +280,7 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
     const struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
     const struct mirror_context *context = kvb_mirror_context(mirror, entry);
-    const struct place place = place_after(change, parent);
+    const struct place place = kvb_mirror_place_after(change, parent);
     const struct mirror_block named = {
         .engine = entry->engine,
         .block = name_at(mirror, &place, entry->engine, entry->tokens),
@@ -277,7 +292,7 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
         .has_parent = true,
     };
 
-    return name_entry(change, id, &named);
+    return kvb_mirror_name_entry(change, id, &named);
 }
 
 /* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child hashed
@@ -302,6 +317,18 @@ static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
     return KVB_NO_ID;
 }
 
+/* The same hash in window groups. */
+static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const bool may_place = mirror->counts.unplaced > 0 && entry->is_used &&
+                           entry->standing == standing_rooted &&
+                           kvb_mirror_group_of(mirror, entry)->kind == KVB_GROUP_FULL;
+
+    return may_place ? kvb_mirror_place_in_windows(change, id) : KVB_OK;
+}
+
 /* Names all that waited for the entries just named.  Ends because each round
  * makes one waiting entry a rooted one. */
 static kvb_status name_waiting_children(struct mirror_change *change)
@@ -313,6 +340,7 @@ static kvb_status name_waiting_children(struct mirror_change *change)
         const uint32_t child = waiting_child(mirror, parent);
         if (child == KVB_NO_ID) {
             mirror->pending_count--;
+            KVB_TRY(place_windows_of(change, parent));
             continue;
         }
         KVB_TRY(name_child(change, parent, child));
@@ -340,8 +368,8 @@ static bool is_known(const struct mirror_change *change, uint32_t i, uint32_t *o
     if (event->token_count > 0) {
         return false;
     }
-    *out_id =
-        kvb_mirror_find_known(change->mirror, event, change->batch->hashes[event->hash_at + i]);
+    *out_id = kvb_mirror_find_known(
+        change->mirror, event, change->group, change->batch->hashes[event->hash_at + i]);
     return *out_id != KVB_NO_ID;
 }
 
@@ -360,7 +388,7 @@ static kvb_status forget_former(struct mirror_change *change)
     return remove_all_copies(change, id);
 }
 
-static kvb_status store_blocks(struct mirror_change *change)
+static kvb_status store_in_chain(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
     const struct kvb_engine_event *event = change->event;
@@ -370,7 +398,7 @@ static kvb_status store_blocks(struct mirror_change *change)
 
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint32_t id = KVB_NO_ID;
-        kvb_mirror_look_ahead(mirror, change->batch, event->group, event->hash_at + i);
+        kvb_mirror_look_ahead(mirror, change->batch, change->group, event->hash_at + i);
         if (takes_names && i % most_ahead == 0) {
             look_ahead(change, i, place, ahead);
         }
@@ -381,14 +409,26 @@ static kvb_status store_blocks(struct mirror_change *change)
             }
             struct mirror_block *next = &ahead[i % most_ahead];
             if (!is_of_place(next, &place)) {
-                read_block(change, i, &place, next);
+                kvb_mirror_read_block(change, i, &place, next);
             }
-            KVB_TRY(take_block(change, i, next, &id));
+            KVB_TRY(kvb_mirror_take_block(change, i, next, &id));
         }
-        KVB_TRY(add_copy(change, id));
-        place = place_after(change, id);
+        KVB_TRY(kvb_mirror_add_copy(change, i, id));
+        place = kvb_mirror_place_after(change, id);
+        change->last = id;
     }
-    return name_waiting_children(change);
+    return KVB_OK;
+}
+
+static kvb_status store_blocks(struct mirror_change *change)
+{
+    bool is_proven = false;
+
+    KVB_TRY(kvb_mirror_prove_ancestors(change, &is_proven));
+    KVB_TRY(change->is_window ? kvb_mirror_store_in_window(change) : store_in_chain(change));
+    KVB_TRY(name_waiting_children(change));
+    kvb_mirror_end_stored(change, is_proven);
+    return KVB_OK;
 }
 
 kvb_status kvb_mirror_store(struct mirror_change *change)
@@ -400,9 +440,9 @@ kvb_status kvb_mirror_store(struct mirror_change *change)
         mirror->counts.self_parents++;
         return KVB_OK;
     }
-    if (event->token_count > 0 && event->key == 0) { /* a pool's is configured */
-        mirror->counts.block_size = event->block_size;
-        mirror->counts.lookahead = event->lookahead;
+    if (!kvb_mirror_learn_shape(mirror, event)) {
+        mirror->counts.shapes_refused++;
+        return KVB_OK;
     }
     KVB_TRY(forget_former(change));
     return store_blocks(change);

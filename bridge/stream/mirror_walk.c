@@ -12,7 +12,7 @@
  * an engine's own names form a circle, anywhere in it. */
 struct walk {
     const struct kvb_mirror *mirror;
-    enum kvb_tier tier;
+    unsigned list;
     uint32_t *order; /* owned: listed entries */
     size_t count;
     struct kvb_id_table children; /* parent's published name -> position in order */
@@ -40,15 +40,6 @@ static const struct mirror_entry *entry_at(const struct walk *walk, size_t i)
     return &walk->mirror->entries[walk->order[i]];
 }
 
-static bool is_listed(const struct walk *walk, size_t id)
-{
-    const struct mirror_entry *entry = &walk->mirror->entries[id];
-
-    return entry->is_used && entry->standing == standing_rooted &&
-           kvb_mirror_holds(entry, walk->tier) &&
-           kvb_mirror_speaks_for_block(walk->mirror, (uint32_t)id, walk->tier);
-}
-
 /* Fills order and children. */
 static kvb_status prepare(struct walk *walk)
 {
@@ -62,7 +53,7 @@ static kvb_status prepare(struct walk *walk)
         return KVB_NO_MEMORY;
     }
     for (size_t id = 0; id < mirror->entry_end; id++) {
-        if (is_listed(walk, id)) {
+        if (kvb_mirror_speaks(mirror, (uint32_t)id, walk->list)) {
             walk->order[walk->count++] = (uint32_t)id;
         }
     }
@@ -103,10 +94,8 @@ static kvb_status flush(struct walk *walk)
 
 static kvb_status begin_event(struct walk *walk, const struct mirror_entry *entry)
 {
-    const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
-                                            .tier = walk->tier,
-                                            .has_parent = entry->has_parent,
-                                            .parent = { entry->parent } };
+    const struct kvb_router_event event = kvb_mirror_stored_event(entry, walk->list);
+
     return kvb_router_batch_add_event(&walk->chunk, &event);
 }
 
@@ -153,13 +142,32 @@ static bool has_listed_parent(const struct walk *walk, size_t i)
     const struct mirror_entry *entry = entry_at(walk, i);
 
     return entry->has_parent &&
-           kvb_mirror_is_held_elsewhere(
-               walk->mirror, (kvb_block_hash){ entry->parent }, walk->tier, KVB_NO_ID);
+           kvb_mirror_lists(walk->mirror, (kvb_block_hash){ entry->parent }, walk->list);
 }
 
-static kvb_status walk_tier(struct walk *walk)
+/* The window list knows no chains: its blocks come in any order. */
+static kvb_status show_all(struct walk *walk)
+{
+    for (size_t i = 0; i < walk->count; i++) {
+        const struct mirror_entry *entry = entry_at(walk, i);
+        if (walk->chunk.block_count >= walk->max_chunk_blocks) {
+            KVB_TRY(flush(walk));
+        }
+        if (walk->chunk.event_count == 0) {
+            KVB_TRY(begin_event(walk, entry));
+        }
+        KVB_TRY(kvb_router_batch_add_block(
+            &walk->chunk, kvb_mirror_block(walk->mirror, entry), entry->tokens));
+    }
+    return flush(walk);
+}
+
+static kvb_status walk_list(struct walk *walk)
 {
     KVB_TRY(prepare(walk));
+    if (walk->list == KVB_LIST_WINDOW) {
+        return show_all(walk);
+    }
     for (size_t i = 0; i < walk->count; i++) {
         if (!has_listed_parent(walk, i)) {
             KVB_TRY(show_chain(walk, i));
@@ -181,14 +189,14 @@ kvb_status kvb_mirror_walk(
 {
     kvb_status status = KVB_OK;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT && status == KVB_OK; tier++) {
+    for (unsigned list = 0; list < KVB_LIST_COUNT && status == KVB_OK; list++) {
         struct walk walk = { .mirror = mirror,
-                             .tier = (enum kvb_tier)tier,
+                             .list = list,
                              .max_chunk_blocks = max_chunk_blocks,
                              .visit = visit,
                              .context = context };
-        if (mirror->counts.held[tier] > 0) {
-            status = walk_tier(&walk);
+        if (mirror->counts.held[list] > 0) {
+            status = walk_list(&walk);
         }
         walk_done(&walk);
     }

@@ -103,6 +103,7 @@ enum standing_row {
     row_away,
     row_withdrawn,
     row_unknown_event,
+    row_groups,
     row_no_replay,
     row_syncing,
     row_unproven_suffix,
@@ -123,6 +124,7 @@ static const struct verdict {
     [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
     [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
+    [row_groups]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
@@ -136,14 +138,14 @@ static const struct verdict {
 /* clang-format on */
 
 /* Blocks that may be held without being listed, as far as the engine's total
- * tells; false when it is not known.  Unrooted blocks are proven, but not listed. */
+ * tells; false when it is not known.  Unrooted and unplaced blocks are proven, but not listed. */
 static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_blocks)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const uint64_t total = stream->options.total_blocks;
 
     *out_blocks = total > counts->proven_copies ? total - counts->proven_copies : 0;
-    *out_blocks += counts->unrooted;
+    *out_blocks += counts->unrooted + counts->unplaced;
     return total > 0;
 }
 
@@ -182,11 +184,13 @@ void kvb_stream_state(
     const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing;
     /* It grows from live batches alone: what nobody proves is missing, not wrong. */
     const bool is_suffix = !stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED;
-    const bool is_unrooted = kvb_mirror_count(stream->mirror)->unrooted > 0;
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    const bool is_unrooted = counts->unrooted + counts->unplaced > 0;
     const unsigned holds =
         when(!stream->was_connected, row_connecting) | when(!stream->is_connected, row_away) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
+        when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_counted_whole, row_counted_whole) |
@@ -196,6 +200,21 @@ void kvb_stream_state(
 
     *out_state = verdicts[row].state;
     *out_reason = row == row_flawed ? stream->flaw : verdicts[row].reason;
+}
+
+/* Of the device's blocks; where it has none yet, of those that came first. */
+static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+
+    for (size_t i = 0; i < counts->shape_count; i++) {
+        if (counts->shapes[i].tier == KVB_TIER_DEVICE) {
+            return counts->shapes[i].shape;
+        }
+    }
+    return counts->shape_count > 0
+               ? counts->shapes[0].shape
+               : (struct kvb_block_shape){ .block_size = stream->options.block_size };
 }
 
 void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat)
@@ -209,13 +228,16 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .last_id = stream->last_id,
         .hashes = stream->options.mirror.hashes,
         .profile = stream->options.profile,
-        .block_size = counts->block_size ? counts->block_size : stream->options.block_size,
-        .lookahead = counts->lookahead,
+        .shape_count = counts->shape_count,
+        .window_tokens = kvb_mirror_window_tokens(stream->mirror),
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,
     };
 
     memcpy(beat.model, stream->options.model, sizeof beat.model);
+    memcpy(beat.shapes, counts->shapes, sizeof beat.shapes);
+    beat.block_size = main_shape(stream).block_size;
+    beat.lookahead = main_shape(stream).lookahead;
     kvb_stream_state(stream, &beat.state, &beat.reason);
     beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
     for (size_t tier = 0; tier < KVB_LIST_COUNT && !stream->is_withdrawn; tier++) {

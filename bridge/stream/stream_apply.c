@@ -13,7 +13,7 @@ kvb_status kvb_stream_begin_again(struct stream_step *step, enum kvb_stream_reas
 {
     struct kvb_stream *stream = step->stream;
 
-    kvb_mirror_clear(stream->mirror);
+    kvb_mirror_restart(stream->mirror);
     stream->has_last = false;
     stream->is_heard_live = false;
     stream->is_complete = false;
@@ -75,9 +75,14 @@ void kvb_stream_take_as_complete(struct kvb_stream *stream)
     stream->has_unknown_event = false;
 }
 
-static kvb_status note_skip(struct stream_step *step, enum kvb_skip skip)
+static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_event *event)
 {
     struct kvb_stream *stream = step->stream;
+    const enum kvb_skip skip = event->skip;
+
+    if (skip == KVB_SKIP_NOT_PREFIX && event->group_kind == KVB_GROUP_OTHER) {
+        kvb_mirror_meet_other_group(stream->mirror, event);
+    }
 
     stream->counters.skipped[skip]++;
     switch (kvb_skip_effect(skip)) {
@@ -99,7 +104,8 @@ static kvb_status note_skip(struct stream_step *step, enum kvb_skip skip)
 static uint64_t passed_over(const struct kvb_stream *stream)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
-    return counts->self_parents + counts->no_tokens;
+    return counts->self_parents + counts->no_tokens + counts->shapes_refused +
+           counts->groups_refused;
 }
 
 /* A store tells of the blocks of all models that it serves; an event without a name is taken
@@ -122,11 +128,13 @@ apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_
     const uint64_t passed_before = passed_over(stream);
 
     if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
-        return note_skip(step, batch->events[at].skip);
+        return note_skip(step, &batch->events[at]);
     }
     if (is_of_other_model(stream, batch, &batch->events[at])) {
-        return note_skip(step, KVB_SKIP_OTHER_MODEL);
+        return note_skip(step, &(struct kvb_engine_event){ .skip = KVB_SKIP_OTHER_MODEL });
     }
+    kvb_mirror_set_whole(
+        stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
     stream->counters.events_applied++;
     stream->counters.events_of[batch->events[at].kind]++;
     if (kvb_mirror_apply(stream->mirror, batch, at, &step->out->events) != KVB_OK) {

@@ -78,6 +78,7 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_int_equal(config.publish.clear, KVB_CLEAR_EVENT);
     assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
     assert_false(config.workers[0].store);
+    assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);
     assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
     assert_int_equal(config.publish.down_clear_ms, 5000);
     assert_int_equal(config.publish.load_period_ms, 100);

@@ -82,6 +82,9 @@ static void router_reads(struct stream_world *world)
         world->last_id = event->event_id;
         world->saw_cleared |= is_cleared;
         world->held_count = is_cleared ? 0 : world->held_count;
+        if (event->tier == KVB_LIST_WINDOW) {
+            continue; /* a list of its own */
+        }
         for (size_t b = event->block_at; b < event->block_at + event->block_count; b++) {
             if (event->kind == KVB_ROUTER_STORED) {
                 router_adds(world, events->blocks[b]);

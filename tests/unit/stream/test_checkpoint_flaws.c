@@ -9,7 +9,7 @@
 
 /* Checkpoints of every kind that must not be believed. */
 
-enum { header = 16, hash = 16, record = 72, keys = 15 * 8, head_end = header + keys + hash };
+enum { header = 16, hash = 16, record = 72, keys = 16 * 8, head_end = header + keys + hash };
 
 struct sample {
     uint8_t *bytes; /* owned */
@@ -91,7 +91,9 @@ static void twice_in_a_row(struct sample *sample)
 /* As some file systems leave it after a power failure. */
 static void zeros_at_the_end(struct sample *sample)
 {
-    memset(sample->bytes + sample->len / 2, 0, sample->len - sample->len / 2);
+    const size_t left = sample->len / 4 * 3; /* in the middle of the state */
+
+    memset(sample->bytes + left, 0, sample->len - left);
 }
 
 static void all_zeros(struct sample *sample)
@@ -276,6 +278,11 @@ static void other_hashes(struct kvb_stream_options *options)
     options->mirror.hashes = KVB_HASHES_ENGINE;
 }
 
+static void other_copies(struct kvb_stream_options *options)
+{
+    options->mirror.copies = KVB_COPIES_COUNTED;
+}
+
 static void other_profile(struct kvb_stream_options *options)
 {
     options->profile = KVB_PROFILE_PROTOBUF;
@@ -322,6 +329,7 @@ static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(
         { other_hashes, "hashes" },
         { other_profile, "publish.profile" },
         { other_tiers, "tiers" },
+        { other_copies, "publish.copies" },
         { other_lora, "workers.lora" },
         { other_component, "publish.component" },
         { other_events_and_topic, "workers.events, workers.topic" },

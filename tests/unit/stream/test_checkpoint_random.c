@@ -76,6 +76,16 @@ static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
     last_event(batch)->key = count == 1 && rand_r(seed) % 3 == 0 ? 1 + first % 9 : 0;
     last_event(batch)->tier = (enum kvb_tier)(rand_r(seed) % 4 ? 0 : rand_r(seed) % 4);
     last_event(batch)->group = rand_r(seed) % 8 == 0;
+    if (rand_r(seed) % 5 == 0) { /* the same of a window group, perhaps without some blocks */
+        struct kvb_engine_event *event = last_event(batch);
+        event->has_group = true;
+        event->group = 7 + (uint32_t)(rand_r(seed) % 12 == 0);
+        event->key = 0;
+        event->group_kind = KVB_GROUP_WINDOW;
+        event->window_tokens = 4;
+        event->is_sparse = rand_r(seed) % 2;
+        event->token_count = event->is_sparse ? 0 : event->token_count;
+    }
 }
 
 static void add_random_removed(struct kvb_event_batch *batch, unsigned *seed)
@@ -89,7 +99,7 @@ static void add_random_removed(struct kvb_event_batch *batch, unsigned *seed)
     add_removed(batch, names, count);
     last_event(batch)->key = count == 1 && rand_r(seed) % 3 == 0 ? 1 + names[0] % 9 : 0;
     last_event(batch)->tier = (enum kvb_tier)(rand_r(seed) % 4 ? 0 : rand_r(seed) % 4);
-    last_event(batch)->group = rand_r(seed) % 8 == 0;
+    last_event(batch)->group = rand_r(seed) % 4 == 0 ? 7 : rand_r(seed) % 8 == 0;
 }
 
 static void
@@ -172,7 +182,7 @@ static void assert_same_heartbeats(const struct scene *scene)
         one.digest_seed = other.digest_seed;
         one.last_id = one.last_id - one.epoch_first_id + other.epoch_first_id;
         one.epoch_first_id = other.epoch_first_id;
-        for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++) {
             one.tiers[tier].digest = other.tiers[tier].digest;
         }
     }

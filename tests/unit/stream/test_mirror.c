@@ -216,6 +216,23 @@ static void a_child_inherits_the_salt(void **state)
     end_world(&world);
 }
 
+/* SGLang says it on each event. */
+static void a_child_with_a_salt_of_its_own_uses_it(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint32_t two = 2;
+    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
+
+    store(&world, NULL, 901, 1);
+    add_stored(&world.batch, &(uint64_t){ 901 }, &(uint64_t){ 902 }, &two, 1);
+    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
+    apply(&world);
+    assert_true(world.out.tokens[0].value == kvb_tokens_hash_of(&two, 1, NULL, 0, seed).value);
+    end_world(&world);
+}
+
 /* What was told again without its salt is what it was, and so is what comes behind it. */
 static void a_child_of_what_waits_inherits_the_salt(void **state)
 {
@@ -235,25 +252,6 @@ static void a_child_of_what_waits_inherits_the_salt(void **state)
     apply(&world);
     assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
     assert_int_equal(held(&world), 3);
-    end_world(&world);
-}
-
-static void two_groups_with_one_name_hold_it_until_both_are_gone(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
-    last_event(&world.batch)->group = 1;
-    apply(&world);
-    assert_int_equal(world.out.event_count, 0);
-    remove_one(&world, 901);
-    assert_int_equal(world.out.event_count, 0);
-    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
-    last_event(&world.batch)->group = 1;
-    apply(&world);
-    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
     end_world(&world);
 }
 
@@ -315,7 +313,7 @@ static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
     assert_int_equal(world.out.event_count, 2); /* removed and stored anew */
     assert_true(world.out.tokens[1].value == kvb_tokens_hash_of(&token, 1, NULL, 0, seed).value);
     assert_int_equal(kvb_mirror_count(world.mirror)->aliases, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->block_size, 1);
+    assert_int_equal(kvb_mirror_count(world.mirror)->shapes[0].shape.block_size, 1);
     remove_one(&world, 901);
     remove_one(&world, 901);
     assert_int_equal(held(&world), 0);
@@ -545,8 +543,8 @@ int main(void)
         cmocka_unit_test(a_waiting_block_can_be_removed),
         cmocka_unit_test(engine_names_need_no_parent),
         cmocka_unit_test(a_child_inherits_the_salt),
+        cmocka_unit_test(a_child_with_a_salt_of_its_own_uses_it),
         cmocka_unit_test(a_child_of_what_waits_inherits_the_salt),
-        cmocka_unit_test(two_groups_with_one_name_hold_it_until_both_are_gone),
         cmocka_unit_test(another_tier_is_kept_but_not_shown),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
         cmocka_unit_test(a_tokenless_store_is_a_block_by_the_engines_name),

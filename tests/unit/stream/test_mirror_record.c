@@ -7,12 +7,20 @@
 
 /* Records that no mirror writes.  The first entry: rooted, used, one certain copy in tier 0. */
 
-enum { at_id = 0, at_standing = 16, at_flags = 17, at_least = 18, at_rest = 19, at_most = 20 };
+enum {
+    at_id = 0,
+    at_standing = 12,
+    at_flags = 13,
+    at_group = 14,
+    at_rest = 15,
+    at_most = 16,
+    at_least = 20
+};
 
 static void make_record(uint8_t record[kvb_mirror_record_bytes])
 {
     memset(record, 0, kvb_mirror_record_bytes);
-    memset(record + 8, 0xff, 8); /* no older, no newer */
+    memset(record + 4, 0xff, 8); /* no older, no newer */
     record[at_flags] = 4;
     record[at_least] = 1;
     record[at_most] = 1;
@@ -37,14 +45,84 @@ static void a_record_that_no_mirror_writes_is_refused(void **state)
     (void)state;
     assert_ok(take_with(at_standing, 0));
     assert_int_equal(take_with(at_id, 1), KVB_BAD_INPUT);       /* skips an id */
-    assert_int_equal(take_with(at_standing, 3), KVB_BAD_INPUT); /* none such */
+    assert_int_equal(take_with(at_standing, 4), KVB_BAD_INPUT); /* none such */
     assert_int_equal(take_with(at_flags, 4 | 8), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_flags, 4 | 2), KVB_BAD_INPUT); /* doubtful, and is not */
     assert_int_equal(take_with(at_least, 0), KVB_BAD_INPUT);     /* is, and says it not */
-    assert_int_equal(take_with(at_least, 3), KVB_BAD_INPUT);     /* at least 1, at most 0 */
-    assert_int_equal(take_with(at_least, 0x11), KVB_BAD_INPUT);  /* no such tier */
+    assert_int_equal(take_with(at_least, 2), KVB_BAD_INPUT);     /* at least 2, at most 1 */
+    assert_int_equal(take_with(at_least + 1, 1), KVB_BAD_INPUT); /* at least 1, at most 0 */
+    assert_int_equal(take_with(at_group, 32), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_rest, 1), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_most, 0), KVB_BAD_INPUT); /* used, and has no copy */
+}
+
+/* ---- Ends: of a mirror with that entry and one group ---- */
+
+enum {
+    at_entry_end = 0,
+    at_flag_word = 32,
+    at_tokenless = 36,
+    at_group_count = 40,
+    at_shape_count = 44,
+    at_first_group = 48,
+    at_kind = at_first_group + 4,
+    at_tiers = at_first_group + 12,
+    at_second_group = at_first_group + 16,
+    at_first_shape = 560
+};
+
+static void make_ends(uint8_t ends[kvb_mirror_ends_bytes])
+{
+    memset(ends, 0, kvb_mirror_ends_bytes);
+    memset(ends + 4, 0xff, 20); /* nothing free, nothing doubtful */
+    ends[at_entry_end] = 1;
+    ends[at_group_count] = 1;
+    ends[at_tiers] = 1;
+    ends[at_shape_count] = 1;
+    ends[at_first_shape + 4] = 16;
+}
+
+static kvb_status settle_with(size_t at, uint8_t value)
+{
+    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
+    const struct kvb_digest_key key = { 0 };
+    uint8_t record[kvb_mirror_record_bytes];
+    uint8_t ends[kvb_mirror_ends_bytes];
+    struct kvb_mirror *mirror = NULL;
+
+    make_record(record);
+    make_ends(ends);
+    ends[at] = value;
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    assert_ok(kvb_mirror_take_record(mirror, record));
+    const kvb_status status = kvb_mirror_settle(mirror, ends, &key);
+    kvb_mirror_free(mirror);
+    return status;
+}
+
+static void ends_that_no_mirror_writes_are_refused(void **state)
+{
+    (void)state;
+    assert_ok(settle_with(at_kind, 0));
+    assert_int_equal(settle_with(at_entry_end, 2), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(4, 0), KVB_BAD_INPUT);  /* a used entry is free */
+    assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);  /* one that is not, is doubtful */
+    assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same, of windows */
+    assert_int_equal(settle_with(at_flag_word, 4), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_tokenless, 16), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_group_count, 0), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_group_count, 2), KVB_BAD_INPUT); /* one number twice */
+    assert_int_equal(settle_with(at_group_count, 33), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_second_group, 1), KVB_BAD_INPUT); /* behind the last */
+    assert_int_equal(settle_with(at_kind, 2), KVB_BAD_INPUT);         /* its blocks are not kept */
+    assert_int_equal(settle_with(at_kind, 3), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_tiers, 2), KVB_BAD_INPUT); /* never stored on the device */
+    assert_int_equal(settle_with(at_tiers, 0x11), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_shape_count, 0), KVB_BAD_INPUT); /* behind the last */
+    assert_int_equal(settle_with(at_shape_count, 9), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_first_shape, 4), KVB_BAD_INPUT);     /* no tier */
+    assert_int_equal(settle_with(at_first_shape + 4, 0), KVB_BAD_INPUT); /* no tokens */
+    assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT); /* 256 behind it */
 }
 
 /* Each record of an entry holds in place of those before it. */
@@ -52,22 +130,20 @@ static void the_last_record_of_an_entry_holds(void **state)
 {
     (void)state;
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
-    const struct kvb_mirror_ends ends = { .entry_end = 1,
-                                          .first_free = UINT32_MAX,
-                                          .oldest_doubtful = UINT32_MAX,
-                                          .newest_doubtful = UINT32_MAX };
     const struct kvb_digest_key key = { 0 };
     uint8_t record[kvb_mirror_record_bytes];
+    uint8_t ends[kvb_mirror_ends_bytes];
     struct kvb_mirror *mirror = NULL;
 
     assert_ok(kvb_mirror_new(&options, &mirror));
+    make_ends(ends);
     make_record(record);
     record[at_flags] = 4 | 2;
     record[at_least] = 0;
     assert_ok(kvb_mirror_take_record(mirror, record)); /* doubtful at first */
     make_record(record);
     assert_ok(kvb_mirror_take_record(mirror, record));
-    assert_ok(kvb_mirror_settle(mirror, &ends, &key));
+    assert_ok(kvb_mirror_settle(mirror, ends, &key));
     assert_int_equal(kvb_mirror_count(mirror)->doubtful, 0);
     assert_int_equal(kvb_mirror_count(mirror)->held[KVB_TIER_DEVICE], 1);
     kvb_mirror_free(mirror);
@@ -77,6 +153,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),
+        cmocka_unit_test(ends_that_no_mirror_writes_are_refused),
         cmocka_unit_test(the_last_record_of_an_entry_holds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -458,7 +458,7 @@ static void a_part_of_a_block_is_kept_but_no_query_names_it(void **state)
     assert_int_equal(world.held_count, 0);
     assert_int_equal(counts(&world)->no_tokens, 0);
     assert_int_equal(counts(&world)->unmatchable, 1);
-    assert_int_equal(counts(&world)->block_size, 0); /* the configured one stands */
+    assert_int_equal(counts(&world)->shape_count, 0); /* the configured one stands */
     live_hex(&world, 3, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "92 01 02"));
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);

@@ -1,0 +1,273 @@
+#include "stream/mirror_change.h"
+
+#include <string.h>
+
+/* Cache groups of a stream, and the shapes of its blocks.
+ *
+ *     device list   names that every full-attention group holds on the device
+ *     window list   names that every sliding-window group holds there
+ *
+ * The same for the other tiers and the full-attention groups that have stored in them.  A
+ * group counts in a tier from its first Stored there on. */
+
+uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
+{
+    const struct mirror_groups *groups = &mirror->groups;
+
+    for (uint32_t i = 0; i < groups->count; i++) {
+        if (groups->list[i].number == number) {
+            return i;
+        }
+    }
+    return kvb_most_groups;
+}
+
+void kvb_mirror_settle_groups(struct mirror_groups *groups)
+{
+    memset(groups->wanted, 0, sizeof groups->wanted);
+    groups->window_mask = 0;
+    for (uint32_t i = 0; i < groups->count; i++) {
+        const struct mirror_group *group = &groups->list[i];
+        const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
+        for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
+            groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
+        }
+        if (group->kind == KVB_GROUP_WINDOW) {
+            groups->window_mask |= 1U << i;
+            groups->wanted[KVB_LIST_WINDOW] |= (uint32_t)is_on_device << i;
+        }
+    }
+}
+
+/* The largest window: of several sizes, which are odd anyway, it asks for most. */
+uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror)
+{
+    uint32_t tokens = 0;
+
+    for (uint32_t i = 0; i < mirror->groups.count; i++) {
+        const struct mirror_group *group = &mirror->groups.list[i];
+        if (group->kind == KVB_GROUP_WINDOW && group->window_tokens > tokens) {
+            tokens = group->window_tokens;
+        }
+    }
+    return tokens;
+}
+
+bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
+{
+    bool has_full = false;
+
+    for (uint32_t i = 0; i < mirror->groups.count; i++) {
+        has_full |= mirror->groups.list[i].kind == KVB_GROUP_FULL;
+    }
+    return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !has_full);
+}
+
+/* ---- Taking up ---- */
+
+/* The engine's number of the event's group.  A pool's objects are found by their key alone: they
+ * are all of one group. */
+static uint32_t number_of(const struct kvb_engine_event *event)
+{
+    return event->key ? 0 : event->group;
+}
+
+/* Of what the event says of its group, beside others and beside what was said before. */
+static bool is_odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const uint32_t known = kvb_mirror_window_tokens(mirror);
+
+    return event->window_tokens == 0 || mirror->hashes == KVB_HASHES_ENGINE ||
+           (known > 0 && known != event->window_tokens);
+}
+
+/* kvb_most_groups: there is no room. */
+static uint32_t add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    struct mirror_groups *groups = &mirror->groups;
+    const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
+
+    groups->is_odd |= event->group_kind == KVB_GROUP_OTHER || groups->count == kvb_most_groups ||
+                      (is_window && is_odd_window(mirror, event));
+    if (groups->count == kvb_most_groups) {
+        return kvb_most_groups;
+    }
+    groups->list[groups->count] =
+        (struct mirror_group){ .number = number_of(event),
+                               .kind = event->group_kind,
+                               .window_tokens = is_window ? event->window_tokens : 0 };
+    kvb_mirror_settle_groups(&mirror->groups);
+    return groups->count++;
+}
+
+void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    mirror->groups.is_odd = true;
+    if (kvb_mirror_group_place(mirror, event->group) == kvb_most_groups) {
+        (void)add_group(mirror, event);
+    }
+}
+
+/* Whatever is in the list, the group that is about to count in it does not hold it. */
+static kvb_status empty_list(struct mirror_change *change, unsigned list)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    for (size_t id = 0; mirror->counts.held[list] > 0 && id < mirror->entry_end; id++) {
+        if (!kvb_mirror_speaks(mirror, (uint32_t)id, list)) {
+            continue;
+        }
+        const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+        KVB_TRY(kvb_mirror_tell_removed(change, block, list));
+    }
+    return KVB_OK;
+}
+
+/* What is told of a name that leaves must not change who speaks for the others: the group
+ * counts when all are gone. */
+static kvb_status join_tier(struct mirror_change *change, struct mirror_group *group)
+{
+    const enum kvb_tier tier = change->event->tier;
+    const unsigned list = group->kind == KVB_GROUP_WINDOW ? KVB_LIST_WINDOW : tier;
+
+    KVB_TRY(empty_list(change, list));
+    group->tiers |= 1U << tier;
+    kvb_mirror_settle_groups(&change->mirror->groups);
+    return KVB_OK;
+}
+
+static bool is_as_known(const struct mirror_group *group, const struct kvb_engine_event *event)
+{
+    return !event->has_group ||
+           (group->kind == event->group_kind &&
+            (group->kind != KVB_GROUP_WINDOW || group->window_tokens == event->window_tokens));
+}
+
+static void count_unmet(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct kvb_mirror_counts *counts = &change->mirror->counts;
+
+    if (event->kind == KVB_EVENT_STORED) {
+        counts->groups_refused++;
+    } else if (event->key == 0) {
+        counts->unknown_removed += event->hash_count;
+    }
+}
+
+kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_taken)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    const bool is_stored = event->kind == KVB_EVENT_STORED;
+    uint32_t place = kvb_mirror_group_place(mirror, number_of(event));
+
+    *out_is_taken = false;
+    if (place == kvb_most_groups && is_stored) {
+        place = add_group(mirror, event);
+    }
+    if (place == kvb_most_groups) {
+        count_unmet(change);
+        return KVB_OK;
+    }
+    struct mirror_group *group = &mirror->groups.list[place];
+    mirror->groups.is_odd |= is_stored && !is_as_known(group, event);
+    change->group = place;
+    change->is_window = group->kind == KVB_GROUP_WINDOW;
+    if (change->is_window && event->tier != KVB_TIER_DEVICE) {
+        mirror->counts.window_elsewhere += event->hash_count;
+        return KVB_OK;
+    }
+    *out_is_taken = group->kind != KVB_GROUP_OTHER;
+    return is_stored && *out_is_taken && !(group->tiers >> event->tier & 1)
+               ? join_tier(change, group)
+               : KVB_OK;
+}
+
+/* ---- Shapes ---- */
+
+/* True when the table has it, before or now. */
+static bool
+add_shape(struct kvb_mirror_counts *counts, enum kvb_tier tier, struct kvb_block_shape shape)
+{
+    for (size_t i = 0; i < counts->shape_count; i++) {
+        const struct kvb_tier_shape *known = &counts->shapes[i];
+        if (known->tier == tier && known->shape.block_size == shape.block_size &&
+            known->shape.lookahead == shape.lookahead) {
+            return true;
+        }
+    }
+    if (counts->shape_count == kvb_max_tier_shapes) {
+        return false;
+    }
+    counts->shapes[counts->shape_count++] = (struct kvb_tier_shape){ tier, shape };
+    return true;
+}
+
+/* Blocks are moved to the tier without a word of their shape: any that is known. */
+static bool copy_shapes(struct kvb_mirror *mirror, enum kvb_tier tier)
+{
+    const size_t count = mirror->counts.shape_count;
+    bool has_all = true;
+
+    if (mirror->tokenless_tiers >> tier & 1) {
+        return true;
+    }
+    for (size_t i = 0; i < count; i++) {
+        has_all &= add_shape(&mirror->counts, tier, mirror->counts.shapes[i].shape);
+    }
+    mirror->tokenless_tiers |= (uint32_t)has_all << tier;
+    return has_all;
+}
+
+static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const struct kvb_block_shape shape = { .block_size = event->block_size,
+                                           .lookahead = event->lookahead };
+    bool has_all = add_shape(&mirror->counts, event->tier, shape);
+
+    for (size_t tier = 0; mirror->tokenless_tiers >> tier; tier++) {
+        if (mirror->tokenless_tiers >> tier & 1) {
+            has_all &= add_shape(&mirror->counts, (enum kvb_tier)tier, shape);
+        }
+    }
+    return has_all;
+}
+
+/* A window group's blocks have the names of the full-attention groups': the same size. */
+static void compare_sizes(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    bool is_same = mirror->counts.shape_count == 0 || event->block_size == 0;
+
+    for (size_t i = 0; i < mirror->counts.shape_count; i++) {
+        is_same |= mirror->counts.shapes[i].shape.block_size == event->block_size;
+    }
+    mirror->groups.is_odd |= !is_same;
+}
+
+bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    if (event->key) { /* a pool's is configured */
+        return true;
+    }
+    if (event->group_kind == KVB_GROUP_WINDOW) {
+        compare_sizes(mirror, event);
+        return true;
+    }
+    return event->token_count > 0 ? add_shape_everywhere(mirror, event)
+                                  : copy_shapes(mirror, event->tier);
+}
+
+/* ---- Forgetting ---- */
+
+void kvb_mirror_forget_shapes(struct kvb_mirror *mirror)
+{
+    mirror->counts.shape_count = 0;
+    memset(mirror->counts.shapes, 0, sizeof mirror->counts.shapes);
+    mirror->tokenless_tiers = 0;
+}
+
+void kvb_mirror_forget_groups(struct kvb_mirror *mirror)
+{
+    mirror->groups = (struct mirror_groups){ 0 };
+}

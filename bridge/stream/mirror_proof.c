@@ -1,0 +1,236 @@
+#include "stream/mirror_change.h"
+
+#include "core/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Which Stored events are of new copies, and which only repeat what is held.
+ *
+ * vLLM repeats what a request hits (kv_cache_report_mode "full"): from the root on, only blocks
+ * that are held.  And it stores second copies, of blocks that were computed twice.  So a Stored
+ * is a real one when
+ *
+ *     A   it names a parent;
+ *     B   it holds a block that was not there, in a full-attention group; then the Stored of the
+ *         other groups right behind it are of the same request and real, too;
+ *     C   blocks are left out of it (window groups); then the ones right before it are real, too.
+ *
+ *     Stored group 0, Stored group 1, ...   one request's: a run, its group numbers ascend
+ *
+ * B is believed only while nothing can be held that is not here.  And whoever stores behind a
+ * parent holds that parent, and all before it: their doubts end.
+ *
+ * All this is known of the device's blocks.  In other tiers no Stored is taken for real. */
+
+enum { most_proof_steps = 1 << 14 }; /* of one batch: a step looks one block up */
+
+/* ---- Real or not ---- */
+
+/* B: some block of a root's Stored was not there. */
+static bool holds_new_block(const struct mirror_change *change, uint32_t from)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    bool is_new = change->has_new;
+
+    if (!mirror->is_whole || mirror->forgot_full) {
+        return false;
+    }
+    for (uint32_t i = from; i < event->hash_count && !is_new; i++) {
+        const kvb_engine_hash engine = change->batch->hashes[event->hash_at + i];
+        const uint32_t id = kvb_mirror_find(mirror, change->group, engine);
+        is_new = id == KVB_NO_ID || mirror->entries[id].most[event->tier] == 0;
+    }
+    return is_new;
+}
+
+/* C: of the run that goes on behind this event, one leaves blocks out.  Ends: each has a higher
+ * number than the one before, and few numbers are groups. */
+static bool is_before_sparse(const struct mirror_change *change)
+{
+    const struct kvb_event_batch *batch = change->batch;
+    uint32_t number = change->event->group;
+
+    for (size_t at = change->at + 1, i = 0; at < batch->event_count && i < kvb_most_groups;
+         at++, i++) {
+        const struct kvb_engine_event *next = &batch->events[at];
+        const bool is_of_other_group =
+            next->kind == KVB_EVENT_SKIPPED && next->group_kind == KVB_GROUP_OTHER;
+        if (is_of_other_group) {
+            continue;
+        }
+        if (next->kind != KVB_EVENT_STORED || next->has_parent || next->group <= number) {
+            return false;
+        }
+        if (next->is_sparse) {
+            return true;
+        }
+        number = next->group;
+    }
+    return false;
+}
+
+static bool judge(const struct mirror_change *change, uint32_t i)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+
+    if (mirror->copies == KVB_COPIES_COUNTED) {
+        return true;
+    }
+    if (event->tier != KVB_TIER_DEVICE || event->key) {
+        return false;
+    }
+    if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
+        return true;
+    }
+    return change->is_window ? event->is_sparse
+                             : holds_new_block(change, i) || is_before_sparse(change);
+}
+
+bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)
+{
+    if (!change->is_judged) {
+        change->is_real = judge(change, i);
+        change->is_judged = true;
+    }
+    return change->is_real;
+}
+
+/* ---- Chains without doubt ----
+ *
+ * That a chain has none is remembered under its last entry, until a doubt comes up anywhere: so
+ * a prompt that grows block by block is not gone through again for each. */
+
+static bool is_proven(const struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct proven_chain *chain = mirror->proven ? &mirror->proven[id % proof_slots] : NULL;
+
+    return chain && chain->id == id && chain->doubt == mirror->doubts;
+}
+
+static void remember_proven(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (!mirror->proven) {
+        mirror->proven = malloc(proof_slots * sizeof *mirror->proven);
+        kvb_mirror_forget_proofs(mirror);
+    }
+    if (mirror->proven) { /* without memory it is gone through again */
+        mirror->proven[id % proof_slots] =
+            (struct proven_chain){ .id = id, .doubt = mirror->doubts };
+    }
+}
+
+void kvb_mirror_forget_proof(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (mirror->proven && mirror->proven[id % proof_slots].id == id) {
+        mirror->proven[id % proof_slots].id = KVB_NO_ID;
+    }
+}
+
+void kvb_mirror_forget_proofs(struct kvb_mirror *mirror)
+{
+    if (mirror->proven) {
+        memset(mirror->proven, 0xff, proof_slots * sizeof *mirror->proven);
+    }
+}
+
+void kvb_mirror_begin_proofs(struct kvb_mirror *mirror)
+{
+    mirror->proof_steps = most_proof_steps;
+    mirror->run = (struct stored_run){ 0 };
+}
+
+/* ---- Ancestors ---- */
+
+static uint32_t parent_of(const struct kvb_mirror *mirror, uint32_t id, uint32_t group)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t named =
+        entry->standing == standing_waiting
+            ? KVB_NO_ID
+            : kvb_mirror_find_named(mirror, (kvb_block_hash){ entry->parent }, group);
+
+    return named != KVB_NO_ID || entry->standing == standing_rooted
+               ? named
+               : kvb_mirror_find(mirror, group, (kvb_engine_hash){ entry->parent });
+}
+
+/* Notes the doubtful ones in mirror->pending, from the parent up.  True: nothing above was left
+ * out. */
+static kvb_status
+note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_whole)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    *out_is_whole = false;
+    while (id != KVB_NO_ID && mirror->entries[id].most[KVB_TIER_DEVICE] > 0 &&
+           mirror->proof_steps > 0) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        mirror->proof_steps--;
+        *out_is_whole = is_proven(mirror, id);
+        if (*out_is_whole) {
+            return KVB_OK;
+        }
+        if (!kvb_mirror_holds(entry, KVB_TIER_DEVICE)) {
+            KVB_TRY(kvb_array_reserve(
+                &mirror->pending, &mirror->pending_capacity, mirror->pending_count + 1,
+                sizeof *mirror->pending, most_proof_steps));
+            mirror->pending[mirror->pending_count++] = id;
+        }
+        *out_is_whole = !entry->has_parent;
+        if (*out_is_whole) {
+            return KVB_OK;
+        }
+        id = parent_of(mirror, id, change->group);
+    }
+    return KVB_OK;
+}
+
+/* From the root down: readers are told of parents first. */
+static kvb_status prove_pending(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    while (mirror->pending_count > 0) {
+        const uint32_t id = mirror->pending[--mirror->pending_count];
+        const struct copies copies = { .least = 1,
+                                       .most = mirror->entries[id].most[KVB_TIER_DEVICE] };
+        KVB_TRY(kvb_mirror_change_copies(change, id, KVB_TIER_DEVICE, copies));
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change, bool *out_is_proven)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+
+    *out_is_proven = !event->has_parent;
+    if (event->tier != KVB_TIER_DEVICE || event->key || change->is_window ||
+        mirror->copies == KVB_COPIES_COUNTED || mirror->doubtful[doubt_full].count == 0 ||
+        !event->has_parent) {
+        return KVB_OK;
+    }
+    const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
+    KVB_TRY(note_doubtful_ancestors(change, parent, out_is_proven));
+    KVB_TRY(prove_pending(change));
+    if (*out_is_proven) {
+        remember_proven(mirror, parent);
+    }
+    return KVB_OK;
+}
+
+void kvb_mirror_end_stored(struct mirror_change *change, bool is_proven)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+
+    mirror->run = (struct stored_run){ .is_real = kvb_mirror_is_real(change, event->hash_count),
+                                       .number = event->group };
+    if (is_proven && mirror->doubtful[doubt_full].count > 0 && !change->is_window &&
+        event->tier == KVB_TIER_DEVICE && event->token_count > 0 && change->last != KVB_NO_ID) {
+        remember_proven(mirror, change->last);
+    }
+}

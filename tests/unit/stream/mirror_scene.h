@@ -1,0 +1,43 @@
+#pragma once
+
+#include "stream/mirror.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A mirror driven by hand, and the lists that a router would build from what it publishes:
+ * nothing may come twice, or go without having come. */
+enum { scene_most_names = 4096 };
+
+struct scene_list {
+    kvb_block_hash names[scene_most_names];
+    size_t count;
+};
+
+struct mirror_scene {
+    struct kvb_mirror *mirror;
+    struct kvb_event_batch batch;
+    struct kvb_router_batch out; /* of the last batch */
+    struct scene_list lists[KVB_LIST_COUNT];
+};
+
+/* All tiers are published.  The caller ends it. */
+void mirror_scene_begin(struct mirror_scene *scene, const struct kvb_mirror_options *options);
+void mirror_scene_end(struct mirror_scene *scene);
+
+/* Applies the batch and empties it. */
+void mirror_scene_apply(struct mirror_scene *scene);
+
+bool scene_lists(const struct mirror_scene *scene, unsigned list, kvb_block_hash name);
+
+/* A walk, slices and the digest show what was published, no more and no less. */
+void assert_shown_as_published(const struct mirror_scene *scene);
+
+/* ---- Events of one group, one token a block ---- */
+
+/* Of the event added last. */
+void of_full_group(struct mirror_scene *scene, uint32_t group);
+void of_window_group(struct mirror_scene *scene, uint32_t group, uint32_t window_tokens);
+/* As decoded where blocks are left out: no tokens. */
+void of_sparse_window_group(struct mirror_scene *scene, uint32_t group, uint32_t window_tokens);

@@ -1,0 +1,530 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/limits.h"
+#include "core/status.h"
+#include "index/block_hash.h"
+#include "mirror_scene.h"
+
+/* Cache groups of hybrid models, and shapes of blocks. */
+
+enum { window_tokens = 3 };
+
+static const uint64_t hashes[] = { 901, 902, 903, 904 };
+static const uint32_t tokens[] = { 1, 2, 3, 4 };
+
+static void begin(struct mirror_scene *scene)
+{
+    /* so that no store leaves a doubt */
+    mirror_scene_begin(scene, &(struct kvb_mirror_options){ .copies = KVB_COPIES_COUNTED });
+}
+
+/* Blocks from .. to - 1 of the one prompt there is. */
+static void add_part(struct mirror_scene *scene, size_t from, size_t to)
+{
+    add_stored(
+        &scene->batch, from ? &hashes[from - 1] : NULL, hashes + from, tokens + from, to - from);
+}
+
+static void store_full(struct mirror_scene *scene, uint32_t group, size_t from, size_t to)
+{
+    add_part(scene, from, to);
+    of_full_group(scene, group);
+    mirror_scene_apply(scene);
+}
+
+static void store_window(struct mirror_scene *scene, uint32_t group, size_t from, size_t to)
+{
+    add_part(scene, from, to);
+    of_window_group(scene, group, window_tokens);
+    mirror_scene_apply(scene);
+}
+
+static void store_sparse(struct mirror_scene *scene, uint32_t group, size_t block)
+{
+    add_part(scene, block, block + 1);
+    of_sparse_window_group(scene, group, window_tokens);
+    mirror_scene_apply(scene);
+}
+
+static void remove_of(struct mirror_scene *scene, uint32_t group, size_t block)
+{
+    add_removed(&scene->batch, &hashes[block], 1);
+    of_full_group(scene, group); /* removals say no kind */
+    mirror_scene_apply(scene);
+}
+
+static bool lists(const struct mirror_scene *scene, unsigned list, size_t block)
+{
+    return scene_lists(scene, list, name_of(tokens, block + 1));
+}
+
+static size_t count_of(const struct mirror_scene *scene, unsigned list)
+{
+    return scene->lists[list].count;
+}
+
+static bool is_odd(const struct mirror_scene *scene)
+{
+    return kvb_mirror_has_odd_groups(scene->mirror);
+}
+
+/* ---- Full-attention groups ---- */
+
+static void a_block_is_listed_while_all_full_groups_hold_it(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    store_full(&scene, 1, 0, 1);
+    store_full(&scene, 0, 1, 2);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
+    store_full(&scene, 1, 1, 2);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 2);
+    assert_shown_as_published(&scene);
+    remove_of(&scene, 0, 0);
+    assert_false(lists(&scene, KVB_TIER_DEVICE, 0));
+    remove_of(&scene, 1, 1);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 0);
+    assert_false(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void a_new_group_takes_off_the_list_what_it_does_not_hold(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
+    store_full(&scene, 1, 0, 1);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
+    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+/* An offload connector stores what one group names, in its own tier. */
+static void a_group_counts_in_the_tiers_in_which_it_stores(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    store_full(&scene, 1, 0, 1);
+    add_stored(&scene.batch, NULL, hashes, NULL, 1);
+    last_event(&scene.batch)->tier = KVB_TIER_HOST;
+    mirror_scene_apply(&scene);
+    assert_true(lists(&scene, KVB_TIER_HOST, 0));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+static void groups_outlive_a_clear_but_no_restart(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    store_full(&scene, 1, 0, 1);
+    store_window(&scene, 2, 0, 1);
+    add_cleared(&scene.batch);
+    mirror_scene_apply(&scene);
+    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), window_tokens);
+    store_full(&scene, 0, 0, 1);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 0);
+    kvb_mirror_restart(scene.mirror);
+    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), 0);
+    store_full(&scene, 0, 0, 1);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
+    mirror_scene_end(&scene);
+}
+
+static void one_tier_is_cleared_in_all_groups(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 2);
+    store_full(&scene, 1, 0, 2);
+    store_window(&scene, 2, 0, 2);
+    add_cleared(&scene.batch);
+    last_event(&scene.batch)->all_tiers = false;
+    mirror_scene_apply(&scene);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 0);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 0);
+    mirror_scene_end(&scene);
+}
+
+/* ---- Window groups ---- */
+
+static void what_window_groups_hold_is_a_list_of_its_own(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    store_window(&scene, 1, 0, 3);
+    store_window(&scene, 1, 3, 4); /* by its parent and its tokens */
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 3));
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
+    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), window_tokens);
+    assert_shown_as_published(&scene);
+    remove_of(&scene, 1, 0);
+    assert_false(lists(&scene, KVB_LIST_WINDOW, 0));
+    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
+    remove_of(&scene, 0, 1);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 1));
+    assert_false(lists(&scene, KVB_TIER_DEVICE, 1));
+    assert_false(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void all_window_groups_must_hold_it(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    store_window(&scene, 1, 0, 3);
+    store_window(&scene, 2, 1, 2);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 1));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+static void where_blocks_are_left_out_the_full_group_tells_which_these_are(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 4);
+    store_sparse(&scene, 1, 2);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 2));
+    mirror_scene_end(&scene);
+}
+
+/* Of a prompt with a salt: the full group's block knows. */
+static void a_window_block_has_its_prompts_salt(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
+    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
+    const kvb_block_hash name = kvb_block_hash_root(kvb_tokens_hash_of(tokens, 1, NULL, 0, seed));
+
+    begin(&scene);
+    add_part(&scene, 0, 1);
+    assert_ok(kvb_event_batch_add_text(&scene.batch, salt, &last_event(&scene.batch)->salt));
+    mirror_scene_apply(&scene);
+    store_sparse(&scene, 1, 0);
+    assert_true(scene_lists(&scene, KVB_LIST_WINDOW, name));
+    store_window(&scene, 1, 1, 2);
+    const kvb_block_hash child =
+        kvb_block_hash_next(name, kvb_tokens_hash_of(&tokens[1], 1, NULL, 0, seed));
+    assert_true(scene_lists(&scene, KVB_LIST_WINDOW, child));
+    mirror_scene_end(&scene);
+}
+
+/* What no full group has is in no list, but its removal is known. */
+static void a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    store_sparse(&scene, 1, 2);
+    store_sparse(&scene, 1, 3);
+    store_window(&scene, 1, 3, 4); /* whose parent is unplaced too */
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 0);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 2);
+    assert_shown_as_published(&scene);
+
+    remove_of(&scene, 1, 2);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 1);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
+    store_full(&scene, 0, 1, 4);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 0);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 3));
+    mirror_scene_end(&scene);
+}
+
+/* The full group's block waits for its parent: so does the window's. */
+static void a_window_block_is_named_when_the_full_groups_is(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 1, 3);
+    store_window(&scene, 1, 1, 3);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 2);
+    store_full(&scene, 0, 0, 1);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 0);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
+    assert_true(lists(&scene, KVB_LIST_WINDOW, 2));
+    mirror_scene_end(&scene);
+}
+
+/* A connector that offloads windows: no list has such blocks. */
+static void in_other_tiers_window_blocks_are_passed_over(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 2);
+    add_part(&scene, 0, 2);
+    of_window_group(&scene, 1, window_tokens);
+    last_event(&scene.batch)->tier = KVB_TIER_HOST;
+    mirror_scene_apply(&scene);
+    add_removed(&scene.batch, hashes, 1);
+    of_full_group(&scene, 1);
+    last_event(&scene.batch)->tier = KVB_TIER_HOST;
+    mirror_scene_apply(&scene);
+    assert_int_equal(count_of(&scene, KVB_TIER_HOST), 0);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->window_elsewhere, 3);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
+    mirror_scene_end(&scene);
+}
+
+/* ---- What no rule covers ---- */
+
+static void odd_are_windows_alone(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_window(&scene, 0, 0, 2);
+    assert_true(is_odd(&scene));
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
+    store_full(&scene, 1, 0, 2);
+    assert_false(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void odd_are_windows_of_two_sizes_or_of_none(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    for (uint32_t size = 0; size <= 2 * window_tokens; size += window_tokens) {
+        begin(&scene);
+        store_full(&scene, 0, 0, 1);
+        store_window(&scene, 1, 0, 1);
+        add_part(&scene, 0, 1);
+        of_window_group(&scene, 2, size);
+        mirror_scene_apply(&scene);
+        assert_int_equal(is_odd(&scene), size != window_tokens);
+        const uint32_t largest = size > window_tokens ? size : window_tokens;
+        assert_int_equal(kvb_mirror_window_tokens(scene.mirror), largest);
+        add_cleared(&scene.batch);
+        mirror_scene_apply(&scene);
+        assert_int_equal(is_odd(&scene), size != window_tokens);
+        kvb_mirror_restart(scene.mirror);
+        assert_false(is_odd(&scene));
+        mirror_scene_end(&scene);
+    }
+}
+
+static void odd_is_a_group_that_becomes_another_kind(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    add_part(&scene, 0, 1);
+    last_event(&scene.batch)->group = 0; /* that says nothing of its kind */
+    mirror_scene_apply(&scene);
+    assert_false(is_odd(&scene));
+    store_window(&scene, 0, 1, 2);
+    assert_true(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void odd_are_windows_under_the_engines_names(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    mirror_scene_begin(&scene, &(struct kvb_mirror_options){ .hashes = KVB_HASHES_ENGINE });
+    store_full(&scene, 0, 0, 1);
+    assert_false(is_odd(&scene));
+    store_sparse(&scene, 1, 2);
+    assert_true(is_odd(&scene));
+    assert_true(scene_lists(&scene, KVB_LIST_WINDOW, (kvb_block_hash){ hashes[2] }));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+static void odd_are_windows_of_another_block_size(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    add_part(&scene, 2, 3);
+    of_sparse_window_group(&scene, 1, window_tokens);
+    last_event(&scene.batch)->block_size = 2;
+    mirror_scene_apply(&scene);
+    assert_true(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void odd_is_a_group_of_no_known_kind(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+    const struct kvb_engine_event skipped = { .group = 3, .group_kind = KVB_GROUP_OTHER };
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    kvb_mirror_meet_other_group(scene.mirror, &skipped);
+    assert_true(is_odd(&scene));
+    remove_of(&scene, 3, 0);
+    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
+    mirror_scene_end(&scene);
+}
+
+static void odd_are_more_groups_than_there_is_room_for(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    for (uint32_t group = 0; group < 33; group++) {
+        assert_false(is_odd(&scene));
+        store_full(&scene, 1000 + group, 0, 1);
+    }
+    assert_true(is_odd(&scene));
+    assert_int_equal(kvb_mirror_count(scene.mirror)->groups_refused, 1);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1); /* of the others */
+    remove_of(&scene, 1032, 0);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 1);
+    mirror_scene_end(&scene);
+}
+
+/* ---- Shapes ---- */
+
+static void
+store_shaped(struct mirror_scene *scene, uint64_t hash, uint32_t block_size, enum kvb_tier tier)
+{
+    const uint32_t many[16] = { 0 };
+    const uint64_t names[16] = { hash };
+
+    add_stored(&scene->batch, NULL, names, many, block_size); /* as many names as tokens */
+    last_event(&scene->batch)->hash_count = 1;
+    last_event(&scene->batch)->block_size = block_size;
+    last_event(&scene->batch)->tier = tier;
+    mirror_scene_apply(scene);
+}
+
+static const struct kvb_tier_shape *shape_at(const struct mirror_scene *scene, size_t i)
+{
+    return &kvb_mirror_count(scene->mirror)->shapes[i];
+}
+
+static void a_stream_has_the_shapes_that_were_stored(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 2);
+    store_full(&scene, 0, 2, 3);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shape_count, 1);
+    store_shaped(&scene, 777, 4, KVB_TIER_HOST);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shape_count, 2);
+    assert_int_equal(shape_at(&scene, 1)->tier, KVB_TIER_HOST);
+    assert_int_equal(shape_at(&scene, 1)->shape.block_size, 4);
+    add_cleared(&scene.batch);
+    mirror_scene_apply(&scene);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shape_count, 0);
+    mirror_scene_end(&scene);
+}
+
+/* It moves blocks of some shape that is known. */
+static void a_tokenless_store_brings_the_known_shapes_to_its_tier(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    add_stored(&scene.batch, NULL, hashes, NULL, 1);
+    last_event(&scene.batch)->tier = KVB_TIER_DISK;
+    mirror_scene_apply(&scene);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shape_count, 2);
+    assert_int_equal(shape_at(&scene, 1)->tier, KVB_TIER_DISK);
+    assert_int_equal(shape_at(&scene, 1)->shape.block_size, 1);
+    store_shaped(&scene, 777, 4, KVB_TIER_DEVICE);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shape_count, 4);
+    assert_int_equal(shape_at(&scene, 3)->tier, KVB_TIER_DISK);
+    assert_int_equal(shape_at(&scene, 3)->shape.block_size, 4);
+    mirror_scene_end(&scene);
+}
+
+static void one_shape_too_many_is_passed_over(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    for (uint32_t size = 1; size <= kvb_max_tier_shapes + 1; size++) {
+        store_shaped(&scene, 700 + size, size, KVB_TIER_DEVICE);
+    }
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), kvb_max_tier_shapes);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shapes_refused, 1);
+    store_shaped(&scene, 799, 3, KVB_TIER_DEVICE); /* a known one */
+    assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, kvb_max_tier_shapes + 1);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shapes_refused, 1);
+    mirror_scene_end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_is_listed_while_all_full_groups_hold_it),
+        cmocka_unit_test(a_new_group_takes_off_the_list_what_it_does_not_hold),
+        cmocka_unit_test(a_group_counts_in_the_tiers_in_which_it_stores),
+        cmocka_unit_test(groups_outlive_a_clear_but_no_restart),
+        cmocka_unit_test(one_tier_is_cleared_in_all_groups),
+        cmocka_unit_test(what_window_groups_hold_is_a_list_of_its_own),
+        cmocka_unit_test(all_window_groups_must_hold_it),
+        cmocka_unit_test(where_blocks_are_left_out_the_full_group_tells_which_these_are),
+        cmocka_unit_test(a_window_block_has_its_prompts_salt),
+        cmocka_unit_test(a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it),
+        cmocka_unit_test(a_window_block_is_named_when_the_full_groups_is),
+        cmocka_unit_test(in_other_tiers_window_blocks_are_passed_over),
+        cmocka_unit_test(odd_are_windows_alone),
+        cmocka_unit_test(odd_are_windows_of_two_sizes_or_of_none),
+        cmocka_unit_test(odd_is_a_group_that_becomes_another_kind),
+        cmocka_unit_test(odd_are_windows_under_the_engines_names),
+        cmocka_unit_test(odd_are_windows_of_another_block_size),
+        cmocka_unit_test(odd_is_a_group_of_no_known_kind),
+        cmocka_unit_test(odd_are_more_groups_than_there_is_room_for),
+        cmocka_unit_test(a_stream_has_the_shapes_that_were_stored),
+        cmocka_unit_test(a_tokenless_store_brings_the_known_shapes_to_its_tier),
+        cmocka_unit_test(one_shape_too_many_is_passed_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

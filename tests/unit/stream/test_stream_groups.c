@@ -1,0 +1,243 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "stream_world.h"
+
+/* What cache groups, copies and shapes do to the state of a stream, its heartbeats and its
+ * answers. */
+
+enum { window_tokens = 3 };
+
+static void add_window(struct stream_world *world, uint64_t hash, bool is_sparse)
+{
+    add_stored(&world->batch, NULL, &hash, is_sparse ? NULL : &(uint32_t){ 7 }, 1);
+    last_event(&world->batch)->has_group = true;
+    last_event(&world->batch)->group = 1;
+    last_event(&world->batch)->group_kind = KVB_GROUP_WINDOW;
+    last_event(&world->batch)->window_tokens = window_tokens;
+    last_event(&world->batch)->is_sparse = is_sparse;
+}
+
+static void add_other(struct stream_world *world)
+{
+    add_skipped(&world->batch, KVB_SKIP_NOT_PREFIX);
+    last_event(&world->batch)->has_group = true;
+    last_event(&world->batch)->group = 2;
+    last_event(&world->batch)->group_kind = KVB_GROUP_OTHER;
+}
+
+static void give_live(struct stream_world *world, uint64_t seq)
+{
+    give_batch(world, KVB_INPUT_LIVE, seq, first_life, false);
+}
+
+static struct kvb_heartbeat beat_of(const struct stream_world *world)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(world->stream, &beat);
+    return beat;
+}
+
+static void a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    add_other(&world);
+    give_live(&world, 3);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
+    assert_int_equal(world.held_count, 3);
+    add_cleared(&world.batch);
+    give_live(&world, 4);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
+
+    live(&world, 9, first_life, 10); /* a gap, and the replay finds another life */
+    (void)start_wanted_replay(&world);
+    replayed(&world, 4, second_life, 5);
+    give(&world, KVB_INPUT_REPLAY_END);
+    (void)start_wanted_replay(&world);
+    for (uint64_t seq = 0; seq <= 9; seq++) {
+        replayed(&world, seq, second_life, (uint32_t)seq + 1);
+    }
+    end_replay(&world, second_life);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+static void a_heartbeat_tells_of_windows_and_shapes(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_int_equal(beat_of(&world).window_tokens, 0);
+    add_window(&world, 901, true); /* batch 0 stored it in the full-attention group */
+    give_live(&world, 3);
+    const struct kvb_heartbeat beat = beat_of(&world);
+    assert_int_equal(beat.state, KVB_STREAM_EXACT);
+    assert_int_equal(beat.window_tokens, window_tokens);
+    assert_int_equal(beat.tiers[KVB_LIST_WINDOW].blocks, 1);
+    assert_int_equal(beat.tiers[KVB_TIER_DEVICE].blocks, 3);
+    assert_int_equal(beat.shape_count, 1);
+    assert_int_equal(beat.shapes[0].tier, KVB_TIER_DEVICE);
+    assert_int_equal(beat.shapes[0].shape.block_size, 1);
+    stream_world_end(&world);
+}
+
+static void a_heartbeat_names_the_devices_first_shape(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    const uint64_t hashes[] = { 555, 556 };
+    const uint32_t tokens[] = { 8, 9 };
+
+    begin_exact(&world, 0);
+    assert_int_equal(beat_of(&world).block_size, 1); /* as configured */
+    add_stored(&world.batch, NULL, hashes, tokens, 2);
+    last_event(&world.batch)->hash_count = 1;
+    last_event(&world.batch)->block_size = 2;
+    last_event(&world.batch)->tier = KVB_TIER_HOST;
+    give_live(&world, 0);
+    assert_int_equal(beat_of(&world).block_size, 2);
+    add_stored(&world.batch, NULL, hashes, tokens, 1);
+    last_event(&world.batch)->lookahead = 1;
+    last_event(&world.batch)->lookahead_at = last_event(&world.batch)->token_at;
+    give_live(&world, 1);
+    assert_int_equal(beat_of(&world).block_size, 1);
+    assert_int_equal(beat_of(&world).lookahead, 1);
+    assert_int_equal(beat_of(&world).shape_count, 2);
+    stream_world_end(&world);
+}
+
+static void one_shape_too_many_is_skipped(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t hashes[16] = { 0 };
+    const uint32_t tokens[16] = { 0 };
+
+    begin_exact(&world, 1);
+    for (uint32_t size = 2; size <= kvb_max_tier_shapes + 1; size++) {
+        assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+        hashes[0] = 1000 + size;
+        add_stored(&world.batch, NULL, hashes, tokens, size);
+        last_event(&world.batch)->hash_count = 1;
+        last_event(&world.batch)->block_size = size;
+        give_live(&world, size - 1);
+    }
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    assert_int_equal(world.held_count, kvb_max_tier_shapes);
+    stream_world_end(&world);
+}
+
+static void an_unplaced_block_is_missing(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    add_window(&world, 777, true);
+    give_live(&world, 1);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED);
+    assert_int_equal(kvb_stream_mirror_count(world.stream)->unplaced, 1);
+    add_removed(&world.batch, &(uint64_t){ 777 }, 1);
+    last_event(&world.batch)->group = 1;
+    give_live(&world, 2);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* ---- Copies ---- */
+
+/* Prompt a-b said again, b of which the list has lost: a is not held twice. */
+static void a_suffix_believes_no_store_of_a_block_that_it_lacks(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    const uint64_t hashes[] = { 555, 556 };
+    const uint32_t tokens[] = { 8, 9 };
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    add_stored(&world.batch, NULL, hashes, tokens, 1);
+    give_batch(&world, KVB_INPUT_REPLAY, 41, first_life, false);
+    end_replay(&world, first_life);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+    add_stored(&world.batch, NULL, hashes, tokens, 2);
+    give_live(&world, 42);
+    add_removed(&world.batch, hashes, 1);
+    give_live(&world, 43);
+    assert_false(router_holds(&world, name_of(tokens, 1)));
+    stream_world_end(&world);
+}
+
+static void nor_does_one_that_passed_a_store_over(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    const uint64_t hashes[] = { 555, 556 };
+    const uint32_t tokens[] = { 8, 9 };
+
+    for (int is_skipped = 0; is_skipped < 2; is_skipped++) {
+        begin_exact(&world, 1);
+        if (is_skipped) {
+            add_skipped(&world.batch, KVB_SKIP_BAD_STORED);
+        }
+        add_stored(&world.batch, NULL, hashes, tokens, 1);
+        add_stored(&world.batch, NULL, hashes, tokens, 2);
+        add_removed(&world.batch, hashes, 1);
+        give_live(&world, 1);
+        assert_int_equal(router_holds(&world, name_of(tokens, 1)), !is_skipped);
+        stream_world_end(&world);
+    }
+}
+
+/* ---- Answers ---- */
+
+static void readers_that_missed_something_get_the_window_list_too(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_sync_request request = { .kind = KVB_SYNC_SNAPSHOT };
+    struct kvb_router_batch events = { 0 };
+    struct kvb_sync_job job = { 0 };
+    struct kvb_sync_reply reply;
+    size_t count = 0;
+
+    begin_exact(&world, 3);
+    add_window(&world, 901, true);
+    give_live(&world, 3);
+    kvb_sync_job_begin(&job, world.stream, &request);
+    assert_ok(kvb_sync_job_step(&job, world.stream, 100, &events, &reply));
+    for (size_t i = 0; i < events.event_count; i++) {
+        const bool is_window = events.events[i].tier == KVB_LIST_WINDOW;
+        count += is_window ? events.events[i].block_count : 0;
+        assert_false(is_window && events.events[i].has_parent);
+    }
+    assert_int_equal(count, 1);
+    request.kind = KVB_SYNC_DIGEST;
+    request.epoch = kvb_stream_epoch(world.stream);
+    kvb_sync_job_begin(&job, world.stream, &request);
+    assert_ok(kvb_sync_job_step(&job, world.stream, 100, &events, &reply));
+    assert_non_null(reply.sums[KVB_LIST_WINDOW]);
+    kvb_router_batch_done(&events);
+    stream_world_end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild),
+        cmocka_unit_test(a_heartbeat_tells_of_windows_and_shapes),
+        cmocka_unit_test(a_heartbeat_names_the_devices_first_shape),
+        cmocka_unit_test(one_shape_too_many_is_skipped),
+        cmocka_unit_test(an_unplaced_block_is_missing),
+        cmocka_unit_test(a_suffix_believes_no_store_of_a_block_that_it_lacks),
+        cmocka_unit_test(nor_does_one_that_passed_a_store_over),
+        cmocka_unit_test(readers_that_missed_something_get_the_window_list_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
