@@ -67,6 +67,9 @@ tell_of(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_h
         return KVB_OK;
     }
     kvb_mirror_note_held(mirror, block, tier, is_held);
+    if (is_held) {
+        kvb_mirror_refresh_note_stored(mirror, id, tier);
+    }
     return is_held ? tell_stored(change, entry, block, tier) : tell_removed(change, block, tier);
 }
 
@@ -78,6 +81,9 @@ kvb_status kvb_mirror_change_copies(
     const bool is_held = copies.least > 0;
 
     KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
+    if (was_held && !is_held) {
+        kvb_mirror_refresh_note_left(mirror, id, tier);
+    }
     if (was_held == is_held || !is_shown(mirror, id, tier)) {
         return KVB_OK;
     }

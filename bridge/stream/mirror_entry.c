@@ -178,6 +178,12 @@ bool kvb_mirror_is_held_elsewhere(
     return lowest_holder(mirror, block, tier, except) != KVB_NO_ID;
 }
 
+uint32_t
+kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier)
+{
+    return lowest_holder(mirror, block, tier, KVB_NO_ID);
+}
+
 bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);

@@ -92,6 +92,21 @@ struct changed_entries {
     bool is_void; /* the mirror was emptied meanwhile */
 };
 
+/* A refresh under way; see mirror_refresh.c. */
+struct mirror_refresh {
+    size_t words;   /* of each of the two below; 0: none is under way */
+    uint64_t *told; /* owned; a bit an entry: whoever heard all since the refresh began has it */
+    uint64_t *seen; /* owned; a bit an entry: it stood on a path of this round */
+    uint32_t *path; /* owned: entries, each the child of the one behind it */
+    size_t path_count, path_capacity;
+    bool is_path_whole; /* its last entry has no parent, or one that was told */
+    size_t place;       /* the next entry of the round */
+    unsigned rounds;
+    bool has_told;   /* in this round, like the next */
+    bool is_changed; /* a stored event came */
+    bool is_lost;    /* memory is out: what was told is not known any more */
+};
+
 struct kvb_mirror {
     enum kvb_hashes hashes;
     unsigned tiers;
@@ -126,6 +141,7 @@ struct kvb_mirror {
 
     size_t batch_out; /* router events before this one are of earlier batches */
     struct changed_entries changed;
+    struct mirror_refresh refresh;
 
     uint32_t *pending; /* owned: entries whose waiting children are to be named */
     size_t pending_count;
@@ -189,8 +205,11 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 bool kvb_mirror_is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except);
 
-/* Of all entries of one name that are held in the tier, one speaks for the name: is
- * it this one? */
+/* Of all entries of one name that are held in the tier, one speaks for the name. */
+uint32_t
+kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier);
+
+/* Is it this one? */
 bool kvb_mirror_speaks_for_block(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
 /* ---- Coming and going ---- */
@@ -247,3 +266,14 @@ void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
 
 /* Takes it from between its neighbours, drops its link. */
 void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
+
+/* ---- mirror_refresh.c: what a refresh under way must know; else nothing happens ---- */
+
+/* A stored event of the entry goes out. */
+void kvb_mirror_refresh_note_stored(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* The entry holds its block no more in the tier. */
+void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* All entries are dropped. */
+void kvb_mirror_refresh_clear(struct kvb_mirror *mirror);
