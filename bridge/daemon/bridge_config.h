@@ -61,6 +61,7 @@ struct kvb_bridge_config {
         enum kvb_hashes hashes;
         enum kvb_clear clear;
         enum kvb_reannounce reannounce;
+        uint32_t refresh_s;     /* 0: only when asked, or not at all: _refreshes() */
         uint32_t down_clear_ms; /* 0: never */
         uint32_t load_period_ms;
         uint32_t load_expire_ms;
@@ -88,6 +89,13 @@ struct kvb_bridge_config {
  * KVB_NO_MEMORY */
 kvb_status kvb_bridge_config_read(
     const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors);
+
+/* May blocks be stored again for routers that ask for nothing? */
+bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config);
+
+/* Checks what concerns routers that read json, and sets publish.refresh_s where it was left
+ * out or has no effect.  For kvb_bridge_config_read() alone. */
+void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config);
 
 enum { KVB_WORKER_HASHES_AS_PUBLISHED };
 

@@ -41,10 +41,14 @@ static struct kvb_hash128
 place_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
 {
     char text[4 * kvb_endpoint_bytes]; /* room for all of them */
+    /* Where blocks are stored again, ids were given that no batch makes: whoever does not
+     * begin a new epoch at the start must not go on from there. */
+    const bool goes_on =
+        config->publish.profile == KVB_PROFILE_JSON && !kvb_bridge_config_refreshes(config);
     const int len = snprintf(
-        text, sizeof text, "%s %s %s %s %s %s", config->publish.name_space,
+        text, sizeof text, "%s %s %s %s %s %s%s", config->publish.name_space,
         config->publish.component, worker->events, worker->replay, worker->topic,
-        kvb_tier_name(worker->unknown_medium));
+        kvb_tier_name(worker->unknown_medium), goes_on ? " goes on" : "");
 
     return kvb_hash128((kvb_span){ .data = (const uint8_t *)text, .len = (size_t)len }, 0);
 }
@@ -189,6 +193,7 @@ void kvb_bridge_close_rank(struct kvb_bridge *bridge, size_t at)
     struct bridge_rank *rank = bridge->ranks[at];
 
     kvb_bridge_drop_checkpoint(bridge, rank);
+    kvb_bridge_drop_refresh(bridge, rank);
     bridge->ranks[at] = bridge->ranks[--bridge->rank_count];
     drop_rank(bridge, rank);
 }

@@ -38,6 +38,7 @@ struct kvb_event_publisher {
     size_t end_count;
     uint64_t events; /* published so far */
     uint64_t messages;
+    uint64_t bytes; /* of their payloads */
     uint64_t failures;
 };
 
