@@ -47,7 +47,7 @@
     X(refresh_given_up, COUNTER, "kvb_refresh_given_up_total", "", "Streams whose blocks were not all stored again: they were cleared or went away meanwhile, or memory was out") \
     X(refresh_blocks, COUNTER, "kvb_refresh_blocks_total", "", "Blocks stored again") \
     X(refresh_bytes, COUNTER, "kvb_refresh_bytes_total", "", "Bytes of the events that stored blocks again") \
-    X(refresh_seconds, REAL_COUNTER, "kvb_refresh_seconds_total", "", "Time that the ingest thread took to store blocks again, seconds") \
+    X(refresh_seconds, REAL_COUNTER, "kvb_refresh_seconds_total", "", "Processor time used to store blocks again, seconds") \
     X(refresh_round, REAL_GAUGE, "kvb_refresh_round_seconds", "", "How long it took to store the blocks of all streams again, the newest time, seconds") \
     X(refresh_granted, COUNTER, "kvb_refresh_requests_total", "outcome=\"granted\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read") \
     X(refresh_rationed, COUNTER, "kvb_refresh_requests_total", "outcome=\"rationed\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read") \

@@ -13,7 +13,7 @@
 
 static const uint64_t work_ns = KVB_NS_PER_MS; /* engines wait meanwhile */
 static const uint64_t look_ns = 5 * KVB_NS_PER_MS;
-static const uint64_t measure_ns = KVB_NS_PER_S;
+static const uint64_t measure_ns = 100 * KVB_NS_PER_MS;
 
 enum { step_blocks = 256, asks_a_turn = 4, most_answer_bytes = 4096 };
 
@@ -266,50 +266,61 @@ static void tell_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now
     }
 }
 
-/* One step of the work; false: there is nothing to do now. */
-static bool work(struct kvb_bridge *bridge, uint64_t now_ns)
+/* How many blocks may go out; 0: there is nothing to do. */
+static size_t allows(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_refresh *refresh = &bridge->refresh;
+    /* who asked waits for the stream at work to end: that hurries then */
+    const bool is_asked = refresh->asked > 0 || (refresh->rank && refresh->is_wished);
+
+    if (!refresh->rank && !is_asked && now_ns < refresh->next_look_ns) {
+        return 0;
+    }
+    return kvb_refresh_plan_allows(
+        &refresh->plan, now_ns, refresh->rank ? blocks_of(refresh->rank) : 0, is_asked);
+}
+
+static void work(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
 {
     struct bridge_refresh *refresh = &bridge->refresh;
 
     if (refresh->rank && !is_ready(refresh->rank)) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
-    }
-    /* who asked waits for the stream at work to end: that hurries then */
-    const bool is_asked = refresh->asked > 0 || (refresh->rank && refresh->is_wished);
-    const size_t most = kvb_refresh_plan_allows(
-        &refresh->plan, now_ns, refresh->rank ? blocks_of(refresh->rank) : 0, is_asked);
-    if (most == 0 || (!refresh->rank && !is_asked && now_ns < refresh->next_look_ns)) {
-        return false;
-    }
-    if (refresh->rank) {
-        tell_part(bridge, most, now_ns);
+    } else if (refresh->rank) {
+        tell_part(bridge, max_blocks, now_ns);
     } else {
         find_work(bridge, now_ns);
     }
-    return true;
+}
+
+static void note_work(struct kvb_bridge *bridge, uint64_t now_ns, uint64_t took_ns)
+{
+    struct kvb_metrics *metrics = &bridge->metrics;
+    const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
+
+    kvb_metric_set_real(metrics, kvb_bridge_refresh_seconds, before_s + (double)took_ns / 1e9);
+    kvb_refresh_plan_rest(&bridge->refresh.plan, now_ns, took_ns);
 }
 
 void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct kvb_metrics *metrics = &bridge->metrics;
     uint64_t end_ns = now_ns;
-    bool has_worked = false;
 
     take_asks(bridge, now_ns);
     if (!bridge->was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
         return;
     }
     measure(bridge, now_ns);
-    while (end_ns < now_ns + work_ns && work(bridge, end_ns)) {
+    size_t most = allows(bridge, now_ns);
+    if (most == 0) {
+        return;
+    }
+    const uint64_t began_ns = kvb_clock_thread_ns();
+    for (; most > 0 && end_ns < now_ns + work_ns; most = allows(bridge, end_ns)) {
+        work(bridge, most, end_ns);
         end_ns = kvb_clock_monotonic_ns();
-        has_worked = true;
     }
-    if (has_worked) {
-        const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
-        kvb_metric_set_real(
-            metrics, kvb_bridge_refresh_seconds, before_s + (double)(end_ns - now_ns) / 1e9);
-        kvb_refresh_plan_rest(&bridge->refresh.plan, end_ns, end_ns - now_ns);
-    }
+    note_work(bridge, end_ns, kvb_clock_thread_ns() - began_ns);
 }
 
 /* ---- Coming and going ---- */
