@@ -145,7 +145,7 @@ static void it_is_spread_evenly(void **state)
     struct world *world = new_world(60, 16, 4096);
 
     pass(world, 120);
-    assert_true(world->most_a_second < 1500 * bytes_a_block);
+    assert_true(world->most_a_second < (uint64_t)1500 * bytes_a_block);
     free(world);
 }
 

@@ -15,7 +15,8 @@ enum {
     most_nodes = 240,
     first_changes = 1500,
     most_depth = 40,
-    seeds = 100,
+    seeds = 40,
+    places = 1024,    /* a power of two */
     busy_steps = 200, /* so few that they end before the rounds do */
     most_steps = 20000,
     aliases = 10000 /* engine names of second entries of one content begin here */
@@ -39,6 +40,7 @@ struct world {
     bool is_orderly; /* parents come before their children and leave after them */
     enum kvb_hashes hashes;
     struct node nodes[most_nodes];
+    int by_name[places]; /* node + 1, at its name or behind; 0: none */
     struct kvb_mirror *mirror;
     struct kvb_event_batch batch;
     struct kvb_router_batch out;
@@ -70,6 +72,16 @@ static void make_node(struct world *world, int n)
                                                     : name_of(node->path, node->depth).value;
 }
 
+static void file_node(struct world *world, int n)
+{
+    size_t at = world->nodes[n].name % places;
+
+    while (world->by_name[at] > 0) {
+        at = (at + 1) % places;
+    }
+    world->by_name[at] = n + 1;
+}
+
 static void begin_world(struct world *world, unsigned seed, bool is_orderly, enum kvb_hashes hashes)
 {
     const struct kvb_mirror_options options = { .hashes = hashes,
@@ -80,6 +92,7 @@ static void begin_world(struct world *world, unsigned seed, bool is_orderly, enu
     assert_ok(kvb_mirror_new(&options, &world->mirror));
     for (int n = 0; n < most_nodes; n++) {
         make_node(world, n);
+        file_node(world, n);
     }
 }
 
@@ -94,13 +107,13 @@ static void end_world(struct world *world)
 
 static int find_node(const struct world *world, uint64_t name)
 {
-    for (int n = 0; n < most_nodes; n++) {
-        if (world->nodes[n].name == name) {
-            return n;
-        }
+    size_t at = name % places;
+
+    while (world->by_name[at] > 0 && world->nodes[world->by_name[at] - 1].name != name) {
+        at = (at + 1) % places;
     }
-    fail_msg("a name that nobody has");
-    return -1;
+    assert_true(world->by_name[at] > 0); /* else a name that nobody has */
+    return world->by_name[at] - 1;
 }
 
 static void hear(
@@ -149,7 +162,7 @@ static void apply(struct world *world)
     kvb_event_batch_reset(&world->batch);
     hear(world, &world->early, &world->out, false);
     hear(world, &world->late, &world->out, false);
-    if (kvb_mirror_is_refreshing(world->mirror)) {
+    if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
         look_up_truth(world);
     }
 }
@@ -319,6 +332,7 @@ static void plant(struct world *world, int parent, int n)
     }
     node->path[node->depth - 1] = (uint32_t)n + 1;
     node->name = name_of(node->path, node->depth).value;
+    file_node(world, n);
     add_stored(
         &world->batch, parent >= 0 ? &(uint64_t){ engine_name(parent, false) } : NULL,
         &(uint64_t){ engine_name(n, false) }, &node->path[node->depth - 1], 1);
