@@ -133,6 +133,7 @@ static void take_asks(struct kvb_bridge *bridge, uint64_t now_ns)
         if (ask.is_bad) {
             answer_error(bridge, &ask, ask.why.text);
         } else if (!kvb_bridge_config_refreshes(bridge->config)) {
+            bridge->refresh.desk.refused++;
             answer_error(
                 bridge, &ask,
                 "this bridge stores nothing again: ask P.kv_sync, or set publish.profile = "

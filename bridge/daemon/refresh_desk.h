@@ -29,7 +29,8 @@ struct kvb_refresh_ask {
 
 struct kvb_refresh_desk {
     struct kvb_ring *asks;    /* owned */
-    _Atomic uint64_t refused; /* bad bodies, bad reply subjects, and what a flood lost */
+    _Atomic uint64_t refused; /* bad bodies, bad reply subjects, what a flood lost; the owner adds
+                                  what it refuses */
 };
 
 /* KVB_NO_MEMORY, KVB_IO. */
