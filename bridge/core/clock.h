@@ -8,6 +8,9 @@
 /* Nanoseconds since some fixed point; never goes back, not moved by ntp. */
 uint64_t kvb_clock_monotonic_ns(void);
 
+/* Processor time that the calling thread has used. */
+uint64_t kvb_clock_thread_ns(void);
+
 /* Microseconds since 1970, UTC.  May jump; only for names and event ids. */
 uint64_t kvb_clock_wall_us(void);
 

@@ -30,6 +30,11 @@ enum {
     kvb_max_service_bytes = 960 << 10,         /* of $SRV answers: the rest in a further one */
     kvb_max_service_bytes_a_second = 16 << 20, /* answered to $SRV requests; more are dropped */
 
+    /* storing all again for readers of plain JSON */
+    kvb_max_refresh_bytes_a_second = 8 << 20, /* some 100,000 blocks */
+    kvb_max_refresh_cpu_percent = 5,          /* of one core */
+    kvb_max_refresh_request_bytes = 1024,     /* of a request for it */
+
     /* one stream */
     kvb_max_block_tokens = 1 << 16,
     kvb_max_lookahead_tokens = 64, /* behind a block, that its name covers too */

@@ -112,6 +112,8 @@ static kvb_status start_thread(struct kvb_bridge *bridge)
     }
     KVB_TRY(kvb_waiter_add_fd(bridge->waiter, kvb_stop_owner, bridge->wake_fd));
     KVB_TRY(kvb_waiter_add_fd(bridge->waiter, kvb_sync_owner, kvb_sync_desk_fd(&bridge->sync)));
+    KVB_TRY(kvb_waiter_add_fd(
+        bridge->waiter, kvb_refresh_owner, kvb_refresh_desk_fd(&bridge->refresh.desk)));
     if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
         return KVB_IO;
     }
@@ -130,6 +132,7 @@ static kvb_status start(struct kvb_bridge *bridge, struct kvb_detail *detail)
     KVB_TRY(kvb_bridge_open_members(bridge, detail));
     kvb_bridge_spread_checkpoints(bridge);
     KVB_TRY(open_sync(bridge));
+    KVB_TRY(kvb_bridge_open_refresh(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
     KVB_TRY(open_http(bridge, detail));
     KVB_TRY(start_thread(bridge));
@@ -210,9 +213,11 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bridge_close_checkpoints(bridge);
     kvb_bridge_close_ranks(bridge);
     kvb_bridge_close_members(bridge);
+    kvb_bus_unsubscribe(bridge->refresh.asks);
     kvb_bus_unsubscribe(bridge->syncs);
     kvb_bus_unsubscribe(bridge->statuses);
     kvb_bus_close(bridge->bus);
+    kvb_bridge_close_refresh(bridge);
     kvb_sync_desk_done(&bridge->sync);
     kvb_event_publisher_done(&bridge->events);
     kvb_event_batch_done(&bridge->batches[0]);

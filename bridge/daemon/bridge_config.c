@@ -172,6 +172,11 @@ static const struct kvb_conf_key keys[] = {
       .help = "on_loss: what may be lost on the way to NATS is told anew as a whole.\n"
               "never: readers see a hole in the event ids, and ask.  auto: on_loss for\n"
               "json, never for protobuf." },
+    { "publish.refresh_s", KVB_CONF_U32, NULL, 0, 86400, FIELD(publish.refresh_s),
+      .otherwise = "60 for json",
+      .help = "In json all that is held is stored again within this time, so that a\n"
+              "router that comes late has it too; 0: only when it is asked for, on\n"
+              "P.kv_refresh.  Not with reannounce = never." },
     { "publish.down_clear_ms", KVB_CONF_U32, "5000", 0, 3600000, FIELD(publish.down_clear_ms),
       .help = "Of an engine away for so long readers hear that it holds nothing; 0: never." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
@@ -555,7 +560,6 @@ static kvb_status check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     check_token(conf, config);
     check_streams(conf, config);
     check_discovery(conf, config);
-    kvb_bridge_config_check_readers(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);
@@ -575,6 +579,7 @@ kvb_status kvb_bridge_config_read(
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &config));
     make_ids(&config);
+    kvb_bridge_config_settle_readers(conf, &config);
     kvb_status status = check(conf, &config);
     if (status == KVB_OK && errors->count > 0) {
         status = KVB_BAD_CONFIG;

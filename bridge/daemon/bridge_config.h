@@ -68,6 +68,7 @@ struct kvb_bridge_config {
         enum kvb_copies copies;
         enum kvb_clear clear;
         enum kvb_reannounce reannounce;
+        uint32_t refresh_s;     /* 0: only when asked, or not at all: _refreshes() */
         uint32_t down_clear_ms; /* 0: never */
         uint32_t load_period_ms;
         uint32_t load_expire_ms;
@@ -96,6 +97,13 @@ struct kvb_bridge_config {
 kvb_status kvb_bridge_config_read(
     const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors);
 
+/* May blocks be stored again for routers that ask for nothing? */
+bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config);
+
+/* Says what readers of json would not see, or see wrongly, as errors and warnings, and sets
+ * publish.refresh_s where it was left out or has no effect.  For kvb_bridge_config_read() alone. */
+void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config);
+
 enum { KVB_WORKER_HASHES_AS_PUBLISHED };
 
 /* How the worker's blocks are named. */
@@ -123,9 +131,6 @@ uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t 
 
 /* How many sources of load it has; each has one connection at a time. */
 size_t kvb_worker_load_sources(const struct kvb_worker_config *worker);
-
-/* What readers of json would not see, or see wrongly: errors and warnings. */
-void kvb_bridge_config_check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config);
 
 /* {0} is fine. */
 void kvb_bridge_config_done(struct kvb_bridge_config *config);

@@ -2,7 +2,30 @@
 
 /* Settings that the readers of P.kv_events have to be able to follow. */
 
-enum { key_bytes = 64 };
+enum { key_bytes = 64, refresh_fallback_s = 60 };
+
+bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config)
+{
+    return config->publish.profile == KVB_PROFILE_JSON &&
+           config->publish.reannounce != KVB_REANNOUNCE_NEVER;
+}
+
+static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    const bool is_given = config->publish.refresh_s != UINT32_MAX;
+
+    if (kvb_bridge_config_refreshes(config)) {
+        config->publish.refresh_s = is_given ? config->publish.refresh_s : refresh_fallback_s;
+        return;
+    }
+    if (is_given && config->publish.refresh_s > 0) {
+        kvb_conf_warning(
+            conf, "publish.refresh_s", "has no effect %s: those who read it ask for what they lack",
+            config->publish.profile != KVB_PROFILE_JSON ? "with publish.profile = \"protobuf\""
+                                                        : "with publish.reannounce = \"never\"");
+    }
+    config->publish.refresh_s = 0;
+}
 
 static const char *worker_key(char text[key_bytes], size_t worker, const char *key)
 {
@@ -58,12 +81,13 @@ check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_
     }
 }
 
-void kvb_bridge_config_check_readers(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config)
 {
     const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
     const bool is_device = config->publish.tiers == KVB_PUBLISH_DEVICE;
 
     check_clear(conf, config);
+    settle_refresh(conf, config);
     for (size_t i = 0; i < config->worker_count && is_json; i++) {
         check_shared_id(conf, &config->workers[i], i);
         if (is_device) {

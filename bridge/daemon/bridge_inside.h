@@ -10,6 +10,8 @@
 #include "daemon/event_publisher.h"
 #include "daemon/profile_guard.h"
 #include "daemon/rank_metrics.h"
+#include "daemon/refresh_desk.h"
+#include "daemon/refresh_plan.h"
 #include "daemon/sync_desk.h"
 #include "ingest/checkpoint_store.h"
 #include "ingest/load_source.h"
@@ -84,6 +86,7 @@ struct bridge_rank {
     bool is_retelling_due; /* a sibling was cleared: some readers know no ranks */
     bool waits_for_proof;  /* restored: the engine may have restarted meanwhile */
     struct rank_checkpoint checkpoint;
+    struct kvb_refresh_turn refresh;
     uint64_t announce_ns;  /* not before: the last try failed, or NATS is just back */
     struct kvb_told *told; /* owned; NULL where a clear is told by `cleared` */
     uint64_t beat_ns;      /* the last heartbeat */
@@ -147,6 +150,7 @@ enum {
     kvb_first_fd_owner = kvb_first_load_owner + kvb_max_workers,
     kvb_stop_owner = kvb_first_fd_owner, /* stop, and commands */
     kvb_sync_owner,                      /* requests of aggregators */
+    kvb_refresh_owner,                   /* of routers that came late */
     kvb_pages_owner,                     /* pages of metrics */
     kvb_bridge_owners
 };
@@ -163,6 +167,21 @@ struct bridge_checkpoints {
     struct kvb_log_limit limit;
 };
 
+/* What is held is stored again, one stream after the other. */
+struct bridge_refresh {
+    struct kvb_refresh_desk desk;
+    struct kvb_bus_subscription *asks; /* owned */
+    struct kvb_refresh_plan plan;
+    struct bridge_rank *rank; /* at work; NULL: none */
+    bool is_wished;           /* it was asked for */
+    size_t asked;             /* ranks that were, and wait */
+    size_t next_asked;        /* looked at next for one of these */
+    size_t next_rank;         /* ... for one that had no turn in this round */
+    uint64_t next_look_ns;    /* no rank was due: not before */
+    uint64_t next_measure_ns;
+    struct kvb_router_batch events; /* owned: the part being told */
+};
+
 struct bridge_service;
 
 struct kvb_bridge {
@@ -176,6 +195,7 @@ struct kvb_bridge {
     struct kvb_bus_subscription *statuses;
     struct kvb_bus_subscription *syncs;
     struct kvb_sync_desk sync;
+    struct bridge_refresh refresh;
     struct kvb_http *http;
     struct bridge_service *service;
     struct kvb_profile_guard guard;
@@ -309,6 +329,11 @@ void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 /* Publishes what steps of this rank brought, after the last of them in a turn. */
 void kvb_bridge_tell_rest(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
+/* The same for events of the stream's that no step brought. */
+kvb_status kvb_bridge_tell_events(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
+    uint64_t now_ns);
+
 /* Announces the streams that routers do not know, or that were cleared or are away,
  * within a budget of time: the sockets wait meanwhile. */
 void kvb_bridge_tell_streams(struct kvb_bridge *bridge, uint64_t now_ns);
@@ -318,6 +343,16 @@ void kvb_bridge_lose_touch(struct kvb_bridge *bridge, uint64_t from_ns);
 
 /* Nothing that was told of the rank holds any more: it leaves, or the bridge stops. */
 void kvb_bridge_tell_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+
+/* ---- bridge_refresh.c: what is held is stored again, for routers that came late ---- */
+kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge);
+void kvb_bridge_close_refresh(struct kvb_bridge *bridge);
+
+/* Every turn: takes requests, and tells a part of some streams when that is due. */
+void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* The rank leaves. */
+void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* ---- bridge_report.c: what is said every so often ---- */
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);

@@ -219,6 +219,7 @@ void *kvb_bridge_run(void *context)
         take_sockets(bridge, now_ns);
         kvb_bridge_take_pages(bridge, now_ns);
         take_time(bridge, now_ns);
+        kvb_bridge_refresh(bridge, kvb_clock_monotonic_ns());
         has_more = kvb_sync_desk_work(&bridge->sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= bridge->next_tick_ns <= now_ns; /* a stream has another slice */
         has_more |= kvb_bridge_work_members(bridge, kvb_clock_monotonic_ns());

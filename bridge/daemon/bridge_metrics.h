@@ -48,6 +48,16 @@
     X(events_published, COUNTER, "kvb_events_published_total", "", "Router events published") \
     X(messages_published, COUNTER, "kvb_messages_published_total", "", "NATS messages published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
+    X(refresh_streams, COUNTER, "kvb_refresh_streams_total", "", "Streams whose blocks were all stored again, for routers of plain JSON that came late") \
+    X(refresh_given_up, COUNTER, "kvb_refresh_given_up_total", "", "Streams whose blocks were not all stored again: they were cleared or went away meanwhile, or memory was out") \
+    X(refresh_blocks, COUNTER, "kvb_refresh_blocks_total", "", "Blocks stored again") \
+    X(refresh_bytes, COUNTER, "kvb_refresh_bytes_total", "", "Bytes of the events that stored blocks again") \
+    X(refresh_seconds, REAL_COUNTER, "kvb_refresh_seconds_total", "", "Processor time used to store blocks again, seconds") \
+    X(refresh_round, REAL_GAUGE, "kvb_refresh_round_seconds", "", "How long it took to store the blocks of all streams again, the newest time, seconds") \
+    X(refresh_granted, COUNTER, "kvb_refresh_requests_total", "outcome=\"granted\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read, or not be met") \
+    X(refresh_rationed, COUNTER, "kvb_refresh_requests_total", "outcome=\"rationed\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read, or not be met") \
+    X(refresh_away, COUNTER, "kvb_refresh_requests_total", "outcome=\"away\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read, or not be met") \
+    X(refresh_refused, COUNTER, "kvb_refresh_requests_total", "outcome=\"refused\"", "Streams asked for on P.kv_refresh, by outcome; refused: requests that could not be read, or not be met") \
     X(sync_requests, COUNTER, "kvb_sync_requests_total", "", "Requests of aggregators that missed events") \
     X(sync_busy, COUNTER, "kvb_sync_refused_total", "reason=\"busy\"", "Such requests not answered, by reason") \
     X(sync_refused, COUNTER, "kvb_sync_refused_total", "reason=\"bad_input\"", "Such requests not answered, by reason") \

@@ -31,6 +31,10 @@ static void put_places(
     const struct kvb_bridge_config *config, const struct kvb_worker_config *worker,
     uint64_t out_places[KVB_PLACE_COUNT])
 {
+    /* Where blocks are stored again, ids were given that no batch makes: whoever does not
+     * begin a new epoch at the start must not go on from there. */
+    const bool goes_on =
+        config->publish.profile == KVB_PROFILE_JSON && !kvb_bridge_config_refreshes(config);
     const char *const texts[KVB_PLACE_COUNT] = {
         [KVB_PLACE_NAMESPACE] = config->publish.name_space,
         [KVB_PLACE_COMPONENT] = config->publish.component,
@@ -38,6 +42,7 @@ static void put_places(
         [KVB_PLACE_REPLAY] = worker->replay,
         [KVB_PLACE_TOPIC] = worker->topic,
         [KVB_PLACE_UNKNOWN_MEDIUM] = kvb_tier_name(worker->unknown_medium),
+        [KVB_PLACE_REANNOUNCE] = goes_on ? "goes on" : "",
     };
 
     for (size_t at = 0; at < KVB_PLACE_COUNT; at++) {
@@ -187,6 +192,7 @@ void kvb_bridge_close_rank(struct kvb_bridge *bridge, size_t at)
     struct bridge_rank *rank = bridge->ranks[at];
 
     kvb_bridge_drop_checkpoint(bridge, rank);
+    kvb_bridge_drop_refresh(bridge, rank);
     bridge->ranks[at] = bridge->ranks[--bridge->rank_count];
     drop_rank(bridge, rank);
 }

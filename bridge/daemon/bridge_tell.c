@@ -53,8 +53,8 @@ static void retell_siblings(struct kvb_bridge *bridge, const struct bridge_rank 
 
 /* ---- Steps ---- */
 
-static kvb_status
-add(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
+kvb_status kvb_bridge_tell_events(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
     uint64_t now_ns)
 {
     kvb_bridge_telling_epoch(bridge, rank, &events->epoch);
@@ -82,7 +82,7 @@ void kvb_bridge_tell_step(struct kvb_bridge *bridge, struct bridge_rank *rank, u
         rank->announce_ns = now_ns;
         return;
     }
-    if (add(bridge, rank, events, now_ns) != KVB_OK) {
+    if (kvb_bridge_tell_events(bridge, rank, events, now_ns) != KVB_OK) {
         rank->is_announced = false;
     } else if (is_cleared) {
         retell_siblings(bridge, rank);
@@ -108,7 +108,7 @@ static kvb_status publish_chunk(void *context, const struct kvb_router_batch *ch
 {
     const struct telling *telling = context;
 
-    KVB_TRY(add(telling->bridge, telling->rank, chunk, telling->now_ns));
+    KVB_TRY(kvb_bridge_tell_events(telling->bridge, telling->rank, chunk, telling->now_ns));
     return kvb_event_publisher_flush(&telling->bridge->events);
 }
 

@@ -44,6 +44,7 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
         publisher->end_count, &sent);
     publisher->events += sent;
     publisher->messages += sent;
+    publisher->bytes += sent > 0 ? publisher->ends[sent - 1] : 0;
     publisher->end_count = 0;
     kvb_buf_reset(&publisher->buf);
     return status;
@@ -109,6 +110,7 @@ send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_bat
         KVB_TRY(kvb_bus_publish(publisher->bus, publisher->subject, kvb_buf_span(&publisher->buf)));
         publisher->events += count;
         publisher->messages++;
+        publisher->bytes += publisher->buf.len;
         at += count;
     }
     return KVB_OK;

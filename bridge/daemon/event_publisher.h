@@ -42,6 +42,7 @@ struct kvb_event_publisher {
     bool is_window_waiting; /* those are of the window list: they share a subject */
     uint64_t events;        /* published so far */
     uint64_t messages;
+    uint64_t bytes; /* of their payloads */
     uint64_t failures;
 };
 

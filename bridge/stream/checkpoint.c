@@ -30,6 +30,7 @@ const char *kvb_checkpoint_key_name(enum checkpoint_key key)
         [key_replay] = "workers.replay",
         [key_topic] = "workers.topic",
         [key_unknown_medium] = "workers.unknown_medium",
+        [key_reannounce] = "publish.reannounce",
         [key_model] = "workers.model",
         [key_lora] = "workers.lora",
         [key_block_size] = "workers.block_size",
@@ -62,8 +63,7 @@ struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stre
     };
 
     _Static_assert(
-        key_namespace + KVB_PLACE_UNKNOWN_MEDIUM == (int)key_unknown_medium,
-        "a key for each place");
+        key_namespace + KVB_PLACE_REANNOUNCE == (int)key_reannounce, "a key for each place");
     memcpy(&identity.values[key_namespace], options->places, sizeof options->places);
     return identity;
 }

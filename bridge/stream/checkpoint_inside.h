@@ -24,6 +24,7 @@ enum checkpoint_key {
     key_replay,
     key_topic,
     key_unknown_medium,
+    key_reannounce,
     key_model,
     key_lora,
     key_block_size,

@@ -105,6 +105,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     free(mirror->proven);
     free(mirror->pending);
     free(mirror->changed.bits);
+    kvb_mirror_refresh_end(mirror);
     free(mirror);
 }
 
@@ -117,6 +118,7 @@ void kvb_mirror_clear(struct kvb_mirror *mirror)
     kvb_id_table_clear(&mirror->by_context);
     kvb_id_table_clear(&mirror->by_doubtful);
     kvb_id_table_clear(&mirror->by_surplus);
+    kvb_mirror_refresh_clear(mirror);
     reset(mirror);
 }
 

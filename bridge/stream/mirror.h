@@ -171,3 +171,30 @@ kvb_status kvb_mirror_walk(
 kvb_status kvb_mirror_slice(
     const struct kvb_mirror *mirror, const struct kvb_bucket_set *buckets, size_t max_entries,
     size_t *place, struct kvb_router_batch *out);
+
+/* ---- Storing all again ----
+ *
+ * For readers that came late and know stored, removed and cleared alone: all that is held in
+ * the device tier once more as stored events, a part at a time, while the mirror changes.
+ *
+ *     begin    step, step, ... with kvb_mirror_apply() between them    is_done    end
+ *
+ * What goes out is held at that moment, and its parent went out before it since the refresh
+ * began (or it has none).  So a reader that begins empty, takes no stored event whose parent
+ * it does not hold, and hears what kvb_mirror_apply() and the steps give, in their order, has
+ * at the end what is held, but for blocks that hang from a parent that is not held: no reader
+ * of that kind takes them, and no query finds them.  Who had all before has all after.
+ *
+ * Memory: 2 bits an entry, and 4 bytes for each block of the chain at hand. */
+
+/* Ends one that is under way.  KVB_NO_MEMORY. */
+kvb_status kvb_mirror_refresh_begin(struct kvb_mirror *mirror);
+void kvb_mirror_refresh_end(struct kvb_mirror *mirror);
+bool kvb_mirror_is_refreshing(const struct kvb_mirror *mirror);
+
+/* Appends to out until it has max_blocks blocks, after max_looks looks at entries at the
+ * latest, some 0.1 us each.  Nothing may be appended to out between that is not told.
+ * KVB_NO_MEMORY, KVB_TOO_LARGE of out: end it; what is in out is of no use. */
+kvb_status kvb_mirror_refresh_step(
+    struct kvb_mirror *mirror, size_t max_blocks, size_t max_looks, struct kvb_router_batch *out,
+    bool *out_is_done);

@@ -57,6 +57,7 @@ kvb_status
 kvb_mirror_tell_removed(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
     kvb_mirror_note_held(change->mirror, block, list, false);
+    kvb_mirror_refresh_note_removed(change->mirror, block, list);
     return tell_removed(change, block, list);
 }
 
@@ -80,6 +81,7 @@ tell_of(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_h
         return kvb_mirror_tell_removed(change, block, list);
     }
     kvb_mirror_note_held(mirror, block, list, true);
+    kvb_mirror_refresh_note_stored(mirror, entry, block, list);
     return tell_stored(change, entry, block, list);
 }
 
@@ -91,6 +93,9 @@ kvb_status kvb_mirror_change_copies(
     const bool is_held = copies.least > 0;
 
     KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
+    if (was_held && !is_held) {
+        kvb_mirror_refresh_note_left(mirror, id, tier);
+    }
     return was_held == is_held ? KVB_OK : tell_of(change, id, tier, is_held);
 }
 

@@ -272,6 +272,19 @@ bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, uns
     return is_whole(mirror, list, holders_of(mirror, block, list, KVB_NO_ID));
 }
 
+uint32_t
+kvb_mirror_first_holder(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
+{
+    return holders_of(mirror, block, list, KVB_NO_ID).lowest;
+}
+
+uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
+{
+    const struct holders holders = holders_of(mirror, block, list, KVB_NO_ID);
+
+    return is_whole(mirror, list, holders) ? holders.lowest : KVB_NO_ID;
+}
+
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
 {
     const struct mirror_entry *entry = &mirror->entries[id];

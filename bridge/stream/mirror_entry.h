@@ -146,6 +146,21 @@ struct changed_entries {
     bool is_void; /* the mirror was emptied meanwhile */
 };
 
+/* A refresh under way; see mirror_refresh.c. */
+struct mirror_refresh {
+    size_t words;   /* of each of the two below; 0: none is under way */
+    uint64_t *told; /* owned; a bit an entry: whoever heard all since the refresh began has it */
+    uint64_t *seen; /* owned; a bit an entry: it stood on a path of this round */
+    uint32_t *path; /* owned: entries, each the child of the one behind it */
+    size_t path_count, path_capacity;
+    bool is_path_whole; /* its last entry has no parent, or one that was told */
+    size_t place;       /* the next entry of the round */
+    unsigned rounds;
+    bool has_told;   /* in this round, like the next */
+    bool is_changed; /* a stored event came */
+    bool is_lost;    /* memory is out: what was told is not known any more */
+};
+
 struct kvb_mirror {
     enum kvb_hashes hashes;
     enum kvb_copies copies;
@@ -195,6 +210,7 @@ struct kvb_mirror {
 
     size_t batch_out; /* router events before this one are of earlier batches */
     struct changed_entries changed;
+    struct mirror_refresh refresh;
 
     uint32_t *pending; /* owned: entries whose waiting children are to be named */
     size_t pending_count;
@@ -296,6 +312,14 @@ bool kvb_mirror_decides(
 
 /* Does the list have this name? */
 bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+
+/* The entry that speaks for the name; KVB_NO_ID: the list does not have it. */
+uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+
+/* The first entry of the name in a group that counts in the list, whether the list has the
+ * name or not; KVB_NO_ID: none holds it. */
+uint32_t
+kvb_mirror_first_holder(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
 /* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
@@ -419,3 +443,20 @@ void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
 
 /* Takes it from between its neighbours, drops its link. */
 void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
+
+/* ---- mirror_refresh.c: what a refresh under way must know; else nothing happens ---- */
+
+/* A stored event of the entry goes out. */
+void kvb_mirror_refresh_note_stored(
+    struct kvb_mirror *mirror, const struct mirror_entry *entry, kvb_block_hash block,
+    unsigned list);
+
+/* The entry holds its block no more in the tier. */
+void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+
+/* A removal of the name from the list goes out. */
+void kvb_mirror_refresh_note_removed(
+    struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+
+/* All entries are dropped. */
+void kvb_mirror_refresh_clear(struct kvb_mirror *mirror);

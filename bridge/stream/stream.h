@@ -48,6 +48,7 @@ enum kvb_stream_place {
     KVB_PLACE_REPLAY,
     KVB_PLACE_TOPIC,
     KVB_PLACE_UNKNOWN_MEDIUM,
+    KVB_PLACE_REANNOUNCE,
     KVB_PLACE_COUNT
 };
 
@@ -144,6 +145,19 @@ struct kvb_stream_telling {
  * whenever something on the way to the routers may be lost.  Stops with what visit
  * returns when that is not KVB_OK.  KVB_NO_MEMORY. */
 kvb_status kvb_stream_tell(struct kvb_stream *stream, const struct kvb_stream_telling *telling);
+
+/* A refresh: what the stream holds in the device tier is stored once more, in the same epoch,
+ * a part at a time between steps; see kvb_mirror_refresh_begin().  Not while it is withdrawn,
+ * and only where what the steps bring is told at once.  The ids that a refresh takes no batch
+ * makes: a stream restored from a checkpoint must then open an epoch before it tells anything.
+ * KVB_NO_MEMORY. */
+kvb_status kvb_stream_refresh_begin(struct kvb_stream *stream);
+void kvb_stream_refresh_end(struct kvb_stream *stream);
+
+/* Replaces *out by at most max_blocks blocks (>= 1), signed, to be published; it may be
+ * empty.  After an error, or when *out_is_done, the refresh is to be ended. */
+kvb_status kvb_stream_refresh_step(
+    struct kvb_stream *stream, size_t max_blocks, struct kvb_router_batch *out, bool *out_is_done);
 
 /* What to publish about the stream. */
 void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat);

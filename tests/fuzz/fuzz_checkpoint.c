@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  *
  * Whatever is accepted is saved, restored and saved again as the same bytes, and goes on
  * without a crash. */
-enum { header_bytes = 16, hash_bytes = 16, key_bytes = 16 * 8, most_bytes = 4 << 20 };
+enum { header_bytes = 16, hash_bytes = 16, key_bytes = 17 * 8, most_bytes = 4 << 20 };
 enum { head_bytes = header_bytes + key_bytes + hash_bytes };
 
 static void drop_stream(struct kvb_stream **stream)

@@ -80,6 +80,8 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_false(config.workers[0].store);
     assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);
     assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
+    assert_int_equal(config.publish.refresh_s, 60);
+    assert_true(kvb_bridge_config_refreshes(&config));
     assert_int_equal(config.publish.down_clear_ms, 5000);
     assert_int_equal(config.publish.load_period_ms, 100);
     assert_int_equal(config.publish.heartbeat_ms, 1000);

@@ -151,9 +151,62 @@ static void a_clear_is_spelt_out_in_json_only(void **state)
         "2: publish.clear: \"removed\" is for readers of json");
 }
 
+#define REFRESHED(more)                                                                            \
+    "publish = { namespace = \"n\"; component = \"c\";\n" more " };\n"                             \
+    "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");"
+
+static void warns_of_a_refresh_that_has_no_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *warning; /* NULL: none */
+    } cases[] = {
+        { REFRESHED("refresh_s = 5;"), NULL },
+        { REFRESHED("profile = \"protobuf\";"), NULL },
+        { REFRESHED("refresh_s = 0; profile = \"protobuf\";"), NULL },
+        { REFRESHED("refresh_s = 5; profile = \"protobuf\";"), "with publish.profile" },
+        { REFRESHED("refresh_s = 5; reannounce = \"never\";"), "with publish.reannounce" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        const struct kvb_conf_errors errors = read_warned(cases[i].text);
+        assert_int_equal(errors.warning_count, cases[i].warning != NULL);
+        assert_true(
+            !cases[i].warning ||
+            (strstr(errors.warnings[0].text, ":2: warning: publish.refresh_s: has no effect") &&
+             strstr(errors.warnings[0].text, cases[i].warning)));
+    }
+}
+
+static void a_refresh_is_of_json_that_is_announced(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t refresh_s;
+        bool refreshes;
+    } cases[] = {
+        { REFRESHED("refresh_s = 5;"), 5, true },
+        { REFRESHED("refresh_s = 0;"), 0, true },
+        { REFRESHED("reannounce = \"on_loss\";"), 60, true },
+        { REFRESHED("reannounce = \"never\";"), 0, false },
+        { REFRESHED("profile = \"protobuf\"; reannounce = \"on_loss\";"), 0, false },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct kvb_bridge_config config = read_good(cases[i].text);
+        assert_int_equal(config.publish.refresh_s, cases[i].refresh_s);
+        assert_int_equal(kvb_bridge_config_refreshes(&config), cases[i].refreshes);
+        kvb_bridge_config_done(&config);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warns_of_a_refresh_that_has_no_effect),
+        cmocka_unit_test(a_refresh_is_of_json_that_is_announced),
         cmocka_unit_test(warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks),
         cmocka_unit_test(warns_of_a_store_of_which_nothing_is_published),
         cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),

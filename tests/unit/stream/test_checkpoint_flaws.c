@@ -9,7 +9,7 @@
 
 /* Checkpoints of every kind that must not be believed. */
 
-enum { header = 16, hash = 16, record = 72, keys = 16 * 8, head_end = header + keys + hash };
+enum { header = 16, hash = 16, record = 72, keys = 17 * 8, head_end = header + keys + hash };
 
 struct sample {
     uint8_t *bytes; /* owned */
@@ -314,6 +314,11 @@ static void other_unknown_medium(struct kvb_stream_options *options)
     options->places[KVB_PLACE_UNKNOWN_MEDIUM] = 1;
 }
 
+static void other_reannounce(struct kvb_stream_options *options)
+{
+    options->places[KVB_PLACE_REANNOUNCE] = 1;
+}
+
 static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(void **state)
 {
     (void)state;
@@ -334,6 +339,7 @@ static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(
         { other_component, "publish.component" },
         { other_events_and_topic, "workers.events, workers.topic" },
         { other_unknown_medium, "workers.unknown_medium" },
+        { other_reannounce, "publish.reannounce" },
     };
     struct sample sample = make_sample(0);
 

@@ -1,0 +1,225 @@
+"""Does a router of plain JSON that comes late get the picture?  Nobody tells it what was said
+before it came, it asks for nothing, and the fleet is idle."""
+
+import json
+import time
+
+import pytest
+
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+from test_faults import name_of, store
+
+BLOCK = 16
+STREAMS, BLOCKS, CHAIN = 16, 4096, 256
+
+
+class Dynamo041:
+    """What the index of Dynamo 0.4.1 makes of P.kv_events, worker by worker: a stored event
+    whose parent the worker does not hold is ignored, and so is the removal of a block that it
+    does not hold; ids mean nothing; ranks are not known."""
+
+    def __init__(self, bus):
+        self.messages = bus.watch(f"{PUBLISH}.kv_events")
+        self.held = {}
+        self.ignored = 0
+        self.clears = 0
+        self.bytes = 0
+
+    def _apply(self, message):
+        self.bytes += len(message)
+        event = json.loads(message)
+        data = event["event"]["data"]
+        held = self.held.setdefault(event["worker_id"], set())
+        if data == "cleared":
+            self.clears += 1
+            held.clear()
+        elif "stored" in data:
+            parent = data["stored"]["parent_hash"]
+            if parent is not None and parent not in held:
+                self.ignored += 1
+                return
+            held.update(block["block_hash"] for block in data["stored"]["blocks"])
+        else:
+            held.difference_update(data["removed"]["block_hashes"])
+
+    def blocks(self):
+        """{worker: blocks held}, of those that hold any."""
+        while self.messages:
+            self._apply(self.messages.pop(0).data)
+        return {worker_id: held for worker_id, held in self.held.items() if held}
+
+    def count(self):
+        return sum(len(held) for held in self.blocks().values())
+
+
+def fill(one, number):
+    """Prompts of 256 blocks in a tree: each second one goes on from the middle of the one
+    before it."""
+    for at in range(0, BLOCKS, CHAIN):
+        hashes = range(number * 100_000 + at + 1, number * 100_000 + at + CHAIN + 1)
+        goes_on = at // CHAIN % 2 == 1
+        parent = number * 100_000 + at - CHAIN // 2 if goes_on else None
+        first = (number * BLOCKS + at) * BLOCK
+        one.publish(engine.batch(
+            engine.stored(hashes, range(first, first + CHAIN * BLOCK), BLOCK, parent=parent)
+        ))
+
+
+def listed(aggregator):
+    """{worker: blocks}, as kvaggregator lists them."""
+    blocks = {}
+    for row in aggregator.http("GET", "/dump?format=rows")[1].splitlines():
+        fields = row.split()
+        blocks.setdefault(int(fields[0]), set()).add(int(fields[3]))
+    return blocks
+
+
+def is_exact(aggregator, streams):
+    states = [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
+    return states == [("EXACT", "")] * streams
+
+
+def digests(aggregator):
+    """Differences that heartbeats showed, and messages that were refused."""
+    return sum(
+        aggregator.metric(name)
+        for name in ("kvb_digest_buckets_differ_total", "kvb_messages_refused_total")
+    )
+
+
+def idle_fleet(scene, streams=STREAMS, **publish):
+    """All blocks are listed, and nothing happens any more."""
+    early = Dynamo041(scene.bus())
+    aggregator = scene.aggregator()
+    engines = [scene.engine() for _ in range(streams)]
+    bridge = scene.bridge(*(worker(one, 7 + i) for i, one in enumerate(engines)), **publish)
+    for number, one in enumerate(engines):
+        fill(one, number)
+    wait_for("all blocks", lambda: early.count() == streams * BLOCKS, 30)
+    wait_for("kvaggregator is sure", lambda: is_exact(aggregator, streams), 15)
+    return early, aggregator, engines, bridge
+
+
+def test_a_late_reader_has_all_within_one_period(scene):
+    period_s = 6
+    early, aggregator, _, bridge = idle_fleet(scene, refresh_s=period_s)
+    truth = listed(aggregator)
+    clears, mismatches = early.clears, digests(aggregator)
+    late = Dynamo041(scene.bus())
+    came = time.monotonic()
+    wait_for("it has all", lambda: late.count() == STREAMS * BLOCKS, 2 * period_s)
+    assert time.monotonic() - came <= period_s
+    assert late.blocks() == truth
+    # once more, from the first stream to the last: nobody else notices
+    told = bridge.metric("kvb_refresh_streams_total")
+    wait_for("a whole round more",
+             lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS, 3 * period_s)
+    assert late.blocks() == truth and early.blocks() == truth
+    assert late.clears == 0 and early.clears == clears and early.ignored == 0
+    assert listed(aggregator) == truth and is_exact(aggregator, STREAMS)
+    assert digests(aggregator) == mismatches
+    assert bridge.metric("kvb_refresh_given_up_total") == 0
+
+
+def test_who_asks_has_all_at_once(scene):
+    _, aggregator, _, bridge = idle_fleet(scene, refresh_s=0)
+    truth = listed(aggregator)
+    bus = scene.bus()
+    late = Dynamo041(bus)
+    refused = digests(aggregator)
+    answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
+    assert answer.pop("bridge_id")
+    assert answer == {"streams": STREAMS, "blocks": STREAMS * BLOCKS, "rationed": 0, "away": 0}
+    came = time.monotonic()
+    wait_for("it has all", lambda: late.count() == STREAMS * BLOCKS, 10)
+    took = time.monotonic() - came
+    assert took < 4, took
+    assert late.blocks() == truth and late.clears == 0 and late.ignored == 0
+    # and not again for ten seconds
+    again = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b"{}"))
+    assert (again["streams"], again["rationed"]) == (0, STREAMS)
+    wait_for("counted", lambda: bridge.metric("kvb_refresh_requests_total", outcome="rationed") == STREAMS)
+    assert bridge.metric("kvb_refresh_requests_total", outcome="granted") == STREAMS
+    assert bridge.metric("kvb_refresh_streams_total") == STREAMS
+    assert bridge.metric("kvb_refresh_blocks_total") == STREAMS * BLOCKS
+    assert listed(aggregator) == truth and is_exact(aggregator, STREAMS)
+    assert digests(aggregator) == refused, "kv_refresh itself is no bad message either"
+
+
+def small_fleet(scene, **publish):
+    engines = [scene.engine() for _ in range(2)]
+    early = Dynamo041(scene.bus())
+    bridge = scene.bridge(*(worker(one, 7 + i) for i, one in enumerate(engines)), **publish)
+    for number, one in enumerate(engines):
+        one.publish(store(1))
+        one.publish(store(2 + number))
+    wait_for("four blocks", lambda: early.count() == 4)
+    return engines, bridge
+
+
+@pytest.mark.sanitize
+def test_one_stream_may_be_asked_for(scene):
+    small_fleet(scene, refresh_s=0)
+    bus = scene.bus()
+    late = Dynamo041(bus)
+    answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b'{"worker_id":8,"dp_rank":0}'))
+    assert (answer["streams"], answer["blocks"]) == (1, 2)
+    wait_for("it has it", lambda: late.blocks() == {8: {name_of(1), name_of(3)}})
+    # a plain message asks as well: for the other one, since this one had its turn
+    bus.publish(f"{PUBLISH}.kv_refresh", b"")
+    wait_for("both", lambda: late.blocks().keys() == {7, 8})
+    assert late.blocks()[7] == {name_of(1), name_of(2)}
+
+
+def test_what_is_not_asked_well_is_answered_and_counted(scene):
+    _, bridge = small_fleet(scene, refresh_s=0)
+    bus = scene.bus()
+    for body in (b"now", b'{"worker_id":-1}', b'{"dp_rank":0}', b" " * 2000):
+        assert "error" in json.loads(bus.request(f"{PUBLISH}.kv_refresh", body))
+    late = Dynamo041(bus)
+    bus.publish(f"{PUBLISH}.kv_refresh", b"", reply=f"{PUBLISH}.kv_events")
+    wait_for("five are counted",
+             lambda: bridge.metric("kvb_refresh_requests_total", outcome="refused") == 5)
+    assert late.count() == 0 and bridge.metric("kvb_refresh_streams_total") == 0
+
+
+def test_readers_that_can_ask_get_no_refresh(scene):
+    """protobuf, and json with reannounce = "never": --check says that the key has no effect."""
+    one = scene.engine()
+    for name, publish in (("a", {"profile": "protobuf"}), ("b", {"reannounce": "never"})):
+        component = f"Worker-{name}"
+        bridge = scene.bridge(worker(one), name=name, component=component, refresh_s=1, **publish)
+        answer = scene.bus().request(f"namespace.dynamo.component.{component}.kv_refresh", b"")
+        assert "kv_sync" in json.loads(answer)["error"]
+        assert bridge.metric("kvb_refresh_streams_total") == 0
+        wait_for("counted", lambda: bridge.metric("kvb_refresh_requests_total", outcome="refused") == 1)
+        assert "publish.refresh_s: has no effect" in bridge.text()
+
+
+@pytest.mark.sanitize
+def test_while_blocks_come_and_go_a_late_reader_ends_with_the_truth(scene):
+    (first, _), bridge = small_fleet(scene, refresh_s=1)
+    aggregator = scene.aggregator()
+    late = Dynamo041(scene.bus())
+    for number in range(100, 400):
+        first.publish(store(number))
+        if number % 3 == 0:
+            first.publish(engine.batch(engine.removed(number - 50)) if number >= 150 else store(number))
+    told = bridge.metric("kvb_refresh_streams_total")
+    wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4, 15)
+    wait_for("kvaggregator is sure", lambda: is_exact(aggregator, 2), 15)
+    wait_for("the reader has the truth", lambda: late.blocks() == listed(aggregator), 10)
+
+
+def test_an_engine_that_is_away_is_not_told_of(scene):
+    engines, bridge = small_fleet(scene, refresh_s=0, down_clear_ms=600000)
+    engines[0].go_away()
+    wait_for("it is away", lambda: [s["state"] for s in bridge.get("/state")["streams"]].count("DOWN") == 1)
+    bus = scene.bus()
+    late = Dynamo041(bus)
+    answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
+    assert (answer["streams"], answer["away"]) == (1, 1)
+    wait_for("the other one", lambda: late.blocks().keys() == {8})
+    assert late.count() == 2

@@ -1,0 +1,589 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "stream/mirror.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Refreshes of a mirror that changes meanwhile, against readers that follow the rules of
+ * Dynamo 0.4.1's index: a set of names; a stored event whose parent is not in it is ignored,
+ * and so is the removal of what is not in it. */
+
+enum {
+    most_nodes = 240,
+    first_changes = 1500,
+    most_depth = 40,
+    seeds = 40,
+    places = 1024,    /* a power of two */
+    busy_steps = 200, /* so few that they end before the rounds do */
+    most_steps = 20000,
+    aliases = 10000 /* engine names of second entries of one content begin here */
+};
+
+/* A tree of contents: node n is the child of a node before it, or begins a prompt. */
+struct node {
+    int parent; /* -1: none */
+    size_t depth;
+    uint32_t path[most_depth];
+    uint64_t name;
+};
+
+struct reader {
+    bool has[most_nodes];
+    size_t ignored; /* stored events so far */
+};
+
+struct world {
+    unsigned seed;
+    bool is_orderly; /* parents come before their children and leave after them */
+    enum kvb_hashes hashes;
+    struct node nodes[most_nodes];
+    int by_name[places]; /* node + 1, at its name or behind; 0: none */
+    struct kvb_mirror *mirror;
+    struct kvb_event_batch batch;
+    struct kvb_router_batch out;
+    struct reader truth; /* what kvb_mirror_walk() shows */
+    struct reader early; /* heard all */
+    struct reader late;  /* heard all since the refresh began */
+};
+
+static uint32_t draw(struct world *world, uint32_t below)
+{
+    return (uint32_t)rand_r(&world->seed) % below;
+}
+
+static void make_node(struct world *world, int n)
+{
+    struct node *node = &world->nodes[n];
+
+    do {
+        node->parent = draw(world, 8) == 0 ? -1 : (int)draw(world, (uint32_t)n + 1) - 1;
+    } while (node->parent >= 0 && world->nodes[node->parent].depth + 1 >= most_depth);
+    node->depth = 1;
+    if (node->parent >= 0) {
+        const struct node *parent = &world->nodes[node->parent];
+        node->depth = parent->depth + 1;
+        memcpy(node->path, parent->path, parent->depth * sizeof *node->path);
+    }
+    node->path[node->depth - 1] = (uint32_t)n + 1;
+    node->name = world->hashes == KVB_HASHES_ENGINE ? (uint64_t)n + 1
+                                                    : name_of(node->path, node->depth).value;
+}
+
+static void file_node(struct world *world, int n)
+{
+    size_t at = world->nodes[n].name % places;
+
+    while (world->by_name[at] > 0) {
+        at = (at + 1) % places;
+    }
+    world->by_name[at] = n + 1;
+}
+
+static void begin_world(struct world *world, unsigned seed, bool is_orderly, enum kvb_hashes hashes)
+{
+    const struct kvb_mirror_options options = { .hashes = hashes,
+                                                .max_blocks = 4096,
+                                                .tiers = 1U << KVB_TIER_DEVICE };
+
+    *world = (struct world){ .seed = seed, .is_orderly = is_orderly, .hashes = hashes };
+    assert_ok(kvb_mirror_new(&options, &world->mirror));
+    for (int n = 0; n < most_nodes; n++) {
+        make_node(world, n);
+        file_node(world, n);
+    }
+}
+
+static void end_world(struct world *world)
+{
+    kvb_mirror_free(world->mirror);
+    kvb_event_batch_done(&world->batch);
+    kvb_router_batch_done(&world->out);
+}
+
+/* ---- Readers ---- */
+
+static int find_node(const struct world *world, uint64_t name)
+{
+    size_t at = name % places;
+
+    while (world->by_name[at] > 0 && world->nodes[world->by_name[at] - 1].name != name) {
+        at = (at + 1) % places;
+    }
+    assert_true(world->by_name[at] > 0); /* else a name that nobody has */
+    return world->by_name[at] - 1;
+}
+
+static void hear(
+    const struct world *world, struct reader *reader, const struct kvb_router_batch *batch,
+    bool takes_orphans)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        const struct kvb_router_event *event = &batch->events[i];
+        if (event->kind == KVB_ROUTER_CLEARED) {
+            memset(reader->has, 0, sizeof reader->has);
+        }
+        if (event->kind == KVB_ROUTER_STORED && event->has_parent && !takes_orphans &&
+            !reader->has[find_node(world, event->parent.value)]) {
+            reader->ignored++;
+            continue;
+        }
+        for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
+            reader->has[find_node(world, batch->blocks[at].value)] =
+                event->kind == KVB_ROUTER_STORED;
+        }
+    }
+}
+
+static kvb_status see(void *context, const struct kvb_router_batch *chunk)
+{
+    struct world *world = context;
+
+    hear(world, &world->truth, chunk, true);
+    return KVB_OK;
+}
+
+static void look_up_truth(struct world *world)
+{
+    memset(&world->truth, 0, sizeof world->truth);
+    assert_ok(kvb_mirror_walk(world->mirror, 64, see, world));
+}
+
+/* ---- What the engine does ---- */
+
+static void apply(struct world *world)
+{
+    kvb_router_batch_reset(&world->out);
+    for (size_t at = 0; at < world->batch.event_count; at++) {
+        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
+    }
+    kvb_event_batch_reset(&world->batch);
+    hear(world, &world->early, &world->out, false);
+    hear(world, &world->late, &world->out, false);
+    if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
+        look_up_truth(world);
+    }
+}
+
+static uint64_t engine_name(int n, bool is_alias)
+{
+    return (uint64_t)n + 1 + (is_alias ? aliases : 0);
+}
+
+/* A second entry of the same content, which exists under canonical names alone. */
+static bool draws_alias(struct world *world)
+{
+    return world->hashes == KVB_HASHES_CANONICAL && draw(world, 4) == 0;
+}
+
+static void store(struct world *world, int n)
+{
+    const struct node *node = &world->nodes[n];
+    const uint64_t name = engine_name(n, draws_alias(world));
+    const uint64_t parent = engine_name(node->parent, false);
+    const uint32_t token = node->path[node->depth - 1];
+
+    add_stored(&world->batch, node->parent >= 0 ? &parent : NULL, &name, &token, 1);
+    apply(world);
+}
+
+static void remove_node(struct world *world, int n)
+{
+    const bool is_alias = draws_alias(world);
+
+    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    apply(world);
+}
+
+static bool has_children(const struct world *world, int n)
+{
+    for (int i = n + 1; i < most_nodes; i++) {
+        if (world->nodes[i].parent == n && world->truth.has[i]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void change(struct world *world)
+{
+    const int n = (int)draw(world, most_nodes);
+    const int parent = world->nodes[n].parent;
+
+    if (draw(world, 3000) == 0) {
+        add_cleared(&world->batch);
+        apply(world);
+    } else if (draw(world, 3) > 0) {
+        if (!world->is_orderly || parent < 0 || world->truth.has[parent]) {
+            store(world, n);
+        }
+    } else if (!world->is_orderly || !has_children(world, n)) {
+        remove_node(world, n);
+    }
+}
+
+/* ---- Refreshes ---- */
+
+/* What goes out is held, and each reader takes it. */
+static bool step(struct world *world, size_t max_blocks, size_t max_looks)
+{
+    struct kvb_router_batch told = { 0 };
+    const size_t ignored = world->late.ignored;
+    bool is_done = false;
+
+    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &told, &is_done));
+    assert_true(told.block_count <= max_blocks);
+    for (size_t i = 0; i < told.block_count; i++) {
+        assert_true(world->truth.has[find_node(world, told.blocks[i].value)]);
+    }
+    hear(world, &world->late, &told, false);
+    assert_int_equal(world->late.ignored, ignored);
+    hear(world, &world->early, &told, false);
+    kvb_router_batch_done(&told);
+    return is_done;
+}
+
+static bool is_reachable(const struct world *world, int n)
+{
+    for (; n >= 0; n = world->nodes[n].parent) {
+        if (!world->truth.has[n]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check(const struct world *world, const struct reader *reader)
+{
+    for (int n = 0; n < most_nodes; n++) {
+        if (world->is_orderly) {
+            assert_int_equal(reader->has[n], world->truth.has[n]);
+        } else {
+            assert_true(!reader->has[n] || world->truth.has[n]);
+            assert_true(reader->has[n] || !is_reachable(world, n));
+        }
+    }
+}
+
+static void refresh(struct world *world)
+{
+    int steps = 0;
+
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    while (!step(world, 1 + draw(world, 9), 1 + draw(world, 6))) {
+        steps++;
+        for (uint32_t i = draw(world, 4); steps < busy_steps && i > 0; i--) {
+            change(world);
+        }
+        assert_true(steps < most_steps);
+    }
+    kvb_mirror_refresh_end(world->mirror);
+    check(world, &world->late);
+}
+
+static void live_one_life(unsigned seed, bool is_orderly, enum kvb_hashes hashes)
+{
+    struct world *world = malloc(sizeof *world);
+
+    assert_non_null(world);
+    begin_world(world, seed, is_orderly, hashes);
+    for (int i = 0; i < first_changes; i++) {
+        change(world);
+        world->truth = world->early; /* where it matters: in an orderly world */
+    }
+    refresh(world);
+    refresh(world);
+    check(world, &world->early);
+    end_world(world);
+    free(world);
+}
+
+static void a_late_reader_has_exactly_what_is_held(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= seeds; seed++) {
+        live_one_life(seed, true, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
+    }
+}
+
+/* Parents leave before their children, and come after them. */
+static void a_late_reader_has_all_that_a_query_finds(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= seeds; seed++) {
+        live_one_life(seed, false, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
+    }
+}
+
+/* ---- By hand ---- */
+
+static void plant(struct world *world, int parent, int n)
+{
+    struct node *node = &world->nodes[n];
+
+    node->parent = parent;
+    node->depth = parent < 0 ? 1 : world->nodes[parent].depth + 1;
+    if (parent >= 0) {
+        memcpy(node->path, world->nodes[parent].path, (node->depth - 1) * sizeof *node->path);
+    }
+    node->path[node->depth - 1] = (uint32_t)n + 1;
+    node->name = name_of(node->path, node->depth).value;
+    file_node(world, n);
+    add_stored(
+        &world->batch, parent >= 0 ? &(uint64_t){ engine_name(parent, false) } : NULL,
+        &(uint64_t){ engine_name(n, false) }, &node->path[node->depth - 1], 1);
+    apply(world);
+}
+
+static struct world *planted(void)
+{
+    struct world *world = malloc(sizeof *world);
+
+    assert_non_null(world);
+    begin_world(world, 1, true, KVB_HASHES_CANONICAL);
+    return world;
+}
+
+static void uproot(struct world *world)
+{
+    end_world(world);
+    free(world);
+}
+
+static void a_chain_is_one_event(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+    struct kvb_router_batch told = { 0 };
+    bool is_done = false;
+
+    for (int n = 0; n < 20; n++) {
+        plant(world, n - 1, n);
+    }
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &told, &is_done));
+    assert_true(is_done);
+    assert_int_equal(told.event_count, 1);
+    assert_false(told.events[0].has_parent);
+    assert_int_equal(told.block_count, 20);
+    kvb_router_batch_done(&told);
+    uproot(world);
+}
+
+/* The parent of what waits on the path leaves: its child must not be told any more. */
+static void a_parent_that_leaves_takes_its_children_along(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+
+    for (int n = 0; n < 4; n++) {
+        plant(world, n - 1, n);
+    }
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_false(step(world, 2, 1000));
+    assert_true(world->late.has[1]);
+    add_removed(&world->batch, &(uint64_t){ engine_name(1, false) }, 1);
+    apply(world);
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[0]);
+    assert_false(world->late.has[1] || world->late.has[2] || world->late.has[3]);
+    plant(world, 0, 1); /* it is back: a refresh begun anew has them all */
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[1] && world->late.has[2] && world->late.has[3]);
+    uproot(world);
+}
+
+/* The free entry before the place of the refresh is used for the child of a block that was
+ * not told yet: the reader has ignored its event. */
+static void what_came_too_early_for_the_reader_is_told_in_the_next_round(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+
+    plant(world, -1, 0);
+    plant(world, -1, 1);
+    plant(world, -1, 2);
+    add_removed(&world->batch, &(uint64_t){ engine_name(0, false) }, 1);
+    apply(world);
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_false(step(world, 1, 1000)); /* told: 1 */
+    plant(world, 2, 3);
+    assert_int_equal(world->late.ignored, 1);
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[1] && world->late.has[2] && world->late.has[3]);
+    uproot(world);
+}
+
+/* The reader has it from the live event. */
+static void what_the_reader_took_is_not_told_again(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+    struct kvb_router_batch told = { 0 };
+    bool is_done = false;
+
+    plant(world, -1, 0);
+    plant(world, -1, 1);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_false(step(world, 1, 1000));
+    plant(world, 0, 2);
+    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &told, &is_done));
+    assert_true(is_done);
+    assert_int_equal(told.block_count, 1);
+    assert_int_equal(told.blocks[0].value, world->nodes[1].name);
+    kvb_router_batch_done(&told);
+    uproot(world);
+}
+
+static void add_named(struct world *world, int parent, int n)
+{
+    const uint64_t name = engine_name(parent, false);
+
+    add_stored(
+        &world->batch, parent >= 0 ? &name : NULL, &(uint64_t){ engine_name(n, false) },
+        &(uint32_t){ (uint32_t)n }, 1);
+}
+
+/* What was told before a `cleared` counts for nothing after it. */
+static void a_clear_begins_anew(void **state)
+{
+    (void)state;
+    struct world *world = malloc(sizeof *world);
+
+    assert_non_null(world);
+    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    for (int n = 0; n < 3; n++) {
+        add_named(world, n - 1, n);
+    }
+    apply(world);
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_false(step(world, 2, 1000));
+    add_cleared(&world->batch);
+    add_named(world, 0, 1); /* ignored: its parent comes later */
+    apply(world);
+    add_named(world, -1, 0);
+    apply(world);
+    assert_false(world->late.has[1]);
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[2]);
+    uproot(world);
+}
+
+static void an_engines_circle_ends(void **state)
+{
+    (void)state;
+    struct world *world = malloc(sizeof *world);
+
+    assert_non_null(world);
+    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 hangs from it */
+        add_named(world, (n + 2) % 3, n);
+    }
+    add_named(world, 1, 3);
+    apply(world);
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_true(step(world, 100, 1000));
+    assert_false(world->late.has[0] || world->late.has[3]);
+    uproot(world);
+}
+
+/* A stored event in every round: the refresh ends all the same. */
+static void a_refresh_ends_under_changes_without_end(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+    int steps = 0;
+
+    for (int n = 0; n < 30; n++) {
+        plant(world, -1, n);
+    }
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    while (!step(world, 100, 1)) {
+        add_removed(&world->batch, &(uint64_t){ engine_name(7, false) }, 1);
+        apply(world);
+        plant(world, -1, 7);
+        assert_true(++steps < 1000);
+    }
+    uproot(world);
+}
+
+static void other_tiers_are_not_told(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+
+    add_stored(&world->batch, NULL, &(uint64_t){ 1 }, &(uint32_t){ 1 }, 1);
+    last_event(&world->batch)->tier = KVB_TIER_HOST;
+    apply(world);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_true(step(world, 100, 1000));
+    assert_int_equal(kvb_mirror_count(world->mirror)->held[KVB_TIER_DEVICE], 0);
+    uproot(world);
+}
+
+/* Every allocation fails once: the refresh says so, and the mirror is as it was. */
+static void without_memory_it_says_so(void **state)
+{
+    (void)state;
+    struct world *world = planted();
+    bool has_failed = true;
+
+    for (int n = 0; n < 100; n++) {
+        plant(world, n % 30 - 1, n);
+    }
+    look_up_truth(world);
+    for (long at = 0; has_failed; at++) {
+        struct kvb_router_batch told = { 0 };
+        bool is_done = false;
+        fail_alloc_after(at);
+        kvb_status status = kvb_mirror_refresh_begin(world->mirror);
+        while (status == KVB_OK && !is_done) {
+            status = kvb_mirror_refresh_step(world->mirror, 1000, 1000, &told, &is_done);
+        }
+        fail_alloc_after(-1);
+        has_failed = status != KVB_OK;
+        assert_true(!has_failed || status == KVB_NO_MEMORY);
+        assert_true(has_failed || told.block_count == 100);
+        kvb_mirror_refresh_end(world->mirror);
+        kvb_router_batch_done(&told);
+        assert_true(at < 100);
+    }
+    uproot(world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_late_reader_has_exactly_what_is_held),
+        cmocka_unit_test(a_late_reader_has_all_that_a_query_finds),
+        cmocka_unit_test(a_chain_is_one_event),
+        cmocka_unit_test(a_parent_that_leaves_takes_its_children_along),
+        cmocka_unit_test(what_came_too_early_for_the_reader_is_told_in_the_next_round),
+        cmocka_unit_test(what_the_reader_took_is_not_told_again),
+        cmocka_unit_test(a_clear_begins_anew),
+        cmocka_unit_test(an_engines_circle_ends),
+        cmocka_unit_test(a_refresh_ends_under_changes_without_end),
+        cmocka_unit_test(other_tiers_are_not_told),
+        cmocka_unit_test(without_memory_it_says_so),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
