@@ -52,7 +52,7 @@ static void check_events(const struct case_of_event *cases, size_t count)
 static void check_stored(const struct case_of_event *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        char event[2048];
+        char event[4096];
         (void)snprintf(
             event, sizeof event,
             "{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"token_ids\": [5, 6], "
