@@ -71,7 +71,8 @@ static void write_config(FILE *file, const struct stage *stage, const struct con
     fprintf(
         file,
         "nats = { url = \"%s\"; };\n"
-        "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; };\n"
+        "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; refresh_s = 0; "
+        "};\n"
         "http = \"\";\nworkers = (",
         stage->server.url, profile, profile);
     for (size_t i = 0; i < contender->engine_count; i++) {
