@@ -1,6 +1,7 @@
 #include "../unit/stream/bytes_reader.h"
 #include "core/own.h"
 #include "stream/checkpoint.h"
+#include "stream/stream_inside.h" /* fingerprints */
 
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +118,24 @@ static void must(bool holds)
     }
 }
 
-/* The next batch clears tier by tier, which goes through every entry and both lists. */
+static void replay(
+    struct kvb_stream *stream, uint64_t seq, struct kvb_hash128 fingerprint,
+    const struct kvb_event_batch *batch)
+{
+    struct kvb_stream_output output = { 0 };
+    const struct kvb_stream_input input = { .kind = KVB_INPUT_REPLAY,
+                                            .now_ns = 1000000000,
+                                            .wall_us = 5,
+                                            .seq = seq,
+                                            .fingerprint = fingerprint,
+                                            .batch = batch };
+
+    must(kvb_stream_step(stream, &input, &output) == KVB_OK);
+    kvb_stream_output_done(&output);
+}
+
+/* The engine proves that it is the same.  Its next batch clears tier by tier, which goes through
+ * every entry and all lists. */
 static void go_on(struct kvb_stream *stream)
 {
     struct kvb_engine_event events[] = {
@@ -127,12 +145,18 @@ static void go_on(struct kvb_stream *stream)
         { .kind = KVB_EVENT_CLEARED, .tier = KVB_TIER_EXTERNAL },
     };
     const struct kvb_event_batch batch = { .events = events, .event_count = 4 };
+    const struct kvb_event_batch empty = { 0 };
+    const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(stream);
     uint64_t seq = 0;
 
     must(kvb_stream_last_seq(stream, &seq));
-    step(stream, KVB_INPUT_DOWN, 0, NULL); /* nothing is wanted: what comes next is applied */
-    step(stream, KVB_INPUT_LIVE, seq + 1, &batch);
-    must(kvb_stream_mirror_count(stream)->unrooted == 0);
+    const struct kvb_fingerprint newest = stream->fingerprints.slots[seq % kvb_fingerprints];
+    step(stream, KVB_INPUT_UP, 0, NULL);
+    kvb_stream_replay_started(stream, 1000000000);
+    replay(stream, seq, newest.hash, &empty);
+    replay(stream, seq + 1, newest.hash, &batch);
+    must(counts->unrooted == 0 && counts->unplaced == 0 && counts->proven_copies == 0);
+    must(kvb_stream_count(stream)->clears == 0); /* it was this batch that cleared all */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
