@@ -183,29 +183,9 @@ static void survives_each_allocation_failing(void **state)
     kvb_router_batch_done(&batch);
 }
 
-/* Who knows no `cleared` knows no window list either. */
-static void the_window_list_is_not_noted(void **state)
-{
-    (void)state;
-    struct kvb_told *told = NULL;
-    bool listed[names];
-
-    assert_ok(kvb_told_new(names, &told));
-    note(told, KVB_ROUTER_STORED, 1, s);
-    note_in(told, KVB_LIST_WINDOW, KVB_ROUTER_STORED, 1, s);
-    note_in(told, KVB_LIST_WINDOW, KVB_ROUTER_STORED, 2, s);
-    note_in(told, KVB_LIST_WINDOW, KVB_ROUTER_REMOVED, 1, s);
-    kvb_told_forget(told, 3600 * s);
-    list(told, listed);
-    assert_true(listed[1]);
-    assert_false(listed[2]);
-    kvb_told_free(told);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_window_list_is_not_noted),
         cmocka_unit_test(a_removed_name_stays_until_a_loss_would_have_been_noticed),
         cmocka_unit_test(a_name_that_is_stored_again_stays),
         cmocka_unit_test(refuses_more_names_than_its_ceiling),
