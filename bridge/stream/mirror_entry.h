@@ -316,10 +316,12 @@ bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, uns
 /* The entry that speaks for the name; KVB_NO_ID: the list does not have it. */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
-/* The first entry of the name in a group that counts in the list, whether the list has the
- * name or not; KVB_NO_ID: none holds it. */
-uint32_t
-kvb_mirror_first_holder(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+/* Goes through the entries of any group that hold the name in the tier; KVB_NO_ID: no more.
+ * Not of a mirror without entries; the probe is good until the mirror changes. */
+struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb_block_hash block);
+uint32_t kvb_mirror_next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier);
 
 /* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);

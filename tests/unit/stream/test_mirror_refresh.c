@@ -2,6 +2,7 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "core/own.h"
 #include "stream/mirror.h"
 
 #include <stdlib.h>
@@ -9,13 +10,15 @@
 
 /* Refreshes of a mirror that changes meanwhile, against readers that follow the rules of
  * Dynamo 0.4.1's index: a set of names; a stored event whose parent is not in it is ignored,
- * and so is the removal of what is not in it. */
+ * and so is the removal of what is not in it.  They hear of the device list alone. */
 
 enum {
     most_nodes = 240,
     first_changes = 1500,
     most_depth = 40,
-    seeds = 40,
+    seeds = 100,
+    most_groups = 3,
+    window_tokens = 3,
     places = 1024,    /* a power of two */
     busy_steps = 200, /* so few that they end before the rounds do */
     most_steps = 20000,
@@ -32,13 +35,40 @@ struct node {
 
 struct reader {
     bool has[most_nodes];
+    bool has_in_window[most_nodes];
     size_t ignored; /* stored events so far */
+};
+
+/* Cache groups of an engine; their numbers are their places. */
+struct groups {
+    size_t count;
+    enum kvb_group_kind kinds[most_groups];
+};
+
+/* clang-format off */
+static const struct groups models[] = {
+    { 1, { KVB_GROUP_FULL } },
+    { 2, { KVB_GROUP_FULL, KVB_GROUP_FULL } },
+    { 2, { KVB_GROUP_FULL, KVB_GROUP_WINDOW } },
+    { 3, { KVB_GROUP_FULL, KVB_GROUP_FULL, KVB_GROUP_FULL } },
+    { 3, { KVB_GROUP_FULL, KVB_GROUP_WINDOW, KVB_GROUP_FULL } },
+};
+/* clang-format on */
+
+struct life {
+    unsigned seed;
+    bool is_orderly; /* within each group, parents come before their children and leave after */
+    enum kvb_hashes hashes;
+    struct groups groups;
 };
 
 struct world {
     unsigned seed;
-    bool is_orderly; /* parents come before their children and leave after them */
+    bool is_orderly;
     enum kvb_hashes hashes;
+    struct groups groups;
+    int copies[most_groups][2][most_nodes]; /* that the engine stored, under either name */
+    int favourite;                          /* a node that changes often */
     struct node nodes[most_nodes];
     int by_name[places]; /* node + 1, at its name or behind; 0: none */
     struct kvb_mirror *mirror;
@@ -82,13 +112,18 @@ static void file_node(struct world *world, int n)
     world->by_name[at] = n + 1;
 }
 
-static void begin_world(struct world *world, unsigned seed, bool is_orderly, enum kvb_hashes hashes)
+static void begin_world(struct world *world, const struct life *life)
 {
-    const struct kvb_mirror_options options = { .hashes = hashes,
-                                                .max_blocks = 4096,
-                                                .tiers = 1U << KVB_TIER_DEVICE };
+    const struct kvb_mirror_options options = {
+        .hashes = life->hashes,
+        .max_blocks = 4096,
+        .tiers = 1U << KVB_TIER_DEVICE | 1U << KVB_LIST_WINDOW,
+    };
 
-    *world = (struct world){ .seed = seed, .is_orderly = is_orderly, .hashes = hashes };
+    *world = (struct world){ .seed = life->seed,
+                             .is_orderly = life->is_orderly,
+                             .hashes = life->hashes,
+                             .groups = life->groups };
     assert_ok(kvb_mirror_new(&options, &world->mirror));
     for (int n = 0; n < most_nodes; n++) {
         make_node(world, n);
@@ -122,17 +157,19 @@ static void hear(
 {
     for (size_t i = 0; i < batch->event_count; i++) {
         const struct kvb_router_event *event = &batch->events[i];
+        const bool is_of_window = (unsigned)event->tier == KVB_LIST_WINDOW;
+        bool *has = is_of_window ? reader->has_in_window : reader->has;
         if (event->kind == KVB_ROUTER_CLEARED) {
             memset(reader->has, 0, sizeof reader->has);
+            memset(reader->has_in_window, 0, sizeof reader->has_in_window);
         }
         if (event->kind == KVB_ROUTER_STORED && event->has_parent && !takes_orphans &&
-            !reader->has[find_node(world, event->parent.value)]) {
+            !has[find_node(world, event->parent.value)]) {
             reader->ignored++;
             continue;
         }
         for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
-            reader->has[find_node(world, batch->blocks[at].value)] =
-                event->kind == KVB_ROUTER_STORED;
+            has[find_node(world, batch->blocks[at].value)] = event->kind == KVB_ROUTER_STORED;
         }
     }
 }
@@ -178,48 +215,99 @@ static bool draws_alias(struct world *world)
     return world->hashes == KVB_HASHES_CANONICAL && draw(world, 4) == 0;
 }
 
-static void store(struct world *world, int n)
+/* Does the engine hold it in the group, under either name? */
+static bool has_copies(const struct world *world, size_t group, int n)
+{
+    return world->copies[group][0][n] + world->copies[group][1][n] > 0;
+}
+
+static void add_to_group(struct world *world, size_t group, int n, bool is_alias)
 {
     const struct node *node = &world->nodes[n];
-    const uint64_t name = engine_name(n, draws_alias(world));
+    const uint64_t name = engine_name(n, is_alias);
     const uint64_t parent = engine_name(node->parent, false);
-    const uint32_t token = node->path[node->depth - 1];
+    const bool is_window = world->groups.kinds[group] == KVB_GROUP_WINDOW;
 
-    add_stored(&world->batch, node->parent >= 0 ? &parent : NULL, &name, &token, 1);
-    apply(world);
+    add_stored(
+        &world->batch, node->parent >= 0 ? &parent : NULL, &name, &node->path[node->depth - 1], 1);
+    last_event(&world->batch)->has_group = world->groups.count > 1;
+    last_event(&world->batch)->group = (uint32_t)group;
+    last_event(&world->batch)->group_kind = world->groups.kinds[group];
+    last_event(&world->batch)->window_tokens = is_window ? window_tokens : 0;
+    world->copies[group][is_alias][n]++;
 }
 
-static void remove_node(struct world *world, int n)
+/* Second copies are rare: where there are many, hardly a block ever leaves. */
+static bool may_store(struct world *world, size_t group, int n, bool is_alias)
 {
+    const int parent = world->nodes[n].parent;
+
+    return (!world->is_orderly || parent < 0 || has_copies(world, group, parent)) &&
+           (world->copies[group][is_alias][n] == 0 || draw(world, 4) == 0);
+}
+
+/* Most often in all groups, as engines do. */
+static void store(struct world *world, int n)
+{
+    const size_t count = world->groups.count;
+    const size_t only = draw(world, 4) == 0 ? draw(world, (uint32_t)count) : count;
     const bool is_alias = draws_alias(world);
 
-    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    for (size_t group = 0; group < count; group++) {
+        if ((only == count || only == group) && may_store(world, group, n, is_alias)) {
+            add_to_group(world, group, n, is_alias);
+        }
+    }
     apply(world);
 }
 
-static bool has_children(const struct world *world, int n)
+static bool has_children(const struct world *world, size_t group, int n)
 {
     for (int i = n + 1; i < most_nodes; i++) {
-        if (world->nodes[i].parent == n && world->truth.has[i]) {
+        if (world->nodes[i].parent == n && has_copies(world, group, i)) {
             return true;
         }
     }
     return false;
 }
 
+static void remove_node(struct world *world, int n)
+{
+    const bool is_alias = draws_alias(world);
+    const size_t group = draw(world, (uint32_t)world->groups.count);
+
+    if (world->is_orderly && has_children(world, group, n)) {
+        return;
+    }
+    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    last_event(&world->batch)->has_group = world->groups.count > 1;
+    last_event(&world->batch)->group = (uint32_t)group;
+    world->copies[group][is_alias][n] -= world->copies[group][is_alias][n] > 0;
+    apply(world);
+}
+
+/* Half the time a favourite or its parent: what follows from their order shows soon. */
+static int draw_node(struct world *world)
+{
+    const int parent = world->nodes[world->favourite].parent;
+
+    if (draw(world, 2) == 0) {
+        return (int)draw(world, most_nodes);
+    }
+    return parent >= 0 && draw(world, 2) == 0 ? parent : world->favourite;
+}
+
 static void change(struct world *world)
 {
-    const int n = (int)draw(world, most_nodes);
-    const int parent = world->nodes[n].parent;
+    const int n = draw_node(world);
 
     if (draw(world, 3000) == 0) {
         add_cleared(&world->batch);
+        memset(world->copies, 0, sizeof world->copies);
         apply(world);
     } else if (draw(world, 3) > 0) {
-        if (!world->is_orderly || parent < 0 || world->truth.has[parent]) {
-            store(world, n);
-        }
-    } else if (!world->is_orderly || !has_children(world, n)) {
+        store(world, n);
+    } else {
         remove_node(world, n);
     }
 }
@@ -235,6 +323,9 @@ static bool step(struct world *world, size_t max_blocks, size_t max_looks)
 
     assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &told, &is_done));
     assert_true(told.block_count <= max_blocks);
+    for (size_t i = 0; i < told.event_count; i++) {
+        assert_int_equal(told.events[i].tier, KVB_TIER_DEVICE);
+    }
     for (size_t i = 0; i < told.block_count; i++) {
         assert_true(world->truth.has[find_node(world, told.blocks[i].value)]);
     }
@@ -272,6 +363,7 @@ static void refresh(struct world *world)
     int steps = 0;
 
     memset(&world->late, 0, sizeof world->late);
+    world->favourite = (int)draw(world, most_nodes);
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     while (!step(world, 1 + draw(world, 9), 1 + draw(world, 6))) {
@@ -285,43 +377,50 @@ static void refresh(struct world *world)
     check(world, &world->late);
 }
 
-static void live_one_life(unsigned seed, bool is_orderly, enum kvb_hashes hashes)
+static void live_one_life(const struct life *life)
 {
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, seed, is_orderly, hashes);
+    begin_world(world, life);
     for (int i = 0; i < first_changes; i++) {
         change(world);
-        world->truth = world->early; /* where it matters: in an orderly world */
     }
     refresh(world);
     refresh(world);
     check(world, &world->early);
+    assert_memory_equal(
+        world->early.has_in_window, world->truth.has_in_window, sizeof world->truth.has_in_window);
     end_world(world);
     free(world);
+}
+
+static void live_all_lives(bool is_orderly)
+{
+    for (unsigned seed = 1; seed <= seeds; seed++) {
+        live_one_life(&(struct life){ .seed = seed,
+                                      .is_orderly = is_orderly,
+                                      .hashes = seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE,
+                                      .groups = models[seed / 2 % KVB_COUNT_OF(models)] });
+    }
 }
 
 static void a_late_reader_has_exactly_what_is_held(void **state)
 {
     (void)state;
-    for (unsigned seed = 1; seed <= seeds; seed++) {
-        live_one_life(seed, true, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
-    }
+    live_all_lives(true);
 }
 
 /* Parents leave before their children, and come after them. */
 static void a_late_reader_has_all_that_a_query_finds(void **state)
 {
     (void)state;
-    for (unsigned seed = 1; seed <= seeds; seed++) {
-        live_one_life(seed, false, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
-    }
+    live_all_lives(false);
 }
 
 /* ---- By hand ---- */
 
-static void plant(struct world *world, int parent, int n)
+static void place_node(struct world *world, int parent, int n)
 {
     struct node *node = &world->nodes[n];
 
@@ -333,9 +432,12 @@ static void plant(struct world *world, int parent, int n)
     node->path[node->depth - 1] = (uint32_t)n + 1;
     node->name = name_of(node->path, node->depth).value;
     file_node(world, n);
-    add_stored(
-        &world->batch, parent >= 0 ? &(uint64_t){ engine_name(parent, false) } : NULL,
-        &(uint64_t){ engine_name(n, false) }, &node->path[node->depth - 1], 1);
+}
+
+static void plant(struct world *world, int parent, int n)
+{
+    place_node(world, parent, n);
+    add_to_group(world, 0, n, false);
     apply(world);
 }
 
@@ -344,7 +446,7 @@ static struct world *planted(void)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, true, KVB_HASHES_CANONICAL);
+    begin_world(world, &(struct life){ 1, true, KVB_HASHES_CANONICAL, models[0] });
     return world;
 }
 
@@ -463,7 +565,7 @@ static void a_clear_begins_anew(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, models[0] });
     for (int n = 0; n < 3; n++) {
         add_named(world, n - 1, n);
     }
@@ -489,7 +591,7 @@ static void an_engines_circle_ends(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, models[0] });
     for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 hangs from it */
         add_named(world, (n + 2) % 3, n);
     }
@@ -539,6 +641,115 @@ static void other_tiers_are_not_told(void **state)
     uproot(world);
 }
 
+/* ---- Of several groups, by hand ---- */
+
+static void plant_in(struct world *world, size_t group, int n, bool is_alias)
+{
+    add_to_group(world, group, n, is_alias);
+    apply(world);
+}
+
+static void pick_from(struct world *world, size_t group, int n, bool is_alias)
+{
+    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    last_event(&world->batch)->has_group = true;
+    last_event(&world->batch)->group = (uint32_t)group;
+    apply(world);
+}
+
+/* Nodes 0 - 1 are a prompt, 2 and 3 one each; both groups hold 0, 1 and 3, and entries of 2
+ * are free to be used. */
+static struct world *planted_in_two(void)
+{
+    static const int parents[] = { -1, 0, -1, -1 };
+    struct world *world = malloc(sizeof *world);
+
+    assert_non_null(world);
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_CANONICAL, models[1] });
+    for (int n = 0; n < 4; n++) {
+        place_node(world, parents[n], n);
+    }
+    for (size_t group = 0; group < 2; group++) {
+        plant_in(world, group, 2, false);
+    }
+    for (int n = 0; n < 4; n++) {
+        for (size_t group = 0; group < 2 && n != 2; group++) {
+            plant_in(world, group, n, false);
+        }
+    }
+    for (size_t group = 0; group < 2; group++) {
+        pick_from(world, group, 2, false);
+    }
+    return world;
+}
+
+static void begin_late(struct world *world)
+{
+    memset(&world->late, 0, sizeof world->late);
+    look_up_truth(world);
+    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    assert_false(step(world, 2, 1000));
+    assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[3]);
+}
+
+/* It stands in one group all the time, and comes back to the other before its parent does. */
+static void what_one_group_alone_kept_is_told_again(void **state)
+{
+    (void)state;
+    struct world *world = planted_in_two();
+
+    begin_late(world);
+    pick_from(world, 0, 0, false);
+    pick_from(world, 1, 1, false);
+    assert_false(world->late.has[0] || world->late.has[1]);
+    plant_in(world, 1, 1, false);
+    assert_int_equal(world->late.ignored, 1);
+    plant_in(world, 0, 0, false);
+    assert_true(world->late.has[0] && !world->late.has[1]);
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[1] && world->late.has[3]);
+    uproot(world);
+}
+
+/* The same, and meanwhile another entry of its name spoke for it. */
+static void what_another_entry_spoke_for_is_told_again(void **state)
+{
+    (void)state;
+    struct world *world = planted_in_two();
+
+    begin_late(world);
+    plant_in(world, 0, 1, true);
+    pick_from(world, 0, 0, false);
+    pick_from(world, 1, 1, false);
+    pick_from(world, 0, 1, true);
+    plant_in(world, 0, 2, false); /* takes the free entry before the one that was told */
+    plant_in(world, 1, 1, false);
+    assert_int_equal(world->late.ignored, 1);
+    plant_in(world, 0, 0, false);
+    assert_true(step(world, 100, 1000));
+    assert_true(world->late.has[0] && world->late.has[1] && world->late.has[3]);
+    uproot(world);
+}
+
+/* What it does not hold leaves the list, told or not. */
+static void a_group_that_comes_during_a_refresh_empties_the_list(void **state)
+{
+    (void)state;
+    struct world *world = planted_in_two();
+
+    begin_late(world);
+    world->groups = models[3];
+    plant_in(world, 2, 0, false);
+    assert_true(world->late.has[0] && !world->late.has[1]);
+    assert_true(step(world, 100, 1000));
+    assert_false(world->late.has[1] || world->late.has[3]);
+    plant_in(world, 2, 1, false);
+    plant_in(world, 2, 3, false);
+    assert_true(world->late.has[1] && world->late.has[3]);
+    assert_memory_equal(world->late.has, world->truth.has, sizeof world->truth.has);
+    uproot(world);
+}
+
 /* Every allocation fails once: the refresh says so, and the mirror is as it was. */
 static void without_memory_it_says_so(void **state)
 {
@@ -582,6 +793,9 @@ int main(void)
         cmocka_unit_test(an_engines_circle_ends),
         cmocka_unit_test(a_refresh_ends_under_changes_without_end),
         cmocka_unit_test(other_tiers_are_not_told),
+        cmocka_unit_test(what_one_group_alone_kept_is_told_again),
+        cmocka_unit_test(what_another_entry_spoke_for_is_told_again),
+        cmocka_unit_test(a_group_that_comes_during_a_refresh_empties_the_list),
         cmocka_unit_test(without_memory_it_says_so),
     };
 
