@@ -1,48 +1,17 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
-#include "batch_maker.h"
 #include "core/own.h"
-#include "stream/mirror.h"
+#include "refresh_scene.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Refreshes of a mirror that changes meanwhile, against readers that follow the rules of
- * Dynamo 0.4.1's index: a set of names; a stored event whose parent is not in it is ignored,
- * and so is the removal of what is not in it.  They hear of the device list alone. */
-
 enum {
-    most_nodes = 240,
     first_changes = 1500,
-    most_depth = 40,
     seeds = 100,
-    most_groups = 3,
-    window_tokens = 3,
-    places = 1024,    /* a power of two */
     busy_steps = 200, /* so few that they end before the rounds do */
-    most_steps = 20000,
-    aliases = 10000 /* engine names of second entries of one content begin here */
-};
-
-/* A tree of contents: node n is the child of a node before it, or begins a prompt. */
-struct node {
-    int parent; /* -1: none */
-    size_t depth;
-    uint32_t path[most_depth];
-    uint64_t name;
-};
-
-struct reader {
-    bool has[most_nodes];
-    bool has_in_window[most_nodes];
-    size_t ignored; /* stored events so far */
-};
-
-/* Cache groups of an engine; their numbers are their places. */
-struct groups {
-    size_t count;
-    enum kvb_group_kind kinds[most_groups];
+    most_steps = 20000
 };
 
 /* clang-format off */
@@ -55,159 +24,9 @@ static const struct groups models[] = {
 };
 /* clang-format on */
 
-struct life {
-    unsigned seed;
-    bool is_orderly; /* within each group, parents come before their children and leave after */
-    enum kvb_hashes hashes;
-    struct groups groups;
-};
-
-struct world {
-    unsigned seed;
-    bool is_orderly;
-    enum kvb_hashes hashes;
-    struct groups groups;
-    int copies[most_groups][2][most_nodes]; /* that the engine stored, under either name */
-    int favourite;                          /* a node that changes often */
-    struct node nodes[most_nodes];
-    int by_name[places]; /* node + 1, at its name or behind; 0: none */
-    struct kvb_mirror *mirror;
-    struct kvb_event_batch batch;
-    struct kvb_router_batch out;
-    struct reader truth; /* what kvb_mirror_walk() shows */
-    struct reader early; /* heard all */
-    struct reader late;  /* heard all since the refresh began */
-};
-
-static uint32_t draw(struct world *world, uint32_t below)
-{
-    return (uint32_t)rand_r(&world->seed) % below;
-}
-
-static void make_node(struct world *world, int n)
-{
-    struct node *node = &world->nodes[n];
-
-    do {
-        node->parent = draw(world, 8) == 0 ? -1 : (int)draw(world, (uint32_t)n + 1) - 1;
-    } while (node->parent >= 0 && world->nodes[node->parent].depth + 1 >= most_depth);
-    node->depth = 1;
-    if (node->parent >= 0) {
-        const struct node *parent = &world->nodes[node->parent];
-        node->depth = parent->depth + 1;
-        memcpy(node->path, parent->path, parent->depth * sizeof *node->path);
-    }
-    node->path[node->depth - 1] = (uint32_t)n + 1;
-    node->name = world->hashes == KVB_HASHES_ENGINE ? (uint64_t)n + 1
-                                                    : name_of(node->path, node->depth).value;
-}
-
-static void file_node(struct world *world, int n)
-{
-    size_t at = world->nodes[n].name % places;
-
-    while (world->by_name[at] > 0) {
-        at = (at + 1) % places;
-    }
-    world->by_name[at] = n + 1;
-}
-
-static void begin_world(struct world *world, const struct life *life)
-{
-    const struct kvb_mirror_options options = {
-        .hashes = life->hashes,
-        .max_blocks = 4096,
-        .tiers = 1U << KVB_TIER_DEVICE | 1U << KVB_LIST_WINDOW,
-    };
-
-    *world = (struct world){ .seed = life->seed,
-                             .is_orderly = life->is_orderly,
-                             .hashes = life->hashes,
-                             .groups = life->groups };
-    assert_ok(kvb_mirror_new(&options, &world->mirror));
-    for (int n = 0; n < most_nodes; n++) {
-        make_node(world, n);
-        file_node(world, n);
-    }
-}
-
-static void end_world(struct world *world)
-{
-    kvb_mirror_free(world->mirror);
-    kvb_event_batch_done(&world->batch);
-    kvb_router_batch_done(&world->out);
-}
-
-/* ---- Readers ---- */
-
-static int find_node(const struct world *world, uint64_t name)
-{
-    size_t at = name % places;
-
-    while (world->by_name[at] > 0 && world->nodes[world->by_name[at] - 1].name != name) {
-        at = (at + 1) % places;
-    }
-    assert_true(world->by_name[at] > 0); /* else a name that nobody has */
-    return world->by_name[at] - 1;
-}
-
-static void hear(
-    const struct world *world, struct reader *reader, const struct kvb_router_batch *batch,
-    bool takes_orphans)
-{
-    for (size_t i = 0; i < batch->event_count; i++) {
-        const struct kvb_router_event *event = &batch->events[i];
-        const bool is_of_window = (unsigned)event->tier == KVB_LIST_WINDOW;
-        bool *has = is_of_window ? reader->has_in_window : reader->has;
-        if (event->kind == KVB_ROUTER_CLEARED) {
-            memset(reader->has, 0, sizeof reader->has);
-            memset(reader->has_in_window, 0, sizeof reader->has_in_window);
-        }
-        if (event->kind == KVB_ROUTER_STORED && event->has_parent && !takes_orphans &&
-            !has[find_node(world, event->parent.value)]) {
-            reader->ignored++;
-            continue;
-        }
-        for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
-            has[find_node(world, batch->blocks[at].value)] = event->kind == KVB_ROUTER_STORED;
-        }
-    }
-}
-
-static kvb_status see(void *context, const struct kvb_router_batch *chunk)
-{
-    struct world *world = context;
-
-    hear(world, &world->truth, chunk, true);
-    return KVB_OK;
-}
-
-static void look_up_truth(struct world *world)
-{
-    memset(&world->truth, 0, sizeof world->truth);
-    assert_ok(kvb_mirror_walk(world->mirror, 64, see, world));
-}
+static const struct groups one_group = { 1, { KVB_GROUP_FULL } };
 
 /* ---- What the engine does ---- */
-
-static void apply(struct world *world)
-{
-    kvb_router_batch_reset(&world->out);
-    for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
-    }
-    kvb_event_batch_reset(&world->batch);
-    hear(world, &world->early, &world->out, false);
-    hear(world, &world->late, &world->out, false);
-    if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
-        look_up_truth(world);
-    }
-}
-
-static uint64_t engine_name(int n, bool is_alias)
-{
-    return (uint64_t)n + 1 + (is_alias ? aliases : 0);
-}
 
 /* A second entry of the same content, which exists under canonical names alone. */
 static bool draws_alias(struct world *world)
@@ -219,22 +38,6 @@ static bool draws_alias(struct world *world)
 static bool has_copies(const struct world *world, size_t group, int n)
 {
     return world->copies[group][0][n] + world->copies[group][1][n] > 0;
-}
-
-static void add_to_group(struct world *world, size_t group, int n, bool is_alias)
-{
-    const struct node *node = &world->nodes[n];
-    const uint64_t name = engine_name(n, is_alias);
-    const uint64_t parent = engine_name(node->parent, false);
-    const bool is_window = world->groups.kinds[group] == KVB_GROUP_WINDOW;
-
-    add_stored(
-        &world->batch, node->parent >= 0 ? &parent : NULL, &name, &node->path[node->depth - 1], 1);
-    last_event(&world->batch)->has_group = world->groups.count > 1;
-    last_event(&world->batch)->group = (uint32_t)group;
-    last_event(&world->batch)->group_kind = world->groups.kinds[group];
-    last_event(&world->batch)->window_tokens = is_window ? window_tokens : 0;
-    world->copies[group][is_alias][n]++;
 }
 
 /* Second copies are rare: where there are many, hardly a block ever leaves. */
@@ -313,28 +116,6 @@ static void change(struct world *world)
 }
 
 /* ---- Refreshes ---- */
-
-/* What goes out is held, and each reader takes it. */
-static bool step(struct world *world, size_t max_blocks, size_t max_looks)
-{
-    struct kvb_router_batch told = { 0 };
-    const size_t ignored = world->late.ignored;
-    bool is_done = false;
-
-    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &told, &is_done));
-    assert_true(told.block_count <= max_blocks);
-    for (size_t i = 0; i < told.event_count; i++) {
-        assert_int_equal(told.events[i].tier, KVB_TIER_DEVICE);
-    }
-    for (size_t i = 0; i < told.block_count; i++) {
-        assert_true(world->truth.has[find_node(world, told.blocks[i].value)]);
-    }
-    hear(world, &world->late, &told, false);
-    assert_int_equal(world->late.ignored, ignored);
-    hear(world, &world->early, &told, false);
-    kvb_router_batch_done(&told);
-    return is_done;
-}
 
 static bool is_reachable(const struct world *world, int n)
 {
@@ -420,20 +201,6 @@ static void a_late_reader_has_all_that_a_query_finds(void **state)
 
 /* ---- By hand ---- */
 
-static void place_node(struct world *world, int parent, int n)
-{
-    struct node *node = &world->nodes[n];
-
-    node->parent = parent;
-    node->depth = parent < 0 ? 1 : world->nodes[parent].depth + 1;
-    if (parent >= 0) {
-        memcpy(node->path, world->nodes[parent].path, (node->depth - 1) * sizeof *node->path);
-    }
-    node->path[node->depth - 1] = (uint32_t)n + 1;
-    node->name = name_of(node->path, node->depth).value;
-    file_node(world, n);
-}
-
 static void plant(struct world *world, int parent, int n)
 {
     place_node(world, parent, n);
@@ -446,14 +213,8 @@ static struct world *planted(void)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, &(struct life){ 1, true, KVB_HASHES_CANONICAL, models[0] });
+    begin_world(world, &(struct life){ 1, true, KVB_HASHES_CANONICAL, one_group });
     return world;
-}
-
-static void uproot(struct world *world)
-{
-    end_world(world);
-    free(world);
 }
 
 static void a_chain_is_one_event(void **state)
@@ -565,7 +326,7 @@ static void a_clear_begins_anew(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, models[0] });
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
     for (int n = 0; n < 3; n++) {
         add_named(world, n - 1, n);
     }
@@ -591,7 +352,7 @@ static void an_engines_circle_ends(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, models[0] });
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
     for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 hangs from it */
         add_named(world, (n + 2) % 3, n);
     }
@@ -641,115 +402,6 @@ static void other_tiers_are_not_told(void **state)
     uproot(world);
 }
 
-/* ---- Of several groups, by hand ---- */
-
-static void plant_in(struct world *world, size_t group, int n, bool is_alias)
-{
-    add_to_group(world, group, n, is_alias);
-    apply(world);
-}
-
-static void pick_from(struct world *world, size_t group, int n, bool is_alias)
-{
-    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
-    last_event(&world->batch)->has_group = true;
-    last_event(&world->batch)->group = (uint32_t)group;
-    apply(world);
-}
-
-/* Nodes 0 - 1 are a prompt, 2 and 3 one each; both groups hold 0, 1 and 3, and entries of 2
- * are free to be used. */
-static struct world *planted_in_two(void)
-{
-    static const int parents[] = { -1, 0, -1, -1 };
-    struct world *world = malloc(sizeof *world);
-
-    assert_non_null(world);
-    begin_world(world, &(struct life){ 1, false, KVB_HASHES_CANONICAL, models[1] });
-    for (int n = 0; n < 4; n++) {
-        place_node(world, parents[n], n);
-    }
-    for (size_t group = 0; group < 2; group++) {
-        plant_in(world, group, 2, false);
-    }
-    for (int n = 0; n < 4; n++) {
-        for (size_t group = 0; group < 2 && n != 2; group++) {
-            plant_in(world, group, n, false);
-        }
-    }
-    for (size_t group = 0; group < 2; group++) {
-        pick_from(world, group, 2, false);
-    }
-    return world;
-}
-
-static void begin_late(struct world *world)
-{
-    memset(&world->late, 0, sizeof world->late);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 2, 1000));
-    assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[3]);
-}
-
-/* It stands in one group all the time, and comes back to the other before its parent does. */
-static void what_one_group_alone_kept_is_told_again(void **state)
-{
-    (void)state;
-    struct world *world = planted_in_two();
-
-    begin_late(world);
-    pick_from(world, 0, 0, false);
-    pick_from(world, 1, 1, false);
-    assert_false(world->late.has[0] || world->late.has[1]);
-    plant_in(world, 1, 1, false);
-    assert_int_equal(world->late.ignored, 1);
-    plant_in(world, 0, 0, false);
-    assert_true(world->late.has[0] && !world->late.has[1]);
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[1] && world->late.has[3]);
-    uproot(world);
-}
-
-/* The same, and meanwhile another entry of its name spoke for it. */
-static void what_another_entry_spoke_for_is_told_again(void **state)
-{
-    (void)state;
-    struct world *world = planted_in_two();
-
-    begin_late(world);
-    plant_in(world, 0, 1, true);
-    pick_from(world, 0, 0, false);
-    pick_from(world, 1, 1, false);
-    pick_from(world, 0, 1, true);
-    plant_in(world, 0, 2, false); /* takes the free entry before the one that was told */
-    plant_in(world, 1, 1, false);
-    assert_int_equal(world->late.ignored, 1);
-    plant_in(world, 0, 0, false);
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[0] && world->late.has[1] && world->late.has[3]);
-    uproot(world);
-}
-
-/* What it does not hold leaves the list, told or not. */
-static void a_group_that_comes_during_a_refresh_empties_the_list(void **state)
-{
-    (void)state;
-    struct world *world = planted_in_two();
-
-    begin_late(world);
-    world->groups = models[3];
-    plant_in(world, 2, 0, false);
-    assert_true(world->late.has[0] && !world->late.has[1]);
-    assert_true(step(world, 100, 1000));
-    assert_false(world->late.has[1] || world->late.has[3]);
-    plant_in(world, 2, 1, false);
-    plant_in(world, 2, 3, false);
-    assert_true(world->late.has[1] && world->late.has[3]);
-    assert_memory_equal(world->late.has, world->truth.has, sizeof world->truth.has);
-    uproot(world);
-}
-
 /* Every allocation fails once: the refresh says so, and the mirror is as it was. */
 static void without_memory_it_says_so(void **state)
 {
@@ -793,9 +445,6 @@ int main(void)
         cmocka_unit_test(an_engines_circle_ends),
         cmocka_unit_test(a_refresh_ends_under_changes_without_end),
         cmocka_unit_test(other_tiers_are_not_told),
-        cmocka_unit_test(what_one_group_alone_kept_is_told_again),
-        cmocka_unit_test(what_another_entry_spoke_for_is_told_again),
-        cmocka_unit_test(a_group_that_comes_during_a_refresh_empties_the_list),
         cmocka_unit_test(without_memory_it_says_so),
     };
 
