@@ -33,7 +33,7 @@
  * or SYNCING: another life of the engine clears it like any other list.
  *
  * Pure: no I/O.  Threads: the caller locks. */
-enum { kvb_checkpoint_format = 4, kvb_checkpoint_step_items = 16384 };
+enum { kvb_checkpoint_format = 5, kvb_checkpoint_step_items = 16384 };
 
 /* ---- Saving ---- */
 

@@ -199,6 +199,7 @@ struct kvb_mirror {
 
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved there, whose shapes are not said */
+    bool is_paired;           /* kvb_mirror_is_paired() */
 
     /* Which stores are real. */
     bool is_whole;    /* all that the engine holds is here: kvb_mirror_set_whole() */
@@ -405,8 +406,8 @@ void kvb_mirror_settle_groups(struct mirror_groups *groups);
 void kvb_mirror_forget_groups(struct kvb_mirror *mirror);
 void kvb_mirror_forget_shapes(struct kvb_mirror *mirror);
 
-/* Learns the shape of the event's blocks; false: the table is full, the event is to be passed
- * over. */
+/* Learns the shape of the event's blocks, and whether its tokens are pairs; false: the table is
+ * full, the event is to be passed over. */
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
 /* ---- mirror_proof.c ---- */
