@@ -205,6 +205,7 @@ struct kvb_mirror {
     bool is_whole;    /* all that the engine holds is here: kvb_mirror_set_whole() */
     bool forgot_full; /* but a doubtful entry of a full-attention group */
     struct stored_run run;
+    size_t unproven_end;         /* the batch's events before this one prove no run */
     uint32_t doubts;             /* so many came up in full-attention groups */
     size_t proof_steps;          /* left for this batch */
     struct proven_chain *proven; /* owned, proof_slots of them; NULL: none yet */
