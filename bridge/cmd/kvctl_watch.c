@@ -177,6 +177,11 @@ static void on_any_message(void *context, const struct kvb_bus_message *message)
     }
 }
 
+static bool is_of_events(const char *tail)
+{
+    return strcmp(tail, "kv_events") == 0 || strcmp(tail, "kv_window_events") == 0;
+}
+
 static void on_message(void *context, const struct kvb_bus_message *message)
 {
     struct watch *watch = context;
@@ -186,7 +191,8 @@ static void on_message(void *context, const struct kvb_bus_message *message)
     if (is_full(watch)) {
         return; /* main is about to unsubscribe */
     }
-    if (kvb_subject_split(message->subject, place.name_space, place.component, &tail) != KVB_OK) {
+    if (kvb_subject_split(message->subject, place.name_space, place.component, &tail) != KVB_OK ||
+        !is_of_events(tail)) {
         return;
     }
     const kvb_status status = kvb_router_payload_decode(message->payload, &watch->batch);
@@ -261,6 +267,7 @@ static kvb_status make_subject_of_all(const struct kvctl_options *options, char 
     return KVB_OK;
 }
 
+/* Events have two subjects, and come in their order by one subscription alone. */
 static kvb_status make_subject(const struct kvctl_options *options, char *out)
 {
     if (options->is_all) {
@@ -268,7 +275,7 @@ static kvb_status make_subject(const struct kvctl_options *options, char *out)
     }
     return kvb_subject_make(
         out, options->name_space ? options->name_space : "*",
-        options->component ? options->component : "*", "kv_events");
+        options->component ? options->component : "*", "*");
 }
 
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options)

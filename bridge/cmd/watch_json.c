@@ -3,6 +3,7 @@
 #include "core/own.h"
 #include "wire/heartbeat.h"
 #include "wire/json_tree.h"
+#include "wire/refresh_json.h"
 #include "wire/router_proto.h"
 #include "wire/sync.h"
 
@@ -151,6 +152,27 @@ static kvb_status add_sync(struct lines *lines)
     return end_line(&json);
 }
 
+static kvb_status add_refresh(struct lines *lines)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(lines->out);
+    struct kvb_refresh_request request;
+    struct kvb_detail why; /* the bridge answers with it */
+
+    KVB_TRY(kvb_refresh_json_decode(lines->message->payload, &request, &why));
+    begin_line(&json, lines->message);
+    kvb_json_write_key(&json, "data");
+    kvb_json_write_begin(&json, '{');
+    if (request.has_worker_id) {
+        kvb_json_write_pair_u64(&json, "worker_id", request.worker_id);
+    }
+    if (request.has_rank) {
+        kvb_json_write_pair_u64(&json, "dp_rank", request.dp_rank);
+    }
+    kvb_json_write_end(&json, '}');
+    lines->count++;
+    return end_line(&json);
+}
+
 /* An empty message says nothing, and that is no mistake: requests without a question. */
 static kvb_status add_text(struct lines *lines)
 {
@@ -206,9 +228,9 @@ static adder find_adder(const char *subject)
         const char *tail; /* up to the first dot in it */
         adder add;
     } forms[] = {
-        { "kv_events", add_events },
-        { "kv_heartbeat", add_heartbeat },
-        { "kv_sync", add_sync },
+        { "kv_events", add_events },       { "kv_window_events", add_events },
+        { "kv_heartbeat", add_heartbeat }, { "kv_sync", add_sync },
+        { "kv_refresh", add_refresh },
     };
     const char *tail = tail_of(subject);
 

@@ -10,8 +10,10 @@
  * `kvctl watch --all` prints.
  *
  *     P.kv_events, json or protobuf   one line an event
+ *     P.kv_window_events              the same
  *     P.kv_heartbeat                  the object of P.kv_heartbeat_json
  *     P.kv_sync.W.R                   the request in words
+ *     P.kv_refresh                    the same: {} asks for all streams
  *     every other subject             its JSON as it came, on one line
  *
  *     {"subject":"namespace.dynamo.component.VllmWorker.load_metrics","data":{...}}

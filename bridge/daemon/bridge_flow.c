@@ -86,24 +86,6 @@ static void place_unknown_media(
     }
 }
 
-/* What its events show of the engine, by the first that has something to show.  A change is said
- * by a heartbeat at once. */
-static void note_engine(struct bridge_rank *rank, const struct kvb_event_batch *batch)
-{
-    const bool was_store = rank->is_store;
-    const bool was_paired = rank->is_paired;
-
-    for (size_t i = 0; i < batch->event_count; i++) {
-        const struct kvb_engine_event *event = &batch->events[i];
-        rank->is_store = rank->is_store || event->key != 0;
-        if (event->token_count > 0) {
-            rank->is_paired = event->is_paired;
-            break;
-        }
-    }
-    rank->is_beat_due |= was_store != rank->is_store || was_paired != rank->is_paired;
-}
-
 /* What the batch is to the stream, decoded into `events`: borrowed, like the payload. */
 static struct kvb_stream_input read_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_source_batch *batch,
@@ -122,7 +104,6 @@ static struct kvb_stream_input read_batch(
         count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection is right */
     }
     place_unknown_media(bridge, rank, events);
-    note_engine(rank, events);
     kvb_stream_expect(rank->stream, events);
     return input;
 }

@@ -93,8 +93,6 @@ struct bridge_rank {
     struct rank_beat_json beat_json;
     uint64_t applied_ns; /* the newest batch or proof */
     enum kvb_tier unknown_medium;
-    bool is_store;  /* by its configuration, or its events are a store's */
-    bool is_paired; /* its newest tokens came as pairs */
     struct kvb_newest_load load;
     struct kvb_load_fallback known; /* of the configuration */
     struct rank_trouble trouble;    /* what the log says of it */

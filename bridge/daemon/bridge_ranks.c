@@ -60,6 +60,7 @@ static kvb_status open_stream(
         .block_size = worker->block_size,
         .total_blocks = worker->total_blocks,
         .has_replay = worker->replay[0] != '\0',
+        .is_store = kvb_worker_is_store(worker),
         .profile = config->publish.profile,
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
@@ -159,7 +160,6 @@ static kvb_status fill_rank(
     rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
                                               .total_blocks = settings->total_blocks };
     rank->unknown_medium = settings->unknown_medium;
-    rank->is_store = kvb_worker_is_store(settings);
     kvb_bridge_begin_figures(rank);
     KVB_TRY(kvb_bridge_take_owner(bridge, 0, kvb_max_streams, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));

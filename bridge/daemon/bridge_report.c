@@ -57,21 +57,11 @@ publish_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct k
     return KVB_OK;
 }
 
-/* What the stream says of itself, and the bridge of its engine. */
-static struct kvb_heartbeat beat_of(const struct bridge_rank *rank)
+void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
 {
     struct kvb_heartbeat beat;
 
     kvb_stream_heartbeat(rank->stream, &beat);
-    beat.is_store = rank->is_store;
-    beat.is_paired = beat.is_paired || rank->is_paired;
-    return beat;
-}
-
-void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
-{
-    struct kvb_heartbeat beat = beat_of(rank);
-
     beat.is_bye = is_bye;
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(bridge, rank, &beat) != KVB_OK) {
@@ -84,8 +74,9 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
 
 void kvb_bridge_beat_opening(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    struct kvb_heartbeat beat = beat_of(rank);
+    struct kvb_heartbeat beat;
 
+    kvb_stream_heartbeat(rank->stream, &beat);
     beat.state = KVB_STREAM_SYNCING;
     beat.reason = KVB_REASON_REPLAYING;
     memset(beat.tiers, 0, sizeof beat.tiers);

@@ -142,7 +142,8 @@ static uint32_t flags_of(const struct kvb_stream *stream)
     return (stream->is_complete ? state_is_complete : 0U) |
            (stream->has_skipped ? state_has_skipped : 0U) |
            (stream->has_unknown_event ? state_has_unknown_event : 0U) |
-           (stream->is_withdrawn ? state_is_withdrawn : 0U);
+           (stream->is_withdrawn ? state_is_withdrawn : 0U) |
+           (stream->has_objects ? state_has_objects : 0U);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)

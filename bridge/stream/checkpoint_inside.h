@@ -48,7 +48,8 @@ enum state_flag {
     state_has_skipped = 2,
     state_has_unknown_event = 4,
     state_is_withdrawn = 8,
-    state_all_flags = 15
+    state_has_objects = 16,
+    state_all_flags = 31
 };
 
 /* Where the parts of a state begin; the fingerprints follow, 24 bytes each. */

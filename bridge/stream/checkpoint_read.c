@@ -224,6 +224,7 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_skipped = flags & state_has_skipped;
     stream->has_unknown_event = flags & state_has_unknown_event;
     stream->is_withdrawn = flags & state_is_withdrawn;
+    stream->has_objects = flags & state_has_objects;
     stream->flaw = (enum kvb_stream_reason)kvb_le_get_u32(state + state_flaw);
     memcpy(stream->epoch.bytes, state + state_epoch, sizeof stream->epoch.bytes);
     stream->digest_seed = kvb_le_get_u64(state + state_digest_seed);

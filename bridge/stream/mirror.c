@@ -129,11 +129,17 @@ void kvb_mirror_restart(struct kvb_mirror *mirror)
 {
     kvb_mirror_clear(mirror);
     kvb_mirror_forget_groups(mirror);
+    mirror->is_paired = false;
 }
 
 void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole)
 {
     mirror->is_whole = is_whole;
+}
+
+bool kvb_mirror_is_paired(const struct kvb_mirror *mirror)
+{
+    return mirror->is_paired;
 }
 
 const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)

@@ -98,7 +98,8 @@ kvb_status kvb_mirror_apply(
 /* Forgets all blocks and shapes; the engine's groups, and the counters, stay. */
 void kvb_mirror_clear(struct kvb_mirror *mirror);
 
-/* The same; what stores from here on may be another engine: forgets the groups too. */
+/* The same; what stores from here on may be another engine: forgets the groups too, and whether
+ * its tokens are pairs. */
 void kvb_mirror_restart(struct kvb_mirror *mirror);
 
 /* Is everything that the engine holds here, but for doubtful blocks?  True to begin with.  While
@@ -115,6 +116,10 @@ uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror);
  * one of KVB_GROUP_OTHER, windows of different or unknown sizes, windows alone, or under the
  * engine's names, a group that is another kind than before, more than 32?  Until a restart. */
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror);
+
+/* Came the engine's newest tokens as pairs (a,b) (b,c)?  False until some come, and after a
+ * restart. */
+bool kvb_mirror_is_paired(const struct kvb_mirror *mirror);
 
 struct kvb_mirror_counts {
     uint64_t held[KVB_LIST_COUNT]; /* published names, per list; gauges up to here ... */

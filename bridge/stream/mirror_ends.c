@@ -27,7 +27,7 @@ enum {
 
 static_assert((int)all_bytes == (int)kvb_mirror_ends_bytes, "no more, no less");
 
-enum { forgot_full_flag = 1, odd_groups_flag = 2, all_flags = 3 };
+enum { forgot_full_flag = 1, odd_groups_flag = 2, paired_flag = 4, all_flags = 7 };
 
 /* ---- Out ---- */
 
@@ -53,7 +53,8 @@ static void put_shapes(const struct kvb_mirror_counts *counts, uint8_t *to)
 void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes])
 {
     const uint32_t flags = (mirror->forgot_full ? forgot_full_flag : 0U) |
-                           (mirror->groups.is_odd ? odd_groups_flag : 0U);
+                           (mirror->groups.is_odd ? odd_groups_flag : 0U) |
+                           (mirror->is_paired ? paired_flag : 0U);
 
     memset(to, 0, kvb_mirror_ends_bytes);
     kvb_le_put_u32(to + at_entry_end, (uint32_t)mirror->entry_end);
@@ -143,6 +144,7 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
                                                          .newest = kvb_le_get_u32(from + 4) };
     }
     mirror->forgot_full = flags & forgot_full_flag;
+    mirror->is_paired = flags & paired_flag;
     KVB_TRY(take_groups(mirror, ends));
     return take_shapes(mirror, ends);
 }

@@ -200,6 +200,33 @@ unsigned kvb_mirror_list_of(
     return tier == KVB_TIER_DEVICE ? KVB_LIST_WINDOW : KVB_LIST_COUNT;
 }
 
+struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    return kvb_line_table_probe(&mirror->names, hash_block(block));
+}
+
+/* As kvb_mirror_next_holder(), an entry `except` aside. */
+static inline uint32_t next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier, uint32_t except)
+{
+    for (uint32_t id; (id = next_named(mirror, probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && kvb_mirror_holds(entry, tier) &&
+            kvb_mirror_block(mirror, entry).value == block.value) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier)
+{
+    return next_holder(mirror, probe, block, tier, KVB_NO_ID);
+}
+
 /* Entries of one name. */
 struct holders {
     uint32_t groups; /* bit g: of group g, `except` aside, some entry holds it in the tier */
@@ -215,14 +242,9 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
     if (mirror->entry_count == 0) {
         return holders;
     }
-    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
-    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &mirror->entries[id];
-        if (id == except || !kvb_mirror_holds(entry, tier) ||
-            kvb_mirror_block(mirror, entry).value != block.value) {
-            continue;
-        }
-        const uint32_t group = 1U << kvb_mirror_context(mirror, entry)->group;
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
+    for (uint32_t id; (id = next_holder(mirror, &probe, block, tier, except)) != KVB_NO_ID;) {
+        const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
         holders.groups |= group;
         if ((group & mirror->groups.wanted[list]) && id < holders.lowest) {
             holders.lowest = id;
@@ -235,16 +257,9 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
 static bool is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
-    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(block));
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
 
-    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
-        const struct mirror_entry *entry = &mirror->entries[id];
-        if (id != except && kvb_mirror_holds(entry, tier) &&
-            kvb_mirror_block(mirror, entry).value == block.value) {
-            return true;
-        }
-    }
-    return false;
+    return next_holder(mirror, &probe, block, tier, except) != KVB_NO_ID;
 }
 
 bool kvb_mirror_decides(
@@ -270,12 +285,6 @@ static bool is_whole(const struct kvb_mirror *mirror, unsigned list, struct hold
 bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
     return is_whole(mirror, list, holders_of(mirror, block, list, KVB_NO_ID));
-}
-
-uint32_t
-kvb_mirror_first_holder(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
-{
-    return holders_of(mirror, block, list, KVB_NO_ID).lowest;
 }
 
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)

@@ -199,11 +199,13 @@ struct kvb_mirror {
 
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved there, whose shapes are not said */
+    bool is_paired;           /* kvb_mirror_is_paired() */
 
     /* Which stores are real. */
     bool is_whole;    /* all that the engine holds is here: kvb_mirror_set_whole() */
     bool forgot_full; /* but a doubtful entry of a full-attention group */
     struct stored_run run;
+    size_t unproven_end;         /* the batch's events before this one prove no run */
     uint32_t doubts;             /* so many came up in full-attention groups */
     size_t proof_steps;          /* left for this batch */
     struct proven_chain *proven; /* owned, proof_slots of them; NULL: none yet */
@@ -316,10 +318,12 @@ bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, uns
 /* The entry that speaks for the name; KVB_NO_ID: the list does not have it. */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
-/* The first entry of the name in a group that counts in the list, whether the list has the
- * name or not; KVB_NO_ID: none holds it. */
-uint32_t
-kvb_mirror_first_holder(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+/* Goes through the entries of any group that hold the name in the tier; KVB_NO_ID: no more.
+ * Not of a mirror without entries; the probe is good until the mirror changes. */
+struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb_block_hash block);
+uint32_t kvb_mirror_next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier);
 
 /* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
@@ -403,8 +407,8 @@ void kvb_mirror_settle_groups(struct mirror_groups *groups);
 void kvb_mirror_forget_groups(struct kvb_mirror *mirror);
 void kvb_mirror_forget_shapes(struct kvb_mirror *mirror);
 
-/* Learns the shape of the event's blocks; false: the table is full, the event is to be passed
- * over. */
+/* Learns the shape of the event's blocks, and whether its tokens are pairs; false: the table is
+ * full, the event is to be passed over. */
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
 /* ---- mirror_proof.c ---- */

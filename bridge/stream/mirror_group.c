@@ -247,6 +247,9 @@ static void compare_sizes(struct kvb_mirror *mirror, const struct kvb_engine_eve
 
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
+    if (event->token_count > 0) {
+        mirror->is_paired = event->is_paired;
+    }
     if (event->key) { /* a pool's is configured */
         return true;
     }

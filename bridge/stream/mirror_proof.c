@@ -12,11 +12,15 @@
  * is a real one when
  *
  *     A   it names a parent;
- *     B   it holds a block that was not there, in a full-attention group; then the Stored of the
- *         other groups right behind it are of the same request and real, too;
- *     C   blocks are left out of it (window groups); then the ones right before it are real, too.
+ *     B   it holds a block that was not there, in a full-attention group;
+ *     C   blocks are left out of it (window groups);
+ *
+ * or when a Stored of another group right before or behind it is, for they are of one request:
  *
  *     Stored group 0, Stored group 1, ...   one request's: a run, its group numbers ascend
+ *
+ * vLLM numbers groups in the order of the layers: the full-attention group is the first of some
+ * models and the last of others.
  *
  * B is believed only while nothing can be held that is not here.  And whoever stores behind a
  * parent holds that parent, and all before it: their doubts end.
@@ -27,47 +31,60 @@ enum { most_proof_steps = 1 << 14 }; /* of one batch: a step looks one block up 
 
 /* ---- Real or not ---- */
 
-/* B: some block of a root's Stored was not there. */
-static bool holds_new_block(const struct mirror_change *change, uint32_t from)
+/* B: some block of a root's Stored, from number `from` on, is not there. */
+static bool holds_new_block(
+    const struct mirror_change *change, const struct kvb_engine_event *event, uint32_t from)
 {
     const struct kvb_mirror *mirror = change->mirror;
-    const struct kvb_engine_event *event = change->event;
-    bool is_new = change->has_new;
+    const uint32_t group = kvb_mirror_group_place(mirror, event->group);
+    bool is_new = false;
 
     if (!mirror->is_whole || mirror->forgot_full) {
         return false;
     }
     for (uint32_t i = from; i < event->hash_count && !is_new; i++) {
         const kvb_engine_hash engine = change->batch->hashes[event->hash_at + i];
-        const uint32_t id = kvb_mirror_find(mirror, change->group, engine);
+        const uint32_t id = kvb_mirror_find(mirror, group, engine);
         is_new = id == KVB_NO_ID || mirror->entries[id].most[event->tier] == 0;
     }
     return is_new;
 }
 
-/* C: of the run that goes on behind this event, one leaves blocks out.  Ends: each has a higher
- * number than the one before, and few numbers are groups. */
-static bool is_before_sparse(const struct mirror_change *change)
+static bool is_skipped_group(const struct kvb_engine_event *event)
+{
+    return event->kind == KVB_EVENT_SKIPPED && event->group_kind == KVB_GROUP_OTHER;
+}
+
+/* Of a run's event that is still to come. */
+static bool is_proof(const struct mirror_change *change, const struct kvb_engine_event *next)
+{
+    return next->is_sparse || (next->group_kind == KVB_GROUP_FULL && next->key == 0 &&
+                               next->tier == KVB_TIER_DEVICE && holds_new_block(change, next, 0));
+}
+
+/* B or C of the run that goes on behind this event.  Ends: each has a higher number than the one
+ * before, and few numbers are groups.  What proves nothing is not looked at again for the next
+ * event of the run. */
+static bool is_before_proof(const struct mirror_change *change)
 {
     const struct kvb_event_batch *batch = change->batch;
     uint32_t number = change->event->group;
+    size_t at = change->at + 1;
 
-    for (size_t at = change->at + 1, i = 0; at < batch->event_count && i < kvb_most_groups;
-         at++, i++) {
+    for (size_t i = 0; at < batch->event_count && i < kvb_most_groups; at++, i++) {
         const struct kvb_engine_event *next = &batch->events[at];
-        const bool is_of_other_group =
-            next->kind == KVB_EVENT_SKIPPED && next->group_kind == KVB_GROUP_OTHER;
-        if (is_of_other_group) {
+        if (is_skipped_group(next)) {
             continue;
         }
         if (next->kind != KVB_EVENT_STORED || next->has_parent || next->group <= number) {
-            return false;
+            break;
         }
-        if (next->is_sparse) {
+        if (at >= change->mirror->unproven_end && is_proof(change, next)) {
             return true;
         }
         number = next->group;
     }
+    change->mirror->unproven_end = at;
     return false;
 }
 
@@ -85,8 +102,9 @@ static bool judge(const struct mirror_change *change, uint32_t i)
     if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
         return true;
     }
-    return change->is_window ? event->is_sparse
-                             : holds_new_block(change, i) || is_before_sparse(change);
+    const bool is_itself =
+        change->is_window ? event->is_sparse : change->has_new || holds_new_block(change, event, i);
+    return is_itself || is_before_proof(change);
 }
 
 bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)
@@ -139,6 +157,7 @@ void kvb_mirror_forget_proofs(struct kvb_mirror *mirror)
 void kvb_mirror_begin_proofs(struct kvb_mirror *mirror)
 {
     mirror->proof_steps = most_proof_steps;
+    mirror->unproven_end = 0;
     mirror->run = (struct stored_run){ 0 };
 }
 

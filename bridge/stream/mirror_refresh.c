@@ -150,15 +150,17 @@ void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum k
     }
 }
 
-/* Of a hybrid model a name leaves the list while entries of other groups hold it: the one
- * that spoke for it is told no more. */
+/* Of a model with several groups a name leaves the list while some entries still hold it.  None
+ * of them is told any more: which one speaks for the name may have changed since one was. */
 void kvb_mirror_refresh_note_removed(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
-    if (list == KVB_TIER_DEVICE && mirror->refresh.words > 0) {
-        const uint32_t id = kvb_mirror_first_holder(mirror, block, list);
-        if (id != KVB_NO_ID) {
-            kvb_mirror_refresh_note_left(mirror, id, KVB_TIER_DEVICE);
-        }
+    if (list != KVB_TIER_DEVICE || mirror->refresh.words == 0 || mirror->entry_count == 0) {
+        return;
+    }
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
+    for (uint32_t id;
+         (id = kvb_mirror_next_holder(mirror, &probe, block, KVB_TIER_DEVICE)) != KVB_NO_ID;) {
+        kvb_mirror_refresh_note_left(mirror, id, KVB_TIER_DEVICE);
     }
 }
 

@@ -230,6 +230,8 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .profile = stream->options.profile,
         .shape_count = counts->shape_count,
         .window_tokens = kvb_mirror_window_tokens(stream->mirror),
+        .is_paired = kvb_mirror_is_paired(stream->mirror),
+        .is_store = stream->options.is_store || stream->has_objects,
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,
     };

@@ -59,6 +59,7 @@ struct kvb_stream_options {
     uint32_t block_size;   /* what the heartbeat says until the engine says its own */
     uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
     bool has_replay;       /* without: UNVERIFIED, never EXACT */
+    bool is_store;         /* a store and no engine, whatever its events show */
     enum kvb_profile profile;
     size_t max_held_bytes;
     size_t max_log_blocks;            /* of the newest events, kept for readers that missed some */
@@ -95,9 +96,10 @@ struct kvb_stream_input {
 /* Owned by the caller and reused; {0} to begin with. */
 struct kvb_stream_output {
     struct kvb_router_batch events; /* to publish, in order, ids set, one epoch */
-    bool is_changed;                /* state, reason or epoch: send a heartbeat now */
-    bool drops_replay;              /* a replay in flight is of no more use */
-    bool has_more;                  /* batches wait that could be applied: give a TICK soon */
+    /* State, reason, epoch, or what its events show of the engine: send a heartbeat now. */
+    bool is_changed;
+    bool drops_replay; /* a replay in flight is of no more use */
+    bool has_more;     /* batches wait that could be applied: give a TICK soon */
 };
 
 /* Replaces *output.  Ordinary trouble (gaps, poison, full ceilings) is dealt with

@@ -127,6 +127,7 @@ apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_
     struct kvb_stream *stream = step->stream;
     const uint64_t passed_before = passed_over(stream);
 
+    stream->has_objects |= batch->events[at].key != 0;
     if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
         return note_skip(step, &batch->events[at]);
     }

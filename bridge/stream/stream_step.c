@@ -547,24 +547,42 @@ static kvb_status take_input(struct stream_step *step)
     return KVB_OK;
 }
 
+/* What a heartbeat says at once when it changes. */
+struct news {
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    uint64_t epochs;
+    bool is_paired, has_objects;
+};
+
+static struct news news_of(const struct kvb_stream *stream)
+{
+    struct news news = { .epochs = stream->epochs,
+                         .is_paired = kvb_mirror_is_paired(stream->mirror),
+                         .has_objects = stream->has_objects };
+
+    kvb_stream_state(stream, &news.state, &news.reason);
+    return news;
+}
+
+static bool are_same(const struct news *a, const struct news *b)
+{
+    return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
+           a->is_paired == b->is_paired && a->has_objects == b->has_objects;
+}
+
 kvb_status kvb_stream_step(
     struct kvb_stream *stream, const struct kvb_stream_input *input,
     struct kvb_stream_output *output)
 {
     struct stream_step step = { .stream = stream, .in = input, .out = output };
-    const uint64_t epochs_before = stream->epochs;
-    enum kvb_stream_state state_before = KVB_STREAM_DOWN;
-    enum kvb_stream_state state = KVB_STREAM_DOWN;
-    enum kvb_stream_reason reason_before = KVB_REASON_NONE;
-    enum kvb_stream_reason reason = KVB_REASON_NONE;
+    const struct news before = news_of(stream);
 
     kvb_router_batch_reset(&output->events);
     output->drops_replay = false;
-    kvb_stream_state(stream, &state_before, &reason_before);
     const kvb_status status = take_input(&step);
-    kvb_stream_state(stream, &state, &reason);
-    output->is_changed =
-        state != state_before || reason != reason_before || stream->epochs != epochs_before;
+    const struct news after = news_of(stream);
+    output->is_changed = !are_same(&before, &after);
     output->has_more = stream->drain != drain_nothing;
     kvb_stream_sign(stream, &output->events);
     return status;

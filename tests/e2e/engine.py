@@ -57,6 +57,7 @@ class MapBlockStored(MapEvent, tag="BlockStored"):
     extra_keys: Optional[list[Optional[list[Any]]]] = None
     group_idx: Optional[int] = None
     kv_cache_spec_kind: Optional[str] = None
+    kv_cache_spec_sliding_window: Optional[int] = None
 
 
 class MapBlockRemoved(MapEvent, tag="BlockRemoved"):
@@ -102,6 +103,18 @@ class MapForm:
     @staticmethod
     def removed(*hashes, medium="GPU"):
         return MapBlockRemoved(list(hashes), medium, group_idx=0)
+
+    @staticmethod
+    def window_stored(hashes, tokens, block_size, window, parent=None, group=1):
+        """Of a sliding-window group."""
+        return MapBlockStored(
+            list(hashes), parent, list(tokens), block_size, None, "GPU", None,
+            group_idx=group, kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=window,
+        )
+
+    @staticmethod
+    def window_removed(*hashes, group=1):
+        return MapBlockRemoved(list(hashes), "GPU", group_idx=group)
 
     cleared = staticmethod(MapAllBlocksCleared)
 

@@ -9,7 +9,7 @@ import pytest
 import contract
 import engine
 import programs
-from conftest import worker
+from conftest import PUBLISH, worker
 from programs import wait_for
 
 BLOCK = 16
@@ -120,6 +120,61 @@ def test_json_lines_say_the_same(engines):
     last = next(event for event in said if event["kind"] == "stored" and
                 event["blocks"][0]["block_hash"] == name_of(99))
     assert last["tier"] == "device" and "tokens_hash" in last["blocks"][0]
+
+
+def play_hybrid(scene):
+    """Blocks 20 and 21 of a hybrid model in both of its groups; then 20 is in neither."""
+    hybrid, tokens = engine.MapForm, tokens_of(20) + tokens_of(21)
+    scene.at[7, 0].publish(engine.batch(
+        hybrid.stored([20, 21], tokens, BLOCK), hybrid.window_stored([20, 21], tokens, BLOCK, 2 * BLOCK)))
+    scene.at[7, 0].publish(engine.batch(hybrid.window_removed(20), hybrid.removed(20)))
+
+
+def of_hybrid(event):
+    return any(block["block_hash"] == name_of(20) for block in event["blocks"])
+
+
+def test_events_of_a_window_list_are_among_the_others_in_their_order(engines):
+    watch = start(engines, "--json", "--worker", 7)
+    play_hybrid(engines)
+    come_and_go(engines, (7, 0), 99)
+    wait_for("the last event", lambda: str(name_of(99)) in watch.text())
+    said = [json.loads(line) for line in watch.text().splitlines()]
+    assert [(event["kind"], event["tier"]) for event in said if of_hybrid(event)] == [
+        ("stored", "device"), ("stored", "window"), ("removed", "window"), ("removed", "device")]
+    ids = [event["event_id"] for event in said]
+    assert ids == list(range(ids[0], ids[0] + len(ids))), "none is missing, none comes twice"
+
+
+def test_a_window_list_is_a_word_in_place_of_the_tier(engines):
+    watch = start(engines)
+    play_hybrid(engines)
+    wait_for("all four", lambda: watch.text().count(f"{name_of(20):016x}") == 4)
+    words = [line.split(" event ")[1].split()[1:3] for line in watch.text().splitlines() if f"{name_of(20):016x}" in line]
+    assert words == [["stored", "device"], ["stored", "window"], ["removed", "window"], ["removed", "device"]]
+
+
+def test_all_subjects_show_windows_and_requests_in_words(engines, request):
+    profile = request.node.callspec.params["engines"]
+    watch = start(engines, "--all")
+    play_hybrid(engines)
+
+    def lines():
+        return [json.loads(line) for line in watch.text().split("\n")[:-1]]  # the last is not whole yet
+
+    def hybrid_lines():
+        return [line for line in lines() if "blocks" in line["data"] and "kind" in line["data"] and of_hybrid(line["data"])]
+
+    wait_for("the four events", lambda: len(hybrid_lines()) == 4)
+    engines.bus().request(f"{PUBLISH}.kv_refresh", b'{"worker_id" : 7}')
+    wait_for("the request", lambda: any(line["subject"].endswith(".kv_refresh") for line in lines()))
+    (asked,) = [line for line in lines() if line["subject"].endswith(".kv_refresh")]
+    assert asked["data"] == {"worker_id": 7} and asked["reply"]
+    windows = [line for line in hybrid_lines() if line["data"]["tier"] == "window"]
+    assert [line["data"]["kind"] for line in windows] == ["stored", "removed"]
+    subject = "kv_window_events" if profile == "json" else "kv_events"
+    assert {line["subject"] for line in windows} == {f"{PUBLISH}.{subject}"}
+    assert not [line for line in lines() if "error" in line]
 
 
 def test_nats_away_and_back_is_a_line_each_and_no_end(engines):

@@ -125,6 +125,40 @@ static void an_event_in_json_is_a_line_of_the_same_form(void **state)
         "\"kind\":\"removed\",\"tier\":\"host\",\"blocks\":[{\"block_hash\":8}]}}\n");
 }
 
+static void an_event_of_the_window_list_is_a_line_of_the_same_form(void **state)
+{
+    (void)state;
+
+    assert_prints(
+        P "kv_window_events", NULL,
+        span_of("{\"worker_id\":7,\"storage_tier\":\"window\",\"event\":{\"event_id\":5,"
+                "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
+        "{\"subject\":\"" P "kv_window_events\",\"data\":{\"worker_id\":7,\"dp_rank\":2,"
+        "\"event_id\":5,\"kind\":\"removed\",\"tier\":\"window\","
+        "\"blocks\":[{\"block_hash\":8}]}}\n");
+}
+
+static void a_request_for_a_refresh_says_whose_blocks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body, *data;
+    } requests[] = {
+        { "", "{}" },
+        { "{}", "{}" },
+        { "{\"worker_id\" : 7, \"more\":1}", "{\"worker_id\":7}" },
+        { "{\"worker_id\":7,\"dp_rank\":0}", "{\"worker_id\":7,\"dp_rank\":0}" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(requests); i++) {
+        char want[256];
+        (void)snprintf(
+            want, sizeof want, "{\"subject\":\"%s\",\"reply\":\"_INBOX.1\",\"data\":%s}\n",
+            P "kv_refresh", requests[i].data);
+        assert_prints(P "kv_refresh", "_INBOX.1", span_of(requests[i].body), want);
+    }
+}
+
 static void a_heartbeat_has_the_keys_of_its_json_form(void **state)
 {
     (void)state;
@@ -181,8 +215,9 @@ static void a_request_shows_where_its_answer_goes(void **state)
 static void what_cannot_be_read_is_a_line_with_its_size(void **state)
 {
     (void)state;
-    static const char *const subjects[] = { P "kv_events", P "kv_heartbeat", P "kv_sync.7.0",
-                                            P "load_metrics", "namespace.n.x" };
+    static const char *const subjects[] = { P "kv_events",   P "kv_window_events", P "kv_heartbeat",
+                                            P "kv_sync.7.0", P "kv_refresh",       P "load_metrics",
+                                            "namespace.n.x" };
 
     for (size_t i = 0; i < KVB_COUNT_OF(subjects); i++) {
         char want[256];
@@ -218,6 +253,8 @@ int main(void)
         cmocka_unit_test(events_in_protobuf_are_a_line_each),
         cmocka_unit_test(no_more_lines_are_printed_than_asked_for),
         cmocka_unit_test(an_event_in_json_is_a_line_of_the_same_form),
+        cmocka_unit_test(an_event_of_the_window_list_is_a_line_of_the_same_form),
+        cmocka_unit_test(a_request_for_a_refresh_says_whose_blocks),
         cmocka_unit_test(a_heartbeat_has_the_keys_of_its_json_form),
         cmocka_unit_test(json_is_printed_as_it_came_on_one_line),
         cmocka_unit_test(a_request_shows_where_its_answer_goes),

@@ -366,6 +366,14 @@ static void turn_of(struct kvb_bridge *bridge, uint64_t seq, const char *payload
     turn(bridge, false);
 }
 
+static struct kvb_heartbeat beat_of(const struct bridge_rank *rank)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(rank->stream, &beat);
+    return beat;
+}
+
 static void tokens_in_pairs_are_said_of_the_stream(void **state)
 {
     (void)state;
@@ -377,12 +385,12 @@ static void tokens_in_pairs_are_said_of_the_stream(void **state)
 
     rank->is_beat_due = false;
     turn_of(bridge, 1, paired, sizeof paired - 1);
-    assert_true(rank->is_paired && rank->is_beat_due && !rank->is_store);
+    assert_true(beat_of(rank).is_paired && rank->is_beat_due && !beat_of(rank).is_store);
     rank->is_beat_due = false;
     turn_with(bridge, 1, 2, false); /* a batch without tokens shows nothing */
-    assert_true(rank->is_paired);
+    assert_true(beat_of(rank).is_paired);
     turn_of(bridge, 3, second_stored, sizeof second_stored - 1);
-    assert_true(!rank->is_paired && rank->is_beat_due);
+    assert_true(!beat_of(rank).is_paired && rank->is_beat_due);
     end(bridge);
 }
 
@@ -398,10 +406,10 @@ static void objects_of_a_store_are_said_of_the_stream(void **state)
     struct bridge_rank *rank = bridge->ranks[0];
 
     turn_of(bridge, 1, first_stored, sizeof first_stored - 1);
-    assert_false(rank->is_store);
+    assert_false(beat_of(rank).is_store);
     rank->is_beat_due = false;
     turn_of(bridge, 2, object, sizeof object - 1);
-    assert_true(rank->is_store && rank->is_beat_due);
+    assert_true(beat_of(rank).is_store && rank->is_beat_due);
     end(bridge);
 }
 

@@ -89,6 +89,30 @@ static void it_goes_on_in_the_same_epoch_with_the_next_id(void **state)
     stream_world_end(&world);
 }
 
+/* EAGLE's pairs, and a store's objects: routers take them for something else meanwhile. */
+static void what_its_events_showed_of_the_engine_is_restored(void **state)
+{
+    (void)state;
+
+    for (int is_paired = 0; is_paired < 2; is_paired++) {
+        struct stream_world world;
+        struct kvb_heartbeat beat;
+        struct kvb_buf bytes;
+        begin_exact(&world, 5);
+        add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
+        last_event(&world.batch)->is_paired = is_paired;
+        last_event(&world.batch)->key = is_paired ? 0 : 900;
+        give_batch(&world, KVB_INPUT_LIVE, 5, first_life, false);
+        save_whole(world.stream, &bytes);
+        assert_false(restart_from(&world, &bytes));
+        kvb_stream_heartbeat(world.stream, &beat);
+        assert_int_equal(beat.is_paired, is_paired);
+        assert_int_equal(beat.is_store, !is_paired);
+        kvb_buf_done(&bytes);
+        stream_world_end(&world);
+    }
+}
+
 static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **state)
 {
     (void)state;
@@ -364,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_restored_is_not_exact_until_the_engine_proves_it),
         cmocka_unit_test(it_goes_on_in_the_same_epoch_with_the_next_id),
+        cmocka_unit_test(what_its_events_showed_of_the_engine_is_restored),
         cmocka_unit_test(an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch),
         cmocka_unit_test(an_engine_that_no_longer_has_the_batch_clears_it),
         cmocka_unit_test(an_engine_that_says_nothing_but_end_clears_it),

@@ -86,6 +86,7 @@ static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
         event->is_sparse = rand_r(seed) % 2;
         event->token_count = event->is_sparse ? 0 : event->token_count;
     }
+    last_event(batch)->is_paired = last_event(batch)->token_count > 0 && rand_r(seed) % 2;
 }
 
 static void add_random_removed(struct kvb_event_batch *batch, unsigned *seed)

@@ -285,6 +285,74 @@ static void a_store_of_a_later_request_is_not_real_for_the_one_before_it(void **
     mirror_scene_end(&scene);
 }
 
+/* ---- Models whose first layers have a window: the full-attention group comes last ---- */
+
+static void add_full_part(struct mirror_scene *scene, size_t from, size_t to)
+{
+    add_part(scene, from, to);
+    of_full_group(scene, 2);
+}
+
+static void a_window_store_right_before_a_real_one_is_real(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene, KVB_COPIES_INTERVAL);
+    add_window_part(&scene, 0, 3);
+    add_full_part(&scene, 0, 3);
+    mirror_scene_apply(&scene);
+    assert_true(is_in_window(&scene, 0) && is_held(&scene, 0));
+    assert_int_equal(doubtful(&scene), 0);
+    remove_window_block(&scene, 0);
+    assert_false(is_in_window(&scene, 0));
+    assert_int_equal(doubtful(&scene), 0);
+    mirror_scene_end(&scene);
+}
+
+static void one_that_is_said_again_before_a_repeated_one_is_not(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene, KVB_COPIES_INTERVAL);
+    add_window_part(&scene, 0, 3);
+    add_full_part(&scene, 0, 3);
+    mirror_scene_apply(&scene);
+    remove_window_block(&scene, 0);
+    add_window_part(&scene, 0, 3);
+    add_full_part(&scene, 0, 3);
+    add_full_part(&scene, 3, 4); /* of another request */
+    mirror_scene_apply(&scene);
+    assert_false(is_in_window(&scene, 0));
+    assert_true(is_in_window(&scene, 1));
+    remove_window_block(&scene, 1);
+    assert_false(is_in_window(&scene, 1));
+    mirror_scene_end(&scene);
+}
+
+/* Each looks at what is behind it: what proves nothing for the first of a run, proves nothing
+ * for the second, and the next run is looked at anew. */
+static void a_run_that_proves_nothing_hides_none_behind_it(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene, KVB_COPIES_INTERVAL);
+    add_window_part(&scene, 0, 2);
+    add_full_part(&scene, 0, 2);
+    mirror_scene_apply(&scene);
+    add_window_part(&scene, 0, 2);
+    add_full_part(&scene, 0, 2);
+    add_window_part(&scene, 0, 3);
+    add_full_part(&scene, 0, 3);
+    mirror_scene_apply(&scene);
+    assert_true(is_in_window(&scene, 2));
+    remove_window_block(&scene, 0);
+    assert_true(is_in_window(&scene, 0)); /* the second run's was a copy */
+    mirror_scene_end(&scene);
+}
+
 /* ---- Ancestors ---- */
 
 static void make_doubtful(struct mirror_scene *scene, size_t blocks)
@@ -489,6 +557,9 @@ int main(void)
         cmocka_unit_test(what_a_window_group_repeats_need_not_be_held),
         cmocka_unit_test(a_store_with_blocks_left_out_is_real_and_so_is_the_one_before_it),
         cmocka_unit_test(a_store_of_a_later_request_is_not_real_for_the_one_before_it),
+        cmocka_unit_test(a_window_store_right_before_a_real_one_is_real),
+        cmocka_unit_test(one_that_is_said_again_before_a_repeated_one_is_not),
+        cmocka_unit_test(a_run_that_proves_nothing_hides_none_behind_it),
         cmocka_unit_test(who_stores_behind_a_parent_holds_all_before_it),
         cmocka_unit_test(it_holds_them_under_the_engines_names_too),
         cmocka_unit_test(a_new_doubt_in_a_proven_chain_is_found),

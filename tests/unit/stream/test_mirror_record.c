@@ -108,7 +108,7 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     assert_int_equal(settle_with(4, 0), KVB_BAD_INPUT);  /* a used entry is free */
     assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);  /* one that is not, is doubtful */
     assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same, of windows */
-    assert_int_equal(settle_with(at_flag_word, 4), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_flag_word, 8), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tokenless, 16), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_group_count, 0), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_group_count, 2), KVB_BAD_INPUT); /* one number twice */

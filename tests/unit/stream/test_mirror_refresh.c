@@ -1,176 +1,32 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
-#include "batch_maker.h"
-#include "stream/mirror.h"
+#include "core/own.h"
+#include "refresh_scene.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Refreshes of a mirror that changes meanwhile, against readers that follow the rules of
- * Dynamo 0.4.1's index: a set of names; a stored event whose parent is not in it is ignored,
- * and so is the removal of what is not in it. */
-
 enum {
-    most_nodes = 240,
     first_changes = 1500,
-    most_depth = 40,
-    seeds = 40,
-    places = 1024,    /* a power of two */
+    seeds = 100,
     busy_steps = 200, /* so few that they end before the rounds do */
-    most_steps = 20000,
-    aliases = 10000 /* engine names of second entries of one content begin here */
+    most_steps = 20000
 };
 
-/* A tree of contents: node n is the child of a node before it, or begins a prompt. */
-struct node {
-    int parent; /* -1: none */
-    size_t depth;
-    uint32_t path[most_depth];
-    uint64_t name;
+/* clang-format off */
+static const struct groups models[] = {
+    { 1, { KVB_GROUP_FULL } },
+    { 2, { KVB_GROUP_FULL, KVB_GROUP_FULL } },
+    { 2, { KVB_GROUP_FULL, KVB_GROUP_WINDOW } },
+    { 3, { KVB_GROUP_FULL, KVB_GROUP_FULL, KVB_GROUP_FULL } },
+    { 3, { KVB_GROUP_FULL, KVB_GROUP_WINDOW, KVB_GROUP_FULL } },
 };
+/* clang-format on */
 
-struct reader {
-    bool has[most_nodes];
-    size_t ignored; /* stored events so far */
-};
-
-struct world {
-    unsigned seed;
-    bool is_orderly; /* parents come before their children and leave after them */
-    enum kvb_hashes hashes;
-    struct node nodes[most_nodes];
-    int by_name[places]; /* node + 1, at its name or behind; 0: none */
-    struct kvb_mirror *mirror;
-    struct kvb_event_batch batch;
-    struct kvb_router_batch out;
-    struct reader truth; /* what kvb_mirror_walk() shows */
-    struct reader early; /* heard all */
-    struct reader late;  /* heard all since the refresh began */
-};
-
-static uint32_t draw(struct world *world, uint32_t below)
-{
-    return (uint32_t)rand_r(&world->seed) % below;
-}
-
-static void make_node(struct world *world, int n)
-{
-    struct node *node = &world->nodes[n];
-
-    do {
-        node->parent = draw(world, 8) == 0 ? -1 : (int)draw(world, (uint32_t)n + 1) - 1;
-    } while (node->parent >= 0 && world->nodes[node->parent].depth + 1 >= most_depth);
-    node->depth = 1;
-    if (node->parent >= 0) {
-        const struct node *parent = &world->nodes[node->parent];
-        node->depth = parent->depth + 1;
-        memcpy(node->path, parent->path, parent->depth * sizeof *node->path);
-    }
-    node->path[node->depth - 1] = (uint32_t)n + 1;
-    node->name = world->hashes == KVB_HASHES_ENGINE ? (uint64_t)n + 1
-                                                    : name_of(node->path, node->depth).value;
-}
-
-static void file_node(struct world *world, int n)
-{
-    size_t at = world->nodes[n].name % places;
-
-    while (world->by_name[at] > 0) {
-        at = (at + 1) % places;
-    }
-    world->by_name[at] = n + 1;
-}
-
-static void begin_world(struct world *world, unsigned seed, bool is_orderly, enum kvb_hashes hashes)
-{
-    const struct kvb_mirror_options options = { .hashes = hashes,
-                                                .max_blocks = 4096,
-                                                .tiers = 1U << KVB_TIER_DEVICE };
-
-    *world = (struct world){ .seed = seed, .is_orderly = is_orderly, .hashes = hashes };
-    assert_ok(kvb_mirror_new(&options, &world->mirror));
-    for (int n = 0; n < most_nodes; n++) {
-        make_node(world, n);
-        file_node(world, n);
-    }
-}
-
-static void end_world(struct world *world)
-{
-    kvb_mirror_free(world->mirror);
-    kvb_event_batch_done(&world->batch);
-    kvb_router_batch_done(&world->out);
-}
-
-/* ---- Readers ---- */
-
-static int find_node(const struct world *world, uint64_t name)
-{
-    size_t at = name % places;
-
-    while (world->by_name[at] > 0 && world->nodes[world->by_name[at] - 1].name != name) {
-        at = (at + 1) % places;
-    }
-    assert_true(world->by_name[at] > 0); /* else a name that nobody has */
-    return world->by_name[at] - 1;
-}
-
-static void hear(
-    const struct world *world, struct reader *reader, const struct kvb_router_batch *batch,
-    bool takes_orphans)
-{
-    for (size_t i = 0; i < batch->event_count; i++) {
-        const struct kvb_router_event *event = &batch->events[i];
-        if (event->kind == KVB_ROUTER_CLEARED) {
-            memset(reader->has, 0, sizeof reader->has);
-        }
-        if (event->kind == KVB_ROUTER_STORED && event->has_parent && !takes_orphans &&
-            !reader->has[find_node(world, event->parent.value)]) {
-            reader->ignored++;
-            continue;
-        }
-        for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
-            reader->has[find_node(world, batch->blocks[at].value)] =
-                event->kind == KVB_ROUTER_STORED;
-        }
-    }
-}
-
-static kvb_status see(void *context, const struct kvb_router_batch *chunk)
-{
-    struct world *world = context;
-
-    hear(world, &world->truth, chunk, true);
-    return KVB_OK;
-}
-
-static void look_up_truth(struct world *world)
-{
-    memset(&world->truth, 0, sizeof world->truth);
-    assert_ok(kvb_mirror_walk(world->mirror, 64, see, world));
-}
+static const struct groups one_group = { 1, { KVB_GROUP_FULL } };
 
 /* ---- What the engine does ---- */
-
-static void apply(struct world *world)
-{
-    kvb_router_batch_reset(&world->out);
-    for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
-    }
-    kvb_event_batch_reset(&world->batch);
-    hear(world, &world->early, &world->out, false);
-    hear(world, &world->late, &world->out, false);
-    if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
-        look_up_truth(world);
-    }
-}
-
-static uint64_t engine_name(int n, bool is_alias)
-{
-    return (uint64_t)n + 1 + (is_alias ? aliases : 0);
-}
 
 /* A second entry of the same content, which exists under canonical names alone. */
 static bool draws_alias(struct world *world)
@@ -178,72 +34,88 @@ static bool draws_alias(struct world *world)
     return world->hashes == KVB_HASHES_CANONICAL && draw(world, 4) == 0;
 }
 
+/* Does the engine hold it in the group, under either name? */
+static bool has_copies(const struct world *world, size_t group, int n)
+{
+    return world->copies[group][0][n] + world->copies[group][1][n] > 0;
+}
+
+/* Second copies are rare: where there are many, hardly a block ever leaves. */
+static bool may_store(struct world *world, size_t group, int n, bool is_alias)
+{
+    const int parent = world->nodes[n].parent;
+
+    return (!world->is_orderly || parent < 0 || has_copies(world, group, parent)) &&
+           (world->copies[group][is_alias][n] == 0 || draw(world, 4) == 0);
+}
+
+/* Most often in all groups, as engines do. */
 static void store(struct world *world, int n)
 {
-    const struct node *node = &world->nodes[n];
-    const uint64_t name = engine_name(n, draws_alias(world));
-    const uint64_t parent = engine_name(node->parent, false);
-    const uint32_t token = node->path[node->depth - 1];
-
-    add_stored(&world->batch, node->parent >= 0 ? &parent : NULL, &name, &token, 1);
-    apply(world);
-}
-
-static void remove_node(struct world *world, int n)
-{
+    const size_t count = world->groups.count;
+    const size_t only = draw(world, 4) == 0 ? draw(world, (uint32_t)count) : count;
     const bool is_alias = draws_alias(world);
 
-    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    for (size_t group = 0; group < count; group++) {
+        if ((only == count || only == group) && may_store(world, group, n, is_alias)) {
+            add_to_group(world, group, n, is_alias);
+        }
+    }
     apply(world);
 }
 
-static bool has_children(const struct world *world, int n)
+static bool has_children(const struct world *world, size_t group, int n)
 {
     for (int i = n + 1; i < most_nodes; i++) {
-        if (world->nodes[i].parent == n && world->truth.has[i]) {
+        if (world->nodes[i].parent == n && has_copies(world, group, i)) {
             return true;
         }
     }
     return false;
 }
 
+static void remove_node(struct world *world, int n)
+{
+    const bool is_alias = draws_alias(world);
+    const size_t group = draw(world, (uint32_t)world->groups.count);
+
+    if (world->is_orderly && has_children(world, group, n)) {
+        return;
+    }
+    add_removed(&world->batch, &(uint64_t){ engine_name(n, is_alias) }, 1);
+    last_event(&world->batch)->has_group = world->groups.count > 1;
+    last_event(&world->batch)->group = (uint32_t)group;
+    world->copies[group][is_alias][n] -= world->copies[group][is_alias][n] > 0;
+    apply(world);
+}
+
+/* Half the time a favourite or its parent: what follows from their order shows soon. */
+static int draw_node(struct world *world)
+{
+    const int parent = world->nodes[world->favourite].parent;
+
+    if (draw(world, 2) == 0) {
+        return (int)draw(world, most_nodes);
+    }
+    return parent >= 0 && draw(world, 2) == 0 ? parent : world->favourite;
+}
+
 static void change(struct world *world)
 {
-    const int n = (int)draw(world, most_nodes);
-    const int parent = world->nodes[n].parent;
+    const int n = draw_node(world);
 
     if (draw(world, 3000) == 0) {
         add_cleared(&world->batch);
+        memset(world->copies, 0, sizeof world->copies);
         apply(world);
     } else if (draw(world, 3) > 0) {
-        if (!world->is_orderly || parent < 0 || world->truth.has[parent]) {
-            store(world, n);
-        }
-    } else if (!world->is_orderly || !has_children(world, n)) {
+        store(world, n);
+    } else {
         remove_node(world, n);
     }
 }
 
 /* ---- Refreshes ---- */
-
-/* What goes out is held, and each reader takes it. */
-static bool step(struct world *world, size_t max_blocks, size_t max_looks)
-{
-    struct kvb_router_batch told = { 0 };
-    const size_t ignored = world->late.ignored;
-    bool is_done = false;
-
-    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &told, &is_done));
-    assert_true(told.block_count <= max_blocks);
-    for (size_t i = 0; i < told.block_count; i++) {
-        assert_true(world->truth.has[find_node(world, told.blocks[i].value)]);
-    }
-    hear(world, &world->late, &told, false);
-    assert_int_equal(world->late.ignored, ignored);
-    hear(world, &world->early, &told, false);
-    kvb_router_batch_done(&told);
-    return is_done;
-}
 
 static bool is_reachable(const struct world *world, int n)
 {
@@ -272,6 +144,7 @@ static void refresh(struct world *world)
     int steps = 0;
 
     memset(&world->late, 0, sizeof world->late);
+    world->favourite = (int)draw(world, most_nodes);
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     while (!step(world, 1 + draw(world, 9), 1 + draw(world, 6))) {
@@ -285,57 +158,53 @@ static void refresh(struct world *world)
     check(world, &world->late);
 }
 
-static void live_one_life(unsigned seed, bool is_orderly, enum kvb_hashes hashes)
+static void live_one_life(const struct life *life)
 {
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, seed, is_orderly, hashes);
+    begin_world(world, life);
     for (int i = 0; i < first_changes; i++) {
         change(world);
-        world->truth = world->early; /* where it matters: in an orderly world */
     }
     refresh(world);
     refresh(world);
     check(world, &world->early);
+    assert_memory_equal(
+        world->early.has_in_window, world->truth.has_in_window, sizeof world->truth.has_in_window);
     end_world(world);
     free(world);
+}
+
+static void live_all_lives(bool is_orderly)
+{
+    for (unsigned seed = 1; seed <= seeds; seed++) {
+        live_one_life(&(struct life){ .seed = seed,
+                                      .is_orderly = is_orderly,
+                                      .hashes = seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE,
+                                      .groups = models[seed / 2 % KVB_COUNT_OF(models)] });
+    }
 }
 
 static void a_late_reader_has_exactly_what_is_held(void **state)
 {
     (void)state;
-    for (unsigned seed = 1; seed <= seeds; seed++) {
-        live_one_life(seed, true, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
-    }
+    live_all_lives(true);
 }
 
 /* Parents leave before their children, and come after them. */
 static void a_late_reader_has_all_that_a_query_finds(void **state)
 {
     (void)state;
-    for (unsigned seed = 1; seed <= seeds; seed++) {
-        live_one_life(seed, false, seed % 2 ? KVB_HASHES_CANONICAL : KVB_HASHES_ENGINE);
-    }
+    live_all_lives(false);
 }
 
 /* ---- By hand ---- */
 
 static void plant(struct world *world, int parent, int n)
 {
-    struct node *node = &world->nodes[n];
-
-    node->parent = parent;
-    node->depth = parent < 0 ? 1 : world->nodes[parent].depth + 1;
-    if (parent >= 0) {
-        memcpy(node->path, world->nodes[parent].path, (node->depth - 1) * sizeof *node->path);
-    }
-    node->path[node->depth - 1] = (uint32_t)n + 1;
-    node->name = name_of(node->path, node->depth).value;
-    file_node(world, n);
-    add_stored(
-        &world->batch, parent >= 0 ? &(uint64_t){ engine_name(parent, false) } : NULL,
-        &(uint64_t){ engine_name(n, false) }, &node->path[node->depth - 1], 1);
+    place_node(world, parent, n);
+    add_to_group(world, 0, n, false);
     apply(world);
 }
 
@@ -344,14 +213,8 @@ static struct world *planted(void)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, true, KVB_HASHES_CANONICAL);
+    begin_world(world, &(struct life){ 1, true, KVB_HASHES_CANONICAL, one_group });
     return world;
-}
-
-static void uproot(struct world *world)
-{
-    end_world(world);
-    free(world);
 }
 
 static void a_chain_is_one_event(void **state)
@@ -463,7 +326,7 @@ static void a_clear_begins_anew(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
     for (int n = 0; n < 3; n++) {
         add_named(world, n - 1, n);
     }
@@ -489,7 +352,7 @@ static void an_engines_circle_ends(void **state)
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
-    begin_world(world, 1, false, KVB_HASHES_ENGINE);
+    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
     for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 hangs from it */
         add_named(world, (n + 2) % 3, n);
     }

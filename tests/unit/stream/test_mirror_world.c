@@ -133,8 +133,12 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
         { { 0 }, { 1, false, false }, { 5, true, true } },
         { { 0 }, { 1, true, true }, { 2, true, false } },
         { { 0 }, { 3, false, false }, { 4, false, false } },
+        { { 0, true, false },
+          { 1, false, false } }, /* groups stand in the order of the model's layers */
+        { { 0, true, true }, { 1, false, false } },
+        { { 0, true, true }, { 1, true, false }, { 2, true, false }, { 3, false, false } },
     };
-    static const size_t counts[] = { 1, 2, 2, 3, 3, 3 };
+    static const size_t counts[] = { 1, 2, 2, 3, 3, 3, 2, 2, 4 };
     const size_t kind = seed % (sizeof counts / sizeof *counts);
 
     memset(model, 0, sizeof *model);
@@ -159,22 +163,30 @@ struct stored {
     size_t group;
     size_t from, to; /* blocks of the prompt that were computed, or are said again */
     size_t first;    /* of them, the first that is named: from, but where some are left out */
-    bool is_before_left_out; /* the run goes on with a root Stored that leaves blocks out */
+    const struct stored *last; /* of the run, that is of the request; in one array with this */
 };
 
-static bool is_real(struct model *model, const struct stored *stored)
+/* Of a root Stored: can it not be said again? */
+static bool is_proof(struct model *model, const struct stored *stored)
 {
-    const struct group *group = &model->groups[stored->group];
     bool has_new = false;
 
     for (size_t at = stored->first; at < stored->to; at++) {
         has_new |= block_of(model, stored->prompt->hashes[at])->most[stored->group] == 0;
     }
-    if (model->is_counted || stored->from > 0 ||
-        (model->was_real && group->number > model->number_before)) {
-        return true;
+    return model->groups[stored->group].is_window ? stored->first > stored->from : has_new;
+}
+
+static bool is_real(struct model *model, const struct stored *stored)
+{
+    const struct group *group = &model->groups[stored->group];
+    bool is_real = model->is_counted || stored->from > 0 ||
+                   (model->was_real && group->number > model->number_before);
+
+    for (const struct stored *next = stored; !is_real && next <= stored->last; next++) {
+        is_real = is_proof(model, next);
     }
-    return group->is_window ? stored->first > stored->from : has_new || stored->is_before_left_out;
+    return is_real;
 }
 
 static void prove(struct model *model, size_t group, uint64_t parent)
@@ -251,7 +263,6 @@ static void
 say(struct model *model, const struct prompt *prompt, size_t from, size_t to, bool again)
 {
     struct stored stored[most_groups];
-    bool is_left_out = false;
 
     for (size_t g = model->group_count; g > 0; g--) {
         const struct group *group = &model->groups[g - 1];
@@ -261,8 +272,7 @@ say(struct model *model, const struct prompt *prompt, size_t from, size_t to, bo
                                          .from = from,
                                          .to = to,
                                          .first = leaves_out ? to - 2 : from,
-                                         .is_before_left_out = is_left_out };
-        is_left_out |= leaves_out && from == 0;
+                                         .last = &stored[model->group_count - 1] };
     }
     for (size_t g = 0; g < model->group_count; g++) {
         for (size_t at = stored[g].first; !again && at < to; at++) {

@@ -149,6 +149,81 @@ static void an_unplaced_block_is_missing(void **state)
     stream_world_end(&world);
 }
 
+/* ---- What the engine is ---- */
+
+static void add_paired(struct stream_world *world, uint64_t hash, bool is_paired)
+{
+    add_stored(&world->batch, NULL, &hash, &(uint32_t){ (uint32_t)hash }, 1);
+    last_event(&world->batch)->is_paired = is_paired;
+}
+
+static void the_newest_tokens_say_whether_they_are_pairs(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_false(beat_of(&world).is_paired);
+    add_paired(&world, 900, true);
+    give_live(&world, 3);
+    assert_true(beat_of(&world).is_paired && world.output.is_changed);
+    add_cleared(&world.batch);
+    give_live(&world, 4); /* shows nothing: it is the same engine */
+    assert_true(beat_of(&world).is_paired && !world.output.is_changed);
+    add_paired(&world, 901, false);
+    give_live(&world, 5);
+    assert_true(!beat_of(&world).is_paired && world.output.is_changed);
+    stream_world_end(&world);
+}
+
+static void another_life_may_have_other_tokens(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    add_paired(&world, 900, true);
+    give_live(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, second_life, 50);
+    assert_true(world.saw_cleared);
+    assert_false(beat_of(&world).is_paired);
+    stream_world_end(&world);
+}
+
+/* Also of a model that is not the stream's: other workers share it all the same. */
+static void a_pools_object_makes_it_a_store_for_good(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_false(beat_of(&world).is_store);
+    add_removed(&world.batch, &(uint64_t){ 5 }, 1);
+    last_event(&world.batch)->key = 5;
+    give_live(&world, 3);
+    assert_true(beat_of(&world).is_store && world.output.is_changed);
+    live(&world, 4, first_life, 5);
+    assert_true(beat_of(&world).is_store && !world.output.is_changed);
+    stream_world_end(&world);
+}
+
+static void what_is_configured_as_a_store_is_one(void **state)
+{
+    (void)state;
+    struct kvb_stream_options options = stream_world_options(true);
+    struct kvb_heartbeat beat;
+    struct kvb_stream *stream = NULL;
+
+    options.is_store = true;
+    assert_ok(kvb_stream_new(&options, &stream));
+    kvb_stream_heartbeat(stream, &beat);
+    assert_true(beat.is_store);
+    kvb_stream_free(stream);
+}
+
 /* ---- Copies ---- */
 
 /* Prompt a-b said again, b of which the list has lost: a is not held twice. */
@@ -235,6 +310,10 @@ int main(void)
         cmocka_unit_test(a_heartbeat_names_the_devices_first_shape),
         cmocka_unit_test(one_shape_too_many_is_skipped),
         cmocka_unit_test(an_unplaced_block_is_missing),
+        cmocka_unit_test(the_newest_tokens_say_whether_they_are_pairs),
+        cmocka_unit_test(another_life_may_have_other_tokens),
+        cmocka_unit_test(a_pools_object_makes_it_a_store_for_good),
+        cmocka_unit_test(what_is_configured_as_a_store_is_one),
         cmocka_unit_test(a_suffix_believes_no_store_of_a_block_that_it_lacks),
         cmocka_unit_test(nor_does_one_that_passed_a_store_over),
         cmocka_unit_test(readers_that_missed_something_get_the_window_list_too),

@@ -1,0 +1,162 @@
+"""Does a stream that is more than a plain list survive the end of a process and of NATS?  What a
+real engine said is sent again up to one point; then somebody fails, and afterwards the aggregator
+gives the answers that it gave before, and the right ones at the next point."""
+
+import pytest
+
+import probes
+from conftest import worker
+from programs import wait_for
+from test_checkpoint import kept, saved_seq_is
+
+HYBRID, EAGLE = "vllm-0.33-hybrid", "sglang-0.5.23-eagle"
+PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
+
+
+class Stream:
+    """One capture at one engine, as far as the last point but one."""
+
+    def __init__(self, scene, name, profile):
+        self.scene = scene
+        self.profile = profile
+        self.capture = probes.load(name)
+        self.engine = scene.engine(topic=self.capture.topic)
+        self.aggregator = scene.aggregator()
+        self.start_bridge("kvbridge", announcements=1)
+        self.points = self.capture.points[-2:]
+        self.publish_up_to(self.points[0][0])
+        self.settle()
+        self.before = self.answers()
+        assert len([hit for _, hit in self.before if hit > 0]) > 20, "something can go wrong"
+
+    def start_bridge(self, name, announcements):
+        """So often it tells all of the list, before anything else is to be seen."""
+        self.announcements = announcements
+        self.bridge = self.scene.bridge(
+            worker(self.engine), profile=self.profile, name=name,
+            limits=f'checkpoint = "{kept(self.scene)}"; checkpoint_s = 1;',
+        )
+
+    def start_bridge_again(self):
+        self.start_bridge("again", announcements=self.tells_anew)
+
+    def start_aggregator_again(self):
+        self.aggregator = self.scene.aggregator(name="again")
+
+    @property
+    def tells_anew(self):
+        """Readers of json cannot ask for what they missed."""
+        return int(self.profile == "json")
+
+    def kill_nats(self):
+        (nats,) = [program for program in self.scene.started if program.name.startswith("nats")]
+        nats.kill()
+        wait_for("both have noticed", lambda: not self.bridge.is_ready() and not self.aggregator.is_ready())
+
+    def start_nats_again(self):
+        self.scene.start_nats(self.scene.nats_port)
+        self.announcements += self.tells_anew
+        wait_for("both are back", lambda: self.bridge.is_ready() and self.aggregator.is_ready(), 20)
+
+    def publish_up_to(self, last_seq):
+        while self.engine.next_seq <= last_seq:
+            self.engine.publish(self.capture.frames[self.engine.next_seq])
+
+    def has_settled(self):
+        """The newest message is applied, what became of it is too, and it is proven."""
+        (told,) = self.bridge.get("/state")["streams"]
+        (known,) = self.aggregator.get("/streams")["streams"]
+        return (
+            self.bridge.metric("kvb_announcements_total") == self.announcements
+            and told["last_seq"] == self.engine.next_seq - 1
+            and (told["state"], known["state"]) == ("EXACT", "EXACT")
+            and known["last_event_id"] == told["event_id"]
+        )
+
+    def settle(self):
+        wait_for("bridge and aggregator have all of it", self.has_settled, 20)
+
+    def ask(self, asked):
+        """[(probe, answer)]."""
+        asker = probes.Asker(self.aggregator)
+        try:
+            return [(probe, asker.ask(probe, "m")) for probe in asked]
+        finally:
+            asker.close()
+
+    def answers(self):
+        """[(tokens held, tokens that a request is given)] to every prompt of the capture."""
+        asked = [probe for _, those in self.capture.points for probe in those]
+        return [
+            tuple(probes.tokens_of(answer, field, 7) for field in ("scores", "hits"))
+            for _, answer in self.ask(asked)
+        ]
+
+    def check_same(self):
+        self.settle()
+        assert self.answers() == self.before
+        self.check_point(0)
+
+    def check_point(self, number):
+        """What the engine itself gave at this point."""
+        last_seq, asked = self.points[number]
+        self.publish_up_to(last_seq)
+        self.settle()
+        tally = probes.Tally(self.capture)
+        for probe, answer in self.ask(asked):
+            tally.add(probe, answer, 7, "EXACT")
+        for count in (tally.held, tally.hits):
+            assert count.kinds["over"] == 0 and count.kinds["short"] == 0, count.examples
+        assert tally.hits.kinds["right"] > len(asked) / 2
+
+
+@PROFILES
+@pytest.mark.parametrize("name", [HYBRID, EAGLE])
+def test_a_killed_bridge_goes_on_with_the_same_answers(scene, name, profile):
+    stream = Stream(scene, name, profile)
+    wait_for("a checkpoint of all of it", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
+    stream.bridge.kill()
+    stream.start_bridge_again()
+    stream.check_same()
+    assert stream.bridge.metric("kvb_checkpoints_restored_total") == 1
+    stream.check_point(1)
+
+
+@PROFILES
+def test_what_a_hybrid_engine_did_while_its_bridge_was_dead_is_found(scene, profile):
+    stream = Stream(scene, HYBRID, profile)
+    wait_for("a checkpoint of all of it", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
+    stream.bridge.kill()
+    stream.publish_up_to(stream.points[1][0])
+    stream.start_bridge_again()
+    stream.check_point(1)
+    assert stream.bridge.metric("kvb_checkpoints_restored_total") == 1
+
+
+@PROFILES
+@pytest.mark.parametrize("name", [HYBRID, EAGLE])
+def test_a_new_aggregator_gives_the_same_answers(scene, name, profile):
+    stream = Stream(scene, name, profile)
+    stream.aggregator.kill()
+    stream.start_aggregator_again()
+    stream.check_same()
+    stream.check_point(1)
+
+
+@PROFILES
+def test_hybrid_answers_outlive_an_outage_of_nats(scene, profile):
+    stream = Stream(scene, HYBRID, profile)
+    stream.kill_nats()
+    stream.start_nats_again()
+    stream.check_same()
+
+
+@PROFILES
+def test_what_a_hybrid_engine_did_while_nats_was_away_is_told(scene, profile):
+    stream = Stream(scene, HYBRID, profile)
+    stream.kill_nats()
+    stream.publish_up_to(stream.points[1][0])
+    last = stream.points[1][0]
+    wait_for("the bridge has it", lambda: stream.bridge.get("/state")["streams"][0]["last_seq"] == last)
+    stream.start_nats_again()
+    stream.check_point(1)
