@@ -86,6 +86,13 @@ static void place_unknown_media(
     }
 }
 
+/* Objects under keys are a store's, and so are the maps with an event_type, which stores alone
+ * write; of the latter an engine's would be about its device. */
+static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    return event->key != 0 || (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
+}
+
 /* What its events show of the engine, by the first that has something to show.  A change is said
  * by a heartbeat at once. */
 static void note_engine(struct bridge_rank *rank, const struct kvb_event_batch *batch)
@@ -95,7 +102,7 @@ static void note_engine(struct bridge_rank *rank, const struct kvb_event_batch *
 
     for (size_t i = 0; i < batch->event_count; i++) {
         const struct kvb_engine_event *event = &batch->events[i];
-        rank->is_store = rank->is_store || event->key != 0;
+        rank->is_store = rank->is_store || is_of_store(batch, event);
         if (event->token_count > 0) {
             rank->is_paired = event->is_paired;
             break;
