@@ -113,6 +113,9 @@ static kvb_status write_question(const struct kvctl_truth_rank *rank, struct kvb
         kvb_json_write_u64(&json, rank->prompt[i]);
     }
     kvb_json_write_end(&json, ']');
+    if (rank->salt[0] != '\0') {
+        kvb_json_write_pair_text(&json, "cache_salt", rank->salt);
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -244,13 +247,22 @@ static void print_verdict_json(const struct kvctl_truth *truth, const struct ver
         verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
 }
 
-/* The longest prompt that some rank holds, as a file for --tokens-file. */
+/* A file of tokens has no place for a salt: whoever asks with it must name that. */
+static bool is_better_sample(const struct kvctl_truth_rank *a, const struct kvctl_truth_rank *b)
+{
+    const bool has_salt = a->salt[0] != '\0';
+
+    return has_salt == (b->salt[0] != '\0') ? a->prompt_tokens > b->prompt_tokens : !has_salt;
+}
+
+/* The longest prompt that some rank holds, without a salt if any has none, as a file for
+ * --tokens-file. */
 static enum kvctl_exit write_sample(const struct kvctl_truth *truth, const char *path)
 {
     const struct kvctl_truth_rank *longest = NULL;
 
     for (size_t i = 0; i < truth->count; i++) {
-        if (!longest || truth->ranks[i].prompt_tokens > longest->prompt_tokens) {
+        if (!longest || is_better_sample(&truth->ranks[i], longest)) {
             longest = &truth->ranks[i];
         }
     }
