@@ -120,20 +120,35 @@ static kvb_status write_question(const struct kvctl_truth_rank *rank, struct kvb
     return json.status;
 }
 
-/* The rank must be listed with all blocks of the prompt. */
-static bool is_right(struct json_object *root, const struct kvctl_truth_rank *rank)
+/* The rank's row in a list of the answer; NULL: it has none. */
+static struct json_object *
+find_row(struct json_object *root, const char *list, const struct kvctl_truth_rank *rank)
 {
-    struct json_object *rows = kvb_json_member(root, "workers");
+    struct json_object *rows = kvb_json_member(root, list);
     const size_t count = rows ? json_object_array_length(rows) : 0;
 
     for (size_t i = 0; i < count; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
         if (number_of(row, "worker_id") == rank->worker_id &&
             number_of(row, "dp_rank") == rank->dp_rank) {
-            return number_of(row, "blocks") == rank->prompt_tokens / rank->block_size;
+            return row;
         }
     }
-    return false;
+    return NULL;
+}
+
+/* The rank must be listed with all blocks of the prompt; a store among those that are shared, in
+ * whichever tier. */
+static bool is_right(struct json_object *root, const struct kvctl_truth_rank *rank)
+{
+    struct json_object *worker = find_row(root, "workers", rank);
+    struct json_object *store = find_row(root, "shared", rank);
+
+    if (store) {
+        return !worker &&
+               number_of(kvb_json_member(store, "tokens"), "disk") == rank->prompt_tokens;
+    }
+    return worker && number_of(worker, "blocks") == rank->prompt_tokens / rank->block_size;
 }
 
 static enum kvctl_exit ask_about_prompt(

@@ -135,6 +135,14 @@ def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene,
     say(truth, "resume")
 
 
+def test_a_fleet_of_stores_is_proven_by_what_is_shared(scene):
+    truth, aggregator, _ = start_all(scene, ["mooncake-a"])
+    wait_for("blocks are held", lambda: min(held(truth)) > 100, 30)
+    status, verdict = verify(scene, truth)
+    assert (status, verdict["asked"], verdict["wrong"]) == (0, 2, 0), verdict
+    assert [row["store"] for row in aggregator.get("/streams")["streams"]] == [True, True]
+
+
 def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)
