@@ -150,7 +150,8 @@ ask(const char *path, const char *command, line_taker take, void *context,
 
 /* One block of the list, while its rank is read. */
 struct block {
-    struct json_object *tokens; /* borrowed from the line */
+    struct json_object *tokens; /* borrowed from the line, like salt */
+    const char *salt;           /* NULL: none */
     size_t parent;              /* an earlier position; no_parent at the root */
     uint64_t name;
     uint32_t depth; /* blocks from the root, itself included; 0: not all are held */
@@ -162,6 +163,21 @@ enum { no_parent = -1 };
 static uint64_t number_of(struct json_object *object, const char *name)
 {
     return json_object_get_uint64(kvb_json_member(object, name));
+}
+
+static kvb_status read_salt(struct json_object *row, const char **out_salt)
+{
+    struct json_object *salt = kvb_json_member(row, "salt");
+
+    *out_salt = salt ? json_object_get_string(salt) : NULL;
+    return !*out_salt || strlen(*out_salt) < kvctl_salt_bytes ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static uint64_t seed_of(const char *salt)
+{
+    const kvb_span none = { 0 };
+
+    return kvb_block_seed(none, salt ? (kvb_span){ (const uint8_t *)salt, strlen(salt) } : none);
 }
 
 static kvb_status read_tokens(struct json_object *list, uint32_t block_size, uint32_t *out_tokens)
@@ -200,8 +216,9 @@ read_block(struct json_object *row, uint32_t block_size, struct block *blocks, s
     }
     block->tokens = kvb_json_member(row, "tokens");
     KVB_TRY(read_tokens(block->tokens, block_size, tokens));
-    const kvb_tokens_hash own = kvb_tokens_hash_of(
-        tokens, block_size, NULL, 0, kvb_block_seed((kvb_span){ 0 }, (kvb_span){ 0 }));
+    KVB_TRY(read_salt(row, &block->salt));
+    const kvb_tokens_hash own =
+        kvb_tokens_hash_of(tokens, block_size, NULL, 0, seed_of(block->salt));
     block->is_held = number_of(row, "copies") > 0;
     block->parent = parent == no_parent ? SIZE_MAX : (size_t)parent;
     if (parent == no_parent) {
@@ -258,6 +275,9 @@ keep_prompt(const struct block *blocks, size_t count, struct kvctl_truth_rank *r
         return KVB_NO_MEMORY;
     }
     rank->prompt_tokens = tokens;
+    if (blocks[deepest].salt) { /* read_salt() has measured it */
+        memcpy(rank->salt, blocks[deepest].salt, strlen(blocks[deepest].salt) + 1);
+    }
     for (size_t at = deepest; at != SIZE_MAX; at = blocks[at].parent) {
         KVB_TRY(read_tokens(
             blocks[at].tokens, rank->block_size,

@@ -12,6 +12,8 @@
  * Threads: the caller locks.
  * Memory:  8 bytes a block, and the tokens of one prompt a rank. */
 
+enum { kvctl_salt_bytes = 128 + 1 }; /* as long as a query's, with a NUL */
+
 struct kvctl_truth_rank {
     uint64_t worker_id;
     uint32_t dp_rank;
@@ -20,6 +22,7 @@ struct kvctl_truth_rank {
     size_t held_count;
     uint32_t *prompt; /* owned; the longest prompt whose blocks are all held */
     size_t prompt_tokens;
+    char salt[kvctl_salt_bytes]; /* that prompt's; empty: none */
 };
 
 struct kvctl_truth {

@@ -113,24 +113,42 @@ static kvb_status write_question(const struct kvctl_truth_rank *rank, struct kvb
         kvb_json_write_u64(&json, rank->prompt[i]);
     }
     kvb_json_write_end(&json, ']');
+    if (rank->salt[0] != '\0') {
+        kvb_json_write_pair_text(&json, "cache_salt", rank->salt);
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }
 
-/* The rank must be listed with all blocks of the prompt. */
-static bool is_right(struct json_object *root, const struct kvctl_truth_rank *rank)
+/* The rank's row in a list of the answer; NULL: it has none. */
+static struct json_object *
+find_row(struct json_object *root, const char *list, const struct kvctl_truth_rank *rank)
 {
-    struct json_object *rows = kvb_json_member(root, "workers");
+    struct json_object *rows = kvb_json_member(root, list);
     const size_t count = rows ? json_object_array_length(rows) : 0;
 
     for (size_t i = 0; i < count; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
         if (number_of(row, "worker_id") == rank->worker_id &&
             number_of(row, "dp_rank") == rank->dp_rank) {
-            return number_of(row, "blocks") == rank->prompt_tokens / rank->block_size;
+            return row;
         }
     }
-    return false;
+    return NULL;
+}
+
+/* The rank must be listed with all blocks of the prompt; a store among those that are shared, in
+ * whichever tier. */
+static bool is_right(struct json_object *root, const struct kvctl_truth_rank *rank)
+{
+    struct json_object *worker = find_row(root, "workers", rank);
+    struct json_object *store = find_row(root, "shared", rank);
+
+    if (store) {
+        return !worker &&
+               number_of(kvb_json_member(store, "tokens"), "disk") == rank->prompt_tokens;
+    }
+    return worker && number_of(worker, "blocks") == rank->prompt_tokens / rank->block_size;
 }
 
 static enum kvctl_exit ask_about_prompt(
@@ -244,13 +262,22 @@ static void print_verdict_json(const struct kvctl_truth *truth, const struct ver
         verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
 }
 
-/* The longest prompt that some rank holds, as a file for --tokens-file. */
+/* A file of tokens has no place for a salt: whoever asks with it must name that. */
+static bool is_better_sample(const struct kvctl_truth_rank *a, const struct kvctl_truth_rank *b)
+{
+    const bool has_salt = a->salt[0] != '\0';
+
+    return has_salt == (b->salt[0] != '\0') ? a->prompt_tokens > b->prompt_tokens : !has_salt;
+}
+
+/* The longest prompt that some rank holds, without a salt if any has none, as a file for
+ * --tokens-file. */
 static enum kvctl_exit write_sample(const struct kvctl_truth *truth, const char *path)
 {
     const struct kvctl_truth_rank *longest = NULL;
 
     for (size_t i = 0; i < truth->count; i++) {
-        if (!longest || truth->ranks[i].prompt_tokens > longest->prompt_tokens) {
+        if (!longest || is_better_sample(&truth->ranks[i], longest)) {
             longest = &truth->ranks[i];
         }
     }

@@ -166,14 +166,14 @@ void kvb_block_pool_release(struct kvb_block_pool *pool, uint32_t block)
 }
 
 kvb_status kvb_block_pool_fill(
-    struct kvb_block_pool *pool, uint32_t block, kvb_engine_hash hash, uint32_t before,
-    const uint32_t *tokens)
+    struct kvb_block_pool *pool, uint32_t block, uint32_t before,
+    const struct kvb_block_content *content)
 {
     const uint32_t parent = before == kvb_no_block ? kvb_no_node : pool->blocks[before].node;
     uint32_t at = 0;
 
     assert(pool->blocks[block].node == kvb_no_node);
-    KVB_TRY(kvb_prefix_tree_put(&pool->tree, hash, parent, tokens, &at));
+    KVB_TRY(kvb_prefix_tree_put(&pool->tree, parent, content, &at));
 
     struct kvb_prefix_node *node = &pool->tree.nodes[at];
     pool->blocks[block].node = at;
@@ -189,8 +189,8 @@ kvb_status kvb_block_pool_fill(
     pool->filled_count++;
     if (pool->log && node->copies == 1) {
         kvb_content_log_stored(
-            pool->log, hash,
-            node->parent == kvb_no_node ? hash : pool->tree.nodes[node->parent].hash, tokens);
+            pool->log, content,
+            node->parent == kvb_no_node ? node->hash : pool->tree.nodes[node->parent].hash);
     }
     return KVB_OK;
 }

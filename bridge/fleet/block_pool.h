@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "fleet/block_content.h"
 #include "fleet/content_log.h"
 #include "fleet/prefix_tree.h"
 #include "model/event_batch.h"
@@ -52,8 +53,8 @@ void kvb_block_pool_release(struct kvb_block_pool *pool, uint32_t block);
  * prompt, kvb_no_block at the root.
  * KVB_TOO_LARGE  more contents than blocks: cannot happen while tails go first */
 kvb_status kvb_block_pool_fill(
-    struct kvb_block_pool *pool, uint32_t block, kvb_engine_hash hash, uint32_t before,
-    const uint32_t *tokens);
+    struct kvb_block_pool *pool, uint32_t block, uint32_t before,
+    const struct kvb_block_content *content);
 
 /* kvb_no_block when none holds this. */
 uint32_t kvb_block_pool_find(const struct kvb_block_pool *pool, kvb_engine_hash hash);

@@ -42,15 +42,16 @@ static void add(struct kvb_content_log *log, struct kvb_content_change change)
 }
 
 void kvb_content_log_stored(
-    struct kvb_content_log *log, kvb_engine_hash hash, kvb_engine_hash parent,
-    const uint32_t *tokens)
+    struct kvb_content_log *log, const struct kvb_block_content *content, kvb_engine_hash parent)
 {
-    add(log,
-        (struct kvb_content_change){ .kind = KVB_CONTENT_STORED, .hash = hash, .parent = parent });
+    add(log, (struct kvb_content_change){ .kind = KVB_CONTENT_STORED,
+                                          .hash = content->hash,
+                                          .parent = parent,
+                                          .salt = content->salt });
     if (log->capacity > 0) {
         memcpy(
-            log->tokens + place_of(log, log->next - 1) * log->block_size, tokens,
-            log->block_size * sizeof *tokens);
+            log->tokens + place_of(log, log->next - 1) * log->block_size, content->tokens,
+            log->block_size * sizeof *content->tokens);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "fleet/block_content.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ struct kvb_content_change {
     uint64_t at_ns;
     kvb_engine_hash hash;   /* not of CLEARED: everything went */
     kvb_engine_hash parent; /* of STORED; itself: a root */
+    const char *salt;       /* of STORED; borrowed; NULL: none */
 };
 
 struct kvb_content_log {
@@ -43,10 +45,9 @@ kvb_status
 kvb_content_log_init(struct kvb_content_log *log, uint32_t capacity, uint32_t block_size);
 void kvb_content_log_done(struct kvb_content_log *log);
 
-/* tokens: block_size of them, copied. */
+/* The content's tokens are copied. */
 void kvb_content_log_stored(
-    struct kvb_content_log *log, kvb_engine_hash hash, kvb_engine_hash parent,
-    const uint32_t *tokens);
+    struct kvb_content_log *log, const struct kvb_block_content *content, kvb_engine_hash parent);
 void kvb_content_log_removed(struct kvb_content_log *log, kvb_engine_hash hash);
 void kvb_content_log_cleared(struct kvb_content_log *log);
 

@@ -102,10 +102,16 @@ kvb_status kvb_engine_admit(
         return KVB_AGAIN;
     }
     KVB_TRY(kvb_request_new(tokens, count, output_length, block_size, &request));
+    request->salt = engine->salt;
     request->reports = kvb_random_chance(&engine->dice, engine->options.report_probability);
     request->bypasses = kvb_random_chance(&engine->dice, engine->options.bypass_probability);
     *waiting_place(engine, engine->waiting_count++) = request;
     return KVB_OK;
+}
+
+void kvb_engine_set_salt(struct kvb_engine *engine, const char *salt)
+{
+    engine->salt = salt;
 }
 
 void kvb_engine_begin(struct kvb_engine *engine)

@@ -27,7 +27,7 @@
  *
  * Pure: no clock, no socket; what is random comes from the seed.
  * Threads: the caller locks.
- * Memory:  64 + 4 * block_size bytes a block, the requests (bounded by
+ * Memory:  72 + 4 * block_size bytes a block, the requests (bounded by
  *          max_waiting and max_running), and one batch of events. */
 struct kvb_engine;
 
@@ -62,6 +62,10 @@ void kvb_engine_free(struct kvb_engine *engine);
  * KVB_NO_MEMORY */
 kvb_status kvb_engine_admit(
     struct kvb_engine *engine, const uint32_t *tokens, uint32_t count, uint32_t output_length);
+
+/* The salt of requests that are admitted from now on; NULL, as at first: none.  Prefixes are not
+ * shared across salts.  Borrowed until the engine ends. */
+void kvb_engine_set_salt(struct kvb_engine *engine, const char *salt);
 
 /* One step of the scheduler.  On KVB_OK *out_batch holds what changed, numbered
  * *out_seq; it is borrowed until the engine is used again.
@@ -109,6 +113,7 @@ void kvb_engine_figures(const struct kvb_engine *engine, struct kvb_engine_figur
 struct kvb_truth_block {
     kvb_engine_hash hash;
     const uint32_t *tokens; /* block_size of its own; borrowed from the engine */
+    const char *salt;       /* borrowed; NULL: none */
     uint32_t parent;        /* an earlier position; kvb_no_parent at the root */
     uint32_t copies;        /* physical; 0: an ancestor that is no longer there */
 };

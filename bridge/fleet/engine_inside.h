@@ -22,6 +22,7 @@ struct kvb_engine {
     uint32_t waiting_at;
     uint32_t waiting_count;
     uint32_t waiting_capacity;
+    const char *salt; /* of new requests; borrowed; NULL: none */
     uint64_t dice;
     uint64_t first_seq; /* of this life */
     uint64_t next_seq;

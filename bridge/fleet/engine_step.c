@@ -47,6 +47,7 @@ announce(struct kvb_engine *engine, const struct kvb_request *request, uint32_t 
         .tokens = request->tokens + (size_t)from * block_size,
         .count = to - from,
         .block_size = block_size,
+        .salt = request->salt,
     };
     return kvb_event_writer_stored(&engine->pending, &run);
 }
@@ -64,10 +65,14 @@ static kvb_status commit(struct kvb_engine *engine, struct kvb_request *request,
     KVB_TRY(announce(engine, request, request->committed, whole));
     while (request->committed < whole) {
         const uint32_t at = request->committed;
+        const struct kvb_block_content content = {
+            .hash = request->hashes[at],
+            .tokens = request->tokens + (size_t)at * block_size,
+            .salt = request->salt,
+        };
         KVB_TRY(kvb_block_pool_fill(
-            engine->pool, request->blocks[at], request->hashes[at],
-            at > 0 ? request->blocks[at - 1] : kvb_no_block,
-            request->tokens + (size_t)at * block_size));
+            engine->pool, request->blocks[at], at > 0 ? request->blocks[at - 1] : kvb_no_block,
+            &content));
         request->committed++;
     }
     return KVB_OK;

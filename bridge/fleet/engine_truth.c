@@ -20,6 +20,7 @@ static void list_one(struct lister *lister, uint32_t at)
     lister->blocks[lister->count++] = (struct kvb_truth_block){
         .hash = node->hash,
         .tokens = kvb_prefix_tree_tokens(lister->tree, at),
+        .salt = node->salt,
         .parent = is_root ? kvb_no_parent : lister->position[node->parent],
         .copies = node->copies,
     };

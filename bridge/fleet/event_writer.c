@@ -21,10 +21,15 @@ append(struct kvb_event_batch *batch, enum kvb_event_kind kind, uint32_t hash_co
 kvb_status kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run)
 {
     const size_t token_count = (size_t)run->count * run->block_size;
+    struct kvb_text_ref salt = { 0 };
 
     KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
     KVB_TRY(kvb_event_batch_reserve_hashes(batch, run->count));
     KVB_TRY(kvb_event_batch_reserve_tokens(batch, token_count));
+    if (run->salt) { /* last: nothing fails behind it */
+        const kvb_span text = { (const uint8_t *)run->salt, strlen(run->salt) };
+        KVB_TRY(kvb_event_batch_add_text(batch, text, &salt));
+    }
 
     struct kvb_engine_event *event = append(batch, KVB_EVENT_STORED, run->count);
     event->has_parent = run->parent != NULL;
@@ -32,6 +37,7 @@ kvb_status kvb_event_writer_stored(struct kvb_event_batch *batch, const struct k
     event->block_size = run->block_size;
     event->token_at = (uint32_t)batch->token_count;
     event->token_count = (uint32_t)token_count;
+    event->salt = salt;
 
     memcpy(batch->hashes + batch->hash_count, run->hashes, run->count * sizeof *run->hashes);
     memcpy(batch->tokens + batch->token_count, run->tokens, token_count * sizeof *run->tokens);

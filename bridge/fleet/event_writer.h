@@ -22,6 +22,7 @@ struct kvb_stored_run {
     const uint32_t *tokens;        /* count * block_size of them */
     uint32_t count;
     uint32_t block_size;
+    const char *salt; /* borrowed; NULL: none */
 };
 
 kvb_status kvb_event_writer_stored(struct kvb_event_batch *batch, const struct kvb_stored_run *run);

@@ -3,6 +3,7 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "fleet/fleet_inside.h"
 #include "fleet/malformed.h"
 #include "fleet/random.h"
@@ -153,11 +154,26 @@ static size_t pick_rank(struct kvb_fleet *fleet, uint64_t conversation)
     return kvb_random_below(&fleet->dice, fleet->rank_count);
 }
 
+/* Of an engine that names salts on each event every second conversation has one, and keeps it. */
+static const char *pick_salt(const struct kvb_dialect_row *dialect, uint64_t conversation)
+{
+    static const char *const salts[] = { "tenant-a", "tenant-b", "tenant-c" };
+    uint64_t place = ~conversation; /* another sequence than its rank's */
+
+    if (!(dialect->fields & KVB_FIELD_NAMESPACE)) {
+        return NULL;
+    }
+    const size_t at = kvb_random_below(&place, 2 * KVB_COUNT_OF(salts));
+    return at < KVB_COUNT_OF(salts) ? salts[at] : NULL;
+}
+
 static kvb_status admit_one(struct kvb_fleet *fleet)
 {
     KVB_TRY(kvb_trace_request_make(fleet->options.trace, fleet->next_row, &fleet->request));
 
     const size_t at = pick_rank(fleet, fleet->request.conversation);
+    kvb_engine_set_salt(
+        fleet->ranks[at].engine, pick_salt(dialect_of(fleet, at), fleet->request.conversation));
     const kvb_status status = kvb_engine_admit(
         fleet->ranks[at].engine, fleet->request.tokens, fleet->request.count,
         fleet->request.output_length);

@@ -16,7 +16,8 @@
  *     trace -> requests -> worker 1 [ rank 0: engine -> publisher ]
  *                                   [ rank 1: engine -> publisher ]   one load feed
  *              a turn of a conversation goes to the rank that had the turn before,
- *              mostly; the rest goes anywhere
+ *              mostly; the rest goes anywhere; in the dialects that name salts on each event
+ *              half of the conversations have one of three
  *
  * A rank is addressed by its number in the fleet: 0 .. kvb_fleet_rank_count()-1.
  * Threads: only the thread that made it (publishers have their own).

@@ -84,10 +84,10 @@ uint32_t kvb_prefix_tree_find(const struct kvb_prefix_tree *tree, kvb_engine_has
 }
 
 kvb_status kvb_prefix_tree_put(
-    struct kvb_prefix_tree *tree, kvb_engine_hash hash, uint32_t parent, const uint32_t *tokens,
+    struct kvb_prefix_tree *tree, uint32_t parent, const struct kvb_block_content *content,
     uint32_t *out_node)
 {
-    const uint32_t at = place_of(tree, hash);
+    const uint32_t at = place_of(tree, content->hash);
 
     if (tree->table[at] != kvb_no_node) {
         *out_node = tree->table[at];
@@ -99,11 +99,14 @@ kvb_status kvb_prefix_tree_put(
 
     const uint32_t node = tree->first_free;
     tree->first_free = tree->nodes[node].parent;
-    tree->nodes[node] = (struct kvb_prefix_node){
-        .hash = hash, .parent = parent, .first_copy = kvb_no_block, .last_copy = kvb_no_block
-    };
+    tree->nodes[node] = (struct kvb_prefix_node){ .hash = content->hash,
+                                                  .salt = content->salt,
+                                                  .parent = parent,
+                                                  .first_copy = kvb_no_block,
+                                                  .last_copy = kvb_no_block };
     memcpy(
-        tree->tokens + (size_t)node * tree->block_size, tokens, tree->block_size * sizeof *tokens);
+        tree->tokens + (size_t)node * tree->block_size, content->tokens,
+        tree->block_size * sizeof *content->tokens);
     if (parent != kvb_no_node) {
         tree->nodes[parent].children++;
     }

@@ -2,6 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
+#include "fleet/block_content.h"
 
 #include <stdint.h>
 
@@ -17,13 +18,14 @@
  * children, so there are no more nodes than physical blocks.)
  *
  * Threads: the caller locks.
- * Memory:  40 + 4 * block_size bytes a node, all taken at the start. */
+ * Memory:  48 + 4 * block_size bytes a node, all taken at the start. */
 
 enum { kvb_no_node = 0x7fffffff, kvb_no_block = 0x7fffffff };
 
 struct kvb_prefix_node {
     kvb_engine_hash hash;
-    uint32_t parent; /* a node; kvb_no_node at a root; the next free node when unused */
+    const char *salt; /* borrowed; NULL: none */
+    uint32_t parent;  /* a node; kvb_no_node at a root; the next free node when unused */
     uint32_t children;
     uint32_t copies;
     uint32_t first_copy; /* blocks, oldest first: the block pool links them */
@@ -56,7 +58,7 @@ uint32_t kvb_prefix_tree_find(const struct kvb_prefix_tree *tree, kvb_engine_has
  * parent is a node that is in use, or kvb_no_node.
  * KVB_TOO_LARGE  all nodes are used */
 kvb_status kvb_prefix_tree_put(
-    struct kvb_prefix_tree *tree, kvb_engine_hash hash, uint32_t parent, const uint32_t *tokens,
+    struct kvb_prefix_tree *tree, uint32_t parent, const struct kvb_block_content *content,
     uint32_t *out_node);
 
 /* Ends a node that has neither copies nor children, and then its parents

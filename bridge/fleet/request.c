@@ -52,6 +52,14 @@ void kvb_request_append(struct kvb_request *request, uint32_t token)
     request->output_left--;
 }
 
+/* What stands in the place of a parent's hash at the root. */
+static uint64_t root_of(const struct kvb_request *request, uint64_t seed)
+{
+    const char *salt = request->salt;
+
+    return salt ? kvb_hash64((kvb_span){ (const uint8_t *)salt, strlen(salt) }, seed) : seed;
+}
+
 void kvb_request_hash(struct kvb_request *request, uint32_t block_size, uint64_t seed)
 {
     const size_t block_bytes = block_size * sizeof *request->tokens;
@@ -60,7 +68,7 @@ void kvb_request_hash(struct kvb_request *request, uint32_t block_size, uint64_t
         const uint32_t at = request->hash_count;
         const uint32_t *tokens = request->tokens + (size_t)at * block_size;
         const uint64_t chained[2] = {
-            at == 0 ? seed : request->hashes[at - 1].value,
+            at == 0 ? root_of(request, seed) : request->hashes[at - 1].value,
             kvb_hash64((kvb_span){ (const uint8_t *)tokens, block_bytes }, seed),
         };
         request->hashes[at].value =

@@ -19,6 +19,7 @@ struct kvb_request {
     uint32_t *tokens; /* owned, like hashes and blocks */
     kvb_engine_hash *hashes;
     uint32_t *blocks;
+    const char *salt; /* borrowed; NULL: none */
     uint32_t token_count;
     uint32_t output_left; /* tokens still to be made */
     uint32_t computed;    /* tokens whose cache is there */
@@ -42,5 +43,6 @@ void kvb_request_free(struct kvb_request *request);
 void kvb_request_append(struct kvb_request *request, uint32_t token);
 
 /* Computes the hashes of whole blocks that are still missing:
- * hash = XXH3(parent hash, XXH3(tokens)), everything under the engine's seed. */
+ * hash = XXH3(parent hash, XXH3(tokens)), everything under the engine's seed.  At the root the
+ * salt stands in the parent's place. */
 void kvb_request_hash(struct kvb_request *request, uint32_t block_size, uint64_t seed);

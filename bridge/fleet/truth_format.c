@@ -13,6 +13,12 @@ static kvb_status append_tokens(const uint32_t *tokens, uint32_t count, struct k
     return KVB_OK;
 }
 
+/* The fleet's own salts need no escapes. */
+static kvb_status append_salt(const char *before, const char *salt, struct kvb_buf *out)
+{
+    return salt ? kvb_buf_append_format(out, "%s\"%s\"", before, salt) : KVB_OK;
+}
+
 static kvb_status append_block(
     const struct kvb_truth *truth, const struct kvb_truth_block *block, struct kvb_buf *out)
 {
@@ -32,6 +38,7 @@ static kvb_status append_block(
     }
     KVB_TRY(kvb_buf_append_text(out, ",\"copies\":"));
     KVB_TRY(kvb_buf_append_u64(out, block->copies));
+    KVB_TRY(append_salt(",\"salt\":", block->salt, out));
     return kvb_buf_append(out, "}", 1);
 }
 
@@ -91,6 +98,7 @@ append_change(const struct kvb_content_log *log, uint64_t number, struct kvb_buf
         KVB_TRY(kvb_buf_append_text(out, ",["));
         KVB_TRY(append_tokens(kvb_content_log_tokens(log, number), log->block_size, out));
         KVB_TRY(kvb_buf_append(out, "]", 1));
+        KVB_TRY(append_salt(",", change->salt, out));
     }
     return kvb_buf_append(out, "]", 1);
 }

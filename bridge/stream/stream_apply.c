@@ -121,13 +121,20 @@ static bool is_of_other_model(
     return name.len > 0 && len > 0 && (name.len != len || memcmp(name.data, own, len) != 0);
 }
 
+/* Objects under keys are a store's, and so are the maps with an event_type, which stores alone
+ * write; of the latter an engine's would be about its device. */
+static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    return event->key != 0 || (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
+}
+
 static kvb_status
 apply_event(struct stream_step *step, const struct kvb_event_batch *batch, size_t at)
 {
     struct kvb_stream *stream = step->stream;
     const uint64_t passed_before = passed_over(stream);
 
-    stream->has_objects |= batch->events[at].key != 0;
+    stream->has_objects |= is_of_store(batch, &batch->events[at]);
     if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
         return note_skip(step, &batch->events[at]);
     }

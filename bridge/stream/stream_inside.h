@@ -64,7 +64,7 @@ struct kvb_stream {
     bool has_skipped;            /* a Stored was not understood */
     bool has_unknown_event;
     bool is_unproven; /* the last probe got no answer */
-    bool has_objects; /* its events named a pool's objects: it is a store, and stays one */
+    bool has_objects; /* its events were a store's: it is one, and stays one */
 
     /* What routers were told. */
     kvb_epoch epoch;

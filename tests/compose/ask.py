@@ -41,8 +41,9 @@ def call(address, path, body=None):
 HASH_SEED = 1337  # of the names, as proto/README.md has them
 
 
-def block_hash(parent, tokens):
-    own = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(tokens)}I", *tokens), seed=HASH_SEED)
+def block_hash(parent, tokens, salt=None):
+    seed = HASH_SEED + (xxhash.xxh3_64_intdigest(salt.encode(), seed=1) if salt else 0)
+    own = xxhash.xxh3_64_intdigest(struct.pack(f"<{len(tokens)}I", *tokens), seed=seed & (1 << 64) - 1)
     if parent is None:
         return own
     return xxhash.xxh3_64_intdigest(struct.pack("<QQ", parent, own), seed=HASH_SEED)
@@ -61,10 +62,12 @@ class Rank:
         self.hashes = set()  # of those that are held
         for place, block in enumerate(blocks):
             before = depths[block["parent"]] if block["parent"] >= 0 else 0
-            names.append(block_hash(names[block["parent"]] if block["parent"] >= 0 else None, block["tokens"]))
+            parent = names[block["parent"]] if block["parent"] >= 0 else None
+            names.append(block_hash(parent, block["tokens"], block.get("salt")))
             if block["copies"] > 0:
                 self.hashes.add(names[place])
-            is_held = block["copies"] > 0 and before is not None
+            # The questions asked here name no salt: no block of a request with one answers them.
+            is_held = block["copies"] > 0 and before is not None and "salt" not in block
             depths.append(before + 1 if is_held else None)
             if is_held:
                 self.places[block["parent"], tuple(block["tokens"])] = place

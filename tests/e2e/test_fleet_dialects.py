@@ -1,10 +1,12 @@
 """Engines of every dialect in one fleet: what the aggregator lists is what they hold,
 and what one of them sends amiss is no trouble of the others."""
 
+import json
 import subprocess
 
 import pytest
 
+import contract
 import programs
 from programs import wait_for
 from test_fleet import say, start_bridge, start_fleet, verify
@@ -23,7 +25,7 @@ def streams(aggregator):
     return {(row["worker_id"], row["dp_rank"]): (row["state"], row["reason"]) for row in rows}
 
 
-def start_all(scene, dialects, **options):
+def start_all(scene, dialects, profile="protobuf", **options):
     """Worker n speaks dialects[n - 1]; all of them go over one bridge."""
     more = [word for pair in options.items() for word in (f"--{pair[0].replace('_', '-')}", pair[1])]
     truth, workers = start_fleet(
@@ -31,7 +33,7 @@ def start_all(scene, dialects, **options):
         "--blocks", 256, *more,
     )
     aggregator = scene.aggregator(block_size=16)
-    bridge = start_bridge(scene, workers, "protobuf")
+    bridge = start_bridge(scene, workers, profile)
     clear_those_without_replays(truth, dialects)
     return truth, aggregator, bridge
 
@@ -68,6 +70,77 @@ def test_a_fleet_of_all_dialects_is_listed_as_it_is(scene):
     assert bridge.metric("kvb_batches_refused_total") == 0
     assert bridge.metric("kvb_events_skipped_total") == 0
     assert bridge.metric("kvb_rank_mismatches_total") == 0
+
+
+def names_of(rank):
+    """{salt or None: names of the blocks held}, of a line of the truth."""
+    names, held = [], {}
+    for block in rank["blocks"]:
+        parent = names[block["parent"]] if block["parent"] >= 0 else None
+        salt = block.get("salt")
+        names.append(contract.next_hash(parent, contract.tokens_hash(block["tokens"], contract.block_seed(salt=salt))))
+        if block["copies"] > 0:
+            held.setdefault(salt, set()).add(names[-1])
+    return held
+
+
+def roots_of(rank):
+    """{(salt or None, tokens)} of the first blocks of prompts that are held."""
+    return {
+        (block.get("salt"), tuple(block["tokens"]))
+        for block in rank["blocks"] if block["parent"] < 0 and block["copies"] > 0
+    }
+
+
+def tokens_held(aggregator, stream, tokens, salt):
+    body = {"token_ids": tokens, "model_name": "fleet"} | ({"cache_salt": salt} if salt else {})
+    status, text = aggregator.http("POST", "/query", body)
+    assert status == 200, text
+    return json.loads(text)["scores"].get(str(stream[0]), {}).get(str(stream[1]), 0)
+
+
+@pytest.mark.parametrize("profile", ["json", "protobuf"])
+def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene, profile):
+    dialects = ["sglang-map", "sglang-map", "vllm-0.31"]
+    truth, aggregator, bridge = start_all(scene, dialects, profile, report_probability=0)
+    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
+    verdict = expect_the_truth(scene, truth, aggregator, dialects)
+    assert verdict["asked"] > 0 and bridge.metric("kvb_events_skipped_total") == 0
+
+    say(truth, "drain")
+    ranks = {(rank["worker_id"], rank["dp_rank"]): rank for rank in say(truth, "truth")}
+    wanted = {stream: names_of(rank) for stream, rank in ranks.items()}
+
+    def listed():
+        found = {stream: set() for stream in wanted}
+        for row in aggregator.http("GET", "/dump?format=rows")[1].splitlines():
+            worker, rank, _, name = row.split()
+            found[int(worker), int(rank)].add(int(name))
+        return found
+
+    # By the contract's own words, and not by those of `kvctl verify`.
+    all_names = {stream: set().union(*names.values()) for stream, names in wanted.items()}
+    assert [row["doubtful"] for row in aggregator.get("/streams")["streams"]] == [0] * 6
+    wait_for("the lists are the truth", lambda: listed() == all_names)
+    salts = {stream[0]: set().union(*(wanted[stream[0], rank] for rank in (0, 1))) for stream in wanted}
+    assert salts[3] == {None}, "an engine of another dialect has none"
+    assert salts[1] | salts[2] == {None, "tenant-a", "tenant-b", "tenant-c"}
+
+    for stream, rank in ranks.items():
+        roots = roots_of(rank)
+        for _, tokens in sorted(roots, key=str)[:5]:
+            for salt in (None, "tenant-a", "tenant-b", "tenant-c", "tenant-d"):
+                found = tokens_held(aggregator, stream, list(tokens), salt)
+                assert found == (16 if (salt, tokens) in roots else 0), (stream, salt)
+    say(truth, "resume")
+
+
+def test_a_fleet_of_stores_is_proven_by_what_is_shared(scene):
+    truth, aggregator, _ = start_all(scene, ["mooncake-a"])
+    wait_for("blocks are held", lambda: min(held(truth)) > 100, 30)
+    status, verdict = verify(scene, truth)
+    assert (status, verdict["asked"], verdict["wrong"]) == (0, 2, 0), verdict
+    assert [row["store"] for row in aggregator.get("/streams")["streams"]] == [True, True]
 
 
 def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene):

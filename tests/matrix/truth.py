@@ -1,6 +1,6 @@
 """What the engines hold, and since when: the fleet's truth socket, read in small pieces.
 
-The fleet names blocks by their tokens; the names that routers use are computed here,
+The fleet names blocks by their tokens and salts; the names that routers use are computed here,
 by the contract's own words (e2e/contract.py)."""
 
 import socket
@@ -22,8 +22,8 @@ class Content:
         self.names = {}  # engine hash -> name
         self.next = 0
 
-    def store(self, at_ns, engine_hash, parent, tokens):
-        own = contract.tokens_hash(tokens)
+    def store(self, at_ns, engine_hash, parent, tokens, salt=None):
+        own = contract.tokens_hash(tokens, contract.block_seed(salt=salt))
         name = contract.next_hash(None if parent == engine_hash else self.names[parent], own)
         self.names[engine_hash] = name
         self.hold(name)
@@ -122,7 +122,8 @@ class Fleet:
             names, held = [], set()
             for block in row["blocks"]:
                 parent = names[block["parent"]] if block["parent"] >= 0 else None
-                names.append(contract.next_hash(parent, contract.tokens_hash(block["tokens"])))
+                seed = contract.block_seed(salt=block.get("salt"))
+                names.append(contract.next_hash(parent, contract.tokens_hash(block["tokens"], seed)))
                 if block["copies"] > 0:
                     held.add(names[-1])
             truth[row["worker_id"], row["dp_rank"]] = held

@@ -413,6 +413,33 @@ static void objects_of_a_store_are_said_of_the_stream(void **state)
     end(bridge);
 }
 
+static void maps_with_an_event_type_are_a_stores_but_of_the_device(void **state)
+{
+    (void)state;
+    /* [2, [{"event_type": "stored", "seq_hashes": [7], "medium": ...}]] */
+    static const char on_device[] = "\x92\x02\x91\x83\xaa"
+                                    "event_type\xa6"
+                                    "stored\xaa"
+                                    "seq_hashes\x91\x07\xa6"
+                                    "medium\xa3"
+                                    "gpu";
+    static const char in_memory[] = "\x92\x02\x91\x83\xaa"
+                                    "event_type\xa6"
+                                    "stored\xaa"
+                                    "seq_hashes\x91\x07\xa6"
+                                    "medium\xa3"
+                                    "cpu";
+    struct kvb_bridge *bridge = begin_followed();
+    struct bridge_rank *rank = bridge->ranks[0];
+
+    turn_of(bridge, 1, on_device, sizeof on_device - 1);
+    assert_false(beat_of(rank).is_store);
+    rank->is_beat_due = false;
+    turn_of(bridge, 2, in_memory, sizeof in_memory - 1);
+    assert_true(beat_of(rank).is_store && rank->is_beat_due);
+    end(bridge);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +454,7 @@ int main(void)
         cmocka_unit_test(what_a_tick_brings_is_published_with_it),
         cmocka_unit_test(tokens_in_pairs_are_said_of_the_stream),
         cmocka_unit_test(objects_of_a_store_are_said_of_the_stream),
+        cmocka_unit_test(maps_with_an_event_type_are_a_stores_but_of_the_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

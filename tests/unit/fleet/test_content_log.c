@@ -10,6 +10,16 @@ static kvb_engine_hash hash_of(uint64_t value)
     return (kvb_engine_hash){ value };
 }
 
+static void
+store(struct kvb_content_log *log, uint64_t hash, uint64_t parent, const uint32_t *own_tokens)
+{
+    const struct kvb_block_content content = { .hash = hash_of(hash),
+                                               .tokens = own_tokens,
+                                               .salt = hash % 2 == 0 ? "even" : NULL };
+
+    kvb_content_log_stored(log, &content, hash_of(parent));
+}
+
 static void remembers_what_came_and_went_with_the_callers_time(void **state)
 {
     (void)state;
@@ -17,8 +27,8 @@ static void remembers_what_came_and_went_with_the_callers_time(void **state)
 
     assert_ok(kvb_content_log_init(&log, 8, 2));
     log.now_ns = 100;
-    kvb_content_log_stored(&log, hash_of(1), hash_of(1), tokens);
-    kvb_content_log_stored(&log, hash_of(2), hash_of(1), tokens + 2);
+    store(&log, 1, 1, tokens);
+    store(&log, 2, 1, tokens + 2);
     log.now_ns = 200;
     kvb_content_log_removed(&log, hash_of(2));
     kvb_content_log_cleared(&log);
@@ -28,6 +38,8 @@ static void remembers_what_came_and_went_with_the_callers_time(void **state)
     const struct kvb_content_change *second = kvb_content_log_at(&log, 1);
     assert_int_equal(second->kind, KVB_CONTENT_STORED);
     assert_int_equal(second->at_ns, 100);
+    assert_string_equal(second->salt, "even");
+    assert_null(kvb_content_log_at(&log, 0)->salt);
     assert_int_equal(second->hash.value, 2);
     assert_int_equal(second->parent.value, 1);
     assert_memory_equal(kvb_content_log_tokens(&log, 1), tokens + 2, 2 * sizeof *tokens);
@@ -44,7 +56,7 @@ static void forgets_the_oldest_when_full(void **state)
 
     assert_ok(kvb_content_log_init(&log, 3, 2));
     for (uint64_t i = 0; i < 10; i++) {
-        kvb_content_log_stored(&log, hash_of(i), hash_of(i), tokens + i % 5);
+        store(&log, i, i, tokens + i % 5);
     }
     assert_int_equal(log.next, 10);
     assert_int_equal(kvb_content_log_first(&log), 7);
@@ -61,7 +73,7 @@ static void without_room_it_only_counts(void **state)
     struct kvb_content_log log = { 0 };
 
     assert_ok(kvb_content_log_init(&log, 0, 2));
-    kvb_content_log_stored(&log, hash_of(1), hash_of(1), tokens);
+    store(&log, 1, 1, tokens);
     kvb_content_log_cleared(&log);
     assert_int_equal(log.next, 2);
     assert_int_equal(kvb_content_log_first(&log), 2);

@@ -129,6 +129,44 @@ static void a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last(void **stat
     kvb_engine_free(engine);
 }
 
+/* The salt that the event names; "" for none. */
+static bool has_salt(const struct kvb_event_batch *batch, uint32_t event, const char *wanted)
+{
+    const kvb_span salt = kvb_event_batch_text(batch, batch->events[event].salt);
+
+    return salt.len == strlen(wanted) && memcmp(salt.data, wanted, salt.len) == 0;
+}
+
+static void a_salt_is_named_on_each_event_and_keeps_prefixes_apart(void **state)
+{
+    (void)state;
+    struct kvb_engine *engine = engine_with(&plain_engine);
+
+    kvb_engine_set_salt(engine, "tenant");
+    admit(engine, 100, 7, 3);
+    assert_true(has_salt(step(engine), 0, "tenant"));
+    const struct kvb_event_batch *batch = step(engine); /* a child */
+    assert_true(batch->events[0].has_parent && has_salt(batch, 0, "tenant"));
+    run_dry(engine, NULL);
+
+    kvb_engine_set_salt(engine, NULL);
+    admit(engine, 100, 7, 1);
+    batch = step(engine);
+    assert_int_equal(batch->event_count, 1); /* found nothing of the other's */
+    assert_false(batch->events[0].has_parent);
+    assert_true(has_salt(batch, 0, ""));
+
+    struct kvb_truth truth = truth_of(engine);
+    uint32_t salted = 0;
+    for (uint32_t i = 0; i < truth.count; i++) {
+        salted += truth.blocks[i].salt != NULL;
+    }
+    assert_int_equal(truth.count, 3);
+    assert_int_equal(salted, 2);
+    kvb_truth_done(&truth);
+    kvb_engine_free(engine);
+}
+
 static void report_mode_announces_the_prefix_again_from_the_root(void **state)
 {
     (void)state;
@@ -414,6 +452,7 @@ int main(void)
         cmocka_unit_test(numbers_batches_from_zero_without_a_hole),
         cmocka_unit_test(reuses_a_prefix_without_telling),
         cmocka_unit_test(a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last),
+        cmocka_unit_test(a_salt_is_named_on_each_event_and_keeps_prefixes_apart),
         cmocka_unit_test(report_mode_announces_the_prefix_again_from_the_root),
         cmocka_unit_test(removes_the_oldest_tail_first_and_before_the_store),
         cmocka_unit_test(a_reset_waits_for_the_next_step),

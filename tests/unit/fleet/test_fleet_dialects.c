@@ -90,6 +90,41 @@ static void a_pool_says_in_its_configuration_what_it_is(void **state)
     tear_down(&fixture);
 }
 
+/* How many of the blocks that the only engine holds have a salt. */
+static size_t salted_blocks(enum kvb_dialect dialect, size_t *out_blocks)
+{
+    struct fixture fixture;
+    struct kvb_fleet_options options = begin_set_up(&fixture);
+    struct kvb_truth truth = { 0 };
+    size_t salted = 0;
+
+    options.workers = options.ranks = 1;
+    options.dialects[0] = dialect;
+    options.dialect_count = 1;
+    assert_ok(kvb_fleet_new(&options, NULL, &fixture.fleet));
+    tick(&fixture, 200);
+    assert_ok(kvb_fleet_truth(fixture.fleet, 0, &truth));
+    for (uint32_t i = 0; i < truth.count; i++) {
+        salted += truth.blocks[i].salt != NULL;
+    }
+    *out_blocks = truth.count;
+    kvb_truth_done(&truth);
+    tear_down(&fixture);
+    return salted;
+}
+
+static void some_conversations_have_a_salt_where_events_name_it(void **state)
+{
+    (void)state;
+    size_t blocks = 0;
+
+    const size_t salted = salted_blocks(KVB_DIALECT_SGLANG_MAP, &blocks);
+    assert_true(salted > 0 && salted < blocks);
+    assert_int_equal(salted_blocks(KVB_DIALECT_SGLANG_MID, &blocks), 0);
+    assert_int_equal(salted_blocks(KVB_DIALECT_VLLM_0_31, &blocks), 0);
+    assert_true(blocks > 0);
+}
+
 static void malformed_payloads_have_numbers_of_their_own(void **state)
 {
     (void)state;
@@ -137,6 +172,7 @@ int main(void)
         cmocka_unit_test(an_idle_engine_beats_if_its_kind_does),
         cmocka_unit_test(numbers_begin_as_the_dialect_says),
         cmocka_unit_test(a_pool_says_in_its_configuration_what_it_is),
+        cmocka_unit_test(some_conversations_have_a_salt_where_events_name_it),
         cmocka_unit_test(malformed_payloads_have_numbers_of_their_own),
         cmocka_unit_test(one_payload_in_so_many_is_malformed),
     };

@@ -67,6 +67,24 @@ static void names_blocks_by_hash_where_events_hold_no_tokens(void **state)
               "\"tokens\":[5,6],\"parent\":-1,\"copies\":0}]}\n");
 }
 
+static void says_the_salt_of_a_block_that_has_one(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_truth_block blocks[3];
+    struct kvb_truth truth = sample(blocks);
+
+    truth.count = 2;
+    blocks[0].salt = "tenant";
+    kvb_buf_init(&out, 1000);
+    assert_ok(kvb_truth_format(&truth, &out));
+    assert_text(
+        &out, "{\"worker_id\":9223372036854775807,\"dp_rank\":1,\"seq\":41,\"unsent\":2,"
+              "\"block_size\":2,\"blocks\":["
+              "{\"tokens\":[5,6],\"parent\":-1,\"copies\":0,\"salt\":\"tenant\"},"
+              "{\"tokens\":[7,8],\"parent\":0,\"copies\":2}]}\n");
+}
+
 static void says_minus_one_before_the_first_batch(void **state)
 {
     (void)state;
@@ -112,10 +130,13 @@ static void survives_each_failing_allocation(void **state)
 
 static void log_of_a_life(struct kvb_content_log *log)
 {
+    const struct kvb_block_content first = { .hash = { 1 }, .tokens = tokens, .salt = "tenant" };
+    const struct kvb_block_content second = { .hash = { 2 }, .tokens = tokens + 4 };
+
     assert_ok(kvb_content_log_init(log, 4, 2));
     log->now_ns = 50;
-    kvb_content_log_stored(log, (kvb_engine_hash){ 1 }, (kvb_engine_hash){ 1 }, tokens);
-    kvb_content_log_stored(log, (kvb_engine_hash){ 2 }, (kvb_engine_hash){ 1 }, tokens + 4);
+    kvb_content_log_stored(log, &first, first.hash);
+    kvb_content_log_stored(log, &second, first.hash);
     log->now_ns = 60;
     kvb_content_log_removed(log, (kvb_engine_hash){ UINT64_MAX });
     kvb_content_log_cleared(log);
@@ -134,7 +155,7 @@ static void writes_changes_with_their_times(void **state)
     assert_ok(kvb_changes_format(&head, &log, &out));
     assert_text(
         &out, "{\"worker_id\":7,\"dp_rank\":1,\"now_ns\":70,\"lost\":0,\"next\":4,\"changes\":["
-              "[\"stored\",50,1,1,[5,6]],[\"stored\",50,2,1,[4294967295,0]],"
+              "[\"stored\",50,1,1,[5,6],\"tenant\"],[\"stored\",50,2,1,[4294967295,0]],"
               "[\"removed\",60,18446744073709551615],[\"cleared\",60]]}\n");
     kvb_content_log_done(&log);
 }
@@ -167,6 +188,7 @@ int main(void)
         cmocka_unit_test(says_how_many_changes_are_no_longer_kept),
         cmocka_unit_test(writes_blocks_with_their_tokens_and_parents),
         cmocka_unit_test(names_blocks_by_hash_where_events_hold_no_tokens),
+        cmocka_unit_test(says_the_salt_of_a_block_that_has_one),
         cmocka_unit_test(says_minus_one_before_the_first_batch),
         cmocka_unit_test(stops_at_every_ceiling),
         cmocka_unit_test(survives_each_failing_allocation),

@@ -1,0 +1,267 @@
+"""One event with a bad field among good ones, of each field that says what a block is beside its
+tokens: is it counted by its reason, and do the others of its batch, and the stream beside, not
+notice?"""
+
+import itertools
+
+import msgspec
+import pytest
+import xxhash
+
+import conftest
+import contract
+import engine
+from conftest import worker
+from programs import wait_for
+
+BLOCK = 16
+VICTIM, BESIDE, FIRST_SPARE = 7, 8, 11
+HUGE = "x" * 100_000
+
+# What becomes of the event: a reason of kvb_events_skipped_total; or it is taken, and its block can
+# be named by a query (LISTED, Salted, OfImage), or by none and is in no list (UNNAMED).
+LISTED, UNNAMED = object(), object()
+
+
+class Salted(str):
+    """The block's name has this salt."""
+
+
+class OfImage(int):
+    """The block's name has this media hash."""
+
+
+def changed(**fields):
+    return fields
+
+
+NONE = {"extra_keys": None, "cache_salt": None, "mm_keys": None, "lookahead_token_ids": None}
+MM_KEY = {"type": "mm_key", "hash": "ab" * 32, "start_offset": 0}
+PAIRS = [[i, i + 1] for i in range(BLOCK)]
+
+CASES = {
+    # ---- absent, in each way of saying so, and as it should be
+    "all-nil": (changed(**NONE, session_id=None, group_idx=None, kv_cache_spec_kind=None, model_name=None), LISTED),
+    "all-empty": (changed(cache_salt="", session_id="", model_name="", extra_keys=[]), LISTED),
+    "mm-empty": (changed(mm_keys=[[]]), LISTED),
+    "unknown-fields": (changed(colour="blue", shapes=[{"a": [1]}]), LISTED),
+    # ---- cache_salt (SGLang)
+    "salt": (changed(cache_salt="tenant"), Salted("tenant")),
+    "salt-number": (changed(cache_salt=5), "bad_stored"),
+    "salt-bytes": (changed(cache_salt=b"tenant"), "bad_stored"),
+    "salt-list": (changed(cache_salt=["tenant"]), "bad_stored"),
+    "salt-nested": (changed(cache_salt={"cache_salt": {"cache_salt": "tenant"}}), "bad_stored"),
+    "salt-huge": (changed(cache_salt=HUGE), "unmatchable"),
+    "salt-twice": (changed(cache_salt="tenant", lora_name={"cache_salt": "tenant"}), Salted("tenant")),
+    "salt-twice-otherwise": (changed(cache_salt="tenant", lora_name={"cache_salt": "other"}), "bad_stored"),
+    "salt-of-vllm-too": (changed(cache_salt="tenant", extra_keys=[["tenant"]]), Salted("tenant")),
+    "salt-of-vllm-otherwise": (changed(cache_salt="tenant", extra_keys=[["other"]]), "bad_stored"),
+    # ---- session_id: whose request it was is no part of a block's name, whatever it is
+    "session": (changed(session_id="one"), LISTED),
+    "session-number": (changed(session_id=5), LISTED),
+    "session-nested": (changed(session_id=[{"a": [1]}]), LISTED),
+    "session-huge": (changed(session_id=HUGE), LISTED),
+    # ---- lookahead_token_ids (vLLM 0.33)
+    "lookahead-number": (changed(lookahead_token_ids=5), "bad_stored"),
+    "lookahead-flat": (changed(lookahead_token_ids=[5]), "bad_stored"),
+    "lookahead-text": (changed(lookahead_token_ids=[["5"]]), "bad_stored"),
+    "lookahead-negative": (changed(lookahead_token_ids=[[-1]]), "bad_stored"),
+    "lookahead-nested": (changed(lookahead_token_ids=[[[5]]]), "bad_stored"),
+    "lookahead-of-other-blocks": (changed(lookahead_token_ids=[[5], [6]]), "bad_stored"),
+    "lookahead-huge": (changed(lookahead_token_ids=[[5] * 100_000]), "bad_stored"),
+    "lookahead-empty": (changed(lookahead_token_ids=[[]]), LISTED),
+    "lookahead-nil": (changed(lookahead_token_ids=[None]), LISTED),
+    "lookahead-otherwise-in-pairs": (changed(token_ids=PAIRS, lookahead_token_ids=[[99]]), "bad_stored"),
+    # ---- mm_keys (TensorRT-LLM)
+    "mm-number": (changed(mm_keys=5), "bad_stored"),
+    "mm-flat": (changed(mm_keys=[5]), "bad_stored"),
+    "mm-texts": (changed(mm_keys=[["ab" * 32]]), "bad_stored"),
+    "mm-without-hash": (changed(mm_keys=[[{"type": "mm_key", "start_offset": 0}]]), "bad_stored"),
+    "mm-hash-number": (changed(mm_keys=[[{**MM_KEY, "hash": 5}]]), "bad_stored"),
+    "mm-offset-negative": (changed(mm_keys=[[{**MM_KEY, "start_offset": -1}]]), "bad_stored"),
+    "mm-nested": (changed(mm_keys=[[{**MM_KEY, "hash": {"hash": "ab" * 32}}]]), "bad_stored"),
+    "mm-of-another-type": (changed(mm_keys=[[{**MM_KEY, "type": "new_key"}]]), UNNAMED),
+    "mm-huge": (changed(mm_keys=[[{**MM_KEY, "hash": HUGE}]]), OfImage(xxhash.xxh3_64_intdigest(HUGE.encode()))),
+    "mm-many": (changed(mm_keys=[[MM_KEY] * 65]), UNNAMED),
+    "mm-and-extra-keys": (changed(mm_keys=[[MM_KEY]], extra_keys=[["tenant"]]), "bad_stored"),
+    # ---- extra_keys (vLLM)
+    "extra-number": (changed(extra_keys=5), "bad_stored"),
+    "extra-flat": (changed(extra_keys=["tenant"]), "bad_stored"),
+    "extra-salt": (changed(extra_keys=[["tenant"]]), Salted("tenant")),
+    "extra-bytes": (changed(extra_keys=[[b"\x01"]]), UNNAMED),
+    "extra-map": (changed(extra_keys=[[{"a": 1}]]), UNNAMED),
+    "extra-nested": (changed(extra_keys=[[[[["ab"]]]]]), UNNAMED),
+    "extra-huge": (changed(extra_keys=[[HUGE]]), UNNAMED),
+    "extra-many-blocks": (changed(extra_keys=[None] * 10_000), LISTED),
+    # ---- model_name (stores)
+    "model": (changed(model_name="m"), LISTED),
+    "model-other": (changed(model_name="other"), "other_model"),
+    "model-other-by-its-second-name": (changed(model="other"), "other_model"),
+    "model-twice-otherwise": (changed(model_name="m", model="other"), LISTED),
+    "model-number": (changed(model_name=5), "bad_stored"),
+    "model-nested": (changed(model_name=[["m"]]), "bad_stored"),
+    "model-huge": (changed(model_name=HUGE), "bad_stored"),
+    # ---- group_idx, kv_cache_spec_kind, kv_cache_spec_sliding_window (vLLM)
+    "group": (changed(group_idx=0, kv_cache_spec_kind="full_attention"), LISTED),
+    "group-text": (changed(group_idx="0"), "bad_stored"),
+    "group-negative": (changed(group_idx=-1), "bad_stored"),
+    "group-huge": (changed(group_idx=1 << 32), "bad_stored"),
+    "group-nested": (changed(group_idx=[[0]]), "bad_stored"),
+    "window-of-full-attention": (changed(kv_cache_spec_kind="full_attention", kv_cache_spec_sliding_window="x"), LISTED),
+    "window-text": (changed(kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window="16"), "bad_stored"),
+    "window-huge": (changed(kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=1 << 32), "bad_stored"),
+    "window-nested": (changed(kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=[16]), "bad_stored"),
+}
+
+# These show that the model has a group whose rule nobody knows, which stays so: each has a stream of
+# its own.
+GROUP_CASES = {
+    "kind-number": (changed(group_idx=1, kv_cache_spec_kind=5), "not_prefix"),
+    "kind-nested": (changed(group_idx=1, kv_cache_spec_kind=[["full_attention"]]), "not_prefix"),
+    "kind-huge": (changed(group_idx=1, kv_cache_spec_kind=HUGE), "not_prefix"),
+    "window-absent": (changed(group_idx=1, kv_cache_spec_kind="sliding_window"), "not_prefix"),
+}
+
+# The state of the stream after an event that was passed over for this reason.
+STATES = {"bad_stored": ("PARTIAL", "skipped"), "not_prefix": ("UNVERIFIED", "groups")}
+
+
+def tokens_of(number):
+    return [number * 100 + i for i in range(BLOCK)]
+
+
+def name_of(number, outcome=LISTED):
+    if type(outcome) is OfImage:
+        media = [outcome & 0xFFFFFFFF, outcome >> 32]  # behind the tokens: a little-endian u64
+        return contract.tokens_hash([*tokens_of(number), *media])
+    salt = outcome if type(outcome) is Salted else None
+    return contract.tokens_hash(tokens_of(number), contract.block_seed(salt=salt))
+
+
+def stored(number, **fields):
+    """As a map, in which any field may be anything; {} has none of the newer ones."""
+    return {
+        "type": "BlockStored", "block_hashes": [number], "parent_block_hash": None, "token_ids": tokens_of(number),
+        "block_size": BLOCK, "lora_id": None, "medium": "GPU", **fields,
+    }
+
+
+def batch(*events):
+    return msgspec.msgpack.encode([1.5, list(events), 0])
+
+
+class Stage:
+    def __init__(self, scene):
+        spares = {name: FIRST_SPARE + i for i, name in enumerate(GROUP_CASES)}
+        self.worker_of = {**dict.fromkeys(CASES, VICTIM), **spares}
+        self.engines = {number: scene.engine() for number in (VICTIM, BESIDE, *spares.values())}
+        self.aggregator = scene.aggregator()
+        self.bridge = scene.bridge(
+            *(worker(one, number) for number, one in self.engines.items()), profile="protobuf", heartbeat_ms=100,
+        )
+        self.numbers = itertools.count(1)
+        self.beside = set()
+
+    def publish(self, worker_id, *events):
+        self.engines[worker_id].publish(batch(*events))
+
+    def listed(self):
+        """{worker: names of its blocks}"""
+        rows = [line.split() for line in self.aggregator.http("GET", "/dump?format=rows")[1].splitlines()]
+        return {number: {int(row[3]) for row in rows if row[0] == str(number)} for number in self.engines}
+
+    def standing(self, worker_id):
+        rows = self.aggregator.get("/streams")["streams"]
+        return {row["worker_id"]: (row["state"], row["reason"]) for row in rows}[worker_id]
+
+    def counts(self):
+        """Of events passed over, by reason; and of blocks that no query can name."""
+        reasons = ("bad_stored", "unmatchable", "not_prefix", "other_model")
+        counts = {reason: self.bridge.metric("kvb_events_skipped_total", reason=reason) for reason in reasons}
+        return {
+            **counts, "all": self.bridge.metric("kvb_events_skipped_total"),
+            "unnamed": self.bridge.metric("kvb_blocks_unmatchable_total"),
+        }
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    scene = conftest.Scene(tmp_path_factory.mktemp("fields"), conftest.SERVERS["debian"])
+    scene.start_nats()
+    try:
+        yield Stage(scene)
+    except BaseException:
+        print(scene.logs())
+        raise
+    finally:
+        trouble = scene.close()
+    assert not trouble, trouble
+
+
+@pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])
+def test_a_bad_field_costs_its_event_and_no_other(stage, name):
+    fields, outcome = {**CASES, **GROUP_CASES}[name]
+    is_skipped = type(outcome) is str
+    victim = stage.worker_of[name]
+    first, bad, last, aside = itertools.islice(stage.numbers, 4)
+    counts = stage.counts()
+    stage.beside.add(name_of(aside))
+    others = stage.listed()
+
+    stage.publish(victim, {"type": "AllBlocksCleared"}, stored(first), stored(bad, **fields), stored(last))
+    stage.publish(BESIDE, stored(aside))
+    wanted = {name_of(first), name_of(last)}
+    if not is_skipped and outcome is not UNNAMED:
+        wanted.add(name_of(bad, outcome))
+    wait_for("the good ones are listed", lambda: stage.listed() == {**others, victim: wanted, BESIDE: stage.beside})
+    wanted_state = STATES.get(outcome, ("EXACT", "")) if is_skipped else ("EXACT", "")
+    wait_for("it is said of the stream", lambda: stage.standing(victim) == wanted_state)
+    assert stage.standing(BESIDE) == ("EXACT", "")
+    if is_skipped:
+        counts[outcome] += 1
+        counts["all"] += 1
+    counts["unnamed"] += outcome is UNNAMED
+    wait_for("it is counted", lambda: stage.counts() == counts)
+    assert stage.bridge.metric("kvb_batches_refused_total") == 0
+
+
+def test_a_field_nested_deeper_than_any_engine_does_costs_its_stream_alone(stage):
+    deep = []
+    for _ in range(20):
+        deep = [deep]
+    first, bad, aside = itertools.islice(stage.numbers, 3)
+    stage.beside.add(name_of(aside))
+    stage.publish(VICTIM, {"type": "AllBlocksCleared"}, stored(first))
+    stage.publish(VICTIM, stored(bad, extra_keys=deep))
+    stage.publish(BESIDE, stored(aside))
+    wait_for("the batch is refused", lambda: stage.bridge.metric("kvb_batches_refused_total", reason="payload") > 0)
+    wait_for("the stream says so", lambda: stage.standing(VICTIM) == ("PARTIAL", "poison"))
+    wait_for("the other goes on", lambda: stage.listed()[BESIDE] == stage.beside)
+    assert stage.standing(BESIDE) == ("EXACT", "")
+
+
+# ---- TensorRT-LLM's token ids as text --------------------------------------------------------
+
+
+def test_blocks_with_token_ids_as_text_are_found_by_nobody_and_the_others_are(stage):
+    worker_id = VICTIM
+    number = next(stage.numbers)
+    tokens = [number * 100 + i for i in range(4 * BLOCK)]
+    texts = [*tokens[: 2 * BLOCK], str(tokens[2 * BLOCK]), *tokens[2 * BLOCK + 1 :]]
+    counts = stage.counts()
+    event = stored(number, token_ids=texts, block_hashes=[number + (i << 40) for i in range(4)], mm_keys=[[]] * 4)
+    other = next(stage.numbers)
+    stage.publish(worker_id, {"type": "AllBlocksCleared"}, event, stored(other))
+
+    def held(prompt):
+        status, text = stage.aggregator.http("POST", "/query", {"token_ids": prompt, "model_name": "m"})
+        assert status == 200, text
+        return msgspec.json.decode(text)["scores"].get(str(worker_id), {}).get("0", 0)
+
+    wait_for("what stands before the text is found", lambda: held(tokens) == 2 * BLOCK)
+    wait_for("and the next event's block", lambda: held(tokens_of(other)) == BLOCK)
+    # Neither the number that stands for it, nor what its digits say, finds the third block.
+    assert held([*tokens[: 2 * BLOCK], 0, *tokens[2 * BLOCK + 1 :]]) == 2 * BLOCK
+    wait_for("it is counted", lambda: stage.counts()["unnamed"] > counts["unnamed"])
+    assert stage.counts()["all"] == counts["all"]
+    wait_for("the list is whole", lambda: stage.standing(worker_id) == ("EXACT", ""))

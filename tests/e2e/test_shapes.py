@@ -1,0 +1,213 @@
+"""An engine's own blocks of 16 tokens and an offload connector's chunks of 256, interleaved in
+one stream: is a prompt answered in tokens, by what lies in each tier, after each event?"""
+
+import json
+import random
+
+import pytest
+
+import conftest
+import engine
+from conftest import ROUTER, worker
+from programs import wait_for
+
+BLOCK, CHUNK = 16, 256
+PROFILES = ("json", "protobuf")
+# LMCache's events name the host's memory, or nothing: then a reader takes the chunk for the device's.
+MEDIA = {"cpu": "CPU", "unsaid": None}
+
+PROMPT = list(range(1000, 1000 + 4 * CHUNK))
+FORK = PROMPT[: 2 * CHUNK] + list(range(9000, 9000 + 2 * CHUNK))
+QUERIES = (PROMPT, FORK, PROMPT[:700], FORK[: 3 * CHUNK], [1] + PROMPT)
+
+
+def name_in_engine(size, at):
+    """Of PROMPT's block of this size at this place."""
+    return size << 32 | at
+
+
+def stored(size, first, last, medium):
+    """Blocks first .. last - 1 of PROMPT."""
+    return engine.MapForm.stored(
+        [name_in_engine(size, at) for at in range(first, last)], PROMPT[first * size : last * size], size,
+        name_in_engine(size, first - 1) if first else None, medium,
+    )
+
+
+def removed(size, first, last, medium):
+    return engine.MapForm.removed(*(name_in_engine(size, at) for at in range(first, last)), medium=medium)
+
+
+class Plain:
+    """What is held, by tier: blocks as their size and all tokens up to their end."""
+
+    def __init__(self):
+        self.held = {"device": set(), "host": set()}
+
+    def store(self, tier, size, first, last):
+        self.held[tier] |= {(size, tuple(PROMPT[: (at + 1) * size])) for at in range(first, last)}
+
+    def remove(self, tier, size, first, last):
+        self.held[tier] -= {(size, tuple(PROMPT[: (at + 1) * size])) for at in range(first, last)}
+
+    def prefix(self, tier, size, prompt):
+        end = 0
+        while end + size <= len(prompt) and (size, tuple(prompt[: end + size])) in self.held[tier]:
+            end += size
+        return end
+
+    def tokens(self, prompt):
+        device, host = (max(self.prefix(tier, size, prompt) for size in (BLOCK, CHUNK)) for tier in self.held)
+        return {"device": device, "host": max(device, host), "disk": max(device, host)}
+
+    def hit(self, prompt):
+        """A request computes its last token itself."""
+        return max(
+            min(self.prefix("device", size, prompt), (len(prompt) - 1) // size * size) for size in (BLOCK, CHUNK)
+        )
+
+
+def script():
+    """[(is a chunk, is stored, first, last)]: random, but as caches are: a block of PROMPT comes
+    behind its parent, and goes before it."""
+    dice = random.Random(1)
+    ends = {BLOCK: 0, CHUNK: 0}
+    steps = []
+    while len(steps) < 60:
+        size = dice.choice((BLOCK, BLOCK, CHUNK))
+        more = dice.randrange(1, 24 if size == BLOCK else 3)
+        before = ends[size]
+        after = before + more if dice.random() < 0.6 else before - more
+        after = ends[size] = min(max(after, 0), len(PROMPT) // size)
+        if after != before:
+            steps.append((size == CHUNK, after > before, min(before, after), max(before, after)))
+    return steps
+
+
+class Run:
+    """One stream: its connector's medium, its bridge's profile, and what it holds."""
+
+    def __init__(self, scene, worker_id, profile, medium):
+        self.profile, self.medium, self.worker_id = profile, MEDIA[medium], worker_id
+        self.model = f"{profile}-{medium}"
+        self.engine = scene.engine()
+        self.row = worker(self.engine, worker_id, self.model, BLOCK)
+        self.plain = Plain()
+
+    def step(self, is_chunk, is_stored, first, last):
+        size = CHUNK if is_chunk else BLOCK
+        medium = self.medium if is_chunk else "GPU"
+        tier = "host" if medium == "CPU" else "device"
+        make, note = (stored, self.plain.store) if is_stored else (removed, self.plain.remove)
+        self.engine.publish(engine.batch(make(size, first, last, medium)))
+        note(tier, size, first, last)
+
+
+class Stage:
+    def __init__(self, scene):
+        kinds = [(profile, medium) for profile in PROFILES for medium in MEDIA]
+        self.runs = [Run(scene, i, *kind) for i, kind in enumerate(kinds, 1)]
+        self.bus = scene.bus()
+        self.aggregator = scene.aggregator()
+        self.bridges = {
+            profile: scene.bridge(
+                *(run.row for run in self.runs if run.profile == profile), name=f"kvbridge-{profile}",
+                component=f"Worker-{profile}", profile=profile, tiers="all", heartbeat_ms=100,
+            )
+            for profile in PROFILES
+        }
+        wait_for("all are in sync", lambda: self.states() == {run.worker_id: "EXACT" for run in self.runs}, 15)
+
+    def states(self):
+        return {s["worker_id"]: s["state"] for s in self.aggregator.get("/streams")["streams"]}
+
+    def has_settled(self):
+        for profile, bridge in self.bridges.items():
+            sent = sum(run.engine.next_seq - 1 for run in self.runs if run.profile == profile)
+            if bridge.metric("kvcache_zmq_last_sequence_id") != sent:
+                return False
+        published = sum(bridge.metric("kvb_events_published_total") for bridge in self.bridges.values())
+        return self.aggregator.metric("kvb_events_applied_total") == published
+
+    def ask(self, run, prompt):
+        """(tokens by POST /query, the worker's row of kv_match, kv_match's own block size)"""
+        body = {"token_ids": prompt, "model_name": run.model}
+        status, text = self.aggregator.http("POST", "/query", body)
+        assert status == 200, text
+        one = json.loads(text)["instances"].get(str(run.worker_id), {"gpu": 0, "cpu": 0, "disk": 0})
+        match = json.loads(self.bus.request(f"{ROUTER}.kv_match", json.dumps(body).encode()))
+        rows = [row for row in match["workers"] if row["worker_id"] == run.worker_id]
+        none = {"tokens": {"device": 0, "host": 0, "disk": 0}, "hit_tokens": 0}
+        return {"device": one["gpu"], "host": one["cpu"], "disk": one["disk"]}, rows[0] if rows else none, match
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    scene = conftest.Scene(tmp_path_factory.mktemp("shapes"), conftest.SERVERS["debian"])
+    scene.start_nats()
+    try:
+        yield Stage(scene)
+    except BaseException:
+        print(scene.logs())
+        raise
+    finally:
+        trouble = scene.close()
+    assert not trouble, trouble
+
+
+def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
+    steps = script()
+    seen = set()
+    for number, step in enumerate(steps):
+        for run in stage.runs:
+            run.step(*step)
+        wait_for(f"event {number} is applied", stage.has_settled)
+        for run in stage.runs:
+            for prompt in QUERIES:
+                queried, row, match = stage.ask(run, prompt)
+                wanted = run.plain.tokens(prompt)
+                about = (number, step, run.model, len(prompt))
+                assert queried == wanted, about
+                assert row["tokens"] == wanted and row["hit_tokens"] == run.plain.hit(prompt), (about, row)
+                assert row.get("block_size", BLOCK) == match["block_size"] == BLOCK, (about, match)
+                seen.add((run.medium, wanted["device"] > 0, wanted["host"] > wanted["device"]))
+    assert ("CPU", True, True) in seen and ("CPU", True, False) in seen and ("CPU", False, True) in seen
+    assert stage.states() == {run.worker_id: "EXACT" for run in stage.runs}
+    for bridge in stage.bridges.values():
+        assert bridge.metric("kvb_events_skipped_total") == 0
+        assert bridge.metric("kvb_streams_cleared_total") == 0
+
+
+def sized(size):
+    """A prompt of its own, one block of this size."""
+    return engine.MapForm.stored([size], [size * 1000 + i for i in range(size)], size)
+
+
+def standing(aggregator, worker_id):
+    return {s["worker_id"]: (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]}[worker_id]
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_ninth_block_size_is_passed_over_and_counted(scene, profile):
+    sizes = [8 * (i + 1) for i in range(9)]
+    vllm, other = scene.engine(), scene.engine()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(vllm, 7), worker(other, 8), profile=profile, heartbeat_ms=100)
+
+    def held(size, worker_id=7):
+        prompt = [size * 1000 + i for i in range(size)]
+        answer = json.loads(aggregator.http("POST", "/query", {"token_ids": prompt, "model_name": "m"})[1])
+        return answer["instances"].get(str(worker_id), {}).get("gpu", 0)
+
+    other.publish(engine.batch(sized(BLOCK)))
+    vllm.publish(engine.batch(*(sized(size) for size in sizes[:5])))
+    vllm.publish(engine.batch(*(sized(size) for size in sizes[5:])))
+    wait_for("eight sizes are found", lambda: [held(size) for size in sizes] == [*sizes[:8], 0])
+    wait_for("a block is known to be missing", lambda: standing(aggregator, 7) == ("PARTIAL", "skipped"))
+    wait_for("it is counted", lambda: bridge.metric("kvb_events_skipped_total", reason="shape") == 1)
+    assert bridge.metric("kvb_events_skipped_total") == 1
+    assert (held(BLOCK, 8), standing(aggregator, 8)) == (BLOCK, ("EXACT", ""))
+
+    vllm.publish(engine.batch(engine.MapForm.cleared(), sized(sizes[8])))
+    wait_for("the sizes are forgotten with the blocks", lambda: [held(size) for size in sizes] == [0] * 8 + sizes[8:])
+    wait_for("the list is whole again", lambda: standing(aggregator, 7) == ("EXACT", ""))

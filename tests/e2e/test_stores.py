@@ -1,0 +1,210 @@
+"""A Mooncake store beside engines: is what it holds shown as shared, and as nothing that a
+request could be sent to?"""
+
+import json
+import subprocess
+
+import pytest
+
+import contract
+import engine
+import programs
+from conftest import PUBLISH, ROUTER, worker
+from programs import wait_for
+from test_dialects import BlockStoreEvent, BlockUpdateEvent, Batch090, RemoveAllEvent, encode
+
+BLOCK = 16
+STORE, ENGINE = 9, 1
+PROMPT = list(range(3000, 3000 + 4 * BLOCK))
+OTHERS = list(range(7000, 7000 + 4 * BLOCK))
+NAMES = [name for name, _ in contract.prompt_hashes(PROMPT, BLOCK)]
+OTHER_NAMES = [name for name, _ in contract.prompt_hashes(OTHERS, BLOCK)]
+MEMORY, DISK = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
+
+
+class Guide:
+    """Format A, the subscriber guide's: an object a block, with its tokens."""
+
+    config = 'replay_request = "mooncake";'
+    has_parents = True
+
+    @staticmethod
+    def prompt(tokens, names, model, replica=MEMORY):
+        keys = [f"{name:#018x}" for name in names]
+        return encode(Batch090(1.5, [
+            BlockStoreEvent(key, [replica], model, 4096, key, keys[at - 1] if at else "",
+                            tokens[at * BLOCK : (at + 1) * BLOCK])
+            for at, key in enumerate(keys)
+        ]))
+
+    @staticmethod
+    def gone(name):
+        return encode(Batch090(1.5, [BlockUpdateEvent(f"{name:#018x}", [])]))
+
+    @staticmethod
+    def cleared():
+        return encode(Batch090(1.5, [RemoveAllEvent()]))
+
+
+class Objects:
+    """Format C, of Mooncake's main branch: maps that name blocks by the hashes of whoever put them
+    there, and no tokens."""
+
+    config = 'hashes = "engine";'
+    has_parents = False  # each block is a prompt's first one, as far as anybody can tell
+
+    @staticmethod
+    def batch(*events):
+        return encode([1700000000500, list(events), 0])
+
+    @staticmethod
+    def event(kind, **more):
+        unset = dict.fromkeys(("block_size", "token_ids", "parent_hash", "group_id", "lora_name"))
+        return {"event_id": 1, "event_type": kind, "backend_id": "node-1", "tenant_id": "default", **unset, **more}
+
+    @classmethod
+    def prompt(cls, tokens, names, model, replica=MEMORY):
+        medium = {MEMORY: "cpu", DISK: "disk"}[replica]
+        return cls.batch(*(
+            cls.event("stored", seq_hashes=[name], object_key=hex(name), medium=medium, model_name=model)
+            for name in names
+        ))
+
+    @classmethod
+    def gone(cls, name):
+        return cls.batch(cls.event("removed", seq_hashes=[name], object_key=hex(name), medium="cpu"))
+
+    @classmethod
+    def cleared(cls):
+        return cls.batch(cls.event("cleared", medium=None))
+
+
+FORMS = pytest.mark.parametrize("form", [Guide, Objects], ids=["guide", "objects"])
+
+
+class Stage:
+    """A store and an engine, which holds the first block of PROMPT, on one bridge."""
+
+    def __init__(self, scene, form, **publish):
+        self.form = form
+        self.is_known = False  # as a store: each event of its own says so
+        self.store, self.vllm = scene.engine(topic=b"mooncake"), scene.engine()
+        self.aggregator = scene.aggregator()
+        self.bus = scene.bus()
+        self.bridge = scene.bridge(
+            worker(self.store, STORE, more=form.config), worker(self.vllm, ENGINE), heartbeat_ms=100, **publish,
+        )
+        self.store.publish(form.cleared())
+        self.vllm.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
+
+    def question(self, names, tokens):
+        """Whoever knows a store's blocks by their hashes alone asks by these."""
+        return {"seq_hashes": names} if self.form is Objects else {"token_ids": tokens}
+
+    def match(self, names, tokens):
+        body = json.dumps(self.question(names, tokens)).encode()
+        return json.loads(self.bus.request(f"{ROUTER}.kv_match", body))
+
+    def shared(self, names=NAMES, tokens=PROMPT):
+        """{store: tokens by tier} by kv_match, and by POST /query, which is asked later."""
+        match = self.match(names, tokens)
+        status, text = self.aggregator.http("POST", "/query", {**self.question(names, tokens), "model_name": "m"})
+        assert status == 200, text
+        query = json.loads(text)
+        if self.is_known:
+            assert STORE not in [row["worker_id"] for row in match["workers"]], match
+            assert str(STORE) not in query["scores"] and str(STORE) not in query["instances"], query
+        return [{row["worker_id"]: row["tokens"] for row in answer.get("shared", [])} for answer in (match, query)]
+
+    def shows(self, host, disk, names=NAMES, tokens=PROMPT):
+        """So many blocks of the prompt are shared, in memory and wherever else."""
+        if not self.form.has_parents:
+            host, disk = min(host, 1), min(disk, 1)
+        wanted = {STORE: {"host": host * BLOCK, "disk": disk * BLOCK}} if disk else {}
+        wait_for(f"{host}, {disk} blocks are shared", lambda: self.shared(names, tokens) == [wanted, wanted])
+        self.is_known = True
+
+
+@FORMS
+@pytest.mark.parametrize("publish", [{"profile": "protobuf"}, {"profile": "json", "tiers": "all"}], ids=["protobuf", "json"])
+def test_a_store_is_shown_as_shared_and_never_chosen(scene, form, publish):
+    stage = Stage(scene, form, **publish)
+    stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
+    stage.shows(4, 4)
+
+    # The engine holds one block of the prompt.
+    listed = {s["worker_id"]: s.get("store") for s in stage.aggregator.get("/streams")["streams"]}
+    assert listed == {STORE: True, ENGINE: None}
+    body = stage.question(NAMES, PROMPT)
+    for _ in range(5):
+        by_nats = json.loads(stage.bus.request(f"{ROUTER}.kv_route", json.dumps(body).encode()))
+        status, text = stage.aggregator.http("POST", "/route", {**body, "model": "m"})
+        assert status == 200, text
+        for answer in (by_nats, json.loads(text)):
+            assert answer["worker_id"] == ENGINE, answer
+            assert [score["worker_id"] for score in answer["scores"]] == [ENGINE], answer
+
+    stage.store.publish(form.gone(NAMES[2]))
+    stage.shows(2, 2)
+    stage.store.publish(form.gone(NAMES[0]))
+    stage.shows(0, 0)
+    stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
+    stage.shows(4, 4)
+    stage.store.publish(form.cleared())
+    stage.shows(0, 0)
+
+
+@FORMS
+def test_blocks_of_another_model_are_not_found(scene, form):
+    stage = Stage(scene, form, profile="protobuf")
+    stage.store.publish(form.prompt(OTHERS, OTHER_NAMES, "other"))
+    stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
+    stage.shows(4, 4)
+    stage.shows(0, 0, OTHER_NAMES, OTHERS)
+    wait_for("they are counted", lambda: stage.bridge.metric("kvb_events_skipped_total", reason="other_model") == 4)
+    assert stage.bridge.metric("kvb_events_skipped_total") == 4
+    # What is passed over as another model's hides nothing of this one.
+    states = {s["worker_id"]: s["state"] for s in stage.aggregator.get("/streams")["streams"]}
+    assert states == {STORE: "EXACT", ENGINE: "EXACT"}
+    # A block without a model's name is one of the store's own.
+    stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "" if form is Guide else None))
+    stage.shows(1, 1, OTHER_NAMES, OTHERS)
+
+
+@FORMS
+def test_json_for_all_tiers_names_the_tier_of_a_stores_blocks(scene, form):
+    bus = scene.bus()
+    messages = bus.watch(f"{PUBLISH}.kv_events")
+    stage = Stage(scene, form, profile="json", tiers="all")
+    stage.store.publish(form.prompt(PROMPT[: 2 * BLOCK], NAMES[:2], "m", MEMORY))
+    stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "m", DISK))
+    stage.shows(2, 2)
+    stage.shows(0, 1, OTHER_NAMES, OTHERS)
+    tiers = {}
+    for message in messages:
+        event = json.loads(message.data)
+        if event["worker_id"] == STORE and "stored" in event["event"]["data"]:
+            blocks = event["event"]["data"]["stored"]["blocks"]
+            tiers.setdefault(event["storage_tier"], set()).update(block["block_hash"] for block in blocks)
+    assert tiers == {"host_pinned": set(NAMES[:2]), "disk": set(OTHER_NAMES[:1])}
+
+
+@pytest.mark.parametrize("row", ['replay_request = "mooncake";', "store = true;"], ids=["guide", "said"])
+def test_a_store_of_which_json_publishes_nothing_is_warned_of(tmp_path, row):
+    def check(publish):
+        path = tmp_path / "store.cfg"
+        path.write_text(
+            'nats = { url = "nats://127.0.0.1:4222"; };\n'
+            f'publish = {{ namespace = "dynamo"; component = "Store"; {publish} }};\n'
+            f'workers = ( {{ id = 9; model = "m"; block_size = 16; events = "tcp://127.0.0.1:19997"; {row} }} );\n'
+        )
+        done = subprocess.run(
+            [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 0, done
+        return [line for line in done.stderr.splitlines() if "nothing of this store is published" in line]
+
+    warned = check('profile = "json"; tiers = "device";')
+    assert len(warned) == 1 and "store.cfg:3: " in warned[0] and 'publish.tiers = "all"' in warned[0], warned
+    assert check('profile = "json";') == warned, "it is the default"
+    assert check('profile = "json"; tiers = "all";') == check('profile = "protobuf";') == []
