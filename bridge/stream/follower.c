@@ -265,6 +265,14 @@ static bool is_down(const struct kvb_follow *follow, struct verdict *out_verdict
     return true;
 }
 
+/* The newest heartbeat is older than the first window: answers take the model for one without,
+ * and all that is held for usable. */
+static bool is_window_unsaid(const struct kvb_follower *shown)
+{
+    return shown->window && shown->window->count > 0 && shown->heartbeat.window_tokens == 0 &&
+           shown->heartbeat.tiers[KVB_LIST_WINDOW].blocks == 0;
+}
+
 static struct verdict
 verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follow)
 {
@@ -292,6 +300,9 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
         const bool is_coming = follow->repair.need == need_snapshot && follow->repair.failures == 0;
         return (struct verdict){ is_coming ? KVB_STREAM_SYNCING : KVB_STREAM_PARTIAL,
                                  follow->loss };
+    }
+    if (follow->is_proven && is_window_unsaid(shown)) {
+        return (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS };
     }
     if (follow->is_proven) {
         return (struct verdict){ shown->heartbeat.state, shown->heartbeat.reason };

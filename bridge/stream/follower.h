@@ -36,6 +36,8 @@
  *     `cleared`                            complete again: SYNCING, or as before
  *                                          when nothing was missing
  *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
+ *     blocks of a window list, and no      UNVERIFIED(groups)
+ *     heartbeat that tells of windows
  *     heartbeats of the epoch before,      UNVERIFIED(two_bridges): what is listed is
  *     a heartbeat's time after its end     what the one says whose epoch came later
  *     three heartbeats missing             DOWN(silent)

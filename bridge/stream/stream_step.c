@@ -552,12 +552,14 @@ struct news {
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     uint64_t epochs;
+    uint32_t window_tokens; /* until it is said, whole prefixes count as usable */
     bool is_paired, has_objects;
 };
 
 static struct news news_of(const struct kvb_stream *stream)
 {
     struct news news = { .epochs = stream->epochs,
+                         .window_tokens = kvb_mirror_window_tokens(stream->mirror),
                          .is_paired = kvb_mirror_is_paired(stream->mirror),
                          .has_objects = stream->has_objects };
 
@@ -568,7 +570,8 @@ static struct news news_of(const struct kvb_stream *stream)
 static bool are_same(const struct news *a, const struct news *b)
 {
     return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
-           a->is_paired == b->is_paired && a->has_objects == b->has_objects;
+           a->window_tokens == b->window_tokens && a->is_paired == b->is_paired &&
+           a->has_objects == b->has_objects;
 }
 
 kvb_status kvb_stream_step(

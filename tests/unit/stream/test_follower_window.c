@@ -55,6 +55,7 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     assert_null(follower(&scene)->window);
     const uint64_t slots = slots_left(scene.index);
     window_stored(&scene, first_id + 2, 5);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS); /* how far does it reach? */
     window_stored(&scene, first_id + 3, 6);
     window_stored(&scene, first_id + 4, 6); /* twice is once */
     assert_int_equal(slots_left(scene.index), slots);
@@ -70,6 +71,8 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     assert_blocks(&scene, 1); /* the device's 5 stays */
     struct kvb_heartbeat beat = window_beat(first_id + 5, 1);
     beat_as(&scene, &beat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    window_stored(&scene, first_id + 6, 7);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }

@@ -75,6 +75,7 @@ static void a_heartbeat_tells_of_windows_and_shapes(void **state)
     assert_int_equal(beat_of(&world).window_tokens, 0);
     add_window(&world, 901, true); /* batch 0 stored it in the full-attention group */
     give_live(&world, 3);
+    assert_true(world.output.is_changed);
     const struct kvb_heartbeat beat = beat_of(&world);
     assert_int_equal(beat.state, KVB_STREAM_EXACT);
     assert_int_equal(beat.window_tokens, window_tokens);
