@@ -202,8 +202,7 @@ void kvb_stream_state(
     *out_reason = row == row_flawed ? stream->flaw : verdicts[row].reason;
 }
 
-/* Of the device's blocks; where it has none yet, of those that came first. */
-static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
+struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
 
@@ -238,8 +237,8 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
 
     memcpy(beat.model, stream->options.model, sizeof beat.model);
     memcpy(beat.shapes, counts->shapes, sizeof beat.shapes);
-    beat.block_size = main_shape(stream).block_size;
-    beat.lookahead = main_shape(stream).lookahead;
+    beat.block_size = kvb_stream_main_shape(stream).block_size;
+    beat.lookahead = kvb_stream_main_shape(stream).lookahead;
     kvb_stream_state(stream, &beat.state, &beat.reason);
     beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
     for (size_t tier = 0; tier < KVB_LIST_COUNT && !stream->is_withdrawn; tier++) {

@@ -96,7 +96,8 @@ struct kvb_stream_input {
 /* Owned by the caller and reused; {0} to begin with. */
 struct kvb_stream_output {
     struct kvb_router_batch events; /* to publish, in order, ids set, one epoch */
-    /* State, reason, epoch, or what its events show of the engine: send a heartbeat now. */
+    /* State, reason, epoch, or what its events show of the engine and its blocks: send a
+     * heartbeat now. */
     bool is_changed;
     bool drops_replay; /* a replay in flight is of no more use */
     bool has_more;     /* batches wait that could be applied: give a TICK soon */

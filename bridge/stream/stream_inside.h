@@ -148,3 +148,6 @@ void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
     enum kvb_stream_reason *out_reason);
+
+/* Of the device's blocks; where it has none yet, of those that came first. */
+struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream);
