@@ -62,6 +62,8 @@ struct mirror_groups {
     struct mirror_group list[kvb_most_groups];
     uint32_t count;
     bool is_odd; /* something about them that no rule covers */
+    bool has_several_sizes;
+    uint32_t block_size; /* tokens; of the first Stored on the device; 0: none yet */
     /* Bit g: a name is in this list only if group g holds it. */
     uint32_t wanted[KVB_LIST_COUNT];
     uint32_t window_mask; /* bit g: of KVB_GROUP_WINDOW */

@@ -234,15 +234,19 @@ static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_eng
     return has_all;
 }
 
-/* A window group's blocks have the names of the full-attention groups': the same size. */
-static void compare_sizes(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+/* A list has the names that all its groups hold, and a window cuts the device's list: so the
+ * blocks of all groups are of one size.  vLLM stores parts of blocks too where the groups' sizes
+ * differ.  A group that is alone may have several sizes. */
+static void compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event)
 {
-    bool is_same = mirror->counts.shape_count == 0 || event->block_size == 0;
-
-    for (size_t i = 0; i < mirror->counts.shape_count; i++) {
-        is_same |= mirror->counts.shapes[i].shape.block_size == event->block_size;
+    if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
+        return;
     }
-    mirror->groups.is_odd |= !is_same;
+    if (groups->block_size == 0) {
+        groups->block_size = event->block_size;
+    }
+    groups->has_several_sizes |= event->block_size != groups->block_size;
+    groups->is_odd |= groups->has_several_sizes && groups->count > 1;
 }
 
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
@@ -253,8 +257,8 @@ bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_e
     if (event->key) { /* a pool's is configured */
         return true;
     }
+    compare_sizes(&mirror->groups, event);
     if (event->group_kind == KVB_GROUP_WINDOW) {
-        compare_sizes(mirror, event);
         return true;
     }
     return event->token_count > 0 ? add_shape_everywhere(mirror, event)

@@ -443,6 +443,39 @@ static const struct kvb_tier_shape *shape_at(const struct mirror_scene *scene, s
     return &kvb_mirror_count(scene->mirror)->shapes[i];
 }
 
+/* In vLLM a full-attention group of larger blocks stores parts of them too, as large as the
+ * window group's: only both together show that the groups differ. */
+static void odd_are_several_sizes_in_one_of_several_groups(void **state)
+{
+    (void)state;
+
+    for (uint32_t first = 1; first <= 2; first++) {
+        struct mirror_scene scene;
+        begin(&scene);
+        store_shaped(&scene, 950, first, KVB_TIER_DEVICE);
+        store_shaped(&scene, 960, 3 - first, KVB_TIER_DEVICE);
+        assert_false(is_odd(&scene)); /* a group that is alone may have them */
+        store_sparse(&scene, 1, 2);
+        assert_true(is_odd(&scene));
+        mirror_scene_end(&scene);
+    }
+}
+
+static void odd_are_larger_blocks_behind_a_windows(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_sparse(&scene, 1, 2);
+    store_shaped(&scene, 950, 1, KVB_TIER_DEVICE);
+    store_shaped(&scene, 960, 4, KVB_TIER_HOST); /* an offload connector's chunk */
+    assert_false(is_odd(&scene));
+    store_shaped(&scene, 970, 2, KVB_TIER_DEVICE);
+    assert_true(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
 static void a_stream_has_the_shapes_that_were_stored(void **state)
 {
     (void)state;
@@ -520,6 +553,8 @@ int main(void)
         cmocka_unit_test(odd_is_a_group_that_becomes_another_kind),
         cmocka_unit_test(odd_are_windows_under_the_engines_names),
         cmocka_unit_test(odd_are_windows_of_another_block_size),
+        cmocka_unit_test(odd_are_several_sizes_in_one_of_several_groups),
+        cmocka_unit_test(odd_are_larger_blocks_behind_a_windows),
         cmocka_unit_test(odd_is_a_group_of_no_known_kind),
         cmocka_unit_test(odd_are_more_groups_than_there_is_room_for),
         cmocka_unit_test(a_stream_has_the_shapes_that_were_stored),
