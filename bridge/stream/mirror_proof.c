@@ -88,6 +88,16 @@ static bool is_before_proof(const struct mirror_change *change)
     return false;
 }
 
+/* B or C of this event, by its own blocks; `i` of them are applied. */
+static bool is_real_alone(const struct mirror_change *change, uint32_t i)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const bool has_new = change->has_new && mirror->is_whole && !mirror->forgot_full;
+
+    return change->is_window ? change->event->is_sparse
+                             : has_new || holds_new_block(change, change->event, i);
+}
+
 static bool judge(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_mirror *mirror = change->mirror;
@@ -102,9 +112,7 @@ static bool judge(const struct mirror_change *change, uint32_t i)
     if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
         return true;
     }
-    const bool is_itself =
-        change->is_window ? event->is_sparse : change->has_new || holds_new_block(change, event, i);
-    return is_itself || is_before_proof(change);
+    return is_real_alone(change, i) || is_before_proof(change);
 }
 
 bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)

@@ -216,6 +216,33 @@ struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream)
                : (struct kvb_block_shape){ .block_size = stream->options.block_size };
 }
 
+struct stream_description kvb_stream_describe(const struct kvb_stream *stream)
+{
+    struct stream_description now = { .epochs = stream->epochs,
+                                      .window_tokens = kvb_mirror_window_tokens(stream->mirror),
+                                      .shape_count = kvb_mirror_count(stream->mirror)->shape_count,
+                                      .shape = kvb_stream_main_shape(stream),
+                                      .is_paired = kvb_mirror_is_paired(stream->mirror),
+                                      .has_objects = stream->has_objects };
+
+    kvb_stream_state(stream, &now.state, &now.reason);
+    return now;
+}
+
+static bool has_same_shapes(const struct stream_description *a, const struct stream_description *b)
+{
+    return a->window_tokens == b->window_tokens && a->shape_count == b->shape_count &&
+           a->shape.block_size == b->shape.block_size && a->shape.lookahead == b->shape.lookahead &&
+           a->is_paired == b->is_paired;
+}
+
+bool kvb_stream_is_same_description(
+    const struct stream_description *a, const struct stream_description *b)
+{
+    return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
+           a->has_objects == b->has_objects && has_same_shapes(a, b);
+}
+
 void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat *out_heartbeat)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);

@@ -151,3 +151,19 @@ void kvb_stream_state(
 
 /* Of the device's blocks; where it has none yet, of those that came first. */
 struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream);
+
+/* What readers must know to use the list.  A heartbeat says it at once when it changes: until
+ * then they would count blocks that a window leaves unusable, or find none of another shape. */
+struct stream_description {
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    uint64_t epochs;
+    uint32_t window_tokens;
+    size_t shape_count;
+    struct kvb_block_shape shape;
+    bool is_paired, has_objects;
+};
+
+struct stream_description kvb_stream_describe(const struct kvb_stream *stream);
+bool kvb_stream_is_same_description(
+    const struct stream_description *a, const struct stream_description *b);

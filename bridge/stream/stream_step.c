@@ -547,56 +547,18 @@ static kvb_status take_input(struct stream_step *step)
     return KVB_OK;
 }
 
-/* What readers must know to use the list.  A heartbeat says it at once when it changes: until
- * then they would count blocks that a window leaves unusable, or find none of another shape. */
-struct description {
-    enum kvb_stream_state state;
-    enum kvb_stream_reason reason;
-    uint64_t epochs;
-    uint32_t window_tokens;
-    size_t shape_count;
-    struct kvb_block_shape shape;
-    bool is_paired, has_objects;
-};
-
-static struct description describe(const struct kvb_stream *stream)
-{
-    struct description now = { .epochs = stream->epochs,
-                               .window_tokens = kvb_mirror_window_tokens(stream->mirror),
-                               .shape_count = kvb_mirror_count(stream->mirror)->shape_count,
-                               .shape = kvb_stream_main_shape(stream),
-                               .is_paired = kvb_mirror_is_paired(stream->mirror),
-                               .has_objects = stream->has_objects };
-
-    kvb_stream_state(stream, &now.state, &now.reason);
-    return now;
-}
-
-static bool has_same_shapes(const struct description *a, const struct description *b)
-{
-    return a->window_tokens == b->window_tokens && a->shape_count == b->shape_count &&
-           a->shape.block_size == b->shape.block_size && a->shape.lookahead == b->shape.lookahead &&
-           a->is_paired == b->is_paired;
-}
-
-static bool is_same_description(const struct description *a, const struct description *b)
-{
-    return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
-           a->has_objects == b->has_objects && has_same_shapes(a, b);
-}
-
 kvb_status kvb_stream_step(
     struct kvb_stream *stream, const struct kvb_stream_input *input,
     struct kvb_stream_output *output)
 {
     struct stream_step step = { .stream = stream, .in = input, .out = output };
-    const struct description before = describe(stream);
+    const struct stream_description before = kvb_stream_describe(stream);
 
     kvb_router_batch_reset(&output->events);
     output->drops_replay = false;
     const kvb_status status = take_input(&step);
-    const struct description now = describe(stream);
-    output->is_changed = !is_same_description(&now, &before);
+    const struct stream_description now = kvb_stream_describe(stream);
+    output->is_changed = !kvb_stream_is_same_description(&now, &before);
     output->has_more = stream->drain != drain_nothing;
     kvb_stream_sign(stream, &output->events);
     return status;
