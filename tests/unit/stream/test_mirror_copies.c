@@ -150,6 +150,22 @@ static void a_new_block_proves_nothing_while_blocks_may_be_missing(void **state)
     mirror_scene_end(&scene);
 }
 
+/* The same where the block that is new here comes first. */
+static void nor_does_one_before_those_that_are_known(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene, KVB_COPIES_INTERVAL);
+    kvb_mirror_set_whole(scene.mirror, false);
+    store(&scene, 1, 3);
+    store(&scene, 0, 3);
+    assert_true(is_held(&scene, 1));
+    remove_block(&scene, 1);
+    assert_false(is_held(&scene, 1));
+    mirror_scene_end(&scene);
+}
+
 /* 200 doubtful ones are too many: the oldest are forgotten, and may be held. */
 static void a_new_block_proves_nothing_when_doubtful_ones_were_forgotten(void **state)
 {
@@ -552,6 +568,7 @@ int main(void)
         cmocka_unit_test(a_root_store_that_holds_a_new_block_is_real),
         cmocka_unit_test(a_new_block_in_the_middle_makes_those_before_it_real),
         cmocka_unit_test(a_new_block_proves_nothing_while_blocks_may_be_missing),
+        cmocka_unit_test(nor_does_one_before_those_that_are_known),
         cmocka_unit_test(a_new_block_proves_nothing_when_doubtful_ones_were_forgotten),
         cmocka_unit_test(a_window_store_right_behind_a_real_one_is_real),
         cmocka_unit_test(what_a_window_group_repeats_need_not_be_held),
