@@ -151,6 +151,7 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_disconnections, link->disconnects);
     kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
     kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
     kvb_metric_set(&rank->metrics, kvb_rank_connected, rank->is_up);
 }
 

@@ -98,6 +98,7 @@ struct bridge_rank {
     struct kvb_newest_load load;
     struct kvb_load_fallback known; /* of the configuration */
     struct rank_trouble trouble;    /* what the log says of it */
+    struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_rank_metric_count];
