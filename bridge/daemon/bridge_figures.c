@@ -291,6 +291,7 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_nats_connects, kvb_bus_connects(bridge->bus));
     kvb_metric_set(metrics, kvb_bridge_nats_connected, kvb_bus_is_connected(bridge->bus));
     kvb_metric_set(metrics, kvb_bridge_publishing, bridge->was_allowed);
+    kvb_metric_set(metrics, kvb_bridge_log_dropped, kvb_log_dropped(bridge->log));
     kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.desk.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->sync.busy);
