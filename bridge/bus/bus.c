@@ -1,9 +1,9 @@
 #include "bus/bus.h"
 
 #include "bus/link.h"
-#include "bus/server_url.h"
 #include "bus/subject.h"
 #include "core/clock.h"
+#include "core/url_show.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     bus->log = options->log;
     bus->on_change = options->on_change;
     bus->context = options->context;
-    kvb_server_url_show(options->url, bus->shown_url, sizeof bus->shown_url);
+    (void)kvb_urls_show(options->url, bus->shown_url, sizeof bus->shown_url);
     KVB_TRY(copy_text(options->url, &bus->url));
     KVB_TRY(copy_text(options->name ? options->name : "kvbridge", &bus->name));
     KVB_TRY(copy_text(options->credentials, &bus->credentials));

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/own.h"
+#include "core/url_show.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -108,9 +109,9 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
 {
     if (!options->url || !kvb_server_url_is_valid(options->url)) {
         char shown[128];
-        kvb_server_url_show(options->url ? options->url : "", shown, sizeof shown);
         kvb_detail_set(
-            detail, "nats.url: \"%s\" is no nats://host:port, nor several with commas", shown);
+            detail, "nats.url: \"%s\" is no nats://host:port, nor several with commas",
+            kvb_urls_show(options->url ? options->url : "", shown, sizeof shown));
         return KVB_BAD_CONFIG;
     }
     KVB_TRY(check_file("credentials", options->credentials, detail));

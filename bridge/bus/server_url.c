@@ -1,7 +1,6 @@
 #include "bus/server_url.h"
 
 #include <ctype.h>
-#include <stdio.h>
 #include <string.h>
 
 static bool is_port(const char *text, size_t len)
@@ -75,26 +74,4 @@ bool kvb_server_url_wants_tls(const char *url)
         }
     }
     return false;
-}
-
-void kvb_server_url_show(const char *url, char *out, size_t size)
-{
-    size_t used = 0;
-
-    for (; *url; url += strcspn(url, ",")) {
-        url += *url == ',';
-        const size_t len = strcspn(url, ",");
-        const char *scheme_end = memmem(url, len, "://", 3);
-        const size_t scheme_len = scheme_end ? (size_t)(scheme_end + 3 - url) : 0;
-        const char *at = memrchr(url, '@', len);
-        const char *host = at ? at + 1 : url + scheme_len;
-        const int wrote = snprintf(
-            out + used, size - used, "%s%.*s%.*s", used > 0 ? "," : "", (int)scheme_len, url,
-            (int)(url + len - host), host);
-        if (wrote < 0 || (size_t)wrote >= size - used) {
-            return;
-        }
-        used += (size_t)wrote;
-    }
-    out[used] = '\0';
 }

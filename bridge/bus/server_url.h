@@ -1,7 +1,6 @@
 #pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /* Where NATS is: "nats://127.0.0.1:4222", or several with commas.
  * Threads: any thread. */
@@ -11,7 +10,3 @@ bool kvb_server_url_is_valid(const char *url);
 
 /* True when one of them begins with tls://. */
 bool kvb_server_url_wants_tls(const char *url);
-
-/* The url without user and password, for people; servers that do not fit into
- * size bytes are left out. */
-void kvb_server_url_show(const char *url, char *out, size_t size);

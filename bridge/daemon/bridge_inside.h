@@ -3,6 +3,7 @@
 #include "bus/bus.h"
 #include "core/metric.h"
 #include "core/own.h"
+#include "core/url_show.h"
 #include "daemon/bridge.h"
 #include "daemon/bridge_config.h"
 #include "daemon/bridge_metrics.h"
@@ -133,6 +134,7 @@ struct bridge_feed {
 /* The sources of one worker's load; their samples go to the ranks that settings name. */
 struct bridge_load {
     struct kvb_worker_config settings;
+    char shown_url[kvb_url_shown_bytes]; /* of its page of metrics, without a password */
     uint32_t origin;
     bool is_leaving;
     size_t owner;
