@@ -159,6 +159,20 @@ static void make_current(struct kvb_bus *bus, struct kvb_link *link)
     pthread_mutex_unlock(&bus->subscribing);
 }
 
+/* At once when the reason is another, and again in pauses that grow. */
+static void say_failure(struct kvb_bus *bus)
+{
+    const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
+
+    if (!kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns()) && !is_other) {
+        return;
+    }
+    bus->said_failure = bus->dial_failure;
+    kvb_log_write(
+        bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
+        "reason", bus->dial_failure.text, NULL);
+}
+
 static void dial(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
@@ -169,11 +183,10 @@ static void dial(struct kvb_bus *bus)
     bus->failed_dials++;
     if (kvb_link_dial(bus, &link) == KVB_OK) {
         make_current(bus, link);
-    }
-    if (!kvb_bus_is_connected(bus) && bus->failed_dials == 1) {
-        kvb_log_write(
-            bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
-            NULL);
+        bus->said_failure.text[0] = '\0';
+        kvb_log_backoff_end(&bus->dial_log);
+    } else {
+        say_failure(bus);
     }
 }
 

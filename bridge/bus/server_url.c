@@ -1,6 +1,7 @@
 #include "bus/server_url.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_port(const char *text, size_t len)
@@ -74,4 +75,81 @@ bool kvb_server_url_wants_tls(const char *url)
         }
     }
     return false;
+}
+
+/* ---- Logins ---- */
+
+/* The byte that %XX stands for; -1: text does not begin with one. */
+static int escaped_byte(const char *text, const char *end)
+{
+    const bool is_escape = end - text >= 3 && text[0] == '%' && isxdigit((unsigned char)text[1]) &&
+                           isxdigit((unsigned char)text[2]);
+    const char digits[3] = { is_escape ? text[1] : '0', is_escape ? text[2] : '0', '\0' };
+
+    return is_escape ? (int)strtoul(digits, NULL, 16) : -1;
+}
+
+static bool has_escape(const char *text, const char *end)
+{
+    for (; text < end; text++) {
+        if (escaped_byte(text, end) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A % that no two digits follow stands for itself. */
+static bool decode(const char *text, const char *end, char out[kvb_server_login_bytes])
+{
+    size_t len = 0;
+
+    while (text < end && len < kvb_server_login_bytes - 1) {
+        const int byte = escaped_byte(text, end);
+        if (byte == 0) {
+            return false;
+        }
+        out[len++] = byte > 0 ? (char)byte : *text;
+        text += byte > 0 ? 3 : 1;
+    }
+    out[len] = '\0';
+    return text == end;
+}
+
+bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
+{
+    char *scheme_end = strstr(url, "://");
+    char *begin = scheme_end ? scheme_end + 3 : url;
+    char *at = strrchr(begin, '@');
+    char *colon = at ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
+    struct kvb_server_login login = { .is_token = !colon };
+
+    if (!at || !has_escape(begin, at) || !decode(begin, colon ? colon : at, login.user) ||
+        (colon && !decode(colon + 1, at, login.password))) {
+        return false;
+    }
+    memmove(begin, at + 1, strlen(at + 1) + 1);
+    *out = login;
+    return true;
+}
+
+bool kvb_server_url_has_one_login(const char *url)
+{
+    struct kvb_server_login first = { .user = "" };
+    struct kvb_server_login next = { .user = "" };
+    bool has_first = false;
+    bool is_one = true;
+    char *copy = strdup(url);
+
+    for (char *rest = copy; rest && is_one;) {
+        if (!kvb_server_url_take_login(strsep(&rest, ","), has_first ? &next : &first)) {
+            continue;
+        }
+        is_one =
+            !has_first || (first.is_token == next.is_token && strcmp(first.user, next.user) == 0 &&
+                           strcmp(first.password, next.password) == 0);
+        has_first = true;
+    }
+    free(copy);
+    return is_one;
 }
