@@ -1,9 +1,9 @@
 #include "bus/bus.h"
 
 #include "bus/link.h"
-#include "bus/server_url.h"
 #include "bus/subject.h"
 #include "core/clock.h"
+#include "core/url_show.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     bus->log = options->log;
     bus->on_change = options->on_change;
     bus->context = options->context;
-    kvb_server_url_show(options->url, bus->shown_url, sizeof bus->shown_url);
+    (void)kvb_urls_show(options->url, bus->shown_url, sizeof bus->shown_url);
     KVB_TRY(copy_text(options->url, &bus->url));
     KVB_TRY(copy_text(options->name ? options->name : "kvbridge", &bus->name));
     KVB_TRY(copy_text(options->credentials, &bus->credentials));
@@ -159,6 +159,20 @@ static void make_current(struct kvb_bus *bus, struct kvb_link *link)
     pthread_mutex_unlock(&bus->subscribing);
 }
 
+/* At once when the reason is another, and again in pauses that grow. */
+static void say_failure(struct kvb_bus *bus)
+{
+    const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
+
+    if (!kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns()) && !is_other) {
+        return;
+    }
+    bus->said_failure = bus->dial_failure;
+    kvb_log_write(
+        bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
+        "reason", bus->dial_failure.text, NULL);
+}
+
 static void dial(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
@@ -169,11 +183,10 @@ static void dial(struct kvb_bus *bus)
     bus->failed_dials++;
     if (kvb_link_dial(bus, &link) == KVB_OK) {
         make_current(bus, link);
-    }
-    if (!kvb_bus_is_connected(bus) && bus->failed_dials == 1) {
-        kvb_log_write(
-            bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
-            NULL);
+        bus->said_failure.text[0] = '\0';
+        kvb_log_backoff_end(&bus->dial_log);
+    } else {
+        say_failure(bus);
     }
 }
 

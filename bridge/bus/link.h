@@ -57,6 +57,9 @@ struct kvb_bus {
     bool is_stopping;
     struct kvb_log_limit slow_log;
     struct kvb_log_limit error_log;
+    struct kvb_detail dial_failure; /* of the newest dial; the keeper's own, like the two below */
+    struct kvb_detail said_failure; /* what the log has said; "" since it was up */
+    struct kvb_log_backoff dial_log;
 
     pthread_t flusher;
     sem_t flush_asked;           /* its number is 0 or 1, and one more at the end */
@@ -79,8 +82,8 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
  * half random, at most 1,000. */
 uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt);
 
-/* Makes a link that nats.c connects now or later.  Not yet current.
- * The caller owns one use of *out_link. */
+/* Makes a link that is connected.  Not yet current.  The caller owns one use of *out_link.
+ * A failure leaves its reason in bus->dial_failure. */
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
 
 /* The current link for one call, or NULL when not connected.  Never blocks on

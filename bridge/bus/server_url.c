@@ -1,7 +1,7 @@
 #include "bus/server_url.h"
 
 #include <ctype.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_port(const char *text, size_t len)
@@ -77,24 +77,79 @@ bool kvb_server_url_wants_tls(const char *url)
     return false;
 }
 
-void kvb_server_url_show(const char *url, char *out, size_t size)
-{
-    size_t used = 0;
+/* ---- Logins ---- */
 
-    for (; *url; url += strcspn(url, ",")) {
-        url += *url == ',';
-        const size_t len = strcspn(url, ",");
-        const char *scheme_end = memmem(url, len, "://", 3);
-        const size_t scheme_len = scheme_end ? (size_t)(scheme_end + 3 - url) : 0;
-        const char *at = memrchr(url, '@', len);
-        const char *host = at ? at + 1 : url + scheme_len;
-        const int wrote = snprintf(
-            out + used, size - used, "%s%.*s%.*s", used > 0 ? "," : "", (int)scheme_len, url,
-            (int)(url + len - host), host);
-        if (wrote < 0 || (size_t)wrote >= size - used) {
-            return;
+/* The byte that %XX stands for; -1: text does not begin with one. */
+static int escaped_byte(const char *text, const char *end)
+{
+    const bool is_escape = end - text >= 3 && text[0] == '%' && isxdigit((unsigned char)text[1]) &&
+                           isxdigit((unsigned char)text[2]);
+    const char digits[3] = { is_escape ? text[1] : '0', is_escape ? text[2] : '0', '\0' };
+
+    return is_escape ? (int)strtoul(digits, NULL, 16) : -1;
+}
+
+static bool has_escape(const char *text, const char *end)
+{
+    for (; text < end; text++) {
+        if (escaped_byte(text, end) >= 0) {
+            return true;
         }
-        used += (size_t)wrote;
     }
-    out[used] = '\0';
+    return false;
+}
+
+/* A % that no two digits follow stands for itself. */
+static bool decode(const char *text, const char *end, char out[kvb_server_login_bytes])
+{
+    size_t len = 0;
+
+    while (text < end && len < kvb_server_login_bytes - 1) {
+        const int byte = escaped_byte(text, end);
+        if (byte == 0) {
+            return false;
+        }
+        out[len++] = byte > 0 ? (char)byte : *text;
+        text += byte > 0 ? 3 : 1;
+    }
+    out[len] = '\0';
+    return text == end;
+}
+
+bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
+{
+    char *scheme_end = strstr(url, "://");
+    char *begin = scheme_end ? scheme_end + 3 : url;
+    char *at = strrchr(begin, '@');
+    char *colon = at ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
+    struct kvb_server_login login = { .is_token = !colon };
+
+    if (!at || !has_escape(begin, at) || !decode(begin, colon ? colon : at, login.user) ||
+        (colon && !decode(colon + 1, at, login.password))) {
+        return false;
+    }
+    memmove(begin, at + 1, strlen(at + 1) + 1);
+    *out = login;
+    return true;
+}
+
+bool kvb_server_url_has_one_login(const char *url)
+{
+    struct kvb_server_login first = { .user = "" };
+    struct kvb_server_login next = { .user = "" };
+    bool has_first = false;
+    bool is_one = true;
+    char *copy = strdup(url);
+
+    for (char *rest = copy; rest && is_one;) {
+        if (!kvb_server_url_take_login(strsep(&rest, ","), has_first ? &next : &first)) {
+            continue;
+        }
+        is_one =
+            !has_first || (first.is_token == next.is_token && strcmp(first.user, next.user) == 0 &&
+                           strcmp(first.password, next.password) == 0);
+        has_first = true;
+    }
+    free(copy);
+    return is_one;
 }

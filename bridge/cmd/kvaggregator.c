@@ -68,7 +68,9 @@ int main(int argc, char **argv)
             .is_json = config.log.format == KVB_LOG_JSON,
             .fd = STDERR_FILENO,
         };
+        (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
         exit_code = run(&config, &log);
+        kvb_log_stop(&log);
     }
     kvb_aggregator_config_done(&config);
     return exit_code;

@@ -153,7 +153,9 @@ int main(int argc, char **argv)
                                .is_json = config.log.format == KVB_LOG_JSON,
                                .fd = 2 };
         kvb_daemon_log_warnings(&log, "kvbridge", &errors);
+        (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
         exit_code = run(&config, options.config_path, &log);
+        kvb_log_stop(&log);
     }
     kvb_bridge_config_done(&config);
     return exit_code;

@@ -1,8 +1,8 @@
-#include "bus/server_url.h"
 #include "bus/subject.h"
 #include "cmd/kvctl.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "core/url_show.h"
 #include "wire/json_tree.h"
 
 #include <pthread.h>
@@ -83,7 +83,7 @@ enum kvctl_exit kvctl_connect(
     }
     if (!wait_for(bus, &gate, options->timeout_ms)) {
         char shown[256];
-        kvb_server_url_show(options->url, shown, sizeof shown);
+        (void)kvb_urls_show(options->url, shown, sizeof shown);
         kvctl_say("nats-server at %s does not answer: is it running?  Give --nats URL", shown);
         kvb_bus_close(bus);
         return kvctl_failed;

@@ -1,21 +1,22 @@
 #include "core/log.h"
 
 #include "core/clock.h"
+#include "core/log_writer.h"
 #include "core/own.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+
+static const uint64_t last_lines_ns = KVB_NS_PER_S; /* when the log ends */
 
 enum {
-    line_bytes = 4096,    /* PIPE_BUF: a line is never torn apart by another writer */
-    max_text_bytes = 512, /* of a message or a value; the rest is cut */
-    max_escape_bytes = 6, /* \u001f */
-    limit_period_s = 10,  /* repeated trouble is summed up this often */
-    max_backoff_s = 600,  /* trouble that lasts is said this often at least */
+    line_bytes = kvb_log_line_bytes, /* PIPE_BUF: no other writer tears a line apart */
+    max_text_bytes = 512,            /* of a message or a value; the rest is cut */
+    max_escape_bytes = 6,            /* \u001f */
+    limit_period_s = 10,             /* repeated trouble is summed up this often */
+    max_backoff_s = 600,             /* trouble that lasts is said this often at least */
 };
 
 static const char *const level_names[KVB_LOG_LEVEL_COUNT] = {
@@ -259,17 +260,65 @@ static void put_pair(struct line *line, bool is_json, const char *key, const cha
     }
 }
 
-static void write_line(int fd, const struct line *line)
-{
-    size_t done = 0;
+/* ---- Where lines go ----------------------------------------------------------------- */
 
-    while (done < line->len) {
-        const ssize_t wrote = write(fd, line->text + done, line->len - done);
-        if (wrote < 0 && errno != EINTR) {
-            return; /* nobody is left to tell */
-        }
-        done += wrote > 0 ? (size_t)wrote : 0;
+static void write_line(const struct kvb_log *log, const struct line *line)
+{
+    if (log->writer) {
+        kvb_log_writer_put(log->writer, line->text, line->len);
+    } else {
+        kvb_log_write_all(log->fd, line->text, line->len);
     }
+}
+
+static void put_head(struct line *line, bool is_json, struct record *record)
+{
+    kvb_clock_format_us(kvb_clock_wall_us(), record->time);
+    if (is_json) {
+        put_json_head(line, record);
+    } else {
+        put_plain_head(line, record);
+    }
+}
+
+static void end_line(struct line *line, bool is_json)
+{
+    if (is_json) {
+        line->text[line->len++] = '}';
+    }
+    line->text[line->len++] = '\n';
+}
+
+static size_t note_dropped(void *context, uint64_t dropped, char *text)
+{
+    const struct kvb_log *log = context;
+    struct record record = { .level = KVB_LOG_WARNING,
+                             .room = "log",
+                             .message = "lines were dropped: the log was not read fast enough" };
+    struct line line = { .len = 0 };
+    char count[24];
+
+    put_head(&line, log->is_json, &record);
+    put_pair(&line, log->is_json, "count", kvb_log_u64(count, dropped));
+    end_line(&line, log->is_json);
+    memcpy(text, line.text, line.len);
+    return line.len;
+}
+
+kvb_status kvb_log_start(struct kvb_log *log)
+{
+    return kvb_log_writer_start(log->fd, note_dropped, log, &log->writer);
+}
+
+void kvb_log_stop(struct kvb_log *log)
+{
+    kvb_log_writer_stop(log->writer, last_lines_ns);
+    log->writer = NULL;
+}
+
+uint64_t kvb_log_dropped(const struct kvb_log *log)
+{
+    return log && log->writer ? kvb_log_writer_dropped(log->writer) : 0;
 }
 
 void kvb_log_write(
@@ -282,12 +331,7 @@ void kvb_log_write(
     }
     struct record record = { .level = level, .room = room, .message = message };
     struct line line = { .len = 0 };
-    kvb_clock_format_us(kvb_clock_wall_us(), record.time);
-    if (log->is_json) {
-        put_json_head(&line, &record);
-    } else {
-        put_plain_head(&line, &record);
-    }
+    put_head(&line, log->is_json, &record);
     va_start(pairs, message);
     for (const char *key; (key = va_arg(pairs, const char *));) {
         const char *value = va_arg(pairs, const char *);
@@ -297,9 +341,6 @@ void kvb_log_write(
         put_pair(&line, log->is_json, key, value);
     }
     va_end(pairs);
-    if (log->is_json) {
-        line.text[line.len++] = '}';
-    }
-    line.text[line.len++] = '\n';
-    write_line(log->fd, &line);
+    end_line(&line, log->is_json);
+    write_line(log, &line);
 }

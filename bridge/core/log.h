@@ -1,7 +1,11 @@
 #pragma once
 
+#include "core/status.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+
+struct kvb_log_writer;
 
 /* One line a record on stderr:
  *
@@ -10,7 +14,11 @@
  * or, with is_json, one JSON object a line.  Values that come from peers are
  * escaped and cut.  Never called once per event: count those.
  *
- * Threads: any thread (one write(2) a line). */
+ * After kvb_log_start() a thread of the log writes the lines and no other thread waits for
+ * stderr: what does not fit into 256 KiB is dropped, counted, and said in a line.  Before,
+ * each line is one write(2) that waits.
+ *
+ * Threads: any thread; kvb_log_start() and kvb_log_stop() before and after all others. */
 
 enum kvb_log_level {
     KVB_LOG_ERROR,
@@ -23,8 +31,19 @@ enum kvb_log_level {
 struct kvb_log {
     enum kvb_log_level level; /* the least important that is written */
     bool is_json;
-    int fd; /* 2 = stderr */
+    int fd;                        /* 2 = stderr */
+    struct kvb_log_writer *writer; /* NULL: lines are written by who has them */
 };
+
+/* Starts the thread; log is borrowed by it until kvb_log_stop().  KVB_NO_MEMORY, KVB_IO:
+ * the log goes on without. */
+kvb_status kvb_log_start(struct kvb_log *log);
+
+/* Ends the thread: what is not written within a second is lost.  Fine without a start. */
+void kvb_log_stop(struct kvb_log *log);
+
+/* Lines dropped since the start.  log may be NULL. */
+uint64_t kvb_log_dropped(const struct kvb_log *log);
 
 /* Pairs of key and value, both strings, closed by NULL:
  *

@@ -55,6 +55,7 @@
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
     KVB_SERVICE_METRICS(X) \
+    X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and passed nothing on") \

@@ -104,6 +104,7 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_streams_silent, counters.silent);
     kvb_metric_set(metrics, kvb_aggregator_streams_forgotten, counters.forgotten);
     kvb_metric_set(metrics, kvb_aggregator_stored_refused, counters.blocks_refused);
+    kvb_metric_set(metrics, kvb_aggregator_log_dropped, kvb_log_dropped(aggregator->log));
 }
 
 /* Events that the newest heartbeat speaks of and that were not applied; a stream of

@@ -192,7 +192,8 @@ static const struct kvb_conf_key keys[] = {
       .help = "One group for each engine.  SIGHUP reads them again." },
     { "register.token_file", KVB_CONF_STRING, "", 0, FIELD(registering.token_file),
       .help = "Path of a file with the word that whoever POSTs to /register and\n"
-              "/unregister must show; empty: nobody may." },
+              "/unregister must show; empty: nobody may.  Other users than its owner\n"
+              "and its group may not read it (chmod 0640)." },
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
       .help = "Blocks remembered of one rank, about 60 bytes each." },

@@ -151,6 +151,7 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_disconnections, link->disconnects);
     kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
     kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
     kvb_metric_set(&rank->metrics, kvb_rank_connected, rank->is_up);
 }
 
@@ -290,6 +291,7 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_nats_connects, kvb_bus_connects(bridge->bus));
     kvb_metric_set(metrics, kvb_bridge_nats_connected, kvb_bus_is_connected(bridge->bus));
     kvb_metric_set(metrics, kvb_bridge_publishing, bridge->was_allowed);
+    kvb_metric_set(metrics, kvb_bridge_log_dropped, kvb_log_dropped(bridge->log));
     kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.desk.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->sync.busy);

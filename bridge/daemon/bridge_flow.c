@@ -148,6 +148,7 @@ static void follow_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
         step_kind(bridge, rank, KVB_INPUT_UP, now_ns);
         rank->is_up = true;
         rank->down_ns = 0;
+        kvb_log_backoff_end(&rank->renewal_log);
         kvb_bridge_look_again(bridge, rank->origin);
     }
 }
@@ -241,8 +242,28 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
     end_run(bridge, rank);
 }
 
+/* After a protocol error libzmq would never connect again. */
+static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    const char *reason = "";
+    char worker[24];
+    char dp_rank[24];
+    const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
+
+    if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
+        return;
+    }
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        status == KVB_OK ? "the connection to an engine was given up, and is opened anew"
+                         : "the connection to an engine was given up, and cannot be opened",
+        "reason", reason, "events", rank->settings.events, "worker",
+        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+}
+
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
+    renew_link(bridge, rank, now_ns);
     begin_run(bridge);
     step_kind(bridge, rank, KVB_INPUT_TICK, now_ns);
     end_run(bridge, rank);

@@ -3,6 +3,7 @@
 #include "bus/bus.h"
 #include "core/metric.h"
 #include "core/own.h"
+#include "core/url_show.h"
 #include "daemon/bridge.h"
 #include "daemon/bridge_config.h"
 #include "daemon/bridge_metrics.h"
@@ -96,6 +97,7 @@ struct bridge_rank {
     struct kvb_newest_load load;
     struct kvb_load_fallback known; /* of the configuration */
     struct rank_trouble trouble;    /* what the log says of it */
+    struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_rank_metric_count];
@@ -130,6 +132,7 @@ struct bridge_feed {
 /* The sources of one worker's load; their samples go to the ranks that settings name. */
 struct bridge_load {
     struct kvb_worker_config settings;
+    char shown_url[kvb_url_shown_bytes]; /* of its page of metrics, without a password */
     uint32_t origin;
     bool is_leaving;
     size_t owner;

@@ -39,11 +39,12 @@ static uint64_t life_of(const struct kvb_bridge *bridge, uint64_t period_ns)
 
 /* ---- How a source is doing ---- */
 
+/* As people may see it: the page's URL may have a password in it. */
 static const char *address_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
 {
     switch (kind) {
     case KVB_LOAD_OF_PROMETHEUS:
-        return load->settings.load.prometheus;
+        return load->shown_url;
     case KVB_LOAD_OF_COORDINATOR:
         return load->settings.load.coordinator;
     default:
@@ -479,6 +480,7 @@ kvb_status kvb_bridge_open_load(
         return KVB_NO_MEMORY;
     }
     load->settings = *settings;
+    (void)kvb_url_show(settings->load.prometheus, load->shown_url, sizeof load->shown_url);
     const kvb_status status = fill_load(bridge, load, detail);
     if (status != KVB_OK) {
         drop_load(bridge, load);

@@ -100,6 +100,7 @@
     X(scrapes_lost, COUNTER, "kvb_scrape_results_lost_total", "", "Pages that were read and dropped: no memory, or the bridge was too slow") \
     KVB_SERVICE_METRICS(X) \
     X(wait_failures, COUNTER, "kvb_wait_failures_total", "", "Times that the kernel refused to wait for sockets: they were polled instead") \
+    X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread: when it stands still, so does the bridge") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
     X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \

@@ -31,7 +31,9 @@ static bool may_ask(
             answer, 403, "nobody may register here: register.token_file is not configured");
     } else if (kvb_register_token_read(path, token, NULL) != KVB_OK) {
         kvb_http_route_refuse(
-            answer, 503, "the file that register.token_file names holds no token now");
+            answer, 503,
+            "the file that register.token_file names holds no token now, or every user may read "
+            "it");
     } else if (!kvb_register_token_is_shown(request->authorization, token)) {
         kvb_http_route_refuse(
             answer, 401, "the token is missing or wrong: send Authorization: Bearer TOKEN");

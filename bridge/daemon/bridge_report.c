@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "core/url_show.h"
 #include "daemon/bridge_inside.h"
 #include "wire/bridge_status.h"
 #include "wire/heartbeat.h"
@@ -215,11 +216,12 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
     struct kvb_detail not_ready = { .text = "" };
     const bool is_connected = kvb_bus_is_connected(bridge->bus);
     bool is_publishing = false;
+    char shown[kvb_url_shown_bytes];
 
     if (!is_connected) {
         kvb_detail_set(
             &not_ready, "not connected to NATS at %s: is nats-server running?",
-            bridge->config->nats.url);
+            kvb_urls_show(bridge->config->nats.url, shown, sizeof shown));
     } else {
         is_publishing = kvb_profile_guard_allows(&bridge->guard, now_ns, &not_ready);
     }

@@ -80,6 +80,11 @@ void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *
         kvb_conf_error(
             conf, "nats.url", "expected nats://host:port, several with commas between them");
     }
+    if (!kvb_server_url_has_one_login(nats->url)) {
+        kvb_conf_error(
+            conf, "nats.url",
+            "users and passwords spelt with %%XX must be the same for all servers");
+    }
     check_readable(conf, "nats.credentials", nats->credentials);
     check_readable(conf, "nats.ca_file", nats->ca_file);
 }

@@ -5,6 +5,7 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/url_show.h"
 #include "ingest/http_fetch.h"
 #include "wire/event_sources.h"
 
@@ -176,11 +177,13 @@ static void say_trouble(struct target *target, const char *trouble, const struct
     if (!kvb_log_backoff_due(&target->backoff, kvb_clock_monotonic_ns()) && !is_other) {
         return;
     }
+    char shown[kvb_url_shown_bytes];
+
     kvb_detail_set(&target->said, "%s", trouble);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_WARNING, "discovery",
         "an engine does not say where its events are: it is asked again", "discover",
-        target->worker.discover, "why", why->text, NULL);
+        kvb_url_show(target->worker.discover, shown, sizeof shown), "why", why->text, NULL);
 }
 
 /* Never 0. */
@@ -207,6 +210,7 @@ static void say_found(struct target *target)
     const struct kvb_event_sources *sources = &target->discovery->sources;
     const uint64_t found = hash_sources(sources);
     char text[24];
+    char shown[kvb_url_shown_bytes];
 
     if (target->said.text[0] == '\0' && found == target->found) {
         return;
@@ -216,7 +220,8 @@ static void say_found(struct target *target)
     kvb_log_backoff_end(&target->backoff);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_INFO, "discovery",
-        "an engine has said where its events are", "discover", target->worker.discover, "ranks",
+        "an engine has said where its events are", "discover",
+        kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
         kvb_log_u64(text, sources->count), NULL);
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 static void drop_file(FILE **file)
 {
@@ -26,6 +27,14 @@ static bool is_word(const char *text, size_t len)
     return len >= kvb_register_token_least && len < kvb_register_token_bytes;
 }
 
+/* Its group may read it: that of the daemon, when root keeps the file. */
+static bool is_private(FILE *file)
+{
+    struct stat about;
+
+    return fstat(fileno(file), &about) == 0 && (about.st_mode & (S_IROTH | S_IWOTH)) == 0;
+}
+
 kvb_status kvb_register_token_read(
     const char *path, char out_token[kvb_register_token_bytes], struct kvb_detail *detail)
 {
@@ -34,6 +43,11 @@ kvb_status kvb_register_token_read(
 
     if (!file) {
         kvb_detail_set(detail, "cannot read %s: %s", path, strerrordesc_np(errno));
+        return KVB_BAD_CONFIG;
+    }
+    if (!is_private(file)) {
+        kvb_detail_set(
+            detail, "every user may read or write %s, which holds a secret: chmod o-rw it", path);
         return KVB_BAD_CONFIG;
     }
     text[fread(text, 1, sizeof text - 1, file)] = '\0';

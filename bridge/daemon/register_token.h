@@ -14,7 +14,8 @@
 enum { kvb_register_token_bytes = 257, kvb_register_token_least = 16 };
 
 /* The first line of the file: kvb_register_token_least .. 256 bytes, printable, no blanks.
- * KVB_BAD_CONFIG  it cannot be read, or is none; detail says which */
+ * KVB_BAD_CONFIG  it cannot be read, is none, or may be read or written by users who are
+ *                 neither its owner nor of its group; detail says which */
 kvb_status kvb_register_token_read(
     const char *path, char out_token[kvb_register_token_bytes], struct kvb_detail *detail);
 

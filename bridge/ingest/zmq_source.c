@@ -1,5 +1,6 @@
 #include "ingest/zmq_source.h"
 
+#include "core/clock.h"
 #include "core/limits.h"
 #include "ingest/peers.h"
 #include "ingest/reply_queue.h"
@@ -12,7 +13,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { receive_high_water = 2000, heartbeat_ms = 200, endpoint_bytes = 256 };
+enum { receive_high_water = 2000, heartbeat_ms = 200, endpoint_bytes = 256, topic_bytes = 256 };
+
+/* libzmq says within milliseconds of a loss that it will connect again.  After a protocol
+ * error it says nothing and never connects. */
+static const uint64_t first_renewal_ns = KVB_NS_PER_S;
+static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
+
+/* While libzmq connects, it says so every 5 s at the latest.  A name server may take longer. */
+static const uint64_t max_silence_ns = 30 * KVB_NS_PER_S;
+
+/* A connection that lasts so long ends the series of renewals. */
+static const uint64_t steady_ns = 60 * KVB_NS_PER_S;
+
+/* When a SUB that connects is opened anew.  Times are those of kvb_source_renew(). */
+struct renewal {
+    bool is_retry_owed; /* the connection ended, and libzmq did not say that it connects again */
+    bool was_up;        /* that connection had completed its handshake */
+    bool is_heard;      /* the monitor told something since the last look */
+    uint64_t quiet_ns;  /* since then it has told nothing; 0: not yet looked at */
+    uint64_t up_ns;     /* connected since; 0: it is not */
+    uint64_t pause_ns;  /* before the next renewal; 0: none yet */
+};
 
 struct kvb_source {
     struct kvb_zmq *zmq; /* borrowed, like the two below */
@@ -26,7 +48,10 @@ struct kvb_source {
     bool is_up;             /* of one that connects */
     bool is_loss_new;       /* the next retry is because of it */
     struct kvb_peers peers; /* of one that is bound */
+    struct renewal renewal; /* of one that connects */
     struct kvb_source_counters counters;
+    char events[endpoint_bytes];
+    char topic[topic_bytes];
     char replay[endpoint_bytes];
     enum kvb_replay_request replay_request;
     struct kvb_reply_queue replies;
@@ -63,7 +88,7 @@ static kvb_status open_monitor(struct kvb_source *source)
     return zmq_connect(source->monitor, address) == 0 ? KVB_OK : KVB_IO;
 }
 
-static kvb_status open_sub(struct kvb_source *source, const struct kvb_source_options *options)
+static kvb_status open_sub(struct kvb_source *source)
 {
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
                                                .high_water = receive_high_water,
@@ -71,15 +96,49 @@ static kvb_status open_sub(struct kvb_source *source, const struct kvb_source_op
                                                .most_bytes = kvb_max_payload_bytes };
 
     KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
-    if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, options->topic, strlen(options->topic)) != 0) {
+    if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, source->topic, strlen(source->topic)) != 0) {
         return KVB_IO;
     }
     KVB_TRY(open_monitor(source));
     KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->sub));
     KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->monitor));
-    const int failed = options->bind ? zmq_bind(source->sub, options->events)
-                                     : zmq_connect(source->sub, options->events);
+    const int failed = source->is_bound ? zmq_bind(source->sub, source->events)
+                                        : zmq_connect(source->sub, source->events);
     return failed ? KVB_BAD_CONFIG : KVB_OK;
+}
+
+static void close_watched(struct kvb_source *source, void **socket)
+{
+    if (*socket) {
+        kvb_waiter_drop_socket(source->waiter, source->owner, *socket);
+        kvb_zmq_socket_close(socket);
+    }
+}
+
+static void close_sub(struct kvb_source *source)
+{
+    if (source->sub) {
+        (void)zmq_socket_monitor(source->sub, NULL, 0); /* ends the PAIR's other side */
+    }
+    close_watched(source, &source->monitor);
+    close_watched(source, &source->sub);
+}
+
+static bool copy_text(char *out, size_t size, const char *text)
+{
+    const int len = snprintf(out, size, "%s", text);
+
+    return len >= 0 && (size_t)len < size;
+}
+
+static kvb_status set_addresses(struct kvb_source *source, const struct kvb_source_options *options)
+{
+    const bool fits = copy_text(source->events, sizeof source->events, options->events) &&
+                      copy_text(source->topic, sizeof source->topic, options->topic) &&
+                      copy_text(source->replay, sizeof source->replay, options->replay);
+
+    errno = fits ? 0 : ENAMETOOLONG;
+    return fits ? KVB_OK : KVB_BAD_CONFIG;
 }
 
 kvb_status kvb_source_open(
@@ -100,8 +159,10 @@ kvb_status kvb_source_open(
     source->replies.max_bytes = options->max_replay_bytes;
     (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
     kvb_peers_init(&source->peers);
-    (void)snprintf(source->replay, sizeof source->replay, "%s", options->replay);
-    const kvb_status status = open_sub(source, options);
+    kvb_status status = set_addresses(source, options);
+    if (status == KVB_OK) {
+        status = open_sub(source);
+    }
     if (status != KVB_OK) {
         kvb_detail_set(
             detail, "%s %s: %s", options->bind ? "bind" : "connect", options->events,
@@ -113,25 +174,13 @@ kvb_status kvb_source_open(
     return KVB_OK;
 }
 
-static void close_watched(struct kvb_source *source, void **socket)
-{
-    if (*socket) {
-        kvb_waiter_drop_socket(source->waiter, source->owner, *socket);
-        kvb_zmq_socket_close(socket);
-    }
-}
-
 void kvb_source_close(struct kvb_source *source)
 {
     if (!source) {
         return;
     }
     kvb_source_replay_stop(source);
-    if (source->sub) {
-        (void)zmq_socket_monitor(source->sub, NULL, 0); /* ends the PAIR's other side */
-    }
-    close_watched(source, &source->monitor);
-    close_watched(source, &source->sub);
+    close_sub(source);
     kvb_peers_done(&source->peers);
     free(source);
 }
@@ -194,6 +243,8 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
 {
     struct kvb_source_counters *counters = &source->counters;
 
+    source->renewal.is_retry_owed = true;
+    source->renewal.was_up = source->is_up;
     /* a connection that completed no handshake was an attempt that failed */
     source->is_loss_new = counters->disconnects < counters->connects;
     counters->disconnects += source->is_loss_new;
@@ -211,6 +262,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         source->counters.connects++;
         source->is_up = true;
+        source->renewal.is_retry_owed = false;
         kvb_peers_shook_hands(&source->peers);
         break;
     case ZMQ_EVENT_DISCONNECTED:
@@ -220,6 +272,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         break;
     case ZMQ_EVENT_CONNECT_RETRIED:
         source->counters.retries++;
+        source->renewal.is_retry_owed = false;
         source->counters.failures += !source->is_loss_new;
         source->is_loss_new = false;
         break;
@@ -253,12 +306,74 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
         int value = 0;
         read_event(&message, &event, &value);
         follow_monitor(source, event, value, &link);
+        source->renewal.is_heard = true;
         kvb_zmq_message_close(&message);
     }
     const size_t engines = kvb_peers_count(&source->peers);
     link.is_up = source->is_bound ? engines == 1 : source->is_up;
     link.is_crowded = source->is_bound && engines > 1;
     return link;
+}
+
+/* ---- Renewal ---- */
+
+/* True when libzmq will not connect again by itself. */
+static bool is_given_up(struct kvb_source *source, uint64_t now_ns)
+{
+    struct renewal *renewal = &source->renewal;
+
+    if (source->is_up) {
+        renewal->quiet_ns = 0;
+        renewal->up_ns = renewal->up_ns == 0 ? now_ns : renewal->up_ns;
+        renewal->pause_ns = now_ns - renewal->up_ns >= steady_ns ? 0 : renewal->pause_ns;
+        return false;
+    }
+    renewal->up_ns = 0;
+    if (renewal->is_heard || renewal->quiet_ns == 0) {
+        renewal->is_heard = false;
+        renewal->quiet_ns = now_ns;
+    }
+    const uint64_t wait_ns =
+        renewal->pause_ns > first_renewal_ns ? renewal->pause_ns : first_renewal_ns;
+    const bool is_idle = renewal->is_retry_owed || !source->sub;
+    return now_ns - renewal->quiet_ns >= (is_idle ? wait_ns : max_silence_ns);
+}
+
+static const char *reason_of(const struct kvb_source *source)
+{
+    const struct renewal *renewal = &source->renewal;
+
+    if (!source->sub) {
+        return "its sockets could not be opened";
+    }
+    if (!renewal->is_retry_owed) {
+        return "no handshake and no new attempt for 30 s";
+    }
+    return renewal->was_up ? "protocol error: a message above 16 MiB, or bytes that are not ZMTP"
+                           : "handshake failed: another protocol or socket type at this port";
+}
+
+kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason)
+{
+    struct renewal *renewal = &source->renewal;
+
+    if (source->is_bound || !is_given_up(source, now_ns)) {
+        return KVB_AGAIN;
+    }
+    const char *reason = reason_of(source);
+    const uint64_t doubled_ns = renewal->pause_ns == 0 ? first_renewal_ns : 2 * renewal->pause_ns;
+    source->counters.protocol_errors += renewal->is_retry_owed;
+    source->counters.renewals++;
+    *renewal = (struct renewal){
+        .pause_ns = doubled_ns < max_renewal_ns ? doubled_ns : max_renewal_ns,
+    };
+    close_sub(source);
+    const kvb_status status = open_sub(source);
+    if (status != KVB_OK) {
+        close_sub(source); /* receiving from no socket fails without harm */
+    }
+    *out_reason = reason;
+    return status;
 }
 
 bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch)

@@ -83,13 +83,26 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
  * bound.  After the monitor was read. */
 bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch);
 
+/* Opens the SUB and its monitor anew when libzmq has given up the connection: after a
+ * protocol error (a message above 16 MiB, another protocol or socket type at the port) it
+ * never connects again.  Renewals are 1 s .. 30 s apart, doubled each time, until a
+ * connection has lasted a minute.  After kvb_source_read_monitor(); a few times a second.
+ * A bound SUB needs none: the engine connects again.
+ *
+ * KVB_OK     opened anew; *out_reason says why, a literal
+ * KVB_AGAIN  nothing to do; *out_reason is untouched
+ * others     could not be opened, which is tried again; *out_reason as for KVB_OK */
+kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason);
+
 /* What the monitor told so far. */
 struct kvb_source_counters {
-    uint64_t connects;    /* handshakes completed */
-    uint64_t disconnects; /* connections lost that had completed one */
-    uint64_t retries;     /* attempts to connect after one that failed, or a loss */
-    uint64_t failures;    /* attempts that failed */
-    uint64_t cuts;        /* replays that were larger than max_replay_bytes */
+    uint64_t connects;        /* handshakes completed */
+    uint64_t disconnects;     /* connections lost that had completed one */
+    uint64_t retries;         /* attempts to connect after one that failed, or a loss */
+    uint64_t failures;        /* attempts that failed */
+    uint64_t cuts;            /* replays that were larger than max_replay_bytes */
+    uint64_t protocol_errors; /* connections that a protocol error ended */
+    uint64_t renewals;        /* times that the SUB was opened anew */
 };
 
 /* Borrowed; valid until the source is closed. */

@@ -209,6 +209,7 @@ def registering(scene, *workers, **options):
     """A bridge that takes registrations."""
     path = scene.folder / "token"
     path.write_text(TOKEN + "\n")
+    path.chmod(0o640)
     return scene.bridge(*workers, limits=f'register = {{ token_file = "{path}"; }};', **options)
 
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define SAMPLE KVB_DATA "/../../etc/kvbridge.cfg"
@@ -218,6 +219,9 @@ static void a_token_is_checked_with_the_rest(void **state)
         PUBLISH "register = { token_file = \"/nowhere/x\"; };",
         "2: register.token_file: cannot read /nowhere/x: No such file");
     (void)snprintf(text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", good.path);
+    assert_int_equal(chmod(good.path, 0644), 0);
+    assert_wrong(text, "2: register.token_file: every user may read");
+    assert_int_equal(chmod(good.path, 0640), 0);
     struct kvb_bridge_config config = read_good(text); /* and needs no worker */
     assert_int_equal(config.worker_count, 0);
     kvb_bridge_config_done(&config);

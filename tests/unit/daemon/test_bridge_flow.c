@@ -17,7 +17,8 @@ static struct {
     struct kvb_source_link link;
     kvb_status replies[2]; /* KVB_OK: an END */
     size_t reply_count, replies_taken;
-    size_t stops; /* of replays */
+    size_t stops;    /* of replays */
+    size_t renewals; /* how often the daemon looked whether one is due */
 } script;
 
 /* What NATS was given. */
@@ -85,6 +86,18 @@ kvb_status __wrap_kvb_source_replay_receive(
     *out_kind = KVB_REPLY_END;
     return script.replies_taken < script.reply_count ? script.replies[script.replies_taken++]
                                                      : KVB_AGAIN;
+}
+
+kvb_status
+__wrap_kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason);
+kvb_status
+__wrap_kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason)
+{
+    (void)source;
+    (void)now_ns;
+    (void)out_reason;
+    script.renewals++;
+    return KVB_AGAIN;
 }
 
 kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
@@ -356,6 +369,17 @@ static void what_a_tick_brings_is_published_with_it(void **state)
     end(bridge);
 }
 
+static void each_tick_looks_whether_the_connection_was_given_up(void **state)
+{
+    (void)state;
+    struct kvb_bridge *bridge = begin_followed();
+
+    script.renewals = 0;
+    kvb_bridge_tick_rank(bridge, bridge->ranks[0], KVB_NS_PER_S);
+    assert_int_equal(script.renewals, 1);
+    end(bridge);
+}
+
 /* ---- What events show of the engine ---- */
 
 static void turn_of(struct kvb_bridge *bridge, uint64_t seq, const char *payload, size_t len)
@@ -452,6 +476,7 @@ int main(void)
         cmocka_unit_test(an_unreadable_batch_of_a_run_hides_none_of_the_others),
         cmocka_unit_test(a_turn_that_nats_does_not_take_is_to_be_told_anew),
         cmocka_unit_test(what_a_tick_brings_is_published_with_it),
+        cmocka_unit_test(each_tick_looks_whether_the_connection_was_given_up),
         cmocka_unit_test(tokens_in_pairs_are_said_of_the_stream),
         cmocka_unit_test(objects_of_a_store_are_said_of_the_stream),
         cmocka_unit_test(maps_with_an_event_type_are_a_stores_but_of_the_device),

@@ -21,6 +21,16 @@ struct world {
     struct kvb_source *source;
 };
 
+/* An XPUB tells when someone subscribed, of a second one by the same words too. */
+static void *open_publisher(void *context)
+{
+    const int yes = 1;
+    void *socket = zmq_socket(context, ZMQ_XPUB);
+
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_XPUB_VERBOSE, &yes, sizeof yes), 0);
+    return socket;
+}
+
 static void bind_anywhere(void *socket, char address[128])
 {
     size_t size = 128;
@@ -35,7 +45,7 @@ begin_asking(struct world *world, size_t max_replay_bytes, enum kvb_replay_reque
     struct kvb_detail detail = { .text = "" };
 
     *world = (struct world){ .context = zmq_ctx_new() };
-    world->pub = zmq_socket(world->context, ZMQ_XPUB); /* tells when someone subscribed */
+    world->pub = open_publisher(world->context);
     world->router = zmq_socket(world->context, ZMQ_ROUTER);
     bind_anywhere(world->pub, world->events);
     bind_anywhere(world->router, world->replay);
@@ -89,10 +99,12 @@ static void set_deadline(void *socket)
 
 static void wait_for_subscription(struct world *world)
 {
-    char bytes[16];
+    char bytes[16] = { 0 };
 
     set_deadline(world->pub);
-    assert_int_equal(zmq_recv(world->pub, bytes, sizeof bytes, 0), 3); /* 1 'k' 'v' */
+    do { /* 0 'k' 'v' is the end of one before */
+        assert_int_equal(zmq_recv(world->pub, bytes, sizeof bytes, 0), 3);
+    } while (bytes[0] != 1); /* 1 'k' 'v' */
 }
 
 static void publish(struct world *world, const char *topic, uint64_t seq, const char *payload)
@@ -420,24 +432,151 @@ static void an_event_socket_holds_no_more_than_its_high_water_mark(void **state)
     end(&world);
 }
 
-static void a_message_larger_than_the_ceiling_ends_the_connection(void **state)
+/* ---- Renewal ---- */
+
+/* And waits until it has cost the connection. */
+static void send_too_large(struct world *world)
+{
+    const uint64_t lost = kvb_source_count(world->source)->disconnects;
+    const size_t size = (16 << 20) + 1;
+    char *payload = calloc(1, size);
+
+    assert_true(zmq_send(world->pub, "kv", 2, ZMQ_SNDMORE) >= 0);
+    assert_true(zmq_send(world->pub, payload, size, 0) >= 0);
+    free(payload);
+    while (kvb_source_count(world->source)->disconnects == lost) {
+        wait_ready(world, kvb_ready_live);
+        (void)kvb_source_read_monitor(world->source);
+    }
+}
+
+static void receive_one(struct world *world, uint64_t seq)
+{
+    struct kvb_source_batch batches[kvb_source_run];
+    uint64_t refused = 0;
+    size_t got = 0;
+
+    wait_for_subscription(world);
+    publish(world, "kv", seq, "one");
+    while (got == 0) {
+        wait_ready(world, kvb_ready_live);
+        (void)kvb_source_read_monitor(world->source);
+        got = kvb_source_receive(world->source, batches, &refused);
+    }
+    assert_int_equal(batches[0].seq, seq);
+}
+
+static void a_message_larger_than_the_ceiling_costs_one_connection(void **state)
 {
     (void)state;
     struct world world;
-    const size_t size = (16 << 20) + 1;
-    char *payload = calloc(1, size);
+    const uint64_t now_ns = 1000 * KVB_NS_PER_S;
+    const char *reason = NULL;
 
     begin(&world);
     wait_until_link(&world, true);
     wait_for_subscription(&world);
-    assert_true(zmq_send(world.pub, "kv", 2, ZMQ_SNDMORE) >= 0);
-    assert_true(zmq_send(world.pub, payload, size, 0) >= 0);
-    const struct kvb_source_counters *counters = kvb_source_count(world.source);
-    while (counters->disconnects == 0) {
+    send_too_large(&world);
+    assert_int_equal(kvb_source_renew(world.source, now_ns, &reason), KVB_AGAIN);
+    assert_int_equal(kvb_source_renew(world.source, now_ns + KVB_NS_PER_S - 1, &reason), KVB_AGAIN);
+    assert_ok(kvb_source_renew(world.source, now_ns + KVB_NS_PER_S, &reason));
+    assert_non_null(strstr(reason, "16 MiB"));
+    assert_int_equal(kvb_source_count(world.source)->protocol_errors, 1);
+    wait_until_link(&world, true);
+    receive_one(&world, 7);
+    end(&world);
+}
+
+static void renewals_of_a_broken_peer_are_further_and_further_apart(void **state)
+{
+    (void)state;
+    struct world world;
+    static const unsigned pauses_s[] = { 1, 1, 2, 4 };
+    const char *reason = NULL;
+    uint64_t now_ns = 1000 * KVB_NS_PER_S;
+
+    begin(&world);
+    wait_until_link(&world, true);
+    for (size_t i = 0; i < sizeof pauses_s / sizeof pauses_s[0]; i++) {
+        wait_for_subscription(&world);
+        send_too_large(&world);
+        assert_int_equal(kvb_source_renew(world.source, now_ns, &reason), KVB_AGAIN);
+        now_ns += pauses_s[i] * KVB_NS_PER_S;
+        assert_int_equal(kvb_source_renew(world.source, now_ns - 1, &reason), KVB_AGAIN);
+        assert_ok(kvb_source_renew(world.source, now_ns, &reason));
+        wait_until_link(&world, true);
+    }
+    end(&world);
+}
+
+/* libzmq goes on trying by itself. */
+static void an_engine_that_is_away_is_left_to_libzmq(void **state)
+{
+    (void)state;
+    struct world world;
+    const uint64_t now_ns = 1000 * KVB_NS_PER_S;
+    const char *reason = NULL;
+
+    begin(&world);
+    wait_until_link(&world, true);
+    close_now(world.pub);
+    world.pub = NULL;
+    while (kvb_source_count(world.source)->retries == 0) {
         wait_ready(&world, kvb_ready_live);
         (void)kvb_source_read_monitor(world.source);
     }
-    free(payload);
+    assert_int_equal(kvb_source_renew(world.source, now_ns, &reason), KVB_AGAIN);
+    assert_int_equal(
+        kvb_source_renew(world.source, now_ns + 29 * KVB_NS_PER_S, &reason), KVB_AGAIN);
+    assert_ok(kvb_source_renew(world.source, now_ns + 30 * KVB_NS_PER_S, &reason)); /* silent */
+    assert_int_equal(kvb_source_count(world.source)->protocol_errors, 0);
+    end(&world);
+}
+
+static void bind_again(struct world *world, void *socket)
+{
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
+
+    close_now(world->pub);
+    world->pub = socket;
+    while (zmq_bind(socket, world->events) != 0) { /* until the old one is gone */
+        assert_true(kvb_clock_monotonic_ns() < deadline_ns);
+        (void)zmq_poll(NULL, 0, 1);
+    }
+}
+
+/* As the daemon does, until the source is up or was opened anew so often. */
+static const char *look_until(struct world *world, bool is_up, uint64_t renewals)
+{
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 20 * KVB_NS_PER_S;
+    const char *reason = "";
+    size_t owner = 0;
+    unsigned ready = 0;
+
+    while (kvb_source_read_monitor(world->source).is_up != is_up ||
+           kvb_source_count(world->source)->renewals < renewals) {
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        assert_true(now_ns < deadline_ns);
+        (void)kvb_source_renew(world->source, now_ns, &reason);
+        assert_ok(kvb_waiter_wait(world->waiter, 20));
+        (void)kvb_waiter_next(world->waiter, &owner, &ready);
+    }
+    return reason;
+}
+
+static void an_engine_is_heard_again_after_another_socket_at_its_port(void **state)
+{
+    (void)state;
+    struct world world;
+
+    begin(&world);
+    wait_until_link(&world, true);
+    bind_again(&world, zmq_socket(world.context, ZMQ_REP));
+    assert_non_null(strstr(look_until(&world, false, 1), "another protocol or socket type"));
+    assert_true(kvb_source_count(world.source)->protocol_errors >= 1);
+    bind_again(&world, open_publisher(world.context));
+    (void)look_until(&world, true, 0);
+    receive_one(&world, 8);
     end(&world);
 }
 
@@ -451,7 +590,10 @@ int main(void)
         cmocka_unit_test(a_replay_larger_than_its_bound_is_cut),
         cmocka_unit_test(two_replies_are_taken_however_large_they_are),
         cmocka_unit_test(an_event_socket_holds_no_more_than_its_high_water_mark),
-        cmocka_unit_test(a_message_larger_than_the_ceiling_ends_the_connection),
+        cmocka_unit_test(a_message_larger_than_the_ceiling_costs_one_connection),
+        cmocka_unit_test(renewals_of_a_broken_peer_are_further_and_further_apart),
+        cmocka_unit_test(an_engine_that_is_away_is_left_to_libzmq),
+        cmocka_unit_test(an_engine_is_heard_again_after_another_socket_at_its_port),
         cmocka_unit_test(an_endpoint_that_is_none_is_refused_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

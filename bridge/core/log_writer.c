@@ -1,0 +1,228 @@
+#include "core/log_writer.h"
+
+#include "core/clock.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct kvb_log_writer {
+    int fd; /* borrowed */
+    kvb_log_note *note;
+    void *context;
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t filled;
+    pthread_cond_t drained;
+    bool is_stopping;
+    bool is_writing;   /* a line that is no longer in the ring */
+    uint64_t dropped;  /* since the start */
+    uint64_t reported; /* of them */
+    size_t first;      /* offset of the oldest byte; lines follow each other, each "...\n" */
+    size_t used;       /* bytes */
+    char ring[kvb_log_ring_bytes];
+};
+
+void kvb_log_write_all(int fd, const char *text, size_t len)
+{
+    size_t done = 0;
+
+    while (done < len) {
+        const ssize_t wrote = write(fd, text + done, len - done);
+        if (wrote < 0 && errno != EINTR) {
+            return; /* nobody is left to tell */
+        }
+        done += wrote > 0 ? (size_t)wrote : 0;
+    }
+}
+
+/* ---- The ring; the caller locks ---- */
+
+static void copy_in(struct kvb_log_writer *writer, const char *line, size_t len)
+{
+    const size_t at = (writer->first + writer->used) % kvb_log_ring_bytes;
+    const size_t till_end = kvb_log_ring_bytes - at;
+    const size_t head = len < till_end ? len : till_end;
+
+    memcpy(writer->ring + at, line, head);
+    memcpy(writer->ring, line + head, len - head);
+    writer->used += len;
+}
+
+static size_t take_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
+{
+    size_t len = 0;
+
+    while (writer->used > 0 && len < kvb_log_line_bytes) {
+        const char byte = writer->ring[writer->first];
+        writer->first = (writer->first + 1) % kvb_log_ring_bytes;
+        writer->used--;
+        line[len++] = byte;
+        if (byte == '\n') {
+            break;
+        }
+    }
+    return len;
+}
+
+/* The next line; once the ring is empty, the line that says how many were dropped.
+ * 0: nothing is to be written. */
+static size_t next_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
+{
+    if (writer->used > 0) {
+        return take_line(writer, line);
+    }
+    if (writer->dropped > writer->reported) {
+        const uint64_t since = writer->dropped - writer->reported;
+        writer->reported = writer->dropped;
+        return writer->note(writer->context, since, line);
+    }
+    return 0;
+}
+
+/* ---- Its thread ---- */
+
+/* Only here the thread may be cancelled: nobody may ever read what it writes. */
+static void write_out(struct kvb_log_writer *writer, const char *line, size_t len)
+{
+    int before = 0;
+
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
+    kvb_log_write_all(writer->fd, line, len);
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+}
+
+static void *run(void *context)
+{
+    struct kvb_log_writer *writer = context;
+    char line[kvb_log_line_bytes];
+    int before = 0;
+
+    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    (void)pthread_setname_np(pthread_self(), "kvb-log"); /* for top -H; else unnamed */
+    pthread_mutex_lock(&writer->lock);
+    for (;;) {
+        const size_t len = next_line(writer, line);
+        if (len > 0) {
+            writer->is_writing = true;
+            pthread_mutex_unlock(&writer->lock);
+            write_out(writer, line, len);
+            pthread_mutex_lock(&writer->lock);
+            writer->is_writing = false;
+            continue;
+        }
+        pthread_cond_signal(&writer->drained);
+        if (writer->is_stopping) {
+            break;
+        }
+        pthread_cond_wait(&writer->filled, &writer->lock);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    return NULL;
+}
+
+/* Signals are for the thread that waits for them. */
+static kvb_status start_thread(struct kvb_log_writer *writer)
+{
+    sigset_t all;
+    sigset_t before;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&writer->thread, NULL, run, writer);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed ? KVB_IO : KVB_OK;
+}
+
+/* ---- For its owner ---- */
+
+static void destroy(struct kvb_log_writer *writer)
+{
+    (void)pthread_cond_destroy(&writer->drained);
+    (void)pthread_cond_destroy(&writer->filled);
+    (void)pthread_mutex_destroy(&writer->lock);
+    free(writer);
+}
+
+kvb_status
+kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_writer **out_writer)
+{
+    struct kvb_log_writer *writer = calloc(1, sizeof *writer);
+    pthread_condattr_t monotonic;
+
+    if (!writer) {
+        return KVB_NO_MEMORY;
+    }
+    writer->fd = fd;
+    writer->note = note;
+    writer->context = context;
+    (void)pthread_mutex_init(&writer->lock, NULL);
+    (void)pthread_cond_init(&writer->filled, NULL);
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&writer->drained, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    const kvb_status status = start_thread(writer);
+    if (status != KVB_OK) {
+        destroy(writer);
+        return status;
+    }
+    *out_writer = writer;
+    return KVB_OK;
+}
+
+static bool is_drained(const struct kvb_log_writer *writer)
+{
+    return writer->used == 0 && !writer->is_writing && writer->dropped == writer->reported;
+}
+
+void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
+{
+    if (!writer) {
+        return;
+    }
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + wait_ns;
+    const struct timespec until = { .tv_sec = (time_t)(until_ns / KVB_NS_PER_S),
+                                    .tv_nsec = (long)(until_ns % KVB_NS_PER_S) };
+    int failed = 0;
+
+    pthread_mutex_lock(&writer->lock);
+    writer->is_stopping = true;
+    pthread_cond_signal(&writer->filled);
+    while (!is_drained(writer) && !failed) {
+        failed = pthread_cond_timedwait(&writer->drained, &writer->lock, &until);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    if (failed) {
+        (void)pthread_cancel(writer->thread);
+    }
+    (void)pthread_join(writer->thread, NULL);
+    destroy(writer);
+}
+
+/* ---- For any thread ---- */
+
+void kvb_log_writer_put(struct kvb_log_writer *writer, const char *line, size_t len)
+{
+    pthread_mutex_lock(&writer->lock);
+    if (len > kvb_log_ring_bytes - writer->used) {
+        writer->dropped++;
+    } else {
+        copy_in(writer, line, len);
+        pthread_cond_signal(&writer->filled);
+    }
+    pthread_mutex_unlock(&writer->lock);
+}
+
+uint64_t kvb_log_writer_dropped(struct kvb_log_writer *writer)
+{
+    pthread_mutex_lock(&writer->lock);
+    const uint64_t dropped = writer->dropped;
+    pthread_mutex_unlock(&writer->lock);
+    return dropped;
+}
