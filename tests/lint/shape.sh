@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails when the tree loses its shape: the fixed top level, files of one screen of
-# scrolling, headers that guard themselves, scripts that parse, no stray blanks.
+# Fails when the tree loses its shape: the fixed top level, headers that guard
+# themselves, scripts that parse, no stray blanks.
 # usage: shape.sh [REPO_ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/../..}"
@@ -13,11 +13,6 @@ say() {
 top='CMakeLists\.txt|CMakePresets\.json|bridge|proto|etc|tests|docker-compose\.yml|README\.md|\..*'
 for name in $(sh "$files" | sed 's|/.*||' | sort -u | grep -vxE "$top"); do
     say "$name: the top level holds CMake, bridge, proto, etc, tests, docker-compose.yml, README.md"
-done
-
-for file in $(sh "$files" '\.[ch]$'); do
-    lines=$(wc -l <"$file")
-    [ "$lines" -le 600 ] || say "$file: $lines lines; split it (600 at most, better 300)"
 done
 
 for file in $(sh "$files" '^(bridge|tests)/.*\.h$'); do
