@@ -37,13 +37,14 @@ class Scene:
 
     # ---- nats-server -------------------------------------------------------
 
-    def start_nats(self, port=None):
+    def start_nats(self, port=None, config=None):
         """On a free port, or on the one given (an absent server that comes later)."""
         ports = self.folder / f"ports{len(self.started)}"
         ports.mkdir()
         nats = programs.Program(
             self.folder, f"nats{len(self.started)}",
-            [self.server, "-a", "127.0.0.1", "-p", port or -1, "--ports_file_dir", ports],
+            [self.server, "-a", "127.0.0.1", "-p", port or -1, "--ports_file_dir", ports]
+            + (["-c", config] if config else []),
         )
         self.started.append(nats)
 
