@@ -9,6 +9,8 @@ import itertools
 import json
 import pathlib
 
+import msgspec
+
 from programs import PATIENCE
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "probes"
@@ -33,7 +35,28 @@ def lines(name, file):
         return text.read().splitlines()
 
 
+def as_window_first(payload):
+    """The same of a model whose first layer has a window: vLLM numbers groups in the order of the
+    layers, and what a request stores it says group by group."""
+    batch = msgspec.msgpack.decode(payload)
+    for event in batch[1]:
+        if "group_idx" in event:
+            event["group_idx"] = 1 - event["group_idx"]
+    events = []
+    for event in batch[1]:
+        is_behind_its_own = event["type"] == "BlockStored" and event["group_idx"] == 0 and (
+            events and events[-1]["type"] == "BlockStored" and events[-1]["group_idx"] == 1)
+        events.insert(len(events) - 1 if is_behind_its_own else len(events), event)
+    batch[1] = events
+    return msgspec.msgpack.encode(batch)
+
+
 def load(name):
+    """NAME, or NAME/window-first."""
+    if name.endswith("/window-first"):
+        capture = load(name.removesuffix("/window-first"))
+        frames = [as_window_first(payload) for payload in capture.frames]
+        return dataclasses.replace(capture, name=name.replace("/", "-"), frames=frames)
     meta = json.loads((DATA / name / "meta.json").read_text())
     topic = meta["topic"].encode()
     frames = []

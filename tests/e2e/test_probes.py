@@ -24,6 +24,9 @@ RUNS = [
     ("vllm-0.33-hybrid", "json", 19),
     ("vllm-0.33-hybrid-dense", "json", 7),
     ("vllm-0.33-hybrid-full", "json", 9),
+    ("vllm-0.33-hybrid/window-first", "json", 19),
+    ("vllm-0.33-hybrid-dense/window-first", "json", 7),
+    ("vllm-0.33-hybrid-full/window-first", "json", 9),
     ("vllm-0.33-lookahead", "json", 0),
 ]
 PROFILES = ("json", "protobuf")
@@ -120,7 +123,7 @@ def tallies(tmp_path_factory):
         number = 0
         while replayed.ask_at(number):
             number += 1
-        yield {(run.capture.name, run.profile): run.tally for run in replayed.runs}
+        yield {row[:2]: run.tally for row, run in zip(RUNS, replayed.runs)}
     except BaseException:
         print(scene.logs())
         raise
