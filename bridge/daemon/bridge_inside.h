@@ -127,6 +127,7 @@ struct bridge_feed {
     struct kvb_detail why; /* the newest was refused; "": it was not */
     bool was_said;         /* by the log, that something is wrong */
     struct kvb_log_backoff backoff;
+    struct kvb_log_backoff renewal; /* when its socket is opened anew */
 };
 
 /* The sources of one worker's load; their samples go to the ranks that settings name. */

@@ -89,6 +89,7 @@ static void hear(
         kvb_log_backoff_end(&feed->backoff);
         say(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
     }
+    kvb_log_backoff_end(&feed->renewal);
     feed->state = KVB_LOAD_SOURCE_FRESH;
     feed->heard_ns = now_ns;
     feed->until_ns = now_ns + life_ns;
@@ -106,6 +107,19 @@ static void refuse(
     warn(bridge, load, kind, "a source of load brings no figures", now_ns);
 }
 
+/* A silent socket may be one that libzmq has given up. */
+static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+    struct kvb_load_source *source = kind == KVB_LOAD_OF_ZMQ           ? load->zmq
+                                     : kind == KVB_LOAD_OF_COORDINATOR ? load->coordinator
+                                                                       : NULL;
+
+    if (source && kvb_log_backoff_due(&feed->renewal, now_ns)) {
+        (void)kvb_load_source_renew(source); /* else: the next time */
+    }
+}
+
 void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     uint64_t states[KVB_LOAD_SOURCE_STATE_COUNT] = { 0 };
@@ -120,6 +134,9 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
             if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
                 feed->state = KVB_LOAD_SOURCE_STALE;
                 warn(bridge, load, kind, "a source of load is silent", now_ns);
+            }
+            if (feed->state == KVB_LOAD_SOURCE_STALE) {
+                renew(load, kind, now_ns);
             }
             states[feed->state]++;
         }

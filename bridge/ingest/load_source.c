@@ -7,31 +7,61 @@
 #include "wire/forward_pass.h"
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Figures that are 3 s old are no longer told: sooner nobody needs to know that the peer
  * is gone, so TCP looks.  (Heartbeats beside a high-water mark: see zmq_source.c.) */
-enum { load_high_water = 1000, heartbeat_ms = 0 };
+enum { load_high_water = 1000, heartbeat_ms = 0, endpoint_bytes = 256 };
 
 struct kvb_load_source {
-    void *sub;                 /* owned */
+    void *context; /* borrowed */
+    void *sub;     /* owned; NULL: it could not be opened */
+    char endpoint[endpoint_bytes];
     struct kvb_waiter *waiter; /* borrowed */
     size_t owner;
 };
 
-static kvb_status open_sub(struct kvb_load_source *source, void *context, const char *endpoint)
+static kvb_status open_sub(struct kvb_load_source *source)
 {
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
                                                .high_water = load_high_water,
                                                .heartbeat_ms = heartbeat_ms,
                                                .most_bytes = kvb_max_load_payload_bytes };
 
-    KVB_TRY(kvb_zmq_socket_open(context, &as, &source->sub));
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
         return KVB_IO;
     }
     KVB_TRY(kvb_waiter_add_socket(source->waiter, source->owner, kvb_ready_live, source->sub));
-    return zmq_connect(source->sub, endpoint) == 0 ? KVB_OK : KVB_BAD_CONFIG;
+    return zmq_connect(source->sub, source->endpoint) == 0 ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+static void close_sub(struct kvb_load_source *source)
+{
+    if (source->sub) {
+        kvb_waiter_drop_socket(source->waiter, source->owner, source->sub);
+        kvb_zmq_socket_close(&source->sub);
+    }
+}
+
+kvb_status kvb_load_source_renew(struct kvb_load_source *source)
+{
+    close_sub(source);
+    const kvb_status status = open_sub(source);
+    if (status != KVB_OK) {
+        close_sub(source); /* receiving from no socket fails without harm */
+    }
+    return status == KVB_OK ? KVB_OK : KVB_IO;
+}
+
+static bool set_endpoint(struct kvb_load_source *source, const char *endpoint)
+{
+    const int len = snprintf(source->endpoint, sizeof source->endpoint, "%s", endpoint);
+
+    errno = len < endpoint_bytes ? 0 : ENAMETOOLONG;
+    return len >= 0 && len < endpoint_bytes;
 }
 
 kvb_status kvb_load_source_open(
@@ -45,8 +75,9 @@ kvb_status kvb_load_source_open(
     }
     source->waiter = options->waiter;
     source->owner = options->owner;
+    source->context = kvb_zmq_context(zmq, options->owner);
     const kvb_status status =
-        open_sub(source, kvb_zmq_context(zmq, options->owner), options->endpoint);
+        set_endpoint(source, options->endpoint) ? open_sub(source) : KVB_BAD_CONFIG;
     if (status != KVB_OK) {
         kvb_detail_set(detail, "connect %s: %s", options->endpoint, zmq_strerror(errno));
         kvb_load_source_close(source);
@@ -61,10 +92,7 @@ void kvb_load_source_close(struct kvb_load_source *source)
     if (!source) {
         return;
     }
-    if (source->sub) {
-        kvb_waiter_drop_socket(source->waiter, source->owner, source->sub);
-        kvb_zmq_socket_close(&source->sub);
-    }
+    close_sub(source);
     free(source);
 }
 

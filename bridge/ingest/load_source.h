@@ -34,6 +34,11 @@ kvb_status kvb_load_source_open(
     struct kvb_load_source **out_source, struct kvb_detail *detail);
 void kvb_load_source_close(struct kvb_load_source *source);
 
+/* Opens the socket anew: after a protocol error libzmq never connects again, and says so to
+ * nobody.  For a source that is silent, in pauses that grow.
+ * KVB_IO: it has no socket until the next time */
+kvb_status kvb_load_source_renew(struct kvb_load_source *source);
+
 /* The next message.  KVB_AGAIN nothing there; KVB_BAD_INPUT one of another kind: count
  * it. */
 kvb_status

@@ -403,3 +403,19 @@ def test_what_is_no_page_and_no_endpoint_is_an_error_of_check(scene):
     assert "load.prometheus: expected http://host:port/path" in done.stderr + done.stdout
     assert "load.coordinator: expected tcp://host:port" in done.stderr + done.stdout
     assert "load.scrape_ms: 10 is out of range" in done.stderr + done.stdout
+
+
+def test_a_socket_of_load_is_heard_again_after_a_message_that_is_too_large(scene):
+    """libzmq ends the connection at it, and never connects again by itself."""
+    scene.start_nats()
+    feed, loads = scene.load_feed(), Loads(scene)
+    bridge = scene.bridge(row(zmq=feed.endpoint))
+
+    def fed(waiting):
+        feed.send({"num_requests_waiting": waiting, "kv_active_blocks": 7})
+        return (7, 0) in loads.look() and loads.look()[7, 0]["num_requests_waiting"] == waiting
+
+    wait_for("the figures are heard", lambda: fed(1))
+    feed.pub.send(bytes(1 << 20))
+    wait_for("they are missed", lambda: "a source of load is silent" in bridge.text())
+    wait_for("they are heard again", lambda: fed(2), 30)
