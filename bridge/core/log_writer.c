@@ -3,16 +3,19 @@
 #include "core/clock.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
 struct kvb_log_writer {
-    int fd; /* borrowed */
+    int fd;         /* borrowed */
+    int give_up_fd; /* owned; readable: nobody waits for the rest any more */
     kvb_log_note *note;
     void *context;
     pthread_t thread;
@@ -87,31 +90,38 @@ static size_t next_line(struct kvb_log_writer *writer, char line[kvb_log_line_by
 
 /* ---- Its thread ---- */
 
-/* Only here the thread may be cancelled: nobody may ever read what it writes. */
-static void write_out(struct kvb_log_writer *writer, const char *line, size_t len)
+/* Waits until fd takes a line without making the thread wait in write(2): a pipe that poll(2)
+ * calls writable has room for PIPE_BUF bytes.  False: the rest is given up. */
+static bool wait_for_room(const struct kvb_log_writer *writer)
 {
-    int before = 0;
+    struct pollfd ends[] = { { .fd = writer->fd, .events = POLLOUT },
+                             { .fd = writer->give_up_fd, .events = POLLIN } };
 
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &before);
-    kvb_log_write_all(writer->fd, line, len);
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    while (poll(ends, 2, -1) < 0) {
+        if (errno != EINTR) {
+            return true; /* write(2) will say what it is */
+        }
+    }
+    return ends[1].revents == 0;
 }
 
 static void *run(void *context)
 {
     struct kvb_log_writer *writer = context;
     char line[kvb_log_line_bytes];
-    int before = 0;
+    bool is_given_up = false;
 
-    (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     (void)pthread_setname_np(pthread_self(), "kvb-log"); /* for top -H; else unnamed */
     pthread_mutex_lock(&writer->lock);
-    for (;;) {
+    while (!is_given_up) {
         const size_t len = next_line(writer, line);
         if (len > 0) {
             writer->is_writing = true;
             pthread_mutex_unlock(&writer->lock);
-            write_out(writer, line, len);
+            is_given_up = !wait_for_room(writer);
+            if (!is_given_up) {
+                kvb_log_write_all(writer->fd, line, len);
+            }
             pthread_mutex_lock(&writer->lock);
             writer->is_writing = false;
             continue;
@@ -146,6 +156,7 @@ static void destroy(struct kvb_log_writer *writer)
     (void)pthread_cond_destroy(&writer->drained);
     (void)pthread_cond_destroy(&writer->filled);
     (void)pthread_mutex_destroy(&writer->lock);
+    (void)close(writer->give_up_fd);
     free(writer);
 }
 
@@ -157,6 +168,11 @@ kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_w
 
     if (!writer) {
         return KVB_NO_MEMORY;
+    }
+    writer->give_up_fd = eventfd(0, EFD_CLOEXEC);
+    if (writer->give_up_fd < 0) {
+        free(writer);
+        return KVB_IO;
     }
     writer->fd = fd;
     writer->note = note;
@@ -199,7 +215,7 @@ void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
     }
     pthread_mutex_unlock(&writer->lock);
     if (failed) {
-        (void)pthread_cancel(writer->thread);
+        (void)eventfd_write(writer->give_up_fd, 1);
     }
     (void)pthread_join(writer->thread, NULL);
     destroy(writer);

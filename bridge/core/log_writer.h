@@ -24,7 +24,7 @@ enum { kvb_log_ring_bytes = 256 << 10, kvb_log_line_bytes = 4096 };
 /* note(dropped, text) writes the line that says how many were dropped, at most
  * kvb_log_line_bytes, and returns its length; called on the writer's thread.
  *
- * On KVB_OK the caller stops *out_writer.  KVB_NO_MEMORY, KVB_IO: no thread */
+ * On KVB_OK the caller stops *out_writer.  KVB_NO_MEMORY, KVB_IO: no thread, no descriptor */
 typedef size_t kvb_log_note(void *context, uint64_t dropped, char *text);
 kvb_status
 kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_writer **out_writer);

@@ -2,6 +2,7 @@
 
 #include "core/own.h"
 #include "wire/json_tree.h"
+#include "wire/json_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,7 @@ static bool read_text(struct json_object *source, const char *name, char *out, s
 {
     struct json_object *value = kvb_json_member(source, name);
 
-    return !value || kvb_json_text(value, out, size) == KVB_OK;
+    return !value || (kvb_json_text(value, out, size) == KVB_OK && kvb_json_is_text(out));
 }
 
 /* Missing and null leave the number as it is. */
