@@ -84,9 +84,13 @@ static int escaped_byte(const char *text, const char *end)
 {
     const bool is_escape = end - text >= 3 && text[0] == '%' && isxdigit((unsigned char)text[1]) &&
                            isxdigit((unsigned char)text[2]);
-    const char digits[3] = { is_escape ? text[1] : '0', is_escape ? text[2] : '0', '\0' };
+    char digits[3] = "";
 
-    return is_escape ? (int)strtoul(digits, NULL, 16) : -1;
+    if (!is_escape) {
+        return -1;
+    }
+    memcpy(digits, text + 1, 2);
+    return (int)strtoul(digits, NULL, 16);
 }
 
 static bool has_escape(const char *text, const char *end)
@@ -109,7 +113,8 @@ static bool decode(const char *text, const char *end, char out[kvb_server_login_
         if (byte == 0) {
             return false;
         }
-        out[len++] = byte > 0 ? (char)byte : *text;
+        const unsigned char plain = byte > 0 ? (unsigned char)byte : (unsigned char)*text;
+        memcpy(&out[len++], &plain, 1);
         text += byte > 0 ? 3 : 1;
     }
     out[len] = '\0';

@@ -86,20 +86,20 @@ struct kvb_engine_event {
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
     bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
-    /* Of a pool's object, 0 for none: it lies in a tier once or not at all, so a Stored
-     * again is no second copy.  Its one hash is its own where the pool told it, else
-     * read from the key's text. */
-    uint64_t key;
     bool is_medium_unknown; /* on no list; tier is EXTERNAL, see below */
-    kvb_engine_hash parent;
-    uint32_t group;
-    enum kvb_group_kind group_kind;
-    uint32_t window_tokens; /* of KVB_GROUP_WINDOW; 0: not said */
     /* Of KVB_GROUP_WINDOW: some of the blocks that token_ids covered are left out, so where
      * its hashes stand is known from the same hashes in the full-attention group alone.
      * token_count is 0 then, and hash_count may be. */
     bool is_sparse;
-    uint32_t block_size; /* tokens; 0 on a tokenless Stored */
+    /* Of a pool's object, 0 for none: it lies in a tier once or not at all, so a Stored
+     * again is no second copy.  Its one hash is its own where the pool told it, else
+     * read from the key's text. */
+    uint64_t key;
+    kvb_engine_hash parent;
+    uint32_t group;
+    enum kvb_group_kind group_kind;
+    uint32_t window_tokens; /* of KVB_GROUP_WINDOW; 0: not said */
+    uint32_t block_size;    /* tokens; 0 on a tokenless Stored */
     uint32_t hash_at;
     uint32_t hash_count;
     uint32_t token_at;

@@ -74,7 +74,7 @@ struct model {
 
 static uint32_t draw(struct model *model, uint32_t below)
 {
-    return (uint32_t)rand_r(&model->seed) % below;
+    return below > 0 ? (uint32_t)rand_r(&model->seed) % below : 0;
 }
 
 static kvb_span salt_of(size_t family)
