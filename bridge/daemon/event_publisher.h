@@ -12,7 +12,7 @@
 /* Puts router events on P.kv_events in the configured profile.
  *
  *     json       one message an event; those of the window list on P.kv_window_events, which
- *                readers of the other subject do not hear
+ *                readers of the other subject do not receive
  *     protobuf   as many events a message as follow each other in one stream
  *
  * What one look at an engine's socket brings is added piece by piece and flushed at its end:

@@ -151,16 +151,16 @@ struct changed_entries {
 /* A refresh under way; see mirror_refresh.c. */
 struct mirror_refresh {
     size_t words;   /* of each of the two below; 0: none is under way */
-    uint64_t *told; /* owned; a bit an entry: whoever heard all since the refresh began has it */
+    uint64_t *sent; /* owned; a bit an entry: whoever received all since the refresh began has it */
     uint64_t *seen; /* owned; a bit an entry: it stood on a path of this round */
     uint32_t *path; /* owned: entries, each the child of the one behind it */
     size_t path_count, path_capacity;
-    bool is_path_whole; /* its last entry has no parent, or one that was told */
+    bool is_path_whole; /* its last entry has no parent, or one that was sent */
     size_t place;       /* the next entry of the round */
     unsigned rounds;
-    bool has_told;   /* in this round, like the next */
+    bool has_sent;   /* in this round, like the next */
     bool is_changed; /* a stored event came */
-    bool is_lost;    /* memory is out: what was told is not known any more */
+    bool is_lost;    /* memory is out: what was sent is not known any more */
 };
 
 struct kvb_mirror {

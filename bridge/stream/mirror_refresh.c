@@ -4,24 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A refresh looks at one entry after the other.  From one that was not told yet it climbs to
- * the nearest ancestor whose parent was told, or that has none, and tells the way back:
+/* A refresh looks at one entry after the other.  From one that was not sent yet it climbs to
+ * the nearest ancestor whose parent was sent, or that has none, and sends the way back:
  *
- *     root - a - b - c - d       told: root, a.  The look at d climbs d, c, b;
- *            ^ told      ^ place     told are b, c, d, as one event with the parent a
+ *     root - a - b - c - d       sent: root, a.  The look at d climbs d, c, b;
+ *            ^ sent      ^ place     sent are b, c, d, as one event with the parent a
  *
  * Nothing is remembered of the mirror but two bits an entry and the path under way, and each
- * block is judged anew when its turn comes.  So nothing is told that is not held at that
+ * block is checked again when its turn comes.  So nothing is sent that is not held at that
  * moment, whatever has changed since the climb began.
  *
- * A live stored event counts as told when a reader that came with the refresh takes it: when
- * its parent was told, or when it has none.  Otherwise a later round finds the block.  Rounds
+ * A live stored event counts as sent when a reader that came with the refresh takes it: when
+ * its parent was sent, or when it has none.  Otherwise a later round finds the block.  Rounds
  * end with one that finds nothing and sees no change.  A path that ends at a parent that is
  * not held, or in a circle of an engine's own names, is passed over: `seen` stops the next
  * climb where it joins such a path, so that a round costs no more than a few looks an entry. */
 
-/* A change in every round would go on for ever.  What is left then, the next refresh tells. */
-enum { most_rounds = 16, words_a_look = 64, most_blocks_an_event = 4096 };
+/* A change in every round would go on for ever.  What is left then, the next refresh sends. */
+enum { max_rounds = 16, words_a_look = 64, max_blocks_an_event = 4096 };
 
 enum step { step_on, step_full, step_done };
 
@@ -63,7 +63,7 @@ static kvb_status grow(struct kvb_mirror *mirror)
     if (words <= refresh->words) {
         return KVB_OK;
     }
-    KVB_TRY(grow_bits(&refresh->told, refresh->words, words));
+    KVB_TRY(grow_bits(&refresh->sent, refresh->words, words));
     KVB_TRY(grow_bits(&refresh->seen, refresh->words, words));
     refresh->words = words;
     return KVB_OK;
@@ -81,7 +81,7 @@ kvb_status kvb_mirror_refresh_begin(struct kvb_mirror *mirror)
 
 void kvb_mirror_refresh_end(struct kvb_mirror *mirror)
 {
-    free(mirror->refresh.told);
+    free(mirror->refresh.sent);
     free(mirror->refresh.seen);
     free(mirror->refresh.path);
     mirror->refresh = (struct mirror_refresh){ 0 };
@@ -99,16 +99,16 @@ void kvb_mirror_refresh_clear(struct kvb_mirror *mirror)
     struct mirror_refresh *refresh = &mirror->refresh;
 
     if (refresh->words > 0) {
-        memset(refresh->told, 0, refresh->words * sizeof *refresh->told);
+        memset(refresh->sent, 0, refresh->words * sizeof *refresh->sent);
         memset(refresh->seen, 0, refresh->words * sizeof *refresh->seen);
         refresh->path_count = 0;
         refresh->place = 0;
     }
 }
 
-static bool is_told(const struct kvb_mirror *mirror, uint32_t id)
+static bool is_sent(const struct kvb_mirror *mirror, uint32_t id)
 {
-    return id / 64 < mirror->refresh.words && is_set(mirror->refresh.told, id);
+    return id / 64 < mirror->refresh.words && is_set(mirror->refresh.sent, id);
 }
 
 static uint32_t find_parent(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
@@ -123,7 +123,7 @@ static bool is_taken(const struct kvb_mirror *mirror, const struct mirror_entry 
         return true;
     }
     const uint32_t parent = find_parent(mirror, entry);
-    return parent != KVB_NO_ID && is_told(mirror, parent);
+    return parent != KVB_NO_ID && is_sent(mirror, parent);
 }
 
 void kvb_mirror_refresh_note_stored(
@@ -139,19 +139,19 @@ void kvb_mirror_refresh_note_stored(
     if (grow(mirror) != KVB_OK) {
         refresh->is_lost = true;
     } else if (is_taken(mirror, entry)) {
-        set(refresh->told, kvb_mirror_speaker(mirror, block, list));
+        set(refresh->sent, kvb_mirror_speaker(mirror, block, list));
     }
 }
 
 void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     if (tier == KVB_TIER_DEVICE && id / 64 < mirror->refresh.words) {
-        unset(mirror->refresh.told, id);
+        unset(mirror->refresh.sent, id);
     }
 }
 
 /* Of a model with several groups a name leaves the list while some entries still hold it.  None
- * of them is told any more: which one speaks for the name may have changed since one was. */
+ * of them is sent any more: which one speaks for the name may have changed since one was. */
 void kvb_mirror_refresh_note_removed(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
     if (list != KVB_TIER_DEVICE || mirror->refresh.words == 0 || mirror->entry_count == 0) {
@@ -196,22 +196,22 @@ static void leave_path(struct mirror_refresh *refresh)
 
 static enum step end_round(struct mirror_refresh *refresh)
 {
-    if ((!refresh->has_told && !refresh->is_changed) || ++refresh->rounds >= most_rounds) {
+    if ((!refresh->has_sent && !refresh->is_changed) || ++refresh->rounds >= max_rounds) {
         return step_done;
     }
     memset(refresh->seen, 0, refresh->words * sizeof *refresh->seen);
     refresh->place = 0;
-    refresh->has_told = false;
+    refresh->has_sent = false;
     refresh->is_changed = false;
     return step_on;
 }
 
-/* Moves on to the next entry, at most words_a_look * 64, that was neither told nor seen. */
+/* Moves on to the next entry, at most words_a_look * 64, that was neither sent nor seen. */
 static void skip_known(struct mirror_refresh *refresh, size_t entry_end)
 {
     for (int i = 0; i < words_a_look && refresh->place < entry_end; i++) {
         const size_t word = refresh->place / 64;
-        const uint64_t known = refresh->told[word] | refresh->seen[word];
+        const uint64_t known = refresh->sent[word] | refresh->seen[word];
         const uint64_t rest = ~known & UINT64_MAX << (refresh->place % 64);
         if (rest != 0) {
             refresh->place = word * 64 + (size_t)__builtin_ctzll(rest);
@@ -232,7 +232,7 @@ static kvb_status scan(struct kvb_mirror *mirror, enum step *out_step)
         return KVB_OK;
     }
     const uint32_t id = (uint32_t)refresh->place;
-    if (!is_set(refresh->told, id) && !is_set(refresh->seen, id) && is_listed(mirror, id)) {
+    if (!is_set(refresh->sent, id) && !is_set(refresh->seen, id) && is_listed(mirror, id)) {
         refresh->is_path_whole = false;
         KVB_TRY(push(mirror, id));
     }
@@ -269,7 +269,7 @@ static bool continues(const struct kvb_router_batch *out, const struct mirror_en
         return false;
     }
     const struct kvb_router_event *last = &out->events[out->event_count - 1];
-    return last->block_count < most_blocks_an_event &&
+    return last->block_count < max_blocks_an_event &&
            out->blocks[out->block_count - 1].value == entry->parent;
 }
 
@@ -287,8 +287,8 @@ static kvb_status show(
     return kvb_router_batch_add_block(out, kvb_mirror_block(mirror, entry), entry->tokens);
 }
 
-/* Tells the last entry of the path. */
-static kvb_status tell(
+/* Sends the last entry of the path. */
+static kvb_status send_top(
     struct kvb_mirror *mirror, size_t max_blocks, struct kvb_router_batch *out, enum step *out_step)
 {
     struct mirror_refresh *refresh = &mirror->refresh;
@@ -304,8 +304,8 @@ static kvb_status tell(
         return KVB_OK;
     }
     KVB_TRY(show(mirror, entry, out));
-    set(refresh->told, top);
-    refresh->has_told = true;
+    set(refresh->sent, top);
+    refresh->has_sent = true;
     refresh->path_count--;
     return KVB_OK;
 }
@@ -327,7 +327,7 @@ kvb_status kvb_mirror_refresh_step(
         } else if (!refresh->is_path_whole) {
             KVB_TRY(climb(mirror));
         } else {
-            KVB_TRY(tell(mirror, max_blocks, out, &step));
+            KVB_TRY(send_top(mirror, max_blocks, out, &step));
         }
     }
     *out_is_done = step == step_done;
