@@ -21,13 +21,8 @@ class Capture:
     name: str
     block_size: int
     topic: bytes
-    hidden_tokens: int  # tokens at a prompt's end that a request computes in any case
     frames: list  # payloads; the position is the sequence number
     points: list  # [(after_seq, [probe])]
-
-    def most_hit_tokens(self, prompt_tokens):
-        """A request takes whole blocks, and never its last token."""
-        return max(prompt_tokens - self.hidden_tokens, 0) // self.block_size * self.block_size
 
 
 def lines(name, file):
@@ -67,9 +62,7 @@ def load(name):
     probes = [json.loads(line) for line in lines(name, "probes.jsonl")]
     points = [(seq, list(those)) for seq, those in itertools.groupby(probes, lambda p: p["after_seq"])]
     assert len(points) >= 20 and points == sorted(points, key=lambda point: point[0])
-    # With bigrams the last block covers the token behind it, so one more is left out.
-    hidden = 2 if meta.get("is_eagle") else 1
-    return Capture(name, meta["block_size"], topic, hidden, frames, points)
+    return Capture(name, meta["block_size"], topic, frames, points)
 
 
 class Asker:
@@ -135,11 +128,8 @@ class Tally:
 
     def add(self, probe, answer, worker_id, state):
         held = tokens_of(answer, "scores", worker_id)
-        if "hits" in answer:
-            hit = tokens_of(answer, "hits", worker_id)
-        else:
-            self.has_hits = False
-            hit = min(held, self.capture.most_hit_tokens(len(probe["token_ids"])))
+        self.has_hits = self.has_hits and "hits" in answer
+        hit = tokens_of(answer, "hits", worker_id) if "hits" in answer else 0
         self.probes += 1
         self.states[state] += 1
         self.held.add(held, probe["held_tokens"], probe, state == "EXACT")
