@@ -1,11 +1,11 @@
-# Sourced by etc/quickstart and tests/run, from the top of the tree: the Debian 12
+# Sourced by etc/quickstart and by the scripts in tests/, from the top of the tree: the Debian 12
 # packages that the project needs, and a function that installs what is missing.
 
 # To build the programs.
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
-    libnats-dev libzmq3-dev libcurl4-openssl-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
-    libmicrohttpd-dev libjson-c-dev libxxhash-dev
+    libnats-dev libzmq3-dev libcurl4-openssl-dev libc-ares-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
+    libmicrohttpd-dev libjson-c-dev libncurses-dev libxxhash-dev
 )
 # To run them: the server that they meet on.
 packages_run=(nats-server)
@@ -13,7 +13,7 @@ packages_run=(nats-server)
 packages_test=(
     git libcmocka-dev clang clang-tidy clang-format libclang-rt-14-dev python3 python3-venv
     groff-base man-db strace systemd
-    chromium fonts-dejavu-core
+    chromium fonts-dejavu-core curl
 )
 # To build the Debian package, and to install it where nothing is.
 packages_package=(dpkg-dev file debootstrap)

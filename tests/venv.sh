@@ -1,4 +1,4 @@
-# Sourced by tests/run and tests/bench/run, from the top of the tree.
+# Sourced by the scripts in tests/ that need Python, from the top of the tree.
 
 # make_venv FOLDER: a virtual environment of Debian's Python with what tests/requirements.txt
 # names: another python3 that comes first in PATH would not be the one whose venv package is

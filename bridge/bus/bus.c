@@ -3,17 +3,17 @@
 #include "bus/link.h"
 #include "bus/subject.h"
 #include "core/clock.h"
+#include "core/limits.h"
 #include "core/url_show.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { close_flush_ms = 500, close_wait_ms = 5000, soon_flush_ms = 100 };
+enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500 };
 
 /* A copy, or NULL for NULL and "". */
-static kvb_status copy_text(const char *text, char **out)
+static kvb_status copy_option_text(const char *text, char **out)
 {
     if (!text || !text[0]) {
         return KVB_OK;
@@ -27,11 +27,12 @@ static void free_bus(struct kvb_bus *bus)
     pthread_cond_destroy(&bus->changed);
     pthread_mutex_destroy(&bus->lock);
     pthread_mutex_destroy(&bus->subscribing);
-    (void)sem_destroy(&bus->flush_asked);
+    (void)sem_destroy(&bus->flush_requested);
     free(bus->url);
     free(bus->name);
     free(bus->credentials);
     free(bus->ca_file);
+    free(bus->discovered);
     free(bus);
 }
 
@@ -49,7 +50,7 @@ static struct kvb_bus *new_bus(void)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&bus->lock, NULL);
     pthread_mutex_init(&bus->subscribing, NULL);
-    (void)sem_init(&bus->flush_asked, 0, 0); /* cannot fail: 0 is no overflow */
+    (void)sem_init(&bus->flush_requested, 0, 0); /* cannot fail: 0 is no overflow */
     return bus;
 }
 
@@ -59,217 +60,19 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     bus->log = options->log;
     bus->on_change = options->on_change;
     bus->context = options->context;
+    atomic_init(&bus->max_payload, kvb_max_nats_payload_bytes);
     (void)kvb_urls_show(options->url, bus->shown_url, sizeof bus->shown_url);
-    KVB_TRY(copy_text(options->url, &bus->url));
-    KVB_TRY(copy_text(options->name ? options->name : "kvbridge", &bus->name));
-    KVB_TRY(copy_text(options->credentials, &bus->credentials));
-    return copy_text(options->ca_file, &bus->ca_file);
+    KVB_TRY(copy_option_text(options->url, &bus->url));
+    KVB_TRY(copy_option_text(options->name ? options->name : "kvbridge", &bus->name));
+    KVB_TRY(copy_option_text(options->credentials, &bus->credentials));
+    return copy_option_text(options->ca_file, &bus->ca_file);
 }
 
-/* ---- The keeper: dials, reports changes, dials anew ------------------------------ */
-
-/* What on_change was told last; the keeper's own. */
-struct told {
-    bool is_connected;
-    uint64_t connects;
-};
-
-static void tell(struct kvb_bus *bus, bool is_connected)
-{
-    kvb_log_write(
-        bus->log, is_connected ? KVB_LOG_INFO : KVB_LOG_WARNING, "bus",
-        is_connected ? "connected" : "connection lost", "url", bus->shown_url, NULL);
-    if (bus->on_change) {
-        bus->on_change(bus->context, is_connected);
-    }
-}
-
-/* Says each change once, a loss too that was over before we woke. */
-static void tell_changes(struct kvb_bus *bus, struct told *told)
-{
-    const struct told now = {
-        .is_connected = kvb_bus_is_connected(bus),
-        .connects = kvb_bus_connects(bus),
-    };
-    const bool was_replaced = now.connects != told->connects;
-
-    if (told->is_connected && (!now.is_connected || was_replaced)) {
-        tell(bus, false);
-    }
-    if (now.is_connected && (!told->is_connected || was_replaced)) {
-        tell(bus, true);
-    }
-    *told = now;
-}
-
-static bool has_news(const struct kvb_bus *bus, const struct told *told)
-{
-    return kvb_bus_is_connected(bus) != told->is_connected ||
-           kvb_bus_connects(bus) != told->connects;
-}
-
-static struct timespec deadline_after(uint32_t wait_ms)
-{
-    const uint64_t at_ns = kvb_clock_monotonic_ns() + wait_ms * KVB_NS_PER_MS;
-
-    return (struct timespec){ .tv_sec = (time_t)(at_ns / KVB_NS_PER_S),
-                              .tv_nsec = (long)(at_ns % KVB_NS_PER_S) };
-}
-
-static void wait_before_dialing(struct kvb_bus *bus)
-{
-    const struct timespec deadline = deadline_after(kvb_bus_retry_ms(bus, bus->failed_dials));
-
-    pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) == 0) {
-    }
-    pthread_mutex_unlock(&bus->lock);
-}
-
-/* Takes the broken link off; its subscriptions end before new ones begin, so
- * that no handler runs twice at once. */
-static void retire_link(struct kvb_bus *bus)
-{
-    pthread_mutex_lock(&bus->lock);
-    struct kvb_link *link = bus->link;
-    bus->link = NULL;
-    atomic_store_explicit(&bus->is_connected, false, memory_order_release);
-    pthread_mutex_unlock(&bus->lock);
-    if (link) {
-        natsConnection_Close(link->nats);
-        kvb_link_release(link);
-    }
-    pthread_mutex_lock(&bus->subscribing);
-    kvb_subscriptions_retire(bus);
-    pthread_mutex_unlock(&bus->subscribing);
-}
-
-static void make_current(struct kvb_bus *bus, struct kvb_link *link)
-{
-    pthread_mutex_lock(&bus->subscribing);
-    const kvb_status status = kvb_subscriptions_make(bus, link);
-    pthread_mutex_lock(&bus->lock);
-    bus->link = link;
-    link->is_broken |= status != KVB_OK;
-    if (link->is_up && !link->is_broken) {
-        atomic_fetch_add_explicit(&bus->connects, 1, memory_order_relaxed);
-        atomic_store_explicit(&bus->is_connected, true, memory_order_release);
-    }
-    pthread_mutex_unlock(&bus->lock);
-    pthread_mutex_unlock(&bus->subscribing);
-}
-
-/* At once when the reason is another, and again in pauses that grow. */
-static void say_failure(struct kvb_bus *bus)
-{
-    const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
-
-    if (!kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns()) && !is_other) {
-        return;
-    }
-    bus->said_failure = bus->dial_failure;
-    kvb_log_write(
-        bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
-        "reason", bus->dial_failure.text, NULL);
-}
-
-static void dial(struct kvb_bus *bus)
-{
-    struct kvb_link *link = NULL;
-
-    if (bus->failed_dials > 0) {
-        wait_before_dialing(bus);
-    }
-    bus->failed_dials++;
-    if (kvb_link_dial(bus, &link) == KVB_OK) {
-        make_current(bus, link);
-        bus->said_failure.text[0] = '\0';
-        kvb_log_backoff_end(&bus->dial_log);
-    } else {
-        say_failure(bus);
-    }
-}
-
-enum keeper_step { keeper_stop, keeper_dial, keeper_tell };
-
-static enum keeper_step next_step(struct kvb_bus *bus, const struct told *told)
-{
-    enum keeper_step step = keeper_stop;
-
-    pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && bus->link && !bus->link->is_broken && !has_news(bus, told)) {
-        pthread_cond_wait(&bus->changed, &bus->lock);
-    }
-    if (!bus->is_stopping) {
-        step = has_news(bus, told) ? keeper_tell : keeper_dial;
-    }
-    pthread_mutex_unlock(&bus->lock);
-    return step;
-}
-
-static void *keep(void *argument)
-{
-    struct kvb_bus *bus = argument;
-    struct told told = { 0 };
-
-    for (;;) {
-        switch (next_step(bus, &told)) {
-        case keeper_stop:
-            return NULL;
-        case keeper_tell:
-            tell_changes(bus, &told);
-            bus->failed_dials = told.is_connected ? 1 : bus->failed_dials;
-            break;
-        case keeper_dial:
-            retire_link(bus);
-            dial(bus);
-            break;
-        }
-    }
-}
-
-/* ---- The flusher: writes out what waits in nats.c ---------------------------------- */
-
-/* nats.c has no call that writes out and does not wait for a PONG, and its own thread sleeps
- * for a millisecond first: so another thread of ours waits for the PONG. */
-static void *flush_when_asked(void *argument)
-{
-    struct kvb_bus *bus = argument;
-
-    for (;;) {
-        while (sem_wait(&bus->flush_asked) != 0) { /* a signal */
-        }
-        if (atomic_load(&bus->is_flusher_stopping)) {
-            return NULL;
-        }
-        atomic_store(&bus->is_flush_asked, false); /* before: what comes now asks again */
-        (void)kvb_bus_flush(bus, soon_flush_ms);   /* a loss is told by other ways */
-    }
-}
-
-void kvb_bus_flush_soon(struct kvb_bus *bus)
-{
-    if (!atomic_load_explicit(&bus->has_unwritten, memory_order_relaxed)) {
-        return;
-    }
-    atomic_store_explicit(&bus->has_unwritten, false, memory_order_relaxed);
-    if (!atomic_exchange(&bus->is_flush_asked, true)) {
-        (void)sem_post(&bus->flush_asked); /* cannot overflow: one at a time */
-    }
-}
-
-static void stop_flusher(struct kvb_bus *bus)
-{
-    atomic_store(&bus->is_flusher_stopping, true);
-    (void)sem_post(&bus->flush_asked);
-    pthread_join(bus->flusher, NULL);
-}
-
-/* ---- Life ------------------------------------------------------------------------- */
+/* ---- Opening and closing ---------------------------------------------------------- */
 
 static kvb_status no_thread(struct kvb_bus *bus, struct kvb_detail *detail)
 {
-    kvb_detail_set(detail, "no thread for the bus");
+    kvb_detail_set(detail, "cannot start a thread for the connection to NATS");
     free_bus(bus);
     return KVB_IO;
 }
@@ -287,38 +90,42 @@ kvb_status kvb_bus_open(
         free_bus(bus);
         return status;
     }
-    if (pthread_create(&bus->flusher, NULL, flush_when_asked, bus) != 0) {
+    if (kvb_flusher_start(bus) != KVB_OK) {
         return no_thread(bus, detail);
     }
-    if (pthread_create(&bus->keeper, NULL, keep, bus) != 0) {
-        stop_flusher(bus);
+    if (pthread_create(&bus->manager, NULL, kvb_bus_keep, bus) != 0) {
+        kvb_flusher_stop(bus);
+        pthread_join(bus->flusher, NULL);
         return no_thread(bus, detail);
     }
     *out_bus = bus;
     return KVB_OK;
 }
 
-static void stop_keeper(struct kvb_bus *bus)
+static void stop_manager(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
     bus->is_stopping = true;
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->lock);
-    pthread_join(bus->keeper, NULL);
+    pthread_join(bus->manager, NULL);
 }
 
-/* True when no link is left.  False only if nats.c never ran a closed callback
- * (out of memory when posting it). */
-static bool wait_for_links(struct kvb_bus *bus)
+/* True when no callback of nats.c can come any more.  False when nats.c never called a closed
+ * callback (out of memory when posting it), and while a dial still waits for a name server. */
+static bool wait_for_ends(struct kvb_bus *bus)
 {
-    const struct timespec deadline = deadline_after(close_wait_ms);
+    const struct timespec deadline = kvb_bus_deadline(close_wait_ms);
+    const struct timespec dial_deadline = kvb_bus_deadline(close_dial_wait_ms);
     bool is_late = false;
 
     pthread_mutex_lock(&bus->lock);
-    while (bus->links > 0 && !is_late) {
-        is_late = pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) != 0;
+    while ((bus->links > 0 || bus->is_flusher_running || bus->dials > 0) && !is_late) {
+        const bool is_dial_alone = bus->links == 0 && !bus->is_flusher_running;
+        is_late = pthread_cond_timedwait(
+                      &bus->changed, &bus->lock, is_dial_alone ? &dial_deadline : &deadline) != 0;
     }
-    const bool is_done = bus->links == 0;
+    const bool is_done = bus->links == 0 && !bus->is_flusher_running && bus->dials == 0;
     pthread_mutex_unlock(&bus->lock);
     return is_done;
 }
@@ -328,24 +135,43 @@ void kvb_bus_close(struct kvb_bus *bus)
     if (!bus) {
         return;
     }
-    (void)kvb_bus_flush(bus, close_flush_ms); /* the connection may be away: nothing to save */
-    stop_flusher(bus);
-    stop_keeper(bus);
-    retire_link(bus);
+    (void)kvb_bus_flush(bus, close_flush_ms); /* fails without a connection: nothing to save */
+    stop_manager(bus);
+    kvb_bus_retire_link(bus); /* ends the wait of a flusher for a PONG */
+    kvb_flusher_stop(bus);
     kvb_subscriptions_orphan(bus);
-    if (wait_for_links(bus)) {
+    if (wait_for_ends(bus)) {
+        pthread_join(bus->flusher, NULL);
         free_bus(bus);
-    } /* else a callback may still come: rather leak than let it read freed memory */
+    } /* else a callback may still come: leak the bus, or it would read freed memory */
 }
 
-bool kvb_bus_is_connected(const struct kvb_bus *bus)
+size_t kvb_bus_max_payload(const struct kvb_bus *bus)
 {
-    return atomic_load_explicit(&bus->is_connected, memory_order_acquire);
+    return atomic_load_explicit(&bus->max_payload, memory_order_relaxed);
 }
 
-uint64_t kvb_bus_connects(const struct kvb_bus *bus)
+bool kvb_bus_is_denied(
+    struct kvb_bus *bus, kvb_denial_is_vital is_vital, const void *context,
+    struct kvb_detail *out_why)
 {
-    return atomic_load_explicit(&bus->connects, memory_order_relaxed);
+    pthread_mutex_lock(&bus->lock);
+    const struct kvb_denial *denial =
+        kvb_denials_find(&bus->denials, kvb_clock_monotonic_ns(), is_vital, context);
+    const bool is_denied = denial != NULL;
+    if (is_denied) {
+        kvb_denial_explain(denial, out_why);
+    }
+    pthread_mutex_unlock(&bus->lock);
+    return is_denied;
+}
+
+void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out_subscriptions)
+{
+    pthread_mutex_lock(&bus->lock);
+    *out_publishes = bus->denials.publishes;
+    *out_subscriptions = bus->denials.subscriptions;
+    pthread_mutex_unlock(&bus->lock);
 }
 
 /* ---- Sending ------------------------------------------------------------------------ */
@@ -371,8 +197,8 @@ publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_s
                  : natsConnection_Publish(link->nats, subject, payload.data, len);
 }
 
-/* One look at the subject, and one at the link, for all of them. */
-static kvb_status publish(
+/* Checks the subject and takes the link once for all payloads. */
+static kvb_status publish_payloads(
     struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
     size_t count, size_t *out_sent)
 {
@@ -405,7 +231,7 @@ kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload)
 {
     size_t sent = 0;
-    return publish(bus, subject, reply, &payload, 1, &sent);
+    return publish_payloads(bus, subject, reply, &payload, 1, &sent);
 }
 
 kvb_status kvb_bus_publish_many(
@@ -413,19 +239,5 @@ kvb_status kvb_bus_publish_many(
     size_t *out_sent)
 {
     *out_sent = 0;
-    return publish(bus, subject, NULL, payloads, count, out_sent);
-}
-
-kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms)
-{
-    struct kvb_link *link = kvb_link_use(bus);
-
-    if (!link) {
-        return KVB_AGAIN;
-    }
-    /* A missing PONG tears nothing: pings will find out. */
-    const kvb_status status =
-        kvb_bus_from_nats(natsConnection_FlushTimeout(link->nats, timeout_ms));
-    kvb_link_release(link);
-    return status;
+    return publish_payloads(bus, subject, NULL, payloads, count, out_sent);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bus/denials.h"
 #include "core/detail.h"
 #include "core/log.h"
 #include "core/span.h"
@@ -8,12 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Our way to NATS: one connection that is kept for ever.
+/* The connection to NATS, dialed again after each loss.
  *
- * Opening never waits for a server: when none answers, the bus goes on trying
- * (jittered, at most 1 s apart) and is_connected() says no.  Nothing is buffered
- * across a loss: a publish while away returns KVB_AGAIN, and what was written
- * just before the loss may be gone.  Whoever needs more counts `connects`.
+ * Opening never waits for a server: when none answers, the bus keeps dialing
+ * (with jitter, at most 1 s apart) and kvb_bus_is_connected() returns false.  A server that does
+ * not answer a PING for 2 s is given up.  All times are of the monotonic clock.  Nothing is
+ * buffered across a loss: a publish while not connected returns KVB_AGAIN, and what was written
+ * just before the loss may be lost.  kvb_bus_connects() shows that there was a loss.
  *
  * Threads: publish, request, subscribe from any thread; handlers run on threads
  * of nats.c and must not wait for the bus. */
@@ -23,12 +25,12 @@ struct kvb_bus_options {
     const char *url;         /* "nats://127.0.0.1:4222", or several with commas */
     const char *name;        /* shown by the server, e.g. "kvbridge" */
     const char *credentials; /* path of a .creds file; NULL or "" for none */
-    const char *ca_file;     /* PEM; NULL or "" for no TLS of our own */
-    bool sends_at_once;      /* a write a publish, for those who answer: nats.c's own
+    const char *ca_file;     /* PEM; NULL or "": TLS only with a tls:// url */
+    bool sends_at_once;      /* one write for each publish, for responders: nats.c's own
                                 buffer waits up to 1 ms for more */
     struct kvb_log *log;     /* borrowed; may be NULL */
-    /* On a thread of the bus, one call at a time; false, true for a loss that was
-     * over at once.  May be NULL. */
+    /* Called on a thread of the bus, one call at a time; with false, then true, for a short
+     * loss.  May be NULL. */
     void (*on_change)(void *context, bool is_connected);
     void *context;
 };
@@ -38,30 +40,43 @@ struct kvb_bus_options {
 kvb_status kvb_bus_open(
     const struct kvb_bus_options *options, struct kvb_bus **out_bus, struct kvb_detail *detail);
 
-/* Flushes for at most 500 ms, then closes.  No handler runs after it returns;
- * subscriptions that are left are still to be ended.  NULL is fine. */
+/* Flushes for at most 500 ms, then closes.  No handler runs after it returns; the caller
+ * still has to unsubscribe the subscriptions that are left.  NULL is fine. */
 void kvb_bus_close(struct kvb_bus *bus);
 
-/* From callbacks of nats.c, never asks it: does not block. */
+/* The state that nats.c last reported; does not call nats.c and does not block. */
 bool kvb_bus_is_connected(const struct kvb_bus *bus);
 
-/* How often a connection was made; a change means that something may be lost. */
+/* How often a connection was made; a change means that messages may be lost. */
 uint64_t kvb_bus_connects(const struct kvb_bus *bus);
 
-/* KVB_OK only says that the bytes are on their way.
+/* The largest payload of a message: the max_payload of the newest connection's server, and at
+ * most kvb_max_nats_payload_bytes, which is the value before the first connection. */
+size_t kvb_bus_max_payload(const struct kvb_bus *bus);
+
+/* True when the server of this connection has denied a permission that is_vital returns true for;
+ * *out_why then names it.  See denials.h. */
+bool kvb_bus_is_denied(
+    struct kvb_bus *bus, kvb_denial_is_vital is_vital, const void *context,
+    struct kvb_detail *out_why);
+
+/* How often servers denied a publish or a subscription; for metrics. */
+void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out_subscriptions);
+
+/* KVB_OK does not mean that the message has arrived.
  * KVB_AGAIN      not connected: nothing was done
- * KVB_BAD_INPUT  a subject that is no subject (space, line end, empty token)
+ * KVB_BAD_INPUT  invalid subject (space, line end, empty token)
  * KVB_TOO_LARGE  above the server's max_payload
  * KVB_IO */
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
 
-/* The same for several messages to one subject, in order.  Stops at the first that is not
- * taken; *out_sent is how many were, on failure too. */
+/* The same for several messages to one subject, in order.  Stops at the first that fails;
+ * *out_sent is the number of messages before it. */
 kvb_status kvb_bus_publish_many(
     struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
     size_t *out_sent);
 
-/* The same, with the subject to which answers go. */
+/* Publishes with a reply subject, to which answers go. */
 kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload);
 
@@ -69,24 +84,25 @@ kvb_status kvb_bus_publish_request(
  * timeout_ms.  KVB_AGAIN not connected, KVB_IO. */
 kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms);
 
-/* Has what publish has buffered written out at once, by a thread of the bus: the caller waits
- * for nothing.  Whoever publishes and then waits for something else calls this before; else
- * it lies there for a millisecond.  Costs nothing while nothing was published. */
+/* Has a thread of the bus write out what publish has buffered; the caller does not wait.  Call
+ * it after publishing and before waiting for something else; otherwise the bytes stay in the
+ * buffer for up to a millisecond.  Costs nothing while nothing was published. */
 void kvb_bus_flush_soon(struct kvb_bus *bus);
+
+struct kvb_bus_subscription;
 
 struct kvb_bus_message {
     const char *subject; /* all borrowed for the call */
-    const char *reply;   /* NULL when nobody waits for an answer */
+    const char *reply;   /* NULL when the sender expects no answer */
     kvb_span payload;
+    struct kvb_bus_subscription *subscription; /* NULL for the answer to a request */
 };
 
 typedef void (*kvb_bus_handler)(void *context, const struct kvb_bus_message *message);
 
-struct kvb_bus_subscription;
-
-/* Wildcards allowed.  The subscription is made again after each reconnect, and
- * holds back at most 1,048,576 messages and 256 MiB.  While nobody is connected it
- * is made when the connection is; the call may then wait for a second.
+/* Wildcards allowed.  The subscription is made again after each reconnect, and its queue
+ * holds at most 1,048,576 messages and 256 MiB.  While there is no connection, it is made
+ * as soon as there is one.
  * Not from a handler.  The caller owns *out_subscription.  KVB_BAD_INPUT, KVB_IO,
  * KVB_NO_MEMORY */
 kvb_status kvb_bus_subscribe(
@@ -100,9 +116,12 @@ void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 /* Messages that nats.c dropped because the handler was too slow. */
 uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription);
 
-/* Asks and gives the first answer to handler.
- * KVB_AGAIN      not connected       KVB_NOT_FOUND  nobody answers that subject
- * KVB_IO         no answer in time   (detail says so in words) */
+/* The number of received messages that wait behind this one; for use inside a handler. */
+uint64_t kvb_bus_waiting(const struct kvb_bus_message *message);
+
+/* Sends a request and passes the first answer to handler.  On failure detail says why.
+ * KVB_AGAIN      not connected       KVB_NOT_FOUND  no responder on that subject
+ * KVB_IO         no answer in time */
 kvb_status kvb_bus_request(
     struct kvb_bus *bus, const char *subject, kvb_span payload, uint32_t timeout_ms,
     kvb_bus_handler handler, void *context, struct kvb_detail *detail);

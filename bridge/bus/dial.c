@@ -6,6 +6,7 @@
 #include "core/url_show.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,10 +14,13 @@
 enum {
     connect_timeout_ms = 1000,
     write_deadline_ms = 200,
-    ping_interval_ms = 1000,
-    pings_without_pong = 2,
     max_retry_ms = 1000,
     first_retry_ms = 100,
+    max_servers = 128,
+    max_discovered_bytes = 4096,
+    dial_wait_ms = 15000, /* longer than a resolver tries: 10 s.  And for each server: */
+    dial_wait_each_ms = 2 * connect_timeout_ms,
+    max_dials = 4, /* dials under way, including those that were given up but have not ended */
 };
 
 kvb_status kvb_bus_from_nats(natsStatus status)
@@ -44,7 +48,7 @@ kvb_status kvb_bus_from_nats(natsStatus status)
     }
 }
 
-/* This thread's; never NULL. */
+/* The last error of this thread; never NULL. */
 static const char *last_nats_error(void)
 {
     natsStatus status = NATS_OK;
@@ -58,13 +62,13 @@ static void drop_options(natsOptions **options)
     natsOptions_Destroy(*options); /* NULL is fine */
 }
 
-static void drop_text(char **text)
+static void drop_dial_text(char **text)
 {
     free(*text);
 }
 
-/* nats.c itself takes no notice of tls://: it would send a password in clear to a
- * server that does not ask for TLS. */
+/* nats.c ignores tls://: it would send a password in clear text to a server that does not
+ * require TLS. */
 static natsStatus
 set_secrets(natsOptions *options, const char *url, const char *credentials, const char *ca_file)
 {
@@ -92,7 +96,7 @@ static kvb_status check_file(const char *what, const char *path, struct kvb_deta
     return KVB_OK;
 }
 
-/* Reads the files as dialing will. */
+/* Reads the files in the same way as a dial does. */
 static kvb_status check_secrets(const struct kvb_bus_options *options, struct kvb_detail *detail)
 {
     KVB_OWN(drop_options) natsOptions *trial = NULL;
@@ -110,7 +114,7 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
     if (!options->url || !kvb_server_url_is_valid(options->url)) {
         char shown[128];
         kvb_detail_set(
-            detail, "nats.url: \"%s\" is no nats://host:port, nor several with commas",
+            detail, "nats.url: expected nats://host:port, or several with commas, not \"%s\"",
             kvb_urls_show(options->url ? options->url : "", shown, sizeof shown));
         return KVB_BAD_CONFIG;
     }
@@ -128,61 +132,17 @@ uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt)
     const uint64_t now_ns = kvb_clock_monotonic_ns();
     const kvb_span seed = { (const uint8_t *)&now_ns, sizeof now_ns };
     const unsigned doublings = attempt > 4 ? 4 : attempt - (attempt > 0);
-    uint32_t most_ms = (uint32_t)first_retry_ms << doublings;
+    uint32_t max_ms = (uint32_t)first_retry_ms << doublings;
 
-    if (most_ms > max_retry_ms) {
-        most_ms = max_retry_ms;
+    if (max_ms > max_retry_ms) {
+        max_ms = max_retry_ms;
     }
     /* The address and the process differ where two start in one nanosecond. */
     const uint64_t random = kvb_hash64(seed, (uint64_t)(uintptr_t)bus ^ (uint64_t)getpid());
-    return most_ms / 2 + (uint32_t)(random % (most_ms / 2 + 1));
+    return max_ms / 2 + (uint32_t)(random % (max_ms / 2 + 1));
 }
 
-static int64_t retry_delay(natsConnection *nats, int attempts, void *closure)
-{
-    const struct kvb_link *link = closure;
-
-    (void)nats;
-    return kvb_bus_retry_ms(link->bus, attempts < 1 ? 1 : (unsigned)attempts);
-}
-
-/* ---- What nats.c tells, on its callback thread, in order ---------------------- */
-
-static void set_up(struct kvb_link *link, bool is_up)
-{
-    struct kvb_bus *bus = link->bus;
-
-    pthread_mutex_lock(&bus->lock);
-    link->is_up = is_up;
-    link->saw_loss |= !is_up;
-    if (bus->link == link && !link->is_broken) {
-        atomic_fetch_add_explicit(&bus->connects, is_up, memory_order_relaxed);
-        atomic_store_explicit(&bus->is_connected, is_up, memory_order_release);
-        pthread_cond_broadcast(&bus->changed);
-    }
-    pthread_mutex_unlock(&bus->lock);
-}
-
-/* natsConnection_Connect() calls nobody back when it succeeds at once; the loss
- * of that connection may have been called back before we come to say so. */
-static void set_up_now(struct kvb_link *link)
-{
-    pthread_mutex_lock(&link->bus->lock);
-    link->is_up |= !link->saw_loss;
-    pthread_mutex_unlock(&link->bus->lock);
-}
-
-static void on_up(natsConnection *nats, void *closure)
-{
-    (void)nats;
-    set_up(closure, true);
-}
-
-static void on_lost(natsConnection *nats, void *closure)
-{
-    (void)nats;
-    set_up(closure, false);
-}
+/* ---- Callbacks of nats.c, on its callback thread, in order -------------------- */
 
 static void log_trouble(
     struct kvb_bus *bus, struct kvb_log_limit *limit, const char *message, const char *subject,
@@ -210,13 +170,35 @@ static void on_closed(natsConnection *nats, void *closure)
 
     pthread_mutex_lock(&bus->lock);
     const bool is_ours = link->is_broken || bus->is_stopping;
+    link->is_closed = true;
     pthread_mutex_unlock(&bus->lock);
     if (!is_ours) {
         (void)natsConnection_GetLastError(nats, &reason); /* only for the log */
-        log_trouble(bus, &bus->error_log, "the server hung up, dialing anew", "", reason);
+        log_trouble(bus, &bus->error_log, "connection ended, reconnecting", "", reason);
     }
     kvb_link_break(link);
     kvb_link_release(link);
+}
+
+/* Logs a denial on a subject of the contract once for each connection. */
+static void take_denial(struct kvb_link *link)
+{
+    struct kvb_bus *bus = link->bus;
+    const char *text = last_nats_error(); /* of this error, not the newest */
+    enum kvb_denial_update update = KVB_DENIAL_KNOWN;
+
+    pthread_mutex_lock(&bus->lock);
+    if (!link->is_broken) {
+        update = kvb_denials_note(&bus->denials, text, kvb_clock_monotonic_ns());
+    }
+    pthread_mutex_unlock(&bus->lock);
+    if (update == KVB_DENIAL_NEW) {
+        kvb_log_write(
+            bus->log, KVB_LOG_WARNING, "bus", "no permission", "url", bus->shown_url, "reason",
+            text, NULL);
+    } else if (update == KVB_DENIAL_ELSEWHERE) {
+        log_trouble(bus, &bus->error_log, "no permission", "", text);
+    }
 }
 
 /* Slow consumers (whose drops kvb_bus_dropped() counts) and refused subjects. */
@@ -226,6 +208,11 @@ static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus sta
     const bool is_slow = status == NATS_SLOW_CONSUMER;
     const char *reason = "";
 
+    if (status == NATS_NOT_PERMITTED) {
+        take_denial(closure);
+        return;
+    }
+
     (void)natsConnection_GetLastError(nats, &reason); /* only for the log */
     log_trouble(
         bus, is_slow ? &bus->slow_log : &bus->error_log, natsStatus_GetText(status),
@@ -234,7 +221,7 @@ static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus sta
 
 /* ---- Dialing ------------------------------------------------------------------ */
 
-/* nats.c writes user and password between quotes of JSON as they are. */
+/* nats.c does not escape user and password when it writes them as JSON strings. */
 static void escape(const char *text, char out[2 * kvb_server_login_bytes])
 {
     size_t len = 0;
@@ -248,7 +235,8 @@ static void escape(const char *text, char out[2 * kvb_server_login_bytes])
     out[len] = '\0';
 }
 
-/* nats.c does not decode %40 and the like: such a login is taken out of the URL. */
+/* nats.c does not decode %40 and the like, so such a login is removed from the URL and set as
+ * options. */
 static natsStatus set_login(natsOptions *options, char *server)
 {
     struct kvb_server_login login = { .user = "" };
@@ -268,16 +256,27 @@ static natsStatus set_login(natsOptions *options, char *server)
     return status;
 }
 
-static natsStatus set_servers(natsOptions *options, const char *url)
+/* The configured servers and those that a server has announced.  NULL: no memory. */
+static char *list_servers(const struct kvb_bus *bus)
 {
-    enum { max_servers = 64 };
-    KVB_OWN(drop_text) char *copy = strdup(url);
+    char *list = NULL;
+
+    return asprintf(
+               &list, "%s%s%s", bus->url, bus->discovered ? "," : "",
+               bus->discovered ? bus->discovered : "") < 0
+               ? NULL
+               : list;
+}
+
+static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
+{
+    KVB_OWN(drop_dial_text) char *list = list_servers(bus);
     const char *servers[max_servers];
     natsStatus status = NATS_OK;
-    char *rest = copy;
+    char *rest = list;
     int count = 0;
 
-    if (!copy) {
+    if (!list) {
         return NATS_NO_MEMORY;
     }
     while (rest && count < max_servers && status == NATS_OK) {
@@ -288,17 +287,9 @@ static natsStatus set_servers(natsOptions *options, const char *url)
     return status == NATS_OK ? natsOptions_SetServers(options, servers, count) : status;
 }
 
-static natsStatus set_callbacks(struct kvb_link *link, natsOptions *options)
+static natsStatus first_failure(const natsStatus *each, size_t count)
 {
-    const natsStatus each[] = {
-        natsOptions_SetReconnectedCB(options, on_up, link),
-        natsOptions_SetDisconnectedCB(options, on_lost, link),
-        natsOptions_SetClosedCB(options, on_closed, link),
-        natsOptions_SetErrorHandler(options, on_error, link),
-        natsOptions_SetCustomReconnectDelay(options, retry_delay, link),
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(each); i++) {
+    for (size_t i = 0; i < count; i++) {
         if (each[i] != NATS_OK) {
             return each[i];
         }
@@ -306,27 +297,28 @@ static natsStatus set_callbacks(struct kvb_link *link, natsOptions *options)
     return NATS_OK;
 }
 
+static natsStatus set_callbacks(struct kvb_link *link, natsOptions *options)
+{
+    const natsStatus each[] = {
+        natsOptions_SetClosedCB(options, on_closed, link),
+        natsOptions_SetErrorHandler(options, on_error, link),
+    };
+
+    return first_failure(each, KVB_COUNT_OF(each));
+}
+
+/* Switches off the reconnects and pings of nats.c: they use the realtime clock. */
 static natsStatus set_times(natsOptions *options)
 {
     const natsStatus each[] = {
-        natsOptions_SetMaxReconnect(options, -1), /* for ever */
+        natsOptions_SetAllowReconnect(options, false),
+        natsOptions_SetPingInterval(options, 0),
         natsOptions_SetTimeout(options, connect_timeout_ms),
-        natsOptions_SetPingInterval(options, ping_interval_ms),
-        natsOptions_SetMaxPingsOut(options, pings_without_pong),
         natsOptions_SetWriteDeadline(options, write_deadline_ms),
-        /* 0 means 8 MiB: one byte is the least, and lets at most one message in
-         * that raced with the loss. */
-        natsOptions_SetReconnectBufSize(options, 1),
-        natsOptions_SetFailRequestsOnDisconnect(options, true),
         natsOptions_SetIgnoreDiscoveredServers(options, false),
     };
 
-    for (size_t i = 0; i < KVB_COUNT_OF(each); i++) {
-        if (each[i] != NATS_OK) {
-            return each[i];
-        }
-    }
-    return NATS_OK;
+    return first_failure(each, KVB_COUNT_OF(each));
 }
 
 static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
@@ -335,7 +327,7 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     struct kvb_bus *bus = link->bus;
 
     KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&options)));
-    KVB_TRY(kvb_bus_from_nats(set_servers(options, bus->url)));
+    KVB_TRY(kvb_bus_from_nats(set_servers(options, bus)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetName(options, bus->name)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetSendAsap(options, bus->sends_at_once)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
@@ -346,9 +338,23 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     return KVB_OK;
 }
 
-/* Why a dial failed, in words; nats.c's begin with a place in its source.  To a client that
- * shows no certificate a server of TLS 1.3 says so only after the handshake, by its end. */
-static void note_failure(struct kvb_bus *bus, natsStatus status)
+/* ---- One dial, on a thread of its own ------------------------------------------- */
+
+/* A name server or a TLS handshake may keep nats.c waiting for long, or for ever. */
+struct dialing {
+    struct kvb_link *link;     /* owned until it is done */
+    natsOptions *options;      /* owned */
+    natsStatus answer;         /* of nats.c */
+    struct kvb_detail failure; /* why it failed, for people */
+    bool is_done;              /* the manager frees this struct; under lock, like the next */
+    bool is_given_up;          /* the dialing thread frees this struct */
+};
+
+/* Writes why a dial failed; texts of nats.c begin with a position in its source, which is left
+ * out.  With TLS 1.3 a server refuses a client without a certificate only after the handshake,
+ * by closing the connection. */
+static void
+note_failure(const struct kvb_bus *bus, natsStatus status, struct kvb_detail *out_failure)
 {
     const char *text = last_nats_error();
     const char *words = text[0] == '(' ? strstr(text, "): ") : NULL;
@@ -356,7 +362,7 @@ static void note_failure(struct kvb_bus *bus, natsStatus status)
     const bool is_secure = (bus->ca_file && bus->ca_file[0]) || kvb_server_url_wants_tls(bus->url);
 
     kvb_detail_set(
-        &bus->dial_failure, "%s",
+        out_failure, "%s",
         is_ended && is_secure ? "the server ended the connection after the TLS handshake, as one "
                                 "does that requires a client certificate"
         : words               ? words + 3
@@ -370,40 +376,190 @@ static bool may_call_back(natsStatus answer)
     return answer == NATS_NO_MEMORY || answer == NATS_SYS_ERROR;
 }
 
-static kvb_status dial_once(struct kvb_link *link, natsOptions *options)
+static void free_dialing(struct dialing *dialing)
 {
-    const natsStatus answer = natsConnection_Connect(&link->nats, options);
+    drop_options(&dialing->options);
+    free(dialing);
+}
 
-    if (answer == NATS_OK) {
-        set_up_now(link);
-        return KVB_OK;
-    }
-    note_failure(link->bus, answer);
-    if (!may_call_back(answer)) {
+/* Releases the link of a dial that was given up. */
+static void drop_late_link(struct dialing *dialing)
+{
+    struct kvb_link *link = dialing->link;
+
+    if (dialing->answer == NATS_OK) {
+        (void)natsConnection_Close(link->nats);
+        kvb_link_release(link);
+    } else if (!may_call_back(dialing->answer)) {
         free(link);
     }
+}
+
+static void end_dial(struct dialing *dialing, struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    const bool is_given_up = dialing->is_given_up;
+    dialing->is_done = true;
+    bus->links += dialing->answer == NATS_OK;
+    pthread_mutex_unlock(&bus->lock);
+    if (is_given_up) {
+        drop_late_link(dialing);
+        free_dialing(dialing);
+    }
+}
+
+static void *connect_once(void *argument)
+{
+    struct dialing *dialing = argument;
+    struct kvb_bus *bus = dialing->link->bus;
+
+    dialing->answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
+    if (dialing->answer != NATS_OK) {
+        note_failure(bus, dialing->answer, &dialing->failure);
+    }
+    end_dial(dialing, bus);
+    pthread_mutex_lock(&bus->lock);
+    bus->dials--; /* from here on the bus may be gone */
+    pthread_cond_broadcast(&bus->changed);
+    pthread_mutex_unlock(&bus->lock);
+    return NULL;
+}
+
+/* False: given up. */
+static bool wait_for_dial(struct kvb_bus *bus, struct dialing *dialing, uint32_t wait_ms)
+{
+    const struct timespec deadline = kvb_bus_deadline(wait_ms);
+    bool is_late = false;
+
+    pthread_mutex_lock(&bus->lock);
+    while (!dialing->is_done && !bus->is_stopping && !is_late) {
+        is_late = pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) != 0;
+    }
+    dialing->is_given_up = !dialing->is_done;
+    const bool is_done = dialing->is_done;
+    pthread_mutex_unlock(&bus->lock);
+    return is_done;
+}
+
+/* The time to wait for a dial: nats.c tries all servers of the list in turn. */
+static uint32_t patience_ms(const struct kvb_bus *bus)
+{
+    uint32_t wait_ms = dial_wait_ms + dial_wait_each_ms;
+
+    for (const char *at = bus->url; *at; at++) {
+        wait_ms += *at == ',' ? dial_wait_each_ms : 0;
+    }
+    for (const char *at = bus->discovered; at && *at; at++) {
+        wait_ms += *at == ',' ? dial_wait_each_ms : 0;
+    }
+    return wait_ms;
+}
+
+static kvb_status start_dial(struct kvb_bus *bus, struct dialing *dialing)
+{
+    pthread_t thread;
+
+    pthread_mutex_lock(&bus->lock);
+    const bool has_room = bus->dials < max_dials;
+    bus->dials += has_room;
+    pthread_mutex_unlock(&bus->lock);
+    if (!has_room) {
+        kvb_detail_set(&bus->dial_failure, "earlier attempts have not ended: does DNS answer?");
+        return KVB_IO;
+    }
+    if (pthread_create(&thread, NULL, connect_once, dialing) != 0) {
+        kvb_detail_set(&bus->dial_failure, "cannot start a thread for the attempt");
+        pthread_mutex_lock(&bus->lock);
+        bus->dials--;
+        pthread_mutex_unlock(&bus->lock);
+        return KVB_IO;
+    }
+    pthread_detach(thread);
+    return KVB_OK;
+}
+
+static kvb_status dial_once(struct kvb_bus *bus, struct dialing *dialing)
+{
+    const kvb_status status = start_dial(bus, dialing);
+
+    if (status != KVB_OK) {
+        free(dialing->link);
+        free_dialing(dialing);
+        return status;
+    }
+    if (!wait_for_dial(bus, dialing, patience_ms(bus))) {
+        kvb_detail_set(&bus->dial_failure, "the attempt has not ended: does DNS answer?");
+        return KVB_IO;
+    }
+    const natsStatus answer = dialing->answer;
+    if (answer != NATS_OK) {
+        bus->dial_failure = dialing->failure;
+        drop_late_link(dialing);
+    }
+    free_dialing(dialing);
     return kvb_bus_from_nats(answer);
+}
+
+static kvb_status prepare_dialing(struct kvb_bus *bus, struct dialing **out_dialing)
+{
+    struct dialing *dialing = calloc(1, sizeof *dialing);
+    struct kvb_link *link = calloc(1, sizeof *link);
+
+    if (!dialing || !link) {
+        free(dialing);
+        free(link);
+        return KVB_NO_MEMORY;
+    }
+    *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* the caller's, on_closed()'s */
+    const kvb_status status = make_options(link, &dialing->options);
+    if (status != KVB_OK) {
+        note_failure(bus, NATS_ERR, &bus->dial_failure);
+        free(link);
+        free(dialing);
+        return status;
+    }
+    dialing->link = link;
+    *out_dialing = dialing;
+    return KVB_OK;
 }
 
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
 {
-    KVB_OWN(drop_options) natsOptions *options = NULL;
-    struct kvb_link *link = calloc(1, sizeof *link);
+    struct dialing *dialing = NULL;
 
-    if (!link) {
-        return KVB_NO_MEMORY;
-    }
-    *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* the caller's, on_closed()'s */
-    const kvb_status status = make_options(link, &options);
-    if (status != KVB_OK) {
-        note_failure(bus, NATS_ERR);
-        free(link);
-        return status;
-    }
-    KVB_TRY(dial_once(link, options));
-    pthread_mutex_lock(&bus->lock);
-    bus->links++;
-    pthread_mutex_unlock(&bus->lock);
+    KVB_TRY(prepare_dialing(bus, &dialing));
+    struct kvb_link *link = dialing->link;
+    KVB_TRY(dial_once(bus, dialing));
     *out_link = link;
     return KVB_OK;
+}
+
+/* ---- Servers that a server announces ---------------------------------------------- */
+
+/* With TLS, announced addresses are of no use when certificates contain host names only. */
+void kvb_link_note_servers(struct kvb_link *link)
+{
+    struct kvb_bus *bus = link->bus;
+    char list[max_discovered_bytes];
+    char **servers = NULL;
+    size_t len = 0;
+    int count = 0;
+
+    if (natsConnection_GetDiscoveredServers(link->nats, &servers, &count) != NATS_OK) {
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        const size_t more = strlen(servers[i]);
+        if (len + more + 2 <= sizeof list) {
+            list[len] = ',';
+            memcpy(list + len + 1, servers[i], more);
+            len += more + 1;
+        }
+        free(servers[i]);
+    }
+    free(servers);
+    if (len > 0) {
+        free(bus->discovered);
+        bus->discovered = strndup(list + 1, len - 1); /* NULL: none */
+    }
 }

@@ -1,6 +1,8 @@
 #include "bus/link.h"
+#include "core/clock.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 enum { burial_flush_ms = 1000 };
 
@@ -8,6 +10,24 @@ struct kvb_grave {
     struct kvb_grave *next;
     natsSubscription *nats; /* owned */
 };
+
+bool kvb_bus_is_connected(const struct kvb_bus *bus)
+{
+    return atomic_load_explicit(&bus->is_connected, memory_order_acquire);
+}
+
+uint64_t kvb_bus_connects(const struct kvb_bus *bus)
+{
+    return atomic_load_explicit(&bus->connects, memory_order_relaxed);
+}
+
+struct timespec kvb_bus_deadline(uint32_t wait_ms)
+{
+    const uint64_t at_ns = kvb_clock_monotonic_ns() + wait_ms * KVB_NS_PER_MS;
+
+    return (struct timespec){ .tv_sec = (time_t)(at_ns / KVB_NS_PER_S),
+                              .tv_nsec = (long)(at_ns % KVB_NS_PER_S) };
+}
 
 struct kvb_link *kvb_link_use(struct kvb_bus *bus)
 {
@@ -32,12 +52,19 @@ void kvb_link_retain(struct kvb_link *link)
     pthread_mutex_unlock(&link->bus->lock);
 }
 
-static bool read_a_pong(struct kvb_link *link)
+static bool is_current(struct kvb_link *link)
 {
     pthread_mutex_lock(&link->bus->lock);
-    const bool is_up = link->is_up;
+    const bool is = link->bus->link == link;
     pthread_mutex_unlock(&link->bus->lock);
-    return is_up && natsConnection_FlushTimeout(link->nats, burial_flush_ms) == NATS_OK;
+    return is;
+}
+
+/* A link that is current both before and after the wait was current throughout. */
+static bool read_a_pong(struct kvb_link *link)
+{
+    return is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
+           is_current(link);
 }
 
 void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)
@@ -51,7 +78,7 @@ void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)
     }
     struct kvb_grave *grave = malloc(sizeof *grave);
     if (!grave) {
-        return; /* rather leak it than read freed memory */
+        return; /* leak it, or nats.c might read freed memory */
     }
     grave->nats = nats;
     pthread_mutex_lock(&link->bus->lock);
@@ -60,7 +87,7 @@ void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)
     pthread_mutex_unlock(&link->bus->lock);
 }
 
-/* The connection is destroyed: nobody reads any more. */
+/* Called after the connection is destroyed, when no thread of nats.c reads any more. */
 static void free_graves(struct kvb_link *link)
 {
     while (link->graves) {
@@ -96,10 +123,33 @@ void kvb_link_break(struct kvb_link *link)
 
     pthread_mutex_lock(&bus->lock);
     link->is_broken = true;
-    link->is_up = false;
     if (bus->link == link) {
         atomic_store_explicit(&bus->is_connected, false, memory_order_release);
         pthread_cond_broadcast(&bus->changed);
     }
     pthread_mutex_unlock(&bus->lock);
+}
+
+static void *close_link(void *argument)
+{
+    struct kvb_link *link = argument;
+
+    natsConnection_Close(link->nats);
+    kvb_link_release(link);
+    return NULL;
+}
+
+/* On its own thread: nats.c waits half a second, on the realtime clock, for the last PONG. */
+void kvb_link_close(struct kvb_link *link)
+{
+    pthread_t thread;
+
+    pthread_mutex_lock(&link->bus->lock);
+    const bool is_closed = link->is_closed;
+    pthread_mutex_unlock(&link->bus->lock);
+    if (is_closed || pthread_create(&thread, NULL, close_link, link) != 0) {
+        (void)close_link(link);
+    } else {
+        pthread_detach(thread);
+    }
 }

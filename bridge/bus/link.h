@@ -1,6 +1,8 @@
 #pragma once
 
 #include "bus/bus.h"
+#include "bus/denials.h"
+#include "bus/watch.h"
 
 #include <nats/nats.h>
 #include <pthread.h>
@@ -9,29 +11,33 @@
 
 /* Inside the room: what bus.c, dial.c, subscription.c and request.c share.
  *
- * nats.c keeps a connection over ordinary losses by itself.  But it closes one
- * for good when the server refuses the credentials twice or sends an error that
- * it does not know, and a write that ran into its deadline leaves half a message
- * on the wire, at which the server hangs up in just that way.  Then the bus
- * dials a new link:
+ * A connection of nats.c is never reconnected: nats.c would wait for its next attempt, and for
+ * the PONGs that reveal a frozen server, on the realtime clock, which may be set back.  nats.c
+ * closes it at the first loss, or the connection manager closes it; the manager then dials a new
+ * link.  All waits of the connection manager, the flusher and the bus's callers are limited by
+ * the monotonic clock.
  *
- *     bus --> link (current) --> natsConnection
- *             link (retired, while a call or a callback still uses it)
+ *     manager: dial --> bus --> link (current) --> natsConnection
+ *               ^              link (retired, while a call or a callback still uses it)
+ *               |                |
+ *               +---- closed, a failed write, or no PONG (watch.h)
  *
- * Two locks; where both are held, subscribing was taken first:
+ * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
+ * a thread of its own, and the connection manager waits for it with a limit.
+ *
+ * Two locks; subscribing is taken before lock:
  *   subscribing  list of subscriptions, and which link they are made on; held
  *                while nats.c is called, so nats.c's threads never take it
  *   lock         everything else; no call is made under it */
 
-/* One connection of nats.c, counted. */
+/* One connection of nats.c, reference-counted. */
 struct kvb_link {
-    struct kvb_bus *bus;  /* borrowed; outlives every link */
-    natsConnection *nats; /* owned */
-    unsigned uses;        /* the bus, calls under way, the closed callback to come */
-    bool is_up;
-    bool saw_loss;
-    bool is_broken;           /* closed for good, or its bytes are torn */
-    struct kvb_grave *graves; /* owned; subscriptions that may not be freed before it */
+    struct kvb_bus *bus;      /* borrowed; outlives every link */
+    natsConnection *nats;     /* owned */
+    unsigned uses;            /* the bus, calls under way, the closed callback to come */
+    bool is_broken;           /* closed, its bytes are torn, or no PONG came */
+    bool is_closed;           /* the closed callback has run */
+    struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */
 };
 
 struct kvb_bus {
@@ -45,31 +51,62 @@ struct kvb_bus {
     void (*on_change)(void *context, bool is_connected);
     void *context;
 
-    pthread_t keeper;
+    pthread_t manager;
     pthread_mutex_t subscribing;
     struct kvb_bus_subscription *subscriptions; /* list; owned by the callers */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct kvb_link *link; /* current; NULL while there is none */
-    size_t links;          /* current and retired */
-    unsigned failed_dials; /* since it was up, the one before counted; the keeper's own */
+    struct kvb_link *link;      /* current; NULL while there is none */
+    size_t links;               /* current and retired */
+    size_t dials;               /* threads under way */
+    struct kvb_bus_watch watch; /* of the current link */
+    struct kvb_denials denials;
+    unsigned failed_dials; /* since the last connection; the manager's own */
     bool is_stopping;
+    bool is_silent; /* the watch closed the link; not logged yet */
     struct kvb_log_limit slow_log;
     struct kvb_log_limit error_log;
-    struct kvb_detail dial_failure; /* of the newest dial; the keeper's own, like the two below */
-    struct kvb_detail said_failure; /* what the log has said; "" since it was up */
+    struct kvb_detail dial_failure; /* of the newest dial; the manager's own, like the two below */
+    struct kvb_detail said_failure; /* the failure last logged; "" once connected */
     struct kvb_log_backoff dial_log;
+    char *discovered; /* owned; servers that a server announced, with commas; the manager's own */
 
+    uint64_t flushes_wanted; /* tickets, like the next; lock */
+    uint64_t flushes_done;
+    unsigned flush_waiters;
+    bool is_flusher_running;
     pthread_t flusher;
-    sem_t flush_asked;           /* its number is 0 or 1, and one more at the end */
-    _Atomic bool is_flush_asked; /* and not begun */
+    sem_t flush_requested;           /* its number is 0 or 1, and one more at the end */
+    _Atomic bool is_flush_requested; /* and not begun */
     _Atomic bool is_flusher_stopping;
-    _Atomic bool has_unwritten; /* published since it was asked */
+    _Atomic bool has_unwritten; /* something was published since the last flush request */
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;
+    _Atomic size_t max_payload; /* of the newest connection, and at most our own limit */
 };
+
+/* ---- Threads of the bus ---- */
+
+/* The main function of the connection manager; its argument is the bus. */
+void *kvb_bus_keep(void *argument);
+
+/* Detaches the current link and has it closed.  Its subscriptions end before new ones begin, so
+ * that no handler runs twice at once.  Called by the connection manager, or after joining it. */
+void kvb_bus_retire_link(struct kvb_bus *bus);
+
+/* KVB_IO.  kvb_flusher_stop() does not wait; is_flusher_running shows when the thread ended. */
+kvb_status kvb_flusher_start(struct kvb_bus *bus);
+void kvb_flusher_stop(struct kvb_bus *bus);
+
+/* Makes it write out what was published, and wait for the PONG. */
+void kvb_flusher_request(struct kvb_bus *bus);
+
+/* ---- Links ---- */
+
+/* The monotonic time in wait_ms. */
+struct timespec kvb_bus_deadline(uint32_t wait_ms);
 
 /* The one place that knows nats.c's codes.
  * KVB_AGAIN: no connection just now; KVB_IO: bytes may be lost or torn. */
@@ -82,9 +119,16 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
  * half random, at most 1,000. */
 uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt);
 
-/* Makes a link that is connected.  Not yet current.  The caller owns one use of *out_link.
- * A failure leaves its reason in bus->dial_failure. */
+/* Makes a link that is connected but not yet current.  The caller owns one use of *out_link.
+ * Gives up after a time limit, and at once when the bus stops; the dial then ends on its own
+ * thread.  A failure leaves its reason in bus->dial_failure. */
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
+
+/* Closes it, on another thread where that may wait, and releases one use. */
+void kvb_link_close(struct kvb_link *link);
+
+/* Remembers the servers that its server has announced, for later dials. */
+void kvb_link_note_servers(struct kvb_link *link);
 
 /* The current link for one call, or NULL when not connected.  Never blocks on
  * nats.c.  Ended with kvb_link_release(). */
@@ -92,14 +136,14 @@ struct kvb_link *kvb_link_use(struct kvb_bus *bus);
 void kvb_link_retain(struct kvb_link *link); /* one use more */
 void kvb_link_release(struct kvb_link *link);
 
-/* Frees a subscription that was unsubscribed.  nats.c 3.4.1 (until 3.6.0, its issue
- * 637) lets go of a subscription between finding and locking it when a message
- * comes: freed then, its reading thread reads freed memory.  So it is freed once
- * that thread has read a PONG that was asked for later; where none comes, together
- * with the link.  May wait for a second. */
+/* Frees a subscription that was unsubscribed, once that is safe.  In nats.c before 3.6.0 (its
+ * issue 637) the reading thread finds a subscription and locks it in two steps; freed in
+ * between, the thread reads freed memory.  So it is freed after that thread has read the PONG
+ * of a later PING; when none comes, together with the link.  May wait for a second.  Not under
+ * a lock. */
 void kvb_link_bury(struct kvb_link *link, natsSubscription *nats);
 
-/* Its bytes are torn: no more calls; the keeper dials anew. */
+/* A message may be half written: no further calls on it; the connection manager dials again. */
 void kvb_link_break(struct kvb_link *link);
 
 /* Makes every subscription on a new link; ends them on the old one, waiting for
@@ -107,5 +151,5 @@ void kvb_link_break(struct kvb_link *link);
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link);
 void kvb_subscriptions_retire(struct kvb_bus *bus);
 
-/* The bus goes: what is left of its subscriptions no longer knows it. */
+/* Detaches the remaining subscriptions from a bus that is closed. */
 void kvb_subscriptions_orphan(struct kvb_bus *bus);

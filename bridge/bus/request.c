@@ -9,8 +9,8 @@ static void drop_message(natsMsg **message)
     natsMsg_Destroy(*message); /* NULL is fine */
 }
 
-static void
-explain(struct kvb_detail *detail, const char *subject, uint32_t timeout_ms, natsStatus status)
+static void explain_request(
+    struct kvb_detail *detail, const char *subject, uint32_t timeout_ms, natsStatus status)
 {
     switch (status) {
     case NATS_NO_RESPONDERS:
@@ -25,16 +25,16 @@ explain(struct kvb_detail *detail, const char *subject, uint32_t timeout_ms, nat
     }
 }
 
-/* A timeout here is the answer's, not the write's: the link is not torn. */
-static kvb_status
-ask(struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
+/* A timeout means that the answer is late, not that the write failed: the link stays. */
+static kvb_status send_bus_request(
+    struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
     natsMsg **out_answer, struct kvb_detail *detail)
 {
     const natsStatus status = natsConnection_Request(
         out_answer, link->nats, subject, payload.data, (int)payload.len, timeout_ms);
 
     if (status != NATS_OK) {
-        explain(detail, subject, timeout_ms, status);
+        explain_request(detail, subject, timeout_ms, status);
     }
     return kvb_bus_from_nats(status);
 }
@@ -46,7 +46,7 @@ kvb_status kvb_bus_request(
     KVB_OWN(drop_message) natsMsg *answer = NULL;
 
     if (!kvb_subject_is_valid(subject, false)) {
-        kvb_detail_set(detail, "the request's subject is no subject");
+        kvb_detail_set(detail, "invalid subject");
         return KVB_BAD_INPUT;
     }
     if (payload.len > INT_MAX) {
@@ -58,7 +58,7 @@ kvb_status kvb_bus_request(
         kvb_detail_set(detail, "not connected to %s", bus->shown_url);
         return KVB_AGAIN;
     }
-    const kvb_status status = ask(link, subject, payload, timeout_ms, &answer, detail);
+    const kvb_status status = send_bus_request(link, subject, payload, timeout_ms, &answer, detail);
     kvb_link_release(link);
     KVB_TRY(status);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_port(const char *text, size_t len)
+static bool is_url_port(const char *text, size_t len)
 {
     unsigned port = 0;
 
@@ -42,7 +42,7 @@ static bool is_server(const char *text, size_t len)
     const size_t search_at = v6_end ? (size_t)(v6_end - text) : 0;
     const char *colon = memchr(text + search_at, ':', len - search_at);
     const size_t host_len = colon ? (size_t)(colon - text) : len;
-    return host_len > 0 && (!colon || is_port(colon + 1, len - host_len - 1));
+    return host_len > 0 && (!colon || is_url_port(colon + 1, len - host_len - 1));
 }
 
 bool kvb_server_url_is_valid(const char *url)
@@ -103,8 +103,8 @@ static bool has_escape(const char *text, const char *end)
     return false;
 }
 
-/* A % that no two digits follow stands for itself. */
-static bool decode(const char *text, const char *end, char out[kvb_server_login_bytes])
+/* A % without two hex digits after it is kept as it is. */
+static bool decode_percent(const char *text, const char *end, char out[kvb_server_login_bytes])
 {
     size_t len = 0;
 
@@ -129,8 +129,8 @@ bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
     char *colon = at ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
     struct kvb_server_login login = { .is_token = !colon };
 
-    if (!at || !has_escape(begin, at) || !decode(begin, colon ? colon : at, login.user) ||
-        (colon && !decode(colon + 1, at, login.password))) {
+    if (!at || !has_escape(begin, at) || !decode_percent(begin, colon ? colon : at, login.user) ||
+        (colon && !decode_percent(colon + 1, at, login.password))) {
         return false;
     }
     memmove(begin, at + 1, strlen(at + 1) + 1);

@@ -2,7 +2,7 @@
 
 #include <stdbool.h>
 
-/* Where NATS is: "nats://127.0.0.1:4222", or several with commas.
+/* URLs of NATS servers: "nats://127.0.0.1:4222", or several with commas.
  * Threads: any thread. */
 
 /* Each is [nats:// | tls://] [user[:password]@] host [:port]. */
@@ -16,13 +16,13 @@ struct kvb_server_login {
     char password[kvb_server_login_bytes];
 };
 
-/* When user and password of one server's url have bytes spelt %XX: takes them out of the
- * url, in place, decodes them into *out and returns true.  False: nothing changed; so too
- * when one is longer than the struct holds or has a %00. */
+/* When user or password of one server's url has percent-encoded bytes: removes them from the
+ * url, in place, decodes them into *out and returns true.  False: nothing changed, also when
+ * one of them is longer than the struct holds or contains %00. */
 bool kvb_server_url_take_login(char *url, struct kvb_server_login *out);
 
-/* May the servers of the list be dialed together?  nats.c has one place for decoded logins:
- * all those that are spelt with %XX must be the same. */
+/* True when the servers of the list can be dialed together.  nats.c has room for one decoded
+ * login, so all percent-encoded ones must be the same. */
 bool kvb_server_url_has_one_login(const char *url);
 
 /* True when one of them begins with tls://. */

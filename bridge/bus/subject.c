@@ -5,7 +5,7 @@
 
 enum { max_subject_bytes = 1023 };
 
-static bool is_name_byte(char c)
+static bool is_subject_byte(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
@@ -15,7 +15,7 @@ bool kvb_name_is_valid(const char *name)
 {
     size_t len = 0;
 
-    while (len <= kvb_name_bytes && is_name_byte(name[len])) {
+    while (len <= kvb_name_bytes && is_subject_byte(name[len])) {
         len++;
     }
     return len >= 1 && len <= kvb_name_bytes && name[len] == '\0';
@@ -78,7 +78,7 @@ kvb_subject_make(char *out, const char *name_space, const char *component, const
 }
 
 /* Steps over text at *rest. */
-static kvb_status take_text(const char **rest, const char *text)
+static kvb_status take_subject_text(const char **rest, const char *text)
 {
     const size_t len = strlen(text);
 
@@ -90,7 +90,7 @@ static kvb_status take_text(const char **rest, const char *text)
 }
 
 /* Copies the token at *rest and steps over it. */
-static kvb_status take_name(const char **rest, char out[kvb_name_bytes + 1])
+static kvb_status take_subject_name(const char **rest, char out[kvb_name_bytes + 1])
 {
     const size_t len = strcspn(*rest, ".");
 
@@ -111,11 +111,11 @@ kvb_status kvb_subject_split(
     char component[kvb_name_bytes + 1];
     const char *rest = subject;
 
-    KVB_TRY(take_text(&rest, "namespace."));
-    KVB_TRY(take_name(&rest, name_space));
-    KVB_TRY(take_text(&rest, ".component."));
-    KVB_TRY(take_name(&rest, component));
-    KVB_TRY(take_text(&rest, "."));
+    KVB_TRY(take_subject_text(&rest, "namespace."));
+    KVB_TRY(take_subject_name(&rest, name_space));
+    KVB_TRY(take_subject_text(&rest, ".component."));
+    KVB_TRY(take_subject_name(&rest, component));
+    KVB_TRY(take_subject_text(&rest, "."));
     if (!kvb_subject_is_valid(rest, false)) {
         return KVB_BAD_INPUT;
     }

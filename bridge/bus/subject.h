@@ -10,7 +10,7 @@
 
 enum { kvb_subject_bytes = 256 };
 
-/* [A-Za-z0-9_-]{1,64}; anything else could write other protocol lines. */
+/* [A-Za-z0-9_-]{1,64}; other bytes could inject lines into the NATS protocol. */
 bool kvb_name_is_valid(const char *name);
 
 /* Writes the subject into out (kvb_subject_bytes).  KVB_BAD_INPUT: a name is
@@ -24,11 +24,11 @@ kvb_status kvb_subject_split(
     const char *subject, char out_namespace[kvb_name_bytes + 1],
     char out_component[kvb_name_bytes + 1], const char **out_tail);
 
-/* True for what may stand on the wire: non-empty tokens of printable ASCII
- * between dots, at most 1,023 bytes.  allow_wildcards: "*" as a token, ">" as
- * the last one.  nats.c itself checks nothing. */
+/* True for a valid subject: non-empty tokens of printable ASCII between dots, at most
+ * 1,023 bytes.  allow_wildcards: "*" as a token, ">" as the last one.  nats.c itself
+ * does not check. */
 bool kvb_subject_is_valid(const char *subject, bool allow_wildcards);
 
-/* Subjects on which we and others publish: no place for an answer, whoever asks for
- * it there.  One message that a Dynamo router cannot read stops it for good. */
+/* True for subjects of the contract, on which bridges publish.  A request must not name one as
+ * its reply subject: a message that a Dynamo router cannot read stops that router for good. */
 bool kvb_subject_is_of_contract(const char *subject);

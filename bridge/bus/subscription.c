@@ -42,9 +42,9 @@ static void free_read(struct kvb_bus_subscription *subscription)
     subscription->read_bytes = 0;
 }
 
-/* nats.c has a thread of its own free them, and wakes it for each that comes while it sleeps:
- * two switches a message, just when those who wait for what was handed over want the
- * processor.  So many are given to it at once. */
+/* nats.c frees messages on a thread of its own and wakes it for each message: two context
+ * switches, while the reader of the message needs the processor.  So messages are collected
+ * here and given to it many at a time. */
 static void put_read(struct kvb_bus_subscription *subscription, natsMsg *msg, size_t bytes)
 {
     subscription->read[subscription->read_count++] = msg;
@@ -55,7 +55,8 @@ static void put_read(struct kvb_bus_subscription *subscription, natsMsg *msg, si
     }
 }
 
-static void on_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
+static void
+on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct kvb_bus_subscription *subscription = closure;
     const char *reply = natsMsg_GetReply(msg);
@@ -64,6 +65,7 @@ static void on_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg
         .subject = natsMsg_GetSubject(msg),
         .reply = reply && reply[0] ? reply : NULL,
         .payload = { (const uint8_t *)natsMsg_GetData(msg), len > 0 ? (size_t)len : 0 },
+        .subscription = subscription,
     };
 
     (void)nats;
@@ -107,7 +109,7 @@ static kvb_status make_on(struct kvb_bus_subscription *subscription, struct kvb_
     natsSubscription *nats = NULL;
 
     KVB_TRY(kvb_bus_from_nats(natsConnection_Subscribe(
-        &nats, link->nats, subscription->subject, on_message, subscription)));
+        &nats, link->nats, subscription->subject, on_nats_message, subscription)));
     count_running(subscription, 1);
     keep_native(subscription, link, nats);
     if (natsSubscription_SetOnCompleteCB(nats, on_finished, subscription) != NATS_OK) {
@@ -212,7 +214,7 @@ static struct kvb_link *use_any(struct kvb_bus *bus)
     return link;
 }
 
-/* A link that is away, or comes later, gets the subscription when it comes. */
+/* Without a connected link the subscription is made when a link connects. */
 static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription *subscription)
 {
     struct kvb_link *link = use_any(bus);
@@ -287,4 +289,21 @@ uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
     const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->nats);
     pthread_mutex_unlock(&subscription->lock);
     return dropped;
+}
+
+uint64_t kvb_bus_waiting(const struct kvb_bus_message *message)
+{
+    struct kvb_bus_subscription *subscription = message->subscription;
+    int messages = 0;
+    int bytes = 0;
+
+    if (!subscription) {
+        return 0;
+    }
+    pthread_mutex_lock(&subscription->lock);
+    const bool is_known =
+        subscription->nats &&
+        natsSubscription_GetPending(subscription->nats, &messages, &bytes) == NATS_OK;
+    pthread_mutex_unlock(&subscription->lock);
+    return is_known ? (uint64_t)messages : 0;
 }

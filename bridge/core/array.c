@@ -5,7 +5,7 @@
 
 enum { first_items = 16 };
 
-/* The next capacity: doubled until it fits, cut at the ceiling. */
+/* The next capacity: doubled until `need` fits, at most the ceiling. */
 static size_t next_capacity(size_t capacity, size_t need, size_t ceiling)
 {
     size_t next = capacity ? capacity : first_items;

@@ -39,7 +39,7 @@ kvb_status kvb_buf_append(struct kvb_buf *buf, const void *bytes, size_t len)
     if (len == 0) {
         return KVB_OK;
     }
-    if (buf->capacity - buf->len < len) { /* seldom: an answer is made of thousands of bits */
+    if (buf->capacity - buf->len < len) { /* rare: appends are short */
         KVB_TRY(kvb_buf_reserve(buf, len));
     }
     memcpy(buf->data + buf->len, bytes, len);

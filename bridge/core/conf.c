@@ -41,7 +41,7 @@ void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out)
 }
 
 /* Takes the next step of a path such as workers[2].load.zmq; NULL: not there. */
-static const config_setting_t *step(const config_setting_t *setting, const char **path)
+static const config_setting_t *step_into_path(const config_setting_t *setting, const char **path)
 {
     char name[name_bytes];
 
@@ -53,7 +53,7 @@ static const config_setting_t *step(const config_setting_t *setting, const char 
                    : NULL;
     }
     const size_t len = strcspn(*path, ".[");
-    (void)snprintf(name, sizeof name, "%.*s", (int)len, *path); /* keys are short: ours */
+    (void)snprintf(name, sizeof name, "%.*s", (int)len, *path); /* keys are short */
     *path += len;
     return config_setting_get_member(setting, name);
 }
@@ -64,7 +64,7 @@ unsigned kvb_conf_line(const struct kvb_conf *conf, const char *key)
     unsigned line = 1;
 
     while (*key != '\0') {
-        setting = step(setting, &key);
+        setting = step_into_path(setting, &key);
         if (!setting) {
             break;
         }
@@ -104,19 +104,19 @@ void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format
 
 /* ---- Opening ---------------------------------------------------------------------- */
 
-static void drop_file(FILE **file)
+static void drop_conf_file(FILE **file)
 {
     if (*file) {
         (void)fclose(*file); /* was only read */
     }
 }
 
-static void drop_text(char **text)
+static void drop_conf_text(char **text)
 {
     free(*text);
 }
 
-static kvb_status refuse(struct kvb_conf *conf, unsigned line, const char *text)
+static kvb_status refuse_conf_text(struct kvb_conf *conf, unsigned line, const char *text)
 {
     kvb_conf_add_error(conf, line, "", text);
     return KVB_BAD_CONFIG;
@@ -127,10 +127,10 @@ static kvb_status refuse_file(struct kvb_conf *conf, int error)
     struct kvb_detail text;
 
     kvb_detail_set(&text, "cannot read the file: %s", strerrordesc_np(error));
-    return refuse(conf, 1, text.text);
+    return refuse_conf_text(conf, 1, text.text);
 }
 
-/* Anything but a directory may be read: a pipe too. */
+/* Accepts anything but a directory, a pipe too. */
 static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
 {
     struct stat about;
@@ -147,10 +147,10 @@ static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
 }
 
 /* The whole file, NUL-terminated, for the caller to free. */
-static kvb_status read_text(struct kvb_conf *conf, char **out_text)
+static kvb_status read_conf_text(struct kvb_conf *conf, char **out_text)
 {
-    KVB_OWN(drop_file) FILE *file = NULL;
-    KVB_OWN(drop_text) char *text = NULL;
+    KVB_OWN(drop_conf_file) FILE *file = NULL;
+    KVB_OWN(drop_conf_text) char *text = NULL;
 
     KVB_TRY(open_file(conf, &file));
     text = malloc(kvb_max_config_bytes + 1);
@@ -162,10 +162,11 @@ static kvb_status read_text(struct kvb_conf *conf, char **out_text)
         return refuse_file(conf, errno);
     }
     if (len > kvb_max_config_bytes) {
-        return refuse(conf, 1, "the file is larger than 4 MiB: is it the right one?");
+        return refuse_conf_text(conf, 1, "the file is larger than 4 MiB: is it the right one?");
     }
     if (memchr(text, '\0', len)) {
-        return refuse(conf, 1, "the file holds NUL bytes: it is no configuration");
+        return refuse_conf_text(
+            conf, 1, "the file contains NUL bytes: it is not a configuration file");
     }
     text[len] = '\0';
     *out_text = text;
@@ -183,32 +184,33 @@ static unsigned line_at(const char *text, const char *at)
     return line;
 }
 
-static kvb_status parse(struct kvb_conf *conf, char *text)
+static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
 {
     const char *why = NULL;
     const char *trouble = kvb_conf_guard(text, &why);
 
     if (trouble) {
-        return refuse(conf, line_at(text, trouble), why);
+        return refuse_conf_text(conf, line_at(text, trouble), why);
     }
     config_init(conf->tree);
     if (config_read_string(conf->tree, text) != CONFIG_TRUE) {
-        return refuse(conf, (unsigned)config_error_line(conf->tree), config_error_text(conf->tree));
+        return refuse_conf_text(
+            conf, (unsigned)config_error_line(conf->tree), config_error_text(conf->tree));
     }
     return KVB_OK;
 }
 
-static kvb_status load(struct kvb_conf *conf, const char *path)
+static kvb_status load_conf_file(struct kvb_conf *conf, const char *path)
 {
-    KVB_OWN(drop_text) char *text = NULL;
+    KVB_OWN(drop_conf_text) char *text = NULL;
 
     conf->path = strdup(path);
     conf->tree = calloc(1, sizeof *conf->tree);
     if (!conf->path || !conf->tree) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(read_text(conf, &text));
-    return parse(conf, text);
+    KVB_TRY(read_conf_text(conf, &text));
+    return parse_conf_text(conf, text);
 }
 
 kvb_status
@@ -220,7 +222,7 @@ kvb_conf_open(const char *path, struct kvb_conf_errors *errors, struct kvb_conf 
         return KVB_NO_MEMORY;
     }
     conf->errors = errors;
-    const kvb_status status = load(conf, path);
+    const kvb_status status = load_conf_file(conf, path);
     if (status != KVB_OK) {
         kvb_conf_close(conf);
         return status;
@@ -235,7 +237,7 @@ void kvb_conf_close(struct kvb_conf *conf)
         return;
     }
     if (conf->tree) {
-        config_destroy(conf->tree); /* takes one that was only zeroed */
+        config_destroy(conf->tree); /* accepts a tree that was only zeroed */
         free(conf->tree);
     }
     free(conf->path);

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads the text as libconfig's scanner does, as far as needed to tell numbers
- * from names, strings and comments. */
+/* A partial copy of libconfig's scanner: enough to distinguish numbers from names, strings and
+ * comments. */
 
 #define DIGITS "0123456789"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -14,7 +14,7 @@ static char *end_of_line(char *at)
     return at + strcspn(at, "\n");
 }
 
-/* NULL: it is never closed.  The same below. */
+/* NULL: the comment is never closed.  The same below. */
 static char *end_of_comment(char *at)
 {
     char *end = strstr(at + 2, "*/");
@@ -31,30 +31,30 @@ static char *end_of_string(char *at)
     return *at == '"' ? at + 1 : NULL;
 }
 
-static bool is_hex(const char *number)
+static bool is_hex_number(const char *number)
 {
     return number[0] == '0' && (number[1] == 'x' || number[1] == 'X');
 }
 
-/* number has len bytes, all of them of a number. */
-static bool fits(const char *number, size_t len)
+/* `number` is len bytes long and consists of a number's characters only. */
+static bool number_fits(const char *number, size_t len)
 {
     char *end = NULL;
 
-    if (!is_hex(number) && strcspn(number, ".eE") < len) {
+    if (!is_hex_number(number) && strcspn(number, ".eE") < len) {
         return true; /* a fraction */
     }
-    const unsigned long long value =
-        strtoull(number + (number[0] == '-' || number[0] == '+'), &end, is_hex(number) ? 16 : 10);
-    const unsigned long long most = *end == 'L' ? INT64_MAX : INT32_MAX;
-    return value <= most; /* beyond 64 bits strtoull() gives the greatest */
+    const unsigned long long value = strtoull(
+        number + (number[0] == '-' || number[0] == '+'), &end, is_hex_number(number) ? 16 : 10);
+    const unsigned long long max = *end == 'L' ? INT64_MAX : INT32_MAX;
+    return value <= max; /* beyond 64 bits strtoull() returns the largest value */
 }
 
 static char *guard_number(char *number)
 {
     const size_t len = strspn(number, DIGITS "abcdefABCDEFxXL.+-");
 
-    if (!fits(number, len)) {
+    if (!number_fits(number, len)) {
         const size_t point = number[len - 1] == 'L' ? 0 : len - 1;
         memset(number, '9', len);
         number[point] = '.';

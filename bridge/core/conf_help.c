@@ -25,7 +25,7 @@ static void write_value(const struct kvb_conf_key *key, char out_text[value_byte
     }
 }
 
-static void write_names(const struct kvb_conf_key *key, char out_text[range_bytes])
+static void write_choice_names(const struct kvb_conf_key *key, char out_text[range_bytes])
 {
     size_t len = 0;
 
@@ -46,38 +46,14 @@ static void write_range(const struct kvb_conf_key *key, char out_text[range_byte
         (void)snprintf(out_text, range_bytes, "%" PRIu64 " .. %" PRIu64, key->min, key->max);
         break;
     case KVB_CONF_ENUM:
-        write_names(key, out_text);
+        write_choice_names(key, out_text);
         break;
     default:
         break;
     }
 }
 
-static void describe_table(
-    const struct kvb_conf_table *table, const char *prefix, kvb_conf_tell *tell, void *context)
-{
-    for (size_t i = 0; i < table->count; i++) {
-        const struct kvb_conf_key *key = &table->keys[i];
-        char path[path_bytes];
-        char value[value_bytes];
-        char range[range_bytes];
-        (void)snprintf(path, sizeof path, "%s%s", prefix, key->path);
-        write_value(key, value);
-        write_range(key, range);
-        tell(context, &(struct kvb_conf_words){ path, value, key->help, range });
-        if (key->type == KVB_CONF_LIST) {
-            (void)snprintf(path, sizeof path, "%s[].", key->path);
-            describe_table(key->items, path, tell, context);
-        }
-    }
-}
-
-void kvb_conf_describe(const struct kvb_conf_table *table, kvb_conf_tell *tell, void *context)
-{
-    describe_table(table, "", tell, context);
-}
-
-/* Each line of the help text below its key. */
+/* Prints each line of the help text below its key. */
 static void print_lines(const char *text, FILE *out)
 {
     while (*text != '\0') {
@@ -87,16 +63,26 @@ static void print_lines(const char *text, FILE *out)
     }
 }
 
-static void print_words(void *context, const struct kvb_conf_words *words)
+static void print_table(const struct kvb_conf_table *table, const char *prefix, FILE *out)
 {
-    FILE *out = context;
-
-    (void)fprintf(out, "  %s%s\n", words->path, words->value);
-    print_lines(words->help, out);
-    print_lines(words->range, out);
+    for (size_t i = 0; i < table->count; i++) {
+        const struct kvb_conf_key *key = &table->keys[i];
+        char path[path_bytes];
+        char value[value_bytes];
+        char range[range_bytes];
+        write_value(key, value);
+        write_range(key, range);
+        (void)fprintf(out, "  %s%s%s\n", prefix, key->path, value);
+        print_lines(key->help, out);
+        print_lines(range, out);
+        if (key->type == KVB_CONF_LIST) {
+            (void)snprintf(path, sizeof path, "%s[].", key->path);
+            print_table(key->items, path, out);
+        }
+    }
 }
 
 void kvb_conf_help(const struct kvb_conf_table *table, FILE *out)
 {
-    kvb_conf_describe(table, print_words, out);
+    print_table(table, "", out);
 }

@@ -16,14 +16,14 @@ struct kvb_conf {
 /* Adds "path:line: key: text"; without "key: " when key is "". */
 void kvb_conf_add_error(struct kvb_conf *conf, unsigned line, const char *key, const char *text);
 
-/* Finds what libconfig 1.5 passes over without a word.
+/* Finds mistakes that libconfig 1.5 accepts silently.
  *
- * It reads an integer that does not fit 32 bits (64 with the suffix L) as another
- * one: 4294967297 becomes 1.  Each is overwritten with a fraction of the same width,
- * which the reader of a whole number then refuses: 99. where the suffix L would
- * help, .99 where there is one already.
+ * libconfig truncates an integer that does not fit 32 bits (64 with the suffix L): 4294967297
+ * becomes 1.  Each such integer is overwritten with a fraction of the same width, which the
+ * reader of whole numbers then refuses: 99. where the suffix L would help, .99 where it is there
+ * already.
  *
- * A comment that is never closed hides the rest of the file, and what @include
- * brings would not pass through here: returns the place of the first such trouble in
- * text and says why; NULL when there is none. */
+ * A comment that is never closed hides the rest of the file, and a file named by @include would
+ * not be checked.  Returns the position of the first such mistake in text, with *out_why; NULL
+ * when there is none. */
 const char *kvb_conf_guard(char *text, const char **out_why);

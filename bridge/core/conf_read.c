@@ -35,7 +35,7 @@ wrong(const struct value *value, const char *format, ...)
     kvb_conf_add_error(value->conf, config_setting_source_line(value->setting), path, text.text);
 }
 
-/* ---- Values: each takes the text of a default, and what libconfig read -------------- */
+/* ---- Values: each type converts a default's text and a libconfig setting ------------- */
 
 /* Decimal digits only; false when it does not fit. */
 static bool read_decimal(const char *text, uint64_t *out)
@@ -59,7 +59,7 @@ static void put_whole(const struct value *value, uint64_t number)
         value->field, value->key->bytes == 8 ? (const void *)&number : &narrow, value->key->bytes);
 }
 
-static void take_whole(const struct value *value, uint64_t number)
+static void take_whole_number(const struct value *value, uint64_t number)
 {
     const struct kvb_conf_key *key = value->key;
 
@@ -82,7 +82,7 @@ static void default_whole(const struct value *value)
     put_whole(value, number);
 }
 
-static void read_integer(const struct value *value)
+static void read_conf_integer(const struct value *value)
 {
     const long long number = config_setting_get_int64(value->setting);
 
@@ -91,7 +91,7 @@ static void read_integer(const struct value *value)
             value, "%lld is out of range: give %" PRIu64 " .. %" PRIu64, number, value->key->min,
             value->key->max);
     } else {
-        take_whole(value, (uint64_t)number);
+        take_whole_number(value, (uint64_t)number);
     }
 }
 
@@ -107,11 +107,11 @@ static void read_number_string(const struct value *value)
             value, "\"%.32s\" is no decimal number in %" PRIu64 " .. %" PRIu64, text,
             value->key->min, value->key->max);
     } else {
-        take_whole(value, number);
+        take_whole_number(value, number);
     }
 }
 
-/* A fraction, or what conf_guard.c made of an integer that libconfig would have cut. */
+/* A fraction, or the mark that conf_guard.c wrote over an integer that libconfig would truncate. */
 static void refuse_fraction(const struct value *value)
 {
     const struct kvb_conf_key *key = value->key;
@@ -128,7 +128,7 @@ static void read_whole(const struct value *value)
     switch (config_setting_type(value->setting)) {
     case CONFIG_TYPE_INT:
     case CONFIG_TYPE_INT64:
-        read_integer(value);
+        read_conf_integer(value);
         break;
     case CONFIG_TYPE_STRING:
         read_number_string(value);
@@ -169,7 +169,7 @@ static void read_string(const struct value *value)
     } else if (strlen(text) >= key->bytes) {
         wrong(value, "is too long: at most %zu bytes", key->bytes - 1);
     } else if (has_control(text)) {
-        wrong(value, "holds a control character: take it out");
+        wrong(value, "contains a control character: remove it");
     } else {
         memcpy(value->field, text, strlen(text) + 1);
     }
@@ -218,7 +218,7 @@ static void read_double(const struct value *value)
     }
 }
 
-static bool take_name(const struct value *value, const char *name)
+static bool take_choice(const struct value *value, const char *name)
 {
     for (unsigned i = 0; i <= value->key->max; i++) {
         if (strcmp(value->key->name_of(i), name) == 0) {
@@ -231,7 +231,7 @@ static bool take_name(const struct value *value, const char *name)
 
 static void default_enum(const struct value *value)
 {
-    const bool is_known = take_name(value, value->key->fallback);
+    const bool is_known = take_choice(value, value->key->fallback);
 
     assert(is_known);
     (void)is_known;
@@ -242,7 +242,7 @@ static void read_enum(const struct value *value)
     const char *text = config_setting_get_string(value->setting);
     char names[path_bytes] = "";
 
-    if (text && take_name(value, text)) {
+    if (text && take_choice(value, text)) {
         return;
     }
     for (unsigned i = 0; i <= value->key->max; i++) {
@@ -253,8 +253,8 @@ static void read_enum(const struct value *value)
     wrong(value, "expected %s", names);
 }
 
-/* Each entry as a number of its own, so that it says the same about mistakes. */
-static size_t read_entries(const struct value *value, int count)
+/* Reads each entry as if it were a single number, so that errors have the same wording. */
+static size_t read_array_entries(const struct value *value, int count)
 {
     struct kvb_conf_key key = *value->key;
 
@@ -265,7 +265,7 @@ static size_t read_entries(const struct value *value, int count)
         entry.key = &key;
         entry.setting = config_setting_get_elem(value->setting, (unsigned)i);
         entry.field = (uint8_t *)value->field + (size_t)i * sizeof(uint64_t);
-        memset(entry.field, 0xff, sizeof(uint64_t)); /* cross checks pass over it */
+        memset(entry.field, 0xff, sizeof(uint64_t)); /* cross checks skip it */
         read_whole(&entry);
     }
     return (size_t)count;
@@ -274,21 +274,20 @@ static size_t read_entries(const struct value *value, int count)
 static void read_numbers(const struct value *value, void *out)
 {
     const struct kvb_conf_key *key = value->key;
-    const int most = (int)(key->bytes / sizeof(uint64_t));
+    const int max = (int)(key->bytes / sizeof(uint64_t));
     size_t count = 0;
 
     if (!config_setting_is_list(value->setting) && !config_setting_is_array(value->setting)) {
         wrong(value, "expected numbers ( 1, 2 )");
-    } else if (config_setting_length(value->setting) > most) {
-        wrong(
-            value, "has %d entries: give at most %d", config_setting_length(value->setting), most);
+    } else if (config_setting_length(value->setting) > max) {
+        wrong(value, "has %d entries: give at most %d", config_setting_length(value->setting), max);
     } else {
-        count = read_entries(value, config_setting_length(value->setting));
+        count = read_array_entries(value, config_setting_length(value->setting));
     }
     memcpy((uint8_t *)out + key->count_offset, &count, sizeof count);
 }
 
-/* Lists and arrays stand apart: they count, and groups have tables of their own. */
+/* Without lists and arrays: those have a count, and a list's groups have their own table. */
 static const struct {
     void (*take_default)(const struct value *value);
     void (*read)(const struct value *value);
@@ -305,8 +304,8 @@ static const struct {
 
 enum row_match { match_none, match_key, match_group };
 
-/* Is path a row, or the beginning of one ("nats" of "nats.url")? */
-static enum row_match find_row(const struct kvb_conf_table *table, const char *path)
+/* Whether path is a row's path, or the first part of one ("nats" of "nats.url"). */
+static enum row_match find_key_row(const struct kvb_conf_table *table, const char *path)
 {
     const size_t len = strlen(path);
 
@@ -321,12 +320,12 @@ static enum row_match find_row(const struct kvb_conf_table *table, const char *p
     return match_none;
 }
 
-/* The place of a group: the table it belongs to, and its path from there on. */
+/* A group of the file: its table, and the prefix of its keys' paths. */
 struct group {
     struct kvb_conf *conf;
     const struct kvb_conf_table *table;
     const char *prefix;        /* "", or "workers[1]." */
-    config_setting_t *setting; /* not const: libconfig 1.5 wants it so to look keys up */
+    config_setting_t *setting; /* not const: libconfig 1.5 needs it so for look-ups */
 };
 
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
@@ -338,7 +337,7 @@ static void check_member(const struct group *group, const config_setting_t *memb
 
     (void)snprintf(path, sizeof path, "%s%.64s", at, config_setting_name(member));
     (void)snprintf(full, sizeof full, "%s%s", group->prefix, path);
-    switch (find_row(group->table, path)) {
+    switch (find_key_row(group->table, path)) {
     case match_none:
         kvb_conf_add_error(
             group->conf, config_setting_source_line(member), full,
@@ -359,7 +358,7 @@ static void check_member(const struct group *group, const config_setting_t *memb
     }
 }
 
-/* Goes as deep as the rows do: an unknown group is not entered. */
+/* Descends into groups that have rows; an unknown group is reported, not entered. */
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at)
 {
     const int count = config_setting_length(setting);
@@ -423,7 +422,7 @@ static kvb_status fill_list(const struct value *value, void *out)
     return KVB_OK;
 }
 
-static kvb_status read_list(const struct value *value, void *out)
+static kvb_status read_conf_list(const struct value *value, void *out)
 {
     const struct kvb_conf_key *key = value->key;
 
@@ -446,7 +445,7 @@ static void prefill(const struct value *value)
     if (value->key->fallback) {
         types[type].take_default(value);
     } else if (type == KVB_CONF_U64 || type == KVB_CONF_U32) {
-        memset(value->field, 0xff, value->key->bytes); /* cross checks can tell it from 0 */
+        memset(value->field, 0xff, value->key->bytes); /* for cross checks: absent, not 0 */
     }
 }
 
@@ -459,7 +458,8 @@ static bool may_be_missing(const struct group *group, const struct kvb_conf_key 
            (key->instead && config_setting_lookup(group->setting, key->instead));
 }
 
-static kvb_status read_key(const struct group *group, const struct kvb_conf_key *key, void *out)
+static kvb_status
+read_conf_key(const struct group *group, const struct kvb_conf_key *key, void *out)
 {
     const struct value value = {
         .conf = group->conf,
@@ -477,7 +477,7 @@ static kvb_status read_key(const struct group *group, const struct kvb_conf_key 
         return KVB_OK;
     }
     if (key->type == KVB_CONF_LIST) {
-        return read_list(&value, out);
+        return read_conf_list(&value, out);
     }
     if (key->type == KVB_CONF_U64S) {
         read_numbers(&value, out);
@@ -491,7 +491,7 @@ static kvb_status read_group(const struct group *group, void *out)
 {
     check_group(group, group->setting, "");
     for (size_t i = 0; i < group->table->count; i++) {
-        KVB_TRY(read_key(group, &group->table->keys[i], out));
+        KVB_TRY(read_conf_key(group, &group->table->keys[i], out));
     }
     return KVB_OK;
 }

@@ -4,12 +4,13 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte is written first");
 
-/* 10^8 and 10^16: a number is at most 4 + 8 + 8 digits. */
+/* 10^8 and 10^16: a 64-bit number has at most 4 + 8 + 8 digits. */
 static const uint64_t part = 100000000;
 static const uint64_t two_parts = 10000000000000000;
 
-/* The 8 digits of a value below 10^8, a byte each, the first one lowest: halved three
- * times, all halves at once, and each quotient by a multiplication.
+/* SWAR conversion of a value below 10^8 to 8 digits, one per byte, the leading digit in the
+ * lowest byte.  Three rounds split all parts in half at once; each division is a multiplication
+ * and a shift.
  *
  *     [     12345678     ]
  *     [  1234  |   5678  ]     / 10000
@@ -25,15 +26,15 @@ static uint64_t digits_of(uint32_t value)
     return tens | (pairs - 10 * tens) << 8;
 }
 
-static void write_part(char *out, uint64_t digits)
+static void write_eight_digits(char *out, uint64_t digits)
 {
     const uint64_t text = digits + 0x3030303030303030;
 
     memcpy(out, &text, sizeof text);
 }
 
-/* Without leading zeros; 0 is "0".  Writes 8 bytes in any case. */
-static size_t write_head(char *out, uint64_t digits)
+/* Omits leading zeros; 0 is "0".  Always writes 8 bytes. */
+static size_t write_leading_digits(char *out, uint64_t digits)
 {
     const size_t zeros = digits ? (size_t)__builtin_ctzll(digits) / 8 : sizeof digits - 1;
 
@@ -47,21 +48,21 @@ size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
 {
     size_t len = 0;
 
-    if (value < 10) { /* half of all numbers in an answer: ranks, tiers that hold nothing */
+    if (value < 10) { /* half of all numbers in an answer: ranks, counts of empty tiers */
         out[0] = (char)('0' + value);
         return 1;
     }
     if (value < part) {
-        return write_head(out, digits_of((uint32_t)value));
+        return write_leading_digits(out, digits_of((uint32_t)value));
     }
     const uint64_t last = digits_of((uint32_t)(value % part));
     if (value < two_parts) {
-        len = write_head(out, digits_of((uint32_t)(value / part)));
+        len = write_leading_digits(out, digits_of((uint32_t)(value / part)));
     } else {
-        len = write_head(out, digits_of((uint32_t)(value / two_parts)));
-        write_part(out + len, digits_of((uint32_t)(value / part % part)));
+        len = write_leading_digits(out, digits_of((uint32_t)(value / two_parts)));
+        write_eight_digits(out + len, digits_of((uint32_t)(value / part % part)));
         len += sizeof last;
     }
-    write_part(out + len, last);
+    write_eight_digits(out + len, last);
     return len + sizeof last;
 }

@@ -3,8 +3,8 @@
 /* One sentence for people about why something failed:
  * "etc/kvbridge.cfg:12: nats.url: expected a string".
  *
- * Functions called at start-up and by queries take a pointer to one, owned by
- * the caller; NULL means nobody wants to know.  Threads: the caller locks. */
+ * Functions called at start-up and by queries take a pointer to one, owned by the caller; NULL
+ * means that the caller does not need the text.  Threads: the caller locks. */
 struct kvb_detail {
     char text[256];
 };

@@ -3,20 +3,22 @@
 #include "core/clock.h"
 #include "core/log_writer.h"
 #include "core/own.h"
+#include "core/utf8.h"
 
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t last_lines_ns = KVB_NS_PER_S; /* when the log ends */
+static const uint64_t last_lines_ns = KVB_NS_PER_S; /* how long kvb_log_stop() waits */
 
 enum {
-    line_bytes = kvb_log_line_bytes, /* PIPE_BUF: no other writer tears a line apart */
+    line_bytes = kvb_log_line_bytes, /* PIPE_BUF: another writer cannot split such a line */
     max_text_bytes = 512,            /* of a message or a value; the rest is cut */
     max_escape_bytes = 6,            /* \u001f */
-    limit_period_s = 10,             /* repeated trouble is summed up this often */
-    max_backoff_s = 600,             /* trouble that lasts is said this often at least */
+    max_character_bytes = 4,         /* UTF-8 */
+    limit_period_s = 10,             /* repeated messages are summarised this often */
+    max_backoff_s = 600,             /* the longest pause of a kvb_log_backoff */
 };
 
 static const char *const level_names[KVB_LOG_LEVEL_COUNT] = {
@@ -45,7 +47,7 @@ bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *o
     }
     *out_count = limit->suppressed;
     limit->suppressed = 0;
-    limit->last_ns = now_ns != 0 ? now_ns : 1; /* 0 stands for "never said" */
+    limit->last_ns = now_ns != 0 ? now_ns : 1; /* 0 means "never logged" */
     return true;
 }
 
@@ -71,7 +73,7 @@ void kvb_log_backoff_end(struct kvb_log_backoff *backoff)
     }
 }
 
-/* ---- One line, without allocating: what is wrong may be memory -------------------- */
+/* ---- One line, without allocating: memory may have run out ------------------------- */
 
 struct line {
     size_t len;
@@ -79,10 +81,10 @@ struct line {
     char text[line_bytes];
 };
 
-/* Room for the closing brace and the line end is always kept. */
+/* Reserved at the end of a line for the closing brace and the newline. */
 enum { line_tail_bytes = 2 };
 
-static void put(struct line *line, const char *bytes, size_t len)
+static void put_log_bytes(struct line *line, const char *bytes, size_t len)
 {
     if (line->is_full || len > sizeof line->text - line_tail_bytes - line->len) {
         line->is_full = true;
@@ -92,82 +94,44 @@ static void put(struct line *line, const char *bytes, size_t len)
     line->len += len;
 }
 
-static void put_text(struct line *line, const char *text)
+static void put_log_text(struct line *line, const char *text)
 {
-    put(line, text, strlen(text));
+    put_log_bytes(line, text, strlen(text));
 }
 
 /* ---- Escaping ------------------------------------------------------------------------ */
 
-/* The lead byte's own bits, how many bytes follow, and the least code point that
- * needs that many: shorter spellings of it are not UTF-8. */
-struct utf8_lead {
-    unsigned char mask, mark, following;
-    unsigned least;
-};
-
-static const struct utf8_lead utf8_leads[] = {
-    { 0x80, 0x00, 0, 0 },
-    { 0xe0, 0xc0, 1, 0x80 },
-    { 0xf0, 0xe0, 2, 0x800 },
-    { 0xf8, 0xf0, 3, 0x10000 },
-};
-
-/* Bytes of the UTF-8 character at text, 0 when it is none.  Stops at the NUL. */
-static size_t read_character(const unsigned char *text, const struct utf8_lead *lead, unsigned *out)
+/* A control character at text, which has len bytes, those of the second set (U+0080 to U+009F)
+ * too: terminals obey both.  Returns its code point, or 0 for any other character. */
+static unsigned char control_point(const unsigned char *text, size_t len)
 {
-    unsigned point = text[0] & (unsigned char)~lead->mask;
-
-    for (size_t i = 1; i <= lead->following; i++) {
-        if ((text[i] & 0xc0U) != 0x80U) {
-            return 0;
-        }
-        point = (point << 6U) | (text[i] & 0x3fU);
+    if (len == 2 && text[0] == 0xc2 && text[1] <= 0x9f) {
+        return text[1]; /* c2 80 .. c2 9f */
     }
-    if (point < lead->least || point > 0x10ffff || (point >= 0xd800 && point <= 0xdfff)) {
-        return 0;
-    }
-    *out = point;
-    return (size_t)lead->following + 1;
+    return len == 1 && (text[0] < 0x20 || text[0] == 0x7f) ? text[0] : 0;
 }
 
-static size_t next_character(const unsigned char *text, unsigned *out_point)
-{
-    for (size_t i = 0; i < KVB_COUNT_OF(utf8_leads); i++) {
-        if ((text[0] & utf8_leads[i].mask) == utf8_leads[i].mark) {
-            return read_character(text, &utf8_leads[i], out_point);
-        }
-    }
-    return 0;
-}
-
-/* Control characters, the second set (U+0080 ..) too: terminals obey both. */
-static bool is_control(unsigned point)
-{
-    return point < 0x20 || (point >= 0x7f && point <= 0x9f);
-}
-
-/* Writes the character at text in JSON's spelling; returns how many bytes of text
- * it took.  What is no UTF-8 is spelt byte by byte, as \u00XX. */
+/* Writes the character at text, escaped as in JSON; returns how many bytes of text it took.
+ * Bytes that are not UTF-8 are written one by one, as \u00XX. */
 static size_t put_character(struct line *line, const unsigned char *text)
 {
     char escape[max_escape_bytes + 1];
-    unsigned point = text[0];
-    const size_t len = next_character(text, &point);
+    const size_t len = kvb_utf8_len(text, max_character_bytes);
+    const unsigned char point = len == 0 ? text[0] : control_point(text, len);
 
-    if (len == 0 || is_control(point)) {
-        (void)snprintf(escape, sizeof escape, "\\u%04x", len == 0 ? text[0] : point);
-        put(line, escape, max_escape_bytes);
+    if (point > 0) {
+        (void)snprintf(escape, sizeof escape, "\\u00%02x", point);
+        put_log_bytes(line, escape, max_escape_bytes);
         return len == 0 ? 1 : len;
     }
-    if (point == '"' || point == '\\') {
-        put(line, "\\", 1);
+    if (text[0] == '"' || text[0] == '\\') {
+        put_log_bytes(line, "\\", 1);
     }
-    put(line, (const char *)text, len);
+    put_log_bytes(line, (const char *)text, len);
     return len;
 }
 
-static void put_escaped(struct line *line, const char *text)
+static void put_log_escaped(struct line *line, const char *text)
 {
     size_t at = 0;
 
@@ -175,18 +139,18 @@ static void put_escaped(struct line *line, const char *text)
         at += put_character(line, (const unsigned char *)text + at);
     }
     if (text[at] != '\0') {
-        put_text(line, "...");
+        put_log_text(line, "...");
     }
 }
 
-static void put_quoted(struct line *line, const char *text)
+static void put_log_quoted(struct line *line, const char *text)
 {
-    put(line, "\"", 1);
-    put_escaped(line, text);
-    put(line, "\"", 1);
+    put_log_bytes(line, "\"", 1);
+    put_log_escaped(line, text);
+    put_log_bytes(line, "\"", 1);
 }
 
-/* A value of the plain form needs no quotes when nobody can mistake its end. */
+/* In the plain form a value needs no quotes when its end is unambiguous. */
 static bool is_bare(const char *text)
 {
     const char *at = text;
@@ -208,21 +172,21 @@ struct record {
 
 static void put_plain_head(struct line *line, const struct record *record)
 {
-    put_text(line, kvb_log_level_name(record->level));
-    put(line, " ", 1);
-    put_text(line, record->time);
-    put(line, " ", 1);
-    put_escaped(line, record->room);
-    put(line, " ", 1);
-    put_escaped(line, record->message);
+    put_log_text(line, kvb_log_level_name(record->level));
+    put_log_bytes(line, " ", 1);
+    put_log_text(line, record->time);
+    put_log_bytes(line, " ", 1);
+    put_log_escaped(line, record->room);
+    put_log_bytes(line, " ", 1);
+    put_log_escaped(line, record->message);
 }
 
 static void put_json_pair(struct line *line, const char *key, const char *value)
 {
-    put(line, line->len == 0 ? "{" : ",", 1);
-    put_quoted(line, key);
-    put(line, ":", 1);
-    put_quoted(line, value);
+    put_log_bytes(line, line->len == 0 ? "{" : ",", 1);
+    put_log_quoted(line, key);
+    put_log_bytes(line, ":", 1);
+    put_log_quoted(line, value);
 }
 
 static void put_json_head(struct line *line, const struct record *record)
@@ -235,13 +199,13 @@ static void put_json_head(struct line *line, const struct record *record)
 
 static void put_plain_pair(struct line *line, const char *key, const char *value)
 {
-    put(line, " ", 1);
-    put_escaped(line, key);
-    put(line, "=", 1);
+    put_log_bytes(line, " ", 1);
+    put_log_escaped(line, key);
+    put_log_bytes(line, "=", 1);
     if (is_bare(value)) {
-        put_escaped(line, value); /* also cuts it */
+        put_log_escaped(line, value); /* also cuts it */
     } else {
-        put_quoted(line, value);
+        put_log_quoted(line, value);
     }
 }
 
@@ -260,7 +224,7 @@ static void put_pair(struct line *line, bool is_json, const char *key, const cha
     }
 }
 
-/* ---- Where lines go ----------------------------------------------------------------- */
+/* ---- Output -------------------------------------------------------------------------- */
 
 static void write_line(const struct kvb_log *log, const struct line *line)
 {
@@ -271,7 +235,7 @@ static void write_line(const struct kvb_log *log, const struct line *line)
     }
 }
 
-static void put_head(struct line *line, bool is_json, struct record *record)
+static void put_log_head(struct line *line, bool is_json, struct record *record)
 {
     kvb_clock_format_us(kvb_clock_wall_us(), record->time);
     if (is_json) {
@@ -281,7 +245,7 @@ static void put_head(struct line *line, bool is_json, struct record *record)
     }
 }
 
-static void end_line(struct line *line, bool is_json)
+static void end_log_line(struct line *line, bool is_json)
 {
     if (is_json) {
         line->text[line->len++] = '}';
@@ -298,9 +262,9 @@ static size_t note_dropped(void *context, uint64_t dropped, char *text)
     struct line line = { .len = 0 };
     char count[24];
 
-    put_head(&line, log->is_json, &record);
+    put_log_head(&line, log->is_json, &record);
     put_pair(&line, log->is_json, "count", kvb_log_u64(count, dropped));
-    end_line(&line, log->is_json);
+    end_log_line(&line, log->is_json);
     memcpy(text, line.text, line.len);
     return line.len;
 }
@@ -331,8 +295,9 @@ void kvb_log_write(
     }
     struct record record = { .level = level, .room = room, .message = message };
     struct line line = { .len = 0 };
-    put_head(&line, log->is_json, &record);
+    put_log_head(&line, log->is_json, &record);
     va_start(pairs, message);
+    /* The analyzer does not see it begin just above. NOLINTNEXTLINE(clang-analyzer-valist.*) */
     for (const char *key; (key = va_arg(pairs, const char *));) {
         const char *value = va_arg(pairs, const char *);
         if (!value) {
@@ -341,6 +306,6 @@ void kvb_log_write(
         put_pair(&line, log->is_json, key, value);
     }
     va_end(pairs);
-    end_line(&line, log->is_json);
+    end_log_line(&line, log->is_json);
     write_line(log, &line);
 }

@@ -14,9 +14,9 @@ struct kvb_log_writer;
  * or, with is_json, one JSON object a line.  Values that come from peers are
  * escaped and cut.  Never called once per event: count those.
  *
- * After kvb_log_start() a thread of the log writes the lines and no other thread waits for
- * stderr: what does not fit into 256 KiB is dropped, counted, and said in a line.  Before,
- * each line is one write(2) that waits.
+ * After kvb_log_start() a thread of the log writes the lines, and no other thread waits for
+ * stderr.  Lines that do not fit into 256 KiB are dropped and counted; a later line reports the
+ * count.  Before kvb_log_start() each line is one blocking write(2).
  *
  * Threads: any thread; kvb_log_start() and kvb_log_stop() before and after all others. */
 
@@ -32,14 +32,15 @@ struct kvb_log {
     enum kvb_log_level level; /* the least important that is written */
     bool is_json;
     int fd;                        /* 2 = stderr */
-    struct kvb_log_writer *writer; /* NULL: lines are written by who has them */
+    struct kvb_log_writer *writer; /* NULL: each thread writes its own lines */
 };
 
-/* Starts the thread; log is borrowed by it until kvb_log_stop().  KVB_NO_MEMORY, KVB_IO:
- * the log goes on without. */
+/* Starts the thread; log is borrowed by it until kvb_log_stop().  KVB_NO_MEMORY, KVB_IO: the log
+ * keeps working without the thread. */
 kvb_status kvb_log_start(struct kvb_log *log);
 
-/* Ends the thread: what is not written within a second is lost.  Fine without a start. */
+/* Stops the thread; lines not written within a second are lost.  Does nothing when the log was
+ * not started. */
 void kvb_log_stop(struct kvb_log *log);
 
 /* Lines dropped since the start.  log may be NULL. */
@@ -60,25 +61,25 @@ const char *kvb_log_u64(char text[24], uint64_t value);
 /* "error", "warning", "info", "debug".  Never NULL. */
 const char *kvb_log_level_name(enum kvb_log_level level);
 
-/* Repeated trouble: one line at first, then a sum every 10 s. */
+/* Rate limit of a repeated message: one line at first, then a count every 10 s. */
 struct kvb_log_limit {
-    uint64_t last_ns;    /* monotonic; 0 = never said */
+    uint64_t last_ns;    /* monotonic; 0 = never logged */
     uint64_t suppressed; /* since then */
 };
 
-/* Counts one occurrence; true when a line is due, and *out_count how many
- * occurrences it speaks for.  The caller locks. */
+/* Counts one occurrence.  True when a line is due; *out_count: how many occurrences it stands
+ * for.  The caller locks. */
 bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *out_count);
 
-/* Trouble that lasts, as an engine that is away: one line at first, the next after 10 s,
- * 20 s, 40 s, and so on, up to one in 10 min.  {0} to begin with. */
+/* Exponential backoff for a lasting problem, such as an unreachable engine: one line at first,
+ * the next after 10 s, 20 s, 40 s, and so on, up to one in 10 min.  {0} is the initial state. */
 struct kvb_log_backoff {
-    uint64_t next_ns;  /* monotonic; 0 = nothing was said yet */
+    uint64_t next_ns;  /* monotonic; 0 = nothing logged yet */
     uint64_t pause_ns; /* after the newest line */
 };
 
 /* True when a line is due.  The caller locks. */
 bool kvb_log_backoff_due(struct kvb_log_backoff *backoff, uint64_t now_ns);
 
-/* The trouble is over: the pauses begin again with the shortest, behind the newest line. */
+/* The problem is over: the next line is due 10 s after the newest one. */
 void kvb_log_backoff_end(struct kvb_log_backoff *backoff);

@@ -15,17 +15,17 @@
 
 struct kvb_log_writer {
     int fd;         /* borrowed */
-    int give_up_fd; /* owned; readable: nobody waits for the rest any more */
+    int give_up_fd; /* owned; readable once the rest is given up */
     kvb_log_note *note;
     void *context;
     pthread_t thread;
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t filled;
     pthread_cond_t drained;
     bool is_stopping;
     bool is_writing;   /* a line that is no longer in the ring */
     uint64_t dropped;  /* since the start */
-    uint64_t reported; /* of them */
+    uint64_t reported; /* how many of those were reported */
     size_t first;      /* offset of the oldest byte; lines follow each other, each "...\n" */
     size_t used;       /* bytes */
     char ring[kvb_log_ring_bytes];
@@ -38,7 +38,7 @@ void kvb_log_write_all(int fd, const char *text, size_t len)
     while (done < len) {
         const ssize_t wrote = write(fd, text + done, len - done);
         if (wrote < 0 && errno != EINTR) {
-            return; /* nobody is left to tell */
+            return; /* there is nowhere to report it */
         }
         done += wrote > 0 ? (size_t)wrote : 0;
     }
@@ -57,7 +57,7 @@ static void copy_in(struct kvb_log_writer *writer, const char *line, size_t len)
     writer->used += len;
 }
 
-static size_t take_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
+static size_t take_ring_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
 {
     size_t len = 0;
 
@@ -75,10 +75,10 @@ static size_t take_line(struct kvb_log_writer *writer, char line[kvb_log_line_by
 
 /* The next line; once the ring is empty, the line that says how many were dropped.
  * 0: nothing is to be written. */
-static size_t next_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
+static size_t next_log_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
 {
     if (writer->used > 0) {
-        return take_line(writer, line);
+        return take_ring_line(writer, line);
     }
     if (writer->dropped > writer->reported) {
         const uint64_t since = writer->dropped - writer->reported;
@@ -99,13 +99,13 @@ static bool wait_for_room(const struct kvb_log_writer *writer)
 
     while (poll(ends, 2, -1) < 0) {
         if (errno != EINTR) {
-            return true; /* write(2) will say what it is */
+            return true; /* write(2) will return the error */
         }
     }
     return ends[1].revents == 0;
 }
 
-static void *run(void *context)
+static void *run_log_writer(void *context)
 {
     struct kvb_log_writer *writer = context;
     char line[kvb_log_line_bytes];
@@ -114,7 +114,7 @@ static void *run(void *context)
     (void)pthread_setname_np(pthread_self(), "kvb-log"); /* for top -H; else unnamed */
     pthread_mutex_lock(&writer->lock);
     while (!is_given_up) {
-        const size_t len = next_line(writer, line);
+        const size_t len = next_log_line(writer, line);
         if (len > 0) {
             writer->is_writing = true;
             pthread_mutex_unlock(&writer->lock);
@@ -136,15 +136,15 @@ static void *run(void *context)
     return NULL;
 }
 
-/* Signals are for the thread that waits for them. */
-static kvb_status start_thread(struct kvb_log_writer *writer)
+/* Blocks all signals in the new thread: the main thread waits for them. */
+static kvb_status start_log_thread(struct kvb_log_writer *writer)
 {
     sigset_t all;
     sigset_t before;
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&writer->thread, NULL, run, writer);
+    const int failed = pthread_create(&writer->thread, NULL, run_log_writer, writer);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed ? KVB_IO : KVB_OK;
 }
@@ -183,7 +183,7 @@ kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_w
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&writer->drained, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
-    const kvb_status status = start_thread(writer);
+    const kvb_status status = start_log_thread(writer);
     if (status != KVB_OK) {
         destroy(writer);
         return status;
@@ -192,7 +192,7 @@ kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_w
     return KVB_OK;
 }
 
-static bool is_drained(const struct kvb_log_writer *writer)
+static bool is_ring_drained(const struct kvb_log_writer *writer)
 {
     return writer->used == 0 && !writer->is_writing && writer->dropped == writer->reported;
 }
@@ -210,7 +210,7 @@ void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
     pthread_mutex_lock(&writer->lock);
     writer->is_stopping = true;
     pthread_cond_signal(&writer->filled);
-    while (!is_drained(writer) && !failed) {
+    while (!is_ring_drained(writer) && !failed) {
         failed = pthread_cond_timedwait(&writer->drained, &writer->lock, &until);
     }
     pthread_mutex_unlock(&writer->lock);

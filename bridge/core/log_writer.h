@@ -12,7 +12,7 @@
  *                              | full
  *                              +--> dropped, counted; a line says so once there is room
  *
- * A line leaves in one write(2), so that another process's lines do not tear it apart.
+ * Each line is one write(2), so that lines of another process do not split it.
  *
  * Threads: kvb_log_writer_put() and kvb_log_writer_dropped() any thread; the others their
  *          owner's alone.
@@ -39,5 +39,5 @@ void kvb_log_writer_put(struct kvb_log_writer *writer, const char *line, size_t 
 /* Lines dropped since the start. */
 uint64_t kvb_log_writer_dropped(struct kvb_log_writer *writer);
 
-/* Writes all of it, waiting as long as fd makes it wait; what cannot be written is left. */
+/* Writes the whole text and blocks as long as fd does; stops at a write error. */
 void kvb_log_write_all(int fd, const char *text, size_t len);

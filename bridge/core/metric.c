@@ -26,7 +26,7 @@ uint64_t kvb_metric_get(const struct kvb_metrics *metrics, size_t id)
     return atomic_load_explicit(&metrics->values[id], memory_order_relaxed);
 }
 
-/* A double travels as its bits. */
+/* Stores a double as its bit pattern. */
 void kvb_metric_set_real(struct kvb_metrics *metrics, size_t id, double value)
 {
     uint64_t bits = 0;
@@ -59,7 +59,7 @@ void kvb_metric_observe(struct kvb_metrics *metrics, size_t id, uint64_t total_n
     }
     const uint64_t each_ns = total_ns / times;
     while (each_ns > kvb_metric_bound_ns(bucket)) {
-        bucket++; /* ends: nothing is above the last bound */
+        bucket++; /* terminates: no value is above the last bound */
     }
     kvb_metric_add(metrics, id + bucket, times);
     kvb_metric_add(metrics, id + kvb_metric_buckets, total_ns);

@@ -10,10 +10,10 @@
  *         X(batches_received, COUNTER, "kvb_batches_received_total", "", "Batches read ...") \
  *         X(skip_bad_stored, COUNTER, "kvb_events_skipped_total", "reason=\"bad_stored\"", "...")
  *
- * Rows of one name stand together; they differ in labels.
+ * Rows of the same name are adjacent; they differ in labels.
  *
- * A histogram takes kvb_metric_slots_HISTOGRAM values in a row, and leaves as many
- * places empty in the table of rows; its enum counts on from the last of them:
+ * A histogram takes kvb_metric_slots_HISTOGRAM consecutive values.  Only the first of its rows
+ * is filled in, and the next id follows the last of them:
  *
  *     values  [ <= 1 us ][ <= 4 us ] ... [ above 262 ms ][ sum, ns ]
  *
@@ -58,8 +58,8 @@ uint64_t kvb_metric_get(const struct kvb_metrics *metrics, size_t id);
 void kvb_metric_set_real(struct kvb_metrics *metrics, size_t id, double value);
 double kvb_metric_get_real(const struct kvb_metrics *metrics, size_t id);
 
-/* Something happened `times` times and took total_ns in all: each counts with the
- * same share.  Nothing happens when times is 0.  id is that of a histogram. */
+/* Adds `times` durations that are total_ns in sum, each with the average.  Does nothing when
+ * times is 0.  id is that of a histogram. */
 void kvb_metric_observe(struct kvb_metrics *metrics, size_t id, uint64_t total_ns, uint64_t times);
 
 /* The largest duration that falls into the bucket; UINT64_MAX for the last. */

@@ -5,8 +5,7 @@
 /* Numbers that must not be mixed up get a type each.  A struct of one integer
  * costs nothing at run time and makes two swapped arguments a compile error. */
 
-/* A block's name as its engine spells it, cast to u64: opaque, differs between
- * engine processes. */
+/* A block's hash as its engine sends it, cast to u64: opaque, differs between engine processes. */
 typedef struct kvb_engine_hash {
     uint64_t value;
 } kvb_engine_hash;
@@ -17,7 +16,7 @@ typedef struct kvb_block_hash {
     uint64_t value;
 } kvb_block_hash;
 
-/* The hash of one block's own tokens: what a query is made of. */
+/* The hash of one block's own tokens; a query by content is a list of these. */
 typedef struct kvb_tokens_hash {
     uint64_t value;
 } kvb_tokens_hash;
@@ -27,8 +26,8 @@ typedef struct kvb_slot_ref {
     uint32_t value;
 } kvb_slot_ref;
 
-/* One life of a stream: 16 random bytes, drawn whenever what was published
- * before can no longer be built upon. */
+/* Identifies an epoch of a stream: 16 random bytes, drawn whenever later events can no longer
+ * build on what was published before. */
 typedef struct kvb_epoch {
     uint8_t bytes[16];
 } kvb_epoch;

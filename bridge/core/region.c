@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 enum {
-    page_bytes = 64 << 10, /* the largest of those in use: 4 KiB on x86, up to 64 on arm64 */
-    most_step = 32 << 20,
+    page_bytes = 64 << 10, /* the largest page size in use: 4 KiB on x86, up to 64 KiB on arm64 */
+    max_step = 32 << 20,
     huge_page_bytes = 2 << 20,
 };
 
@@ -13,44 +13,44 @@ static size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-kvb_status kvb_region_open(struct kvb_region *region, size_t most_bytes)
+kvb_status kvb_region_open(struct kvb_region *region, size_t max_bytes)
 {
-    const size_t wanted = round_up(most_bytes, huge_page_bytes);
+    const size_t wanted = round_up(max_bytes, huge_page_bytes);
     void *base =
-        wanted < most_bytes
+        wanted < max_bytes
             ? MAP_FAILED
             : mmap(NULL, wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (base == MAP_FAILED) {
         return KVB_NO_MEMORY;
     }
-    *region = (struct kvb_region){ .base = base, .most_bytes = wanted };
+    *region = (struct kvb_region){ .base = base, .max_bytes = wanted };
     return KVB_OK;
 }
 
 void kvb_region_close(struct kvb_region *region)
 {
     if (region->base) {
-        munmap(region->base, region->most_bytes);
+        munmap(region->base, region->max_bytes);
     }
     *region = (struct kvb_region){ 0 };
 }
 
-/* Half as much again each time, so that a large region is not reached page by page; large
- * ones by whole huge pages. */
+/* Grows by half, at most max_step, so that a large region does not grow page by page; a large
+ * one grows by whole huge pages. */
 static size_t next_bytes(const struct kvb_region *region, size_t bytes)
 {
     size_t step = region->bytes / 2;
 
     step = step < page_bytes ? page_bytes : step;
-    step = step > most_step ? most_step : step;
+    step = step > max_step ? max_step : step;
     size_t next = region->bytes + step > bytes ? region->bytes + step : bytes;
     next = round_up(next, next > huge_page_bytes ? huge_page_bytes : page_bytes);
-    return next < region->most_bytes ? next : region->most_bytes;
+    return next < region->max_bytes ? next : region->max_bytes;
 }
 
-/* A hint.  A small region would only grow by it; when one turns large, what it has so far
- * is for the kernel to collect when it has time. */
+/* A hint to the kernel.  Huge pages would only make a small region larger.  When a region turns
+ * large, the pages that it has already are included: the kernel collapses them later. */
 static void want_huge_pages(const struct kvb_region *region, size_t next)
 {
     const size_t from = region->bytes > huge_page_bytes ? region->bytes : 0;
@@ -65,7 +65,7 @@ kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
     if (bytes <= region->bytes) {
         return KVB_OK;
     }
-    if (bytes > region->most_bytes) {
+    if (bytes > region->max_bytes) {
         return KVB_TOO_LARGE;
     }
     const size_t next = next_bytes(region, bytes);

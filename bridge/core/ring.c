@@ -146,6 +146,14 @@ kvb_status kvb_ring_take(struct kvb_ring *ring, void **out_item)
     return status;
 }
 
+const void *kvb_ring_oldest(struct kvb_ring *ring)
+{
+    pthread_mutex_lock(&ring->lock);
+    const void *oldest = ring->count > 0 ? ring->items[ring->head] : NULL;
+    pthread_mutex_unlock(&ring->lock);
+    return oldest;
+}
+
 void kvb_ring_close(struct kvb_ring *ring)
 {
     pthread_mutex_lock(&ring->lock);

@@ -32,6 +32,10 @@ kvb_status kvb_ring_put_wait(struct kvb_ring *ring, void *item);
 /* KVB_AGAIN: empty.  KVB_CLOSED: empty and closed. */
 kvb_status kvb_ring_take(struct kvb_ring *ring, void **out_item);
 
+/* What would be taken next, or NULL.  Borrowed until it is taken: for a thread that takes
+ * alone. */
+const void *kvb_ring_oldest(struct kvb_ring *ring);
+
 /* Wakes all who wait; later puts are refused. */
 void kvb_ring_close(struct kvb_ring *ring);
 

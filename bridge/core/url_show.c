@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of a scheme that we know: what stands before another "://" may be a password. */
+/* Length of a known scheme with its "://", else 0: text before another "://" may be a password. */
 static size_t scheme_length(const char *url, size_t len)
 {
     static const char *const schemes[] = { "nats://", "tls://", "http://", "https://" };
@@ -21,7 +21,7 @@ static size_t scheme_length(const char *url, size_t len)
 }
 
 /* Appends what may be shown of url; false when not all of it fits. */
-static bool append(const char *url, size_t len, char *out, size_t size)
+static bool append_shown_url(const char *url, size_t len, char *out, size_t size)
 {
     const size_t scheme_len = scheme_length(url, len);
     const char *at = memrchr(url, '@', len);
@@ -37,12 +37,13 @@ static bool append(const char *url, size_t len, char *out, size_t size)
 
 const char *kvb_url_show(const char *url, char *out, size_t size)
 {
-    (void)append(url, strlen(url), out, size); /* it is cut */
+    (void)append_shown_url(url, strlen(url), out, size); /* false: the URL is cut */
     return out;
 }
 
-/* Where the URL ends that begins here: at a comma behind which no @ of this URL comes.  An @
- * before the next scheme is of this one, for its password has a comma. */
+/* Length of the first URL in the list: up to the last comma before the next "://" that follows
+ * the last @.  An @ before the next "://" belongs to the first URL, whose password contains a
+ * comma. */
 static size_t length_of(const char *urls)
 {
     const char *next = strstr(urls, "://");
@@ -62,7 +63,8 @@ const char *kvb_urls_show(const char *urls, char *out, size_t size)
     while (*urls) {
         const size_t len = length_of(urls);
         const size_t comma = used > 0;
-        if (size - used <= comma || !append(urls, len, out + used + comma, size - used - comma)) {
+        if (size - used <= comma ||
+            !append_shown_url(urls, len, out + used + comma, size - used - comma)) {
             out[used] = '\0'; /* the part that fits may end within a name */
             break;
         }

@@ -2,13 +2,13 @@
 
 #include <stddef.h>
 
-/* URLs for people: logs, pages, statuses.  A secret in one is shown to nobody.
+/* URLs for people: logs, pages, statuses.  Secrets are left out.
  *
  *     http://user:password@host:8000/metrics?key=word   ->   http://host:8000/metrics?...
  *     nats://user:password@one:4222,nats://two:4222     ->   nats://one:4222,nats://two:4222
  *
- * What stands before the last @ of a URL is left out, whatever it is: a password with a
- * slash or a comma that should have been escaped is one too.
+ * Everything between the scheme and the last @ of a URL is left out: a password may contain a
+ * slash or a comma that should have been escaped.
  *
  * Threads: any thread. */
 

@@ -30,14 +30,15 @@ void kvb_config_check_name(
         kvb_name_bytes, allows_any ? ", or \"*\"" : "");
 }
 
-static bool is_port(const char *text)
+static bool is_address_port(const char *text)
 {
     const size_t len = strspn(text, "0123456789");
 
     return len >= 1 && text[len] == '\0' && strtoul(text, NULL, 10) <= UINT16_MAX;
 }
 
-/* host has room for the whole of listen.  Numbers only: a name look-up could hang. */
+/* host has room for the whole of listen.  Accepts numeric addresses only, because a name look-up
+ * could block. */
 static bool is_address(char *host)
 {
     struct in6_addr address;
@@ -61,7 +62,7 @@ void kvb_config_check_listen(struct kvb_conf *conf, const char *key, const char 
     const size_t len = colon ? (size_t)(colon - listen) : 0;
     memcpy(host, listen, len);
     host[len] = '\0';
-    if (!colon || !is_port(colon + 1) || !is_address(host)) {
+    if (!colon || !is_address_port(colon + 1) || !is_address(host)) {
         kvb_conf_error(
             conf, key, "expected address:port in numbers, such as 127.0.0.1:9401 or [::1]:9401");
     }

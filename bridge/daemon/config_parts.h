@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-/* What the files of both daemons have in common: sections, and checks that need
+/* What the configurations of both daemons have in common: sections, and checks that need
  * more than one row of a table.  Threads: as core/conf.h. */
 
 enum { kvb_config_path_bytes = 256, kvb_config_url_bytes = 512, kvb_config_listen_bytes = 80 };
@@ -23,7 +23,7 @@ struct kvb_log_config {
     enum kvb_log_format format;
 };
 
-/* Adapters for the tables, whose enums are plain numbers. */
+/* Adapters for the tables of keys, which treat enums as unsigned numbers. */
 const char *kvb_config_level_name(unsigned value);
 const char *kvb_config_format_name(unsigned value);
 
@@ -52,8 +52,8 @@ const char *kvb_config_format_name(unsigned value);
       .help = "text for people, json for machines; one line a record, on stderr." }
 /* clang-format on */
 
-/* Each adds a mistake of the key when its value cannot be used.  An empty value is
- * passed over: either it means "none", or its own row has complained. */
+/* Each adds a configuration error when the value of the key cannot be used.  An empty value
+ * is skipped: either it means "none", or its own row has reported it. */
 
 /* Names that become tokens of subjects; allows_any: also "*". */
 void kvb_config_check_name(

@@ -18,7 +18,7 @@ uint64_t kvb_block_seed(kvb_span lora_name, kvb_span salt)
     return seed;
 }
 
-/* Insertion: blocks have a handful of keys. */
+/* Insertion sort: blocks have a handful of keys. */
 static void sort_into(uint64_t *sorted, const uint64_t *keys, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -30,7 +30,7 @@ static void sort_into(uint64_t *sorted, const uint64_t *keys, size_t count)
     }
 }
 
-/* What a block's tokens_hash is made of, beside its multimodal ids. */
+/* The input of a block's tokens_hash, except for its multimodal ids. */
 struct block_content {
     const uint32_t *tokens;
     size_t token_count;

@@ -1,25 +1,23 @@
 #include "index/block_set.h"
 
-#include "index/line_table.h"
-
 #include <stdlib.h>
 
 enum { min_cells = 16 };
 
 void kvb_block_set_init(struct kvb_block_set *set, size_t max_blocks, uint64_t key)
 {
-    *set = (struct kvb_block_set){ .max_blocks = max_blocks, .key = key };
+    *set = (struct kvb_block_set){ .max_blocks = max_blocks, .key = kvb_hash_key_of(key) };
 }
 
 void kvb_block_set_clear(struct kvb_block_set *set)
 {
     free(set->cells);
-    kvb_block_set_init(set, set->max_blocks, set->key);
+    *set = (struct kvb_block_set){ .max_blocks = set->max_blocks, .key = set->key };
 }
 
-static size_t home_of(const struct kvb_block_set *set, uint64_t hash)
+static size_t home_cell(const struct kvb_block_set *set, uint64_t hash)
 {
-    return kvb_line_mix(hash ^ set->key) & (set->cell_count - 1);
+    return kvb_hash_keyed(&set->key, hash, 0) & (set->cell_count - 1);
 }
 
 static size_t next_cell(const struct kvb_block_set *set, size_t cell)
@@ -27,10 +25,10 @@ static size_t next_cell(const struct kvb_block_set *set, size_t cell)
     return (cell + 1) & (set->cell_count - 1);
 }
 
-/* Its cell, or the free one where it would lie.  The set has cells, and one of them is free. */
-static size_t cell_of(const struct kvb_block_set *set, uint64_t hash)
+/* The hash's cell, or the free cell where it would be put.  The set has at least one free cell. */
+static size_t block_cell(const struct kvb_block_set *set, uint64_t hash)
 {
-    size_t cell = home_of(set, hash);
+    size_t cell = home_cell(set, hash);
 
     while (set->cells[cell] != 0 && set->cells[cell] != hash) {
         cell = next_cell(set, cell);
@@ -38,12 +36,12 @@ static size_t cell_of(const struct kvb_block_set *set, uint64_t hash)
     return cell;
 }
 
-static bool has_room(const struct kvb_block_set *set)
+static bool set_has_room(const struct kvb_block_set *set)
 {
     return set->cells && (set->count + 1) * 4 <= set->cell_count * 3;
 }
 
-static kvb_status grow(struct kvb_block_set *set)
+static kvb_status grow_block_set(struct kvb_block_set *set)
 {
     struct kvb_block_set larger = *set;
 
@@ -54,7 +52,7 @@ static kvb_status grow(struct kvb_block_set *set)
     }
     for (size_t i = 0; i < set->cell_count; i++) {
         if (set->cells[i] != 0) {
-            larger.cells[cell_of(&larger, set->cells[i])] = set->cells[i];
+            larger.cells[block_cell(&larger, set->cells[i])] = set->cells[i];
         }
     }
     free(set->cells);
@@ -67,7 +65,7 @@ bool kvb_block_set_has(const struct kvb_block_set *set, kvb_block_hash block)
     if (block.value == 0 || !set->cells) {
         return block.value == 0 && set->has_zero;
     }
-    return set->cells[cell_of(set, block.value)] == block.value;
+    return set->cells[block_cell(set, block.value)] == block.value;
 }
 
 kvb_status kvb_block_set_add(struct kvb_block_set *set, kvb_block_hash block, bool *out_is_new)
@@ -78,13 +76,13 @@ kvb_status kvb_block_set_add(struct kvb_block_set *set, kvb_block_hash block, bo
         if (set->count >= set->max_blocks) {
             return KVB_TOO_LARGE;
         }
-        if (!has_room(set)) {
-            KVB_TRY(grow(set));
+        if (!set_has_room(set)) {
+            KVB_TRY(grow_block_set(set));
         }
         if (block.value == 0) {
             set->has_zero = true;
         } else {
-            set->cells[cell_of(set, block.value)] = block.value;
+            set->cells[block_cell(set, block.value)] = block.value;
         }
         set->count++;
     }
@@ -94,15 +92,16 @@ kvb_status kvb_block_set_add(struct kvb_block_set *set, kvb_block_hash block, bo
     return KVB_OK;
 }
 
-/* Later cells of the run move back, unless that would put one before its home:
+/* Backward-shift deletion: later cells of the run move back, unless that puts one before its
+ * home:
  *
- *     home 2: [ a ]  home 2: [ b ]  home 4: [ c ]     a goes:  [ b ][ 0 ][ c ]     */
-static void close_gap(struct kvb_block_set *set, size_t gap)
+ *     home 2: [ a ]  home 2: [ b ]  home 4: [ c ]     a goes:  [ b ][ 0 ][ c ] */
+static void close_cell_gap(struct kvb_block_set *set, size_t gap)
 {
     const size_t mask = set->cell_count - 1;
 
     for (size_t at = next_cell(set, gap); set->cells[at] != 0; at = next_cell(set, at)) {
-        const size_t from_home = (at - home_of(set, set->cells[at])) & mask;
+        const size_t from_home = (at - home_cell(set, set->cells[at])) & mask;
         if (from_home >= ((at - gap) & mask)) {
             set->cells[gap] = set->cells[at];
             gap = at;
@@ -119,7 +118,7 @@ bool kvb_block_set_remove(struct kvb_block_set *set, kvb_block_hash block)
     if (block.value == 0) {
         set->has_zero = false;
     } else {
-        close_gap(set, cell_of(set, block.value));
+        close_cell_gap(set, block_cell(set, block.value));
     }
     set->count--;
     return true;
@@ -137,6 +136,21 @@ void kvb_block_set_each(
             visit(context, (kvb_block_hash){ set->cells[i] });
         }
     }
+}
+
+bool kvb_block_set_page(
+    const struct kvb_block_set *set, uint64_t *cell, size_t cells,
+    void (*visit)(void *context, kvb_block_hash block), void *context)
+{
+    if (*cell == 0 && set->has_zero) {
+        visit(context, (kvb_block_hash){ 0 });
+    }
+    for (; *cell < set->cell_count && cells > 0; (*cell)++, cells--) {
+        if (set->cells[*cell] != 0) {
+            visit(context, (kvb_block_hash){ set->cells[*cell] });
+        }
+    }
+    return *cell < set->cell_count;
 }
 
 size_t kvb_block_set_bytes(const struct kvb_block_set *set)

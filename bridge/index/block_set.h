@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/hash.h"
 #include "core/ref.h"
 #include "core/status.h"
 
@@ -7,9 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A plain set of block hashes: which blocks are held, without order or parents.
+/* A set of block hashes, without order or parents.
  *
- * Open addressing, linear probing, power-of-two table:
+ * Open addressing with linear probing in a power-of-two table:
  *
  *     cell   0      1      2      3      4 ...
  *     hash [ 0x41 ][ 0    ][ 0x9c ][ 0x1c ][ 0 ]      0: free; the hash 0 is kept aside
@@ -18,21 +19,19 @@
  * Removing shifts later cells of the run back, so there are no tombstones and a lookup
  * that misses ends at the first free cell.
  *
- * Threads: none of its own; the caller locks.
- * Memory:  8 bytes a cell, at most 3/4 of them full, doubling; given back when the set is
- *          cleared. */
+ * Threads: the caller locks.
+ * Memory:  8 bytes per cell, at most 3/4 of them full, doubling; freed when the set is cleared. */
 struct kvb_block_set {
     uint64_t *cells; /* owned; NULL before the first block */
     size_t cell_count;
     size_t count;
     size_t max_blocks; /* ceiling */
-    uint64_t key;      /* goes into the home of a hash, and into no answer */
+    struct kvb_hash_key key;
     bool has_zero;
 };
 
-/* An empty set of at most max_blocks blocks.  key: random where strangers choose prompts, so
- * that they cannot make up blocks that meet in one run of cells; a constant where nobody
- * would. */
+/* An empty set of at most max_blocks blocks.  key: random where untrusted clients choose
+ * prompts, so that they cannot construct blocks that collide; a constant elsewhere. */
 void kvb_block_set_init(struct kvb_block_set *set, size_t max_blocks, uint64_t key);
 
 /* Frees the cells; the set is empty and can be used again.  {0} is fine. */
@@ -53,6 +52,13 @@ bool kvb_block_set_has(const struct kvb_block_set *set, kvb_block_hash block);
 void kvb_block_set_each(
     const struct kvb_block_set *set, void (*visit)(void *context, kvb_block_hash block),
     void *context);
+
+/* The same for the blocks in at least `cells` cells from *cell on, and advances *cell; begin
+ * with 0.  False: that was the end.  The set may change between two calls: a block that is in it
+ * throughout is visited, maybe twice, unless an earlier block is removed meanwhile. */
+bool kvb_block_set_page(
+    const struct kvb_block_set *set, uint64_t *cell, size_t cells,
+    void (*visit)(void *context, kvb_block_hash block), void *context);
 
 /* Memory of the cells. */
 size_t kvb_block_set_bytes(const struct kvb_block_set *set);

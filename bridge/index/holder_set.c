@@ -3,7 +3,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* What a set is to become: `from` with one bit turned. */
+/* Separates these hashes from those of other tables with the same key. */
+static const uint64_t of_holders = UINT64_C(1) << 63;
+
+/* The set to be found or made: `from` with one bit flipped. */
 struct turn {
     kvb_set_id from;
     uint32_t holder;
@@ -12,9 +15,9 @@ struct turn {
     uint32_t count;
 };
 
-static uint64_t holder_hash(uint32_t holder)
+static uint64_t holder_hash(const struct kvb_holder_sets *sets, uint32_t holder)
 {
-    return kvb_line_mix((holder + UINT64_C(1)) * UINT64_C(0x9e3779b97f4a7c15));
+    return kvb_hash_keyed(&sets->key, holder, of_holders);
 }
 
 static uint64_t hash_of_set(const void *context, uint32_t id)
@@ -30,18 +33,19 @@ static uint32_t count_leaves(const uint64_t mask[2])
 
 /* ---- Life ---- */
 
-kvb_status kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t most)
+kvb_status
+kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t max, const struct kvb_hash_key *key)
 {
-    const size_t most_sets = most + 1 < KVB_SET_ONE ? most + 1 : KVB_SET_ONE - 1;
+    const size_t max_sets = max + 1 < KVB_SET_ONE ? max + 1 : KVB_SET_ONE - 1;
 
-    *sets = (struct kvb_holder_sets){ .header_end = 1 }; /* 0 is the empty set */
+    *sets = (struct kvb_holder_sets){ .key = *key, .header_end = 1 }; /* 0 is the empty set */
     kvb_status status =
-        kvb_line_table_open(&sets->interned, most_sets, kvb_line_roomy, hash_of_set, sets);
+        kvb_line_table_open(&sets->interned, max_sets, kvb_line_roomy, hash_of_set, sets);
     if (status == KVB_OK) {
-        status = kvb_region_open(&sets->headers, most_sets * sizeof(struct kvb_holder_set));
+        status = kvb_region_open(&sets->headers, max_sets * sizeof(struct kvb_holder_set));
     }
-    if (status == KVB_OK) { /* on average 4 leaves a set: a ceiling, not a promise */
-        status = kvb_region_open(&sets->leaves, most_sets * 4 * sizeof(struct kvb_set_leaf));
+    if (status == KVB_OK) { /* room for 4 leaves per set on average */
+        status = kvb_region_open(&sets->leaves, max_sets * 4 * sizeof(struct kvb_set_leaf));
     }
     if (status != KVB_OK) {
         kvb_holder_sets_close(sets);
@@ -76,7 +80,7 @@ static struct kvb_set_leaf *leaf_at(const struct kvb_holder_sets *sets, uint32_t
     return (struct kvb_set_leaf *)(void *)sets->leaves.base + at;
 }
 
-/* A free group's first word: 1 + the next one's number. */
+/* The first word of a free group is 1 + the number of the next free group. */
 static kvb_status draw_leaves(struct kvb_holder_sets *sets, uint32_t count, uint32_t *out_at)
 {
     const uint32_t first = sets->leaf_free[count];
@@ -127,10 +131,11 @@ void kvb_set_forget(struct kvb_holder_sets *sets, kvb_set_id id)
     give_back_header(sets, id);
 }
 
-/* ---- Turning a bit ---- */
+/* ---- Flipping a bit ---- */
 
-/* A leaf of the set, nothing where it has none; ones have their one. */
-static const uint64_t *words_of(
+/* A leaf of the set, all zeros where it has none.  For a set of one holder it is built in
+ * scratch. */
+static const uint64_t *leaf_words(
     const struct kvb_holder_sets *sets, kvb_set_id id, uint32_t leaf, struct kvb_set_leaf *scratch)
 {
     *scratch = (struct kvb_set_leaf){ 0 };
@@ -157,20 +162,20 @@ static uint32_t word_of(uint32_t holder)
     return holder % kvb_leaf_bits / 64;
 }
 
-/* The leaf that the turned bit lies in, as it will be. */
+/* The leaf with the flipped bit, as it will be. */
 static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
     struct kvb_set_leaf leaf;
 
     memcpy(
-        leaf.words, words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
+        leaf.words, leaf_words(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
         sizeof leaf.words);
     leaf.words[word_of(turn->holder)] ^= bit_of(turn->holder);
     return leaf;
 }
 
-/* Whether anybody but the holder is in this leaf of its own. */
+/* Whether the holder's leaf contains any other holder. */
 static bool has_others(const uint64_t *words, uint32_t holder)
 {
     uint64_t others = words[word_of(holder)] & ~bit_of(holder);
@@ -181,11 +186,11 @@ static bool has_others(const uint64_t *words, uint32_t holder)
     return others != 0;
 }
 
-/* Whether anybody is left in the leaf that the turned bit lies in. */
+/* Whether the leaf with the flipped bit will contain any holder. */
 static bool is_anybody_left(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
-    const uint64_t *words = words_of(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch);
+    const uint64_t *words = leaf_words(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch);
 
     return has_others(words, turn->holder);
 }
@@ -196,14 +201,14 @@ static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
     mask[leaf / 64] = is_there ? mask[leaf / 64] | bit : mask[leaf / 64] & ~bit;
 }
 
-/* Fills in what the set will be. */
+/* Computes the hash and the mask of the set to be. */
 static void plan_turn(const struct kvb_holder_sets *sets, struct turn *turn, bool is_added)
 {
     const bool is_one = kvb_set_is_one(turn->from);
     const struct kvb_holder_set *set = is_one ? NULL : kvb_holder_set_at(sets, turn->from);
 
-    turn->hash =
-        (is_one ? holder_hash(turn->from & ~KVB_SET_ONE) : set->hash) ^ holder_hash(turn->holder);
+    turn->hash = (is_one ? holder_hash(sets, turn->from & ~KVB_SET_ONE) : set->hash) ^
+                 holder_hash(sets, turn->holder);
     turn->count = (is_one ? 1 : set->count) + (is_added ? 1 : -1U);
     if (is_one) {
         set_mask(turn->mask, (turn->from & ~KVB_SET_ONE) / kvb_leaf_bits, true);
@@ -218,7 +223,7 @@ static bool is_leaf(const struct kvb_set_leaf *leaf, const uint64_t *words)
     return memcmp(leaf->words, words, sizeof leaf->words) == 0;
 }
 
-/* Walks the leaves of `mask` in order:  for (l = next_leaf(mask, 0); l < kvb_most_leaves; l =
+/* Walks the leaves of `mask` in order:  for (l = next_leaf(mask, 0); l < kvb_max_leaves; l =
  * next_leaf(mask, l + 1)) */
 static uint32_t next_leaf(const uint64_t mask[2], uint32_t from)
 {
@@ -228,7 +233,7 @@ static uint32_t next_leaf(const uint64_t mask[2], uint32_t from)
             return w * 64 + (uint32_t)__builtin_ctzll(left);
         }
     }
-    return kvb_most_leaves;
+    return kvb_max_leaves;
 }
 
 static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id id)
@@ -241,12 +246,12 @@ static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *tur
         return false;
     }
     const struct kvb_set_leaf changed = turned_leaf(sets, turn);
-    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_most_leaves;
+    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_max_leaves;
          l = next_leaf(set->mask, l + 1)) {
         struct kvb_set_leaf scratch;
         const uint64_t *expected = l == turn->holder / kvb_leaf_bits
                                        ? changed.words
-                                       : words_of(sets, turn->from, l, &scratch);
+                                       : leaf_words(sets, turn->from, l, &scratch);
         if (!is_leaf(leaves++, expected)) {
             return false;
         }
@@ -254,7 +259,7 @@ static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *tur
     return true;
 }
 
-/* 0: no such set is in being. */
+/* 0: no such set exists. */
 static kvb_set_id find_turned(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&sets->interned, turn->hash);
@@ -282,12 +287,12 @@ make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *o
         return status;
     }
     struct kvb_set_leaf *leaf = leaf_at(sets, at);
-    for (uint32_t l = next_leaf(turn->mask, 0); l < kvb_most_leaves;
+    for (uint32_t l = next_leaf(turn->mask, 0); l < kvb_max_leaves;
          l = next_leaf(turn->mask, l + 1)) {
         struct kvb_set_leaf scratch;
         const uint64_t *words = l == turn->holder / kvb_leaf_bits
                                     ? changed.words
-                                    : words_of(sets, turn->from, l, &scratch);
+                                    : leaf_words(sets, turn->from, l, &scratch);
         memcpy((leaf++)->words, words, sizeof leaf->words);
     }
     *kvb_holder_set_at(sets, id) = (struct kvb_holder_set){
@@ -308,8 +313,8 @@ make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *o
     return KVB_OK;
 }
 
-/* The only reference is the caller's and the leaves stay the same ones: the set itself
- * may change. */
+/* Whether the set can be edited in place: the caller has the only reference, and no leaf is
+ * added or removed. */
 static bool may_edit(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     if (kvb_set_is_one(turn->from)) {
@@ -340,7 +345,7 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
     if (status != KVB_OK) {
         set->hash = old_hash;
         const kvb_status back = kvb_line_table_put(&sets->interned, old_hash, turn->from);
-        assert(back == KVB_OK); /* into the cell that it left */
+        assert(back == KVB_OK); /* cannot fail: its old cell is free */
         (void)back;
         return status;
     }
@@ -351,8 +356,9 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
     return KVB_OK;
 }
 
-/* What most turns in a large fleet are: edited where it stands, all leaves stay, and nothing
- * stands where an equal set would.  false: something else, nothing changed. */
+/* Fast path, the usual case in a large fleet: edits the set in place when no leaf is added or
+ * removed and the table has no candidate for an equal set.  false: another case, nothing
+ * changed. */
 static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, bool is_added)
 {
     const uint32_t leaf = holder / kvb_leaf_bits;
@@ -365,13 +371,13 @@ static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t ho
         return false;
     }
     uint64_t *words = kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words;
-    const uint64_t hash = set->hash ^ holder_hash(holder);
+    const uint64_t hash = set->hash ^ holder_hash(sets, holder);
     const struct kvb_line_place place = kvb_line_table_place(&sets->interned, hash);
     if (!kvb_line_place_is_clear(&place) || (!is_added && !has_others(words, holder))) {
         return false;
     }
     kvb_line_table_remove(&sets->interned, set->hash, id);
-    set->hash = hash; /* first: the table reads it */
+    set->hash = hash; /* before the put: the table reads it */
     kvb_line_table_put_at(&sets->interned, &place, id);
     set->count += is_added ? 1 : -1U;
     write_turned(sets, set, words, holder);
@@ -414,13 +420,13 @@ kvb_status kvb_holder_sets_with(
     return turn_bit(sets, &turn, true, out_id);
 }
 
-/* The one of a set of two that is not `holder`. */
+/* The other holder of a set of two. */
 static uint32_t
 other_of_two(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, uint32_t holder)
 {
     const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(sets, set);
 
-    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_most_leaves;
+    for (uint32_t l = next_leaf(set->mask, 0); l < kvb_max_leaves;
          l = next_leaf(set->mask, l + 1), leaves++) {
         for (uint32_t w = 0; w < kvb_leaf_words; w++) {
             for (uint64_t left = leaves->words[w]; left != 0; left &= left - 1) {
@@ -431,7 +437,7 @@ other_of_two(const struct kvb_holder_sets *sets, const struct kvb_holder_set *se
             }
         }
     }
-    assert(false); /* a set of two has another */
+    assert(false); /* a set of two has another holder */
     return holder;
 }
 

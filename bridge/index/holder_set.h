@@ -1,16 +1,18 @@
 #pragma once
 
-#include "index/line_table.h"
+#include "core/hash.h"
+#include "core/line_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Sets of holders (small numbers), each kept once.
+/* Interned (hash-consed) sets of holders: equal sets are stored once.  Holders are small
+ * numbers.
  *
- * The holders of a block are mostly those of the block before it, so a node of the index
- * names its set by a number of 4 bytes, whatever the fleet's size, and what a run of
- * blocks does to a set is computed once.
+ * The holders of a block are mostly those of the block before it.  So a node of the index refers
+ * to its set by a number of 4 bytes, whatever the size of the fleet, and a change to the equal
+ * sets of a run of blocks is computed once.
  *
  *     id 0                  the empty set
  *     id 2^31 | h           {h}: no memory at all
@@ -19,20 +21,20 @@
  *                       leaves of 512 bits, only those that are not empty, in order:
  *                       | leaf 0 | leaf 7 | leaf 19 |
  *
- * A set's hash is the XOR of its holders' hashes: one holder more or less is one XOR, and
- * tells where an equal set would be found.  Equal hashes are compared bit by bit.
- * A set with one reference is edited in place; other sets do not change.
- * Prompts are asked for again and again, and from one of their sets to the next mostly one
- * holder is lost: who has found that out may note it down in the second (kvb_set_note()),
- * where it stands until that one, or the first, changes.
+ * A set's hash is the XOR of its holders' hashes (Zobrist hashing): one XOR adds or removes a
+ * holder, and the result finds an equal set in the table.  Sets of equal hash are compared bit
+ * by bit.  A set with one reference is edited in place; other sets are immutable.  The same
+ * prompts are queried again and again, and from one set of a prompt to the next mostly one
+ * holder is lost.  A reader that has found out which may cache it in the second set
+ * (kvb_set_note()); the note is valid until one of the two sets changes.
  *
  * Threads: the caller locks.
- * Memory: 56 bytes and 64 for each leaf, some 16 in the table. */
+ * Memory: 56 bytes per set and 64 per leaf, and some 16 in the table. */
 enum {
     kvb_leaf_bits = 512,
     kvb_leaf_words = kvb_leaf_bits / 64,
-    kvb_most_leaves = 128,
-    kvb_most_holders = kvb_leaf_bits * kvb_most_leaves
+    kvb_max_leaves = 128,
+    kvb_max_holders = kvb_leaf_bits * kvb_max_leaves
 };
 
 typedef uint32_t kvb_set_id;
@@ -46,33 +48,35 @@ struct kvb_set_leaf {
 struct kvb_holder_set {
     uint64_t hash;
     uint64_t mask[2]; /* bit l: leaf l is there */
-    uint64_t stamp;   /* no other set has had it, nor this one before its last change */
-    uint64_t before;  /* a note of the reader's, 0: none.  The set of this stamp ... */
-    uint32_t lost;    /* ... has no holder that this one has not, but this; or no other */
-    uint32_t leaves;  /* number of the first; next free header while it is free */
+    uint64_t stamp;   /* unique: no other set had it, nor this set before its last change */
+    uint64_t before;  /* cached by a reader, 0: none.  The set with this stamp ... */
+    uint32_t lost;    /* ... has this one holder that is missing here; KVB_NO_HOLDER: none */
+    uint32_t leaves;  /* number of the first leaf; in a free header: the next free one */
     uint32_t references;
     uint32_t count; /* holders, 2 or more; 0: free */
 };
 
 struct kvb_holder_sets {
+    struct kvb_hash_key key;
     struct kvb_region headers;
     struct kvb_region leaves;
     struct kvb_line_table interned;
     uint32_t header_end, header_free;
     uint64_t last_stamp;
     uint32_t leaf_end;
-    uint32_t leaf_free[kvb_most_leaves + 1]; /* groups of n, through their first word */
+    uint32_t leaf_free[kvb_max_leaves + 1]; /* groups of n, through their first word */
 };
 
-/* {0} before; at most `most` sets are made.  The sets do not move.  KVB_NO_MEMORY. */
-kvb_status kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t most);
+/* *sets is {0} before; there are at most `max` sets.  Sets do not move.  KVB_NO_MEMORY. */
+kvb_status
+kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t max, const struct kvb_hash_key *key);
 
 /* {0} is fine. */
 void kvb_holder_sets_close(struct kvb_holder_sets *sets);
 
-/* The caller's reference to `id` becomes one to the set with, or without, the holder, who
- * was not, or was, in it.
- * KVB_TOO_LARGE, KVB_NO_MEMORY  no room for another set: the reference stays as it was */
+/* Replaces the caller's reference to `id` by one to the set with, or without, the holder.  The
+ * holder must not be, or must be, in `id`.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  no room for another set: the reference is unchanged */
 kvb_status kvb_holder_sets_with(
     struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id);
 kvb_status kvb_holder_sets_without(
@@ -80,7 +84,7 @@ kvb_status kvb_holder_sets_without(
 
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets);
 
-/* Sets in being, one-holder sets aside. */
+/* Number of sets, without the sets of one holder. */
 size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets);
 
 /* ---- Reading, on the hot path ---- */
@@ -112,15 +116,15 @@ static inline bool kvb_set_has_leaf(const uint64_t mask[2], uint32_t leaf)
     return mask[leaf / 64] >> (leaf % 64) & 1;
 }
 
-/* Bits among the `most` lowest of `mask`; in a large fleet mostly all of them, and then
- * nothing is counted. */
-static inline uint32_t kvb_bits_below(uint64_t mask, uint32_t most)
+/* Population count of the `max` lowest bits of `mask`.  In a large fleet mostly all are set,
+ * which needs no counting. */
+static inline uint32_t kvb_bits_below(uint64_t mask, uint32_t max)
 {
-    const uint64_t below = most < 64 ? (UINT64_C(1) << most) - 1 : UINT64_MAX;
-    return (mask & below) == below ? most : (uint32_t)__builtin_popcountll(mask & below);
+    const uint64_t below = max < 64 ? (UINT64_C(1) << max) - 1 : UINT64_MAX;
+    return (mask & below) == below ? max : (uint32_t)__builtin_popcountll(mask & below);
 }
 
-/* How many leaves stand before this one. */
+/* How many leaves are before this one. */
 static inline uint32_t kvb_set_rank(const uint64_t mask[2], uint32_t leaf)
 {
     return leaf < 64 ? kvb_bits_below(mask[0], leaf)
@@ -144,7 +148,8 @@ static inline bool kvb_set_has(const struct kvb_holder_sets *sets, kvb_set_id id
 
 #define KVB_NO_HOLDER UINT32_MAX
 
-/* What `before` has, and `set` has not, is this holder, or none (KVB_NO_HOLDER). */
+/* Notes in `set` the only holder that `before` has and `set` lacks; KVB_NO_HOLDER: there is
+ * none. */
 static inline void
 kvb_set_note(struct kvb_holder_set *set, const struct kvb_holder_set *before, uint32_t lost)
 {
@@ -152,14 +157,14 @@ kvb_set_note(struct kvb_holder_set *set, const struct kvb_holder_set *before, ui
     set->lost = lost;
 }
 
-/* Whether such a note stands, in set->lost. */
+/* Whether set->lost is valid for the step from `before`. */
 static inline bool
 kvb_set_is_noted(const struct kvb_holder_set *set, const struct kvb_holder_set *before)
 {
     return set->before == before->stamp;
 }
 
-/* One reference more: another node has the set. */
+/* Adds a reference: another node has the set. */
 static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)
 {
     if (id != 0 && !kvb_set_is_one(id)) {
@@ -167,7 +172,8 @@ static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)
     }
 }
 
-/* One reference less; the set goes with the last. */
+/* Frees a set without references.  kvb_set_drop() removes a reference, and frees the set with
+ * the last. */
 void kvb_set_forget(struct kvb_holder_sets *sets, kvb_set_id id);
 
 static inline void kvb_set_drop(struct kvb_holder_sets *sets, kvb_set_id id)

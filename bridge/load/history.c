@@ -55,7 +55,7 @@ bool kvb_history_is_due(const struct kvb_history *history, uint64_t now_ns)
     return second_of(history, now_ns) > history->newest;
 }
 
-/* By the time that has really passed: a sample taken late covers more than a second. */
+/* Divides by the time that has passed: a late sample covers more than a second. */
 static double per_second(uint64_t more, uint64_t ns)
 {
     return (double)more * (double)KVB_NS_PER_S / (double)ns;

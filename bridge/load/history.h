@@ -7,14 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the fleet looked like in the seconds that lie behind us: one sample a
- * second, the newest `capacity` of them.
+/* The recent history of the fleet, in a ring buffer: one sample a second, the newest
+ * `capacity` of them.
  *
  *     reading: counters since the start, gauges  --add-->  sample: rates, gauges
- *     samples [ 901 | 902 | 3 | 4 | ... | 899 | 900 ]   by second; the oldest goes
+ *     samples [ 901 | 902 | 3 | 4 | ... | 899 | 900 ]   by second; the oldest is overwritten
  *
- * Seconds count from the start, the first is 1.  One that nobody took a sample in
- * (the caller was busy) is missing: numbers jump.
+ * Seconds are counted from the start, the first is 1.  When the caller was too busy
+ * to add a sample, that second is missing and the numbers jump.
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
  * Memory:  about 100 bytes a sample, all at the start. */
@@ -23,8 +23,8 @@ struct kvb_history;
 /* What the caller knows at one moment. */
 struct kvb_history_reading {
     uint64_t events_applied; /* counters; never go back */
-    uint64_t asked_blocks;   /* of the requests routed */
-    uint64_t hit_blocks;     /* of those, held where they went */
+    uint64_t asked_blocks;   /* blocks of the requests that were routed */
+    uint64_t hit_blocks;     /* those of them that the chosen worker held */
     uint64_t held_blocks;    /* gauges from here */
     double load_avg;
     double load_std;
@@ -50,7 +50,7 @@ kvb_status kvb_history_new(size_t capacity, uint64_t now_ns, struct kvb_history 
 /* NULL is fine. */
 void kvb_history_free(struct kvb_history *history);
 
-/* A second has begun that has no sample yet. */
+/* True when the current second has no sample yet. */
 bool kvb_history_is_due(const struct kvb_history *history, uint64_t now_ns);
 
 /* Does nothing when it is not due. */
@@ -58,7 +58,7 @@ void kvb_history_add(
     struct kvb_history *history, const struct kvb_history_reading *reading, uint64_t now_ns);
 
 /* Copies the samples later than second `after`, oldest first, to out, which has room
- * for `capacity`; returns how many.  0 is before all.  A second that has not come yet
- * is one of another process: then all are copied. */
+ * for `capacity`; returns how many.  0 copies all, and so does a second in the future:
+ * the reader got that number from an earlier process. */
 size_t
 kvb_history_copy(const struct kvb_history *history, uint64_t after, struct kvb_history_sample *out);

@@ -15,48 +15,50 @@ void kvb_newest_load_take(
     uint64_t now_ns, uint64_t life_ns)
 {
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
-        if ((sample->figures & (1U << i)) == 0 || now_ns < newest->heard[i].at_ns) {
+        if ((sample->stats & (1U << i)) == 0 || now_ns < newest->received[i].at_ns) {
             continue;
         }
         copy_figure(&newest->load, &sample->load, i);
-        newest->heard[i] =
-            (struct kvb_heard){ .at_ns = now_ns, .until_ns = now_ns + life_ns, .source = source };
+        newest->received[i] = (struct kvb_received){ .at_ns = now_ns,
+                                                     .until_ns = now_ns + life_ns,
+                                                     .source = source };
     }
 }
 
 void kvb_newest_load_forget(struct kvb_newest_load *newest, uint32_t source)
 {
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
-        if (newest->heard[i].source == source) {
-            newest->heard[i] = (struct kvb_heard){ .at_ns = 0 };
+        if (newest->received[i].source == source) {
+            newest->received[i] = (struct kvb_received){ .at_ns = 0 };
         }
     }
 }
 
-bool kvb_newest_load_was_heard(const struct kvb_newest_load *newest)
+bool kvb_newest_load_was_received(const struct kvb_newest_load *newest)
 {
-    bool was_heard = false;
+    bool was_received = false;
 
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
-        was_heard = was_heard || newest->heard[i].at_ns > 0;
+        was_received = was_received || newest->received[i].at_ns > 0;
     }
-    return was_heard;
+    return was_received;
 }
 
 static bool is_fresh(const struct kvb_newest_load *newest, size_t figure, uint64_t now_ns)
 {
-    return newest->heard[figure].at_ns > 0 && now_ns < newest->heard[figure].until_ns;
+    return newest->received[figure].at_ns > 0 && now_ns < newest->received[figure].until_ns;
 }
 
-/* A share of vLLM's: its coordinator is the one source that names no number. */
+/* Computes the number of blocks in use from their share: vLLM's coordinator is the one source
+ * that does not send the number. */
 static void
 count_active_blocks(const struct kvb_newest_load *newest, uint64_t now_ns, struct kvb_load *load)
 {
     const bool has_number = is_fresh(newest, KVB_FIGURE_ACTIVE_BLOCKS, now_ns);
-    const uint64_t share_ns = newest->heard[KVB_FIGURE_USAGE].at_ns;
+    const uint64_t share_ns = newest->received[KVB_FIGURE_USAGE].at_ns;
 
     if (load->kv_total_blocks > 0 && is_fresh(newest, KVB_FIGURE_USAGE, now_ns) &&
-        (!has_number || newest->heard[KVB_FIGURE_ACTIVE_BLOCKS].at_ns < share_ns)) {
+        (!has_number || newest->received[KVB_FIGURE_ACTIVE_BLOCKS].at_ns < share_ns)) {
         load->kv_active_blocks =
             kvb_load_active_blocks((double)load->gpu_cache_usage_perc, load->kv_total_blocks - 1);
     }

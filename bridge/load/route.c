@@ -64,11 +64,11 @@ bool kvb_route_has_capacity(const struct kvb_route_candidate *candidate)
     return has_slot && has_block;
 }
 
-/* How willingly a candidate is taken; only those of the best rank compete. */
+/* Preference classes of candidates; only those of the best class present compete. */
 enum rank { rank_best, rank_doubted, rank_full, rank_full_doubted, rank_never };
 
 static enum rank
-rank_of(const struct kvb_route_options *options, const struct kvb_route_candidate *candidate)
+candidate_rank(const struct kvb_route_options *options, const struct kvb_route_candidate *candidate)
 {
     if (candidate->state == KVB_STREAM_DOWN) {
         return rank_never;
@@ -89,14 +89,14 @@ struct field {
     size_t lowest_count;
 };
 
-static struct field survey(
+static struct field survey_candidates(
     const struct kvb_route_options *options, const struct kvb_route_candidate *candidates,
     size_t count)
 {
     struct field field = { .rank = rank_never };
 
     for (size_t i = 0; i < count; i++) {
-        const enum rank rank = rank_of(options, &candidates[i]);
+        const enum rank rank = candidate_rank(options, &candidates[i]);
         const double cost = candidates[i].cost;
         if (rank < field.rank) {
             field = (struct field){ .rank = rank, .lowest = cost, .highest = cost };
@@ -121,20 +121,20 @@ static size_t choose_lowest(
     size_t skip = (size_t)(turn % field->lowest_count);
 
     for (size_t i = 0; i < count; i++) {
-        const bool is_equal =
-            candidates[i].cost == field->lowest && rank_of(options, &candidates[i]) == field->rank;
+        const bool is_equal = candidates[i].cost == field->lowest &&
+                              candidate_rank(options, &candidates[i]) == field->rank;
         if (is_equal && skip-- == 0) {
             return i;
         }
     }
-    return 0; /* not reached: the survey counted lowest_count of them */
+    return 0; /* not reached: the survey found lowest_count of them */
 }
 
 static double weight_of(
     const struct kvb_route_options *options, const struct field *field,
     const struct kvb_route_candidate *candidate)
 {
-    if (rank_of(options, candidate) != field->rank) {
+    if (candidate_rank(options, candidate) != field->rank) {
         return 0;
     }
     const double width = field->highest - field->lowest;
@@ -179,16 +179,16 @@ static void fill_costs(
 }
 
 kvb_status kvb_route_choose(
-    const struct kvb_route_options *options, struct kvb_route_luck luck,
+    const struct kvb_route_options *options, struct kvb_route_random random,
     struct kvb_route_candidate *candidates, size_t count, size_t *out_chosen)
 {
     fill_costs(options, candidates, count);
-    const struct field field = survey(options, candidates, count);
+    const struct field field = survey_candidates(options, candidates, count);
     if (field.rank == rank_never) {
         return KVB_NOT_FOUND;
     }
     *out_chosen = options->temperature > 0
-                      ? choose_by_chance(options, &field, luck.draw, candidates, count)
-                      : choose_lowest(options, &field, luck.turn, candidates, count);
+                      ? choose_by_chance(options, &field, random.draw, candidates, count)
+                      : choose_lowest(options, &field, random.turn, candidates, count);
     return KVB_OK;
 }

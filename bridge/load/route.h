@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Which worker takes the request.
+/* Chooses the worker for a request.
  *
  *     candidates --policy--> cost of each --temperature--> the chosen one
  *
@@ -20,11 +20,11 @@
  * A candidate that is DOWN is never chosen.  One without capacity (all slots or
  * all blocks in use) is chosen only when no other has any.
  *
- * temperature 0: the lowest cost; equal ones take turns, or an idle fleet would
- * send every request to one worker.  Above 0: by chance, with the probability
- * of softmax(-cost / (highest - lowest cost) / temperature).
+ * temperature 0: the lowest cost; workers of equal cost take turns, because an idle
+ * fleet would otherwise send every request to one worker.  Above 0: a random choice with
+ * the probabilities softmax(-cost / (highest - lowest cost) / temperature).
  *
- * Threads: any thread; nothing is kept. */
+ * Threads: any thread; no state. */
 
 enum kvb_route_policy { KVB_ROUTE_KV, KVB_ROUTE_POLICY_COUNT };
 
@@ -55,19 +55,19 @@ struct kvb_route_candidate {
     uint64_t decode_blocks;
 };
 
-/* Randomness from outside. */
-struct kvb_route_luck {
-    uint64_t turn; /* counts requests: who of equal ones is next */
+/* Randomness, supplied by the caller. */
+struct kvb_route_random {
+    uint64_t turn; /* number of the request: rotates the choice among equal costs */
     double draw;   /* 0 <= draw < 1 */
 };
 
-/* Fills cost and decode_blocks of all candidates and says which one it is.
+/* Fills cost and decode_blocks of all candidates and returns the chosen one.
  * KVB_NOT_FOUND  no candidate, or all are DOWN */
 kvb_status kvb_route_choose(
-    const struct kvb_route_options *options, struct kvb_route_luck luck,
+    const struct kvb_route_options *options, struct kvb_route_random random,
     struct kvb_route_candidate *candidates, size_t count, size_t *out_chosen);
 
-/* Blocks that the worker would have to compute: what is not there yet. */
+/* Blocks of the request that the worker does not hold and would have to compute. */
 uint64_t kvb_route_prefill_blocks(const struct kvb_route_candidate *candidate);
 
 /* False: all slots, or all blocks, are in use.  True when nothing is known. */

@@ -28,7 +28,7 @@ kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tra
     if (tracker->options.forget_ms < options->expire_ms) {
         tracker->options.forget_ms = options->expire_ms;
     }
-    kvb_stream_table_init(&tracker->names, options->max_endpoints);
+    kvb_stream_table_init(&tracker->names, options->max_endpoints, options->hash_key);
     *out_tracker = tracker;
     return KVB_OK;
 }
@@ -48,7 +48,7 @@ const char *kvb_load_statistic_name(enum kvb_load_statistic statistic)
     return statistic == KVB_LOAD_ACTIVE_BLOCKS ? "active_blocks" : "ratio";
 }
 
-static bool is_known(const struct kvb_load_tracker *tracker, size_t number)
+static bool is_endpoint_known(const struct kvb_load_tracker *tracker, size_t number)
 {
     return number < tracker->names.limit && tracker->names.entries[number].is_used;
 }
@@ -59,7 +59,7 @@ kvb_status kvb_load_tracker_report(
 {
     uint32_t number = 0;
 
-    /* Room first: a name without an endpoint must never stand in the table. */
+    /* Reserve first: the table must never contain a name without an endpoint. */
     KVB_TRY(kvb_array_reserve(
         &tracker->endpoints, &tracker->capacity, tracker->names.count + 1,
         sizeof *tracker->endpoints, kvb_max_streams + 1));
@@ -71,7 +71,7 @@ kvb_status kvb_load_tracker_report(
 }
 
 static struct kvb_load_endpoint *
-find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
+find_endpoint(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
 {
     uint32_t number = 0;
     const bool is_found = kvb_stream_table_find(&tracker->names, id, &number) == KVB_OK;
@@ -82,7 +82,7 @@ find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
 void kvb_load_tracker_add_routed(
     struct kvb_load_tracker *tracker, const struct kvb_stream_id *id, uint64_t blocks)
 {
-    struct kvb_load_endpoint *endpoint = find(tracker, id);
+    struct kvb_load_endpoint *endpoint = find_endpoint(tracker, id);
 
     if (endpoint) {
         endpoint->routed_blocks += blocks;
@@ -110,7 +110,7 @@ bool kvb_load_tracker_expire(struct kvb_load_tracker *tracker, uint64_t now_ns)
     bool has_changed = false;
 
     for (size_t i = 0; i < tracker->names.limit; i++) {
-        if (is_known(tracker, i) && expire_one(tracker, i, now_ns)) {
+        if (is_endpoint_known(tracker, i) && expire_one(tracker, i, now_ns)) {
             has_changed = true;
         }
     }
@@ -129,14 +129,14 @@ kvb_load_value(const struct kvb_load_tracker *tracker, const struct kvb_load_end
                                  : 0.0;
 }
 
-/* Sum of squared distances from the mean, over what is in the figures.  Two
- * passes: one pass over large equal numbers would cancel to noise. */
+/* Sum of squared deviations from the mean, over the endpoints that are not stale.  The
+ * two-pass algorithm: in one pass, large nearly equal numbers would cancel to rounding noise. */
 static double spread(const struct kvb_load_tracker *tracker, double avg)
 {
     double sum = 0;
 
     for (size_t i = 0; i < tracker->names.limit; i++) {
-        if (is_known(tracker, i) && !tracker->endpoints[i].is_stale) {
+        if (is_endpoint_known(tracker, i) && !tracker->endpoints[i].is_stale) {
             const double off = kvb_load_value(tracker, &tracker->endpoints[i]) - avg;
             sum += off * off;
         }
@@ -152,7 +152,7 @@ void kvb_load_tracker_stats(
     double sum = 0;
 
     for (size_t i = 0; i < tracker->names.limit; i++) {
-        if (!is_known(tracker, i)) {
+        if (!is_endpoint_known(tracker, i)) {
             continue;
         }
         if (tracker->endpoints[i].is_stale) {
@@ -180,11 +180,11 @@ size_t kvb_load_tracker_limit(const struct kvb_load_tracker *tracker)
 const struct kvb_load_endpoint *
 kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number)
 {
-    return is_known(tracker, number) ? &tracker->endpoints[number] : NULL;
+    return is_endpoint_known(tracker, number) ? &tracker->endpoints[number] : NULL;
 }
 
 const struct kvb_load_endpoint *
 kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
 {
-    return find(tracker, id);
+    return find_endpoint(tracker, id);
 }

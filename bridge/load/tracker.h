@@ -8,15 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The newest load of every endpoint (one rank of one worker), and what the
- * fleet looks like as a whole.
+/* The newest load of every endpoint (one rank of one worker), and the mean and
+ * deviation over the fleet.
  *
  *     load of an endpoint = kv_active_blocks / kv_total_blocks   (0 without a total)
  *     load_avg            = mean over the endpoints that are not stale
  *     load_std            = sample standard deviation, 0 below two endpoints
  *
- * An endpoint that was silent for expire_ms is stale: it leaves the figures and
- * is still listed.  After forget_ms of silence it is gone.
+ * An endpoint that was silent for expire_ms is stale: it no longer counts in
+ * load_avg and load_std, but is still listed.  After forget_ms it is removed.
  *
  * Threads: the caller locks.  Memory: about 350 bytes an endpoint, at most
  * max_endpoints. */
@@ -33,8 +33,9 @@ const char *kvb_load_statistic_name(enum kvb_load_statistic statistic);
 struct kvb_load_options {
     size_t max_endpoints; /* cut at kvb_max_streams */
     uint64_t expire_ms;
-    uint64_t forget_ms; /* at least expire_ms, or it counts as that */
+    uint64_t forget_ms; /* a value below expire_ms counts as expire_ms */
     enum kvb_load_statistic statistic;
+    uint64_t hash_key; /* of the endpoints' names; see kvb_stream_table_init() */
 };
 
 struct kvb_load_endpoint {
@@ -42,14 +43,14 @@ struct kvb_load_endpoint {
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
     uint64_t seen_ns;       /* when the newest load came */
-    uint64_t routed_blocks; /* sent there by us since then */
+    uint64_t routed_blocks; /* routed there since then */
     bool is_stale;
 };
 
 struct kvb_load_stats {
     double avg;
     double std;
-    size_t endpoint_count; /* in the figures */
+    size_t endpoint_count; /* endpoints that are not stale */
     size_t stale_count;
 };
 
@@ -60,21 +61,21 @@ kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tra
 /* NULL is fine. */
 void kvb_load_tracker_free(struct kvb_load_tracker *tracker);
 
-/* Takes the newest load; what was routed there since the last one is forgotten,
- * because the engine now counts it itself.  name_space and component are those
- * of the subject.
+/* Takes the newest load.  routed_blocks begins at 0 again, because the engine
+ * now counts those blocks itself.  name_space and component are those of the
+ * subject.
  * KVB_TOO_LARGE  max_endpoints are known   KVB_NO_MEMORY */
 kvb_status kvb_load_tracker_report(
     struct kvb_load_tracker *tracker, const struct kvb_stream_id *id,
     const struct kvb_load_report *report, uint64_t now_ns);
 
-/* A request of that many new blocks was sent there.  Without a load nothing is
- * kept: nothing would ever take it back. */
+/* Notes that a request of that many new blocks was routed there.  An endpoint without
+ * a load is skipped, because no report would ever reset the count. */
 void kvb_load_tracker_add_routed(
     struct kvb_load_tracker *tracker, const struct kvb_stream_id *id, uint64_t blocks);
 
-/* Marks the silent ones stale and drops the forgotten ones; true when either
- * happened. */
+/* Marks endpoints stale after expire_ms and removes them after forget_ms; true when
+ * either happened. */
 bool kvb_load_tracker_expire(struct kvb_load_tracker *tracker, uint64_t now_ns);
 
 void kvb_load_tracker_stats(
@@ -90,6 +91,6 @@ size_t kvb_load_tracker_limit(const struct kvb_load_tracker *tracker);
 const struct kvb_load_endpoint *
 kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number);
 
-/* NULL when nothing was ever reported. */
+/* NULL when there is no load of this stream. */
 const struct kvb_load_endpoint *
 kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id);

@@ -6,34 +6,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The figures of whole workers, for readers that know no ranks (Dynamo's scrape
+/* The load of whole workers, for readers that do not know ranks (Dynamo's scrape
  * names an endpoint by the worker id alone).
  *
  *     rank 0: 3 of 100 blocks --+
  *     rank 1: 5 of 100 blocks --+--> worker: 8 of 200 blocks
- *     rank 2: never heard of ---+
+ *     rank 2: never received ---+
  *
  * Counts are summed.  gpu_cache_usage_perc is the mean weighted by the ranks'
  * kv_total_blocks (unweighted where no rank names any); gpu_prefix_cache_hit_rate
- * the plain mean, because no rank says how much it was asked.
+ * the plain mean, because no rank reports its number of requests.
  *
- * A worker has figures only while every rank that ever sent some still does: with
- * one of them silent the sum would make it look less busy than it is.  A rank that
- * never sent any does not count, because one feed may speak for all ranks.
+ * A worker has a load only while every rank that ever reported one still does: with
+ * one of them silent the sum would make the worker look less busy than it is.  A rank
+ * that never reported does not count, because one source may report for all ranks.
  *
  * Threads: the caller locks.  Memory: none of its own. */
 
 struct kvb_rank_load {
     uint64_t worker_id;
     uint32_t dp_rank;
-    bool was_heard; /* sent figures at least once */
-    bool is_fresh;  /* the newest ones are young */
+    bool was_received; /* reported a load at least once */
+    bool is_fresh;     /* its newest load has not expired */
     struct kvb_load load;
 };
 
 struct kvb_worker_load {
     uint64_t worker_id;
-    bool has_load; /* else: do not take it for idle */
+    bool has_load; /* false: unknown, which does not mean idle */
     bool has_rank; /* it has one rank only: dp_rank */
     uint32_t dp_rank;
     struct kvb_load load;

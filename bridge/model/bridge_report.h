@@ -6,18 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a bridge says of itself every second, for people, dashboards, and the
- * other bridges of its component (which must speak the same profile). */
+/* The status that a bridge publishes every second, for people, dashboards, and the other bridges
+ * of its component (which must use the same profile). */
 
 enum { kvb_bridge_id_bytes = 64 };
 
 struct kvb_stream_report {
     struct kvb_heartbeat beat;
     bool has_last_seq;
-    uint64_t last_seq; /* of the engine */
-    uint64_t lag_ms;   /* how long ago a batch was applied or the tail was proven */
+    uint64_t last_seq; /* the engine's newest */
+    uint64_t lag_ms;   /* time since a batch was applied or the end of the stream was verified */
     uint64_t batches;
-    uint64_t events; /* of the engine, applied since the bridge began */
+    uint64_t events; /* events of the engine, applied since the bridge started */
     uint64_t gaps;
     uint64_t replays;
     uint64_t restarts;
@@ -25,12 +25,12 @@ struct kvb_stream_report {
     uint64_t unrooted;
     const char *endpoint;           /* borrowed */
     const char *origin;             /* borrowed: "file", "registered", "discovered" */
-    bool is_id_made;                /* from the address: nobody gave one */
+    bool is_id_made;                /* derived from the address: none was configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
-    const char *why;                /* borrowed; what an operator should do about it; "": nothing */
+    const char *why;                /* borrowed; what an operator should do; "": nothing */
 };
 
-/* Where a worker's load figures come from. */
+/* Where the load values of a worker come from. */
 enum kvb_load_source_kind {
     KVB_LOAD_OF_ZMQ,
     KVB_LOAD_OF_PROMETHEUS,
@@ -39,9 +39,9 @@ enum kvb_load_source_kind {
 };
 
 enum kvb_load_source_state {
-    KVB_LOAD_SOURCE_WAITING, /* nothing yet, and not for long */
+    KVB_LOAD_SOURCE_WAITING, /* nothing received yet, and the wait is still short */
     KVB_LOAD_SOURCE_FRESH,
-    KVB_LOAD_SOURCE_STALE, /* silent for too long */
+    KVB_LOAD_SOURCE_STALE, /* nothing received for too long */
     KVB_LOAD_SOURCE_STATE_COUNT
 };
 
@@ -53,12 +53,12 @@ struct kvb_load_source_report {
     uint64_t worker_id;
     enum kvb_load_source_kind kind;
     enum kvb_load_source_state state;
-    bool was_heard;
-    uint64_t age_ms;     /* of the newest figures */
-    uint64_t refused;    /* messages, or readings of a page, that brought none */
+    bool was_received;
+    uint64_t age_ms;     /* of the newest values */
+    uint64_t refused;    /* messages or page readings without usable values */
     uint32_t ranks;      /* in the list of a coordinator */
-    const char *address; /* borrowed, like the one below */
-    const char *why;     /* the newest of them was refused; "": it was not */
+    const char *address; /* borrowed, like `why` */
+    const char *why;     /* why the newest one was refused; "": it was not */
 };
 
 struct kvb_bridge_report {
@@ -78,11 +78,11 @@ struct kvb_bridge_report {
     size_t load_count;
 };
 
-/* What one bridge wants to know of another. */
+/* The part of a bridge's status that the other bridges compare with their own. */
 struct kvb_bridge_identity {
     char bridge_id[kvb_bridge_id_bytes + 1];
     bool is_publishing;
-    bool has_profile; /* a profile that we know */
+    bool has_profile; /* its profile is one that we know */
     enum kvb_profile profile;
     char profile_name[kvb_name_bytes + 1];
 };

@@ -9,10 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One message of an engine, decoded: what its cache did, in its order.
+/* One decoded message of an engine: the changes of its cache, in order.
  *
- * Everything lies in arrays that are reused from message to message; events
- * point into them by position, so the arrays may move while they grow:
+ * Everything is in arrays that are reused from message to message; events refer to them by
+ * position, so the arrays may move while they grow:
  *
  *     events  [ stored: hash_at 0, hash_count 2 ][ removed: hash_at 2 ] ...
  *     hashes  [ h0 ][ h1 ] [ r0 ] ...
@@ -29,30 +29,30 @@ enum kvb_event_kind {
     KVB_EVENT_STORED,
     KVB_EVENT_REMOVED,
     KVB_EVENT_CLEARED,
-    KVB_EVENT_SKIPPED /* not understood or not for us; `skip` says why */
+    KVB_EVENT_SKIPPED /* not understood, or not relevant here; `skip` says why */
 };
 
-/* Why an event was not taken.  What each may have hidden decides what the
- * stream does about it: see kvb_skip_effect(). */
+/* Why an event was skipped.  The stream reacts to the change that a skipped event may have
+ * contained: see kvb_skip_effect(). */
 enum kvb_skip {
     KVB_SKIP_NONE,
     KVB_SKIP_BAD_STORED,    /* a Stored whose fields do not fit together */
     KVB_SKIP_BAD_REMOVED,   /* a Removed or Cleared that cannot be read */
-    KVB_SKIP_UNKNOWN_EVENT, /* a tag on no list */
+    KVB_SKIP_UNKNOWN_EVENT, /* an event type that is not known */
     KVB_SKIP_NO_TOKENS,     /* a Stored without tokens for a block we do not know */
     KVB_SKIP_NOT_PREFIX,    /* a cache group that is no full-attention prefix */
     KVB_SKIP_REMOTE,        /* locality REMOTE: another worker's block */
-    KVB_SKIP_UNMATCHABLE,   /* keyed by something no query can name */
+    KVB_SKIP_UNMATCHABLE,   /* keyed by something that no query can contain */
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
-    KVB_SKIP_OTHER_MODEL,   /* another model's: of a store that serves several */
+    KVB_SKIP_OTHER_MODEL,   /* of another model, from a store that serves several */
     KVB_SKIP_COUNT
 };
 
 enum kvb_skip_effect {
-    KVB_EFFECT_NONE,      /* hides nothing */
-    KVB_EFFECT_MISSING,   /* may hide a block: PARTIAL(skipped) */
-    KVB_EFFECT_PHANTOM,   /* may hide a removal: clear and rebuild */
-    KVB_EFFECT_UNVERIFIED /* may hide anything: UNVERIFIED(unknown_event) */
+    KVB_EFFECT_NONE,      /* the list stays correct */
+    KVB_EFFECT_MISSING,   /* a block may be missing: PARTIAL(skipped) */
+    KVB_EFFECT_PHANTOM,   /* a removal may be missing: clear and rebuild */
+    KVB_EFFECT_UNVERIFIED /* anything may be missing: UNVERIFIED(unknown_event) */
 };
 
 /* "bad_stored", ...: stable, for metric labels.  Never NULL. */
@@ -61,16 +61,16 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
 
 /* Which part of a prefix a cache group has to hold so that a request can use it. */
 enum kvb_group_kind {
-    KVB_GROUP_FULL,   /* all blocks: full attention, and whatever says nothing of its kind */
+    KVB_GROUP_FULL,   /* all blocks: full attention, and groups that do not state their kind */
     KVB_GROUP_WINDOW, /* the last blocks, as many as the sliding window reaches back */
     KVB_GROUP_OTHER   /* not known: Mamba states, cross attention, chunked attention */
 };
 
-/* What else, beside tokens, went into one block's identity. */
+/* What a block's identity contains beside its tokens. */
 struct kvb_block_extra {
     uint32_t key_at;    /* into keys */
     uint32_t key_count; /* multimodal ids, any order */
-    bool unmatchable;   /* keyed by bytes that no query can repeat */
+    bool unmatchable;   /* keyed by bytes that no query can contain */
 };
 
 struct kvb_text_ref {
@@ -82,38 +82,38 @@ struct kvb_engine_event {
     enum kvb_event_kind kind;
     enum kvb_skip skip;
     enum kvb_tier tier;
-    bool all_tiers;  /* a Cleared that named no medium */
+    bool all_tiers;  /* a Cleared without a medium */
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
     bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
-    bool is_medium_unknown; /* on no list; tier is EXTERNAL, see below */
-    /* Of KVB_GROUP_WINDOW: some of the blocks that token_ids covered are left out, so where
-     * its hashes stand is known from the same hashes in the full-attention group alone.
-     * token_count is 0 then, and hash_count may be. */
+    bool is_medium_unknown; /* the medium is not known; tier is EXTERNAL, see below */
+    /* Only for KVB_GROUP_WINDOW: the event omits some of the blocks that token_ids covered, so
+     * only the same hashes in the full-attention group show at which positions its blocks are.
+     * token_count is then 0, and hash_count may be. */
     bool is_sparse;
-    /* Of a pool's object, 0 for none: it lies in a tier once or not at all, so a Stored
-     * again is no second copy.  Its one hash is its own where the pool told it, else
-     * read from the key's text. */
+    /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a
+     * repeated Stored is no second copy.  Its only hash comes from the pool, or else from the
+     * text of its key. */
     uint64_t key;
     kvb_engine_hash parent;
     uint32_t group;
     enum kvb_group_kind group_kind;
-    uint32_t window_tokens; /* of KVB_GROUP_WINDOW; 0: not said */
+    uint32_t window_tokens; /* only for KVB_GROUP_WINDOW; 0: not given */
     uint32_t block_size;    /* tokens; 0 on a tokenless Stored */
     uint32_t hash_at;
     uint32_t hash_count;
     uint32_t token_at;
-    uint32_t token_count; /* 0: tokenless, names blocks that are known already */
-    /* Tokens behind each block that its name covers too (speculative decoding): lookahead of
-     * them for each hash, from tokens[lookahead_at] on; 0: none. */
+    uint32_t token_count; /* 0: tokenless, refers to blocks that are known already */
+    /* Speculative decoding: the number of tokens behind each block that its hash covers too; 0:
+     * none.  They are in tokens from lookahead_at on, `lookahead` for each hash. */
     uint32_t lookahead;
     uint32_t lookahead_at;
     uint32_t extra_at;
     uint32_t extra_count;          /* 0, or hash_count */
     struct kvb_text_ref lora_name; /* len 0: the base model */
-    /* Of the first block, and inherited by the others and by children that name none. */
+    /* Salt of the first block; the others inherit it, and so do children without one. */
     struct kvb_text_ref salt;
-    struct kvb_text_ref model_name; /* len 0: the engine's own; a store serves several */
+    struct kvb_text_ref model_name; /* len 0: the engine's model; a store may serve several */
 };
 
 struct kvb_event_batch {
@@ -143,15 +143,15 @@ void kvb_event_batch_done(struct kvb_event_batch *batch);
 /* Forgets the contents, keeps the memory. */
 void kvb_event_batch_reset(struct kvb_event_batch *batch);
 
-/* Each gives room for `more` items after the used ones; the caller writes them
- * and adds to the count.  KVB_TOO_LARGE at the ceiling, KVB_NO_MEMORY. */
+/* Each makes room for `more` items after the used ones; the caller writes them and adds to the
+ * count.  KVB_TOO_LARGE at the ceiling, KVB_NO_MEMORY. */
 kvb_status kvb_event_batch_reserve_events(struct kvb_event_batch *batch, size_t more);
 kvb_status kvb_event_batch_reserve_hashes(struct kvb_event_batch *batch, size_t more);
 kvb_status kvb_event_batch_reserve_tokens(struct kvb_event_batch *batch, size_t more);
 kvb_status kvb_event_batch_reserve_extras(struct kvb_event_batch *batch, size_t more);
 kvb_status kvb_event_batch_reserve_keys(struct kvb_event_batch *batch, size_t more);
 
-/* Copies text in and says where it lies. */
+/* Copies text into the batch; *out_ref: where it is. */
 kvb_status kvb_event_batch_add_text(
     struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref);
 
@@ -162,7 +162,8 @@ kvb_span kvb_event_batch_text(const struct kvb_event_batch *batch, struct kvb_te
 kvb_status
 kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch *out_copy);
 
-/* Takes media on no list as this tier: for who knows what they are. */
+/* Assigns this tier to all events with an unknown medium; for callers that know what the media
+ * are. */
 void kvb_event_batch_place_unknown(struct kvb_event_batch *batch, enum kvb_tier tier);
 
 /* Bytes that a copy of this batch takes. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where an engine says that the events of one of its ranks are. */
+/* The sockets on which an engine publishes the events of one rank, as it reports them. */
 
 enum { kvb_event_source_address_bytes = 256, kvb_event_source_topic_bytes = 128 };
 
@@ -14,7 +14,7 @@ struct kvb_event_source {
     char endpoint[kvb_event_source_address_bytes];
     char replay_endpoint[kvb_event_source_address_bytes]; /* "": it has none */
     char topic[kvb_event_source_topic_bytes];
-    uint64_t buffer_steps; /* batches that it can replay; 0: it does not say */
+    uint64_t buffer_steps; /* batches that it can replay; 0: not given */
 };
 
 /* Sorted by rank, each once. */

@@ -34,7 +34,7 @@ void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure fi
     } else {
         memcpy(at, &number, sizeof number);
     }
-    sample->figures |= 1U << figure;
+    sample->stats |= 1U << figure;
 }
 
 bool kvb_load_equal(const struct kvb_load *a, const struct kvb_load *b)
@@ -51,5 +51,5 @@ uint64_t kvb_load_active_blocks(double usage, uint64_t usable)
 {
     const double blocks = usage * (double)usable + 0.5;
 
-    return blocks < (double)usable ? (uint64_t)blocks : usable; /* a peer's count: up to 2^64 */
+    return blocks < (double)usable ? (uint64_t)blocks : usable; /* a peer may claim 2^64 */
 }

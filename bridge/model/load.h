@@ -17,7 +17,7 @@ struct kvb_load {
     float gpu_prefix_cache_hit_rate; /* 0 .. 1 */
 };
 
-/* Its figures, one by one: no source names them all. */
+/* The single values: no source has all of them. */
 enum kvb_load_figure {
     KVB_FIGURE_ACTIVE_SLOTS,
     KVB_FIGURE_TOTAL_SLOTS,
@@ -29,7 +29,7 @@ enum kvb_load_figure {
     KVB_FIGURE_COUNT
 };
 
-/* Where each of them stands. */
+/* Where each value is stored. */
 struct kvb_load_field {
     size_t offset; /* in struct kvb_load */
     bool is_ratio; /* a float from 0 to 1; else a u64 */
@@ -37,29 +37,29 @@ struct kvb_load_field {
 
 extern const struct kvb_load_field kvb_load_fields[KVB_FIGURE_COUNT];
 
-/* What an engine said of itself.  Some say which rank they mean. */
+/* Load values as one engine reported them; some engines name the rank. */
 struct kvb_load_sample {
     struct kvb_load load;
-    unsigned figures; /* 1 << kvb_load_figure of each that was named; the others are 0 */
+    unsigned stats; /* bit 1 << kvb_load_figure for each value present; the others are 0 */
     bool has_rank;
     uint32_t dp_rank;
-    bool is_of_scheduler; /* the struct of 2026, see wire/forward_pass.h */
+    bool is_of_scheduler; /* the struct of 2026, see wire/load/forward_pass.h */
 };
 
-/* Can a figure be that?  Counts go as far as a double counts without gaps, ratios from 0
- * to 1, and NaN is neither. */
+/* Whether the value is in range: counts up to 2^53, which a double represents exactly, ratios
+ * from 0 to 1; never NaN. */
 bool kvb_load_can_be(bool is_ratio, double value);
 
-/* The sample names this figure too: a value that can be. */
+/* Adds a value to the sample; kvb_load_can_be() is true for it. */
 void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure figure, double value);
 
 bool kvb_load_equal(const struct kvb_load *a, const struct kvb_load *b);
 
-/* Blocks in use, where an engine tells their share alone.  vLLM never hands out one of
- * its blocks: usable = total - 1 there.  usage: 0 .. 1. */
+/* Blocks in use, for engines that report only their share.  vLLM never allocates one of its
+ * blocks: there, usable = total - 1.  usage: 0 .. 1. */
 uint64_t kvb_load_active_blocks(double usage, uint64_t usable);
 
-/* What a bridge publishes of one worker's rank. */
+/* What a bridge publishes about the load of one rank. */
 struct kvb_load_report {
     uint64_t worker_id;
     uint32_t dp_rank;

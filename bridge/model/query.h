@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A router's question: who holds how much of this prompt? */
+/* A router's query: who holds how much of this prompt? */
 
 enum kvb_query_form {
     KVB_QUERY_TOKENS,        /* token ids; hashed once per block size in use */
@@ -17,7 +17,7 @@ enum kvb_query_form {
 
 struct kvb_query {
     enum kvb_query_form form;
-    bool has_model; /* may be left out where there is one model */
+    bool has_model; /* optional when there is only one model */
     bool has_instance_id;
     uint64_t instance_id; /* only this worker */
     char model[kvb_model_bytes + 1];

@@ -22,17 +22,17 @@ void kvb_router_batch_reset(struct kvb_router_batch *batch)
     batch->has_epoch = false;
 }
 
-/* Three arrays, asked for each block: most often all of them have room. */
-static bool has_room(const struct kvb_router_batch *batch, size_t events, size_t blocks)
+/* Fast path, checked for each block: mostly all three arrays have room. */
+static bool batch_has_room(const struct kvb_router_batch *batch, size_t events, size_t blocks)
 {
     return batch->event_count + events <= batch->event_capacity &&
            batch->block_count + blocks <= batch->block_capacity &&
            batch->block_count + blocks <= batch->token_capacity;
 }
 
-static kvb_status reserve(struct kvb_router_batch *batch, size_t events, size_t blocks)
+static kvb_status reserve_batch(struct kvb_router_batch *batch, size_t events, size_t blocks)
 {
-    if (has_room(batch, events, blocks)) {
+    if (batch_has_room(batch, events, blocks)) {
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
@@ -49,7 +49,7 @@ static kvb_status reserve(struct kvb_router_batch *batch, size_t events, size_t 
 kvb_status
 kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    KVB_TRY(reserve(batch, 1, 0));
+    KVB_TRY(reserve_batch(batch, 1, 0));
     batch->events[batch->event_count] = *event;
     batch->events[batch->event_count].block_at = (uint32_t)batch->block_count;
     batch->events[batch->event_count].block_count = 0;
@@ -61,7 +61,7 @@ kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens)
 {
     assert(batch->event_count > 0);
-    KVB_TRY(reserve(batch, 0, 1));
+    KVB_TRY(reserve_batch(batch, 0, 1));
     batch->blocks[batch->block_count] = block;
     batch->tokens[batch->block_count] = tokens;
     batch->block_count++;
@@ -72,7 +72,7 @@ kvb_status kvb_router_batch_add_block(
 kvb_status
 kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from)
 {
-    KVB_TRY(reserve(batch, from->event_count, from->block_count));
+    KVB_TRY(reserve_batch(batch, from->event_count, from->block_count));
     for (size_t i = 0; i < from->event_count; i++) {
         batch->events[batch->event_count] = from->events[i];
         batch->events[batch->event_count++].block_at += (uint32_t)batch->block_count;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What routers are told: the transitions of one stream, in order.
+/* Events for routers: the changes of one stream, in order.
  *
  *     events  [ stored: block_at 0, block_count 2 ][ removed: block_at 2 ] ...
  *     blocks  [ b0 ][ b1 ] [ r0 ] ...       names

@@ -1,5 +1,12 @@
 #include "model/stream.h"
 
+#include <string.h>
+
+bool kvb_epoch_is_same(const kvb_epoch *one, const kvb_epoch *other)
+{
+    return memcmp(one->bytes, other->bytes, sizeof one->bytes) == 0;
+}
+
 const char *kvb_stream_state_name(enum kvb_stream_state state)
 {
     static const char *const names[KVB_STREAM_STATE_COUNT] = {
@@ -35,6 +42,9 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_MEMORY] = "memory",
         [KVB_REASON_TWO_BRIDGES] = "two_bridges",
         [KVB_REASON_GROUPS] = "groups",
+        [KVB_REASON_NO_BASE] = "no_base",
+        [KVB_REASON_OVERLOAD] = "overload",
+        [KVB_REASON_LAGGING] = "lagging",
     };
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }

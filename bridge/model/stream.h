@@ -22,41 +22,47 @@ struct kvb_stream_id {
 
 enum kvb_stream_state {
     KVB_STREAM_SYNCING,    /* history is being fetched */
-    KVB_STREAM_EXACT,      /* lists what the engine holds, `doubtful` apart */
+    KVB_STREAM_EXACT,      /* lists what the engine holds, except for `doubtful` blocks */
     KVB_STREAM_PARTIAL,    /* lists a subset of what the engine holds */
     KVB_STREAM_UNVERIFIED, /* nothing proves the list right */
-    KVB_STREAM_STALE,      /* NATS is away: what was known last */
-    KVB_STREAM_DOWN,       /* the worker or its bridge is away */
+    KVB_STREAM_STALE,      /* NATS is disconnected: the last known list */
+    KVB_STREAM_DOWN,       /* the worker or its bridge is unreachable, or just back */
     KVB_STREAM_STATE_COUNT
 };
 
 enum kvb_stream_reason {
     KVB_REASON_NONE,
-    KVB_REASON_CONNECTING,     /* no byte from the engine yet */
+    KVB_REASON_CONNECTING,     /* nothing from the engine yet that identifies its incarnation */
     KVB_REASON_REPLAYING,      /* a replay is under way */
     KVB_REASON_GONE,           /* the engine's buffer no longer had the beginning */
-    KVB_REASON_HOLE,           /* a batch that no replay has */
-    KVB_REASON_POISON,         /* a batch that cannot be read */
+    KVB_REASON_HOLE,           /* a batch that no replay contains */
+    KVB_REASON_POISON,         /* a batch that cannot be decoded */
     KVB_REASON_SKIPPED,        /* a Stored that was not understood */
     KVB_REASON_UNROOTED,       /* blocks whose parents are unknown */
     KVB_REASON_NO_REPLAY,      /* no replay endpoint is configured */
-    KVB_REASON_REPLAY_FAILED,  /* the replay did not answer in time, or nonsense */
-    KVB_REASON_UNKNOWN_EVENT,  /* an event on no list */
+    KVB_REASON_REPLAY_FAILED,  /* the replay timed out or its answer was invalid */
+    KVB_REASON_UNKNOWN_EVENT,  /* an event of an unknown type */
     KVB_REASON_NO_HEARTBEAT,   /* a stream whose bridge is not ours */
     KVB_REASON_MISSED_EVENTS,  /* events between bridge and aggregator are missing */
-    KVB_REASON_JOINED_LATE,    /* the aggregator came after the epoch began */
-    KVB_REASON_DIFFERS,        /* same event, other content than the bridge counts */
+    KVB_REASON_JOINED_LATE,    /* the aggregator joined after the epoch began */
+    KVB_REASON_DIFFERS,        /* at the same event, the content differs from the bridge's digest */
     KVB_REASON_SILENT,         /* three heartbeats are missing */
     KVB_REASON_ENGINE_AWAY,    /* the engine's socket is disconnected */
-    KVB_REASON_BRIDGE_STOPPED, /* the bridge said goodbye */
+    KVB_REASON_BRIDGE_STOPPED, /* the bridge announced that it stops */
     KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
     KVB_REASON_MEMORY,         /* a ceiling was reached */
-    KVB_REASON_TWO_BRIDGES,    /* another bridge speaks of the same stream */
+    KVB_REASON_TWO_BRIDGES,    /* another bridge publishes the same stream */
     KVB_REASON_GROUPS,         /* a cache group whose rule for a usable prefix is not known */
+    KVB_REASON_NO_BASE,        /* nothing shows that the replay is this engine's and goes back to
+                                * its beginning */
+    KVB_REASON_OVERLOAD,       /* its batches take too much time, so they are delayed */
+    KVB_REASON_LAGGING,        /* the aggregator is behind, or messages were dropped */
     KVB_REASON_COUNT
 };
 
-/* "EXACT", ...: as answers and screens show it.  Never NULL. */
+bool kvb_epoch_is_same(const kvb_epoch *one, const kvb_epoch *other);
+
+/* "EXACT", ...: as in answers and on screens.  Never NULL. */
 const char *kvb_stream_state_name(enum kvb_stream_state state);
 /* "gone", ...; "" for none.  Never NULL. */
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
@@ -64,18 +70,18 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
 enum kvb_profile { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF, KVB_PROFILE_COUNT };
 enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
 
-/* What a Stored of a block that is there already is. */
+/* What a Stored means for a block that is held already. */
 enum kvb_copies {
-    KVB_COPIES_INTERVAL, /* another copy, or a re-announcement: as its context shows */
-    KVB_COPIES_COUNTED,  /* another copy: right where no request asks for re-announcements */
+    KVB_COPIES_INTERVAL, /* another copy or a re-announcement, depending on the context */
+    KVB_COPIES_COUNTED,  /* another copy: correct where no request causes re-announcements */
     KVB_COPIES_COUNT
 };
 
-/* How a stream's end is told on P.kv_events: some readers stop at `cleared`. */
+/* How the end of a stream is published on P.kv_events: some readers stop at `cleared`. */
 enum kvb_clear { KVB_CLEAR_EVENT, KVB_CLEAR_REMOVED, KVB_CLEAR_COUNT };
-/* When a stream is told anew to those who cannot ask. */
+/* When a stream is republished for readers that cannot request it. */
 enum kvb_reannounce {
-    KVB_REANNOUNCE_AUTO, /* on a loss in json, never in protobuf: its readers ask */
+    KVB_REANNOUNCE_AUTO, /* on a loss in json, never in protobuf: its readers send requests */
     KVB_REANNOUNCE_ON_LOSS,
     KVB_REANNOUNCE_NEVER,
     KVB_REANNOUNCE_COUNT
@@ -87,15 +93,15 @@ const char *kvb_copies_name(enum kvb_copies copies);
 const char *kvb_clear_name(enum kvb_clear clear);
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
 
-/* How much of a stream lies in one tier, and its fingerprint. */
+/* How many blocks of a stream are in one tier, and their digest. */
 struct kvb_tier_count {
     uint64_t blocks;
     struct kvb_hash128 digest; /* sum mod 2^128; zero while digests are not kept */
 };
 
-/* How blocks are cut from a prompt: what a query has to be hashed for.  Block i covers the
- * tokens i * block_size .. (i + 1) * block_size - 1, and its name the lookahead tokens
- * behind them too (speculative decoding of the EAGLE kind: 1). */
+/* How a prompt is split into blocks, for the engine and for queries.  Block i covers the tokens
+ * i * block_size .. (i + 1) * block_size - 1; its hash covers the lookahead tokens behind them
+ * too (speculative decoding of the EAGLE kind: 1). */
 struct kvb_block_shape {
     uint32_t block_size; /* tokens */
     uint32_t lookahead;  /* tokens */
@@ -110,28 +116,29 @@ struct kvb_tier_shape {
 
 enum { kvb_max_tier_shapes = 8 }; /* of one stream */
 
-/* What a bridge says of one of its streams, every second and on a change. */
+/* What a bridge publishes about each of its streams, every second and on a change. */
 struct kvb_heartbeat {
     uint64_t worker_id;
     kvb_epoch epoch;
     uint64_t epoch_first_id; /* the `cleared` that opened the epoch */
-    uint64_t last_id;        /* the newest event published; before the first: one less */
+    uint64_t last_id;        /* the newest event published; before the first: epoch_first_id - 1 */
     uint32_t dp_rank;
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     enum kvb_hashes hashes;
     enum kvb_profile profile;
     char model[kvb_model_bytes + 1];
-    uint32_t block_size; /* tokens; of the device's blocks */
-    uint32_t lookahead;  /* the same blocks' */
-    /* Every shape in use, by tier; none before the first Stored, and from old bridges: then
-     * all tiers have the one above. */
+    uint32_t block_size; /* tokens per block on the device */
+    uint32_t lookahead;  /* lookahead tokens of those blocks */
+    /* Every shape in use, by tier.  Empty before the first Stored and from old bridges: then all
+     * tiers have block_size and lookahead. */
     struct kvb_tier_shape shapes[kvb_max_tier_shapes];
     size_t shape_count;
     uint32_t window_tokens; /* of the sliding-window groups; 0: the model has none */
-    bool is_paired; /* the engine names blocks by pairs of tokens, see the README of proto */
-    bool is_store;  /* a store that all workers share, no engine: takes no requests */
-    bool is_bye;    /* the bridge stops now */
+    uint32_t period_ms;     /* of heartbeats without a change; 0: an old bridge, 1000 */
+    bool is_paired;         /* the engine hashes pairs of tokens, see the README of proto */
+    bool is_store;          /* a store that all workers share, not an engine: takes no requests */
+    bool is_bye;            /* the bridge is stopping */
     bool has_missing_at_most;
     uint64_t digest_seed;
     uint64_t doubtful; /* blocks that may or may not be held */

@@ -9,10 +9,11 @@
 
 enum { first_cells = 32 };
 
-void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams)
+void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams, uint64_t hash_key)
 {
     *table = (struct kvb_stream_table){
         .max_streams = max_streams < kvb_max_streams ? max_streams : kvb_max_streams,
+        .hash_key = hash_key,
     };
 }
 
@@ -34,11 +35,11 @@ static uint64_t hash_text(const char *text, uint64_t seed)
     return kvb_hash64((kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) }, seed);
 }
 
-static uint32_t hash_of(const struct kvb_stream_id *id)
+static uint32_t stream_hash(const struct kvb_stream_table *table, const struct kvb_stream_id *id)
 {
     const uint64_t numbers[2] = { id->worker_id, id->dp_rank };
     const kvb_span bytes = { .data = (const uint8_t *)numbers, .len = sizeof numbers };
-    const uint64_t names = hash_text(id->component, hash_text(id->name_space, 0));
+    const uint64_t names = hash_text(id->component, hash_text(id->name_space, table->hash_key));
 
     return (uint32_t)kvb_hash64(bytes, names);
 }
@@ -52,7 +53,7 @@ static bool holds(
     return entry->hash == hash && kvb_stream_id_equal(&entry->id, id);
 }
 
-/* Ends because at most half of the cells are taken. */
+/* Terminates because at most half of the cells are taken. */
 static kvb_status find_hashed(
     const struct kvb_stream_table *table, uint32_t hash, const struct kvb_stream_id *id,
     uint32_t *out_number)
@@ -74,10 +75,10 @@ static kvb_status find_hashed(
 kvb_status kvb_stream_table_find(
     const struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number)
 {
-    return find_hashed(table, hash_of(id), id, out_number);
+    return find_hashed(table, stream_hash(table, id), id, out_number);
 }
 
-static void put_cell(uint32_t *cells, size_t cell_count, uint32_t hash, uint32_t number)
+static void put_stream_cell(uint32_t *cells, size_t cell_count, uint32_t hash, uint32_t number)
 {
     const size_t mask = cell_count - 1;
     size_t at = hash & mask;
@@ -100,7 +101,7 @@ static kvb_status make_room_in_cells(struct kvb_stream_table *table)
     }
     for (size_t i = 0; i < table->limit; i++) {
         if (table->entries[i].is_used) {
-            put_cell(cells, cell_count, table->entries[i].hash, (uint32_t)i);
+            put_stream_cell(cells, cell_count, table->entries[i].hash, (uint32_t)i);
         }
     }
     free(table->cells);
@@ -122,7 +123,7 @@ static uint32_t draw_number(struct kvb_stream_table *table)
 kvb_status kvb_stream_table_add(
     struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number)
 {
-    const uint32_t hash = hash_of(id);
+    const uint32_t hash = stream_hash(table, id);
 
     if (find_hashed(table, hash, id, out_number) == KVB_OK) {
         return KVB_OK;
@@ -138,14 +139,14 @@ kvb_status kvb_stream_table_add(
     }
     const uint32_t number = draw_number(table);
     table->entries[number] = (struct kvb_stream_entry){ .id = *id, .hash = hash, .is_used = true };
-    put_cell(table->cells, table->cell_count, hash, number);
+    put_stream_cell(table->cells, table->cell_count, hash, number);
     table->count++;
     *out_number = number;
     return KVB_OK;
 }
 
-/* Closes the gap at `at`: later cells of the run move back where their home
- * allows, so that no lookup stops too early. */
+/* Backward-shift deletion at `at`: later cells of the run move back where their home allows it,
+ * so that no look-up stops too early. */
 static void shift_back(struct kvb_stream_table *table, size_t at)
 {
     const size_t mask = table->cell_count - 1;

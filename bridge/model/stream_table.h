@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Gives every stream a small number, so that its owner keeps plain arrays.
+/* Gives every stream a small number, so that the caller can keep its data in arrays.
  *
  *     id  --hash-->  cells [ 2 | free | 0 | free ... ]     cell = number + 1
  *                            |          |
@@ -26,17 +26,19 @@ struct kvb_stream_entry {
 
 struct kvb_stream_table {
     struct kvb_stream_entry *entries; /* owned */
-    size_t limit;                     /* numbers ever given: 0 .. limit - 1 */
+    size_t limit;                     /* numbers assigned so far: 0 .. limit - 1 */
     size_t capacity;
     size_t count; /* in use */
     size_t max_streams;
     uint32_t *cells; /* owned */
     size_t cell_count;
     uint32_t first_free;
+    uint64_t hash_key;
 };
 
-/* Allocates nothing.  max_streams is cut at kvb_max_streams. */
-void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams);
+/* Allocates nothing.  max_streams is cut at kvb_max_streams.  hash_key: random where untrusted
+ * peers choose the names of streams; never part of an answer. */
+void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams, uint64_t hash_key);
 void kvb_stream_table_done(struct kvb_stream_table *table);
 
 /* KVB_NOT_FOUND is an ordinary answer. */

@@ -1,6 +1,6 @@
 #pragma once
 
-/* Where a copy of a block lies, nearest first.
+/* Where a copy of a block is stored, nearest first.
  *
  * A stream publishes one list of blocks for each tier, and one list more: the blocks
  * that the sliding-window groups of a hybrid model hold on the device.  That list is no

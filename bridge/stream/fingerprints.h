@@ -7,9 +7,11 @@
 #include <stdint.h>
 
 /* The payload hashes of the last batches applied, by sequence number: an older
- * number that comes again is a duplicate only with its old hash.
+ * number that comes again is a duplicate only with its old hash.  Which of them came
+ * live on this connection is kept too: one that came both ways shows that the replay is the
+ * publisher's.
  *
- *     slot = seq % 1024      [ seq | hash ]
+ *     slot = seq % 1024      [ seq | hash | live? ]
  *
  * 1,024 is a second's worth at the rates that engines reach, and 32 KiB.
  * Threads: the caller locks. */
@@ -17,6 +19,7 @@ enum { kvb_fingerprints = 1024 };
 
 struct kvb_fingerprint {
     bool is_set;
+    bool is_live; /* it came live on this connection, perhaps replayed as well */
     uint64_t seq;
     struct kvb_hash128 hash;
 };
@@ -26,8 +29,18 @@ struct kvb_fingerprint_ring {
 };
 
 void kvb_fingerprints_clear(struct kvb_fingerprint_ring *ring);
-void kvb_fingerprints_put(struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash);
+void kvb_fingerprints_put(
+    struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash, bool is_live);
 
 /* True when seq is still known, and with this hash. */
 bool kvb_fingerprints_match(
     const struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash);
+
+/* True when seq is still known. */
+bool kvb_fingerprints_has(const struct kvb_fingerprint_ring *ring, uint64_t seq);
+
+/* A new connection: no batch has come live on it yet. */
+void kvb_fingerprints_reconnect(struct kvb_fingerprint_ring *ring);
+
+/* True when seq is still known, and came live. */
+bool kvb_fingerprints_is_live(const struct kvb_fingerprint_ring *ring, uint64_t seq);

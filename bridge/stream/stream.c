@@ -1,7 +1,7 @@
 #include "stream/stream.h"
 
 #include "core/limits.h"
-#include "stream/stream_inside.h"
+#include "stream/inside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_s
     }
     stream->options = *options;
     stream->options.mirror.lora_name = NULL; /* the mirror has its own copy */
-    stream->held.max_bytes = options->max_held_bytes;
-    stream->flaw = KVB_REASON_CONNECTING;
+    stream->reorder_buffer.max_bytes = options->max_held_bytes;
+    stream->cause = KVB_REASON_CONNECTING;
     kvb_stream_next_epoch(stream, 1);
     *out_stream = stream;
     return KVB_OK;
@@ -37,37 +37,14 @@ void kvb_stream_free(struct kvb_stream *stream)
     }
     kvb_mirror_free(stream->mirror);
     kvb_event_log_free(stream->log);
-    kvb_held_done(&stream->held);
+    kvb_reorder_buffer_done(&stream->reorder_buffer);
+    kvb_stream_drop_unfinished(stream);
     free(stream);
 }
 
 void kvb_stream_output_done(struct kvb_stream_output *output)
 {
     kvb_router_batch_done(&output->events);
-}
-
-void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
-{
-    uint8_t bytes[sizeof stream->options.seed + sizeof stream->epochs];
-
-    stream->epochs++;
-    memcpy(bytes, stream->options.seed, sizeof stream->options.seed);
-    memcpy(bytes + sizeof stream->options.seed, &stream->epochs, sizeof stream->epochs);
-    const struct kvb_hash128 hash =
-        kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, 0);
-    memcpy(stream->epoch.bytes, &hash, sizeof stream->epoch.bytes);
-    stream->digest_seed = kvb_hash64((kvb_span){ .data = bytes, .len = sizeof bytes }, 1);
-    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
-                                        .dp_rank = stream->options.dp_rank,
-                                        .seed = stream->digest_seed };
-    kvb_mirror_begin_digest(stream->mirror, &key);
-    if (stream->log) {
-        kvb_event_log_clear(stream->log);
-    }
-    const uint64_t last_id = stream->last_id + stream->ids_unknown;
-    stream->ids_unknown = 0;
-    stream->epoch_first_id = wall_us > last_id ? wall_us : last_id + 1;
-    stream->last_id = stream->epoch_first_id - 1; /* the `cleared` will take the first */
 }
 
 void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_withdrawn)
@@ -97,10 +74,12 @@ void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_b
 
 /* ---- State ---- */
 
-/* What may be said of a stream; the first that holds is its state. */
-enum standing_row {
+/* Rows of the table of states; the first whose condition holds gives the stream's state. */
+enum placement_row {
     row_connecting,
     row_away,
+    row_overloaded,
+    row_life_unproven,
     row_withdrawn,
     row_unknown_event,
     row_groups,
@@ -108,6 +87,7 @@ enum standing_row {
     row_syncing,
     row_unproven_suffix,
     row_unproven,
+    row_no_base,
     row_counted_whole,
     row_flawed,
     row_skipped,
@@ -122,6 +102,8 @@ static const struct verdict {
 } verdicts[] = {
     [row_connecting]      = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
     [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
+    [row_life_unproven]   = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
+    [row_overloaded]      = { KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD },
     [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
     [row_groups]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS },
@@ -129,6 +111,7 @@ static const struct verdict {
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
     [row_unproven]        = { KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
+    [row_no_base]         = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE },
     [row_counted_whole]   = { KVB_STREAM_EXACT, KVB_REASON_NONE },
     [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* but the flaw */
     [row_skipped]         = { KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
@@ -137,8 +120,9 @@ static const struct verdict {
 };
 /* clang-format on */
 
-/* Blocks that may be held without being listed, as far as the engine's total
- * tells; false when it is not known.  Unrooted and unplaced blocks are proven, but not listed. */
+/* Blocks that may be held without being listed, as far as the engine's total tells; false when
+ * it is not known, or when the engine was seen to hold more: then it is another one's.  Unrooted
+ * and unplaced blocks are proven, but not listed. */
 static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_blocks)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
@@ -146,7 +130,7 @@ static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_block
 
     *out_blocks = total > counts->proven_copies ? total - counts->proven_copies : 0;
     *out_blocks += counts->unrooted + counts->unplaced;
-    return total > 0;
+    return total > 0 && counts->max_proven <= total;
 }
 
 /* The engine's total is of device blocks: it proves nothing about other tiers. */
@@ -161,7 +145,7 @@ static bool lists_device_only(const struct kvb_stream *stream)
     return others == 0;
 }
 
-static unsigned when(bool holds, enum standing_row row)
+static unsigned when(bool holds, enum placement_row row)
 {
     return (unsigned)holds << row;
 }
@@ -170,7 +154,17 @@ bool kvb_stream_is_syncing(const struct kvb_stream *stream)
 {
     const struct replay *replay = &stream->replay;
 
-    return (replay->is_wanted || replay->is_in_flight) && !replay->keeps_state;
+    return (replay->phase == replay_wanted || replay_is_in_flight(replay)) && !replay->keeps_state;
+}
+
+/* Nothing proves that replayed batches are this engine's.  Batches that came live are right in any
+ * case, but if another engine replies, no replay shows that the newest ones were lost. */
+static bool is_without_base(const struct kvb_stream *stream)
+{
+    const bool is_live_part =
+        !stream->is_complete && !stream->lists_replayed && stream->cause != KVB_REASON_NO_BASE;
+
+    return stream->origin == origin_foreign || (stream->origin == origin_unknown && !is_live_part);
 }
 
 /* Asked twice a step: no row is written down that does not hold. */
@@ -179,27 +173,34 @@ void kvb_stream_state(
     enum kvb_stream_reason *out_reason)
 {
     uint64_t missing = 0;
-    const bool is_counted_whole =
-        missing_at_most(stream, &missing) && missing == 0 && lists_device_only(stream);
-    const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing;
-    /* It grows from live batches alone: what nobody proves is missing, not wrong. */
-    const bool is_suffix = !stream->is_complete && stream->flaw == KVB_REASON_REPLAY_FAILED;
+    const bool is_counted_whole = stream->origin == origin_found &&
+                                  missing_at_most(stream, &missing) && missing == 0 &&
+                                  lists_device_only(stream);
+    /* A half-applied batch is a state that the engine never had. */
+    const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing ||
+                            stream->unfinished.is_there;
+    /* The list grows from live batches alone: it may lack blocks, but has no wrong ones. */
+    const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const bool is_unrooted = counts->unrooted + counts->unplaced > 0;
     const unsigned holds =
-        when(!stream->was_connected, row_connecting) | when(!stream->is_connected, row_away) |
+        when(stream->link == engine_connecting, row_connecting) |
+        when(stream->link != engine_connected, row_away) |
+        when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
+        when(stream->share != share_served, row_overloaded) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
-        when(stream->is_unproven, row_unproven) | when(is_counted_whole, row_counted_whole) |
-        when(!stream->is_complete, row_flawed) | when(stream->has_skipped, row_skipped) |
-        when(is_unrooted, row_unrooted) | when(true, row_exact);
+        when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
+        when(is_counted_whole, row_counted_whole) | when(!stream->is_complete, row_flawed) |
+        when(stream->has_skipped, row_skipped) | when(is_unrooted, row_unrooted) |
+        when(true, row_exact);
     const int row = __builtin_ctz(holds);
 
     *out_state = verdicts[row].state;
-    *out_reason = row == row_flawed ? stream->flaw : verdicts[row].reason;
+    *out_reason = row == row_flawed ? stream->cause : verdicts[row].reason;
 }
 
 struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream)
@@ -290,9 +291,19 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
     return stream->is_withdrawn;
 }
 
+bool kvb_stream_is_overloaded(const struct kvb_stream *stream)
+{
+    return stream->share != share_served;
+}
+
 bool kvb_stream_is_settled(const struct kvb_stream *stream)
 {
-    return stream->is_connected && !kvb_stream_is_syncing(stream);
+    return stream->link == engine_connected && !kvb_stream_is_syncing(stream);
+}
+
+bool kvb_stream_has_base(const struct kvb_stream *stream)
+{
+    return stream->origin == origin_found;
 }
 
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream)
@@ -320,13 +331,13 @@ struct announcement {
 };
 
 /* Puts the stream's identity and the next ids on the chunk and hands it on. */
-static kvb_status tell_chunk(struct announcement *told)
+static kvb_status publish_a_chunk(struct announcement *advertised)
 {
-    kvb_stream_sign(told->stream, &told->chunk);
-    return told->telling->visit(told->telling->context, &told->chunk);
+    kvb_stream_sign(advertised->stream, &advertised->chunk);
+    return advertised->telling->visit(advertised->telling->context, &advertised->chunk);
 }
 
-static kvb_status copy_event(
+static kvb_status copy_announced_event(
     struct kvb_router_batch *to, const struct kvb_router_batch *from,
     const struct kvb_router_event *event)
 {
@@ -338,59 +349,61 @@ static kvb_status copy_event(
     return KVB_OK;
 }
 
-static kvb_status tell_walked(void *context, const struct kvb_router_batch *walked)
+static kvb_status publish_walked(void *context, const struct kvb_router_batch *walked)
 {
-    struct announcement *told = context;
+    struct announcement *advertised = context;
 
-    kvb_router_batch_reset(&told->chunk);
+    kvb_router_batch_reset(&advertised->chunk);
     for (size_t i = 0; i < walked->event_count; i++) {
-        KVB_TRY(copy_event(&told->chunk, walked, &walked->events[i]));
+        KVB_TRY(copy_announced_event(&advertised->chunk, walked, &walked->events[i]));
     }
-    return tell_chunk(told);
+    return publish_a_chunk(advertised);
 }
 
-static kvb_status tell_cleared(struct announcement *told)
+static kvb_status publish_cleared(struct announcement *advertised)
 {
     KVB_TRY(kvb_router_batch_add_event(
-        &told->chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
-    return tell_chunk(told);
+        &advertised->chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
+    return publish_a_chunk(advertised);
 }
 
-static kvb_status tell_removed(struct announcement *told)
+static kvb_status announce_all_removed(struct announcement *advertised)
 {
-    const struct kvb_stream_telling *telling = told->telling;
-    const size_t count = kvb_told_count(telling->told);
+    const struct kvb_stream_telling *telling = advertised->telling;
+    const size_t count = kvb_advertised_count(telling->advertised);
     size_t listed = 0;
 
     for (size_t at = 0; at < count; at += listed) {
-        kvb_router_batch_reset(&told->chunk);
-        KVB_TRY(kvb_told_list(telling->told, at, telling->max_chunk_blocks, &told->chunk, &listed));
-        KVB_TRY(tell_chunk(told));
+        kvb_router_batch_reset(&advertised->chunk);
+        KVB_TRY(kvb_advertised_list(
+            telling->advertised, at, telling->max_chunk_blocks, &advertised->chunk, &listed));
+        KVB_TRY(publish_a_chunk(advertised));
     }
     return KVB_OK;
 }
 
-static kvb_status tell_opening(struct announcement *told)
+static kvb_status publish_opening(struct announcement *advertised)
 {
-    switch (told->telling->opening) {
+    switch (advertised->telling->opening) {
     case KVB_OPENING_CLEARED:
-        return tell_cleared(told);
+        return publish_cleared(advertised);
     case KVB_OPENING_REMOVED:
-        return tell_removed(told);
+        return announce_all_removed(advertised);
     case KVB_OPENING_NONE:
         break;
     }
     return KVB_OK;
 }
 
-kvb_status kvb_stream_tell(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
+kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
 {
-    struct announcement told = { .stream = stream, .telling = telling };
+    struct announcement advertised = { .stream = stream, .telling = telling };
 
-    kvb_status status = tell_opening(&told);
+    kvb_status status = publish_opening(&advertised);
     if (status == KVB_OK && !stream->is_withdrawn) {
-        status = kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, tell_walked, &told);
+        status =
+            kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, publish_walked, &advertised);
     }
-    kvb_router_batch_done(&told.chunk);
+    kvb_router_batch_done(&advertised.chunk);
     return status;
 }

@@ -7,7 +7,7 @@ set(KVB_MAINTAINER "kvbridge maintainers <maintainers@kvbridge.invalid>" CACHE S
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME kvbridge)
 set(CPACK_PACKAGE_CONTACT ${KVB_MAINTAINER})
-set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "KV-cache events of LLM inference engines, told to routers")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "KV-cache events of LLM inference engines, published to routers over NATS")
 set(CPACK_PACKAGE_DESCRIPTION
 "kvbridge takes the KV-cache events and load figures that inference engines
 publish over ZMQ to NATS; kvaggregator follows them and tells routers which

@@ -47,8 +47,8 @@ def parse():
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
     parser.add_argument("--publish", type=pathlib.Path, nargs="?", const=TREE, metavar="TREE",
-                        help="write the figures of a whole run into README.md and tests/bench/figures.* of the tree "
-                             "(this one)")
+                        help="write the figures of a whole run into README.md, tests/bench/README.md and "
+                             "tests/bench/figures.* of the tree (this one)")
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")

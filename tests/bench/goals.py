@@ -37,7 +37,7 @@ PROGRAMS = [
     Program("peers/peers.py", (*PEER_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth"),
             corpora=(128, 1000), corpus_rows=PEER_ROWS, is_script=True, is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
-                                  "relay.latency", "relay.workers", "relay.memory"),
+                                  "relay.latency", "relay.beside_hostile", "relay.workers", "relay.memory"),
             needs_python=True),
 ]
 
@@ -156,6 +156,12 @@ GOALS = [
     Goal("relay.json.8block", "bridge, json, batches of 8 blocks", "ratio", ">=", 0.45),
     Goal("relay.latency.p50", "from engine to subscriber, 10,000 batches/s: at most 1.3 times", "ratio", ">=", 0.77),
     Goal("relay.latency.p99", "the same: at most 1.5 times", "ratio", ">=", 0.67),
+    Goal("relay.beside_hostile.tierclear.p99", "an engine's batch while another sends 60,000 clears of a tier a second, ms",
+         "value", "<=", 50),
+    Goal("relay.beside_hostile.waiting.p99", "while it stores 300,000 children of an unknown parent a second, ms",
+         "value", "<=", 50),
+    Goal("relay.beside_hostile.collide.p99", "while it stores 300,000 blocks a second whose hashes collide, ms",
+         "value", "<=", 50),
     Goal("relay.workers.100", "cost of a batch, 100 engines against 10", "ratio", ">=", 0.67),
     Goal("relay.workers.1000", "the same, 1,000 engines", "ratio", ">=", 0.67),
     Goal("relay.memory.block", "the bridge's memory for each block held, bytes", "value", "<=", 64),

@@ -64,8 +64,12 @@ class Scene:
             self.nats_port = programs.free_port()
         return f"nats://127.0.0.1:{self.nats_port}"
 
-    def bus(self):
-        client = bus.Bus(self.nats_url)
+    def url_of(self, user):
+        """user: "name:password@", or nothing."""
+        return self.nats_url.replace("//", f"//{user}")
+
+    def bus(self, user=""):
+        client = bus.Bus(self.url_of(user))
         self.clients.append(client)
         return client
 
@@ -91,12 +95,14 @@ class Scene:
         self.started.append(program)
         return program
 
-    def daemon(self, program, config, port, name=None):
-        daemon = programs.Daemon(self.folder, name or program, program, config, port)
+    def daemon(self, program, config, port, name=None, prefix=()):
+        daemon = programs.Daemon(self.folder, name or program, program, config, port, prefix)
         self.started.append(daemon)
         return daemon
 
-    def bridge(self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", **publish):
+    def bridge(
+        self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", prefix=(), user="", **publish
+    ):
         port = programs.free_port()
         # without blocks that are stored again for late readers: test_refresh.py asks for those
         settings = {"profile": "json", "refresh_s": 0, **publish}
@@ -104,21 +110,21 @@ class Scene:
         rows = ",\n  ".join("{ " + row + " }" for row in workers)
         bridge = self.daemon(
             "kvbridge",
-            f'nats = {{ url = "{self.nats_url}"; }};\n'
+            f'nats = {{ url = "{self.url_of(user)}"; }};\n'
             f'publish = {{ namespace = "{NAMESPACE}"; component = "{component}";{extra} }};\n'
             f"workers = (\n  {rows}\n);\n"
             f'http = "127.0.0.1:{port}";\n{limits}',
-            port, name,
+            port, name, prefix,
         )
         if wait:
             programs.wait_for("kvbridge is ready", bridge.is_ready, 15)
         return bridge
 
-    def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra="", router=""):
+    def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra="", router="", user=""):
         port = programs.free_port()
         aggregator = self.daemon(
             "kvaggregator",
-            f'nats = {{ url = "{self.nats_url}"; }};\n'
+            f'nats = {{ url = "{self.url_of(user)}"; }};\n'
             f'subscribe = {{ namespace = "*"; component = "*";'
             f' default = {{ model = "{model}"; block_size = {block_size}; }}; }};\n'
             f'router = {{ namespace = "{NAMESPACE}"; component = "Router"; policy = "kv"; {router} }};\n'

@@ -124,22 +124,31 @@ stored, removed, cleared = ArrayForm.stored, ArrayForm.removed, ArrayForm.cleare
 
 class Engine:
     """One publisher: one rank.  publish() goes to subscribers and into the replay
-    buffer; `live=False` keeps it from the subscribers, as a full queue would."""
+    buffer; `live=False` keeps it from the subscribers, as a full queue would.
+
+    A bridge says EXACT only when a batch came live and by replay.  So that scenes need not wait
+    for another batch, the newest one is sent live once more to who asks for the whole buffer
+    (`repeats`), as if it had just been published."""
+
+    publisher = zmq.PUB  # or XPUB, for one that wants to know its subscribers
 
     def __init__(
-        self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*", bind_replay="tcp://127.0.0.1:*"
+        self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*", bind_replay="tcp://127.0.0.1:*",
+        repeats=True,
     ):
+        self.repeats = repeats
         self.topic = topic
         self.form = form  # "new": topic in replies (0.26+); "old": without
         self.next_seq = 0
         self.buffer = collections.deque(maxlen=10_000)
         self.requests = []  # start of each replay asked for
         self.lock = threading.Lock()
+        self.sending = threading.Lock()
         self.context = zmq.Context()
         self._open(bind, bind_replay)
 
     def _open(self, events, replay):
-        self.pub = self.context.socket(zmq.PUB)
+        self.pub = self.context.socket(self.publisher)
         self.pub.set(zmq.SNDHWM, 100_000)
         self.pub.set(zmq.LINGER, 0)
         self.pub.bind(events)
@@ -171,13 +180,20 @@ class Engine:
 
     def send_raw(self, *frames):
         """Any frames at all, past the numbering and the buffer."""
-        self.pub.send_multipart(frames)
+        with self.sending:
+            self.pub.send_multipart(frames)
+
+    def forget(self, keep=0):
+        """The replay buffer has wrapped: of what it held only the newest batches are left."""
+        with self.lock:
+            while len(self.buffer) > keep:
+                self.buffer.popleft()
 
     def restart(self):
         """Another process at the same addresses: connections break, the buffer is
         empty, seq begins at 0."""
         self.go_away()
-        self.buffer.clear()
+        self.forget()
         self.next_seq = 0
         self.come_back()
 
@@ -208,7 +224,7 @@ class Engine:
         while not self.stopping.is_set():
             if not poller.poll(50):
                 continue
-            frames = self.router.recv_multipart()
+            frames = self.request_of(self.router.recv_multipart())
             if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != 8:
                 continue  # as vLLM does: not a word
             start = int.from_bytes(frames[2], "big")
@@ -220,6 +236,13 @@ class Engine:
             for seq, payload in kept:
                 self._reply(frames[0], seq.to_bytes(8, "big"), payload)
             self._reply(frames[0], END, b"")
+            if self.repeats and kept and self.requests[-2:].count(0):  # asked for all, or just after
+                seq, payload = kept[-1]
+                self.send_raw(self.topic, seq.to_bytes(8, "big"), payload)
+
+    def request_of(self, frames):
+        """[peer, "", start], of what was received."""
+        return frames
 
     def answer(self, start):
         """What a replay gives; an engine that lies says something else, None: nothing."""

@@ -32,10 +32,15 @@ def wait_for(what, condition, seconds=10.0):
 ports_given = set()
 
 
+PORTS_A_WORKER = 2500
+# pytest's workers run side by side, each with ports of its own.
+first_port = 10000 + PORTS_A_WORKER * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+
+
 def free_port():
     """Below the kernel's ephemeral range: nobody is given it by chance before its use."""
     while True:
-        port = random.randrange(10000, 20000)
+        port = random.randrange(first_port, first_port + PORTS_A_WORKER)
         if port in ports_given:
             continue
         with socket.socket() as probe:
@@ -48,15 +53,16 @@ def free_port():
 
 
 class Program:
-    """One running process; its output goes to a file that is shown on failure."""
+    """One running process; its output goes to a file that is shown on failure.  stderr: where
+    else its log goes."""
 
-    def __init__(self, folder, name, argv, env=None):
+    def __init__(self, folder, name, argv, env=None, stderr=None):
         self.name = name
         self.is_ours = pathlib.Path(argv[0]).parent == BIN
         self.log = folder / f"{name}.log"
         with open(self.log, "ab") as out:
             self.process = subprocess.Popen(
-                [str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                [str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=stderr or out,
                 env={**os.environ, **(env or {})},
             )
 
@@ -83,13 +89,14 @@ class Program:
 
 
 class Daemon(Program):
-    """kvbridge or kvaggregator, with its HTTP server."""
+    """kvbridge or kvaggregator, with its HTTP server; prefix: what runs it."""
 
-    def __init__(self, folder, name, program, config, port):
+    def __init__(self, folder, name, program, config, port, prefix=(), env=None, stderr=None):
         path = folder / f"{name}.cfg"
         path.write_text(config)
         self.port = port
-        super().__init__(folder, name, [BIN / program, "--config", path])
+        super().__init__(folder, name, [*prefix, BIN / program, "--config", path], env, stderr)
+        self.is_ours = True
 
     def http(self, method, path, body=None, headers=None):
         """(status, text)."""

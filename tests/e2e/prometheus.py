@@ -7,8 +7,8 @@ from prometheus_client import parser
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 TABLES = {
-    "kvbridge": ["bridge_metrics.h", "service_desk.h", "rank_metrics.h"],
-    "kvaggregator": ["aggregator_metrics.h", "service_desk.h"],
+    "kvbridge": ["kvbridge/metrics.h", "daemon/service_responder.h", "kvbridge/rank_metrics.h", "daemon/http.h"],
+    "kvaggregator": ["kvaggregator/metrics.h", "daemon/service_responder.h", "daemon/http.h"],
 }
 
 
@@ -50,7 +50,7 @@ class Page:
 
 def table(header):
     """[(id, type, name)] of the rows of a table of metrics."""
-    text = (TREE / "bridge" / "daemon" / header).read_text()
+    text = (TREE / "bridge" / header).read_text()
     rows = re.findall(r'^ +X\((\w+), (\w+), "(\w+)", ', text, re.M)
     assert len(rows) > 5, f"{header} has no rows that this can read"
     return rows

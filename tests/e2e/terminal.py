@@ -14,10 +14,26 @@ import pyte
 import programs
 
 
+class Screen(pyte.Screen):
+    """Knows xterm's REP too, which curses draws blanks with."""
+
+    def draw(self, data):
+        self.last = data[-1:]
+        super().draw(data)
+
+    def repeat(self, count=1):
+        self.draw(self.last * count)
+
+
+class Stream(pyte.ByteStream):
+    csi = {**pyte.ByteStream.csi, "b": "repeat"}
+    events = pyte.ByteStream.events | {"repeat"}
+
+
 class Terminal:
     def __init__(self, argv, columns=80, rows=24, env=None, stdin=None):
-        self.screen = pyte.Screen(columns, rows)
-        self.stream = pyte.ByteStream(self.screen)
+        self.screen = Screen(columns, rows)
+        self.stream = Stream(self.screen)
         self.raw = b""
         self.master, self.slave = pty.openpty()
         os.set_blocking(self.master, False)
@@ -88,14 +104,15 @@ class Terminal:
         return self.process.returncode
 
     def is_restored(self):
-        """Modes as before, cursor shown, own screen left, wrapping on."""
+        """Modes as before, cursor shown, own screen left, wrapping on, plain keys."""
         self.pump()
         after = self.raw.rfind(b"\033[?1049l")
         return (
             termios.tcgetattr(self.slave) == self.modes
             and after > self.raw.rfind(b"\033[?1049h")
             and self.raw.rfind(b"\033[?25h") > self.raw.rfind(b"\033[?25l")
-            and self.raw.rfind(b"\033[?7h") > self.raw.rfind(b"\033[?7l")
+            and self.raw.rfind(b"\033[?7h") >= self.raw.rfind(b"\033[?7l")  # -1: never off
+            and self.raw.rfind(b"\033[?1l") > self.raw.rfind(b"\033[?1h")
         )
 
     def cpu_seconds(self):

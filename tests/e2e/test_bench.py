@@ -140,26 +140,34 @@ def test_a_picture_shows_ours_beside_what_it_is_measured_against(tmp_path):
 
 def published_in(tree):
     return {name: (tree / name).read_text() for name in (
-        "README.md", "tests/bench/figures.jsonl", "tests/bench/figures.md", "tests/bench/figures.svg")}
+        "README.md", "tests/bench/README.md", "tests/bench/figures.jsonl", "tests/bench/figures.md", "tests/bench/figures.svg")}
 
 
-def test_what_readme_says_is_what_one_run_measured(tmp_path):
+@pytest.fixture
+def documents(tmp_path):
+    """A copy of the two files that have tables of figures."""
     (tmp_path / "tests/bench").mkdir(parents=True)
-    shutil.copy(TREE / "README.md", tmp_path)
-    run("--from", TREE / "tests/bench/figures.jsonl", "--publish", tmp_path)
+    for name in ("README.md", "tests/bench/README.md"):
+        shutil.copy(TREE / name, tmp_path / name)
+    return tmp_path
 
-    assert published_in(tmp_path) == published_in(TREE), "write them anew: tests/bench/run --from tests/bench/figures.jsonl --publish"
+
+def test_what_the_documents_say_is_what_one_run_measured(documents):
+    run("--from", TREE / "tests/bench/figures.jsonl", "--publish", documents)
+
+    assert published_in(documents) == published_in(TREE), "write them anew: tests/bench/run --from tests/bench/figures.jsonl --publish"
+    rows = (documents / "README.md").read_text().split("## Five figures")[1].split("<!-- figures end")[0]
+    assert rows.count("`tests/bench/run --") == 6, "five figures, each with its command, and the command of the run"
 
 
-def test_a_run_that_lacks_a_figure_is_not_published(tmp_path):
-    (tmp_path / "tests/bench").mkdir(parents=True)
-    shutil.copy(TREE / "README.md", tmp_path)
+def test_a_run_that_lacks_a_figure_is_not_published(documents):
     lines = (TREE / "tests/bench/figures.jsonl").read_text().splitlines()
-    (tmp_path / "less.jsonl").write_text("\n".join(line for line in lines if '"index.growth.worst"' not in line))
+    (documents / "less.jsonl").write_text("\n".join(line for line in lines if '"index.growth.worst"' not in line))
 
-    done = run("--from", tmp_path / "less.jsonl", "--publish", tmp_path, status=1)
+    done = run("--from", documents / "less.jsonl", "--publish", documents, status=1)
     assert "index.growth.worst was not measured" in done.stderr
-    assert (tmp_path / "README.md").read_text() == (TREE / "README.md").read_text()
+    for name in ("README.md", "tests/bench/README.md"):
+        assert (documents / name).read_text() == (TREE / name).read_text()
 
 
 def test_strict_says_that_a_goal_was_missed(tmp_path):

@@ -2,6 +2,7 @@
 this issue: a gap, an engine's restart, frames that are no batch, an absent server?"""
 
 import json
+import threading
 
 import pytest
 
@@ -52,6 +53,8 @@ def test_a_gap_is_repaired_by_an_inclusive_replay_in_order(scene, form):
     bridge = scene.bridge(worker(vllm))
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
+    # a gap that is met while a replay is under way is none
+    wait_for("the first batch was looked for", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
 
     asked = len(vllm.requests)
     vllm.publish(store(2), live=False)
@@ -99,6 +102,65 @@ def test_a_restarted_engine_that_stays_silent_is_cleared(scene):
     reader, vllm = three_blocks(scene)
     vllm.restart()
     wait_for("nothing is held", reader.holds())
+
+
+class SlowAnswers:
+    """Replays of an engine wait until they are let go: for the life that connects next nothing
+    is proven meanwhile."""
+
+    def __init__(self, vllm):
+        self.gate = threading.Event()
+        self.answer, vllm.answer = vllm.answer, self.answer_later
+
+    def answer_later(self, start):
+        self.gate.wait(10)
+        return self.answer(start)
+
+
+def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
+    aggregator, vllm = scene.aggregator(), scene.engine()
+    scene.bridge(worker(vllm))
+    vllm.publish(store(1))
+
+    def found():
+        body = {"token_ids": tokens_of(1), "model_name": "m"}
+        return json.loads(aggregator.http("POST", "/query", body)[1])["scores"]
+
+    def state():
+        return [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
+
+    wait_for("it is matched", lambda: state() == [("EXACT", "")] and found() == {"7": {"0": BLOCK}})
+    vllm.go_away()
+    slow = SlowAnswers(vllm)
+    vllm.come_back()
+    wait_for("connected again, and listed", lambda: state() == [("DOWN", "connecting")])
+    seen = found()
+    assert seen == {} or state() != [("DOWN", "connecting")], "matched before it was proven"
+    slow.gate.set()
+    wait_for("it is matched again", lambda: found() == {"7": {"0": BLOCK}})
+
+
+def test_what_was_withdrawn_is_told_again_when_its_life_is_proven(scene):
+    """To readers who know events alone: the engine was away for long, and another came back."""
+    bus, vllm = scene.bus(), scene.engine()
+    reader, beats = Reader(bus), bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+    scene.bridge(worker(vllm), down_clear_ms=100)
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    vllm.go_away()
+    wait_for("it is withdrawn", reader.holds())
+    vllm.forget()
+    vllm.next_seq = 0
+    slow, asked, told = SlowAnswers(vllm), len(vllm.requests), len(reader.log)
+    vllm.come_back()
+    wait_for("the proof is asked for", lambda: len(vllm.requests) > asked)
+    beats.clear()
+    wait_for("an announcement is due", lambda: len(beats) >= 2)  # a second lies between them
+    slow.gate.set()
+    vllm.publish(store(2))
+    wait_for("what the next life holds", reader.holds(2))
+    again = [event for event in reader.log[told:] if "stored" in event]
+    assert len(again) == 1, "blocks of the life that was over were told again"
 
 
 @pytest.mark.parametrize("unseen", [1, 3, 4], ids=["behind-us", "at-our-seq", "past-our-seq"])

@@ -388,8 +388,13 @@ def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
 
     load = wait_for("the socket's figures are the newest", fed)
     assert (load["request_active_slots"], load["kv_active_blocks"], load["kv_total_blocks"]) == (3, 7, 201)
-    coordinator.say([[4, 5, 0.25]])
-    loads.wait((7, 0), num_requests_waiting=4, request_active_slots=5, kv_active_blocks=50)
+
+    def told():  # a message of the socket may still be under way: said until it is the newest
+        coordinator.say([[4, 5, 0.25]])
+        load = loads.look()[7, 0]
+        return (load["num_requests_waiting"], load["request_active_slots"], load["kv_active_blocks"]) == (4, 5, 50)
+
+    wait_for("the coordinator's figures are the newest", told)
 
 
 def test_what_is_no_page_and_no_endpoint_is_an_error_of_check(scene):

@@ -41,7 +41,7 @@ def reload(bridge):
 
     def is_over():
         said = bridge.text()[seen:]
-        return said if "configuration read again" in said or "not taken" in said else None
+        return said if "configuration read again" in said or "configuration rejected" in said else None
 
     return wait_for("the bridge has read its file again", is_over)
 
@@ -158,10 +158,10 @@ def test_a_file_with_mistakes_changes_nothing_and_all_are_said(scene):
     said = reload(bridge)
     for word in ("block_size: 0 is out of range", "events: expected tcp://", "colour: unknown key"):
         assert word in said, said
-    assert "all is as it was mistakes=3" in said
+    assert "keeping the running one mistakes=3" in said
     assert set(streams(bridge, "/state")) == set(before)
     config_of(bridge).write_text("{")
-    assert "not taken" in reload(bridge)
+    assert "configuration rejected" in reload(bridge)
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
 
 
@@ -326,7 +326,7 @@ def test_a_file_may_not_take_what_has_registered(scene):
     assert post(bridge, "/register", registration(other, instance_id=8))[0] == 201
     rewrite(bridge, worker(third, 8))
     said = reload(bridge)
-    assert "not taken" in said and "instance 8 dp_rank 0 already registered" in said
+    assert "configuration rejected" in said and "instance 8 dp_rank 0 already registered" in said
     assert set(streams(bridge, "/state")) == {(7, 0), (8, 0)}
 
 
@@ -375,6 +375,7 @@ def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
         return [line for line in bridge.text().splitlines() if words in line and "worker=7" in line]
 
     vllm.publish(store(1))
+    present.publish(store(2))
     wait_for("both are well", lambda: bridge.metric("kvb_streams", state="exact") == 2)
     vllm.go_away()
     wait_for("it is missed", lambda: said("a stream is in trouble"))

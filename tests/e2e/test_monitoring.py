@@ -134,7 +134,7 @@ def test_a_panel_asks_for_what_is_there(samples, panel, target):
 
 def test_the_dashboard_shows_each_name_that_operators_know():
     shown = {name for _, target in TARGETS for name, _ in selectors(target["expr"])}
-    names = {name for _, _, name in prometheus.table("rank_metrics.h")}
+    names = {name for _, _, name in prometheus.table("kvbridge/rank_metrics.h")}
     assert [name for name in sorted(names) if not any(s.startswith(name) for s in shown)] == []
 
 

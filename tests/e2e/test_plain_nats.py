@@ -239,7 +239,9 @@ def test_a_heartbeat_in_json_is_the_heartbeat_before_it(fleet):
 
 def test_heartbeats_in_json_come_once_a_second_however_often_the_others_come(scene):
     bus = scene.bus()
-    scene.bridge(worker(scene.engine(), 7), heartbeat_ms=100)
+    one = scene.engine()
+    one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
+    scene.bridge(worker(one, 7), heartbeat_ms=100)
     text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
     wait_for("the stream is EXACT", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
     began = time.monotonic()
@@ -253,6 +255,7 @@ def test_heartbeats_in_json_come_once_a_second_however_often_the_others_come(sce
 def test_a_change_of_state_and_a_goodbye_are_said_in_json_at_once(scene):
     bus, one = scene.bus(), scene.engine()
     text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+    one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
     bridge = scene.bridge(worker(one, 7), heartbeat_ms=60000)
     wait_for("EXACT is said", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
     one.go_away()

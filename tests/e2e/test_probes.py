@@ -69,7 +69,7 @@ class Replayed:
             )
             for profile in PROFILES
         }
-        wait_for("the empty streams are in sync", lambda: self.states_are({"EXACT"}), 15)
+        wait_for("the empty streams wait for a first batch", lambda: self.states_are({"UNVERIFIED"}), 15)
 
     @staticmethod
     def run_of(scene, i, name, profile):
@@ -95,7 +95,10 @@ class Replayed:
         published = sum(bridge.metric("kvb_events_published_total") for bridge in self.bridges.values())
         return (
             self.aggregator.metric("kvb_events_applied_total") == published
-            and "SYNCING" not in self.states().values()
+            and not {"SYNCING", "UNVERIFIED"} & {
+                state for run, state in ((run, self.states()[run.worker_id]) for run in self.runs)
+                if run.engine.next_seq > 0
+            }
         )
 
     def ask_at(self, number):

@@ -116,7 +116,8 @@ class Stage:
             )
             for profile in PROFILES
         }
-        wait_for("all are in sync", lambda: self.states() == {run.worker_id: "EXACT" for run in self.runs}, 15)
+        wait_for("all wait for a first batch",
+                 lambda: self.states() == {run.worker_id: "UNVERIFIED" for run in self.runs}, 15)
 
     def states(self):
         return {s["worker_id"]: s["state"] for s in self.aggregator.get("/streams")["streams"]}

@@ -1,7 +1,7 @@
 #include "../unit/stream/bytes_reader.h"
 #include "core/own.h"
-#include "stream/checkpoint.h"
-#include "stream/stream_inside.h" /* fingerprints */
+#include "stream/checkpoint/checkpoint.h"
+#include "stream/inside.h" /* fingerprints */
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  *
  * Whatever is accepted is saved, restored and saved again as the same bytes, and goes on
  * without a crash. */
-enum { header_bytes = 16, hash_bytes = 16, key_bytes = 17 * 8, most_bytes = 4 << 20 };
+enum { header_bytes = 16, hash_bytes = 16, key_bytes = 17 * 8, max_bytes = 4 << 20 };
 enum { head_bytes = header_bytes + key_bytes + hash_bytes };
 
 static void drop_stream(struct kvb_stream **stream)
@@ -62,7 +62,7 @@ static void put_head(uint8_t head[head_bytes])
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
     const struct kvb_event_batch batch = { 0 };
 
-    kvb_buf_init(&bytes, most_bytes);
+    kvb_buf_init(&bytes, max_bytes);
     step(stream, KVB_INPUT_UP, 0, NULL);
     kvb_stream_replay_started(stream, 0);
     step(stream, KVB_INPUT_REPLAY, 0, &batch);
@@ -101,11 +101,11 @@ static kvb_status restore(struct kvb_stream *stream, const uint8_t *bytes, size_
     struct reader reader = { .bytes = bytes, .len = len };
     const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
     bool needs_epoch = false;
-    struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_FLAW_COUNT };
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
 
     const kvb_status status = kvb_stream_restore(stream, NULL, &source, &needs_epoch, &refusal);
     if (status != KVB_OK &&
-        (status != KVB_BAD_INPUT || refusal.flaw >= KVB_CHECKPOINT_FLAW_COUNT)) {
+        (status != KVB_BAD_INPUT || refusal.cause >= KVB_CHECKPOINT_FLAW_COUNT)) {
         abort();
     }
     return status;
@@ -167,9 +167,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     KVB_OWN(kvb_buf_done) struct kvb_buf second = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf input = { 0 };
 
-    kvb_buf_init(&input, most_bytes);
-    kvb_buf_init(&first, most_bytes);
-    kvb_buf_init(&second, most_bytes);
+    kvb_buf_init(&input, max_bytes);
+    kvb_buf_init(&first, max_bytes);
+    kvb_buf_init(&second, max_bytes);
     if (kvb_buf_reserve(&input, head_bytes + size) != KVB_OK) {
         return 0;
     }

@@ -1,4 +1,4 @@
-#include "wire/coordinator.h"
+#include "wire/load/coordinator.h"
 
 #include <stdlib.h>
 
@@ -7,20 +7,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* What the decoder takes is in range, of ranks that there are, each once and in order. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static struct kvb_coordinator_news news;
+    static struct kvb_coordinator_update update;
 
-    if (kvb_coordinator_decode((kvb_span){ data, size }, &news) != KVB_OK) {
+    if (kvb_coordinator_decode((kvb_span){ data, size }, &update) != KVB_OK) {
         return 0;
     }
-    if (news.count > news.rank_count || news.rank_count > kvb_max_ranks ||
-        (!news.has_ranks && news.rank_count > 0)) {
+    if (update.count > update.rank_count || update.rank_count > kvb_max_ranks ||
+        (!update.has_ranks && update.rank_count > 0)) {
         abort();
     }
-    for (size_t i = 0; i < news.count; i++) {
-        const struct kvb_load_sample *sample = &news.samples[i];
+    for (size_t i = 0; i < update.count; i++) {
+        const struct kvb_load_sample *sample = &update.samples[i];
         const float usage = sample->load.gpu_cache_usage_perc;
-        if (sample->figures == 0 || !sample->has_rank || sample->dp_rank >= news.rank_count ||
-            (i > 0 && sample->dp_rank <= news.samples[i - 1].dp_rank) ||
+        if (sample->stats == 0 || !sample->has_rank || sample->dp_rank >= update.rank_count ||
+            (i > 0 && sample->dp_rank <= update.samples[i - 1].dp_rank) ||
             !(usage >= 0 && usage <= 1)) {
             abort();
         }

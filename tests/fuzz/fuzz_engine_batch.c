@@ -1,9 +1,9 @@
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include "core/limits.h"
 #include "core/own.h"
 #include "engine_same.h"
-#include "wire/engine_encode.h"
+#include "kvfleet/encode/encode.h"
 
 #include <stdlib.h>
 

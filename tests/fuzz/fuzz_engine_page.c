@@ -1,4 +1,4 @@
-#include "wire/engine_page.h"
+#include "wire/load/engine_page.h"
 
 #include "core/limits.h"
 
@@ -17,7 +17,7 @@ static void check_sample(const struct kvb_load_sample *sample)
 {
     const struct kvb_load *load = &sample->load;
 
-    if (sample->figures == 0 || sample->figures >> KVB_FIGURE_COUNT != 0 ||
+    if (sample->stats == 0 || sample->stats >> KVB_FIGURE_COUNT != 0 ||
         !kvb_load_can_be(true, (double)load->gpu_cache_usage_perc) ||
         !kvb_load_can_be(true, (double)load->gpu_prefix_cache_hit_rate) ||
         load->kv_active_blocks > load->kv_total_blocks) {
@@ -27,8 +27,8 @@ static void check_sample(const struct kvb_load_sample *sample)
 
 static void check_same(const struct kvb_load_sample *a, const struct kvb_load_sample *b)
 {
-    if (!kvb_load_equal(&a->load, &b->load) || a->figures != b->figures ||
-        a->has_rank != b->has_rank || a->dp_rank != b->dp_rank) {
+    if (!kvb_load_equal(&a->load, &b->load) || a->stats != b->stats || a->has_rank != b->has_rank ||
+        a->dp_rank != b->dp_rank) {
         abort();
     }
 }

@@ -1,7 +1,7 @@
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/event_sources.h"
-#include "wire/json_writer.h"
+#include "wire/engine/event_sources.h"
+#include "wire/json/writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "wire/forward_pass.h"
+#include "wire/load/forward_pass.h"
 
 #include "core/limits.h"
 #include "core/own.h"
@@ -24,8 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         kvb_forward_pass_encode(&sample, &bytes) != KVB_OK ||
         kvb_forward_pass_decode(kvb_buf_span(&bytes), &again) != KVB_OK ||
         !kvb_load_equal(&sample.load, &again.load) || sample.has_rank != again.has_rank ||
-        sample.dp_rank != again.dp_rank || sample.figures == 0 || again.is_of_scheduler ||
-        again.figures != (1U << KVB_FIGURE_COUNT) - 1) {
+        sample.dp_rank != again.dp_rank || sample.stats == 0 || again.is_of_scheduler ||
+        again.stats != (1U << KVB_FIGURE_COUNT) - 1) {
         abort();
     }
     return 0;

@@ -1,4 +1,4 @@
-#include "wire/query_json.h"
+#include "wire/query/json.h"
 
 #include "core/own.h"
 

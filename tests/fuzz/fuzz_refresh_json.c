@@ -1,5 +1,5 @@
 #include "core/limits.h"
-#include "wire/refresh_json.h"
+#include "wire/query/refresh.h"
 
 #include <stdio.h>
 #include <stdlib.h>

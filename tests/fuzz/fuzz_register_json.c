@@ -1,7 +1,7 @@
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/json_writer.h"
-#include "wire/register_json.h"
+#include "wire/json/writer.h"
+#include "wire/query/registration.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "ingest/frames.h"
+#include "ingest/zmq/frames.h"
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ static struct kvb_frames frames_of(const uint8_t *data, size_t size)
     for (size_t at = 0; at < size; frames.count++) {
         const size_t left = size - at - 1;
         const size_t len = data[at] < left ? data[at] : left;
-        if (frames.count < kvb_most_frames) {
+        if (frames.count < kvb_max_frames) {
             frames.frame[frames.count] = (kvb_span){ len ? data + at + 1 : NULL, len };
         }
         at += 1 + len;
@@ -48,7 +48,7 @@ static void check_reply(const struct kvb_frames *frames)
     if (kvb_frames_read_replay(frames, &kind, &seq, &payload) != KVB_OK) {
         return;
     }
-    check(frames->count >= 2 && frames->count <= kvb_most_frames);
+    check(frames->count >= 2 && frames->count <= kvb_max_frames);
     if (kind == KVB_REPLAY_END) {
         return;
     }

@@ -1,9 +1,9 @@
-#include "wire/router_json.h"
+#include "wire/router/json.h"
 
 #include "core/limits.h"
 #include "core/own.h"
 #include "router_same.h"
-#include "wire/prompt_json.h"
+#include "wire/query/prompt.h"
 
 #include <json-c/json.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "wire/router_proto.h"
+#include "wire/router/proto.h"
 
 #include "core/limits.h"
 #include "core/own.h"

@@ -1,4 +1,4 @@
-#include "wire/sync.h"
+#include "wire/router/sync.h"
 
 #include "../unit/wire/sync_sample.h"
 #include "core/limits.h"

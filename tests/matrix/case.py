@@ -31,6 +31,7 @@ class Row:
     prepare: Optional[Callable] = None  # (stage), before the bridges start
     load: dict = dataclasses.field(default_factory=dict)
     limit_s: float = 2.0  # how old a phantom may be
+    max_growth_bytes: int = 64 << 20  # of one process
     note: str = ""
 
 
@@ -75,6 +76,9 @@ class Case:
         """(side, name, labels): remembered, for grew()."""
         for side, name, labels in rows:
             self.began[side, name, tuple(labels.items())] = self._metric(side, name, labels)
+
+    def metric(self, side, name, **labels):
+        return self._metric(side, name, labels)
 
     def _metric(self, side, name, labels):
         ask = self.stage.bridge_metric if side == "bridge" else self.stage.aggregator_metric

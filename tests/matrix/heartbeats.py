@@ -11,7 +11,7 @@ REASONS = (
     "", "connecting", "replaying", "gone", "hole", "poison", "skipped", "unrooted", "no_replay",
     "replay_failed", "unknown_event", "no_heartbeat", "missed_events", "joined_late", "differs",
     "silent", "engine_away", "bridge_stopped", "nats_away", "memory",
-    "two_bridges",
+    "two_bridges", "groups", "no_base", "overload",
 )
 
 
@@ -50,6 +50,7 @@ class Heartbeats:
         self.last = {}  # stream -> (state, reason, epoch)
         self.changes = []  # (ns, stream, state, reason)
         self.epochs = {}  # stream -> [(ns, epoch)]
+        self.unreadable = 0
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -86,12 +87,18 @@ class Heartbeats:
                 size = int(line.split()[-1])
                 if len(rest) < size + 2:
                     return buffer
-                self._note(fields(rest[:size]))
+                self._read_heartbeat(rest[:size])
                 rest = rest[size + 2 :]
             elif line == b"PING":
                 door.sendall(b"PONG\r\n")
             buffer = rest
         return buffer
+
+    def _read_heartbeat(self, data):
+        try:
+            self._note(fields(data))
+        except (IndexError, KeyError, TypeError):
+            self.unreadable += 1  # garbage that somebody publishes
 
     def _note(self, heartbeat):
         now = time.monotonic_ns()

@@ -102,9 +102,10 @@ class Oracle:
     """Judges continuously; `fault` excuses streams from its start until its end, and
     from then on they have the same time as everybody."""
 
-    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0):
+    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0, unjudged=None):
         self.fleet = fleet
         self.liars = liars  # {stream: Content} of engines that are not the fleet's
+        self.is_unjudged = unjudged or (lambda stream: False)  # of which nobody knows the truth
         self.watchers = [Watcher(aggregator) for aggregator in aggregators]
         self.heartbeats = Heartbeats(nats_port)
         self.limit_s = limit_s
@@ -147,6 +148,11 @@ class Oracle:
         for fault in self.faults:
             fault[1] = fault[1] or time.monotonic_ns()
         return self.faults[-1][1]
+
+    def end_fault_of(self, streams):
+        for fault in self.faults:
+            if fault[2] == streams:
+                fault[1] = fault[1] or time.monotonic_ns()
 
     def _excused_until(self, stream, now):
         """Until when the stream had an excuse: nothing before counts."""
@@ -205,16 +211,19 @@ class Oracle:
         answer = self.listing(asker)
         if answer is None:
             return
-        t0, listed, down, _ = answer
+        t0, listed, down, states = answer
         with self.lock:
             self.fleet.follow()
             contents = {**self.fleet.streams, **self.liars}
             for stream, names in listed.items():
-                if stream not in down:
-                    self._judge_stream(asker.daemon.name, stream, names, contents.get(stream), t0)
+                if stream not in down and not self.is_unjudged(stream):
+                    self._judge_stream(
+                        asker.daemon.name, (stream, states.get(stream, ("ABSENT", ""))[:2]), names,
+                        contents.get(stream), t0)
         self.samples += 1
 
-    def _judge_stream(self, who, stream, names, content, t0):
+    def _judge_stream(self, who, whose, names, content, t0):
+        stream, state = whose
         held, gone = (content.held, content.gone) if content else ({}, {})
         excused_until = self._excused_until(stream, t0)
         self.judged += len(names)
@@ -228,7 +237,7 @@ class Oracle:
                 continue
             self.oldest_s = max(self.oldest_s, min(age_s, 999.0))
             if age_s > self.limit_s:
-                self.violations.append((t0, who, stream, name, round(age_s, 2) if since else "never held"))
+                self.violations.append((t0, who, (*stream, *state), name, round(age_s, 2) if since else "never held"))
 
     # ---- the end -----------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class Oracle:
             truth = self.fleet.whole_truth()
         truth.update({stream: set(content.held) for stream, content in self.liars.items()})
         wrong = []
-        for stream in truth.keys() | listed.keys():
+        for stream in truth.keys() | {stream for stream in listed if not self.is_unjudged(stream)}:
             state, reason, _, doubtful, at_most = states.get(stream, ("ABSENT", "", 0, 0, None))
             names, held = set(listed.get(stream, ())), truth.get(stream, set())
             phantom, missing = len(names - held), len(held - names)
@@ -260,13 +269,26 @@ class Oracle:
         return wrong
 
     def most_full_replays(self, since_ns, window_s=10.0):
-        """The most that one publisher was asked for within a window."""
-        rows = [(at, counts) for at, counts in self.replays if at >= since_ns]
-        most = 0
-        for i, (at, counts) in enumerate(rows):
-            for later, counts_later in rows[i:]:
-                if later - at > window_s * S:
-                    break
-                # A counter that went back is an engine's that restarted.
-                most = max([most, *(counts_later[s] - counts[s] for s in counts if s in counts_later)])
-        return most
+        """The most that one publisher was asked for within a window: (count, words of whose)."""
+        worst = (0, "")
+        began = self.faults[-1][0] if self.faults else since_ns  # attacks that touch no stream are no faults
+        for (stream, _), times in self.full_replay_times(since_ns).items():
+            for at, first in enumerate(times):
+                within = [t for t in times[at:] if t - first <= window_s * S]
+                if len(within) > worst[0]:
+                    ages = ", ".join(f"{(t - began) / S:+.2f}" for t in within)
+                    worst = (len(within), f"{stream} at {ages} s after the fault")
+        return worst
+
+    def full_replay_times(self, since_ns):
+        """{(stream, process of it): [ns of the look that found one more]}"""
+        times, before, process = {}, {}, {}
+        for at, counts in self.replays:
+            for stream, count in counts.items():
+                known = before.get(stream, count)
+                if count < known:  # of another process
+                    process[stream], known = process.get(stream, 0) + 1, 0
+                if at >= since_ns:
+                    times.setdefault((stream, process.get(stream, 0)), []).extend([at] * (count - known))
+                before[stream] = count
+        return times

@@ -8,6 +8,7 @@ import shutil
 import time
 
 import programs
+import prometheus
 from oracle import Oracle, S
 from programs import wait_for
 from proxy import Proxy
@@ -29,10 +30,12 @@ class Load:
     step_ms: int = 20
     aggregators: int = 2
     replay_buffer: int = 10_000
+    processes: int = 1  # of engines; one is a bottleneck where hundreds restart at once
 
     def text(self):
         return (
             f"{self.workers} workers x {self.ranks} ranks, {self.blocks} blocks a rank, {self.rate:g} requests/s, "
+            f"{f'{self.processes} processes of them, ' if self.processes > 1 else ''}"
             f"a step every {self.step_ms} ms, replay buffers of {self.replay_buffer} batches, "
             f"{self.aggregators} aggregators, protobuf"
         )
@@ -51,8 +54,11 @@ class Stage:
         self.aggregator_ports = []  # of NATS, for those that do not speak with it directly
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
+        self.hostile = []  # (worker, engine): what they hold nobody knows
         self.keeps_checkpoints = False
         self.aggregator_extra = ""
+        self.bridge_extra = ""
+        self.host = None  # what the daemons run on, where a row plays with it: options_of(name), close()
         self.killed = []  # programs that a row ended by itself
         self.fleet = None
         self.oracle = None
@@ -76,23 +82,37 @@ class Stage:
             return door.recv(4) == b"INFO"
 
     def start_fleet(self):
-        load, truth, workers = self.load, self.folder / "truth", self.folder / "workers"
-        self.started.append(programs.Program(self.folder, "kvfleet", [
-            programs.BIN / "kvfleet", "--workers", load.workers, "--ranks", load.ranks,
-            "--blocks", load.blocks, "--rate", load.rate, "--scale", load.scale, "--step-ms", load.step_ms,
-            "--replay-buffer", load.replay_buffer, "--seed", self.seed, "--trace", TRACE, "--truth", truth,
-            "--config-out", workers, "--config-split", 2, "--log-changes", 16 * load.blocks + 65536,
-        ]))
+        each = self.load.workers // self.load.processes
+        for at in range(self.load.processes):
+            self.start_engines(at, each)
         wait_for("kvfleet is there", lambda: all(
-            (self.folder / f"workers.{part}").exists() for part in (0, 1)))
-        self.fleet = Fleet(truth)
+            (self.folder / f"workers{at}.{part}").exists()
+            for at in range(self.load.processes) for part in (0, 1)), 20)
+        self.fleet = Fleet([self.folder / f"truth{at}" for at in range(self.load.processes)], each)
         # The bridges begin with the engines, as long as these have little to tell.
         self.fleet.say("pause")
         self.fleet.learn_streams()
-        self.bridge_parts = [(self.folder / f"workers.{part}").read_text() for part in (0, 1)]
+        self.bridge_parts = [self.workers_of_bridge(part) for part in (0, 1)]
+
+    def start_engines(self, at, workers):
+        load, truth, config = self.load, self.folder / f"truth{at}", self.folder / f"workers{at}"
+        self.started.append(programs.Program(self.folder, f"kvfleet{at}", [
+            programs.BIN / "kvfleet", "--workers", workers, "--first-id", at * workers + 1, "--ranks", load.ranks,
+            "--blocks", load.blocks, "--rate", load.rate / load.processes, "--scale", load.scale,
+            "--step-ms", load.step_ms, "--replay-buffer", load.replay_buffer, "--seed", self.seed + 1000 * at,
+            "--trace", TRACE, "--truth", truth, "--config-out", config, "--config-split", 2,
+            "--log-changes", 16 * load.blocks + 65536,
+        ]))
+
+    def workers_of_bridge(self, part):
+        """The section of its configuration: half of each process's engines."""
+        texts = [(self.folder / f"workers{at}.{part}").read_text() for at in range(self.load.processes)]
+        rows = [re.search(r"workers = \(\n(.*?)\n\);", text, re.S)[1] for text in texts]
+        return "workers = (\n" + ",\n".join(rows) + "\n);\n"
 
     def daemon(self, program, name, config, port, index=None):
-        daemon = programs.Daemon(self.folder, name, program, config, port)
+        options = self.host.options_of(name) if self.host else {}
+        daemon = programs.Daemon(self.folder, name, program, config, port, **options)
         self.started.append(daemon)
         return daemon
 
@@ -102,7 +122,7 @@ class Stage:
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
             f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
             'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
-            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}', port,
+            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
         )
         if part < len(self.bridges):
             self.bridges[part] = bridge
@@ -158,15 +178,30 @@ class Stage:
 
     def add_liar(self, engine, worker_id, part=0):
         """A Python engine among those of a bridge that has not begun."""
-        row = (
-            f'  {{ id = {worker_id}L; model = "fleet"; block_size = {engine.block_size}; '
-            f'events = "{engine.events}"; replay = "{engine.replay}"; }},\n'
-        )
-        self.bridge_parts[part] = self.bridge_parts[part].replace("workers = (\n", "workers = (\n" + row, 1)
+        self._add_engine(engine, worker_id, part)
         self.liars.append((worker_id, engine))
 
+    def add_hostile(self, engine, worker_id, part=0, host="127.0.0.1", more="", where=None):
+        """host: by which name the bridge knows it; more: of its group in the configuration; where:
+        the keys that say where it is, if these are not its own addresses."""
+        self._add_engine(engine, worker_id, part, host, more, where)
+        self.hostile.append((worker_id, engine))
+
+    def is_hostile(self, stream):
+        """Of a hostile engine, or forged on NATS."""
+        return bool(self.hostile) and stream[0] >= self.hostile[0][0]
+
+    def _add_engine(self, engine, worker_id, part, host="127.0.0.1", more="", where=None):
+        where = where or f'events = "{engine.events}"; replay = "{engine.replay}";'
+        row = (
+            f'  {{ id = {worker_id}L; model = "fleet"; block_size = {engine.block_size}; '
+            f'{where} {more}}},\n'.replace("127.0.0.1", host)
+        )
+        self.bridge_parts[part] = self.bridge_parts[part].replace("workers = (\n", "workers = (\n" + row, 1)
+
     def bridge_of(self, worker):
-        return 0 if worker <= self.load.workers // 2 else 1
+        each = self.load.workers // self.load.processes
+        return 0 if (worker - 1) % each < each // 2 else 1
 
     def streams_of_bridge(self, part):
         return {
@@ -190,16 +225,23 @@ class Stage:
             wait_for("kvbridge is ready", bridge.is_ready, 15)
         self.oracle = Oracle(
             self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
-            self.nats_port, limit_s
+            self.nats_port, limit_s, self.is_hostile
         )
-        streams = self.load.workers * self.load.ranks + len(self.liars)
-        wait_for("all streams are EXACT", lambda: all(
-            len(w.states) == streams and self.is_exact(w) for w in self.oracle.watchers), 25)
+        streams = self.load.workers * self.load.ranks + len(self.liars) + len(self.hostile)
+        wait_for("all streams wait for a first batch", lambda: all(
+            len(w.states) == streams and all(row[:2] in self.before_any for row in w.states.values())
+            for w in self.oracle.watchers), 25)
         wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
         self.oracle.command("resume")
         for _, engine in self.liars:
             engine.begin()
         wait_for("the caches are warm", self.is_warm, 30)
+        wait_for("all streams are EXACT", lambda: all(
+            self.is_exact(w, {stream for stream in w.states if not self.is_hostile(stream)})
+            for w in self.oracle.watchers), 25)
+
+    # Of an engine that has said nothing nothing is known; one that begins sooner may be EXACT.
+    before_any = (("UNVERIFIED", "no_base"), ("EXACT", ""))
 
     def is_warm(self):
         held = [row["held_blocks"] for row in self.oracle.stats().values()]
@@ -223,7 +265,7 @@ class Stage:
         if self.oracle:
             self.oracle.stop()
             trouble += self.oracle.trouble
-        for _, engine in self.liars:
+        for _, engine in self.liars + self.hostile:
             engine.close()
         for program in self.started:
             if program in self.killed or program.name.startswith("nats"):
@@ -236,7 +278,7 @@ class Stage:
                     trouble.append(f"{program.name} exited {program.process.returncode}")
             except AssertionError as error:
                 trouble.append(str(error))
-        for one in self.proxies:
+        for one in self.proxies + [self.host] * bool(self.host):
             one.close()
         if self.fleet:
             self.fleet.close()
@@ -250,17 +292,22 @@ class Stage:
     def aggregator_metric(self, name, **labels):
         return sum(one.metric(name, **labels) for one in self.aggregators if one.is_running())
 
+    def samples(self, side, name, **labels):
+        """{(program, labels): value} of a metric on the pages of all that run."""
+        return {(one.name, key): value for one in (self.bridges if side == "bridge" else self.aggregators)
+                if one.is_running() for key, value in prometheus.Page.of(one).rows(name, **labels).items()}
+
     def resident(self):
         """{name: bytes} of the daemons that run."""
         sizes = {}
         for program in self.started:
-            if program.is_ours and program.is_running() and program.name != "kvfleet":
+            if program.is_ours and program.is_running() and not program.name.startswith("kvfleet"):
                 text = pathlib.Path(f"/proc/{program.process.pid}/status").read_text()
                 sizes[program.name] = int(re.search(r"VmRSS:\s+(\d+)", text)[1]) << 10
         return sizes
 
     def logs(self):
-        return "\n".join(f"---- {p.name} ----\n{p.text()[-4000:]}" for p in self.started if p.name != "kvfleet")
+        return "\n".join(f"---- {p.name} ----\n{p.text()[-4000:]}" for p in self.started if not p.name.startswith("kvfleet"))
 
 
 def proxies_in_a_row(target, count):

@@ -48,35 +48,57 @@ class Content:
         self.gone = {name: at for name, at in self.gone.items() if at > before_ns}
 
 
-class Fleet:
-    """A client of the truth socket.  One thread at a time."""
+class Door:
+    """A client of one truth socket.  One thread at a time."""
 
     def __init__(self, path):
-        self.path = path
-        self.door = socket.socket(socket.AF_UNIX)
-        self.door.settimeout(20)
-        self.door.connect(str(path))
-        self.lines = self.door.makefile("rb")
-        self.streams = {}
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+        self.lines = self.socket.makefile("rb")
         self.rows = msgspec.json.Decoder()
 
     def close(self):
         self.lines.close()
-        self.door.close()
+        self.socket.close()
+
+    def send(self, commands):
+        self.socket.sendall("".join(f"{command}\n" for command in commands).encode())
+
+    def answers(self):
+        """Those of the oldest command that was sent."""
+        found = []
+        while True:
+            answer = self.rows.decode(self.lines.readline())
+            if "end" in answer:
+                return found
+            if "error" in answer:
+                raise RuntimeError(answer["error"])
+            found.append(answer)
+
+
+class Fleet:
+    """All engines, of one process or several: workers_each of them in each, ids from 1."""
+
+    def __init__(self, paths, workers_each):
+        self.doors = [Door(path) for path in paths]
+        self.workers_each = workers_each
+        self.streams = {}
+
+    def close(self):
+        for door in self.doors:
+            door.close()
+
+    def doors_of(self, command):
+        """A command names one worker, or is for all."""
+        words = command.split()
+        return [self.doors[(int(words[1]) - 1) // self.workers_each]] if len(words) > 1 else self.doors
 
     def say(self, *commands):
         """The answers of all commands, in order."""
-        self.door.sendall("".join(f"{command}\n" for command in commands).encode())
-        answers = []
-        for _ in commands:
-            while True:
-                answer = self.rows.decode(self.lines.readline())
-                if "end" in answer:
-                    break
-                if "error" in answer:
-                    raise RuntimeError(answer["error"])
-                answers.append(answer)
-        return answers
+        for door in self.doors:
+            door.send([command for command in commands if door in self.doors_of(command)])
+        return [answer for command in commands for door in self.doors_of(command) for answer in door.answers()]
 
     def stats(self):
         """{(worker, rank): row}"""

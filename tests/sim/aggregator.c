@@ -3,86 +3,72 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index thread of one aggregator: daemon/aggregator_loop.c, _intake.c and _sync.c.
- * Whoever changes those changes this. */
+/* What replica/turn.h finds outside in a simulated aggregator: mailboxes instead of NATS, and
+ * virtual time. */
 
-static const uint64_t tick_ns = 100 * KVB_NS_PER_MS;
-static const uint64_t echo_gives_up_ns = 1750 * KVB_NS_PER_MS;
-
-void sim_aggregator_begin(struct sim_world *world, size_t number)
+static uint64_t clock_ns(void *context)
 {
-    struct sim_aggregator *aggregator = &world->aggregators[number];
-    const struct kvb_prefix_index_options index = { .max_nodes = 4096, .max_slots = 64 };
+    const struct sim_aggregator *aggregator = context;
 
-    if (kvb_prefix_index_new(&index, &aggregator->index) != KVB_OK) {
-        abort();
-    }
-    const struct kvb_followers_options followers = { .max_streams = 8,
-                                                     .heartbeat_ms = 1000,
-                                                     .forget_ms = 600000,
-                                                     .asks = aggregator->asks,
-                                                     .max_window_blocks = SIZE_MAX,
-                                                     .index = aggregator->index };
-    if (kvb_followers_new(&followers, &aggregator->followers) != KVB_OK) {
-        abort();
-    }
-    aggregator->is_up = true;
-    aggregator->life++;
-    aggregator->began_ns = world->now_ns;
-    aggregator->nats = (struct sim_client){ .try_ns = world->now_ns };
-    aggregator->was_connected = false;
-    aggregator->connects_seen = 0;
-    sim_note(world, "aggregator %zu begins", number);
+    return aggregator->world->now_ns;
 }
 
-void sim_aggregator_end(struct sim_world *world, size_t number)
-{
-    struct sim_aggregator *aggregator = &world->aggregators[number];
-    struct kvb_index_counters counters = { 0 };
+/* ---- NATS ---- */
 
-    kvb_followers_free(aggregator->followers);
-    aggregator->followers = NULL;
-    if (aggregator->index) {
-        kvb_prefix_index_count(aggregator->index, &counters);
-    }
-    if (counters.memberships != 0) {
-        sim_fail(world, "aggregator %zu leaves a list behind", number);
-    }
-    kvb_prefix_index_free(aggregator->index);
-    aggregator->index = NULL;
-    aggregator->is_up = false;
-    aggregator->nats.is_connected = false;
-    sim_empty(world, &aggregator->heard);
-    sim_empty(world, &aggregator->answers);
-    sim_empty(world, &aggregator->asks_sent);
-    sim_empty(world, &aggregator->past);
-    aggregator->past_count = 0;
-    memset(aggregator->was_lied_to, 0, sizeof aggregator->was_lied_to);
+static bool is_connected(void *context)
+{
+    const struct sim_aggregator *aggregator = context;
+
+    return aggregator->nats.is_connected;
 }
 
-/* An echo is sent twice a second, and missed after 1.5 s. */
-static bool hears_itself(const struct sim_world *world)
+static uint64_t connects(void *context)
 {
-    return !world->broker.is_frozen || world->now_ns < world->broker.frozen_ns + echo_gives_up_ns;
+    const struct sim_aggregator *aggregator = context;
+
+    return aggregator->nats.connects;
 }
 
-static void watch_nats(struct sim_world *world, struct sim_aggregator *aggregator)
+/* A server that stands still passes on nothing, until it goes on. */
+static bool send_echo(void *context)
 {
-    const bool is_connected = aggregator->nats.is_connected && hears_itself(world);
-    const uint64_t connects = aggregator->nats.connects;
-    const bool was_replaced = connects != aggregator->connects_seen;
+    struct sim_aggregator *aggregator = context;
 
-    if (aggregator->was_connected && (!is_connected || was_replaced)) {
-        kvb_followers_nats_away(aggregator->followers, world->now_ns);
-    }
-    if (is_connected && (!aggregator->was_connected || was_replaced)) {
-        kvb_followers_nats_back(aggregator->followers, world->now_ns);
-    }
-    aggregator->was_connected = is_connected;
-    aggregator->connects_seen = connects;
+    aggregator->echoes_under_way++;
+    return true;
 }
 
-static void take_message(struct sim_world *world, size_t number, const struct sim_message *message)
+static uint64_t echoes(void *context)
+{
+    struct sim_aggregator *aggregator = context;
+
+    if (!aggregator->world->broker.is_frozen) {
+        aggregator->echoes += aggregator->echoes_under_way;
+        aggregator->echoes_under_way = 0;
+    }
+    return aggregator->echoes;
+}
+
+static uint64_t dropped(void *context)
+{
+    (void)context; /* the server drops, and tells nobody */
+    return 0;
+}
+
+static void send_request(void *context, const struct kvb_follower_request *request)
+{
+    struct sim_aggregator *aggregator = context;
+
+    sim_note(
+        aggregator->world, "aggregator %zu asks worker %lu rank %u: kind %d from %lu to %lu",
+        aggregator->number, request->id.worker_id, request->id.dp_rank, (int)request->request.kind,
+        request->request.from_id, request->request.to_id);
+    sim_request(aggregator->world, aggregator->number, request);
+}
+
+/* ---- Messages ---- */
+
+static void apply_message(struct sim_world *world, size_t number, const struct sim_message *message)
 {
     struct sim_aggregator *aggregator = &world->aggregators[number];
     struct kvb_followers *followers = aggregator->followers;
@@ -118,56 +104,129 @@ static void take_message(struct sim_world *world, size_t number, const struct si
 }
 
 /* Two subscriptions, two threads of nats.c: whoever is quicker. */
-static void take_messages(struct sim_world *world, size_t number)
+static bool take_message(void *context, uint64_t now_ns)
 {
-    struct sim_aggregator *aggregator = &world->aggregators[number];
+    struct sim_aggregator *aggregator = context;
+    struct sim_world *world = aggregator->world;
+    const bool answers_first = kvb_random_below(&aggregator->dice, 2) == 0;
+    struct sim_mailbox *boxes[2] = { &aggregator->received, &aggregator->answers };
+    struct sim_message *message = sim_take(world, boxes[answers_first]);
 
-    for (;;) {
-        const bool answers_first = kvb_random_below(&aggregator->dice, 2) == 0;
-        struct sim_mailbox *boxes[2] = { &aggregator->heard, &aggregator->answers };
-        struct sim_message *message = sim_take(world, boxes[answers_first]);
-        if (!message) {
-            message = sim_take(world, boxes[!answers_first]);
-        }
-        if (!message) {
-            return;
-        }
-        take_message(world, number, message);
-        sim_remember(world, message);
+    (void)now_ns;
+    if (!message) {
+        message = sim_take(world, boxes[!answers_first]);
     }
+    if (!message) {
+        return false;
+    }
+    apply_message(world, aggregator->number, message);
+    sim_remember(world, message);
+    return true;
 }
 
-static void ask_bridges(struct sim_world *world, size_t number)
+static uint64_t lag_ns(void *context, uint64_t now_ns)
+{
+    (void)context; /* all that is there is taken in each turn */
+    (void)now_ns;
+    return 0;
+}
+
+static bool answer_queries(void *context)
+{
+    (void)context; /* none are asked: sim_check_lists() looks itself */
+    return false;
+}
+
+static void tick(void *context, uint64_t now_ns)
+{
+    const struct sim_aggregator *aggregator = context;
+
+    (void)now_ns;
+    sim_check_lists(aggregator->world, aggregator->number, true);
+}
+
+static const struct kvb_replica_world outside = {
+    .clock_ns = clock_ns,
+    .is_connected = is_connected,
+    .connects = connects,
+    .send_echo = send_echo,
+    .echoes = echoes,
+    .dropped = dropped,
+    .take_message = take_message,
+    .lag_ns = lag_ns,
+    .answer_queries = answer_queries,
+    .send_request = send_request,
+    .tick = tick,
+};
+
+/* ---- Life and death ---- */
+
+void sim_aggregator_begin(struct sim_world *world, size_t number)
 {
     struct sim_aggregator *aggregator = &world->aggregators[number];
-    struct kvb_follower_ask ask;
+    const struct kvb_prefix_index_options index = { .max_nodes = 4096, .max_slots = 64 };
 
-    while (aggregator->nats.is_connected &&
-           kvb_followers_next_ask(aggregator->followers, world->now_ns, &ask)) {
-        sim_note(
-            world, "aggregator %zu asks worker %lu rank %u: kind %d from %lu to %lu", number,
-            ask.id.worker_id, ask.id.dp_rank, (int)ask.request.kind, ask.request.from_id,
-            ask.request.to_id);
-        sim_ask(world, number, &ask);
+    if (kvb_prefix_index_new(&index, &aggregator->index) != KVB_OK) {
+        abort();
     }
+    const struct kvb_followers_options followers = { .max_streams = 64,
+                                                     .heartbeat_ms = 1000,
+                                                     .forget_ms = 600000,
+                                                     .sends_requests = aggregator->sends_requests,
+                                                     .max_window_blocks = SIZE_MAX,
+                                                     .index = aggregator->index };
+    if (kvb_followers_new(&followers, &aggregator->followers) != KVB_OK) {
+        abort();
+    }
+    aggregator->is_up = true;
+    aggregator->life++;
+    aggregator->began_ns = world->now_ns;
+    aggregator->nats = (struct sim_client){ .try_ns = world->now_ns };
+    aggregator->world = world;
+    aggregator->number = number;
+    aggregator->echoes = 0;
+    aggregator->echoes_under_way = 0;
+    aggregator->turn = (struct kvb_replica_turn){ .world = &outside,
+                                                  .context = aggregator,
+                                                  .followers = aggregator->followers,
+                                                  .next_tick_ns = aggregator->turn.next_tick_ns };
+    sim_note(world, "aggregator %zu begins", number);
+}
+
+void sim_aggregator_end(struct sim_world *world, size_t number)
+{
+    struct sim_aggregator *aggregator = &world->aggregators[number];
+    struct kvb_index_counters counters = { 0 };
+
+    kvb_followers_free(aggregator->followers);
+    aggregator->followers = NULL;
+    if (aggregator->index) {
+        kvb_prefix_index_count(aggregator->index, &counters);
+    }
+    if (counters.memberships != 0) {
+        sim_fail(world, "aggregator %zu leaves a list behind", number);
+    }
+    kvb_prefix_index_free(aggregator->index);
+    aggregator->index = NULL;
+    aggregator->is_up = false;
+    aggregator->nats.is_connected = false;
+    sim_empty(world, &aggregator->received);
+    sim_empty(world, &aggregator->answers);
+    sim_empty(world, &aggregator->requests_sent);
+    sim_empty(world, &aggregator->past);
+    aggregator->past_count = 0;
+    memset(aggregator->was_lied_to, 0, sizeof aggregator->was_lied_to);
 }
 
 void sim_aggregator_turn(struct sim_world *world, size_t number)
 {
     struct sim_aggregator *aggregator = &world->aggregators[number];
+    uint64_t now_ns = 0;
 
     if (!aggregator->is_up && world->now_ns >= aggregator->up_ns) {
         sim_aggregator_begin(world, number);
     }
-    if (!aggregator->is_up || aggregator->is_frozen) {
-        return;
-    }
-    watch_nats(world, aggregator);
-    take_messages(world, number);
-    ask_bridges(world, number);
-    if (world->now_ns >= aggregator->next_tick_ns) {
-        aggregator->next_tick_ns = world->now_ns + tick_ns;
-        kvb_followers_tick(aggregator->followers, world->now_ns);
-        sim_check_lists(world, number, true);
+    if (aggregator->is_up && !aggregator->is_frozen) {
+        (void)kvb_replica_take_turn(&aggregator->turn, &now_ns);
     }
 }

@@ -5,26 +5,289 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The ingest thread of one bridge: daemon/bridge_loop.c and bridge_flow.c, without the
- * sockets.  Whoever changes those changes this. */
+/* What stream/serve.h finds outside in a simulated bridge: links instead of sockets, a simulated
+ * NATS, and virtual time. */
 
-enum { most_replays_at_once = 8, run = 64, replies_a_turn = 256, sync_chunks_a_turn = 4 };
+enum {
+    sync_chunks_a_turn = 4,
+    slices_a_turn = 64,
+    turn_clock = 8 /* the seconds of kvb_turn pass so much faster than those of faults */
+};
 
-static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
-static const uint64_t beat_ns = KVB_NS_PER_S;
-static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
-static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 static const uint64_t listen_ns = 1500 * KVB_NS_PER_MS; /* the profile guard's */
+
+static uint64_t wall_us_of(const struct sim_bridge *bridge)
+{
+    return bridge->world->now_ns / 1000 + bridge->wall_us;
+}
 
 uint64_t sim_wall_us(const struct sim_world *world, size_t stream)
 {
-    return world->now_ns / 1000 + world->bridges[sim_bridge_of(world, stream)].wall_us;
+    return wall_us_of(&world->bridges[sim_bridge_of(world, stream)]);
 }
 
 static bool is_of(const struct sim_world *world, size_t stream, size_t bridge)
 {
     return sim_bridge_of(world, stream) == bridge;
 }
+
+/* ---- One rank ---- */
+
+static struct sim_rank *rank_of(struct kvb_served *served)
+{
+    return (struct sim_rank *)(void *)served; /* its first member */
+}
+
+static void step_batch(
+    struct sim_bridge *bridge, struct kvb_served *served, enum kvb_stream_input_kind kind,
+    const struct sim_flying *item)
+{
+    struct sim_world *world = bridge->world;
+    const struct sim_batch *batch = &world->engines[item->engine].batches[item->batch];
+    struct kvb_stream_input input = { .kind = kind,
+                                      .now_ns = world->now_ns,
+                                      .seq = batch->seq,
+                                      .fingerprint = batch->fingerprint,
+                                      .batch = &batch->batch };
+
+    if (batch->is_poison || item->is_corrupt) {
+        input.batch = NULL;
+    }
+    input.fingerprint.high ^= (uint64_t)item->is_corrupt << 63;
+    sim_note(
+        world, "stream %u gets %s seq %lu of life %u", rank_of(served)->stream_number,
+        kind == KVB_INPUT_LIVE ? "live" : "reply", batch->seq, batch->life);
+    kvb_serve_step(&bridge->server, served, &input);
+}
+
+static size_t receive(void *context, struct kvb_served *served)
+{
+    struct sim_bridge *bridge = context;
+    const size_t number = rank_of(served)->stream_number;
+
+    bridge->received_count = 0;
+    while (bridge->received_count < sim_live &&
+           sim_link_receive(bridge->world, number, &bridge->received[bridge->received_count])) {
+        bridge->received_count++;
+    }
+    return bridge->received_count;
+}
+
+static void apply_received(void *context, struct kvb_served *served, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    (void)now_ns;
+    for (size_t i = 0; i < bridge->received_count; i++) {
+        step_batch(bridge, served, KVB_INPUT_LIVE, &bridge->received[i]);
+    }
+}
+
+static void pass_over_received(void *context, struct kvb_served *served)
+{
+    (void)context;
+    (void)served;
+}
+
+static struct kvb_connection_update read_monitor(void *context, struct kvb_served *served)
+{
+    const struct sim_bridge *bridge = context;
+
+    return sim_link_read_monitor(bridge->world, rank_of(served)->stream_number);
+}
+
+static enum kvb_serve_reply take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+    const unsigned number = rank_of(served)->stream_number;
+    struct sim_flying item;
+
+    (void)now_ns;
+    if (!sim_link_reply(bridge->world, number, &item)) {
+        return KVB_SERVE_NO_REPLY;
+    }
+    if (item.batch == UINT32_MAX) {
+        sim_note(bridge->world, "stream %u gets END%s", number, item.is_corrupt ? ", cut" : "");
+        return item.is_corrupt ? KVB_SERVE_CUT : KVB_SERVE_END;
+    }
+    step_batch(bridge, served, KVB_INPUT_REPLAY, &item);
+    return KVB_SERVE_BATCH;
+}
+
+static void stop_replay(void *context, struct kvb_served *served)
+{
+    const struct sim_bridge *bridge = context;
+
+    sim_link_stop_request(&bridge->world->links[rank_of(served)->stream_number]);
+}
+
+static bool start_replay(void *context, struct kvb_served *served, uint64_t from, uint64_t now_ns)
+{
+    const struct sim_bridge *bridge = context;
+
+    (void)now_ns;
+    sim_link_request(bridge->world, rank_of(served)->stream_number, from);
+    return true;
+}
+
+static void publish_step(void *context, struct kvb_served *served, uint64_t now_ns)
+{
+    const struct sim_bridge *bridge = context;
+
+    (void)now_ns;
+    sim_check_rank(bridge->world, rank_of(served));
+    sim_publish_step(bridge->world, rank_of(served));
+}
+
+static void connection_changed(void *context, struct kvb_served *served, bool is_up)
+{
+    const struct sim_bridge *bridge = context;
+    struct sim_rank *rank = rank_of(served);
+    const struct sim_link *link = &bridge->world->links[rank->stream_number];
+
+    sim_note(bridge->world, "stream %u is %s", rank->stream_number, is_up ? "up" : "down");
+    if (is_up) {
+        rank->knows_life = link->monitor_count == 0;
+        rank->up_life = link->life;
+    }
+}
+
+static void share_changed(void *context, struct kvb_served *served, enum kvb_turn_verdict verdict)
+{
+    const struct sim_bridge *bridge = context;
+
+    sim_note(
+        bridge->world, "stream %u is %s", rank_of(served)->stream_number,
+        verdict == KVB_TURN_QUARANTINE ? "quarantined" : "released");
+}
+
+/* ---- All ranks ---- */
+
+static size_t rank_count(void *context)
+{
+    const struct sim_bridge *bridge = context;
+
+    return bridge->world->stream_count;
+}
+
+static struct kvb_served *served_rank(void *context, size_t number)
+{
+    struct sim_bridge *bridge = context;
+
+    return is_of(bridge->world, number, bridge->number) ? &bridge->world->ranks[number].served
+                                                        : NULL;
+}
+
+/* Others are served in every step. */
+static void take_share(struct sim_bridge *bridge, struct sim_rank *rank)
+{
+    const struct sim_world *world = bridge->world;
+    const bool is_heavy = sim_active(bridge->world, SIM_OVERLOAD, rank->stream_number) != NULL;
+
+    kvb_turn_use(&rank->served.turn, is_heavy ? turn_clock * sim_step_ns : 0);
+    kvb_serve_share(
+        &bridge->server, &rank->served, world->steps, turn_clock * world->now_ns, world->now_ns);
+}
+
+static void take_sockets(void *context, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    for (size_t i = 0; i < bridge->world->stream_count; i++) {
+        struct kvb_served *served = served_rank(bridge, i);
+        if (served) {
+            kvb_serve_replies(&bridge->server, served, now_ns);
+            kvb_serve_live(&bridge->server, served, now_ns);
+            take_share(bridge, rank_of(served));
+        }
+    }
+}
+
+/* A slice of each that has one, again and again. */
+static bool work_slices(void *context, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    for (int round = 0; round < slices_a_turn; round++) {
+        for (size_t i = 0; i < bridge->world->stream_count; i++) {
+            struct kvb_served *served = served_rank(bridge, i);
+            if (served && served->output.has_more) {
+                kvb_serve_kind(&bridge->server, served, KVB_INPUT_TICK, now_ns);
+            }
+        }
+    }
+    return false;
+}
+
+static void tick(void *context, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    for (size_t i = 0; i < bridge->world->stream_count; i++) {
+        struct kvb_served *served = served_rank(bridge, i);
+        if (served) {
+            kvb_serve_tick(&bridge->server, served, now_ns);
+        }
+    }
+}
+
+static uint64_t nats_connects(void *context)
+{
+    const struct sim_bridge *bridge = context;
+
+    return bridge->nats.connects;
+}
+
+static void connected(void *context, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    if (bridge->open_ns == 0) {
+        bridge->open_ns = now_ns + listen_ns;
+    }
+}
+
+static bool may_publish(void *context, uint64_t now_ns)
+{
+    const struct sim_bridge *bridge = context;
+
+    return bridge->nats.is_connected && bridge->open_ns > 0 && now_ns >= bridge->open_ns;
+}
+
+static void publish_due(void *context, uint64_t now_ns)
+{
+    struct sim_bridge *bridge = context;
+
+    sim_advertise_streams(bridge->world, bridge->number);
+    for (size_t i = 0; i < bridge->world->stream_count; i++) {
+        struct kvb_served *served = served_rank(bridge, i);
+        if (served && kvb_advertiser_takes_beat(&served->advertiser, now_ns)) {
+            sim_beat(bridge->world, rank_of(served), false);
+        }
+    }
+}
+
+static const struct kvb_serve_world outside = {
+    .receive = receive,
+    .apply_received = apply_received,
+    .pass_over_received = pass_over_received,
+    .read_monitor = read_monitor,
+    .take_reply = take_reply,
+    .stop_replay = stop_replay,
+    .start_replay = start_replay,
+    .publish_step = publish_step,
+    .connection_changed = connection_changed,
+    .share_changed = share_changed,
+    .rank_count = rank_count,
+    .rank = served_rank,
+    .take_sockets = take_sockets,
+    .work_slices = work_slices,
+    .tick = tick,
+    .connects = nats_connects,
+    .connected = connected,
+    .may_publish = may_publish,
+    .publish_due = publish_due,
+};
 
 /* ---- Life and death ---- */
 
@@ -40,6 +303,7 @@ static void open_stream(struct sim_world *world, size_t number)
         .has_replay = world->engines[number].has_replay,
         .profile = world->profile,
         .max_held_bytes = 1 << 20,
+        .slice_work = world->slice_work,
         .max_log_blocks = world->log_blocks,
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
     };
@@ -47,22 +311,21 @@ static void open_stream(struct sim_world *world, size_t number)
     for (size_t i = 0; i < sizeof options.seed; i++) {
         options.seed[i] = (uint8_t)kvb_random_next(&bridge->dice);
     }
-    if (kvb_stream_new(&options, &rank->stream) != KVB_OK ||
-        (world->clear == KVB_CLEAR_REMOVED && kvb_told_new(8192, &rank->told) != KVB_OK)) {
+    if (kvb_stream_new(&options, &rank->served.stream) != KVB_OK) {
         abort();
     }
-    rank->needs_epoch = true;
+    sim_advertise_begin(world, rank);
     rank->story.held_count = 0;
     rank->story.sum = 0;
-    rank->story.told_to = 0;
+    rank->story.advertised_to = 0;
     sim_restore(world, rank);
 }
 
 static void close_stream(struct sim_rank *rank)
 {
-    kvb_stream_free(rank->stream);
-    kvb_told_free(rank->told);
-    kvb_stream_output_done(&rank->output);
+    kvb_advertiser_done(&rank->served.advertiser);
+    kvb_stream_free(rank->served.stream);
+    kvb_stream_output_done(&rank->served.output);
     const struct sim_story story = rank->story;
     *rank = (struct sim_rank){ .stream_number = rank->stream_number, .story = story };
 }
@@ -72,12 +335,14 @@ void sim_bridge_begin(struct sim_world *world, size_t number)
     struct sim_bridge *bridge = &world->bridges[number];
 
     bridge->is_up = true;
-    bridge->next_tick_ns = world->now_ns;
     bridge->nats = (struct sim_client){ .try_ns = world->now_ns };
-    bridge->connects_seen = 0;
+    bridge->world = world;
+    bridge->number = number;
+    bridge->server = (struct kvb_server){ .world = &outside, .context = bridge };
     bridge->open_ns = 0;
     for (size_t i = 0; i < world->stream_count; i++) {
         if (is_of(world, i, number)) {
+            world->engines[i].full_ns = 0; /* nobody remembers what was asked */
             open_stream(world, i);
         }
     }
@@ -112,20 +377,15 @@ void sim_bridge_crash(struct sim_world *world, size_t number)
     sim_bridge_end(world, number);
 }
 
-static bool may_publish(const struct sim_world *world, const struct sim_bridge *bridge)
-{
-    return bridge->nats.is_connected && bridge->open_ns > 0 && world->now_ns >= bridge->open_ns;
-}
-
 void sim_bridge_stop(struct sim_world *world, size_t number)
 {
     struct sim_bridge *bridge = &world->bridges[number];
-    const bool is_heard = may_publish(world, bridge);
+    const bool is_received = may_publish(bridge, world->now_ns);
 
     sim_note(world, "bridge %zu stops", number);
     for (size_t i = 0; i < world->stream_count; i++) {
-        if (is_of(world, i, number) && is_heard) {
-            sim_tell_goodbye(world, &world->ranks[i]);
+        if (is_of(world, i, number) && is_received) {
+            sim_say_goodbye(world, &world->ranks[i]);
         }
     }
     for (size_t i = 0; i < world->stream_count; i++) {
@@ -135,169 +395,6 @@ void sim_bridge_stop(struct sim_world *world, size_t number)
     }
     sim_bridge_end(world, number);
     bridge->nats.is_connected = false; /* what was said is sent first */
-}
-
-/* ---- In ---- */
-
-static void step(struct sim_world *world, struct sim_rank *rank, struct kvb_stream_input *input)
-{
-    input->now_ns = world->now_ns;
-    input->wall_us = sim_wall_us(world, rank->stream_number);
-    if (kvb_stream_step(rank->stream, input, &rank->output) != KVB_OK) {
-        abort(); /* memory is not what is tested here */
-    }
-    if (rank->output.drops_replay) {
-        sim_link_stop_asking(&world->links[rank->stream_number]);
-    }
-    rank->is_beat_due |= rank->output.is_changed;
-    if (rank->output.has_more) {
-        world->bridges[sim_bridge_of(world, rank->stream_number)].next_tick_ns = world->now_ns;
-    }
-    sim_check_rank(world, rank);
-    sim_tell_step(world, rank);
-}
-
-static void
-step_kind(struct sim_world *world, struct sim_rank *rank, enum kvb_stream_input_kind kind)
-{
-    struct kvb_stream_input input = { .kind = kind };
-    step(world, rank, &input);
-}
-
-static void step_batch(
-    struct sim_world *world, struct sim_rank *rank, enum kvb_stream_input_kind kind,
-    const struct sim_flying *item)
-{
-    const struct sim_batch *batch = &world->engines[item->engine].batches[item->batch];
-    struct kvb_stream_input input = {
-        .kind = kind, .seq = batch->seq, .fingerprint = batch->fingerprint, .batch = &batch->batch
-    };
-
-    if (batch->is_poison || item->is_corrupt) {
-        input.batch = NULL;
-    }
-    input.fingerprint.high ^= (uint64_t)item->is_corrupt << 63;
-    sim_note(
-        world, "stream %u gets %s seq %lu of life %u", rank->stream_number,
-        kind == KVB_INPUT_LIVE ? "live" : "reply", batch->seq, batch->life);
-    step(world, rank, &input);
-}
-
-static void follow_link(struct sim_world *world, struct sim_rank *rank)
-{
-    const struct sim_link_news link = sim_link_read_monitor(world, rank->stream_number);
-
-    if (rank->is_up && (link.was_lost || !link.is_up)) {
-        sim_note(world, "stream %u is down", rank->stream_number);
-        step_kind(world, rank, KVB_INPUT_DOWN);
-        rank->is_up = false;
-        rank->down_ns = world->now_ns;
-    }
-    if (!rank->is_up && link.is_up) {
-        sim_note(world, "stream %u is up", rank->stream_number);
-        step_kind(world, rank, KVB_INPUT_UP);
-        rank->is_up = true;
-        rank->down_ns = 0;
-    }
-}
-
-static void take_live(struct sim_world *world, struct sim_rank *rank)
-{
-    struct sim_flying items[run];
-    size_t count = 0;
-
-    while (count < run && sim_link_receive(world, rank->stream_number, &items[count])) {
-        count++;
-    }
-    follow_link(world, rank); /* after the run of batches that it may contradict */
-    for (size_t i = 0; i < count; i++) {
-        step_batch(world, rank, KVB_INPUT_LIVE, &items[i]);
-    }
-}
-
-static void take_replies(struct sim_world *world, struct sim_rank *rank)
-{
-    const size_t number = rank->stream_number;
-    struct sim_flying item;
-
-    for (int i = 0; i < replies_a_turn && sim_link_reply(world, number, &item); i++) {
-        if (item.batch == UINT32_MAX) {
-            sim_note(world, "stream %zu gets END%s", number, item.is_corrupt ? ", cut" : "");
-            sim_link_stop_asking(&world->links[number]);
-            step_kind(world, rank, item.is_corrupt ? KVB_INPUT_REPLAY_CUT : KVB_INPUT_REPLAY_END);
-        } else {
-            step_batch(world, rank, KVB_INPUT_REPLAY, &item);
-        }
-    }
-}
-
-/* ---- Time ---- */
-
-static void follow_nats(struct sim_world *world, size_t number)
-{
-    struct sim_bridge *bridge = &world->bridges[number];
-
-    if (bridge->nats.connects == bridge->connects_seen) {
-        return;
-    }
-    bridge->connects_seen = bridge->nats.connects;
-    if (bridge->open_ns == 0) {
-        bridge->open_ns = world->now_ns + listen_ns;
-    }
-    sim_lose_touch(world, number, world->now_ns + after_connect_ns);
-}
-
-static void start_replays(struct sim_world *world, size_t number)
-{
-    size_t running = 0;
-
-    for (size_t i = 0; i < world->stream_count; i++) {
-        running += is_of(world, i, number) && kvb_stream_is_replaying(world->ranks[i].stream);
-    }
-    for (size_t i = 0; i < world->stream_count && running < most_replays_at_once; i++) {
-        struct kvb_stream *stream = world->ranks[i].stream;
-        uint64_t from = 0;
-        if (is_of(world, i, number) && kvb_stream_wants_replay(stream, world->now_ns, &from)) {
-            sim_link_ask(world, i, from);
-            kvb_stream_replay_started(stream, world->now_ns);
-            running++;
-        }
-    }
-}
-
-static void tell_routers(struct sim_world *world, size_t number)
-{
-    sim_tell_streams(world, number);
-    for (size_t i = 0; i < world->stream_count; i++) {
-        struct sim_rank *rank = &world->ranks[i];
-        const uint64_t wait_ns = rank->is_beat_wanted ? wanted_beat_ns : beat_ns;
-        if (is_of(world, i, number) && rank->is_announced &&
-            (rank->is_beat_due || world->now_ns - rank->beat_ns >= wait_ns)) {
-            rank->beat_ns = world->now_ns;
-            sim_beat(world, rank, false);
-        }
-    }
-}
-
-static void take_time(struct sim_world *world, size_t number)
-{
-    struct sim_bridge *bridge = &world->bridges[number];
-
-    follow_nats(world, number);
-    if (world->now_ns >= bridge->next_tick_ns) {
-        bridge->next_tick_ns = world->now_ns + tick_ns;
-        for (size_t i = 0; i < world->stream_count; i++) {
-            if (is_of(world, i, number)) {
-                step_kind(world, &world->ranks[i], KVB_INPUT_TICK);
-            }
-        }
-    }
-    start_replays(world, number);
-    if (may_publish(world, bridge)) {
-        tell_routers(world, number);
-    } else {
-        sim_lose_touch(world, number, 0);
-    }
 }
 
 void sim_bridge_turn(struct sim_world *world, size_t number)
@@ -310,13 +407,8 @@ void sim_bridge_turn(struct sim_world *world, size_t number)
     if (!bridge->is_up || bridge->is_frozen) {
         return;
     }
-    for (size_t i = 0; i < world->stream_count; i++) {
-        if (is_of(world, i, number)) {
-            take_replies(world, &world->ranks[i]);
-            take_live(world, &world->ranks[i]);
-        }
-    }
-    take_time(world, number);
+    bridge->server.wall_us = wall_us_of(bridge);
+    (void)kvb_serve_turn(&bridge->server, world->now_ns);
     for (int i = 0; i < sync_chunks_a_turn; i++) {
         sim_work_jobs(world, number);
     }

@@ -1,5 +1,7 @@
 #include "sim.h"
 
+#include "core/own.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,7 +150,7 @@ static void send(
     put(box, message);
 }
 
-static bool can_hear(struct sim_world *world, size_t aggregator)
+static bool can_receive(struct sim_world *world, size_t aggregator)
 {
     const struct sim_aggregator *reader = &world->aggregators[aggregator];
 
@@ -185,20 +187,20 @@ static void publish_events(
     const bool is_json = world->profile == KVB_PROFILE_JSON;
 
     for (size_t i = 0; i < events->event_count && is_json; i++) { /* one each, no epoch */
-        if (can_hear(world, aggregator)) {
+        if (can_receive(world, aggregator)) {
             struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
             copy_identity(message, events);
             message->events.has_epoch = false;
             copy_event(message, events, &events->events[i]);
             flip(world, aggregator, message);
-            send(world, aggregator, &world->aggregators[aggregator].heard, message);
+            send(world, aggregator, &world->aggregators[aggregator].received, message);
         }
     }
-    if (!is_json && events->event_count > 0 && can_hear(world, aggregator)) {
+    if (!is_json && events->event_count > 0 && can_receive(world, aggregator)) {
         struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
         sim_message_copy_events(message, events);
         flip(world, aggregator, message);
-        send(world, aggregator, &world->aggregators[aggregator].heard, message);
+        send(world, aggregator, &world->aggregators[aggregator].received, message);
     }
 }
 
@@ -212,10 +214,10 @@ void sim_publish(
     for (size_t i = 0; i < world->aggregator_count; i++) {
         if (kind == SIM_EVENTS) {
             publish_events(world, stream, i, events);
-        } else if (can_hear(world, i)) {
+        } else if (can_receive(world, i)) {
             struct sim_message *message = stream_message(world, stream, kind);
             message->beat = *beat;
-            send(world, i, &world->aggregators[i].heard, message);
+            send(world, i, &world->aggregators[i].received, message);
         }
     }
 }
@@ -246,17 +248,17 @@ void sim_answer(
     send(world, job->aggregator, &reader->answers, message);
 }
 
-void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follower_ask *ask)
+void sim_request(struct sim_world *world, size_t aggregator, const struct kvb_follower_request *ask)
 {
     const size_t stream = sim_stream_of(world, ask->id.worker_id, ask->id.dp_rank);
 
-    if (stream == SIZE_MAX || sim_hits(world, SIM_DROP_ASKS, (unsigned)aggregator)) {
+    if (stream == SIZE_MAX || sim_hits(world, SIM_DROP_REQUESTS, (unsigned)aggregator)) {
         return;
     }
-    struct sim_message *message = stream_message(world, stream, SIM_ASK);
+    struct sim_message *message = stream_message(world, stream, SIM_REQUEST);
     message->token = ask->token;
     message->request = ask->request;
-    send(world, aggregator, &world->aggregators[aggregator].asks_sent, message);
+    send(world, aggregator, &world->aggregators[aggregator].requests_sent, message);
 }
 
 /* ---- Once more ---- */
@@ -266,7 +268,9 @@ void sim_remember(struct sim_world *world, struct sim_message *message)
 {
     struct sim_aggregator *reader = &world->aggregators[message->to_aggregator];
 
-    if (message->kind == SIM_ANSWER || !sim_is_planned(world, SIM_ECHO, message->to_aggregator)) {
+    if (message->kind == SIM_ANSWER ||
+        !(sim_is_planned(world, SIM_ECHO, message->to_aggregator) ||
+          sim_is_planned(world, SIM_FORGE, message->to_aggregator))) {
         sim_give_back(world, message);
         return;
     }
@@ -279,14 +283,14 @@ void sim_remember(struct sim_world *world, struct sim_message *message)
     }
 }
 
-static void echo(struct sim_world *world, size_t aggregator)
+/* One of those that came before, to be sent to the aggregator; NULL when there is none. */
+static struct sim_message *copy_past(struct sim_world *world, size_t aggregator)
 {
     struct sim_aggregator *reader = &world->aggregators[aggregator];
     const struct sim_message *old = reader->past.first;
 
-    if (!reader->is_up || !reader->nats.is_connected || !old ||
-        !sim_hits(world, SIM_ECHO, (unsigned)aggregator)) {
-        return;
+    if (!reader->is_up || !reader->nats.is_connected || !old) {
+        return NULL;
     }
     for (uint64_t n = kvb_random_below(&reader->dice, reader->past_count); n > 0; n--) {
         old = old->next;
@@ -294,9 +298,85 @@ static void echo(struct sim_world *world, size_t aggregator)
     struct sim_message *message = stream_message(world, old->stream_number, old->kind);
     message->beat = old->beat;
     sim_message_copy_events(message, &old->events);
-    sim_note(world, "aggregator %zu stream %u: once more", aggregator, old->stream_number);
     reader->was_lied_to[old->stream_number] = true;
-    send(world, aggregator, &reader->heard, message);
+    return message;
+}
+
+static void echo(struct sim_world *world, size_t aggregator)
+{
+    struct sim_message *message =
+        sim_hits(world, SIM_ECHO, (unsigned)aggregator) ? copy_past(world, aggregator) : NULL;
+
+    if (message) {
+        sim_note(world, "aggregator %zu stream %u: once more", aggregator, message->stream_number);
+        send(world, aggregator, &world->aggregators[aggregator].received, message);
+    }
+}
+
+/* ---- Made up ---- */
+
+static uint64_t draw_step(uint64_t *dice)
+{
+    static const uint64_t steps[] = { 1, 5, 1000, UINT64_C(1) << 30, UINT64_C(1) << 62 };
+
+    return steps[kvb_random_below(dice, KVB_COUNT_OF(steps))];
+}
+
+static void forge_events(struct sim_message *message, uint64_t *dice)
+{
+    struct kvb_router_batch *events = &message->events;
+    const uint64_t step = draw_step(dice);
+
+    if (kvb_random_below(dice, 4) == 0) {
+        events->epoch.bytes[15] ^= 1; /* of nobody; JSON does not show it */
+    }
+    for (size_t i = 0; i < events->event_count; i++) {
+        events->events[i].event_id += step;
+        if (kvb_random_below(dice, 3) == 0) {
+            events->events[i].kind = KVB_ROUTER_CLEARED;
+            events->events[i].block_count = 0;
+        }
+    }
+}
+
+static void forge_beat(struct kvb_heartbeat *beat, uint64_t *dice)
+{
+    switch (kvb_random_below(dice, 5)) {
+    case 0:
+        beat->epoch.bytes[15] ^= 1;
+        beat->period_ms = UINT32_MAX;
+        break;
+    case 1:
+        beat->last_id += draw_step(dice);
+        break;
+    case 2:
+        beat->last_id -= draw_step(dice);
+        break;
+    case 3:
+        beat->is_bye = true;
+        break;
+    default:
+        beat->digest_seed++;
+        break;
+    }
+}
+
+static void forge(struct sim_world *world, size_t aggregator)
+{
+    struct sim_aggregator *reader = &world->aggregators[aggregator];
+    struct sim_message *message =
+        sim_hits(world, SIM_FORGE, (unsigned)aggregator) ? copy_past(world, aggregator) : NULL;
+
+    if (!message) {
+        return;
+    }
+    if (message->kind == SIM_EVENTS) {
+        forge_events(message, &reader->dice);
+    } else {
+        forge_beat(&message->beat, &reader->dice);
+    }
+    sim_note(world, "aggregator %zu stream %u: made up", aggregator, message->stream_number);
+    send(world, aggregator, &reader->received, message);
 }
 
 /* ---- Connections ---- */
@@ -313,13 +393,13 @@ void sim_client_lose(struct sim_world *world, struct sim_client *client)
     for (size_t i = 0; i < world->aggregator_count; i++) {
         struct sim_aggregator *reader = &world->aggregators[i];
         if (client == &reader->nats) {
-            drop_flying(world, &reader->heard, NULL);
+            drop_flying(world, &reader->received, NULL);
             drop_flying(world, &reader->answers, NULL);
-            sim_empty(world, &reader->asks_sent);
+            sim_empty(world, &reader->requests_sent);
         }
         for (unsigned bridge = 0; bridge < bridges; bridge++) {
             if (client == &world->bridges[bridge].nats) {
-                drop_flying(world, &reader->heard, &bridge);
+                drop_flying(world, &reader->received, &bridge);
                 drop_flying(world, &reader->answers, &bridge);
             }
         }
@@ -345,14 +425,14 @@ static void follow_client(struct sim_world *world, struct sim_client *client, bo
     }
 }
 
-static void deliver_asks(struct sim_world *world, struct sim_aggregator *reader)
+static void deliver_requests(struct sim_world *world, struct sim_aggregator *reader)
 {
     struct sim_message *message = NULL;
 
-    while ((message = sim_take(world, &reader->asks_sent))) {
+    while ((message = sim_take(world, &reader->requests_sent))) {
         const struct sim_bridge *bridge = &world->bridges[message->from_bridge];
         if (bridge->is_up && bridge->nats.is_connected && !bridge->is_frozen) {
-            sim_bridge_hear_ask(world, message->from_bridge, message);
+            sim_bridge_receive_request(world, message->from_bridge, message);
         }
         sim_give_back(world, message);
     }
@@ -376,7 +456,8 @@ void sim_broker_step(struct sim_world *world)
         struct sim_aggregator *reader = &world->aggregators[i];
         follow_client(world, &reader->nats, reader->is_up && !reader->is_frozen);
         echo(world, i);
-        deliver_asks(world, reader);
+        forge(world, i);
+        deliver_requests(world, reader);
     }
 }
 

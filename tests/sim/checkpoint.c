@@ -3,32 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a bridge leaves on its disk: daemon/bridge_checkpoint.c, and ingest/checkpoint_store.c
- * without the files.  Whoever changes those changes this.
- *
- *     due, and changed --> made, some items a turn --> written, for some time --> found again
- *
- * A crash loses what is not written; what it spoils on the way must be refused. */
+/* The disk of a bridge: stream/checkpoint/policy.h decides what is made and what is void.  Each
+ * stream has a maker of its own.  Writing takes some time; a crash loses what is not written;
+ * what it corrupts on the way must be refused. */
 
-enum { most_items_a_turn = 32, most_file_bytes = 1 << 20 };
+enum { max_items_a_turn = 32, max_file_bytes = 1 << 20 };
 
-static const uint64_t after_clear_ns = KVB_NS_PER_S;
-static const uint64_t most_write_ns = 150 * KVB_NS_PER_MS;
+static const uint64_t max_write_ns = 150 * KVB_NS_PER_MS;
 
 static struct sim_disk *disk_of(struct sim_world *world, const struct sim_rank *rank)
 {
     return &world->disks[rank->stream_number];
 }
 
-static bool is_same_epoch(const kvb_epoch *one, const kvb_epoch *other)
-{
-    return memcmp(one->bytes, other->bytes, sizeof one->bytes) == 0;
-}
-
 void sim_disk_begin(struct sim_disk *disk)
 {
-    kvb_buf_init(&disk->file.bytes, most_file_bytes);
-    kvb_buf_init(&disk->coming.bytes, most_file_bytes);
+    kvb_buf_init(&disk->file.bytes, max_file_bytes);
+    kvb_buf_init(&disk->coming.bytes, max_file_bytes);
 }
 
 void sim_disk_end(struct sim_disk *disk)
@@ -39,49 +30,46 @@ void sim_disk_end(struct sim_disk *disk)
 
 /* ---- Void ---- */
 
-void sim_void_checkpoint(struct sim_world *world, const struct sim_rank *rank)
+static void remove_files(struct sim_world *world, const struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
 
-    if (disk->file.is_there || disk->coming.is_there) {
-        sim_note(world, "stream %u: its checkpoint is void", rank->stream_number);
-    }
+    sim_note(world, "stream %u: its checkpoint is void", rank->stream_number);
     disk->file.is_there = false;
     disk->coming.is_there = false;
 }
 
-void sim_telling_epoch(struct sim_world *world, const struct sim_rank *rank, const kvb_epoch *epoch)
+void sim_void_checkpoint(struct sim_world *world, struct sim_rank *rank)
 {
-    const struct sim_disk *disk = disk_of(world, rank);
+    if (kvb_checkpoint_becomes_void(&rank->checkpoint)) {
+        remove_files(world, rank);
+    }
+}
 
-    if ((disk->file.is_there && !is_same_epoch(&disk->file.epoch, epoch)) ||
-        (disk->coming.is_there && !is_same_epoch(&disk->coming.epoch, epoch))) {
-        sim_void_checkpoint(world, rank);
+void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb_epoch *epoch)
+{
+    if (kvb_checkpoint_enters_epoch(&rank->checkpoint, epoch)) {
+        remove_files(world, rank);
     }
 }
 
 /* ---- Saving ---- */
 
-static bool has_changed(const struct sim_disk *disk, const struct sim_rank *rank)
-{
-    const kvb_epoch epoch = kvb_stream_epoch(rank->stream);
-    uint64_t seq = 0;
-
-    return kvb_stream_last_seq(rank->stream, &seq) &&
-           (!disk->file.is_there || seq != disk->file.seq ||
-            !is_same_epoch(&epoch, &disk->file.epoch));
-}
-
 /* The writer is through with it. */
 static void land(struct sim_disk *disk)
 {
+    if (disk->maker.stage != KVB_CHECKPOINT_STORING) {
+        return;
+    }
     if (disk->coming.is_there) {
         const struct sim_file old = disk->file;
         disk->file = disk->coming;
         disk->coming = old;
         disk->coming.is_there = false;
+        kvb_checkpoint_written(&disk->maker, KVB_OK);
+    } else {
+        kvb_checkpoint_written(&disk->maker, KVB_CLOSED);
     }
-    disk->written_ns = 0;
 }
 
 static void note_made(struct sim_world *world, struct sim_disk *disk, const struct sim_rank *rank)
@@ -89,86 +77,85 @@ static void note_made(struct sim_world *world, struct sim_disk *disk, const stru
     struct sim_file *file = &disk->coming;
 
     file->is_there = true;
-    file->epoch = kvb_stream_epoch(rank->stream);
     file->place = rank->place;
-    (void)kvb_stream_last_seq(rank->stream, &file->seq); /* it has one */
-    disk->written_ns = world->now_ns + 1 + kvb_random_below(&disk->dice, most_write_ns);
-    kvb_checkpoint_save_end(&disk->save);
+    file->seq = rank->checkpoint.seq;
+    disk->written_ns = world->now_ns + 1 + kvb_random_below(&disk->dice, max_write_ns);
     sim_note(world, "stream %u is saved as of seq %lu", rank->stream_number, file->seq);
 }
 
 static void
 make_part(struct sim_world *world, struct sim_disk *disk, const struct sim_rank *rank, size_t items)
 {
-    bool is_done = false;
+    struct kvb_checkpoint_progress made = { .is_last = false };
 
-    if (kvb_checkpoint_save_step(&disk->save, items, &disk->coming.bytes, &is_done) != KVB_OK) {
-        kvb_checkpoint_save_end(&disk->save);
-        disk->next_ns = world->now_ns + after_clear_ns;
-    } else if (is_done) {
+    if (kvb_checkpoint_step(&disk->maker, items, &disk->coming.bytes, world->now_ns, &made) ==
+            KVB_OK &&
+        made.is_last) {
         note_made(world, disk, rank);
     }
 }
 
-static bool begin(struct sim_disk *disk, const struct sim_rank *rank)
+static void begin(const struct sim_world *world, struct sim_disk *disk, struct sim_rank *rank)
 {
-    kvb_buf_reset(&disk->coming.bytes);
-    return has_changed(disk, rank) &&
-           kvb_checkpoint_save_begin(&disk->save, rank->stream, rank->told) == KVB_OK;
+    if (kvb_checkpoint_begin(
+            &disk->maker, &rank->checkpoint, rank->served.stream,
+            rank->served.advertiser.advertised, world->now_ns, world->checkpoint_ns) == KVB_OK) {
+        kvb_buf_reset(&disk->coming.bytes);
+    }
 }
 
-void sim_save(struct sim_world *world, const struct sim_rank *rank)
+void sim_save(struct sim_world *world, struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
 
     if (world->checkpoint_ns == 0) {
         return;
     }
-    if (disk->written_ns > 0 && world->now_ns >= disk->written_ns) {
+    if (disk->maker.stage == KVB_CHECKPOINT_STORING && world->now_ns >= disk->written_ns) {
         land(disk);
     }
-    if (disk->written_ns > 0) {
-        return;
+    if (disk->maker.stage == KVB_CHECKPOINT_IDLE) {
+        begin(world, disk, rank);
     }
-    if (!disk->save.stream) {
-        if (world->now_ns < disk->next_ns || !begin(disk, rank)) {
-            return;
-        }
-        disk->next_ns = world->now_ns + world->checkpoint_ns;
+    if (disk->maker.stage == KVB_CHECKPOINT_MAKING) {
+        make_part(world, disk, rank, 1 + kvb_random_below(&disk->dice, max_items_a_turn));
     }
-    make_part(world, disk, rank, 1 + kvb_random_below(&disk->dice, most_items_a_turn));
 }
 
 bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank)
 {
-    return disk_of(world, rank)->save.stream != NULL;
+    return kvb_checkpoint_is_making(&disk_of(world, rank)->maker, &rank->checkpoint);
 }
 
 /* At a clean stop: nothing waits any more. */
-void sim_save_all(struct sim_world *world, const struct sim_rank *rank)
+void sim_save_all(struct sim_world *world, struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
 
-    kvb_checkpoint_save_end(&disk->save);
-    land(disk);
-    if (world->checkpoint_ns > 0 && begin(disk, rank)) {
-        while (disk->save.stream) { /* ends: each part does, or gives up */
-            make_part(world, disk, rank, kvb_checkpoint_step_items);
-        }
-        land(disk);
+    if (world->checkpoint_ns == 0) {
+        return;
     }
+    kvb_checkpoint_give_up(&disk->maker, world->now_ns);
+    land(disk);
+    kvb_checkpoint_hurry(&rank->checkpoint, world->now_ns);
+    begin(world, disk, rank);
+    while (disk->maker.stage == KVB_CHECKPOINT_MAKING) { /* ends: each part does, or gives up */
+        make_part(world, disk, rank, kvb_checkpoint_step_items);
+    }
+    land(disk);
 }
 
+/* The process is gone, and what it knew. */
 void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
 
-    kvb_checkpoint_save_end(&disk->save);
-    if (disk->written_ns > 0 && kvb_random_below(&disk->dice, 2)) {
+    if (disk->maker.stage == KVB_CHECKPOINT_STORING && kvb_random_below(&disk->dice, 2)) {
         land(disk);
     }
+    kvb_checkpoint_forget(&disk->maker, &rank->checkpoint);
+    disk->maker = (struct kvb_checkpoint_maker){ .stage = KVB_CHECKPOINT_IDLE };
     disk->coming.is_there = false;
-    disk->written_ns = 0;
 }
 
 /* ---- Spoiling ---- */
@@ -225,13 +212,12 @@ static kvb_status read_bytes(void *context, void *to, size_t bytes)
 static void take_restored(
     struct sim_world *world, struct sim_rank *rank, const struct sim_file *file, bool needs_epoch)
 {
-    rank->needs_epoch = needs_epoch;
-    rank->is_withdrawn = kvb_stream_is_withdrawn(rank->stream);
-    rank->waits_for_proof = true;
-    rank->down_ns = world->now_ns;
+    kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
+    kvb_advertiser_restored(&rank->served.advertiser, needs_epoch);
+    kvb_connection_restored(&rank->served.connection, world->now_ns);
     rank->has_place = true;
     rank->place = file->place;
-    sim_story_restore(&rank->story, rank->stream, !needs_epoch);
+    sim_story_restore(&rank->story, rank->served.stream, !needs_epoch);
 }
 
 void sim_restore(struct sim_world *world, struct sim_rank *rank)
@@ -240,14 +226,17 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     struct sim_file *file = &disk->file;
     struct reader reader = { .bytes = &file->bytes };
     const struct kvb_checkpoint_source source = { .read = read_bytes, .context = &reader };
-    struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_UNREADABLE };
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_UNREADABLE };
     bool needs_epoch = true;
 
-    disk->next_ns = world->now_ns + kvb_random_below(&disk->dice, world->checkpoint_ns + 1);
+    rank->checkpoint.next_ns =
+        world->now_ns + kvb_random_below(&disk->dice, world->checkpoint_ns + 1);
     if (!file->is_there) {
         return;
     }
-    if (kvb_stream_restore(rank->stream, rank->told, &source, &needs_epoch, &refusal) == KVB_OK) {
+    if (kvb_stream_restore(
+            rank->served.stream, rank->served.advertiser.advertised, &source, &needs_epoch,
+            &refusal) == KVB_OK) {
         take_restored(world, rank, file, needs_epoch);
         sim_note(world, "stream %u goes on after seq %lu", rank->stream_number, file->seq);
         if (file->is_spoilt) {
@@ -256,19 +245,13 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     } else {
         sim_note(
             world, "stream %u: checkpoint refused, %s", rank->stream_number,
-            kvb_checkpoint_flaw_name(refusal.flaw));
+            kvb_checkpoint_rejection_name(refusal.cause));
         if (!file->is_spoilt) {
             sim_fail(
                 world, "stream %u refuses its checkpoint: %s", rank->stream_number,
-                kvb_checkpoint_flaw_name(refusal.flaw));
+                kvb_checkpoint_rejection_name(refusal.cause));
         }
         file->is_there = false;
     }
     file->is_spoilt = false;
-}
-
-bool sim_is_proven(struct sim_rank *rank)
-{
-    rank->waits_for_proof = rank->waits_for_proof && !kvb_stream_is_settled(rank->stream);
-    return !rank->waits_for_proof;
 }

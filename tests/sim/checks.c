@@ -1,20 +1,21 @@
 #include "sim.h"
 
-#include "stream/stream_inside.h"
+#include "stream/inside.h"
 
 #include <string.h>
 
 /* What must hold, whatever goes wrong.  Three links of one chain:
  *
  *     engine  --  bridge:      what was told is a subset of what the engine held after the
- *                              batch applied last; EXACT misses `doubtful` blocks at most
- *     bridge  --  aggregator:  EXACT lists exactly what was told up to the event it claims
- *     engine  --  aggregator:  nothing listed is gone for longer than P1 allows; PARTIAL
- *                              lists a part of what was held at one moment since then     */
+ *                              batch applied last, unless half of the next one is; EXACT misses
+ * `doubtful` blocks at most bridge  --  aggregator:  EXACT lists exactly what was told up to the
+ * event it claims engine  --  aggregator:  nothing listed is gone for longer than P1 allows;
+ * PARTIAL lists a part of what was held at one moment since then     */
 
 enum { first_counted_step = 400 }; /* 4 s: beginning takes 2 */
 
 static const uint64_t phantom_ns = 2 * KVB_NS_PER_S;
+static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
 static const uint64_t for_ever = UINT64_MAX;
 
 static const struct sim_batch *batch_at(const struct sim_world *world, struct sim_place place)
@@ -29,12 +30,12 @@ static void follow_story(struct sim_rank *rank)
     struct kvb_heartbeat beat;
     uint64_t epoch = 0;
 
-    kvb_stream_heartbeat(rank->stream, &beat);
+    kvb_stream_heartbeat(rank->served.stream, &beat);
     memcpy(&epoch, beat.epoch.bytes, sizeof epoch);
     if (epoch != rank->story.epoch) {
         sim_story_open(&rank->story, &beat.epoch, beat.epoch_first_id);
     }
-    sim_story_tell(&rank->story, &rank->output.events);
+    sim_story_take(&rank->story, &rank->served.output.events);
 }
 
 /* Whose batch has this fingerprint?  One seq may have been given of two lives. */
@@ -53,11 +54,11 @@ static struct sim_place place_of(const struct sim_world *world, struct kvb_hash1
 
 static void follow_place(const struct sim_world *world, struct sim_rank *rank)
 {
-    const struct kvb_fingerprint *slots = rank->stream->fingerprints.slots;
-    const uint64_t applied = kvb_stream_count(rank->stream)->batches_applied;
+    const struct kvb_fingerprint *slots = rank->served.stream->fingerprints.slots;
+    const uint64_t applied = kvb_stream_count(rank->served.stream)->batches_applied;
     uint64_t seq = 0;
 
-    if (!kvb_stream_last_seq(rank->stream, &seq)) {
+    if (!kvb_stream_last_seq(rank->served.stream, &seq)) {
         rank->has_place = false;
     } else if (applied != rank->applied_before) {
         rank->has_place = true;
@@ -70,7 +71,7 @@ static void follow_place(const struct sim_world *world, struct sim_rank *rank)
  * one there may be more. */
 static void follow_doubtful(const struct sim_world *world, struct sim_rank *rank)
 {
-    const uint64_t doubtful = kvb_stream_mirror_count(rank->stream)->doubtful;
+    const uint64_t doubtful = kvb_stream_mirror_count(rank->served.stream)->doubtful;
 
     if (doubtful >= rank->doubtful || world->now_ns > rank->doubtful_ns + KVB_NS_PER_S) {
         rank->doubtful = doubtful;
@@ -83,6 +84,7 @@ static void follow_doubtful(const struct sim_world *world, struct sim_rank *rank
 static bool is_beyond_telling(const struct sim_world *world, const struct sim_rank *rank)
 {
     return !rank->has_place || rank->place.engine != rank->stream_number ||
+           world->engines[rank->stream_number].replay_by != rank->stream_number ||
            batch_at(world, rank->place)->is_unknown;
 }
 
@@ -110,10 +112,11 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     }
     follow_place(world, rank);
     follow_doubtful(world, rank);
-    if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->stream)) {
+    if (rank->applied_before != applied_before && kvb_stream_is_replaying(rank->served.stream)) {
         rank->replayed_ns = world->now_ns;
     }
-    if (rank->applied_before != applied_before && !is_beyond_telling(world, rank)) {
+    if (rank->applied_before != applied_before && !rank->served.stream->unfinished.is_there &&
+        !is_beyond_telling(world, rank)) {
         check_subset(world, rank);
     }
 }
@@ -136,19 +139,48 @@ static void check_tail(struct sim_world *world, const struct sim_rank *rank)
         next[-1].seq, (double)(world->now_ns - next->at_ns) / 1e9);
 }
 
+/* Connected to another life than the one that is listed: readers must not use the list. */
+static void
+check_life(struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const struct sim_link *link = &world->links[rank->stream_number];
+    const bool is_connected = kvb_connection_is_up(&rank->served.connection) && rank->knows_life &&
+                              link->is_open && link->monitor_count == 0 &&
+                              link->life == rank->up_life;
+
+    if (is_connected && beat->state != KVB_STREAM_DOWN &&
+        world->engines[rank->stream_number].has_replay &&
+        batch_at(world, rank->place)->life != link->life &&
+        beat->tiers[KVB_TIER_DEVICE].blocks > 0) {
+        sim_fail(
+            world, "stream %u says %s(%s) of a life that is over, connected to the next",
+            rank->stream_number, kvb_stream_state_name(beat->state),
+            kvb_stream_reason_name(beat->reason));
+    }
+}
+
 void sim_check_beat(
     struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
 {
-    const uint64_t told = beat->tiers[KVB_TIER_DEVICE].blocks;
+    const uint64_t advertised = beat->tiers[KVB_TIER_DEVICE].blocks;
 
-    if (beat->state != KVB_STREAM_EXACT || is_beyond_telling(world, rank)) {
+    if (beat->state == KVB_STREAM_EXACT && sim_engine_is_baseless(world, rank->stream_number)) {
+        sim_fail(
+            world, "stream %u says EXACT, and no replay of its engine's is there to prove it",
+            rank->stream_number);
+    }
+    if (is_beyond_telling(world, rank)) {
+        return;
+    }
+    check_life(world, rank, beat);
+    if (beat->state != KVB_STREAM_EXACT) {
         return;
     }
     const struct sim_batch *batch = batch_at(world, rank->place);
-    if (batch->held_count > told + beat->doubtful) {
+    if (batch->held_count > advertised + beat->doubtful) {
         sim_fail(
             world, "stream %u says EXACT with %lu blocks and %lu doubtful, but its engine held %zu",
-            rank->stream_number, told, beat->doubtful, batch->held_count);
+            rank->stream_number, advertised, beat->doubtful, batch->held_count);
     }
     check_tail(world, rank);
     if (!world->engines[rank->stream_number].has_replay) {
@@ -156,10 +188,39 @@ void sim_check_beat(
     }
 }
 
+/* ---- Engines ---- */
+
+/* A replay that began at 0 and took several batches; one that repeats its one batch costs
+ * nothing. */
+void sim_check_ration(struct sim_world *world, size_t number)
+{
+    struct sim_engine *engine = &world->engines[number];
+    const struct sim_link *link = &world->links[number];
+    const uint32_t oldest = sim_engine_find(engine, 0);
+    const bool is_first = engine->full_ns == 0 || engine->full_life != engine->life;
+
+    uint64_t last = 0;
+    /* Of a list of two batches at most the proof begins with the first. */
+    const struct kvb_stream *asking = world->ranks[number].served.stream;
+    const bool is_proof = asking && kvb_stream_last_seq(asking, &last) && last <= 1;
+
+    if (link->request_from > 0 || engine->batch_count - oldest < 2 || engine->may_be_hole ||
+        is_proof) {
+        return;
+    }
+    if (!is_first && link->asked_ns < engine->full_ns + full_replay_every_ns) {
+        sim_fail(
+            world, "engine %zu is asked for all that it keeps twice within %.3f s", number,
+            (double)(link->asked_ns - engine->full_ns) / 1e9);
+    }
+    engine->full_ns = link->asked_ns;
+    engine->full_life = engine->life;
+}
+
 /* ---- Aggregators ---- */
 
 struct list {
-    uint64_t blocks[sim_told];
+    uint64_t blocks[sim_advertised];
     size_t count;
     uint64_t sum;
 };
@@ -168,7 +229,7 @@ static void add_block(void *context, kvb_block_hash block)
 {
     struct list *list = context;
 
-    if (list->count < sim_told) {
+    if (list->count < sim_advertised) {
         list->blocks[list->count++] = block.value;
     }
     list->sum += sim_spread(block.value);
@@ -260,14 +321,14 @@ static void check_misses(const struct view *view, uint64_t quiet_ns)
         missing += sim_engine_name(engine, newest->held[i])->since_ns + phantom_ns < now_ns &&
                    !is_listed(view->list, newest->held[i]);
     }
-    const uint64_t told = view->follower->heartbeat.doubtful;
+    const uint64_t advertised = view->follower->heartbeat.doubtful;
     const uint64_t doubtful = view->world->ranks[view->stream].doubtful;
     unsigned *misses = &view->world->aggregators[view->aggregator].misses[view->stream];
-    *misses = missing > (told > doubtful ? told : doubtful) ? *misses + 1 : 0;
+    *misses = missing > (advertised > doubtful ? advertised : doubtful) ? *misses + 1 : 0;
     if (*misses > 2) {
         sim_fail(
             view->world, "aggregator %zu stream %zu: EXACT misses %zu old blocks, %lu doubtful",
-            view->aggregator, view->stream, missing, told);
+            view->aggregator, view->stream, missing, advertised);
     }
 }
 
@@ -313,7 +374,7 @@ static bool is_fooled(const struct view *view)
 {
     const struct sim_aggregator *aggregator = &view->world->aggregators[view->aggregator];
 
-    return aggregator->was_lied_to[view->stream] && !aggregator->asks;
+    return aggregator->was_lied_to[view->stream] && !aggregator->sends_requests;
 }
 
 static void check_against_engine(const struct view *view)
@@ -324,9 +385,11 @@ static void check_against_engine(const struct view *view)
     uint64_t quiet_ns = sim_quiet_since(view->world, view->stream, view->aggregator);
 
     quiet_ns = quiet_ns > replayed_ns ? quiet_ns : replayed_ns;
+    const bool is_unproven =
+        state == KVB_STREAM_UNVERIFIED && sim_engine_is_baseless(view->world, view->stream);
     if (state == KVB_STREAM_DOWN || state == KVB_STREAM_STALE || quiet_ns == for_ever ||
-        !view->follower->has_heartbeat || !engine->has_replay || engine->may_be_unknown ||
-        is_fooled(view)) {
+        is_unproven || !view->follower->has_heartbeat || !engine->has_replay ||
+        engine->may_be_unknown || is_fooled(view)) {
         return; /* who never heard of the stream's state cannot know what it missed */
     }
     check_phantoms(view, quiet_ns);
@@ -410,7 +473,11 @@ static void check_end_of(struct sim_world *world, size_t number, size_t stream)
         sim_fail(world, "aggregator %zu does not know stream %zu at the end", number, stream);
         return;
     }
-    if (!is_legal_end(engine, follower)) {
+    const bool is_baseless_end =
+        sim_engine_is_baseless(world, stream) &&
+        (follower->state == KVB_STREAM_UNVERIFIED || follower->state == KVB_STREAM_PARTIAL ||
+         follower->state == KVB_STREAM_SYNCING); /* it is looked for again and again */
+    if (!is_baseless_end && !is_legal_end(engine, follower)) {
         sim_fail(
             world, "aggregator %zu stream %zu ends as %s(%s)", number, stream,
             kvb_stream_state_name(follower->state), kvb_stream_reason_name(follower->reason));
@@ -455,7 +522,7 @@ void sim_check_end(struct sim_world *world)
             sim_check_digests(world, i);
         }
         for (size_t stream = 0; stream < world->stream_count; stream++) {
-            if (world->aggregators[i].asks && !world->has_failed) {
+            if (world->aggregators[i].sends_requests && !world->has_failed) {
                 check_end_of(world, i, stream);
             }
         }
@@ -502,7 +569,7 @@ void sim_note_progress(struct sim_world *world)
         note_what_is_gone(world, stream);
     }
     for (size_t i = 0; i < world->aggregator_count && world->steps >= first_counted_step; i++) {
-        if (world->aggregators[i].asks) {
+        if (world->aggregators[i].sends_requests) {
             count_exact(world, &world->aggregators[i]);
         }
     }

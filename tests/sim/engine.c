@@ -283,7 +283,7 @@ static bool may_speak(struct sim_world *world, size_t number)
     }
     engine->waits_for_link =
         !(link->is_open && link->life == engine->life && world->now_ns >= link->subscribed_ns) &&
-        !world->is_calm;
+        !world->is_cooldown;
     engine->next_prompt_ns = 0;
     return !engine->waits_for_link;
 }
@@ -373,6 +373,13 @@ uint32_t sim_engine_find(const struct sim_engine *engine, uint64_t from)
         at++;
     }
     return at;
+}
+
+bool sim_engine_is_baseless(const struct sim_world *world, size_t number)
+{
+    const struct sim_engine *engine = &world->engines[number];
+
+    return engine->buffer_batches == 0 || engine->replay_by != number;
 }
 
 bool sim_engine_has_base(const struct sim_engine *engine)

@@ -13,13 +13,14 @@ struct kind_row {
     const char *name;
     enum reach reach;
     unsigned after_ms; /* how long it takes to be noticed, or to be back */
-    uint64_t most_ms;
+    uint64_t max_ms;
     unsigned weight;
 };
 
 enum {
     by_silence = 1000,
-    by_guard = 1500 /* a bridge that begins listens before it speaks */
+    by_guard = 1500, /* a bridge that begins listens before it speaks */
+    by_heartbeats = 2000
 };
 
 /* clang-format off */
@@ -54,11 +55,13 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_DROP_MESSAGES]     = { "drop_messages",     of_aggregator, 0,          3000, 4 },
     [SIM_FLIP]              = { "flip",              of_aggregator, 0,          2000, 2 },
     [SIM_ECHO]              = { "echo",              of_aggregator, 0,          2000, 2 },
-    [SIM_DROP_ASKS]         = { "drop_asks",         of_aggregator, 0,          4000, 2 },
+    [SIM_FORGE]             = { "forge",             of_aggregator, by_heartbeats, 2000, 3 },
+    [SIM_DROP_REQUESTS]         = { "drop_asks",         of_aggregator, 0,          4000, 2 },
     [SIM_DROP_ANSWERS]      = { "drop_answers",      of_aggregator, 0,          4000, 2 },
     [SIM_BUSY]              = { "busy",              of_bridge,     0,          1000, 1 },
     [SIM_AGGREGATOR_CRASH]  = { "aggregator_crash",  of_aggregator, 0,          2000, 2 },
     [SIM_AGGREGATOR_FREEZE] = { "aggregator_freeze", of_aggregator, by_silence, 4000, 1 },
+    [SIM_OVERLOAD]          = { "overload",          of_stream,     0,          5000, 3 },
     [SIM_REPLAY_CROSSED]    = { "replay_crossed",    of_stream,     0,          1000, 1 },
     [SIM_POISON]            = { "poison",            of_stream,     0,          1500, 6 },
     [SIM_SKIP_STORED]       = { "skip_stored",       of_stream,     0,          1500, 6 },
@@ -101,7 +104,7 @@ static void draw_fault(const struct sim_world *world, uint64_t *dice, struct sim
     static const uint64_t percents[] = { 100, 50, 20, 5 };
     const uint64_t first_ns = world->now_ns + 1500 * KVB_NS_PER_MS;
     const enum sim_fault_kind kind = draw_kind(world, dice);
-    uint64_t span_ms = kinds[kind].most_ms >> kvb_random_below(dice, 4);
+    uint64_t span_ms = kinds[kind].max_ms >> kvb_random_below(dice, 4);
 
     span_ms = span_ms / 2 + kvb_random_below(dice, span_ms / 2 + 1);
     *fault = (struct sim_fault){ .kind = kind,
@@ -127,11 +130,11 @@ static void draw_fault(const struct sim_world *world, uint64_t *dice, struct sim
 
 void sim_plan_faults(struct sim_world *world)
 {
-    static const uint64_t most[] = { 3, 8, 8, 16 };
+    static const uint64_t max[] = { 3, 8, 8, 16 };
     uint64_t dice = world->seed ^ UINT64_C(0x5eed0ffa17);
 
     world->fault_count =
-        kvb_random_below(&dice, most[kvb_random_below(&dice, KVB_COUNT_OF(most))] + 1);
+        kvb_random_below(&dice, max[kvb_random_below(&dice, KVB_COUNT_OF(max))] + 1);
     for (size_t i = 0; i < world->fault_count; i++) {
         draw_fault(world, &dice, &world->faults[i]);
     }
@@ -291,6 +294,9 @@ bool sim_is_planned(const struct sim_world *world, enum sim_fault_kind kind, uns
 static bool concerns(
     const struct sim_world *world, const struct sim_fault *fault, size_t stream, size_t aggregator)
 {
+    if (fault->kind == SIM_OVERLOAD) {
+        return false; /* it excuses nothing: what is listed is right, or withdrawn in time */
+    }
     switch (kinds[fault->kind].reach) {
     case of_stream:
         return fault->target == stream;

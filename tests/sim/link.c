@@ -31,9 +31,9 @@ static void queue_begin(struct sim_queue *queue)
 }
 
 /* What was sent before arrives before. */
-static bool put(struct sim_queue *queue, struct sim_flying item, size_t most)
+static bool put(struct sim_queue *queue, struct sim_flying item, size_t max)
 {
-    if (queue->count >= most) {
+    if (queue->count >= max) {
         return false;
     }
     const uint64_t last_ns =
@@ -78,7 +78,7 @@ void sim_link_end(struct sim_link *link)
 
 /* ---- The connection ---- */
 
-static void tell_monitor(struct sim_world *world, size_t number, bool is_up)
+static void report_connection(struct sim_world *world, size_t number, bool is_up)
 {
     struct sim_link *link = &world->links[number];
     uint64_t due_ns = world->now_ns;
@@ -103,7 +103,7 @@ static void close_connection(struct sim_world *world, size_t number)
         link->is_open = false;
         sim_note(world, "link %zu is lost, %zu batches with it", number, link->wire.count);
         empty(&link->wire);
-        tell_monitor(world, number, false);
+        report_connection(world, number, false);
     }
 }
 
@@ -133,10 +133,10 @@ void sim_link_bridge_gone(struct sim_world *world, size_t number)
     link->is_open = false;
     link->open_ns = for_ever;
     link->monitor_count = 0;
-    link->is_up_told = false;
+    link->is_up_reported = false;
     empty(&link->wire);
     empty(&link->sub);
-    sim_link_stop_asking(link);
+    sim_link_stop_request(link);
 }
 
 /* Heartbeats notice a cut; a process that is gone is noticed when packets flow again. */
@@ -152,9 +152,9 @@ static void follow_cut(struct sim_world *world, size_t number)
     if (is_cut && link->cut_ns == 0) {
         link->cut_ns = world->now_ns;
     }
-    const uint64_t heard_ns =
-        link->is_deaf || link->heard_ns < link->cut_ns ? link->cut_ns : link->heard_ns;
-    if (is_cut && world->now_ns >= heard_ns + heartbeat_timeout_ns) {
+    const uint64_t received_ns =
+        link->is_deaf || link->received_ns < link->cut_ns ? link->cut_ns : link->received_ns;
+    if (is_cut && world->now_ns >= received_ns + heartbeat_timeout_ns) {
         close_connection(world, number);
         empty(&link->replies);
     }
@@ -185,7 +185,7 @@ static void try_to_open(struct sim_world *world, size_t number)
     link->is_open = true;
     link->life = world->engines[number].life;
     link->subscribed_ns = world->now_ns + kvb_random_below(&link->dice, 30 * KVB_NS_PER_MS);
-    tell_monitor(world, number, true);
+    report_connection(world, number, true);
     sim_note(world, "link %zu is up", number);
 }
 
@@ -200,30 +200,30 @@ static void arrive(struct sim_world *world, size_t number)
     }
     while (link->sub.count < sub_high_water && take(&link->wire, world->now_ns, &item)) {
         (void)put(&link->sub, item, sub_high_water);
-        link->heard_ns = world->now_ns;
+        link->received_ns = world->now_ns;
         for (size_t i = 0; i < link->monitor_count; i++) {
             link->monitor[i].due_ns = 0; /* written before this batch was */
         }
     }
 }
 
-struct sim_link_news sim_link_read_monitor(struct sim_world *world, size_t number)
+struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
-    struct sim_link_news news = { .was_lost = false };
+    struct kvb_connection_update update = { .was_lost = false };
     size_t read = 0;
 
     while (read < link->monitor_count && link->monitor[read].due_ns <= world->now_ns) {
-        link->is_up_told = link->monitor[read].is_up;
-        news.was_lost |= !link->is_up_told;
+        link->is_up_reported = link->monitor[read].is_up;
+        update.was_lost |= !link->is_up_reported;
         read++;
     }
     memmove(
         link->monitor, link->monitor + read,
         (link->monitor_count - read) * sizeof link->monitor[0]);
     link->monitor_count -= read;
-    news.is_up = link->is_up_told;
-    return news;
+    update.is_up = link->is_up_reported;
+    return update;
 }
 
 /* libzmq's own thread works on meanwhile. */
@@ -274,20 +274,21 @@ void sim_link_send(struct sim_world *world, size_t number, uint32_t batch)
 
 /* ---- Replays ---- */
 
-void sim_link_ask(struct sim_world *world, size_t number, uint64_t from)
+void sim_link_request(struct sim_world *world, size_t number, uint64_t from)
 {
     struct sim_link *link = &world->links[number];
 
-    sim_link_stop_asking(link);
-    link->is_asking = true;
-    link->ask_from = from;
-    link->ask_due_ns = world->now_ns + latency_ns(world, number);
+    sim_link_stop_request(link);
+    link->is_requesting = true;
+    link->request_from = from;
+    link->asked_ns = world->now_ns;
+    link->request_due_ns = world->now_ns + latency_ns(world, number);
     sim_note(world, "bridge asks engine %zu from %lu", number, from);
 }
 
-void sim_link_stop_asking(struct sim_link *link)
+void sim_link_stop_request(struct sim_link *link)
 {
-    link->is_asking = false;
+    link->is_requesting = false;
     link->is_asked = false;
     empty(&link->replies);
 }
@@ -303,7 +304,7 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
     uint64_t left = cut ? kvb_random_below(&link->dice, 12) : for_ever;
     left += left == 1; /* behind the first, a cut looks like the end: nobody can tell */
 
-    for (uint32_t at = sim_engine_find(engine, link->ask_from);
+    for (uint32_t at = sim_engine_find(engine, link->request_from);
          at < engine->batch_count && left > 0; at++, left--) {
         item.batch = at;
         item.due_ns += 100000;
@@ -347,9 +348,9 @@ static void serve(struct sim_world *world, size_t number)
     struct sim_link *link = &world->links[number];
     struct sim_engine *engine = &world->engines[number];
 
-    engine->was_replay_bad |= link->is_mute && link->is_asking;
-    if (!link->is_asking || link->is_asked || world->now_ns < link->ask_due_ns || link->is_mute ||
-        !engine->is_up) {
+    engine->was_replay_bad |= link->is_mute && link->is_requesting;
+    if (!link->is_requesting || link->is_asked || world->now_ns < link->request_due_ns ||
+        link->is_mute || !engine->is_up) {
         return;
     }
     link->is_asked = true;
@@ -359,9 +360,12 @@ static void serve(struct sim_world *world, size_t number)
     }
     const bool is_crossed = sim_active(world, SIM_REPLAY_CROSSED, (unsigned)number) != NULL;
     engine->may_be_hole |= is_crossed;
-    engine->may_be_gone |= begins_with_hole(engine, link->ask_from);
-    const size_t by = is_crossed ? (number + 1) % world->stream_count : number;
-    sim_note(world, "engine %zu answers %zu from %lu", by, number, link->ask_from);
+    engine->may_be_gone |= begins_with_hole(engine, link->request_from);
+    const size_t by = is_crossed ? (number + 1) % world->stream_count : engine->replay_by;
+    if (by == number && !sim_active(world, SIM_REPLAY_CUT, (unsigned)number)) {
+        sim_check_ration(world, number);
+    }
+    sim_note(world, "engine %zu answers %zu from %lu", by, number, link->request_from);
     reply_with(world, number, by);
 }
 

@@ -106,28 +106,28 @@ static uint32_t shrink(uint64_t seed, uint32_t off, size_t faults, char *failure
     return off;
 }
 
-static void print_least(uint64_t seed, uint32_t off, const struct sim_result *result)
+static void print_min(uint64_t seed, uint32_t off, const struct sim_result *result)
 {
     char failure[sizeof result->failure];
     const char *separator = "";
 
     memcpy(failure, result->failure, sizeof failure);
-    const uint32_t least = shrink(seed, off, result->fault_count, failure);
+    const uint32_t min = shrink(seed, off, result->fault_count, failure);
     printf("seed %" PRIu64 " fails at %s\n", seed, result->failure);
     printf("the least that fails, at %s\n", failure);
     for (size_t i = 0; i < result->fault_count; i++) {
-        if (!(least >> i & 1)) {
+        if (!(min >> i & 1)) {
             sim_print_fault(stdout, seed, i);
         }
     }
     printf("tests/sim/run --first %" PRIu64 " --seeds 1 --trace ", seed);
-    if ((least | ~((UINT32_C(1) << result->fault_count) - 1)) == UINT32_MAX) {
+    if ((min | ~((UINT32_C(1) << result->fault_count) - 1)) == UINT32_MAX) {
         printf("--none");
     } else {
         printf("--only ");
     }
     for (size_t i = 0; i < result->fault_count; i++) {
-        if (!(least >> i & 1)) {
+        if (!(min >> i & 1)) {
             printf("%s%zu", separator, i);
             separator = ",";
         }
@@ -146,7 +146,7 @@ static void run_seed(const struct options *options, uint64_t seed, struct sums *
     sums->seeds++;
     if (result.has_failed) {
         sums->failed++;
-        print_least(seed, options->off, &result);
+        print_min(seed, options->off, &result);
     }
     if (result.is_repairable) {
         sums->stream_ms += result.stream_ms;

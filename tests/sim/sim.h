@@ -2,13 +2,14 @@
 
 #include "core/clock.h"
 #include "core/hash.h"
-#include "fleet/engine.h"
-#include "fleet/random.h"
-#include "index/prefix_index.h"
+#include "core/random.h"
+#include "index/index.h"
+#include "kvfleet/engine/engine.h"
 #include "model/event_batch.h"
-#include "stream/checkpoint.h"
-#include "stream/follower.h"
-#include "stream/stream.h"
+#include "replica/turn.h"
+#include "stream/checkpoint/checkpoint.h"
+#include "stream/checkpoint/policy.h"
+#include "stream/serve.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,10 +23,10 @@
  *     truth    faults     what was told            what is listed
  *       +---------------------- checks -----------------+
  *
- * Engines, streams and followers are the product's own pure rooms; what stands around
- * them in the daemons (sockets, threads, NATS) is modelled here: link.c for libzmq,
- * bridge.c for bridge_loop/_flow/_tell/_report, checkpoint.c for bridge_checkpoint, broker.c for
- * nats-server and nats.c, aggregator.c for aggregator_loop/_sync.
+ * Engines, streams, followers and all decisions of the two daemons are the product's own pure
+ * rooms; only what they find outside (sockets, NATS, disks, clocks) is modelled here: link.c for
+ * libzmq, broker.c for nats-server and nats.c, checkpoint.c for files, bridge.c and aggregator.c
+ * for what stream/serve.h and replica/turn.h call.
  *
  * Threads: one.  Memory: a few MB for one world at a time. */
 
@@ -35,13 +36,14 @@ enum {
     sim_aggregators = 3,
     sim_batches = 1 << 13, /* of one engine in one run, all lives */
     sim_blocks = 128,      /* held by one engine at most */
-    sim_told = 256,        /* by a reader at most */
+    sim_advertised = 256,  /* by a reader at most */
     sim_names = 1 << 13,   /* ever held by one engine */
     sim_faults = 24,
     sim_flight = 1 << 11,
     sim_jobs = 8,
     sim_monitor = 16, /* unread at once */
     sim_past = 32,    /* messages */
+    sim_live = 64,    /* live batches read at once */
 };
 
 static const uint64_t sim_step_ns = 10 * KVB_NS_PER_MS;
@@ -82,11 +84,13 @@ enum sim_fault_kind {
     SIM_DROP_MESSAGES, /* a slow consumer: the server drops what it should get */
     SIM_FLIP,          /* a block of an event arrives as another one */
     SIM_ECHO,          /* old events and heartbeats come once more */
-    SIM_DROP_ASKS,
+    SIM_FORGE,         /* somebody makes up events and heartbeats of a stream */
+    SIM_DROP_REQUESTS,
     SIM_DROP_ANSWERS,
     SIM_BUSY,
     SIM_AGGREGATOR_CRASH,
     SIM_AGGREGATOR_FREEZE,
+    SIM_OVERLOAD, /* the stream takes most of the bridge's time */
     /* what no replay repairs for certain */
     SIM_REPLAY_CROSSED, /* another engine answers */
     /* the same, said by the engine itself */
@@ -146,6 +150,7 @@ struct sim_engine {
     uint64_t pace_ns;
     size_t buffer_batches;
     bool has_replay;
+    size_t replay_by; /* who answers at its replay port: another one by an operator's mistake */
     uint32_t blocks;
     struct sim_batch *batches; /* owned: sim_batches */
     uint32_t batch_count;
@@ -156,6 +161,9 @@ struct sim_engine {
     /* which ends short of EXACT are legal in this life */
     bool may_be_gone, may_be_hole, may_be_poison, may_be_skipped, may_be_unknown;
     bool was_replay_bad, was_corrupt;
+    unsigned full_life; /* that was asked for its whole buffer last, and when; 0: by no bridge
+                         * that lives */
+    uint64_t full_ns;
 };
 
 /* ---- The link of one stream: link.c ---- */
@@ -184,18 +192,19 @@ struct sim_link {
     uint64_t subscribed_ns;
     uint64_t cut_ns;       /* since when; 0 = not */
     bool is_deaf, is_mute; /* cut: from the engine, to it */
-    uint64_t heard_ns;
+    uint64_t received_ns;
     uint64_t hindered_ns; /* when replays were last kept from telling all at once */
     struct sim_queue wire;
     struct sim_queue sub; /* received, not read */
     struct sim_monitor_event monitor[sim_monitor];
     size_t monitor_count;
-    bool is_up_told; /* the monitor's last word as read */
+    bool is_up_reported; /* the monitor's last word as read */
     uint64_t dice;
     /* the DEALER */
-    bool is_asking, is_asked;
-    uint64_t ask_from;
-    uint64_t ask_due_ns;
+    bool is_requesting, is_asked;
+    uint64_t request_from;
+    uint64_t asked_ns;
+    uint64_t request_due_ns;
     struct sim_queue replies;
 };
 
@@ -210,11 +219,11 @@ struct sim_moment {
 
 struct sim_story {
     uint64_t epoch;
-    uint64_t held[sim_told];
+    uint64_t held[sim_advertised];
     size_t held_count;
     uint64_t sum;
     struct sim_moment *moments; /* owned */
-    uint64_t told_to;           /* restored: up to here its events were told before */
+    uint64_t advertised_to;     /* restored: up to here its events were told before */
     bool has_two_truths;        /* and one of them in other words */
     size_t count, capacity;
 };
@@ -227,15 +236,11 @@ struct sim_place {
 };
 
 struct sim_rank {
+    struct kvb_served served; /* first; its stream is owned, and NULL while the bridge is down */
     unsigned stream_number;
-    struct kvb_stream *stream; /* owned; NULL while the bridge is down */
-    struct kvb_stream_output output;
-    struct kvb_told *told; /* owned */
-    bool is_up;
-    uint64_t down_ns;
-    bool is_announced, needs_epoch, is_withdrawn, is_retelling_due, waits_for_proof, is_beat_due,
-        is_beat_wanted;
-    uint64_t announce_ns, beat_ns;
+    bool knows_life;  /* nothing had happened to the connection since */
+    unsigned up_life; /* of the engine that it was connected to then */
+    struct kvb_checkpoint_policy checkpoint;
     /* where it stands, as the checks see it */
     bool has_place;
     struct sim_place place; /* the batch applied last */
@@ -252,17 +257,15 @@ struct sim_file {
     bool is_there;
     bool is_spoilt;
     struct kvb_buf bytes; /* owned */
-    kvb_epoch epoch;
-    uint64_t seq; /* the newest batch in it, and where that is */
+    uint64_t seq;         /* the newest batch in it, and where that is */
     struct sim_place place;
 };
 
 struct sim_disk { /* of one stream */
-    struct kvb_checkpoint_save save;
+    struct kvb_checkpoint_maker maker;
     struct sim_file file;   /* what the next process finds */
     struct sim_file coming; /* made, or being made; is_there: whole, and not void */
-    uint64_t next_ns;
-    uint64_t written_ns; /* when it will be; 0: nothing is being written */
+    uint64_t written_ns;    /* when it will be */
     uint64_t dice;
 };
 
@@ -282,14 +285,17 @@ struct sim_client { /* of NATS */
 };
 
 struct sim_bridge {
+    struct sim_world *world; /* borrowed */
+    size_t number;
     bool is_up;
     bool is_frozen;
     uint64_t up_ns;
     uint64_t wall_us; /* minus virtual time */
     struct sim_client nats;
-    uint64_t connects_seen;
+    struct kvb_server server;
+    struct sim_flying received[sim_live];
+    size_t received_count;
     uint64_t open_ns; /* the guard of profiles listens until then; 0 = no NATS yet */
-    uint64_t next_tick_ns;
     struct sim_job jobs[sim_jobs];
     struct kvb_router_batch chunk;
     uint64_t dice;
@@ -297,7 +303,7 @@ struct sim_bridge {
 
 /* ---- NATS: broker.c ---- */
 
-enum sim_message_kind { SIM_EVENTS, SIM_BEAT, SIM_ANSWER, SIM_ASK };
+enum sim_message_kind { SIM_EVENTS, SIM_BEAT, SIM_ANSWER, SIM_REQUEST };
 
 struct sim_message {
     enum sim_message_kind kind;
@@ -330,18 +336,20 @@ struct sim_broker {
 /* ---- Aggregators: aggregator.c ---- */
 
 struct sim_aggregator {
+    struct sim_world *world; /* borrowed */
+    size_t number;
     bool is_up;
     bool is_frozen;
-    bool asks;
+    bool sends_requests;
     unsigned life;
     uint64_t up_ns;
-    uint64_t next_tick_ns;
+    struct kvb_replica_turn turn;
     struct sim_client nats;
-    bool was_connected;
-    uint64_t connects_seen;
-    struct sim_mailbox heard;   /* events, heartbeats */
-    struct sim_mailbox answers; /* another subscription, another thread: no order between */
-    struct sim_mailbox asks_sent;
+    uint64_t echoes; /* received */
+    uint64_t echoes_under_way;
+    struct sim_mailbox received; /* events, heartbeats */
+    struct sim_mailbox answers;  /* another subscription, another thread: no order between */
+    struct sim_mailbox requests_sent;
     struct kvb_prefix_index *index;  /* owned */
     struct kvb_followers *followers; /* owned */
     uint64_t began_ns;
@@ -362,7 +370,7 @@ struct sim_world {
     uint64_t end_ns;
     FILE *trace; /* borrowed; NULL = none */
     uint64_t trace_hash;
-    bool is_calm; /* faults are over */
+    bool is_cooldown; /* faults are over */
     bool has_failed;
     char failure[512];
 
@@ -372,6 +380,7 @@ struct sim_world {
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ms;
     size_t log_blocks;
+    size_t slice_work; /* of a batch, in one step */
     size_t rank_count_of_worker;
     bool knows_total;
     uint64_t checkpoint_ns; /* between two; 0: none are kept */
@@ -449,6 +458,8 @@ uint32_t sim_engine_find(const struct sim_engine *engine, uint64_t from);
 struct sim_name *sim_engine_name(const struct sim_engine *engine, uint64_t block);
 bool sim_batch_holds(const struct sim_batch *batch, uint64_t block);
 /* Has the buffer a batch from which history is whole? */
+/* Its replays can prove nothing: they are another's, or its buffer keeps nothing. */
+bool sim_engine_is_baseless(const struct sim_world *world, size_t number);
 bool sim_engine_has_base(const struct sim_engine *engine);
 void sim_engine_note_ruin(struct sim_engine *engine, enum sim_fault_kind kind);
 
@@ -460,13 +471,10 @@ void sim_link_step(struct sim_world *world, size_t number);
 void sim_link_engine_gone(struct sim_world *world, size_t number);
 void sim_link_bridge_gone(struct sim_world *world, size_t number);
 /* What the monitor says now, read empty. */
-struct sim_link_news {
-    bool was_lost, is_up;
-};
-struct sim_link_news sim_link_read_monitor(struct sim_world *world, size_t number);
+struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number);
 bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out);
-void sim_link_ask(struct sim_world *world, size_t number, uint64_t from);
-void sim_link_stop_asking(struct sim_link *link);
+void sim_link_request(struct sim_world *world, size_t number, uint64_t from);
+void sim_link_stop_request(struct sim_link *link);
 bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *out);
 
 /* bridge.c */
@@ -476,7 +484,6 @@ void sim_bridge_stop(struct sim_world *world, size_t number);
 void sim_bridge_end(struct sim_world *world, size_t number);
 uint64_t sim_wall_us(const struct sim_world *world, size_t stream);
 void sim_bridge_turn(struct sim_world *world, size_t number);
-void sim_bridge_hear_ask(struct sim_world *world, size_t number, const struct sim_message *ask);
 
 /* checkpoint.c */
 void sim_disk_begin(struct sim_disk *disk);
@@ -484,20 +491,22 @@ void sim_disk_end(struct sim_disk *disk);
 void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank);
 void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice);
 void sim_restore(struct sim_world *world, struct sim_rank *rank);
-bool sim_is_proven(struct sim_rank *rank);
-void sim_save(struct sim_world *world, const struct sim_rank *rank);
+void sim_save(struct sim_world *world, struct sim_rank *rank);
 bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank);
-void sim_save_all(struct sim_world *world, const struct sim_rank *rank);
-void sim_void_checkpoint(struct sim_world *world, const struct sim_rank *rank);
-void sim_telling_epoch(
-    struct sim_world *world, const struct sim_rank *rank, const kvb_epoch *epoch);
+void sim_save_all(struct sim_world *world, struct sim_rank *rank);
+void sim_void_checkpoint(struct sim_world *world, struct sim_rank *rank);
+void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb_epoch *epoch);
 
-/* tell.c */
-void sim_tell_goodbye(struct sim_world *world, struct sim_rank *rank);
-void sim_tell_step(struct sim_world *world, struct sim_rank *rank);
-void sim_tell_streams(struct sim_world *world, size_t bridge);
-void sim_lose_touch(struct sim_world *world, size_t bridge, uint64_t from_ns);
+/* advertise.c */
+void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank);
+void sim_say_goodbye(struct sim_world *world, struct sim_rank *rank);
+void sim_publish_step(struct sim_world *world, struct sim_rank *rank);
+void sim_advertise_streams(struct sim_world *world, size_t bridge);
 void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye);
+
+/* sync.c */
+void sim_bridge_receive_request(
+    struct sim_world *world, size_t number, const struct sim_message *ask);
 void sim_work_jobs(struct sim_world *world, size_t number);
 
 /* broker.c */
@@ -511,7 +520,8 @@ void sim_publish(
     const struct kvb_heartbeat *beat, const struct kvb_router_batch *events);
 void sim_answer(
     struct sim_world *world, const struct sim_job *job, const struct kvb_sync_reply *reply);
-void sim_ask(struct sim_world *world, size_t aggregator, const struct kvb_follower_ask *ask);
+void sim_request(
+    struct sim_world *world, size_t aggregator, const struct kvb_follower_request *ask);
 /* The next message that is due, or NULL; to be given back. */
 struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box);
 void sim_give_back(struct sim_world *world, struct sim_message *message);
@@ -526,7 +536,7 @@ void sim_aggregator_end(struct sim_world *world, size_t number);
 void sim_aggregator_turn(struct sim_world *world, size_t number);
 
 /* truth.c */
-void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events);
+void sim_story_take(struct sim_story *story, const struct kvb_router_batch *events);
 /* The stream goes on where its checkpoint was; is_same_epoch: what it told since then it
  * tells again. */
 void sim_story_restore(
@@ -540,6 +550,9 @@ bool sim_story_holds(const struct sim_story *story, uint64_t block);
 /* checks.c */
 /* After each step of the stream. */
 void sim_check_rank(struct sim_world *world, struct sim_rank *rank);
+/* When an engine answers: was it asked for all that it keeps too soon again? */
+void sim_check_ration(struct sim_world *world, size_t number);
+
 void sim_check_beat(
     struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat);
 void sim_check_lists(struct sim_world *world, size_t number, bool all);

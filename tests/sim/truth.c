@@ -31,7 +31,7 @@ static void compare(struct sim_story *story, uint64_t event_id)
 
 static void push(struct sim_story *story, uint64_t event_id)
 {
-    if (event_id <= story->told_to) {
+    if (event_id <= story->advertised_to) {
         compare(story, event_id);
     }
     if (story->count == story->capacity) {
@@ -65,7 +65,7 @@ static void hold(struct sim_story *story, uint64_t block, bool is_held)
     const size_t at = find(story, block);
 
     if (is_held && at == story->held_count) {
-        if (at == sim_told) {
+        if (at == sim_advertised) {
             abort(); /* more than the engines of this world can hold */
         }
         story->held[story->held_count++] = block;
@@ -79,19 +79,19 @@ static void hold(struct sim_story *story, uint64_t block, bool is_held)
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id)
 {
     story->epoch = short_epoch(epoch);
-    story->told_to = 0;
+    story->advertised_to = 0;
     story->held_count = 0; /* a reader begins with nothing */
     story->sum = 0;
     push(story, first_id - 1);
 }
 
-static void note_what_was_told(struct sim_story *story)
+static void note_what_was_advertised(struct sim_story *story)
 {
-    story->told_to = 0;
+    story->advertised_to = 0;
     for (size_t i = 0; i < story->count; i++) {
         const struct sim_moment *moment = &story->moments[i];
-        if (moment->epoch == story->epoch && moment->event_id > story->told_to) {
-            story->told_to = moment->event_id;
+        if (moment->epoch == story->epoch && moment->event_id > story->advertised_to) {
+            story->advertised_to = moment->event_id;
         }
     }
 }
@@ -108,11 +108,11 @@ void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream,
     story->held_count = 0;
     story->sum = 0;
     if (is_same_epoch) {
-        note_what_was_told(story);
+        note_what_was_advertised(story);
     }
     kvb_sync_job_begin(&job, stream, &request);
     while (!reply.is_last) {
-        if (kvb_sync_job_step(&job, stream, sim_told, &events, &reply) != KVB_OK) {
+        if (kvb_sync_job_step(&job, stream, sim_advertised, &events, &reply) != KVB_OK) {
             abort();
         }
         for (size_t at = 0; at < events.block_count; at++) {
@@ -122,7 +122,7 @@ void sim_story_restore(struct sim_story *story, const struct kvb_stream *stream,
     kvb_router_batch_done(&events);
 }
 
-void sim_story_tell(struct sim_story *story, const struct kvb_router_batch *events)
+void sim_story_take(struct sim_story *story, const struct kvb_router_batch *events)
 {
     if (events->event_count > 0) {
         story->epoch = short_epoch(&events->epoch);

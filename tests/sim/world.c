@@ -11,7 +11,7 @@
 
 static const uint64_t begin_ns = 1000 * KVB_NS_PER_S;
 static const uint64_t faults_ns = 9 * KVB_NS_PER_S;
-static const uint64_t calm_ns = 10 * KVB_NS_PER_S;
+static const uint64_t cooldown_ns = 12 * KVB_NS_PER_S; /* a full replay is asked for once in 10 s */
 
 uint64_t sim_worker_of(const struct sim_world *world, size_t stream)
 {
@@ -83,6 +83,7 @@ static void draw_world(struct sim_world *world, uint64_t *dice)
     world->log_blocks = kvb_random_below(dice, 2) ? 4096 : 1 + kvb_random_below(dice, 60);
     world->knows_total = kvb_random_below(dice, 4) == 0;
     world->checkpoint_ns = kvb_random_below(dice, 3) * 700 * KVB_NS_PER_MS;
+    world->slice_work = world->seed % 3 == 0 ? 0 : 1 + world->seed % 11;
 }
 
 static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
@@ -94,6 +95,13 @@ static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
     engine->pace_ns = (15 + kvb_random_below(dice, 150)) * KVB_NS_PER_MS;
     engine->has_replay = kvb_random_below(dice, 20) != 0;
     engine->buffer_batches = world->is_repairable ? sim_batches : 10 + kvb_random_below(dice, 200);
+    engine->replay_by = number;
+    const uint64_t mistake = kvb_random_below(dice, 10);
+    if (mistake == 0 && !world->is_repairable) {
+        engine->buffer_batches = 0;
+    } else if (mistake == 1 && !world->is_repairable) {
+        engine->replay_by = (number + 1) % world->stream_count;
+    }
     world->links[number].dice = kvb_random_next(dice);
     world->disks[number].dice = kvb_random_next(dice);
     sim_disk_begin(&world->disks[number]);
@@ -107,7 +115,7 @@ static void begin(struct sim_world *world, uint64_t seed)
     world->seed = seed;
     world->now_ns = begin_ns;
     world->end_of_faults_ns = begin_ns + faults_ns;
-    world->end_ns = world->end_of_faults_ns + calm_ns;
+    world->end_ns = world->end_of_faults_ns + cooldown_ns;
     draw_world(world, &dice);
     sim_plan_faults(world);
     world->dice = kvb_random_next(&dice);
@@ -123,7 +131,7 @@ static void begin(struct sim_world *world, uint64_t seed)
     }
     for (size_t i = 0; i < world->aggregator_count; i++) {
         world->aggregators[i].dice = kvb_random_next(&dice);
-        world->aggregators[i].asks = i == 0 || kvb_random_below(&dice, 4) > 0;
+        world->aggregators[i].sends_requests = i == 0 || kvb_random_below(&dice, 4) > 0;
         sim_aggregator_begin(world, i);
     }
 }
@@ -190,7 +198,7 @@ void sim_run(uint64_t seed, uint32_t off, FILE *trace, struct sim_result *out_re
     while (!world->has_failed && world->now_ns < world->end_ns) {
         world->now_ns += sim_step_ns;
         world->steps++;
-        world->is_calm = world->now_ns >= world->end_of_faults_ns;
+        world->is_cooldown = world->now_ns >= world->end_of_faults_ns;
         sim_step_faults(world);
         sim_broker_step(world);
         take_turns(world);

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { most_connections = 256 };
+enum { max_connections = 256 };
 
 struct connection {
     struct web_server *server;
@@ -22,7 +22,7 @@ struct web_server {
     int listener;
     uint16_t port;
     pthread_t thread;
-    struct connection connections[most_connections];
+    struct connection connections[max_connections];
     size_t count;
 };
 
@@ -152,7 +152,7 @@ static void *accept_all(void *context)
 {
     struct web_server *server = context;
 
-    while (server->count < most_connections) {
+    while (server->count < max_connections) {
         const int fd = accept(server->listener, NULL, NULL);
         if (fd < 0) {
             break;

@@ -1,8 +1,8 @@
 #include "core/own.h"
 #include "corpus/worker_cache.h"
+#include "kvfleet/trace_json.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
-#include "wire/trace_json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,11 +28,11 @@ struct plan {
     uint64_t workers, copies, laps, length, cache, rows, seed;
 };
 
-enum { most_request_blocks = 1 << 18 };
+enum { max_request_blocks = 1 << 18 };
 
 /* The request at hand: place[i] is where the worker keeps blocks[i]. */
 struct request {
-    kvb_tokens_hash *tokens; /* owned, as the others; most_request_blocks each */
+    kvb_tokens_hash *tokens; /* owned, as the others; max_request_blocks each */
     kvb_block_hash *blocks;
     uint32_t *places;
     kvb_block_hash *evicted;
@@ -58,8 +58,8 @@ static void add_block(struct request *request, uint64_t tokens)
 {
     const size_t i = request->count;
 
-    if (i == most_request_blocks) {
-        bench_fail("a request of more than %d blocks", most_request_blocks);
+    if (i == max_request_blocks) {
+        bench_fail("a request of more than %d blocks", max_request_blocks);
     }
     const uint64_t before = i > 0 ? request->blocks[i - 1].value : 0;
     request->tokens[i].value = tokens;
@@ -197,7 +197,7 @@ static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
 
 /* ---- The trace ---- */
 
-enum { most_line_bytes = 1 << 17 };
+enum { max_line_bytes = 1 << 17 };
 
 struct reader {
     char *text;                  /* owned */
@@ -206,7 +206,7 @@ struct reader {
 
 static bool read_row(FILE *file, const char *path, uint64_t number, const struct reader *reader)
 {
-    if (!fgets(reader->text, most_line_bytes, file)) {
+    if (!fgets(reader->text, max_line_bytes, file)) {
         return false;
     }
     const kvb_span text = { (const uint8_t *)reader->text, strlen(reader->text) };
@@ -248,13 +248,13 @@ static void make_corpus(const struct plan *plan)
 {
     struct fleet fleet = { .plan = plan, .dice = plan->seed };
     struct request *request = &fleet.request;
-    const struct reader reader = { .text = bench_memory(most_line_bytes, 1),
+    const struct reader reader = { .text = bench_memory(max_line_bytes, 1),
                                    .line = bench_memory(1, sizeof *reader.line) };
 
-    request->tokens = bench_memory(most_request_blocks, sizeof *request->tokens);
-    request->blocks = bench_memory(most_request_blocks, sizeof *request->blocks);
-    request->places = bench_memory(most_request_blocks, sizeof *request->places);
-    request->evicted = bench_memory(most_request_blocks, sizeof *request->evicted);
+    request->tokens = bench_memory(max_request_blocks, sizeof *request->tokens);
+    request->blocks = bench_memory(max_request_blocks, sizeof *request->blocks);
+    request->places = bench_memory(max_request_blocks, sizeof *request->places);
+    request->evicted = bench_memory(max_request_blocks, sizeof *request->evicted);
     fleet.caches = bench_memory(plan->workers, sizeof *fleet.caches);
     for (uint64_t i = 0; i < plan->workers; i++) {
         worker_cache_init(&fleet.caches[i], (uint32_t)plan->cache);

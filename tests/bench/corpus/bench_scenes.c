@@ -158,7 +158,7 @@ static void put_prompts(struct scene *scene, uint32_t worker, struct chain parts
 /* Each round asks for a prompt that all hold a part of, while the worker is gone and after. */
 static void scene_clear(struct scene *scene)
 {
-    enum { blocks = 64, most_clears = 20 };
+    enum { blocks = 64, max_clears = 20 };
     struct chain parts[prompt_parts];
 
     chain_init(&parts[shared_part], blocks);
@@ -166,7 +166,7 @@ static void scene_clear(struct scene *scene)
     for (uint32_t i = 0; i < scene->workers; i++) {
         put_prompts(scene, i, parts);
     }
-    for (uint32_t i = 0; i < most_clears && i < scene->workers; i++) {
+    for (uint32_t i = 0; i < max_clears && i < scene->workers; i++) {
         bench_corpus_write(
             &scene->writer, &(struct bench_record){ .kind = bench_clear, .worker = i });
         put_query(scene, parts, prompt_parts);

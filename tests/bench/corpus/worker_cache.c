@@ -21,9 +21,14 @@ void worker_cache_done(struct worker_cache *cache)
     kvb_id_table_done(&cache->table);
 }
 
+static uint32_t hash_of(uint64_t block)
+{
+    return (uint32_t)(block * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+}
+
 uint32_t worker_cache_find(const struct worker_cache *cache, kvb_block_hash block)
 {
-    const uint32_t hash = kvb_id_hash(block.value);
+    const uint32_t hash = hash_of(block.value);
     size_t at = kvb_id_table_start(&cache->table, hash);
 
     if (cache->table.count == 0) { /* there may be no cell yet */
@@ -65,7 +70,7 @@ static uint32_t evict(struct worker_cache *cache, kvb_block_hash *evicted, size_
     }
     worker_cache_use(cache, place);
     const uint64_t block = cache->places[place].block;
-    kvb_id_table_remove(&cache->table, kvb_id_hash(block), place);
+    kvb_id_table_remove(&cache->table, hash_of(block), place);
     evicted[(*evicted_count)++] = (kvb_block_hash){ block };
     return place;
 }
@@ -84,7 +89,7 @@ uint32_t worker_cache_take(
     if (place != WORKER_NO_PLACE) {
         cache->places[place].block = block.value;
         bench_must(
-            kvb_id_table_put(&cache->table, kvb_id_hash(block.value), place), "a worker's cache");
+            kvb_id_table_put(&cache->table, hash_of(block.value), place), "a worker's cache");
     }
     return place;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "core/id_table.h"
 #include "core/ref.h"
-#include "index/id_table.h"
 
 #include <stdint.h>
 

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The rows index.*: the index alone, one thread, through index/prefix_index.h. */
+/* The rows index.*: the index alone, one thread, through index/index.h. */
 
 void row_name(char out[row_name_bytes], const char *row, uint32_t workers, const char *figure)
 {
@@ -56,10 +56,10 @@ static const struct corpus_row corpus_rows[] = {
 };
 /* clang-format on */
 
-enum { most_corpora = 8 };
+enum { max_corpora = 8 };
 
 struct subject {
-    const char *paths[most_corpora];
+    const char *paths[max_corpora];
     size_t path_count;
 };
 
@@ -92,7 +92,7 @@ static bool take_corpus(void *context, const char *value)
 {
     struct subject *subject = context;
 
-    if (!*value || subject->path_count == most_corpora) {
+    if (!*value || subject->path_count == max_corpora) {
         return false;
     }
     subject->paths[subject->path_count++] = value;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "index/prefix_index.h"
+#include "index/index.h"
 #include "index/replay.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "index/prefix_index.h"
+#include "index/index.h"
 #include "parts/corpus.h"
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* An index with a slot for each worker, and the replay of a corpus through it by
- * index/prefix_index.h alone.
+ * index/index.h alone.
  *
  * Every answer is read to its end, slot by slot, as a router would read it, and goes into
  * the checksum:

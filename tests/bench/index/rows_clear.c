@@ -12,7 +12,7 @@ enum {
     shared_blocks = 64,
     own_blocks = 64,
     extents_a_slice = 256,
-    most_clears = 101,
+    max_clears = 101,
     cleared_together = 100,
 };
 
@@ -43,7 +43,7 @@ static uint64_t sweep(struct cleared *cleared, uint64_t *out_all_ns)
 
     while (is_more) { /* ends: each slice goes on where the last one stopped */
         const uint64_t before_ns = kvb_clock_monotonic_ns();
-        is_more = kvb_prefix_index_tend(cleared->replay.index, extents_a_slice);
+        is_more = kvb_prefix_index_reclaim(cleared->replay.index, extents_a_slice);
         const uint64_t took_ns = kvb_clock_monotonic_ns() - before_ns;
         worst_ns = took_ns > worst_ns ? took_ns : worst_ns;
     }
@@ -62,9 +62,9 @@ static double clear_one(struct cleared *cleared, uint32_t worker)
 static void measure_single(const struct bench *bench, struct cleared *cleared)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    double at_once_us[most_clears];
-    double slice_us[most_clears];
-    double all_us[most_clears];
+    double at_once_us[max_clears];
+    double slice_us[max_clears];
+    double all_us[max_clears];
     size_t count = 0;
     uint32_t worker = 0;
 
@@ -79,7 +79,7 @@ static void measure_single(const struct bench *bench, struct cleared *cleared)
             all_us[count]);
         worker = worker + 1 < cleared->workers ? worker + 1 : 0;
         count++;
-    } while (count < most_clears && bench_seconds_since(began_ns) < bench->seconds);
+    } while (count < max_clears && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_figure("index.clear.at_once", bench_median(at_once_us, count), "us");
     /* The median of the worst of each clear: a single one is the machine's, not ours. */

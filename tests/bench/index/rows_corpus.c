@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { most_replays = 15, most_queries = 1 << 20 };
+enum { max_replays = 15, max_queries = 1 << 20 };
 
 /* What several replays of one corpus gave. */
 struct replays {
-    double rates[most_replays]; /* M block operations/s */
+    double rates[max_replays]; /* M block operations/s */
     size_t count;
     uint64_t checksum; /* of the last */
 };
@@ -43,7 +43,7 @@ static void measure_replay(
         replay_once(corpus, is_events_only, &replays);
         bench_progress_now_and_then(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
-    } while (replays.count < most_replays && bench_seconds_since(began_ns) < bench->seconds);
+    } while (replays.count < max_replays && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_figure(name, bench_median(replays.rates, replays.count), "M block operations/s");
     if (!is_events_only) {
@@ -80,7 +80,7 @@ time_queries(struct replay *replay, const struct bench_corpus *corpus, uint32_t 
     struct bench_record record;
     size_t count = 0;
 
-    for (const uint64_t *at = corpus->begin; at < corpus->end && count < most_queries;) {
+    for (const uint64_t *at = corpus->begin; at < corpus->end && count < max_queries;) {
         at = bench_corpus_next(at, &record);
         if (record.kind != bench_query) {
             continue;
@@ -98,8 +98,8 @@ static void measure_queries(
     uint32_t *took_ns)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    double half_us[most_replays];
-    double rare_us[most_replays];
+    double half_us[max_replays];
+    double rare_us[max_replays];
     char name[row_name_bytes];
     size_t times = 0;
 
@@ -113,7 +113,7 @@ static void measure_queries(
             "%" PRIu32 " ns are in each",
             count, corpus->workers, rare_us[times], bench_clock_ns());
         times++;
-    } while (times < most_replays && bench_seconds_since(began_ns) < bench->seconds);
+    } while (times < max_replays && bench_seconds_since(began_ns) < bench->seconds);
     row_name(name, "query", corpus->workers, ".p50");
     bench_figure(name, bench_median(half_us, times), "us");
     row_name(name, "query", corpus->workers, ".p99");
@@ -135,10 +135,10 @@ static void say_memory(const struct replay *replay, size_t resident_bytes)
 
 void row_quiet(const struct bench *bench, struct bench_corpus *corpus)
 {
-    uint32_t *took_ns = bench_memory(most_queries, sizeof *took_ns);
+    uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
     struct replay replay;
 
-    memset(took_ns, 0xff, most_queries * sizeof *took_ns); /* resident before we count */
+    memset(took_ns, 0xff, max_queries * sizeof *took_ns); /* resident before we count */
     const size_t before = bench_resident_bytes();
     replay_init(&replay, corpus->workers);
     (void)replay_corpus(&replay, corpus, true);

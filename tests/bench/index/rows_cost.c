@@ -54,11 +54,11 @@ static double change_all(struct costs *costs, size_t *numbers, size_t events, ui
 
 static double cost_of(const struct bench *bench, uint32_t workers, size_t own)
 {
-    enum { most_rounds = 101 };
+    enum { max_rounds = 101 };
     const size_t prompts = bench_size(bench, cost_blocks) / own; /* and events a round */
     struct costs costs = { .prompts = prompts / workers };
     size_t *numbers = bench_memory(workers, sizeof *numbers);
-    double ns[most_rounds];
+    double ns[max_rounds];
     size_t rounds = 0;
     uint64_t dice = 1;
 
@@ -77,7 +77,7 @@ static double cost_of(const struct bench *bench, uint32_t workers, size_t own)
         ns[rounds++] = change_all(&costs, numbers, prompts > 0 ? prompts : 1, &dice);
         bench_progress_now_and_then(
             "index.cost: %u workers, %zu blocks an event, %.1f ns", workers, own, ns[rounds - 1]);
-    } while (rounds < most_rounds && bench_seconds_since(began_ns) < bench->seconds / 4);
+    } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds / 4);
     replay_done(&costs.replay);
     chain_done(&costs.shared);
     chain_done(&costs.own);

@@ -8,7 +8,7 @@
 /* ---- index.query.10000: each of 10,000 workers has conversations of its own below a few system
  * prompts; one of them is to go on ---- */
 
-enum { fleet_workers = 10000, talks = 4, most_query = 128 };
+enum { fleet_workers = 10000, talks = 4, max_query = 128 };
 
 struct fleet {
     struct replay replay;
@@ -34,13 +34,13 @@ static void fill(struct fleet *fleet)
 static uint32_t ask(struct fleet *fleet)
 {
     const uint64_t asked = bench_random(&fleet->dice) % ((uint64_t)fleet->replay.workers * talks);
-    kvb_tokens_hash query[most_query];
+    kvb_tokens_hash query[max_query];
     size_t count = 0;
 
     talk_make(&fleet->talk, (uint32_t)asked / talks, (uint32_t)asked % talks);
     for (size_t part = 0; part < talk_parts; part++) {
         const struct chain *chain = &fleet->talk.parts[part];
-        if (count + chain->count > most_query) {
+        if (count + chain->count > max_query) {
             bench_fail("a conversation is longer than a query");
         }
         memcpy(query + count, chain->tokens, chain->count * sizeof *query);
@@ -53,8 +53,8 @@ static uint32_t ask(struct fleet *fleet)
 
 void row_fleet(const struct bench *bench)
 {
-    enum { most_queries = 1 << 20 };
-    uint32_t *took_ns = bench_memory(most_queries, sizeof *took_ns);
+    enum { max_queries = 1 << 20 };
+    uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
     struct fleet fleet = { .dice = 1 };
     size_t count = 0;
 
@@ -64,7 +64,7 @@ void row_fleet(const struct bench *bench)
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         took_ns[count++] = ask(&fleet);
-    } while (count < most_queries && bench_seconds_since(began_ns) < bench->seconds);
+    } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
     bench_figure("index.query.10000.p50", bench_percentile(took_ns, count, 500) / 1e3, "us");
     bench_figure("index.query.10000.p99", bench_percentile(took_ns, count, 990) / 1e3, "us");
     talk_done(&fleet.talk);

@@ -9,7 +9,7 @@
 enum {
     growth_blocks = 8000000,
     growth_chain = 64, /* blocks of one store */
-    growth_most_runs = 21,
+    growth_max_runs = 21,
 };
 
 /* One run from an empty index.  Fills took_ns, and sorts it. */
@@ -40,24 +40,24 @@ static void measure_growth(
     const size_t rare_at = stores - 1 - stores / 10000; /* one in 10,000 takes longer */
     uint32_t *took_ns = bench_memory(stores, sizeof *took_ns);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    double worst_ms[growth_most_runs];
-    double rare_ms[growth_most_runs];
-    double least_worst_ms = 0;
+    double worst_ms[growth_max_runs];
+    double rare_ms[growth_max_runs];
+    double min_worst_ms = 0;
     size_t runs = 0;
 
     do {
         grow(workers, took_ns, stores);
         worst_ms[runs] = took_ns[stores - 1] / 1e6;
         rare_ms[runs] = took_ns[rare_at] / 1e6;
-        if (runs == 0 || worst_ms[runs] < least_worst_ms) {
-            least_worst_ms = worst_ms[runs];
+        if (runs == 0 || worst_ms[runs] < min_worst_ms) {
+            min_worst_ms = worst_ms[runs];
         }
         runs++;
-    } while (runs < growth_most_runs && bench_seconds_since(began_ns) < bench->seconds);
+    } while (runs < growth_max_runs && bench_seconds_since(began_ns) < bench->seconds);
 
     /* The machine interrupts now and then; what the index does itself it does in every run,
      * so the run with the least worst says it. */
-    bench_figure(worst_name, least_worst_ms, "ms");
+    bench_figure(worst_name, min_worst_ms, "ms");
     bench_figure(rare_name, bench_median(rare_ms, runs), "ms");
     free(took_ns);
 }

@@ -15,7 +15,7 @@ enum {
     families = 12,
     prompts_a_family = 5,
     prompt_count = families * prompts_a_family,
-    most_blocks = 64,
+    max_blocks = 64,
     steps = 400000,
     steps_a_query = 8,
 };
@@ -24,8 +24,8 @@ struct holes {
     struct replay replay;
     struct chain prompts[prompt_count];
     size_t lengths[prompt_count];
-    uint16_t ids[prompt_count][most_blocks]; /* equal blocks have equal ids */
-    uint8_t *held;                           /* owned; [worker * id_count + id] */
+    uint16_t ids[prompt_count][max_blocks]; /* equal blocks have equal ids */
+    uint8_t *held;                          /* owned; [worker * id_count + id] */
     size_t id_count;
     uint64_t dice;
     uint64_t answers, wrong;
@@ -41,18 +41,18 @@ static void make_prompt(struct holes *holes, size_t number)
 {
     struct chain *chain = &holes->prompts[number];
     const size_t first = number - number % prompts_a_family;
-    const size_t shared = number == first ? 0 : below(holes, most_blocks);
+    const size_t shared = number == first ? 0 : below(holes, max_blocks);
 
-    holes->lengths[number] = 1 + below(holes, most_blocks);
-    chain_init(chain, most_blocks);
+    holes->lengths[number] = 1 + below(holes, max_blocks);
+    chain_init(chain, max_blocks);
     chain_make(chain, number, NULL);
-    for (size_t i = 0; i < most_blocks; i++) {
+    for (size_t i = 0; i < max_blocks; i++) {
         const struct chain *from = i < shared ? &holes->prompts[first] : chain;
         const uint64_t before = i > 0 ? chain->blocks[i - 1].value : 0;
         chain->tokens[i] = from->tokens[i];
         chain->blocks[i].value = bench_mix(before ^ chain->tokens[i].value);
         holes->ids[number][i] =
-            i < shared ? holes->ids[first][i] : (uint16_t)(number * most_blocks + i);
+            i < shared ? holes->ids[first][i] : (uint16_t)(number * max_blocks + i);
     }
 }
 
@@ -76,7 +76,7 @@ static void store_part(struct holes *holes, uint32_t worker, size_t number)
 /* Some blocks here and there. */
 static void lose_some(struct holes *holes, uint32_t worker, size_t number)
 {
-    kvb_block_hash lost[most_blocks];
+    kvb_block_hash lost[max_blocks];
     size_t count = 0;
     const uint32_t one_in = 1 + below(holes, 12);
 
@@ -140,7 +140,7 @@ void row_holes(const struct bench *bench)
     const size_t count = bench_size(bench, steps);
 
     holes->dice = 1;
-    holes->id_count = (size_t)prompt_count * most_blocks;
+    holes->id_count = (size_t)prompt_count * max_blocks;
     holes->held = bench_memory(holes_workers * holes->id_count, 1);
     replay_init(&holes->replay, holes_workers);
     for (size_t i = 0; i < prompt_count; i++) {

@@ -22,7 +22,7 @@ enum {
     operations_a_second = 100000,
     bursts_a_second = 10,
     queries_a_second = 2000,
-    most_queries = 1 << 20,
+    max_queries = 1 << 20,
 };
 
 /* Where one reader of the corpus is; it begins anew at the end. */
@@ -88,7 +88,7 @@ static void serve(struct owner *owner, double seconds)
 {
     const uint64_t end_ns = owner->began_ns + (uint64_t)(seconds * (double)KVB_NS_PER_S);
 
-    for (uint64_t now_ns = owner->began_ns; now_ns < end_ns && owner->answered < most_queries;
+    for (uint64_t now_ns = owner->began_ns; now_ns < end_ns && owner->answered < max_queries;
          now_ns = bench_cpu_ns()) {
         if (owner->next_query_ns <= now_ns) {
             answer(owner);
@@ -106,7 +106,7 @@ void row_readers(const struct bench *bench, struct bench_corpus *corpus)
         .queries = { .corpus = corpus, .at = corpus->begin },
         .events = { .corpus = corpus, .at = corpus->begin },
         .dice = 1,
-        .waited_ns = bench_memory(most_queries, sizeof *owner.waited_ns),
+        .waited_ns = bench_memory(max_queries, sizeof *owner.waited_ns),
     };
     char name[row_name_bytes];
 

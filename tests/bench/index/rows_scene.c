@@ -44,10 +44,10 @@ static struct run run_at(const struct bench_corpus *corpus, const uint64_t *at)
 
 /* ---- scene.rounds ---- */
 
-enum { most_runs = 1024, extents_a_slice = 256 };
+enum { max_runs = 1024, extents_a_slice = 256 };
 
 struct times {
-    double values[most_runs];
+    double values[max_runs];
     size_t count;
 };
 
@@ -58,7 +58,7 @@ struct rounds {
 
 static void note(struct times *times, double value)
 {
-    if (times->count < most_runs) {
+    if (times->count < max_runs) {
         times->values[times->count++] = value;
     }
 }
@@ -76,7 +76,7 @@ static void note_run(struct rounds *rounds, struct replay *replay, const struct 
         note(&rounds->remove_ns, at_once * 1e9 / (double)run->blocks);
         break;
     case bench_clear:
-        while (kvb_prefix_index_tend(replay->index, extents_a_slice)) {
+        while (kvb_prefix_index_reclaim(replay->index, extents_a_slice)) {
         }
         note(&rounds->clear_us, at_once * 1e6 / (double)run->count);
         note(
@@ -124,8 +124,8 @@ void row_scene_rounds(const struct bench *bench, struct bench_corpus *corpus)
 
 void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus)
 {
-    enum { most_queries = 1 << 16 };
-    uint32_t *took_ns = bench_memory(most_queries, sizeof *took_ns);
+    enum { max_queries = 1 << 16 };
+    uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
     const struct run fill = run_at(corpus, corpus->begin);
     const uint64_t *at = fill.records.end;
     struct replay replay;
@@ -140,7 +140,7 @@ void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus)
         const uint64_t before_ns = kvb_clock_monotonic_ns();
         replay_query(&replay, record.tokens, record.count);
         took_ns[count++] = (uint32_t)(kvb_clock_monotonic_ns() - before_ns);
-    } while (count < most_queries && bench_seconds_since(began_ns) < bench->seconds);
+    } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
     bench_figure("scene.queries.p50", bench_percentile(took_ns, count, 500) / 1e3, "us");
     bench_figure("scene.queries.p99", bench_percentile(took_ns, count, 990) / 1e3, "us");
     replay_done(&replay);
@@ -171,12 +171,12 @@ static double worst_store_ms(const struct bench_corpus *corpus)
 void row_scene_growth(const struct bench *bench, struct bench_corpus *corpus)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    double least_ms = worst_store_ms(corpus);
+    double min_ms = worst_store_ms(corpus);
 
     /* What it does itself it does in every run; the machine interrupts now and then. */
     while (bench_seconds_since(began_ns) < bench->seconds) {
         const double worst_ms = worst_store_ms(corpus);
-        least_ms = worst_ms < least_ms ? worst_ms : least_ms;
+        min_ms = worst_ms < min_ms ? worst_ms : min_ms;
     }
-    bench_figure("scene.growth.worst", least_ms, "ms");
+    bench_figure("scene.growth.worst", min_ms, "ms");
 }

@@ -77,10 +77,10 @@ static double load_all(struct replay *source)
 
 void row_snapshot(const struct bench *bench)
 {
-    enum { most_loads = 21 };
+    enum { max_loads = 21 };
     struct replay source;
-    double load_s[most_loads];
-    double walk_s[most_loads];
+    double load_s[max_loads];
+    double walk_s[max_loads];
     size_t loads = 0;
 
     replay_init(&source, snapshot_workers);
@@ -91,7 +91,7 @@ void row_snapshot(const struct bench *bench)
         load_s[loads] = load_all(&source);
         bench_progress_now_and_then("index.snapshot: %.2f s", load_s[loads]);
         loads++;
-    } while (loads < most_loads && bench_seconds_since(began_ns) < bench->seconds);
+    } while (loads < max_loads && bench_seconds_since(began_ns) < bench->seconds);
     bench_figure("index.snapshot.load", bench_median(load_s, loads), "s");
     bench_figure("index.snapshot.walk", bench_median(walk_s, loads), "s");
     replay_done(&source);

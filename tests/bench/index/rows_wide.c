@@ -7,7 +7,7 @@
 
 /* Many workers, one prompt: sets of holders are large, and each event makes new ones. */
 
-enum { most_rounds = 201 };
+enum { max_rounds = 201 };
 
 /* ---- index.wide: each of 10,000 loses a random tail, and stores it again ---- */
 
@@ -66,8 +66,8 @@ static void measure_wide(
 {
     const uint32_t workers = (uint32_t)bench_size(bench, 10000);
     struct wide wide = { .dice = 1 };
-    double lose_ns[most_rounds];
-    double store_ns[most_rounds];
+    double lose_ns[max_rounds];
+    double store_ns[max_rounds];
     size_t rounds = 0;
 
     replay_init(&wide.replay, workers);
@@ -89,7 +89,7 @@ static void measure_wide(
             "%s: round %zu, %.0f and %.0f ns a block", lose_name, rounds + 1, lose_ns[rounds],
             store_ns[rounds]);
         rounds++;
-    } while (rounds < most_rounds && bench_seconds_since(began_ns) < bench->seconds);
+    } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_figure(lose_name, bench_median(lose_ns, rounds), "ns/block");
     bench_figure(store_name, bench_median(store_ns, rounds), "ns/block");
@@ -115,8 +115,8 @@ void row_wide_long(const struct bench *bench)
 static void say_queries(
     const struct bench *bench, struct replay *replay, const struct chain *chain, const char *name)
 {
-    enum { most_queries = 1 << 16 };
-    uint32_t *took_ns = bench_memory(most_queries, sizeof *took_ns);
+    enum { max_queries = 1 << 16 };
+    uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     size_t count = 0;
 
@@ -124,7 +124,7 @@ static void say_queries(
         const uint64_t before_ns = kvb_clock_monotonic_ns();
         replay_query(replay, chain->tokens, chain->count);
         took_ns[count++] = (uint32_t)(kvb_clock_monotonic_ns() - before_ns);
-    } while (count < most_queries && bench_seconds_since(began_ns) < bench->seconds);
+    } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
     bench_figure(name, bench_percentile(took_ns, count, 500) / 1e3, "us");
     free(took_ns);
 }

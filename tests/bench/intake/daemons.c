@@ -17,7 +17,7 @@ enum {
     blocks_a_second = 100000,
     burst_blocks = 50000,
     prompts = 256,
-    most_samples = 1 << 20,
+    max_samples = 1 << 20,
     request_timeout_ms = 5000
 };
 
@@ -118,7 +118,7 @@ static bool is_connected(void *context)
 
 struct echo {
     struct kvb_bus *bus;
-    struct kvb_bus_subscription *heard;
+    struct kvb_bus_subscription *received;
 };
 
 static void answer_echo(void *context, const struct kvb_bus_message *message)
@@ -138,14 +138,14 @@ static void begin_echo(struct echo *echo, const struct scene *scene)
     struct kvb_detail detail = { { 0 } };
 
     INTAKE_MUST(kvb_bus_open(&options, &echo->bus, &detail));
-    INTAKE_MUST(kvb_bus_subscribe(echo->bus, ECHO, answer_echo, echo, &echo->heard));
+    INTAKE_MUST(kvb_bus_subscribe(echo->bus, ECHO, answer_echo, echo, &echo->received));
     INTAKE_MUST(wait_until(is_connected, echo->bus, request_timeout_ms) ? KVB_OK : KVB_IO);
     INTAKE_MUST(kvb_bus_flush(echo->bus, request_timeout_ms)); /* now it is subscribed */
 }
 
 static void end_echo(struct echo *echo)
 {
-    kvb_bus_unsubscribe(echo->heard);
+    kvb_bus_unsubscribe(echo->received);
     kvb_bus_close(echo->bus);
 }
 
@@ -199,7 +199,7 @@ static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bu
     uint64_t due_ns = asker->begin_ns + (asker->number * every_ns / askers);
     uint64_t free_ns = 0; /* since when */
 
-    for (; due_ns < asker->end_ns && asker->count < most_samples; due_ns += every_ns) {
+    for (; due_ns < asker->end_ns && asker->count < max_samples; due_ns += every_ns) {
         const size_t i = ((asker->count * askers) + asker->number) % prompts;
         wait_until_ns(due_ns);
         const uint64_t from_ns = free_ns > due_ns ? due_ns : kvb_clock_monotonic_ns();
@@ -325,7 +325,7 @@ static void run_trial(
             .number = i,
             .begin_ns = begin_ns,
             .end_ns = begin_ns + (uint64_t)(intake->bench.seconds * (double)KVB_NS_PER_S),
-            .samples_ns = calloc(most_samples, sizeof(uint32_t)),
+            .samples_ns = calloc(max_samples, sizeof(uint32_t)),
         };
         INTAKE_MUST(group[i].samples_ns ? KVB_OK : KVB_NO_MEMORY);
         INTAKE_MUST(

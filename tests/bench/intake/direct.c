@@ -1,13 +1,13 @@
 #include "core/clock.h"
 #include "core/own.h"
-#include "index/prefix_index.h"
+#include "index/index.h"
 #include "intake/fleet.h"
 #include "intake/intake.h"
 #include "kvbridge.pb-c.h"
 #include "parts/allocations.h"
-#include "stream/follower.h"
-#include "wire/router_proto.h"
-#include "wire/sync.h"
+#include "replica/follower.h"
+#include "wire/router/proto.h"
+#include "wire/router/sync.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ struct ours {
     struct kvb_stream_id id;
 };
 
-static void begin_ours(struct ours *ours, bool asks)
+static void begin_ours(struct ours *ours, bool sends_requests)
 {
     const struct kvb_prefix_index_options index = { .max_nodes = 1U << 25U,
                                                     .max_slots = 1U << 18U };
@@ -39,7 +39,7 @@ static void begin_ours(struct ours *ours, bool asks)
     const struct kvb_followers_options followers = { .max_streams = 1U << 16U,
                                                      .heartbeat_ms = 1000,
                                                      .forget_ms = 60000,
-                                                     .asks = asks,
+                                                     .sends_requests = sends_requests,
                                                      .max_window_blocks = SIZE_MAX,
                                                      .index = ours->index };
     INTAKE_MUST(kvb_followers_new(&followers, &ours->followers));
@@ -58,7 +58,7 @@ static kvb_span span_of(const struct fleet_round *round, size_t i)
                        .len = round->messages[i].len };
 }
 
-static void hear_heartbeats(struct ours *ours, const struct fleet *fleet)
+static void receive_heartbeats(struct ours *ours, const struct fleet *fleet)
 {
     for (uint32_t i = 0; i < fleet->options.workers; i++) {
         struct kvb_heartbeat heartbeat;
@@ -79,7 +79,7 @@ static void take_message(struct ours *ours, kvb_span bytes)
 /* Every list is what its bridge counts, digest included: nothing was lost on the way. */
 static void check_lists(struct ours *ours, const struct fleet *fleet)
 {
-    hear_heartbeats(ours, fleet);
+    receive_heartbeats(ours, fleet);
     for (size_t i = 0; i < kvb_followers_limit(ours->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(ours->followers, i);
         if (!follower || follower->state != KVB_STREAM_EXACT) {
@@ -143,16 +143,16 @@ static void make_short_messages(struct fleet_round *round)
 static void
 measure_decode(const struct intake *intake, const char *name, const struct fleet_round *round)
 {
-    enum { most_samples = 1000 };
-    double *ours = calloc(2 * (size_t)most_samples, sizeof *ours);
-    double *library = ours + most_samples;
+    enum { max_samples = 1000 };
+    double *ours = calloc(2 * (size_t)max_samples, sizeof *ours);
+    double *library = ours + max_samples;
     struct kvb_router_batch batch = { 0 };
     size_t samples = 0;
 
     INTAKE_MUST(ours ? KVB_OK : KVB_NO_MEMORY);
     const uint64_t end_ns =
         kvb_clock_monotonic_ns() + (uint64_t)(intake->bench.seconds / 2 * (double)KVB_NS_PER_S);
-    while (samples < most_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
+    while (samples < max_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
         ours[samples] = decode_round(round, &batch);
         library[samples++] = unpack_round(round);
     }
@@ -295,7 +295,7 @@ void intake_whole(const struct intake *intake)
     fleet_round_init(&whole.round);
     begin_ours(&whole.ours, false);
     begin_alone(&whole.alone, conversation.workers);
-    hear_heartbeats(&whole.ours, &whole.fleet);
+    receive_heartbeats(&whole.ours, &whole.fleet);
     run_whole(&whole, intake);
     check_lists(&whole.ours, &whole.fleet);
     const double own = (double)whole.blocks * 1e3 / (double)whole.ours_ns;
@@ -316,7 +316,7 @@ void intake_count_allocations(const struct intake *intake)
                                              .held = 200,
                                              .pool = 8192,
                                              .groups = 64,
-                                             .decoded = fleet_most_decoded };
+                                             .decoded = fleet_max_decoded };
     const uint64_t wanted = intake->bench.is_small ? events_counted / 100 : events_counted;
     uint64_t warm = 4 * blocks_when_full(&talkative);
     uint64_t events = 0;
@@ -328,7 +328,7 @@ void intake_count_allocations(const struct intake *intake)
     INTAKE_MUST(fleet_init(&fleet, &talkative));
     fleet_round_init(&round);
     begin_ours(&ours, false);
-    hear_heartbeats(&ours, &fleet);
+    receive_heartbeats(&ours, &fleet);
     while (events < wanted) {
         INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
         const uint64_t before = bench_own_allocations();
@@ -434,7 +434,7 @@ static void take_chunk(struct loading *loading, uint64_t token, kvb_span bytes)
 }
 
 static void
-answer(struct loading *loading, const struct lists *lists, const struct kvb_follower_ask *ask)
+answer(struct loading *loading, const struct lists *lists, const struct kvb_follower_request *ask)
 {
     const struct list *list = &lists->lists[ask->id.worker_id];
 
@@ -447,7 +447,7 @@ answer(struct loading *loading, const struct lists *lists, const struct kvb_foll
 }
 
 /* A bridge that lives since long: its stream is new to us. */
-static void hear_late_heartbeats(struct loading *loading, const struct lists *lists)
+static void receive_late_heartbeats(struct loading *loading, const struct lists *lists)
 {
     for (uint32_t i = 0; i < lists->fleet.options.workers; i++) {
         struct kvb_heartbeat heartbeat;
@@ -462,14 +462,14 @@ void intake_snapshot(const struct intake *intake)
 {
     struct lists lists;
     struct loading loading = { 0 };
-    struct kvb_follower_ask ask;
+    struct kvb_follower_request ask;
 
     make_lists(&lists, intake->bench.is_small ? snapshot_blocks / 100 : snapshot_blocks);
     const double scale = (double)snapshot_blocks / (double)lists.blocks;
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     begin_ours(&loading.ours, true);
-    hear_late_heartbeats(&loading, &lists);
-    while (kvb_followers_next_ask(loading.ours.followers, 1, &ask)) {
+    receive_late_heartbeats(&loading, &lists);
+    while (kvb_followers_next_request(loading.ours.followers, 1, &ask)) {
         answer(&loading, &lists, &ask);
     }
     const double whole_s = (double)(kvb_clock_monotonic_ns() - begin_ns) * scale / 1e9;

@@ -4,14 +4,14 @@
 #include "core/limits.h"
 #include "index/block_hash.h"
 #include "parts/bench.h"
-#include "wire/router_proto.h"
-#include "wire/sync.h"
+#include "wire/router/proto.h"
+#include "wire/router/sync.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { chunk_blocks = 4096, most_round_bytes = 1 << 30 };
+enum { chunk_blocks = 4096, max_round_bytes = 1 << 30 };
 
 static uint32_t draw(struct fleet *fleet, uint32_t below)
 {
@@ -48,7 +48,7 @@ void fleet_done(struct fleet *fleet)
 void fleet_round_init(struct fleet_round *round)
 {
     *round = (struct fleet_round){ 0 };
-    kvb_buf_init(&round->bytes, most_round_bytes);
+    kvb_buf_init(&round->bytes, max_round_bytes);
 }
 
 void fleet_round_done(struct fleet_round *round)
@@ -62,7 +62,7 @@ void fleet_round_done(struct fleet_round *round)
 
 static uint32_t group_of(uint32_t prompt)
 {
-    return prompt % fleet_most_groups;
+    return prompt % fleet_max_groups;
 }
 
 static uint32_t decoded_of(const struct fleet *fleet, uint32_t prompt)
@@ -86,8 +86,8 @@ static void tokens_of(uint32_t prompt, uint32_t block, uint32_t tokens[fleet_blo
 
 /* All of a prompt, by the names that bridges publish. */
 struct chain {
-    kvb_tokens_hash tokens[fleet_query_blocks + fleet_most_decoded];
-    kvb_block_hash blocks[fleet_query_blocks + fleet_most_decoded];
+    kvb_tokens_hash tokens[fleet_query_blocks + fleet_max_decoded];
+    kvb_block_hash blocks[fleet_query_blocks + fleet_max_decoded];
     uint32_t count;
 };
 
@@ -136,7 +136,7 @@ static void note_stored(
     worker->blocks += to - from;
 }
 
-static kvb_status tell_stored(
+static kvb_status publish_stored(
     struct fleet *fleet, uint32_t number, const struct chain *chain, uint32_t from, uint32_t to)
 {
     const struct kvb_router_event event = {
@@ -150,7 +150,7 @@ static kvb_status tell_stored(
     return add_stored(&fleet->batch, &event, chain, from, to);
 }
 
-static kvb_status tell_removed(struct fleet *fleet, uint32_t number, const struct chain *chain)
+static kvb_status publish_removed(struct fleet *fleet, uint32_t number, const struct chain *chain)
 {
     struct fleet_worker *worker = &fleet->workers[number];
     const struct kvb_digest_key key = key_of(number);
@@ -178,18 +178,18 @@ static bool holds(const struct fleet *fleet, const struct fleet_worker *worker, 
 }
 
 static kvb_status
-tell_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const struct chain *chain)
+publish_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const struct chain *chain)
 {
     struct fleet_worker *worker = &fleet->workers[number];
     const uint64_t group = UINT64_C(1) << group_of(prompt);
 
     if (!(worker->groups & group)) {
         worker->groups |= group;
-        KVB_TRY(tell_stored(fleet, number, chain, 0, fleet_prefix_blocks));
+        KVB_TRY(publish_stored(fleet, number, chain, 0, fleet_prefix_blocks));
     }
-    KVB_TRY(tell_stored(fleet, number, chain, fleet_prefix_blocks, fleet_query_blocks));
+    KVB_TRY(publish_stored(fleet, number, chain, fleet_prefix_blocks, fleet_query_blocks));
     for (uint32_t i = fleet_query_blocks; i < chain->count; i++) {
-        KVB_TRY(tell_stored(fleet, number, chain, i, i + 1));
+        KVB_TRY(publish_stored(fleet, number, chain, i, i + 1));
     }
     worker->prompts[(worker->oldest + worker->count++) % fleet->options.held] = prompt;
     return KVB_OK;
@@ -199,13 +199,13 @@ tell_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const struct 
 static uint32_t draw_prompt(struct fleet *fleet, uint32_t number)
 {
     const uint32_t prompt = draw(fleet, fleet->options.pool);
-    const uint32_t group = (number + draw(fleet, fleet->options.groups)) % fleet_most_groups;
+    const uint32_t group = (number + draw(fleet, fleet->options.groups)) % fleet_max_groups;
 
     return prompt - group_of(prompt) + group;
 }
 
 /* Drops the oldest prompt when there are as many as can be held, then adds one. */
-static kvb_status tell_next(struct fleet *fleet, uint32_t number)
+static kvb_status publish_next(struct fleet *fleet, uint32_t number)
 {
     struct fleet_worker *worker = &fleet->workers[number];
     struct chain chain;
@@ -213,7 +213,7 @@ static kvb_status tell_next(struct fleet *fleet, uint32_t number)
 
     if (worker->count == fleet->options.held) {
         make_chain(fleet, worker->prompts[worker->oldest], &chain);
-        KVB_TRY(tell_removed(fleet, number, &chain));
+        KVB_TRY(publish_removed(fleet, number, &chain));
         worker->oldest = (worker->oldest + 1) % fleet->options.held;
         worker->count--;
     }
@@ -221,7 +221,7 @@ static kvb_status tell_next(struct fleet *fleet, uint32_t number)
         prompt = draw_prompt(fleet, number);
     }
     make_chain(fleet, prompt, &chain);
-    return tell_prompt(fleet, number, prompt, &chain);
+    return publish_prompt(fleet, number, prompt, &chain);
 }
 
 /* ---- Messages ---- */
@@ -245,7 +245,7 @@ static kvb_status make_message(struct fleet *fleet, uint32_t number, uint64_t bl
         KVB_TRY(kvb_router_batch_add_event(&fleet->batch, &cleared));
     }
     while (fleet->batch.block_count < fleet_message_blocks && fleet->batch.block_count < blocks) {
-        KVB_TRY(tell_next(fleet, number));
+        KVB_TRY(publish_next(fleet, number));
     }
     return KVB_OK;
 }

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "core/buf.h"
+#include "model/digest.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
-#include "stream/digest.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,8 +29,8 @@ enum {
     fleet_block_tokens = 16,
     fleet_query_tokens = fleet_query_blocks * fleet_block_tokens,
     fleet_message_blocks = 448, /* a message of a bridge: 8 KiB */
-    fleet_most_groups = 64,
-    fleet_most_decoded = 64,
+    fleet_max_groups = 64,
+    fleet_max_decoded = 64,
     fleet_digest_seed = 7
 };
 

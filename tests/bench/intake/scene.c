@@ -3,7 +3,7 @@
 #include "core/array.h"
 #include "core/clock.h"
 #include "core/own.h"
-#include "wire/heartbeat.h"
+#include "wire/router/heartbeat.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { patience_ms = 20000, most_answer_bytes = 256 << 20, path_bytes = 128 };
+enum { patience_ms = 20000, max_answer_bytes = 256 << 20, path_bytes = 128 };
 
 #define SUBJECT(tail) "namespace." FLEET_NAMESPACE ".component." FLEET_COMPONENT "." tail
 
@@ -40,7 +40,7 @@ bool web_open(struct web *web, uint16_t port)
     const int one = 1;
 
     *web = (struct web){ .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
-    kvb_buf_init(&web->text, most_answer_bytes);
+    kvb_buf_init(&web->text, max_answer_bytes);
     if (web->fd < 0 || connect(web->fd, (const struct sockaddr *)&address, sizeof address) != 0) {
         web_close(web);
         return false;
@@ -212,7 +212,7 @@ void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet)
 {
     struct kvb_buf buf;
 
-    kvb_buf_init(&buf, most_answer_bytes);
+    kvb_buf_init(&buf, max_answer_bytes);
     for (uint32_t i = 0; i < fleet->options.workers; i++) {
         struct kvb_heartbeat heartbeat;
         fleet_heartbeat(fleet, i, &heartbeat);
@@ -276,8 +276,8 @@ static void make_script(struct talker *talker)
     struct fleet_round round;
     struct kvb_buf buf;
 
-    kvb_buf_init(&talker->bytes, most_answer_bytes);
-    kvb_buf_init(&buf, most_answer_bytes);
+    kvb_buf_init(&talker->bytes, max_answer_bytes);
+    kvb_buf_init(&buf, max_answer_bytes);
     fleet_round_init(&round);
     for (uint64_t ms = 0; ms < end_ms; ms++) {
         const uint64_t after_ns = ms * KVB_NS_PER_MS;

@@ -1,6 +1,6 @@
 #include "core/clock.h"
 #include "parts/bench.h"
-#include "stream/mirror.h"
+#include "stream/mirror/mirror.h"
 
 #include <stdio.h>
 
@@ -10,12 +10,12 @@
  * A prompt is one Stored of its first part, then Storeds of one block each, as decoding
  * makes them; the engine evicts the oldest prompt, its last block first. */
 
-enum { block_tokens = 16, held_blocks = 1 << 20, most_prompt_blocks = 64 };
+enum { block_tokens = 16, held_blocks = 1 << 20, max_prompt_blocks = 64 };
 
 struct shape {
     const char *name;
-    uint32_t least, most; /* blocks in a prompt's first Stored */
-    uint32_t decoded;     /* blocks stored singly behind it */
+    uint32_t min, max; /* blocks in a prompt's first Stored */
+    uint32_t decoded;  /* blocks stored singly behind it */
 };
 
 static const struct shape shapes[] = {
@@ -37,7 +37,7 @@ struct scene {
 
 static uint32_t first_part(const struct shape *shape, uint64_t prompt)
 {
-    return shape->least + (uint32_t)(bench_mix(prompt) % (shape->most - shape->least + 1));
+    return shape->min + (uint32_t)(bench_mix(prompt) % (shape->max - shape->min + 1));
 }
 
 static uint32_t whole(const struct shape *shape, uint64_t prompt)
@@ -47,7 +47,7 @@ static uint32_t whole(const struct shape *shape, uint64_t prompt)
 
 static kvb_engine_hash name_of(uint64_t prompt, uint32_t block)
 {
-    return (kvb_engine_hash){ bench_mix(prompt * most_prompt_blocks + block) };
+    return (kvb_engine_hash){ bench_mix(prompt * max_prompt_blocks + block) };
 }
 
 static struct kvb_engine_event *
@@ -106,7 +106,9 @@ static uint64_t apply(struct scene *scene)
     kvb_router_batch_reset(&scene->out);
     kvb_mirror_begin_batch(scene->mirror, &scene->batch, &scene->out);
     for (size_t at = 0; at < scene->batch.event_count; at++) {
-        bench_must(kvb_mirror_apply(scene->mirror, &scene->batch, at, &scene->out), "the mirror");
+        uint64_t work = UINT64_MAX;
+        bench_must(
+            kvb_mirror_apply(scene->mirror, &scene->batch, at, &work, &scene->out), "the mirror");
     }
     const uint64_t ns = kvb_clock_monotonic_ns() - began_ns;
     kvb_event_batch_reset(&scene->batch);

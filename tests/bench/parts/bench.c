@@ -125,12 +125,12 @@ size_t bench_size(const struct bench *bench, size_t count)
     return !bench->is_small ? count : count > smaller ? count / smaller : 1;
 }
 
-bool bench_read_number(const char *value, uint64_t most, uint64_t *out)
+bool bench_read_number(const char *value, uint64_t max, uint64_t *out)
 {
     char *end = NULL;
     const unsigned long long number = strtoull(value, &end, 10);
 
-    if (*value < '0' || *value > '9' || *end || number == 0 || number > most) {
+    if (*value < '0' || *value > '9' || *end || number == 0 || number > max) {
         return false;
     }
     *out = number;

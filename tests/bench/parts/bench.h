@@ -50,7 +50,7 @@ bool bench_wants(const struct bench *bench, const char *name);
 size_t bench_size(const struct bench *bench, size_t count);
 
 /* For take(): the whole value is one number of 1 .. most. */
-bool bench_read_number(const char *value, uint64_t most, uint64_t *out);
+bool bench_read_number(const char *value, uint64_t max, uint64_t *out);
 
 /* ---- Figures ---- */
 

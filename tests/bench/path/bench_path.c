@@ -19,15 +19,15 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "stream/stream.h"
-#include "wire/engine_batch.h"
-#include "wire/router_json.h"
-#include "wire/router_proto.h"
+#include "wire/engine/batch.h"
+#include "wire/router/json.h"
+#include "wire/router/proto.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { counted_events = 10 * 1000 * 1000, message_bytes_most = 1 << 20 };
+enum { counted_events = 10 * 1000 * 1000, message_bytes_max = 1 << 20 };
 
 static void must(kvb_status status)
 {
@@ -79,7 +79,7 @@ static void begin(struct path *path, size_t batch_blocks)
 {
     *path = (struct path){ .seq = 0 };
     bench_feed_make(&path->feed, batch_blocks);
-    kvb_buf_init(&path->message, message_bytes_most);
+    kvb_buf_init(&path->message, message_bytes_max);
     begin_stream(path);
 }
 

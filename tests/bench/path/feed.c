@@ -1,7 +1,7 @@
 #include "feed.h"
 
 #include "core/hash.h"
-#include "wire/engine_encode.h"
+#include "kvfleet/encode/encode.h"
 
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@ enum {
     block_tokens = 16,
     prompt_blocks = 64,
     vocabulary = 128000,
-    feed_bytes_most = 64 << 20,
+    feed_bytes_max = 64 << 20,
 };
 
 static const double clock_s = 1.7e9;
@@ -77,7 +77,7 @@ void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
     struct kvb_event_batch batch = { .timestamp_s = clock_s };
     uint64_t dice = 0;
 
-    kvb_buf_init(&feed->bytes, feed_bytes_most);
+    kvb_buf_init(&feed->bytes, feed_bytes_max);
     feed->batch_blocks = batch_blocks;
     for (size_t i = 0; i < bench_feed_batches; i++) {
         feed->starts[i] = feed->bytes.len;

@@ -2,14 +2,14 @@
 
 #include "bus/bus.h"
 #include "core/clock.h"
-#include "daemon/event_publisher.h"
 #include "feed.h"
-#include "ingest/frames.h"
-#include "ingest/waiter.h"
-#include "ingest/zmq_source.h"
+#include "ingest/zmq/frames.h"
+#include "ingest/zmq/poller.h"
+#include "ingest/zmq/source.h"
+#include "kvbridge/event_publisher.h"
 #include "process.h"
 #include "stream/stream.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -60,7 +60,7 @@ struct way {
     struct nats_server nats;
     struct kvb_bus *bus;
     struct kvb_zmq *zmq;
-    struct kvb_waiter *waiter;
+    struct kvb_poller *poller;
     struct kvb_source *source;
     struct kvb_stream *stream;
     struct kvb_stream_output output;
@@ -88,11 +88,11 @@ static kvb_status open_source(struct way *way, const char *endpoint)
     struct kvb_detail detail = { .text = "" };
 
     KVB_TRY(kvb_zmq_new(&way->zmq));
-    KVB_TRY(kvb_waiter_new(1, &way->waiter));
+    KVB_TRY(kvb_poller_new(1, &way->poller));
     return kvb_source_open(
         way->zmq,
         &(struct kvb_source_options){
-            .events = endpoint, .replay = "", .topic = "", .waiter = way->waiter },
+            .events = endpoint, .replay = "", .topic = "", .poller = way->poller },
         &way->source, &detail);
 }
 
@@ -137,7 +137,7 @@ static void close_all(struct way *way)
         (void)waitpid(way->engine, NULL, 0);
     }
     kvb_source_close(way->source);
-    kvb_waiter_free(way->waiter);
+    kvb_poller_free(way->poller);
     kvb_zmq_free(way->zmq);
     kvb_event_publisher_done(&way->publisher);
     kvb_bus_close(way->bus);
@@ -164,7 +164,7 @@ static kvb_status take_batch(struct way *way, const struct kvb_source_batch *rec
     return kvb_event_publisher_add(&way->publisher, &way->output.events);
 }
 
-/* As bridge_loop.c and bridge_flow.c do it. */
+/* As kvbridge/loop.c and kvbridge/flow.c do it. */
 static kvb_status take_turn(struct way *way)
 {
     struct kvb_source_batch batches[kvb_source_run];
@@ -172,12 +172,12 @@ static kvb_status take_turn(struct way *way)
     size_t owner = 0;
     unsigned kinds = 0;
 
-    KVB_TRY(kvb_waiter_wait(way->waiter, 0));
-    if (kvb_waiter_is_idle(way->waiter)) {
+    KVB_TRY(kvb_poller_wait(way->poller, 0));
+    if (kvb_poller_is_idle(way->poller)) {
         kvb_bus_flush_soon(way->bus);
-        KVB_TRY(kvb_waiter_wait(way->waiter, wait_ms));
+        KVB_TRY(kvb_poller_wait(way->poller, wait_ms));
     }
-    while (kvb_waiter_next(way->waiter, &owner, &kinds)) {
+    while (kvb_poller_next(way->poller, &owner, &kinds)) {
         const size_t received = kvb_source_receive(way->source, batches, &refused);
         (void)kvb_source_read_monitor(way->source); /* an engine that is gone shows as silence */
         for (size_t i = 0; i < received; i++) {

@@ -47,6 +47,7 @@ static kvb_status run_all(struct relay_bench *bench)
 {
     KVB_TRY(rows_rate(bench));
     KVB_TRY(rows_latency(bench));
+    KVB_TRY(rows_beside_hostile(bench));
     KVB_TRY(rows_workers(bench));
     return rows_memory(bench);
 }

@@ -13,7 +13,7 @@
 
 static const char topic[] = "kv-events";
 
-kvb_status engine_open(void *zmq_context, struct engine *out_engine)
+kvb_status engine_open(void *zmq_context, uint64_t io_threads, struct engine *out_engine)
 {
     const int none = 0;
     struct engine engine = { .socket = zmq_socket(zmq_context, ZMQ_XPUB) };
@@ -24,6 +24,7 @@ kvb_status engine_open(void *zmq_context, struct engine *out_engine)
     }
     if (zmq_setsockopt(engine.socket, ZMQ_SNDHWM, &none, sizeof none) != 0 ||
         zmq_setsockopt(engine.socket, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(engine.socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0 ||
         zmq_bind(engine.socket, "tcp://127.0.0.1:*") != 0 ||
         zmq_getsockopt(engine.socket, ZMQ_LAST_ENDPOINT, engine.endpoint, &size) != 0) {
         engine_close(&engine);
@@ -52,9 +53,8 @@ kvb_status engine_wait(struct engine *engine, int timeout_ms)
     return zmq_recv(engine->socket, subscription, sizeof subscription, 0) >= 0 ? KVB_OK : KVB_IO;
 }
 
-static void send_next(struct engine *engine, const struct script *script)
+void engine_send_head(struct engine *engine)
 {
-    const kvb_span batch = script_batch(script, engine->next_batch);
     uint8_t seq[8];
 
     for (int i = 0; i < 8; i++) {
@@ -63,8 +63,15 @@ static void send_next(struct engine *engine, const struct script *script)
     /* PUB never blocks and never says no: what is lost is missed by the reader */
     (void)zmq_send(engine->socket, topic, sizeof topic - 1, ZMQ_SNDMORE);
     (void)zmq_send(engine->socket, seq, sizeof seq, ZMQ_SNDMORE);
-    (void)zmq_send(engine->socket, batch.data, batch.len, 0);
     engine->next_seq++;
+}
+
+static void send_next(struct engine *engine, const struct script *script)
+{
+    const kvb_span batch = script_batch(script, engine->next_batch);
+
+    engine_send_head(engine);
+    (void)zmq_send(engine->socket, batch.data, batch.len, 0);
     engine->next_batch = (engine->next_batch + 1) % script->count;
 }
 
@@ -106,7 +113,8 @@ static void wait_until_ns(uint64_t at_ns)
 static bool is_enough(const struct blast *blast, uint64_t sent, uint64_t now_ns)
 {
     return now_ns - blast->began_ns >= blast->duration_ns ||
-           (blast->most_batches > 0 && sent >= blast->most_batches) || atomic_load(&blast->is_over);
+           (blast->max_kept_batches > 0 && sent >= blast->max_kept_batches) ||
+           atomic_load(&blast->is_over);
 }
 
 static void *run(void *context)

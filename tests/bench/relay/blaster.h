@@ -31,12 +31,16 @@ struct engine {
     char endpoint[64]; /* tcp://127.0.0.1:PORT */
 };
 
-/* On any port of 127.0.0.1.  KVB_IO */
-kvb_status engine_open(void *zmq_context, struct engine *out_engine);
+/* On any port of 127.0.0.1.  io_threads: bits of the context's that may serve it; 0: all.
+ * KVB_IO */
+kvb_status engine_open(void *zmq_context, uint64_t io_threads, struct engine *out_engine);
 void engine_close(struct engine *engine);
 
 /* Returns when somebody has subscribed; KVB_AGAIN after timeout_ms. */
 kvb_status engine_wait(struct engine *engine, int timeout_ms);
+
+/* Topic and the next number: two of a message's three frames. */
+void engine_send_head(struct engine *engine);
 
 enum { blast_ring = 1 << 16 }; /* more than any window */
 
@@ -46,7 +50,7 @@ struct blast {
     const struct script *script; /* borrowed */
     uint64_t window;             /* batches under way, at most */
     uint64_t batches_a_second;   /* 0: as fast as the window allows */
-    uint64_t most_batches;       /* 0: until the time is over */
+    uint64_t max_kept_batches;   /* 0: until the time is over */
     uint64_t duration_ns;
 
     uint64_t *sent_ns; /* owned; of batch i at i % blast_ring; read before i + window is sent */

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { path_bytes = 256, most_sockets = 8192, subscribe_ms = 30000, look_ms = 50, stop_ms = 10000 };
+enum { path_bytes = 256, max_sockets = 8192, subscribe_ms = 30000, look_ms = 50, stop_ms = 10000 };
 
 static const char *const names[contender_kinds] = {
     [contender_pass_through] = "pass-through",
@@ -35,7 +35,7 @@ kvb_status stage_open(const struct stage_programs *programs, struct stage *out_s
 {
     struct stage stage = { .programs = *programs, .zmq_context = zmq_ctx_new() };
 
-    if (!stage.zmq_context || zmq_ctx_set(stage.zmq_context, ZMQ_MAX_SOCKETS, most_sockets) != 0 ||
+    if (!stage.zmq_context || zmq_ctx_set(stage.zmq_context, ZMQ_MAX_SOCKETS, max_sockets) != 0 ||
         nats_server_start(&stage.server, 0, NULL) != KVB_OK) {
         stage_close(&stage);
         return KVB_IO;
@@ -67,14 +67,18 @@ static void write_endpoints(FILE *file, const struct contender *contender)
 static void write_config(FILE *file, const struct stage *stage, const struct contender *contender)
 {
     const char *profile = names[contender->kind];
+    char http[32] = "";
 
+    if (contender->http_port > 0) {
+        (void)snprintf(http, sizeof http, "127.0.0.1:%u", contender->http_port);
+    }
     fprintf(
         file,
         "nats = { url = \"%s\"; };\n"
         "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; refresh_s = 0; "
         "};\n"
-        "http = \"\";\nworkers = (",
-        stage->server.url, profile, profile);
+        "http = \"%s\";\nworkers = (",
+        stage->server.url, profile, profile, http);
     for (size_t i = 0; i < contender->engine_count; i++) {
         fprintf(
             file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; }",
@@ -135,7 +139,9 @@ static kvb_status open_engines(const struct stage *stage, size_t count, struct c
         return KVB_NO_MEMORY;
     }
     for (size_t i = 0; i < count; i++) {
-        KVB_TRY(engine_open(stage->zmq_context, &contender->engines[i]));
+        const uint64_t io_threads =
+            stage->io_threads > 0 ? UINT64_C(1) << (i % stage->io_threads) : 0;
+        KVB_TRY(engine_open(stage->zmq_context, io_threads, &contender->engines[i]));
         contender->engine_count++;
     }
     return KVB_OK;
@@ -191,6 +197,9 @@ kvb_status contender_start(
         contender.subject, sizeof contender.subject, "namespace.bench.component.%s.kv_events",
         names[kind]);
     kvb_status status = open_engines(stage, engines, &contender);
+    if (status == KVB_OK && stage->has_http) {
+        status = free_port(&contender.http_port);
+    }
     if (status == KVB_OK) {
         status = start_process(stage, &contender);
     }

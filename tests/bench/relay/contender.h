@@ -4,6 +4,7 @@
 #include "core/status.h"
 #include "process.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,6 +20,8 @@ struct stage_programs {
 
 struct stage {
     void *zmq_context;
+    unsigned io_threads;       /* of zmq_context: engines get them in turn; 0: any of them */
+    bool has_http;             /* bridges answer HTTP */
     struct nats_server server; /* its folder takes the relays' files and logs too */
     struct stage_programs programs;
 };
@@ -48,6 +51,7 @@ struct contender {
     size_t engine_count;
     const struct script *script; /* what they say; borrowed, NULL before the first word */
     char subject[128];
+    uint16_t http_port; /* of a bridge; 0: none */
 };
 
 /* Starts it and returns when it has subscribed to each engine.  Each engine is a worker

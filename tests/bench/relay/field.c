@@ -64,8 +64,8 @@ kvb_status field_run(
     const struct relay_bench *bench, struct field *field, const char *what,
     const struct run_options *options, struct results *out_results)
 {
-    enum { most_in_one_row = 3 }; /* the relay, and the two it is compared with */
-    const double run_s = bench->options.seconds / most_in_one_row / rounds;
+    enum { max_in_one_row = 3 }; /* the relay, and the two it is compared with */
+    const double run_s = bench->options.seconds / max_in_one_row / rounds;
     struct run_options each = *options;
 
     each.duration_ns = (uint64_t)(run_s * (double)KVB_NS_PER_S);

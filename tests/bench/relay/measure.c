@@ -8,11 +8,11 @@
 enum {
     window_batches = 1 << 14, /* 16 ms at 1 M/s: nats.c's flusher alone waits for 1 */
     warm_up_rate = 500,
-    most_samples = 1 << 20,
+    max_samples = 1 << 20,
 };
 
 static const uint64_t silence_ns = 200 * KVB_NS_PER_MS; /* who says nothing for so long is done */
-static const uint64_t lost_ns = 10 * KVB_NS_PER_S;      /* what takes longer does not come */
+static const uint64_t lost_ns = measure_lost_ms * KVB_NS_PER_MS;
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;
 
 /* ---- Latencies ---- */
@@ -27,8 +27,10 @@ static void note(struct samples *samples, const struct blast *blast, uint64_t fr
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     for (uint64_t i = from; samples->ns && i < from + events; i++) {
-        if (samples->count < most_samples) {
-            samples->ns[samples->count++] = (uint32_t)(now_ns - blast->sent_ns[i % blast_ring]);
+        if (samples->count < max_samples) {
+            const uint64_t took_ns = now_ns - blast->sent_ns[i % blast_ring];
+            samples->ns[samples->count++] =
+                took_ns < UINT32_MAX ? (uint32_t)took_ns : UINT32_MAX; /* 4.3 s and more */
         }
     }
 }
@@ -49,6 +51,7 @@ static void sum_up_latencies(const struct samples *samples, struct run_result *r
         const size_t p99 = samples->count * 99 / 100;
         result->p50_us = (double)samples->ns[p50] / 1000;
         result->p99_us = (double)samples->ns[p99] / 1000;
+        result->max_us = (double)samples->ns[samples->count - 1] / 1000;
     }
 }
 
@@ -117,7 +120,7 @@ set_blast(struct blast *blast, struct contender *contender, const struct run_opt
         .script = options->script,
         .window = options->batches_a_second > 0 ? blast_ring : window_batches,
         .batches_a_second = options->batches_a_second,
-        .most_batches = options->most_batches,
+        .max_kept_batches = options->max_kept_batches,
         .duration_ns = options->duration_ns,
     };
 }
@@ -164,8 +167,9 @@ kvb_status measure_run(
     set_blast(&following.blast, contender, options);
     KVB_TRY(reader_open(&following.reader, stage->server.port, contender->subject));
     following.reader.has_many_streams = contender->engine_count > 1;
+    following.reader.only_worker = options->only_worker;
     if (options->batches_a_second > 0) {
-        following.samples.ns = calloc(most_samples, sizeof *following.samples.ns);
+        following.samples.ns = calloc(max_samples, sizeof *following.samples.ns);
     }
     const kvb_status status = run_and_follow(contender, &following, out_result);
     free(following.samples.ns);
@@ -199,7 +203,7 @@ kvb_status measure_rest(
 
 /* Until each engine has spoken and been heard; what bridges say of themselves at their
  * start may be more or less than an event a batch. */
-static kvb_status speak_until_heard(struct contender *contender, struct following *following)
+static kvb_status speak_until_received(struct contender *contender, struct following *following)
 {
     const uint64_t enough = 2 * contender->engine_count;
     const uint64_t until_ns = kvb_clock_monotonic_ns() + warm_up_ns;
@@ -233,7 +237,7 @@ measure_warm_up(const struct stage *stage, struct contender *contender, const st
     KVB_TRY(reader_open(&following.reader, stage->server.port, contender->subject));
     kvb_status status = blast_begin(&following.blast);
     if (status == KVB_OK) {
-        status = speak_until_heard(contender, &following);
+        status = speak_until_received(contender, &following);
         atomic_store(&following.blast.is_over, true);
         if (status == KVB_OK) {
             status = listen_until_silent(&following);

@@ -15,8 +15,9 @@
 struct run_options {
     const struct script *script;
     uint64_t batches_a_second; /* 0: as many as arrive */
-    uint64_t most_batches;     /* 0: until the time is over */
+    uint64_t max_kept_batches; /* 0: until the time is over */
     uint64_t duration_ns;
+    uint64_t only_worker; /* 0: whatever arrives; others may speak too, in protobuf */
 };
 
 struct run_result {
@@ -27,7 +28,11 @@ struct run_result {
     double bytes;  /* of NATS payload, for one batch */
     double p50_us; /* from the engine's send to the subscriber; only at a given rate */
     double p99_us;
+    double max_us;
 };
+
+/* What takes longer does not come. */
+enum { measure_lost_ms = 10000 };
 
 /* Speaks until everything that is sent is told, whatever the relay does at its start.
  * KVB_AGAIN: that never happens */

@@ -28,6 +28,7 @@ struct reader {
     uint64_t bytes;        /* of payloads */
     uint64_t next_id;      /* 0: whatever comes */
     uint64_t jumps;        /* ids that were not the next */
+    uint64_t only_worker;  /* protobuf: what others say is not counted; 0: all is */
     bool has_many_streams; /* ids are of several: not compared */
 };
 

@@ -23,3 +23,10 @@ kvb_status rows_workers(struct relay_bench *bench);
 /* relay.memory.block: bytes resident for one held block; relay.memory.connection: for
  * one engine more. */
 kvb_status rows_memory(struct relay_bench *bench);
+
+/* relay.beside_hostile.{tierclear,waiting,collide}.p99: from one engine's send to the
+ * subscriber while another engine of the bridge makes work as hostile.h says.
+ *     .max          the worst sample
+ *     .applied      how much of what the hostile one said was applied, 0 .. 1
+ *     .quarantines  how often the bridge stopped listening to it */
+kvb_status rows_beside_hostile(struct relay_bench *bench);

@@ -4,14 +4,14 @@
 
 /* One engine that stores a script without an end, and 256 engines that hold next to
  * nothing: what is resident more than before is theirs. */
-enum { most_blocks = 1 << 20, blocks_a_second = 1 << 18, blocks_per_batch = 8, engines = 256 };
+enum { max_blocks = 1 << 20, blocks_a_second = 1 << 18, blocks_per_batch = 8, engines = 256 };
 
 static const uint64_t patience_ns = 60 * KVB_NS_PER_S;
 
 static kvb_status make_script(const struct relay_bench *bench, struct script *out_script)
 {
     const double wanted = bench->options.seconds * blocks_a_second;
-    const size_t blocks = wanted < most_blocks ? (size_t)wanted : most_blocks;
+    const size_t blocks = wanted < max_blocks ? (size_t)wanted : max_blocks;
 
     return script_make(
         &(struct script_options){ .blocks_per_batch = blocks_per_batch,
@@ -36,7 +36,7 @@ static kvb_status
 fill(const struct relay_bench *bench, struct contender *contender, const struct script *script)
 {
     const struct run_options options = { .script = script,
-                                         .most_batches = script->count,
+                                         .max_kept_batches = script->count,
                                          .duration_ns = patience_ns };
     struct run_result result = { .lost = 0 };
 

@@ -1,18 +1,18 @@
 #include "script.h"
 
-#include "fleet/event_writer.h"
-#include "fleet/random.h"
-#include "wire/engine_encode.h"
+#include "core/random.h"
+#include "kvfleet/encode/encode.h"
+#include "kvfleet/engine/event_writer.h"
 
 #include <assert.h>
 #include <stdlib.h>
 
 enum {
     block_tokens = 16,
-    most_blocks_per_batch = 64,
+    max_blocks_per_batch = 64,
     prompt_blocks = 64,  /* then another prompt begins, without a parent */
     vocabulary = 128256, /* of Llama 3: half of its ids take 5 bytes, half 3 */
-    most_script_bytes = 1 << 30,
+    max_script_bytes = 1 << 30,
 };
 
 static const enum kvb_dialect dialect = KVB_DIALECT_VLLM_0_22;
@@ -27,8 +27,8 @@ struct writer {
 
 static kvb_status write_stored(struct writer *writer)
 {
-    kvb_engine_hash hashes[most_blocks_per_batch];
-    uint32_t tokens[most_blocks_per_batch * block_tokens];
+    kvb_engine_hash hashes[max_blocks_per_batch];
+    uint32_t tokens[max_blocks_per_batch * block_tokens];
     const struct kvb_stored_run run = {
         .parent = writer->blocks % prompt_blocks == 0 ? NULL : &writer->parent,
         .hashes = hashes,
@@ -79,11 +79,11 @@ kvb_status script_make(const struct script_options *options, struct script *out_
     struct script script = { .ends = calloc(batches, sizeof *script.ends),
                              .blocks_per_batch = options->blocks_per_batch };
 
-    assert(options->blocks_per_batch <= most_blocks_per_batch);
+    assert(options->blocks_per_batch <= max_blocks_per_batch);
     if (!script.ends) {
         return KVB_NO_MEMORY;
     }
-    kvb_buf_init(&script.bytes, most_script_bytes);
+    kvb_buf_init(&script.bytes, max_script_bytes);
     const kvb_status status = write_all(&writer, batches, &script);
     kvb_event_batch_done(&writer.batch);
     if (status != KVB_OK) {

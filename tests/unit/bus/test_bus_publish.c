@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { patience_ms = 15000, most_bytes = 64 };
+enum { patience_ms = 15000, max_bytes = 64 };
 
 static kvb_span span_of(const char *text)
 {
@@ -16,7 +16,7 @@ static kvb_span span_of(const char *text)
 
 /* What came, one text behind the other. */
 struct inbox {
-    char text[most_bytes];
+    char text[max_bytes];
     size_t len;
     _Atomic unsigned count; /* set last */
 };
@@ -25,7 +25,7 @@ static void take_message(void *context, const struct kvb_bus_message *message)
 {
     struct inbox *inbox = context;
 
-    if (message->payload.len <= most_bytes - inbox->len) {
+    if (message->payload.len <= max_bytes - inbox->len) {
         memcpy(inbox->text + inbox->len, message->payload.data, message->payload.len);
         inbox->len += message->payload.len;
     }

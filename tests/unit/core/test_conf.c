@@ -239,7 +239,7 @@ static void values_out_of_range_are_errors(void **state)
     assert_wrong("a = { text = \"\"; };", "1: a.text: is empty: give at least 1 byte");
     assert_wrong(
         "a = { text = \"sixteen bytes...\"; };", "1: a.text: is too long: at most 15 bytes");
-    assert_wrong("a = { text = \"x\\ny\"; };", "1: a.text: holds a control character");
+    assert_wrong("a = { text = \"x\\ny\"; };", "1: a.text: contains a control character");
 }
 
 /* libconfig 1.5 alone would read 4294967297 as 1, and 2^63 as 2^63-1. */

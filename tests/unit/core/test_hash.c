@@ -57,13 +57,13 @@ static void seed_and_every_byte_matter(void **state)
 static void parts_hash_as_their_bytes_in_a_row(void **state)
 {
     (void)state;
-    enum { most_bytes = 1100, few = 300 };
-    uint8_t bytes[most_bytes];
+    enum { max_bytes = 1100, few = 300 };
+    uint8_t bytes[max_bytes];
 
-    for (size_t i = 0; i < most_bytes; i++) {
+    for (size_t i = 0; i < max_bytes; i++) {
         bytes[i] = (uint8_t)(i * 7 + i / 256);
     }
-    for (size_t len = 0; len <= most_bytes; len += len < few ? 1 : 50) {
+    for (size_t len = 0; len <= max_bytes; len += len < few ? 1 : 50) {
         const uint64_t whole = kvb_hash64((kvb_span){ bytes, len }, 1337);
         for (size_t cut = 0; cut <= len; cut += len < few ? 1 : 50) {
             const kvb_span parts[] = { { bytes, cut }, { NULL, 0 }, { bytes + cut, len - cut } };

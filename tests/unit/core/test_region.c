@@ -3,7 +3,7 @@
 
 #include "core/region.h"
 
-enum { most = 8 << 20, largest_page = 64 << 10 };
+enum { max = 8 << 20, largest_page = 64 << 10 };
 
 /* mprotect() takes whole pages, and there are kernels for arm64 whose pages have 64 KiB. */
 static void every_step_is_whole_pages_of_every_kernel(void **state)
@@ -12,8 +12,8 @@ static void every_step_is_whole_pages_of_every_kernel(void **state)
     struct kvb_region region = { 0 };
     size_t steps = 0;
 
-    assert_ok(kvb_region_open(&region, most));
-    for (size_t reached = 0; reached < most; reached = region.bytes, steps++) {
+    assert_ok(kvb_region_open(&region, max));
+    for (size_t reached = 0; reached < max; reached = region.bytes, steps++) {
         assert_ok(kvb_region_reach(&region, reached + 1));
         assert_true(region.bytes > reached);
         assert_int_equal(region.bytes % largest_page, 0);
@@ -21,8 +21,8 @@ static void every_step_is_whole_pages_of_every_kernel(void **state)
         assert_int_equal(region.base[region.bytes - 1], 0);
     }
     assert_true(steps > 5);
-    assert_int_equal(region.bytes, most);
-    assert_int_equal(kvb_region_reach(&region, most + 1), KVB_TOO_LARGE);
+    assert_int_equal(region.bytes, max);
+    assert_int_equal(kvb_region_reach(&region, max + 1), KVB_TOO_LARGE);
     kvb_region_close(&region);
     assert_null(region.base);
 }
@@ -32,16 +32,16 @@ static void what_lies_in_it_stays_where_it_is(void **state)
     (void)state;
     struct kvb_region region = { 0 };
 
-    assert_ok(kvb_region_open(&region, most));
+    assert_ok(kvb_region_open(&region, max));
     assert_ok(kvb_region_reach(&region, 1));
     const uint8_t *base = region.base;
     const size_t reached = region.bytes;
     region.base[0] = 7;
     fail_alloc_after(0);
-    assert_int_equal(kvb_region_reach(&region, most), KVB_NO_MEMORY);
+    assert_int_equal(kvb_region_reach(&region, max), KVB_NO_MEMORY);
     fail_alloc_after(-1);
     assert_int_equal(region.bytes, reached);
-    assert_ok(kvb_region_reach(&region, most));
+    assert_ok(kvb_region_reach(&region, max));
     assert_ptr_equal(region.base, base);
     assert_int_equal(region.base[0], 7);
     kvb_region_close(&region);

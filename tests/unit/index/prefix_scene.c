@@ -7,7 +7,7 @@
 int scene_set_up(void **state)
 {
     static struct scene scene;
-    const struct kvb_prefix_index_options options = { .max_nodes = most_nodes, .max_slots = slots };
+    const struct kvb_prefix_index_options options = { .max_nodes = max_nodes, .max_slots = slots };
 
     scene = (struct scene){ 0 };
     assert_ok(kvb_prefix_index_new(&options, &scene.index));
@@ -22,7 +22,7 @@ struct kvb_index_counters scene_counted(const struct scene *scene)
 {
     struct kvb_index_counters counters;
 
-    (void)kvb_prefix_index_tend(scene->index, SIZE_MAX);
+    (void)kvb_prefix_index_reclaim(scene->index, SIZE_MAX);
     kvb_prefix_index_count(scene->index, &counters);
     return counters;
 }

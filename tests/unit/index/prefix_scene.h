@@ -1,6 +1,6 @@
 #pragma once
 
-#include "index/prefix_index.h"
+#include "index/index.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
  * lets slot 0 hold the blocks that it calls B and C, of content b and c, below the
  * one that it calls A.  With no_parent a prompt begins. */
 
-enum { slots = 4, most_nodes = 40, longest = 32, no_parent = 0 };
+enum { slots = 4, max_nodes = 40, longest = 32, no_parent = 0 };
 
 struct scene {
     struct kvb_prefix_index *index; /* owned */

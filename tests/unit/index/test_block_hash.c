@@ -11,10 +11,10 @@
 /* Every line of vectors/hashes.txt, "input | value", is computed from its own text,
  * so that a line that is added there is tested here. */
 
-enum { most_numbers = 64, vector_lines = 20 };
+enum { max_numbers = 64, vector_lines = 20 };
 
 struct numbers {
-    uint64_t values[most_numbers];
+    uint64_t values[max_numbers];
     size_t count;
 };
 
@@ -35,7 +35,7 @@ static const char *read_numbers(const char *text, struct numbers *out_numbers)
         const uint64_t last = strncmp(end, "..", 2) == 0 ? strtoull(end + 2, &end, 0) : first;
 
         for (uint64_t value = first; value <= last; value++) {
-            assert_true(out_numbers->count < most_numbers);
+            assert_true(out_numbers->count < max_numbers);
             out_numbers->values[out_numbers->count++] = value;
         }
         if (*end != ',') {
@@ -65,7 +65,7 @@ static uint64_t seed_in(const char *input)
 static kvb_tokens_hash
 hash_numbers(const struct numbers *tokens, const struct numbers *keys, uint64_t seed)
 {
-    uint32_t ids[most_numbers];
+    uint32_t ids[max_numbers];
 
     for (size_t i = 0; i < tokens->count; i++) {
         ids[i] = (uint32_t)tokens->values[i];

@@ -1,8 +1,8 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/line_table.h"
 #include "index/block_set.h"
-#include "index/line_table.h"
 
 #include <stdlib.h>
 
@@ -60,11 +60,12 @@ struct reference {
 /* Hashes whose homes are few, so that runs are long, and go around the end of the table. */
 static void choose_blocks(struct reference *reference)
 {
+    const struct kvb_hash_key key = kvb_hash_key_of(0);
     uint64_t value = 1;
 
     reference->blocks[0] = block(0);
     for (size_t i = 1; i < names; value++) {
-        const uint64_t home = kvb_line_mix(value) & 1023;
+        const uint64_t home = kvb_hash_keyed(&key, value, 0) & 1023;
         if (home % 64 == 0 || home >= 1020) {
             reference->blocks[i++] = block(value);
         }

@@ -1,8 +1,8 @@
 #include "kvb_test.h"
 
 #include "core/own.h"
-#include "index/dull_index.h"
-#include "index/prefix_index.h"
+#include "index/index.h"
+#include "index/reference_index.h"
 
 #include <argp.h>
 #include <assert.h>
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index beside the dull one (dull_index.h), through the same random operations.
+/* The index beside the dull one (reference_index.h), through the same random operations.
  *
  *     test_differential [--operations N] [--seed S]
  *
@@ -27,7 +27,7 @@
  * An operation stores a run, removes some blocks or empties slots; what is asked in
  * between is not counted. */
 
-enum { operations_a_life = 50000, most_slots = 5000, most_path = 512, most_run = 20 };
+enum { operations_a_life = 50000, max_slots = 5000, max_path = 512, max_run = 20 };
 
 /* Who calls which block how. */
 enum naming {
@@ -70,12 +70,12 @@ struct world {
     const struct kind *kind;
     struct kvb_prefix_index *index;
     struct kvb_prefix_index *copy; /* of one slot at a time */
-    struct dull_index *dull;
-    kvb_slot_ref slot[most_slots];
-    uint32_t slot_of[most_slots]; /* by the index's number; most_slots: none */
+    struct reference_index *dull;
+    kvb_slot_ref slot[max_slots];
+    uint32_t slot_of[max_slots]; /* by the index's number; max_slots: none */
     struct kvb_match match;
-    uint32_t depth[most_slots];       /* of the last query, where it is in answered */
-    uint64_t answered_at[most_slots]; /* which query it was */
+    uint32_t depth[max_slots];       /* of the last query, where it is in answered */
+    uint64_t answered_at[max_slots]; /* which query it was */
     uint64_t query_number;
     uint32_t last_depth, query_length;
     uint64_t random;
@@ -122,7 +122,8 @@ static size_t draw_path(struct world *world, size_t s, kvb_tokens_hash *out_path
 {
     const struct kind *kind = world->kind;
     const uint32_t whose = draw(world, 2) == 0 ? (uint32_t)s : draw(world, kind->slots);
-    size_t len = dull_index_path(world->dull, whose, draw(world, 16), out_path, kind->longest_path);
+    size_t len =
+        reference_index_path(world->dull, whose, draw(world, 16), out_path, kind->longest_path);
 
     if (draw(world, 3) == 0) {
         len = draw(world, (uint32_t)len + 1);
@@ -140,8 +141,8 @@ static size_t draw_path(struct world *world, size_t s, kvb_tokens_hash *out_path
 
 static void compare_counters(struct world *world)
 {
-    const bool is_swept = !kvb_prefix_index_tend(world->index, 0);
-    const struct kvb_index_counters *right = dull_index_counters(world->dull);
+    const bool is_swept = !kvb_prefix_index_reclaim(world->index, 0);
+    const struct kvb_index_counters *right = reference_index_counters(world->dull);
     struct kvb_index_counters counters;
 
     kvb_prefix_index_count(world->index, &counters);
@@ -157,16 +158,16 @@ static void compare_slot(const struct world *world, size_t s)
 {
     assert_int_equal(
         kvb_prefix_index_slot_blocks(world->index, world->slot[s]),
-        dull_index_blocks(world->dull, (uint32_t)s));
+        reference_index_blocks(world->dull, (uint32_t)s));
 }
 
 static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
 {
     struct world *world = context;
 
-    assert_true(slot.value < most_slots);
+    assert_true(slot.value < max_slots);
     const uint32_t s = world->slot_of[slot.value];
-    assert_true(s < most_slots);
+    assert_true(s < max_slots);
     assert_int_not_equal(world->answered_at[s], world->query_number); /* in one level only */
     assert_true(depth >= world->last_depth && depth > 0 && depth <= world->query_length);
     world->last_depth = depth;
@@ -198,14 +199,15 @@ static void compare_query(
     for (size_t i = 0; i < slots; i++) {
         const size_t other = is_for_all ? i : i == 0 ? s : draw(world, world->kind->slots);
         assert_int_equal(
-            answered(world, other), dull_index_depth(world->dull, (uint32_t)other, query, len));
+            answered(world, other),
+            reference_index_depth(world->dull, (uint32_t)other, query, len));
     }
 }
 
 /* Asks by the names that slot s would use, or by any. */
 static void compare_names(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
-    kvb_block_hash query[most_path];
+    kvb_block_hash query[max_path];
 
     for (size_t i = 0; i < len; i++) {
         query[i] =
@@ -216,13 +218,13 @@ static void compare_names(struct world *world, size_t s, const kvb_tokens_hash *
     for (size_t other = 0; other < world->kind->slots; other++) {
         assert_int_equal(
             answered(world, other),
-            dull_index_depth_by_names(world->dull, (uint32_t)other, query, len));
+            reference_index_depth_by_names(world->dull, (uint32_t)other, query, len));
     }
 }
 
 static void compare_answers(struct world *world, size_t s)
 {
-    kvb_tokens_hash path[most_path];
+    kvb_tokens_hash path[max_path];
     const size_t len = draw_path(world, s, path);
     const bool is_for_all = draw(world, world->kind->all_in) == 0;
 
@@ -238,7 +240,7 @@ static void note_name(void *context, kvb_block_hash block)
 {
     struct world *world = context;
 
-    world->names_sum += dull_name_sum(block);
+    world->names_sum += reference_name_sum(block);
     world->names_seen++;
 }
 
@@ -247,8 +249,8 @@ static void compare_list(struct world *world, size_t s)
     world->names_sum = 0;
     world->names_seen = 0;
     kvb_prefix_index_each_block(world->index, world->slot[s], note_name, world);
-    assert_int_equal(world->names_seen, dull_index_blocks(world->dull, (uint32_t)s));
-    assert_int_equal(world->names_sum, dull_index_names_sum(world->dull, (uint32_t)s));
+    assert_int_equal(world->names_seen, reference_index_blocks(world->dull, (uint32_t)s));
+    assert_int_equal(world->names_sum, reference_index_names_sum(world->dull, (uint32_t)s));
 }
 
 struct copier {
@@ -282,35 +284,35 @@ static void compare_copy(struct world *world, size_t s)
     assert_ok(kvb_prefix_index_walk(world->index, world->slot[s], copy_run, &copier));
     assert_int_equal(
         kvb_prefix_index_slot_blocks(copier.index, copier.slot),
-        dull_index_blocks(world->dull, (uint32_t)s));
+        reference_index_blocks(world->dull, (uint32_t)s));
     for (int i = 0; i < 16; i++) {
-        kvb_tokens_hash query[most_path];
+        kvb_tokens_hash query[max_path];
         const size_t len = draw_path(world, s, query);
         assert_ok(kvb_prefix_index_match(copier.index, query, len, &world->match));
         const uint32_t depth = world->match.level_count > 0 ? world->match.levels[0].depth : 0;
-        assert_int_equal(depth, dull_index_depth(world->dull, (uint32_t)s, query, len));
+        assert_int_equal(depth, reference_index_depth(world->dull, (uint32_t)s, query, len));
     }
     kvb_prefix_index_slot_free(copier.index, copier.slot);
-    assert_false(kvb_prefix_index_tend(copier.index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(copier.index, SIZE_MAX));
     assert_empty(copier.index);
 }
 
 /* ---- Operations on both ---- */
 
 struct blocks {
-    kvb_block_hash names[most_run];
+    kvb_block_hash names[max_run];
     size_t count;
 };
 
 static void store(struct world *world, size_t s, const struct kvb_index_run *run)
 {
-    uint8_t changed[most_run];
-    uint8_t right[most_run];
+    uint8_t changed[max_run];
+    uint8_t right[max_run];
 
     memset(changed, 2, sizeof changed);
     memset(right, 0, sizeof right);
     const kvb_status status = kvb_prefix_index_store(world->index, world->slot[s], run, changed);
-    assert_int_equal(dull_index_store(world->dull, (uint32_t)s, run, right), status);
+    assert_int_equal(reference_index_store(world->dull, (uint32_t)s, run, right), status);
     if (status != KVB_BAD_INPUT) {
         assert_memory_equal(changed, right, run->count);
     }
@@ -328,7 +330,7 @@ mostly_name_of(struct world *world, size_t s, const kvb_tokens_hash *path, size_
 static uint32_t draw_first(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
     const uint32_t how = draw(world, 8);
-    const uint32_t held = dull_index_depth(world->dull, (uint32_t)s, path, len);
+    const uint32_t held = reference_index_depth(world->dull, (uint32_t)s, path, len);
 
     if (how == 0) {
         return draw(world, (uint32_t)len);
@@ -340,7 +342,7 @@ static uint32_t draw_first(struct world *world, size_t s, const kvb_tokens_hash 
 static bool store_some(struct world *world, size_t s)
 {
     const struct kind *kind = world->kind;
-    kvb_tokens_hash path[most_path];
+    kvb_tokens_hash path[max_path];
     struct blocks blocks = { 0 };
     const size_t len = draw_path(world, s, path);
     const size_t first = draw_first(world, s, path, len);
@@ -356,7 +358,7 @@ static bool store_some(struct world *world, size_t s)
     if (run.has_parent) {
         run.parent =
             kind->naming == by_nothing ? draw_name(world) : mostly_name_of(world, s, path, first);
-        if (dull_index_path_length(world->dull, (uint32_t)s, run.parent) + run.count >
+        if (reference_index_path_length(world->dull, (uint32_t)s, run.parent) + run.count >
             kind->longest_path) {
             return false;
         }
@@ -368,12 +370,12 @@ static bool store_some(struct world *world, size_t s)
 /* Any names, or some of a path: mostly its end, the last first, as engines do. */
 static void draw_removal(struct world *world, size_t s, struct blocks *out_blocks)
 {
-    kvb_tokens_hash path[most_path];
+    kvb_tokens_hash path[max_path];
     const size_t len = draw_path(world, s, path);
-    const uint32_t most = world->kind->longest_run < len ? world->kind->longest_run : (uint32_t)len;
+    const uint32_t max = world->kind->longest_run < len ? world->kind->longest_run : (uint32_t)len;
     const bool is_end = draw(world, 4) != 0;
 
-    out_blocks->count = 1 + draw(world, most);
+    out_blocks->count = 1 + draw(world, max);
     for (size_t i = 0; i < out_blocks->count; i++) {
         const size_t at = is_end ? len - i : 1 + draw(world, (uint32_t)len);
         out_blocks->names[i] = world->kind->naming == by_nothing
@@ -385,32 +387,32 @@ static void draw_removal(struct world *world, size_t s, struct blocks *out_block
 static void remove_some(struct world *world, size_t s)
 {
     struct blocks blocks = { 0 };
-    uint8_t changed[most_run];
-    uint8_t right[most_run];
+    uint8_t changed[max_run];
+    uint8_t right[max_run];
 
     draw_removal(world, s, &blocks);
     memset(changed, 2, sizeof changed);
     assert_ok(
         kvb_prefix_index_remove(world->index, world->slot[s], blocks.names, blocks.count, changed));
-    dull_index_remove(world->dull, (uint32_t)s, blocks.names, blocks.count, right);
+    reference_index_remove(world->dull, (uint32_t)s, blocks.names, blocks.count, right);
     assert_memory_equal(changed, right, blocks.count);
 }
 
 /* By clearing it, or by giving it back: another one is drawn at once, or two change places. */
 static void empty_slot(struct world *world, size_t s)
 {
-    dull_index_clear(world->dull, (uint32_t)s);
+    reference_index_clear(world->dull, (uint32_t)s);
     if (draw(world, 2) == 0) {
         kvb_prefix_index_slot_clear(world->index, world->slot[s]);
         return;
     }
     const size_t other = draw(world, world->kind->slots);
     kvb_prefix_index_slot_free(world->index, world->slot[s]);
-    world->slot_of[world->slot[s].value] = most_slots;
+    world->slot_of[world->slot[s].value] = max_slots;
     if (other != s) {
-        dull_index_clear(world->dull, (uint32_t)other);
+        reference_index_clear(world->dull, (uint32_t)other);
         kvb_prefix_index_slot_free(world->index, world->slot[other]);
-        world->slot_of[world->slot[other].value] = most_slots;
+        world->slot_of[world->slot[other].value] = max_slots;
         assert_ok(kvb_prefix_index_slot_new(world->index, &world->slot[other]));
         world->slot_of[world->slot[other].value] = (uint32_t)other;
     }
@@ -424,11 +426,11 @@ static void empty_all(struct world *world)
     const size_t slice = 1 + draw(world, 500);
 
     for (size_t s = 0; s < world->kind->slots; s++) {
-        dull_index_clear(world->dull, (uint32_t)s);
+        reference_index_clear(world->dull, (uint32_t)s);
         kvb_prefix_index_slot_clear(world->index, world->slot[s]);
     }
     compare_counters(world);
-    while (kvb_prefix_index_tend(world->index, slice)) {
+    while (kvb_prefix_index_reclaim(world->index, slice)) {
     }
     assert_empty(world->index);
     compare_counters(world);
@@ -448,7 +450,7 @@ static void begin(struct world *world, uint64_t seed)
     memset(world, 0, sizeof *world);
     world->kind = kind;
     world->random = (seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    world->dull = dull_index_new(kind->slots, kind->max_nodes);
+    world->dull = reference_index_new(kind->slots, kind->max_nodes);
     assert_ok(kvb_prefix_index_new(&options, &world->index));
     assert_ok(kvb_prefix_index_new(&room, &world->copy));
     for (size_t s = 0; s < kind->slots; s++) {
@@ -463,7 +465,7 @@ static void end(struct world *world)
     kvb_match_done(&world->match);
     kvb_prefix_index_free(world->index);
     kvb_prefix_index_free(world->copy);
-    dull_index_free(world->dull);
+    reference_index_free(world->dull);
 }
 
 /* More is stored than removed, then less. */
@@ -494,7 +496,7 @@ static void live(uint64_t seed, uint64_t operations)
             compare_answers(&world, s);
         }
         if (draw(&world, 8) == 0) {
-            (void)kvb_prefix_index_tend(world.index, draw(&world, 6));
+            (void)kvb_prefix_index_reclaim(world.index, draw(&world, 6));
         }
         if (draw(&world, 500) == 0) {
             compare_list(&world, s);
@@ -504,7 +506,7 @@ static void live(uint64_t seed, uint64_t operations)
     end(&world);
 }
 
-static void agrees_with_the_dull_index(void **state)
+static void agrees_with_the_reference_index(void **state)
 {
     uint64_t done = 0;
 
@@ -552,7 +554,7 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = { options, take_option, NULL, NULL, NULL, NULL, NULL };
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_dull_index),
+        cmocka_unit_test(agrees_with_the_reference_index),
     };
 
     argp_parse(&argp, argc, argv, 0, NULL, NULL);

@@ -22,12 +22,13 @@ struct world {
 
 static struct world *make_world(unsigned seed, uint32_t spread)
 {
+    const struct kvb_hash_key key = kvb_hash_key_of(seed);
     struct world *world = calloc(1, sizeof *world);
 
     assert_non_null(world);
     world->seed = seed;
     world->spread = spread;
-    assert_ok(kvb_holder_sets_open(&world->sets, 1000));
+    assert_ok(kvb_holder_sets_open(&world->sets, 1000, &key));
     return world;
 }
 
@@ -44,7 +45,7 @@ static uint32_t draw_holder(struct world *world)
 /* The leaves that are drawn from lie in both halves of all that there are. */
 static uint32_t number_of(uint32_t holder)
 {
-    static const uint32_t leaves[holders / kvb_leaf_bits] = { 1, 63, kvb_most_leaves - 1 };
+    static const uint32_t leaves[holders / kvb_leaf_bits] = { 1, 63, kvb_max_leaves - 1 };
     return leaves[holder / kvb_leaf_bits] * kvb_leaf_bits + holder % kvb_leaf_bits;
 }
 
@@ -104,7 +105,7 @@ static void empty(struct world *world)
     free(world);
 }
 
-static void one_life(unsigned seed, uint32_t spread)
+static void one_incarnation(unsigned seed, uint32_t spread)
 {
     struct world *world = make_world(seed, spread);
 
@@ -124,8 +125,8 @@ static void one_life(unsigned seed, uint32_t spread)
 static void agrees_with_arrays_of_bools(void **state)
 {
     (void)state;
-    one_life(1, 1);
-    one_life(2, 3);
+    one_incarnation(1, 1);
+    one_incarnation(2, 3);
 }
 
 static void equal_sets_have_one_number_however_they_came_about(void **state)

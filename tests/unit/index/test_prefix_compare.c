@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "index/prefix_compare.h"
+#include "index/compare.h"
 
 #include <stdlib.h>
 
@@ -26,7 +26,7 @@ static void both_count_the_same_common_nodes(void **state)
                 right[at] ^= UINT64_C(1) << bit;
                 assert_int_equal(best->common(left, right, count), at < count ? at : count);
                 assert_int_equal(
-                    kvb_prefix_compare_plain.common(left, right, count), at < count ? at : count);
+                    kvb_prefix_compare_scalar.common(left, right, count), at < count ? at : count);
                 right[at] ^= UINT64_C(1) << bit;
             }
         }
@@ -51,7 +51,7 @@ static void both_see_the_same_changes(void **state)
                 expected |= (uint32_t)(sets[i] != (i > 0 ? sets[i - 1] : last)) << i;
             }
             assert_int_equal(best->changes(sets, count, last), expected);
-            assert_int_equal(kvb_prefix_compare_plain.changes(sets, count, last), expected);
+            assert_int_equal(kvb_prefix_compare_scalar.changes(sets, count, last), expected);
         }
     }
 }
@@ -73,7 +73,7 @@ static void both_tell_which_words_of_a_leaf_lose_somebody(void **state)
         }
         struct kvb_set_leaf kept = leaf;
         struct kvb_set_leaf gone;
-        assert_int_equal(kvb_prefix_compare_plain.narrow(&kept, &other, &gone), expected);
+        assert_int_equal(kvb_prefix_compare_scalar.narrow(&kept, &other, &gone), expected);
         for (uint32_t w = 0; w < kvb_leaf_words; w++) {
             assert_int_equal(kept.words[w], leaf.words[w] & other.words[w]);
             assert_int_equal(gone.words[w], leaf.words[w] & ~other.words[w]);
@@ -133,7 +133,7 @@ static uint32_t spoil(struct prefix_extent *extents, unsigned *seed)
 static void both_go_through_the_same_whole_extents(void **state)
 {
     (void)state;
-    const struct kvb_prefix_compare *both[ways] = { &kvb_prefix_compare_plain,
+    const struct kvb_prefix_compare *both[ways] = { &kvb_prefix_compare_scalar,
                                                     kvb_prefix_compare_best() };
     unsigned seed = 9;
 
@@ -141,10 +141,10 @@ static void both_go_through_the_same_whole_extents(void **state)
         struct prefix_extent extents[chain] = { 0 };
         uint64_t query[blocks];
         make_chain(extents, query);
-        const uint32_t flaw = life % 10 == 0 ? chain : spoil(extents, &seed);
+        const uint32_t cause = life % 10 == 0 ? chain : spoil(extents, &seed);
         const size_t count = (size_t)rand_r(&seed) % (blocks + 1);
         const uint32_t asked = count == 0 ? 0 : (uint32_t)(count - 1) / nodes;
-        const uint32_t expected = asked < flaw ? asked : flaw;
+        const uint32_t expected = asked < cause ? asked : cause;
         for (size_t b = 0; b < ways; b++) {
             uint32_t extent = 0;
             assert_int_equal(both[b]->whole(extents, &extent, query, count, set_of_all), expected);

@@ -1,7 +1,7 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
-#include "index/prefix_index.h"
+#include "index/index.h"
 
 #include <stdbool.h>
 
@@ -59,7 +59,7 @@ static void drop_fleet(struct fleet *fleet)
     for (size_t w = 0; w < workers; w++) {
         kvb_prefix_index_slot_clear(fleet->index, fleet->slot[w]);
     }
-    assert_false(kvb_prefix_index_tend(fleet->index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(fleet->index, SIZE_MAX));
     kvb_prefix_index_count(fleet->index, &counters);
     assert_int_equal(counters.nodes, 0);
     assert_int_equal(counters.memberships, 0);
@@ -89,7 +89,7 @@ static void a_clear_ends_the_pass_through_a_workers_list(void **state)
         lose_and_store(&fleet, 0, turn % 10);
     }
     kvb_prefix_index_slot_clear(fleet.index, fleet.slot[0]);
-    assert_false(kvb_prefix_index_tend(fleet.index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(fleet.index, SIZE_MAX));
     for (uint64_t prompt = 0; prompt < 50; prompt++) {
         lose_and_store(&fleet, 0, prompt);
     }
@@ -161,7 +161,7 @@ static void assert_no_name_is_left(const struct fleet *fleet)
         assert_true(lose(fleet, 2, 9003));
     }
     fail_alloc_after(-1);
-    assert_false(kvb_prefix_index_tend(fleet->index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(fleet->index, SIZE_MAX));
     store_three(fleet, cleared, 3, 9003);
     assert_ok(kvb_prefix_index_store(fleet->index, fleet->slot[cleared], &run, NULL));
     assert_false(lose(fleet, cleared, 9100));
@@ -179,7 +179,7 @@ static void a_sweep_that_waits_for_memory_leaves_no_name_behind(void **state)
         make_pairs(&fleet, pairs);
         kvb_prefix_index_slot_clear(fleet.index, fleet.slot[cleared]);
         fail_alloc_after(0);
-        const bool waits_now = kvb_prefix_index_tend(fleet.index, SIZE_MAX);
+        const bool waits_now = kvb_prefix_index_reclaim(fleet.index, SIZE_MAX);
         fail_alloc_after(-1);
         waits += waits_now;
         if (waits_now) {

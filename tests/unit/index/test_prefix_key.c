@@ -1,27 +1,29 @@
 #include "kvb_test.h"
 
-#include "index/line_table.h"
-#include "index/prefix_index.h"
+#include "core/hash.h"
+#include "core/line_table.h"
+#include "index/index.h"
 
 /* Who knows how hashes are made can choose names that meet in one line of a table.  With a
  * key that he does not know he cannot. */
 
 enum { chosen = 2000, same_bits = 0xfff };
 
-/* Numbers whose hashes, without a key, end alike. */
-static void choose(uint64_t *numbers)
+/* Numbers whose hashes with the key 0 end alike: of names, or of contents below ROOT. */
+static void choose(uint64_t *numbers, bool are_names)
 {
+    const struct kvb_hash_key key = kvb_hash_key_of(0);
     size_t count = 0;
 
     for (uint64_t number = 1; count < chosen; number++) {
-        if ((kvb_line_mix(number) & same_bits) == 0) {
+        if ((kvb_hash_keyed(&key, number, are_names ? 0 : 1) & same_bits) == 0) {
             numbers[count++] = number;
         }
     }
 }
 
-/* Each block is a prompt of its own, and its name is chosen, or its content: below ROOT that is
- * hashed with a constant added.  Spill lines of a line that many meet in are counted too. */
+/* Each block is a prompt of its own, and its name is chosen, or its content.  Spill lines of a line
+ * that many meet in are counted too. */
 static size_t bytes_with(uint64_t hash_key, const uint64_t *numbers, bool are_names)
 {
     const struct kvb_prefix_index_options options = { .max_nodes = chosen,
@@ -34,8 +36,7 @@ static size_t bytes_with(uint64_t hash_key, const uint64_t *numbers, bool are_na
     assert_ok(kvb_prefix_index_slot_new(index, &slot));
     for (uint64_t i = 0; i < chosen; i++) {
         const kvb_block_hash name = { are_names ? numbers[i] : i };
-        const kvb_tokens_hash tokens = { are_names ? i
-                                                   : numbers[i] - UINT64_C(0x9e3779b97f4a7c15) };
+        const kvb_tokens_hash tokens = { are_names ? i : numbers[i] };
         const struct kvb_index_run run = { .blocks = &name, .tokens = &tokens, .count = 1 };
         assert_ok(kvb_prefix_index_store(index, slot, &run, NULL));
     }
@@ -50,7 +51,7 @@ static void assert_key_parts(bool are_names)
     static uint64_t numbers[chosen];
     const size_t in_one_line = (size_t)chosen / kvb_line_cells * sizeof(struct kvb_table_line);
 
-    choose(numbers);
+    choose(numbers, are_names);
     const size_t known = bytes_with(0, numbers, are_names);
     const size_t unknown = bytes_with(UINT64_C(0x243f6a8885a308d3), numbers, are_names);
     assert_true(known > unknown + in_one_line / 2);

@@ -2,7 +2,7 @@
 #include "kvb_test.h"
 
 #include "core/limits.h"
-#include "index/prefix_index.h"
+#include "index/index.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static kvb_status count_blocks(void *context, const struct kvb_index_run *run)
 static void a_very_deep_prompt_needs_no_deep_stack(void **state)
 {
     (void)state;
-    const struct kvb_prefix_index_options options = { .max_nodes = 2 * deep + 10, .max_slots = 2 };
+    const struct kvb_prefix_index_options options = { .max_nodes = 4 * deep + 10, .max_slots = 2 };
     struct long_run rooted = make_long_run(deep, 1);
     struct long_run waiting = make_long_run(deep, deep + 1);
     struct kvb_index_run tail = waiting.run;
@@ -102,13 +102,13 @@ static void a_very_deep_prompt_needs_no_deep_stack(void **state)
     assert_ok(kvb_prefix_index_walk(index, slot[1], count_blocks, &shown));
     assert_int_equal(shown, deep);
     kvb_prefix_index_slot_free(index, slot[0]);
-    assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     assert_ok(kvb_prefix_index_remove(
         index, slot[1], waiting.blocks, deep - 1, NULL)); /* leaves one leaf */
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.ghosts, deep - 1);
     kvb_prefix_index_slot_clear(index, slot[1]); /* and all its ghosts */
-    assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.nodes, 0);
     kvb_match_done(&match);
@@ -151,7 +151,7 @@ static void equal_blocks_all_the_way_down_stay_apart(void **state)
 static void one_name_in_very_many_slots_stays_apart(void **state)
 {
     (void)state;
-    const struct kvb_prefix_index_options options = { .max_nodes = (size_t)2 * deep,
+    const struct kvb_prefix_index_options options = { .max_nodes = (size_t)6 * deep,
                                                       .max_slots = deep };
     struct long_run made = make_long_run(1, 1);
     struct kvb_prefix_index *index = NULL;
@@ -173,7 +173,7 @@ static void one_name_in_very_many_slots_stays_apart(void **state)
         assert_int_equal(kvb_prefix_index_slot_blocks(index, (kvb_slot_ref){ s }), 1);
         kvb_prefix_index_slot_free(index, (kvb_slot_ref){ s });
     }
-    assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.nodes, 0);
     kvb_prefix_index_free(index);
@@ -318,7 +318,7 @@ static void torture_life(const struct long_run *all)
     fail_alloc_after(-1);
     kvb_prefix_index_slot_clear(index, slot[0]);
     kvb_prefix_index_slot_clear(index, slot[1]);
-    assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.nodes, 0);
     assert_int_equal(counters.ghosts, 0);
@@ -439,7 +439,8 @@ static void a_join_that_fails_leaves_no_ghosts(void **state)
     (void)state;
     enum { many = 30000 };
     struct long_run all = make_long_run(many, 1);
-    const struct kvb_prefix_index_options options = { .max_nodes = many + 1, .max_slots = 1 };
+    const struct kvb_prefix_index_options options = { .max_nodes = (size_t)3 * (many + 1),
+                                                      .max_slots = 1 };
     struct kvb_index_run tail = all.run;
     struct kvb_index_run head = all.run;
     kvb_status status = KVB_NO_MEMORY;
@@ -461,7 +462,7 @@ static void a_join_that_fails_leaves_no_ghosts(void **state)
         status = kvb_prefix_index_store(index, slot, &head, NULL);
         fail_alloc_after(-1);
         kvb_prefix_index_slot_clear(index, slot);
-        assert_false(kvb_prefix_index_tend(index, SIZE_MAX));
+        assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
         kvb_prefix_index_count(index, &counters);
         assert_int_equal(counters.nodes, 0);
         assert_int_equal(counters.ghosts, 0);
@@ -472,6 +473,71 @@ static void a_join_that_fails_leaves_no_ghosts(void **state)
 }
 
 /* ---- Room ---- */
+
+static size_t store_orphans(
+    struct kvb_prefix_index *index, kvb_slot_ref slot, struct kvb_index_run run, uint64_t parent)
+{
+    const size_t before = kvb_prefix_index_slot_blocks(index, slot);
+
+    run.has_parent = true;
+    run.parent.value = parent;
+    assert_int_equal(kvb_prefix_index_store(index, slot, &run, NULL), KVB_TOO_LARGE);
+    return kvb_prefix_index_slot_blocks(index, slot) - before;
+}
+
+/* 100,000 would fit as blocks of prompts: they are bounded by the bytes that they take. */
+static void orphans_take_no_more_memory_than_blocks_may(void **state)
+{
+    (void)state;
+    enum { many = 100000, bytes_a_block = 45 };
+    const struct kvb_prefix_index_options options = { .max_nodes = many, .max_slots = 1 };
+    struct long_run all = make_long_run(many, 1);
+    struct kvb_prefix_index *index = NULL;
+    kvb_slot_ref slot;
+
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    const size_t empty = kvb_prefix_index_bytes(index);
+    const size_t held = store_orphans(index, slot, all.run, UINT64_MAX);
+    assert_int_equal(held, many / 3 - 1); /* and a placeholder */
+    /* The arrays double, so half of them may be air. */
+    assert_in_range(kvb_prefix_index_bytes(index) - empty, 0, 2 * bytes_a_block * many);
+    assert_in_range(kvb_prefix_index_room(index), 0, 2);
+    kvb_prefix_index_slot_clear(index, slot);
+    assert_int_equal(kvb_prefix_index_room(index), many);
+    assert_ok(kvb_prefix_index_store(index, slot, &all.run, NULL));
+    assert_int_equal(kvb_prefix_index_room(index), 0);
+    kvb_prefix_index_free(index);
+    drop_long_run(&all);
+}
+
+/* All of the same content, so one node has all names. */
+static void names_of_one_orphan_have_a_ceiling_too(void **state)
+{
+    (void)state;
+    enum { many = 3000 };
+    const struct kvb_prefix_index_options options = { .max_nodes = many, .max_slots = 1 };
+    struct long_run all = make_long_run(many, 1);
+    struct kvb_index_run one = all.run;
+    struct kvb_prefix_index *index = NULL;
+    size_t held = 0;
+    kvb_slot_ref slot;
+
+    one.has_parent = true;
+    one.parent.value = UINT64_MAX;
+    one.count = 1;
+    assert_ok(kvb_prefix_index_new(&options, &index));
+    assert_ok(kvb_prefix_index_slot_new(index, &slot));
+    while (held < many && kvb_prefix_index_store(index, slot, &one, NULL) == KVB_OK) {
+        one.blocks++;
+        held++;
+    }
+    assert_int_equal(held, many / 3);
+    assert_ok(kvb_prefix_index_remove(index, slot, all.blocks, 1, NULL));
+    assert_ok(kvb_prefix_index_store(index, slot, &one, NULL));
+    kvb_prefix_index_free(index);
+    drop_long_run(&all);
+}
 
 /* An engine that starts anew fills the index again before anything was swept. */
 static void what_was_cleared_is_room_at_once(void **state)
@@ -493,7 +559,7 @@ static void what_was_cleared_is_room_at_once(void **state)
     kvb_prefix_index_slot_clear(index, slot);
     before.run.has_parent = true; /* orphans, and their placeholder */
     before.run.parent.value = UINT64_MAX;
-    before.run.count--;
+    before.run.count = many / 3 - 1;
     assert_ok(kvb_prefix_index_store(index, slot, &before.run, NULL));
     kvb_prefix_index_free(index);
     drop_long_run(&before);
@@ -590,6 +656,8 @@ int main(void)
         cmocka_unit_test(every_allocation_may_fail_once),
         cmocka_unit_test(growth_may_fail_anywhere),
         cmocka_unit_test(a_join_that_fails_leaves_no_ghosts),
+        cmocka_unit_test(orphans_take_no_more_memory_than_blocks_may),
+        cmocka_unit_test(names_of_one_orphan_have_a_ceiling_too),
         cmocka_unit_test(what_was_cleared_is_room_at_once),
         cmocka_unit_test(names_that_were_cleared_are_room_at_once),
         cmocka_unit_test(holes_everywhere_leave_room_for_every_node),

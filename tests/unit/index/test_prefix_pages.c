@@ -124,7 +124,7 @@ static void a_clear_takes_a_slots_names_along(void **state)
     scene_store(scene, 1, no_parent, "WXY", "abc");
     kvb_prefix_index_slot_clear(scene->index, scene->slot[1]);
     scene_store(scene, 1, no_parent, "XWY", "abc");
-    assert_false(kvb_prefix_index_tend(scene->index, SIZE_MAX));
+    assert_false(kvb_prefix_index_reclaim(scene->index, SIZE_MAX));
     assert_walk(scene, 1, "/XWY;");
     assert_int_equal(scene_depth_by_names(scene, 1, "XWY"), 3);
 }

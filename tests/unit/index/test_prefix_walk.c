@@ -91,7 +91,7 @@ static void a_walk_of_an_empty_slot_shows_nothing(void **state)
 
 static struct scene copy_of(struct scene *scene, size_t s)
 {
-    const struct kvb_prefix_index_options options = { .max_nodes = most_nodes, .max_slots = slots };
+    const struct kvb_prefix_index_options options = { .max_nodes = max_nodes, .max_slots = slots };
     struct scene copy = { 0 };
 
     assert_ok(kvb_prefix_index_new(&options, &copy.index));

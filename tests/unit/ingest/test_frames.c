@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "ingest/frames.h"
+#include "ingest/zmq/frames.h"
 #include "wire/vector_file.h"
 
 #include <stdlib.h>
@@ -119,7 +119,7 @@ static void other_replies_are_refused(void **state)
         { { EMPTY, TOPIC, PAYLOAD }, 3 }, /* no seq */
         { { EMPTY, SEVEN, TOPIC, PAYLOAD }, 4 },
         { { EMPTY, { seven, 3 }, PAYLOAD }, 3 },
-        { { EMPTY, TOPIC, SEVEN, PAYLOAD }, kvb_most_frames + 1 },
+        { { EMPTY, TOPIC, SEVEN, PAYLOAD }, kvb_max_frames + 1 },
     };
 
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -165,7 +165,7 @@ static void a_publisher_is_asked_in_its_own_form(void **state)
 /* One line: frames in hex with a blank between them, "-" for an empty frame. */
 struct recorded {
     struct kvb_frames frames;
-    uint8_t *bytes[kvb_most_frames]; /* owned */
+    uint8_t *bytes[kvb_max_frames]; /* owned */
 };
 
 static void recorded_read(const char *line, struct recorded *out)
@@ -173,7 +173,7 @@ static void recorded_read(const char *line, struct recorded *out)
     *out = (struct recorded){ .frames.count = 0 };
     for (const char *at = line;; at++) {
         const size_t i = out->frames.count;
-        assert_true(i < kvb_most_frames);
+        assert_true(i < kvb_max_frames);
         size_t len = 0;
         out->bytes[i] = bytes_of_hex(at, &len);
         out->frames.frame[i] = (kvb_span){ out->bytes[i], len };

@@ -3,12 +3,15 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "fail_alloc.h"
-#include "ingest/http_fetch.h"
+#include "ingest/dns/resolver.h"
+#include "ingest/http/fetch.h"
+#include "name_server.h"
 #include "web_server.h"
 
+#include <stdio.h>
 #include <string.h>
 
-enum { patience_ms = 20000, most_bytes = 1000 };
+enum { patience_ms = 20000, max_bytes = 1000 };
 
 static const struct web_page pages[] = {
     { "/ok", web_answers, "hello" },
@@ -24,7 +27,7 @@ static const struct web_page pages[] = {
 
 /* What one fetch brought. */
 struct seen {
-    char text[most_bytes + 1];
+    char text[max_bytes + 1];
     size_t len;
     size_t ends;
     size_t stop_at; /* bytes; 0: never */
@@ -35,7 +38,7 @@ static kvb_status keep(void *context, kvb_span bytes)
 {
     struct seen *seen = context;
 
-    assert_true(bytes.len <= most_bytes - seen->len);
+    assert_true(bytes.len <= max_bytes - seen->len);
     memcpy(seen->text + seen->len, bytes.data, bytes.len);
     seen->len += bytes.len;
     return seen->stop_at > 0 && seen->len >= seen->stop_at ? KVB_BAD_INPUT : KVB_OK;
@@ -54,7 +57,7 @@ start(struct kvb_fetcher *fetcher, const char *url, uint32_t timeout_ms, struct 
 {
     const struct kvb_fetch_options options = { .url = url,
                                                .timeout_ms = timeout_ms,
-                                               .max_bytes = most_bytes,
+                                               .max_bytes = max_bytes,
                                                .on_bytes = keep,
                                                .on_end = end,
                                                .context = seen };
@@ -97,7 +100,7 @@ static void each_end_has_its_name(void **state)
     struct kvb_fetcher *fetcher = NULL;
     char url[128];
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
         struct seen seen = { .len = 0 };
         const uint32_t patience = cases[i].outcome == KVB_FETCH_LATE ? 400 : patience_ms;
@@ -122,12 +125,12 @@ static void an_endless_body_ends_at_the_ceiling(void **state)
     struct seen seen = { .len = 0 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
     work_until_ended(fetcher, &seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_TOO_LARGE);
     assert_string_equal(seen.end.why.text, "sent more than 1000 bytes");
-    assert_true(seen.len > 0 && seen.len <= most_bytes);
+    assert_true(seen.len > 0 && seen.len <= max_bytes);
     kvb_fetcher_free(fetcher);
     web_server_stop(server);
 }
@@ -140,7 +143,7 @@ static void a_reader_may_have_enough(void **state)
     struct seen seen = { .stop_at = 50 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
     work_until_ended(fetcher, &seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_STOPPED);
@@ -160,7 +163,7 @@ static void who_hangs_delays_nobody(void **state)
     char url[128];
 
     memset(slow, 0, sizeof slow);
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     for (size_t i = 0; i < hanging; i++) {
         (void)start(fetcher, web_server_url(server, "/hangs", url), patience_ms, &slow[i]);
     }
@@ -189,7 +192,7 @@ static void nobody_there_is_unreachable(void **state)
 
     (void)web_server_url(server, "/ok", url);
     web_server_stop(server);
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     (void)start(fetcher, url, patience_ms, &seen);
     const uint64_t from_ns = kvb_clock_monotonic_ns();
     while (seen.ends == 0) {
@@ -211,7 +214,7 @@ static void a_cancelled_fetch_is_never_heard_of(void **state)
     struct seen seen = { .len = 0 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     struct kvb_fetch *first =
         start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
     struct kvb_fetch *last = start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
@@ -231,7 +234,7 @@ static void a_wake_ends_the_wait(void **state)
     (void)state;
     struct kvb_fetcher *fetcher = NULL;
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     kvb_fetcher_wake(fetcher);
     const uint64_t from = kvb_clock_monotonic_ns();
     assert_ok(kvb_fetcher_work(fetcher, patience_ms));
@@ -250,7 +253,7 @@ static void only_http_is_spoken(void **state)
     struct kvb_fetcher *fetcher = NULL;
     struct kvb_detail detail;
 
-    assert_ok(kvb_fetcher_new(&fetcher));
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         const struct kvb_fetch_options options = { .url = bad[i], .on_bytes = keep, .on_end = end };
         struct kvb_fetch *fetch = NULL;
@@ -262,6 +265,69 @@ static void only_http_is_spoken(void **state)
         assert_ok(kvb_fetch_check_url(good[i], NULL));
     }
     kvb_fetcher_free(fetcher);
+}
+
+/* ---- Names ---- */
+
+static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
+{
+    (void)state;
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    char url[128];
+    char named[160];
+
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    const char *port = strrchr(web_server_url(server, "/ok", url), ':');
+    (void)snprintf(named, sizeof named, "http://localhost%s", port);
+    for (int i = 0; i < 2; i++) { /* the second on the same connection */
+        struct seen seen = { .len = 0 };
+        (void)start(fetcher, named, patience_ms, &seen);
+        work_until_ended(fetcher, &seen);
+        assert_int_equal(seen.end.outcome, KVB_FETCH_OK);
+        assert_string_equal(seen.text, "hello");
+    }
+    struct seen seen = { .len = 0 };
+    (void)start(fetcher, "http://engine-2.fleet/ok", patience_ms, &seen);
+    assert_int_equal(seen.ends, 0); /* not before the next work */
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.outcome, KVB_FETCH_UNREACHABLE);
+    assert_non_null(strstr(seen.end.why.text, "the name engine-2.fleet cannot be resolved: "));
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+/* From here on in namespaces of its own: the last. */
+static void a_silent_name_server_holds_up_one_fetch_no_longer_than_it_may(void **state)
+{
+    (void)state;
+    const struct name_row rows[] = { { "silent.fleet", "", name_silent, 0 }, { .name = NULL } };
+    struct kvb_resolver *resolver = NULL;
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen late = { .len = 0 };
+    struct seen other = { .len = 0 };
+    struct seen cancelled = { .len = 0 };
+
+    if (!name_server_isolate()) {
+        skip();
+    }
+    name_server_settings("nameserver 127.0.53.7\n", "");
+    struct name_server *names = name_server_start("127.0.53.7", rows);
+    assert_ok(kvb_resolver_new(&resolver));
+    assert_ok(kvb_fetcher_new(resolver, &fetcher));
+    (void)start(fetcher, "http://silent.fleet/", 400, &late);
+    kvb_fetch_cancel(start(fetcher, "http://silent.fleet/", 400, &cancelled));
+    (void)start(fetcher, "http://127.0.0.1:1/", patience_ms, &other);
+    work_until_ended(fetcher, &other);
+    assert_int_equal(late.ends, 0);
+    work_until_ended(fetcher, &late);
+    assert_int_equal(late.end.outcome, KVB_FETCH_LATE);
+    assert_string_equal(late.end.why.text, "its name was not resolved in 400 ms");
+    assert_int_equal(cancelled.ends, 0);
+    (void)start(fetcher, "http://silent.fleet/", patience_ms, &cancelled);
+    kvb_fetcher_free(fetcher); /* with one under way */
+    kvb_resolver_free(resolver);
+    name_server_stop(names);
 }
 
 /* Those of ours; libcurl's are out of reach of the linker's --wrap. */
@@ -277,7 +343,7 @@ static void survives_every_allocation_failing(void **state)
         struct kvb_fetcher *fetcher = NULL;
         struct kvb_fetch *fetch = NULL;
         fail_alloc_after(n);
-        status = kvb_fetcher_new(&fetcher);
+        status = kvb_fetcher_new(NULL, &fetcher);
         if (status == KVB_OK) {
             status = kvb_fetch_start(fetcher, &options, &fetch);
         }
@@ -300,6 +366,8 @@ int main(void)
         cmocka_unit_test(a_wake_ends_the_wait),
         cmocka_unit_test(only_http_is_spoken),
         cmocka_unit_test(survives_every_allocation_failing),
+        cmocka_unit_test(a_host_that_is_a_name_is_reached_by_its_address),
+        cmocka_unit_test(a_silent_name_server_holds_up_one_fetch_no_longer_than_it_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

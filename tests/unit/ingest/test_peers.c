@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "ingest/peers.h"
+#include "ingest/zmq/peers.h"
 
 /* Stories as the monitor of a listening socket tells them. */
 
@@ -67,7 +67,7 @@ static void a_message_names_the_engine_among_half_open_connections(void **state)
     kvb_peers_shook_hands(&peers);
     assert_int_equal(kvb_peers_count(&peers), 1);
     assert_int_equal(peers.only, kvb_no_peer);
-    kvb_peers_heard(&peers, engine_fd);
+    kvb_peers_received(&peers, engine_fd);
     assert_int_equal(peers.only, engine_fd);
     assert_false(kvb_peers_left(&peers, stray_fd));
     assert_int_equal(kvb_peers_count(&peers), 1);
@@ -120,7 +120,7 @@ static void a_number_is_used_again(void **state)
         assert_true(kvb_peers_left(&peers, engine_fd + i % 3));
         assert_int_equal(kvb_peers_count(&peers), 0);
     }
-    kvb_peers_heard(&peers, 1 << 30); /* nobody */
+    kvb_peers_received(&peers, 1 << 30); /* nobody */
     kvb_peers_accepted(&peers, -1);
     assert_false(kvb_peers_left(&peers, -1));
     assert_int_equal(kvb_peers_count(&peers), 0);

@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/own.h"
-#include "ingest/scraper.h"
+#include "ingest/http/scraper.h"
 #include "web_server.h"
 
 #include <poll.h>
@@ -35,7 +35,7 @@ static struct world open_world(void)
 {
     struct world world = { .server = web_server_start(pages) };
 
-    assert_ok(kvb_scraper_start(&world.scraper));
+    assert_ok(kvb_scraper_start(NULL, &world.scraper));
     return world;
 }
 

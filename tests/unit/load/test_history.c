@@ -193,13 +193,13 @@ static void survives_each_allocation_failing(void **state)
 enum { seconds = 5000, room = 37 };
 
 /* Every second that was sampled, none forgotten. */
-struct dull_list {
+struct reference_list {
     uint64_t taken[seconds];
     size_t count;
 };
 
 /* How many of the newest `room` are later. */
-static size_t later_than(const struct dull_list *dull, uint64_t after)
+static size_t later_than(const struct reference_list *dull, uint64_t after)
 {
     const bool is_other_life = dull->count > 0 && after > dull->taken[dull->count - 1];
     size_t found = 0;
@@ -212,7 +212,7 @@ static size_t later_than(const struct dull_list *dull, uint64_t after)
 }
 
 static void
-assert_same(const struct kvb_history *history, const struct dull_list *dull, uint64_t after)
+assert_same(const struct kvb_history *history, const struct reference_list *dull, uint64_t after)
 {
     struct kvb_history_sample samples[room];
     const size_t copied = kvb_history_copy(history, after, samples);
@@ -224,16 +224,16 @@ assert_same(const struct kvb_history *history, const struct dull_list *dull, uin
 }
 
 /* A quarter of the seconds pass without a sample. */
-static void agrees_with_a_dull_list(void **state)
+static void agrees_with_a_reference_list(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(room);
-    static struct dull_list dull;
-    uint64_t luck = 7;
+    static struct reference_list dull;
+    uint64_t random = 7;
 
     for (uint64_t second = 1; second <= seconds; second++) {
-        luck = (luck * 6364136223846793005U) + 1442695040888963407U;
-        if (luck >> 62U) {
+        random = (random * 6364136223846793005U) + 1442695040888963407U;
+        if (random >> 62U) {
             add_events(history, second, (double)second + 0.5);
             dull.taken[dull.count++] = second;
         }
@@ -255,7 +255,7 @@ int main(void)
         cmocka_unit_test(a_second_that_has_not_come_is_another_lifes),
         cmocka_unit_test(has_a_ceiling),
         cmocka_unit_test(survives_each_allocation_failing),
-        cmocka_unit_test(agrees_with_a_dull_list),
+        cmocka_unit_test(agrees_with_a_reference_list),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

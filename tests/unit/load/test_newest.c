@@ -17,8 +17,7 @@ static struct kvb_load_sample counts_of(uint64_t waiting, uint64_t active, float
         .load = { .num_requests_waiting = waiting,
                   .request_active_slots = active,
                   .gpu_cache_usage_perc = usage },
-        .figures =
-            1U << KVB_FIGURE_WAITING | 1U << KVB_FIGURE_ACTIVE_SLOTS | 1U << KVB_FIGURE_USAGE,
+        .stats = 1U << KVB_FIGURE_WAITING | 1U << KVB_FIGURE_ACTIVE_SLOTS | 1U << KVB_FIGURE_USAGE,
     };
 }
 
@@ -32,11 +31,11 @@ static struct kvb_load_sample page_of(uint64_t waiting, uint64_t used, uint64_t 
                   .kv_total_blocks = total,
                   .gpu_cache_usage_perc = 0.5F,
                   .gpu_prefix_cache_hit_rate = 0.25F },
-        .figures = ~(1U << KVB_FIGURE_TOTAL_SLOTS),
+        .stats = ~(1U << KVB_FIGURE_TOTAL_SLOTS),
     };
 }
 
-static void nobody_told_anything_at_first(void **state)
+static void nothing_is_known_at_first(void **state)
 {
     (void)state;
     const struct kvb_newest_load newest = { 0 };
@@ -130,8 +129,8 @@ static void what_the_operator_knows_stands_in(void **state)
     assert_int_equal(load.kv_total_blocks, 201);
     assert_int_equal(load.kv_active_blocks, 100);
     sample = (struct kvb_load_sample){ .load = { .request_total_slots = 8, .kv_total_blocks = 9 },
-                                       .figures = 1U << KVB_FIGURE_TOTAL_SLOTS |
-                                                  1U << KVB_FIGURE_TOTAL_BLOCKS };
+                                       .stats = 1U << KVB_FIGURE_TOTAL_SLOTS |
+                                                1U << KVB_FIGURE_TOTAL_BLOCKS };
     kvb_newest_load_take(&newest, &sample, zmq, 1001, life);
     assert_true(kvb_newest_load_at(&newest, &known, 1001, &load));
     assert_int_equal(load.request_total_slots, 8);
@@ -153,7 +152,7 @@ static void shares_of_any_count_stay_in_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_told_anything_at_first),
+        cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(the_newest_of_each_figure_wins),
         cmocka_unit_test(each_figure_has_a_life_of_its_own),
         cmocka_unit_test(a_source_that_is_forgotten_takes_its_own_along),

@@ -20,12 +20,12 @@ candidate(uint64_t request_blocks, uint64_t overlap_blocks, uint64_t active_bloc
 }
 
 static size_t choose(
-    const struct kvb_route_options *options, struct kvb_route_luck luck,
+    const struct kvb_route_options *options, struct kvb_route_random random,
     struct kvb_route_candidate *candidates, size_t count)
 {
     size_t chosen = 99;
 
-    assert_ok(kvb_route_choose(options, luck, candidates, count, &chosen));
+    assert_ok(kvb_route_choose(options, random, candidates, count, &chosen));
     return chosen;
 }
 
@@ -36,7 +36,7 @@ static void cost_is_weighted_prefill_plus_decode(void **state)
     struct kvb_route_candidate two[2] = { candidate(10, 4, 7), candidate(10, 0, 0) };
 
     two[0].routed_blocks = 5;
-    assert_int_equal(choose(&options, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&options, (struct kvb_route_random){ 0 }, two, 2), 1);
     assert_true(two[0].cost == 2 * 6 + 12);
     assert_true(two[1].cost == 20);
     assert_int_equal(two[0].decode_blocks, 12);
@@ -49,7 +49,7 @@ static void overlap_wins_among_equally_loaded(void **state)
                                             candidate(10, 3, 5) };
 
     for (uint64_t turn = 0; turn < 5; turn++) {
-        assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = turn }, three, 3), 1);
+        assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = turn }, three, 3), 1);
     }
 }
 
@@ -59,7 +59,7 @@ static void what_was_routed_since_the_last_load_counts(void **state)
     struct kvb_route_candidate two[2] = { candidate(10, 9, 5), candidate(10, 8, 5) };
 
     two[0].routed_blocks = 10;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
 }
 
 static void equal_ones_take_turns(void **state)
@@ -68,9 +68,9 @@ static void equal_ones_take_turns(void **state)
     struct kvb_route_candidate three[3] = { candidate(10, 0, 5), candidate(10, 0, 6),
                                             candidate(10, 0, 5) };
 
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 0 }, three, 3), 0);
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 1 }, three, 3), 2);
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ .turn = 2 }, three, 3), 0);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 0 }, three, 3), 0);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 1 }, three, 3), 2);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 2 }, three, 3), 0);
 }
 
 static void a_worker_that_is_down_is_never_chosen(void **state)
@@ -80,12 +80,12 @@ static void a_worker_that_is_down_is_never_chosen(void **state)
     size_t chosen = 0;
 
     two[0].state = KVB_STREAM_DOWN;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
     two[1].state = KVB_STREAM_DOWN;
     assert_int_equal(
-        kvb_route_choose(&plain, (struct kvb_route_luck){ 0 }, two, 2, &chosen), KVB_NOT_FOUND);
+        kvb_route_choose(&plain, (struct kvb_route_random){ 0 }, two, 2, &chosen), KVB_NOT_FOUND);
     assert_int_equal(
-        kvb_route_choose(&plain, (struct kvb_route_luck){ 0 }, two, 0, &chosen), KVB_NOT_FOUND);
+        kvb_route_choose(&plain, (struct kvb_route_random){ 0 }, two, 0, &chosen), KVB_NOT_FOUND);
 }
 
 static void a_full_worker_is_chosen_only_when_all_are_full(void **state)
@@ -96,9 +96,9 @@ static void a_full_worker_is_chosen_only_when_all_are_full(void **state)
 
     three[0].load.request_active_slots = 10;
     three[1].load.kv_total_blocks = 5;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, three, 3), 2);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, three, 3), 2);
     three[2].load.request_active_slots = 10;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, three, 3), 0);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, three, 3), 0);
 }
 
 static void unverified_and_stale_count_unless_avoided(void **state)
@@ -110,10 +110,10 @@ static void unverified_and_stale_count_unless_avoided(void **state)
     struct kvb_route_candidate two[2] = { candidate(10, 10, 0), candidate(10, 0, 0) };
 
     two[0].state = KVB_STREAM_UNVERIFIED;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 0);
-    assert_int_equal(choose(&careful, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 0);
+    assert_int_equal(choose(&careful, (struct kvb_route_random){ 0 }, two, 2), 1);
     two[1].state = KVB_STREAM_STALE;
-    assert_int_equal(choose(&careful, (struct kvb_route_luck){ 0 }, two, 2), 0);
+    assert_int_equal(choose(&careful, (struct kvb_route_random){ 0 }, two, 2), 0);
 }
 
 static void partial_counts_in_full(void **state)
@@ -122,7 +122,7 @@ static void partial_counts_in_full(void **state)
     struct kvb_route_candidate two[2] = { candidate(10, 9, 0), candidate(10, 10, 0) };
 
     two[1].state = KVB_STREAM_PARTIAL;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
 }
 
 static void a_worker_without_load_counts_as_idle(void **state)
@@ -131,7 +131,7 @@ static void a_worker_without_load_counts_as_idle(void **state)
     struct kvb_route_candidate two[2] = { candidate(10, 0, 1), candidate(10, 0, 999) };
 
     two[1].has_load = false;
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, two, 2), 1);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
 }
 
 /* Costs 0, 5, 10: normalised 0, 0.5, 1; at temperature 0.5 the weights are
@@ -145,8 +145,8 @@ static void temperature_draws_by_softmax_over_the_normalised_cost(void **state)
     size_t hits[3] = { 0 };
 
     for (size_t i = 0; i < 10000; i++) {
-        const struct kvb_route_luck luck = { .draw = (double)i / 10000 };
-        hits[choose(&warm, luck, three, 3)]++;
+        const struct kvb_route_random random = { .draw = (double)i / 10000 };
+        hits[choose(&warm, random, three, 3)]++;
     }
     assert_in_range(hits[0], 6650, 6655);
     assert_in_range(hits[1], 2446, 2449);
@@ -163,8 +163,8 @@ static void by_chance_the_down_and_the_full_get_nothing(void **state)
     three[0].state = KVB_STREAM_DOWN;
     three[2].load.kv_active_blocks = 1000;
     for (size_t i = 0; i < 1000; i++) {
-        const struct kvb_route_luck luck = { .draw = (double)i / 1000 };
-        assert_int_equal(choose(&hot, luck, three, 3), 1);
+        const struct kvb_route_random random = { .draw = (double)i / 1000 };
+        assert_int_equal(choose(&hot, random, three, 3), 1);
     }
 }
 
@@ -173,7 +173,7 @@ static void overlap_above_the_request_costs_nothing_below_zero(void **state)
     (void)state;
     struct kvb_route_candidate one[1] = { candidate(3, 8, 0) };
 
-    assert_int_equal(choose(&plain, (struct kvb_route_luck){ 0 }, one, 1), 0);
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, one, 1), 0);
     assert_true(one[0].cost == 0);
 }
 

@@ -7,7 +7,7 @@ static struct kvb_rank_load rank_of(uint64_t worker_id, uint32_t dp_rank, uint64
 {
     return (struct kvb_rank_load){ .worker_id = worker_id,
                                    .dp_rank = dp_rank,
-                                   .was_heard = true,
+                                   .was_received = true,
                                    .is_fresh = true,
                                    .load = { .request_active_slots = 1,
                                              .request_total_slots = 8,

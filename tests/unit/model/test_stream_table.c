@@ -24,7 +24,7 @@ static void finds_what_was_added_and_nothing_else(void **state)
     uint32_t number = 99;
     uint32_t again = 98;
 
-    kvb_stream_table_init(&table, 10);
+    kvb_stream_table_init(&table, 10, 1);
     assert_int_equal(kvb_stream_table_find(&table, &id, &number), KVB_NOT_FOUND);
     assert_ok(kvb_stream_table_add(&table, &id, &number));
     assert_ok(kvb_stream_table_add(&table, &id, &again));
@@ -42,7 +42,7 @@ static void refuses_a_stream_above_the_ceiling(void **state)
     const struct kvb_stream_id ids[3] = { id_of(1, 0, "a"), id_of(2, 0, "a"), id_of(3, 0, "a") };
     uint32_t number = 0;
 
-    kvb_stream_table_init(&table, 2);
+    kvb_stream_table_init(&table, 2, 1);
     assert_ok(kvb_stream_table_add(&table, &ids[0], &number));
     assert_ok(kvb_stream_table_add(&table, &ids[1], &number));
     assert_int_equal(kvb_stream_table_add(&table, &ids[2], &number), KVB_TOO_LARGE);
@@ -63,7 +63,7 @@ static void agrees_with_a_plain_array_over_random_adds_and_removes(void **state)
     long numbers[model_ids];
     uint64_t seed = 42;
 
-    kvb_stream_table_init(&table, model_ids);
+    kvb_stream_table_init(&table, model_ids, 1);
     for (size_t i = 0; i < model_ids; i++) {
         numbers[i] = -1;
     }
@@ -94,7 +94,7 @@ static void survives_every_failing_allocation(void **state)
     for (long n = 0;; n++) {
         struct kvb_stream_table table;
         kvb_status status = KVB_OK;
-        kvb_stream_table_init(&table, 100);
+        kvb_stream_table_init(&table, 100, 1);
         fail_alloc_after(n);
         for (unsigned i = 0; i < 50 && status == KVB_OK; i++) {
             const struct kvb_stream_id id = id_of(i, 0, "a");
@@ -111,9 +111,28 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
+/* Who chooses the names of streams cannot know which of them meet. */
+static void each_key_makes_other_hashes(void **state)
+{
+    (void)state;
+    struct kvb_stream_table one;
+    struct kvb_stream_table other;
+    uint32_t number = 0;
+
+    kvb_stream_table_init(&one, 1, 1);
+    kvb_stream_table_init(&other, 1, 2);
+    const struct kvb_stream_id id = { .worker_id = 7, .name_space = "n", .component = "c" };
+    assert_ok(kvb_stream_table_add(&one, &id, &number));
+    assert_ok(kvb_stream_table_add(&other, &id, &number));
+    assert_int_not_equal(one.entries[0].hash, other.entries[0].hash);
+    kvb_stream_table_done(&one);
+    kvb_stream_table_done(&other);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_key_makes_other_hashes),
         cmocka_unit_test(finds_what_was_added_and_nothing_else),
         cmocka_unit_test(refuses_a_stream_above_the_ceiling),
         cmocka_unit_test(agrees_with_a_plain_array_over_random_adds_and_removes),

@@ -3,6 +3,17 @@
 #include "batch_maker.h"
 #include "index/block_hash.h"
 
+kvb_status apply_event(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at, uint64_t part_work,
+    struct kvb_router_batch *out)
+{
+    do {
+        uint64_t work = part_work;
+        KVB_TRY(kvb_mirror_apply(mirror, batch, at, &work, out));
+    } while (kvb_mirror_is_unfinished(mirror));
+    return KVB_OK;
+}
+
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch)
 {
     return &batch->events[batch->event_count - 1];

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/event_batch.h"
+#include "stream/mirror/mirror.h"
 
 /* Makes engine batches by hand, one token a block, for the tests of this room.
  * tokens NULL: a tokenless Stored. */
@@ -11,6 +11,11 @@ void add_stored(
 void add_removed(struct kvb_event_batch *batch, const uint64_t *hashes, size_t count);
 void add_cleared(struct kvb_event_batch *batch);
 void add_skipped(struct kvb_event_batch *batch, enum kvb_skip skip);
+
+/* Applies event number `at`, so much work at a time. */
+kvb_status apply_event(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at, uint64_t part_work,
+    struct kvb_router_batch *out);
 
 /* The event added last, to be changed. */
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch);

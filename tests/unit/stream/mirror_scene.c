@@ -12,6 +12,7 @@ void mirror_scene_begin(struct mirror_scene *scene, const struct kvb_mirror_opti
     struct kvb_mirror_options all = *options;
 
     memset(scene, 0, sizeof *scene);
+    scene->part_work = UINT64_MAX;
     all.tiers = (1U << KVB_TIER_COUNT) - 1;
     all.max_blocks = all.max_blocks ? all.max_blocks : 4000;
     assert_ok(kvb_mirror_new(&all, &scene->mirror));
@@ -40,7 +41,7 @@ static size_t find(const struct scene_list *list, kvb_block_hash name)
 static void add(struct scene_list *list, kvb_block_hash name)
 {
     assert_int_equal(find(list, name), list->count);
-    assert_true(list->count < scene_most_names);
+    assert_true(list->count < scene_max_names);
     list->names[list->count++] = name;
 }
 
@@ -74,7 +75,7 @@ void mirror_scene_apply(struct mirror_scene *scene)
     kvb_router_batch_reset(&scene->out);
     kvb_mirror_begin_batch(scene->mirror, &scene->batch, &scene->out);
     for (size_t at = 0; at < scene->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(scene->mirror, &scene->batch, at, &scene->out));
+        assert_ok(apply_event(scene->mirror, &scene->batch, at, scene->part_work, &scene->out));
     }
     kvb_event_batch_reset(&scene->batch);
     take_in(scene->lists, &scene->out);
@@ -130,7 +131,7 @@ void assert_shown_as_published(const struct mirror_scene *scene)
     memset(lists, 0, sizeof lists);
     for (size_t place = 0; place != SIZE_MAX;) {
         kvb_router_batch_reset(&sliced);
-        assert_ok(kvb_mirror_slice(scene->mirror, NULL, 5, &place, &sliced));
+        assert_ok(kvb_mirror_slice(scene->mirror, NULL, 5, 5, &place, &sliced));
         take_in(lists, &sliced);
     }
     kvb_router_batch_done(&sliced);

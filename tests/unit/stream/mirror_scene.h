@@ -1,6 +1,6 @@
 #pragma once
 
-#include "stream/mirror.h"
+#include "stream/mirror/mirror.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,10 +8,10 @@
 
 /* A mirror driven by hand, and the lists that a router would build from what it publishes:
  * nothing may come twice, or go without having come. */
-enum { scene_most_names = 4096 };
+enum { scene_max_names = 4096 };
 
 struct scene_list {
-    kvb_block_hash names[scene_most_names];
+    kvb_block_hash names[scene_max_names];
     size_t count;
 };
 
@@ -20,6 +20,7 @@ struct mirror_scene {
     struct kvb_event_batch batch;
     struct kvb_router_batch out; /* of the last batch */
     struct scene_list lists[KVB_LIST_COUNT];
+    uint64_t part_work; /* events are applied in parts of so much */
 };
 
 /* All tiers are published.  The caller ends it. */

@@ -16,7 +16,7 @@ static void make_node(struct world *world, int n)
 
     do {
         node->parent = draw(world, 8) == 0 ? -1 : (int)draw(world, (uint32_t)n + 1) - 1;
-    } while (node->parent >= 0 && world->nodes[node->parent].depth + 1 >= most_depth);
+    } while (node->parent >= 0 && world->nodes[node->parent].depth + 1 >= max_depth);
     node->depth = 1;
     if (node->parent >= 0) {
         const struct node *parent = &world->nodes[node->parent];
@@ -51,7 +51,7 @@ void begin_world(struct world *world, const struct life *life)
                              .hashes = life->hashes,
                              .groups = life->groups };
     assert_ok(kvb_mirror_new(&options, &world->mirror));
-    for (int n = 0; n < most_nodes; n++) {
+    for (int n = 0; n < max_nodes; n++) {
         make_node(world, n);
         file_node(world, n);
     }
@@ -77,7 +77,7 @@ static int find_node(const struct world *world, uint64_t name)
     return world->by_name[at] - 1;
 }
 
-static void hear(
+static void on_message(
     const struct world *world, struct reader *reader, const struct kvb_router_batch *batch,
     bool takes_orphans)
 {
@@ -104,7 +104,7 @@ static kvb_status see(void *context, const struct kvb_router_batch *chunk)
 {
     struct world *world = context;
 
-    hear(world, &world->truth, chunk, true);
+    on_message(world, &world->truth, chunk, true);
     return KVB_OK;
 }
 
@@ -120,11 +120,11 @@ void apply(struct world *world)
 {
     kvb_router_batch_reset(&world->out);
     for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
+        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
     }
     kvb_event_batch_reset(&world->batch);
-    hear(world, &world->early, &world->out, false);
-    hear(world, &world->late, &world->out, false);
+    on_message(world, &world->early, &world->out, false);
+    on_message(world, &world->late, &world->out, false);
     if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
         look_up_truth(world);
     }
@@ -155,22 +155,22 @@ void add_to_group(struct world *world, size_t group, int n, bool is_alias)
 
 bool step(struct world *world, size_t max_blocks, size_t max_looks)
 {
-    struct kvb_router_batch told = { 0 };
+    struct kvb_router_batch advertised = { 0 };
     const size_t ignored = world->late.ignored;
     bool is_done = false;
 
-    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &told, &is_done));
-    assert_true(told.block_count <= max_blocks);
-    for (size_t i = 0; i < told.event_count; i++) {
-        assert_int_equal(told.events[i].tier, KVB_TIER_DEVICE);
+    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &advertised, &is_done));
+    assert_true(advertised.block_count <= max_blocks);
+    for (size_t i = 0; i < advertised.event_count; i++) {
+        assert_int_equal(advertised.events[i].tier, KVB_TIER_DEVICE);
     }
-    for (size_t i = 0; i < told.block_count; i++) {
-        assert_true(world->truth.has[find_node(world, told.blocks[i].value)]);
+    for (size_t i = 0; i < advertised.block_count; i++) {
+        assert_true(world->truth.has[find_node(world, advertised.blocks[i].value)]);
     }
-    hear(world, &world->late, &told, false);
+    on_message(world, &world->late, &advertised, false);
     assert_int_equal(world->late.ignored, ignored);
-    hear(world, &world->early, &told, false);
-    kvb_router_batch_done(&told);
+    on_message(world, &world->early, &advertised, false);
+    kvb_router_batch_done(&advertised);
     return is_done;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "batch_maker.h"
-#include "stream/mirror.h"
+#include "stream/mirror/mirror.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,9 +11,9 @@
  * Dynamo 0.4.1's index: a set of names; a stored event whose parent is not in it is ignored,
  * and so is the removal of what is not in it.  They hear of the device list alone. */
 enum {
-    most_nodes = 240,
-    most_depth = 40,
-    most_groups = 3,
+    max_nodes = 240,
+    max_depth = 40,
+    max_groups = 3,
     window_tokens = 3,
     places = 1024,  /* a power of two */
     aliases = 10000 /* engine names of second entries of one content begin here */
@@ -23,20 +23,20 @@ enum {
 struct node {
     int parent; /* -1: none */
     size_t depth;
-    uint32_t path[most_depth];
+    uint32_t path[max_depth];
     uint64_t name;
 };
 
 struct reader {
-    bool has[most_nodes];
-    bool has_in_window[most_nodes];
+    bool has[max_nodes];
+    bool has_in_window[max_nodes];
     size_t ignored; /* stored events so far */
 };
 
 /* Cache groups of an engine; their numbers are their places. */
 struct groups {
     size_t count;
-    enum kvb_group_kind kinds[most_groups];
+    enum kvb_group_kind kinds[max_groups];
 };
 
 struct life {
@@ -51,9 +51,9 @@ struct world {
     bool is_orderly;
     enum kvb_hashes hashes;
     struct groups groups;
-    int copies[most_groups][2][most_nodes]; /* that the engine stored, under either name */
-    int favourite;                          /* a node that changes often */
-    struct node nodes[most_nodes];
+    int copies[max_groups][2][max_nodes]; /* that the engine stored, under either name */
+    int favourite;                        /* a node that changes often */
+    struct node nodes[max_nodes];
     int by_name[places]; /* node + 1, at its name or behind; 0: none */
     struct kvb_mirror *mirror;
     struct kvb_event_batch batch;

@@ -153,6 +153,14 @@ void end_replay(struct stream_world *world, uint64_t salt)
     give(world, KVB_INPUT_REPLAY_END);
 }
 
+void find_live(struct stream_world *world, uint64_t seq, uint64_t salt)
+{
+    pass_ms(world, 50);
+    assert_int_equal(start_wanted_replay(world), seq);
+    give_batch(world, KVB_INPUT_REPLAY, seq, salt, false);
+    give(world, KVB_INPUT_REPLAY_END);
+}
+
 void assert_state(
     const struct stream_world *world, enum kvb_stream_state state, enum kvb_stream_reason reason)
 {
@@ -192,9 +200,13 @@ void begin_exact(struct stream_world *world, uint64_t count)
     give(world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(world), 0);
     for (uint64_t seq = 0; seq < count; seq++) {
-        replayed(world, seq, first_life, (uint32_t)seq + 1);
+        replayed(world, seq, first_incarnation, (uint32_t)seq + 1);
     }
-    end_replay(world, first_life);
-    assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end_replay(world, first_incarnation);
+    if (count > 0) { /* the newest comes live, too: the replay is this engine's */
+        assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+        live(world, count - 1, first_incarnation, (uint32_t)count);
+        assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    }
     assert_int_equal(world->held_count, count);
 }

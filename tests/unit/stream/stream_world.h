@@ -37,9 +37,12 @@ uint64_t start_wanted_replay(struct stream_world *world);
  * cut reply: its last batch again, of this life, and END. */
 void end_replay(struct stream_world *world, uint64_t salt);
 
+/* The stream looks for its newest batch, which came live, in the replay, and finds it. */
+void find_live(struct stream_world *world, uint64_t seq, uint64_t salt);
+
 /* ---- Scenes: batch seq of a life stores one prompt of one token ---- */
 
-enum { first_life = 1, second_life = 2 };
+enum { first_incarnation = 1, second_incarnation = 2 };
 
 /* The published name of the prompt. */
 kvb_block_hash root(uint32_t token);
@@ -47,7 +50,8 @@ kvb_block_hash root(uint32_t token);
 void live(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token);
 void replayed(struct stream_world *world, uint64_t seq, uint64_t life, uint32_t token);
 
-/* Connected, history replayed from 0: batches 0 .. count - 1, token = seq + 1. */
+/* Connected, history replayed from 0: batches 0 .. count - 1, token = seq + 1; the newest came
+ * live as well (a duplicate), so it is EXACT, except with none. */
 void begin_exact(struct stream_world *world, uint64_t count);
 
 /* ---- Checks ---- */

@@ -15,12 +15,12 @@ static bool restart_from(struct stream_world *world, const struct kvb_buf *bytes
 {
     struct kvb_stream_options options = stream_world_options(true);
     bool needs_epoch = false;
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+    enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
 
     options.seed[0] = 'n'; /* random: never that of the last process */
     kvb_stream_free(world->stream);
     assert_ok(kvb_stream_new(&options, &world->stream));
-    assert_ok(restore_from(world->stream, NULL, bytes->data, bytes->len, &needs_epoch, &flaw));
+    assert_ok(restore_from(world->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
     return needs_epoch;
 }
 
@@ -35,15 +35,15 @@ static void begin_restored(struct stream_world *world)
     kvb_buf_done(&bytes);
 }
 
-/* The engine proves batch 4, and gives the batches that follow up to last_seq. */
+/* The engine proves batches 3 and 4, and gives the batches that follow up to last_seq. */
 static void prove(struct stream_world *world, uint64_t last_seq)
 {
     give(world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(world), 4);
-    for (uint64_t seq = 4; seq <= last_seq; seq++) {
-        replayed(world, seq, first_life, (uint32_t)seq + 1);
+    assert_int_equal(start_wanted_replay(world), 3);
+    for (uint64_t seq = 3; seq <= last_seq; seq++) {
+        replayed(world, seq, first_incarnation, (uint32_t)seq + 1);
     }
-    end_replay(world, first_life);
+    end_replay(world, first_incarnation);
 }
 
 /* ---- What is restored ---- */
@@ -56,13 +56,14 @@ static void what_is_restored_is_not_exact_until_the_engine_proves_it(void **stat
     begin_restored(&world);
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     give(&world, KVB_INPUT_UP);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     pass_ms(&world, 500);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_incarnation, 4);
+    replayed(&world, 4, first_incarnation, 5);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(start_wanted_replay(&world), 4);
-    replayed(&world, 4, first_life, 5);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 5);
     stream_world_end(&world);
@@ -102,7 +103,7 @@ static void what_its_events_showed_of_the_engine_is_restored(void **state)
         add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
         last_event(&world.batch)->is_paired = is_paired;
         last_event(&world.batch)->key = is_paired ? 0 : 900;
-        give_batch(&world, KVB_INPUT_LIVE, 5, first_life, false);
+        give_batch(&world, KVB_INPUT_LIVE, 5, first_incarnation, false);
         save_whole(world.stream, &bytes);
         assert_false(restart_from(&world, &bytes));
         kvb_stream_heartbeat(world.stream, &beat);
@@ -121,8 +122,8 @@ static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **s
 
     begin_restored(&world);
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 4);
-    replayed(&world, 4, second_life, 50);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, second_incarnation, 50);
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 0);
     kvb_stream_heartbeat(world.stream, &beat);
@@ -137,10 +138,11 @@ static void an_engine_that_no_longer_has_the_batch_clears_it(void **state)
 
     begin_restored(&world);
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 4);
-    replayed(&world, 9, first_life, 10);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 9, first_incarnation, 10);
     assert_true(world.saw_cleared);
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
+    live(&world, 9, first_incarnation, 10);
     assert_int_equal(world.held_count, 1);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     stream_world_end(&world);
@@ -167,7 +169,7 @@ static void nothing_live_is_applied_to_what_is_not_proven(void **state)
     struct stream_world world;
 
     begin_restored(&world);
-    live(&world, 5, second_life, 60);
+    live(&world, 5, second_incarnation, 60);
     assert_int_equal(world.output.events.event_count, 0);
     prove(&world, 4);
     assert_int_equal(world.held_count, 5);
@@ -181,9 +183,9 @@ static void a_known_batch_is_still_told_from_another_of_its_number(void **state)
 
     begin_restored(&world);
     prove(&world, 4);
-    live(&world, 2, first_life, 3);
+    live(&world, 2, first_incarnation, 3);
     assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
-    live(&world, 2, second_life, 3);
+    live(&world, 2, second_incarnation, 3);
     assert_int_equal(start_wanted_replay(&world), 4); /* another life? */
     stream_world_end(&world);
 }
@@ -196,7 +198,7 @@ static void children_that_wait_for_their_parent_cost_an_epoch(void **state)
 
     begin_exact(&world, 2);
     add_stored(&world.batch, &(uint64_t){ 77 }, &(uint64_t){ 78 }, &(uint32_t){ 9 }, 1);
-    give_batch(&world, KVB_INPUT_LIVE, 2, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
     save_whole(world.stream, &bytes);
     assert_true(restart_from(&world, &bytes));
     kvb_buf_done(&bytes);
@@ -222,28 +224,28 @@ static void names_that_readers_hold_come_back(void **state)
 {
     (void)state;
     struct stream_world world;
-    struct kvb_told *told = NULL;
-    struct kvb_told *again = NULL;
+    struct kvb_advertised_names *advertised = NULL;
+    struct kvb_advertised_names *again = NULL;
     struct kvb_buf bytes;
     bool needs_epoch = false;
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+    enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
 
     begin_exact(&world, 3);
-    assert_ok(kvb_told_new(100, &told));
-    assert_ok(kvb_told_new(100, &again));
+    assert_ok(kvb_advertised_new(100, 1, &advertised));
+    assert_ok(kvb_advertised_new(100, 1, &again));
     for (uint64_t name = 1; name <= 40; name++) {
-        assert_ok(kvb_told_add(told, (kvb_block_hash){ name }));
+        assert_ok(kvb_advertised_add(advertised, (kvb_block_hash){ name }));
     }
     kvb_buf_init(&bytes, 1 << 20);
-    assert_ok(kvb_stream_save(world.stream, told, &bytes));
+    assert_ok(kvb_stream_save(world.stream, advertised, &bytes));
     const struct kvb_stream_options options = stream_world_options(true);
     kvb_stream_free(world.stream);
     assert_ok(kvb_stream_new(&options, &world.stream));
-    assert_ok(restore_from(world.stream, again, bytes.data, bytes.len, &needs_epoch, &flaw));
-    assert_int_equal(kvb_told_count(again), 40);
-    assert_int_equal(kvb_told_at(again, 39).value, 40);
-    kvb_told_free(told);
-    kvb_told_free(again);
+    assert_ok(restore_from(world.stream, again, bytes.data, bytes.len, &needs_epoch, &cause));
+    assert_int_equal(kvb_advertised_count(again), 40);
+    assert_int_equal(kvb_advertised_at(again, 39).value, 40);
+    kvb_advertised_free(advertised);
+    kvb_advertised_free(again);
     kvb_buf_done(&bytes);
     stream_world_end(&world);
 }
@@ -253,7 +255,7 @@ static void names_that_readers_hold_come_back(void **state)
 static void remove_one(struct stream_world *world, uint64_t seq, enum kvb_stream_input_kind kind)
 {
     add_removed(&world->batch, &(uint64_t){ 900 + seq - 4 }, 1);
-    give_batch(world, kind, seq, first_life, false);
+    give_batch(world, kind, seq, first_incarnation, false);
 }
 
 static void batches_that_waited_make_the_events_that_they_make_one_by_one(void **state)
@@ -272,7 +274,7 @@ static void batches_that_waited_make_the_events_that_they_make_one_by_one(void *
     remove_one(&waiting, 6, KVB_INPUT_LIVE); /* a gap */
     remove_one(&waiting, 7, KVB_INPUT_LIVE);
     assert_int_equal(start_wanted_replay(&waiting), 4);
-    replayed(&waiting, 4, first_life, 5);
+    replayed(&waiting, 4, first_incarnation, 5);
     remove_one(&waiting, 5, KVB_INPUT_REPLAY);
     give(&waiting, KVB_INPUT_REPLAY_END);
     assert_int_equal(waiting.output.events.event_count, 2);
@@ -297,7 +299,7 @@ static void there_is_nothing_to_save_before_the_first_batch_or_without_replays(v
     stream_world_end(&world);
     stream_world_begin(&world, false);
     give(&world, KVB_INPUT_UP);
-    live(&world, 0, first_life, 1);
+    live(&world, 0, first_incarnation, 1);
     assert_int_equal(kvb_stream_save(world.stream, NULL, &bytes), KVB_NOT_FOUND);
     stream_world_end(&world);
     kvb_buf_done(&bytes);
@@ -317,7 +319,7 @@ static void a_clear_in_the_middle_ends_the_save(void **state)
     assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
     assert_false(is_done);
     add_cleared(&world.batch);
-    give_batch(&world, KVB_INPUT_LIVE, 50, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 50, first_incarnation, false);
     assert_int_equal(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done), KVB_CLOSED);
     kvb_checkpoint_save_end(&save);
     kvb_buf_done(&bytes);
@@ -354,7 +356,7 @@ static void survives_every_failed_allocation(void **state)
     struct kvb_buf bytes;
     kvb_status status = KVB_NO_MEMORY;
     bool needs_epoch = false;
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+    enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
 
     begin_exact(&world, 40);
     for (long n = 0; status != KVB_OK; n++) {
@@ -375,9 +377,9 @@ static void survives_every_failed_allocation(void **state)
     for (long n = 0; status != KVB_OK; n++) {
         assert_true(n < 100);
         fail_alloc_after(n);
-        status = restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &flaw);
+        status = restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &cause);
         fail_alloc_after(-1);
-        assert_true(status == KVB_OK || flaw == KVB_CHECKPOINT_NO_MEMORY);
+        assert_true(status == KVB_OK || cause == KVB_CHECKPOINT_NO_MEMORY);
     }
     kvb_buf_done(&bytes);
     stream_world_end(&world);

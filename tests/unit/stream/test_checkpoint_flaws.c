@@ -37,7 +37,7 @@ static struct sample make_sample(uint64_t extra)
         add_stored(&world.batch, NULL, &(uint64_t){ 901 + i }, &(uint32_t){ 1 + (uint32_t)i }, 1);
         add_removed(&world.batch, &(uint64_t){ 901 + i }, 1);
         add_removed(&world.batch, &(uint64_t){ 910 + i }, 1);
-        give_batch(&world, KVB_INPUT_LIVE, 20 + extra + i, first_life, false);
+        give_batch(&world, KVB_INPUT_LIVE, 20 + extra + i, first_incarnation, false);
     }
     save_whole(world.stream, &bytes);
     sample.bytes = bytes.data;
@@ -155,7 +155,7 @@ static void a_newer_format(struct sample *sample)
 struct kind {
     const char *name;
     void (*spoil)(struct sample *sample);
-    enum kvb_checkpoint_flaw flaw;
+    enum kvb_checkpoint_rejection cause;
 };
 
 /* clang-format off */
@@ -198,19 +198,20 @@ static void assert_fresh(const struct kvb_stream *stream, const struct kvb_strea
     kvb_stream_free(fresh);
 }
 
-static enum kvb_checkpoint_flaw
+static enum kvb_checkpoint_rejection
 refused(const struct sample *sample, const struct kvb_stream_options *options)
 {
     struct kvb_stream *stream = NULL;
     bool needs_epoch = false;
-    enum kvb_checkpoint_flaw flaw = KVB_CHECKPOINT_FLAW_COUNT;
+    enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
 
     assert_ok(kvb_stream_new(options, &stream));
     assert_int_equal(
-        restore_from(stream, NULL, sample->bytes, sample->len, &needs_epoch, &flaw), KVB_BAD_INPUT);
+        restore_from(stream, NULL, sample->bytes, sample->len, &needs_epoch, &cause),
+        KVB_BAD_INPUT);
     assert_fresh(stream, options);
     kvb_stream_free(stream);
-    return flaw;
+    return cause;
 }
 
 static void each_kind_is_refused_by_its_name(void **state)
@@ -221,9 +222,9 @@ static void each_kind_is_refused_by_its_name(void **state)
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         struct sample sample = make_sample(3);
         kinds[i].spoil(&sample);
-        const enum kvb_checkpoint_flaw flaw = refused(&sample, &options);
-        print_message("%s: %s\n", kinds[i].name, kvb_checkpoint_flaw_name(flaw));
-        assert_int_equal(flaw, kinds[i].flaw);
+        const enum kvb_checkpoint_rejection cause = refused(&sample, &options);
+        print_message("%s: %s\n", kinds[i].name, kvb_checkpoint_rejection_name(cause));
+        assert_int_equal(cause, kinds[i].cause);
         free(sample.bytes);
     }
 }
@@ -345,7 +346,7 @@ static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct kvb_stream_options options = stream_world_options(true);
-        struct kvb_checkpoint_refusal refusal = { .flaw = KVB_CHECKPOINT_FLAW_COUNT };
+        struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
         struct kvb_stream *stream = NULL;
         bool needs_epoch = false;
         rows[i].change(&options);

@@ -4,7 +4,7 @@
 #include "batch_maker.h"
 #include "core/status.h"
 #include "index/block_hash.h"
-#include "stream/mirror.h"
+#include "stream/mirror/mirror.h"
 
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void apply(struct world *world)
 {
     kvb_router_batch_reset(&world->out);
     for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
+        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
     }
     kvb_event_batch_reset(&world->batch);
 }
@@ -477,7 +477,7 @@ static kvb_status do_everything(struct world *world)
 
     kvb_router_batch_reset(&world->out);
     for (size_t at = 0; status == KVB_OK && at < world->batch.event_count; at++) {
-        status = kvb_mirror_apply(world->mirror, &world->batch, at, &world->out);
+        status = apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out);
     }
     if (status == KVB_OK) {
         status = kvb_mirror_walk(world->mirror, 2, note_walked, &all);
@@ -527,7 +527,8 @@ static void refuses_more_blocks_than_its_ceiling(void **state)
 
     assert_ok(kvb_mirror_new(&options, &world.mirror));
     add_stored(&world.batch, NULL, hashes, tokens, 3);
-    assert_int_equal(kvb_mirror_apply(world.mirror, &world.batch, 0, &world.out), KVB_TOO_LARGE);
+    assert_int_equal(
+        apply_event(world.mirror, &world.batch, 0, UINT64_MAX, &world.out), KVB_TOO_LARGE);
     end_world(&world);
 }
 

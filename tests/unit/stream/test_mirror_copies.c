@@ -435,22 +435,58 @@ static void a_new_doubt_in_a_proven_chain_is_found(void **state)
 
 /* ---- Counters ---- */
 
-static void a_counter_that_stood_still_does_not_come_down_to_nothing(void **state)
+enum { many = 300 }; /* more than a byte counts */
+
+static void many_doubtful_copies_end_with_the_last(void **state)
 {
     (void)state;
     struct mirror_scene scene;
 
     begin(&scene, KVB_COPIES_INTERVAL);
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < many; i++) {
         store(&scene, 0, 1);
     }
-    for (int i = 0; i < 299; i++) {
+    for (int i = 0; i < many - 1; i++) {
         remove_block(&scene, 0);
     }
     assert_false(is_held(&scene, 0));
     assert_int_equal(doubtful(&scene), 1); /* there may be one still */
     store(&scene, 1, 2);
     assert_true(is_held(&scene, 0)); /* there is */
+    remove_block(&scene, 0);
+    assert_false(is_held(&scene, 0));
+    assert_int_equal(doubtful(&scene), 0);
+    mirror_scene_end(&scene);
+}
+
+/* In two tiers, so that one's end leaves the other's. */
+static void many_sure_copies_are_listed_until_the_last_one_goes(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene, KVB_COPIES_COUNTED);
+    for (int i = 0; i < many; i++) {
+        add_part(&scene, 0, 1);
+        add_part(&scene, 0, 1);
+        last_event(&scene.batch)->tier = KVB_TIER_HOST;
+        mirror_scene_apply(&scene);
+    }
+    assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, many);
+    for (int i = 0; i < many; i++) {
+        assert_true(is_held(&scene, 0));
+        remove_block(&scene, 0);
+    }
+    assert_false(is_held(&scene, 0));
+    for (int i = 0; i < many; i++) {
+        assert_int_equal(scene.lists[KVB_TIER_HOST].count, 1);
+        add_removed(&scene.batch, hashes, 1);
+        last_event(&scene.batch)->tier = KVB_TIER_HOST;
+        mirror_scene_apply(&scene);
+    }
+    assert_int_equal(scene.lists[KVB_TIER_HOST].count, 0);
+    assert_int_equal(doubtful(&scene), 0);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, 0);
     mirror_scene_end(&scene);
 }
 
@@ -527,7 +563,7 @@ static kvb_status run_once(struct mirror_scene *scene)
     kvb_status status = KVB_OK;
 
     for (size_t at = 0; status == KVB_OK && at < scene->batch.event_count; at++) {
-        status = kvb_mirror_apply(scene->mirror, &scene->batch, at, &scene->out);
+        status = apply_event(scene->mirror, &scene->batch, at, UINT64_MAX, &scene->out);
     }
     return status;
 }
@@ -580,7 +616,8 @@ int main(void)
         cmocka_unit_test(who_stores_behind_a_parent_holds_all_before_it),
         cmocka_unit_test(it_holds_them_under_the_engines_names_too),
         cmocka_unit_test(a_new_doubt_in_a_proven_chain_is_found),
-        cmocka_unit_test(a_counter_that_stood_still_does_not_come_down_to_nothing),
+        cmocka_unit_test(many_doubtful_copies_end_with_the_last),
+        cmocka_unit_test(many_sure_copies_are_listed_until_the_last_one_goes),
         cmocka_unit_test(counted_copies_are_all_sure),
         cmocka_unit_test(copies_of_several_blocks_and_tiers_are_counted_apart),
         cmocka_unit_test(survives_every_allocation_failing),

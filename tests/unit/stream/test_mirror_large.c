@@ -1,9 +1,10 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "core/limits.h"
 #include "core/status.h"
 #include "index/block_hash.h"
-#include "stream/mirror.h"
+#include "stream/mirror/mirror.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static void apply(struct world *world)
 {
     kvb_router_batch_reset(&world->out);
     for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(kvb_mirror_apply(world->mirror, &world->batch, at, &world->out));
+        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
     }
     kvb_event_batch_reset(&world->batch);
 }
@@ -263,6 +264,76 @@ static void names_in_a_circle_are_walked_too(void **state)
     end_world(&world);
 }
 
+/* ---- Long events ---- */
+
+struct links {
+    size_t blocks;
+    uint64_t last; /* block told */
+};
+
+/* Each event goes on where the last one ended. */
+static kvb_status follow_chain(void *context, const struct kvb_router_batch *chunk)
+{
+    struct links *links = context;
+
+    for (size_t at = 0; at < chunk->event_count; at++) {
+        const struct kvb_router_event *event = &chunk->events[at];
+        assert_in_range(event->block_count, 1, kvb_max_event_blocks);
+        assert_int_equal(event->has_parent, links->blocks > 0);
+        assert_int_equal(event->parent.value, links->last);
+        links->blocks += event->block_count;
+        links->last = chunk->blocks[event->block_at + event->block_count - 1].value;
+    }
+    return KVB_OK;
+}
+
+enum { chain = 3 * kvb_max_event_blocks + 7 };
+
+static void no_event_is_longer_than_a_message_takes(void **state)
+{
+    static uint64_t names[chain];
+    static uint32_t tokens[chain];
+    struct links applied = { 0 };
+    struct links walked = { 0 };
+
+    (void)state;
+    struct world world = new_world(KVB_HASHES_ENGINE, chain);
+    for (uint32_t i = 0; i < chain; i++) {
+        names[i] = i + 1;
+        tokens[i] = i;
+    }
+    add_stored(&world.batch, NULL, names, tokens, chain);
+    apply(&world);
+    assert_ok(follow_chain(&applied, &world.out));
+    assert_int_equal(applied.blocks, chain);
+    assert_ok(
+        kvb_mirror_walk(world.mirror, (size_t)8 * kvb_max_event_blocks, follow_chain, &walked));
+    assert_int_equal(walked.blocks, chain);
+    end_world(&world);
+}
+
+/* Two of the blocks are enough, though more entries may be looked at. */
+static void a_slice_has_no_more_blocks_than_asked_for(void **state)
+{
+    struct world world = new_world(KVB_HASHES_ENGINE, (size_t)prompts * blocks);
+    struct kvb_router_batch out = { 0 };
+    size_t place = 0;
+    size_t count = 0;
+
+    (void)state;
+    store_prompt(&world, 0);
+    apply(&world);
+    while (place != SIZE_MAX) {
+        kvb_router_batch_reset(&out);
+        assert_ok(kvb_mirror_slice(world.mirror, NULL, 1000, 3, &place, &out));
+        assert_in_range(out.block_count, 0, 3);
+        count += out.block_count;
+    }
+    assert_int_equal(count, blocks);
+    kvb_router_batch_done(&out);
+    end_world(&world);
+}
+
 /* ---- Salts ---- */
 
 /* The salt is the prompt's number; its second block inherits it. */
@@ -316,6 +387,8 @@ int main(void)
         cmocka_unit_test(many_blocks_are_held_under_the_engines_names),
         cmocka_unit_test(a_walk_shows_each_of_many_blocks_once_and_behind_its_parent),
         cmocka_unit_test(names_in_a_circle_are_walked_too),
+        cmocka_unit_test(no_event_is_longer_than_a_message_takes),
+        cmocka_unit_test(a_slice_has_no_more_blocks_than_asked_for),
         cmocka_unit_test(a_salt_of_each_prompts_own_comes_and_goes_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

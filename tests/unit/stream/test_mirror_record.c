@@ -1,7 +1,8 @@
 #include "kvb_test.h"
 
-#include "stream/mirror.h"
-#include "stream/mirror_record.h"
+#include "batch_maker.h"
+#include "stream/mirror/mirror.h"
+#include "stream/mirror/record.h"
 
 #include <string.h>
 
@@ -9,10 +10,12 @@
 
 enum {
     at_id = 0,
-    at_standing = 12,
+    at_placement = 12,
     at_flags = 13,
     at_group = 14,
-    at_rest = 15,
+    at_size = 15,
+    at_most_counted = 16,
+    at_least_counted = 32,
     at_most = 16,
     at_least = 20
 };
@@ -43,16 +46,16 @@ static kvb_status take_with(size_t at, uint8_t value)
 static void a_record_that_no_mirror_writes_is_refused(void **state)
 {
     (void)state;
-    assert_ok(take_with(at_standing, 0));
-    assert_int_equal(take_with(at_id, 1), KVB_BAD_INPUT);       /* skips an id */
-    assert_int_equal(take_with(at_standing, 4), KVB_BAD_INPUT); /* none such */
+    assert_ok(take_with(at_placement, 0));
+    assert_int_equal(take_with(at_id, 1), KVB_BAD_INPUT);        /* skips an id */
+    assert_int_equal(take_with(at_placement, 4), KVB_BAD_INPUT); /* none such */
     assert_int_equal(take_with(at_flags, 4 | 8), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_flags, 4 | 2), KVB_BAD_INPUT); /* doubtful, and is not */
     assert_int_equal(take_with(at_least, 0), KVB_BAD_INPUT);     /* is, and says it not */
     assert_int_equal(take_with(at_least, 2), KVB_BAD_INPUT);     /* at least 2, at most 1 */
     assert_int_equal(take_with(at_least + 1, 1), KVB_BAD_INPUT); /* at least 1, at most 0 */
     assert_int_equal(take_with(at_group, 32), KVB_BAD_INPUT);
-    assert_int_equal(take_with(at_rest, 1), KVB_BAD_INPUT);
+    assert_int_equal(take_with(at_size, kvb_max_tier_shapes + 1), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_most, 0), KVB_BAD_INPUT); /* used, and has no copy */
 }
 
@@ -68,7 +71,8 @@ enum {
     at_kind = at_first_group + 4,
     at_tiers = at_first_group + 12,
     at_second_group = at_first_group + 16,
-    at_first_shape = 560
+    at_first_shape = 560,
+    at_most_proven = 656
 };
 
 static void make_ends(uint8_t ends[kvb_mirror_ends_bytes])
@@ -80,6 +84,7 @@ static void make_ends(uint8_t ends[kvb_mirror_ends_bytes])
     ends[at_tiers] = 1;
     ends[at_shape_count] = 1;
     ends[at_first_shape + 4] = 16;
+    ends[at_most_proven] = 1;
 }
 
 static kvb_status settle_with(size_t at, uint8_t value)
@@ -123,6 +128,7 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     assert_int_equal(settle_with(at_first_shape, 4), KVB_BAD_INPUT);     /* no tier */
     assert_int_equal(settle_with(at_first_shape + 4, 0), KVB_BAD_INPUT); /* no tokens */
     assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT); /* 256 behind it */
+    assert_int_equal(settle_with(at_most_proven, 0), KVB_BAD_INPUT);     /* there is a proven one */
 }
 
 /* Each record of an entry holds in place of those before it. */
@@ -149,12 +155,117 @@ static void the_last_record_of_an_entry_holds(void **state)
     kvb_mirror_free(mirror);
 }
 
+/* ---- Copies that a byte does not count ---- */
+
+enum { many = 300, records = 16 };
+
+static void apply_many(struct kvb_mirror *mirror, struct kvb_event_batch *batch, int times)
+{
+    struct kvb_router_batch out = { 0 };
+
+    for (int i = 0; i < times; i++) {
+        for (size_t at = 0; at < batch->event_count; at++) {
+            assert_ok(apply_event(mirror, batch, at, UINT64_MAX, &out));
+        }
+    }
+    kvb_event_batch_reset(batch);
+    kvb_router_batch_done(&out);
+}
+
+static size_t
+save(struct kvb_mirror *mirror, struct kvb_buf *out, uint8_t ends[kvb_mirror_ends_bytes])
+{
+    size_t place = 0;
+    size_t count = 0;
+
+    assert_ok(kvb_mirror_watch(mirror));
+    assert_ok(kvb_mirror_put_changed(mirror, records, &place, out, &count));
+    kvb_mirror_put_ends(mirror, ends);
+    assert_int_equal(out->len, count * kvb_mirror_record_bytes);
+    return count;
+}
+
+static void many_copies_are_kept(void **state)
+{
+    (void)state;
+    const struct kvb_mirror_options options = { .max_blocks = 10,
+                                                .tiers = 1,
+                                                .copies = KVB_COPIES_COUNTED };
+    const struct kvb_digest_key key = { 0 };
+    const uint64_t hashes[] = { 901, 902 };
+    const uint32_t tokens[] = { 1, 2 };
+    uint8_t ends[kvb_mirror_ends_bytes];
+    struct kvb_mirror *mirror = NULL;
+    struct kvb_mirror *other = NULL;
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, (size_t)records * kvb_mirror_record_bytes);
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    assert_ok(kvb_mirror_new(&options, &other));
+    add_stored(&batch, NULL, hashes, tokens, 2);
+    apply_many(mirror, &batch, many);
+    add_removed(&batch, hashes, 1);
+    apply_many(mirror, &batch, many - 1);
+    const size_t count = save(mirror, &bytes, ends);
+    assert_int_equal(count, 3); /* of the second, two */
+    for (size_t i = 0; i < count; i++) {
+        assert_ok(kvb_mirror_take_record(other, bytes.data + i * kvb_mirror_record_bytes));
+    }
+    assert_ok(kvb_mirror_settle(other, ends, &key));
+    assert_int_equal(kvb_mirror_count(other)->proven_copies, many + 1);
+    add_removed(&batch, &hashes[1], 1);
+    apply_many(other, &batch, many - 1);
+    assert_int_equal(kvb_mirror_count(other)->held[KVB_TIER_DEVICE], 2);
+    add_removed(&batch, &hashes[1], 1);
+    apply_many(other, &batch, 1);
+    assert_int_equal(kvb_mirror_count(other)->held[KVB_TIER_DEVICE], 1);
+    kvb_mirror_free(mirror);
+    kvb_mirror_free(other);
+    kvb_event_batch_done(&batch);
+    kvb_buf_done(&bytes);
+}
+
+/* Behind the record of an entry with 255 copies and more, of which one is sure. */
+static kvb_status take_counts_with(size_t at, uint8_t value)
+{
+    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
+    uint8_t record[kvb_mirror_record_bytes];
+    struct kvb_mirror *mirror = NULL;
+
+    make_record(record);
+    record[at_most] = 255;
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    assert_ok(kvb_mirror_take_record(mirror, record));
+    memset(record, 0, sizeof record);
+    record[at_flags] = 8;
+    record[at_most_counted + 1] = 1; /* 256 */
+    record[at_least_counted] = 1;
+    record[at] = value;
+    const kvb_status status = kvb_mirror_take_record(mirror, record);
+    kvb_mirror_free(mirror);
+    return status;
+}
+
+static void counts_that_no_mirror_writes_are_refused(void **state)
+{
+    (void)state;
+    assert_ok(take_counts_with(at_flags, 8));
+    assert_int_equal(take_counts_with(at_id, 1), KVB_BAD_INPUT); /* none such */
+    assert_int_equal(take_counts_with(at_most_counted + 1, 0), KVB_BAD_INPUT);
+    assert_int_equal(take_counts_with(at_most_counted + 4, 1), KVB_BAD_INPUT); /* of no copy */
+    assert_int_equal(take_counts_with(at_least_counted, 0), KVB_BAD_INPUT);
+    assert_int_equal(take_counts_with(at_least_counted + 3, 1), KVB_BAD_INPUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),
         cmocka_unit_test(ends_that_no_mirror_writes_are_refused),
         cmocka_unit_test(the_last_record_of_an_entry_holds),
+        cmocka_unit_test(many_copies_are_kept),
+        cmocka_unit_test(counts_that_no_mirror_writes_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@ enum {
     first_changes = 1500,
     seeds = 100,
     busy_steps = 200, /* so few that they end before the rounds do */
-    most_steps = 20000
+    max_steps = 20000
 };
 
 /* clang-format off */
@@ -66,7 +66,7 @@ static void store(struct world *world, int n)
 
 static bool has_children(const struct world *world, size_t group, int n)
 {
-    for (int i = n + 1; i < most_nodes; i++) {
+    for (int i = n + 1; i < max_nodes; i++) {
         if (world->nodes[i].parent == n && has_copies(world, group, i)) {
             return true;
         }
@@ -95,7 +95,7 @@ static int draw_node(struct world *world)
     const int parent = world->nodes[world->favourite].parent;
 
     if (draw(world, 2) == 0) {
-        return (int)draw(world, most_nodes);
+        return (int)draw(world, max_nodes);
     }
     return parent >= 0 && draw(world, 2) == 0 ? parent : world->favourite;
 }
@@ -129,7 +129,7 @@ static bool is_reachable(const struct world *world, int n)
 
 static void check(const struct world *world, const struct reader *reader)
 {
-    for (int n = 0; n < most_nodes; n++) {
+    for (int n = 0; n < max_nodes; n++) {
         if (world->is_orderly) {
             assert_int_equal(reader->has[n], world->truth.has[n]);
         } else {
@@ -144,7 +144,7 @@ static void refresh(struct world *world)
     int steps = 0;
 
     memset(&world->late, 0, sizeof world->late);
-    world->favourite = (int)draw(world, most_nodes);
+    world->favourite = (int)draw(world, max_nodes);
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     while (!step(world, 1 + draw(world, 9), 1 + draw(world, 6))) {
@@ -152,7 +152,7 @@ static void refresh(struct world *world)
         for (uint32_t i = draw(world, 4); steps < busy_steps && i > 0; i--) {
             change(world);
         }
-        assert_true(steps < most_steps);
+        assert_true(steps < max_steps);
     }
     kvb_mirror_refresh_end(world->mirror);
     check(world, &world->late);
@@ -221,7 +221,7 @@ static void a_chain_is_one_event(void **state)
 {
     (void)state;
     struct world *world = planted();
-    struct kvb_router_batch told = { 0 };
+    struct kvb_router_batch advertised = { 0 };
     bool is_done = false;
 
     for (int n = 0; n < 20; n++) {
@@ -229,12 +229,12 @@ static void a_chain_is_one_event(void **state)
     }
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &told, &is_done));
+    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &advertised, &is_done));
     assert_true(is_done);
-    assert_int_equal(told.event_count, 1);
-    assert_false(told.events[0].has_parent);
-    assert_int_equal(told.block_count, 20);
-    kvb_router_batch_done(&told);
+    assert_int_equal(advertised.event_count, 1);
+    assert_false(advertised.events[0].has_parent);
+    assert_int_equal(advertised.block_count, 20);
+    kvb_router_batch_done(&advertised);
     uproot(world);
 }
 
@@ -293,7 +293,7 @@ static void what_the_reader_took_is_not_told_again(void **state)
 {
     (void)state;
     struct world *world = planted();
-    struct kvb_router_batch told = { 0 };
+    struct kvb_router_batch advertised = { 0 };
     bool is_done = false;
 
     plant(world, -1, 0);
@@ -302,11 +302,11 @@ static void what_the_reader_took_is_not_told_again(void **state)
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     assert_false(step(world, 1, 1000));
     plant(world, 0, 2);
-    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &told, &is_done));
+    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &advertised, &is_done));
     assert_true(is_done);
-    assert_int_equal(told.block_count, 1);
-    assert_int_equal(told.blocks[0].value, world->nodes[1].name);
-    kvb_router_batch_done(&told);
+    assert_int_equal(advertised.block_count, 1);
+    assert_int_equal(advertised.blocks[0].value, world->nodes[1].name);
+    kvb_router_batch_done(&advertised);
     uproot(world);
 }
 
@@ -387,7 +387,7 @@ static void a_refresh_ends_under_changes_without_end(void **state)
     uproot(world);
 }
 
-static void other_tiers_are_not_told(void **state)
+static void other_tiers_are_not_advertised(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -414,19 +414,19 @@ static void without_memory_it_says_so(void **state)
     }
     look_up_truth(world);
     for (long at = 0; has_failed; at++) {
-        struct kvb_router_batch told = { 0 };
+        struct kvb_router_batch advertised = { 0 };
         bool is_done = false;
         fail_alloc_after(at);
         kvb_status status = kvb_mirror_refresh_begin(world->mirror);
         while (status == KVB_OK && !is_done) {
-            status = kvb_mirror_refresh_step(world->mirror, 1000, 1000, &told, &is_done);
+            status = kvb_mirror_refresh_step(world->mirror, 1000, 1000, &advertised, &is_done);
         }
         fail_alloc_after(-1);
         has_failed = status != KVB_OK;
         assert_true(!has_failed || status == KVB_NO_MEMORY);
-        assert_true(has_failed || told.block_count == 100);
+        assert_true(has_failed || advertised.block_count == 100);
         kvb_mirror_refresh_end(world->mirror);
-        kvb_router_batch_done(&told);
+        kvb_router_batch_done(&advertised);
         assert_true(at < 100);
     }
     uproot(world);
@@ -444,7 +444,7 @@ int main(void)
         cmocka_unit_test(a_clear_begins_anew),
         cmocka_unit_test(an_engines_circle_ends),
         cmocka_unit_test(a_refresh_ends_under_changes_without_end),
-        cmocka_unit_test(other_tiers_are_not_told),
+        cmocka_unit_test(other_tiers_are_not_advertised),
         cmocka_unit_test(without_memory_it_says_so),
     };
 

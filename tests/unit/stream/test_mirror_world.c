@@ -26,8 +26,8 @@ enum {
     depth = 9,
     branches = 4,
     prompts = families * branches,
-    most_groups = 4,
-    most_blocks = 512,
+    max_groups = 4,
+    max_blocks = 512,
     window_tokens = 3 /* a block has one token: two blocks before the one to be computed */
 };
 
@@ -49,20 +49,20 @@ struct copies_of {
     uint64_t hash;
     uint64_t parent; /* 0: none */
     kvb_block_hash name;
-    int truth[most_groups];
-    int least[most_groups];
-    int most[most_groups];
+    int truth[max_groups];
+    int min[max_groups];
+    int max[max_groups];
 };
 
 struct model {
     struct mirror_scene scene;
     struct prompt prompts[prompts];
-    struct group groups[most_groups];
+    struct group groups[max_groups];
     size_t group_count;
-    struct copies_of blocks[most_blocks];
+    struct copies_of blocks[max_blocks];
     size_t block_count;
-    bool is_met[most_groups]; /* has stored */
-    int total;                /* copies that there is room for */
+    bool is_met[max_groups]; /* has stored */
+    int total;               /* copies that there is room for */
     unsigned seed;
     bool has_reports; /* requests that ask for re-announcements */
     bool is_counted;  /* each Stored is a copy; no reports */
@@ -99,7 +99,7 @@ static void make_block(struct model *model, const struct prompt *prompt, size_t 
     if (block_of(model, prompt->hashes[at])) {
         return;
     }
-    assert_true(model->block_count < most_blocks);
+    assert_true(model->block_count < max_blocks);
     model->blocks[model->block_count++] =
         (struct copies_of){ .hash = prompt->hashes[at],
                             .parent = at ? prompt->hashes[at - 1] : 0,
@@ -126,7 +126,7 @@ static void make_prompt(struct model *model, size_t number)
 
 static void begin(struct model *model, unsigned seed, bool is_counted)
 {
-    static const struct group kinds[][most_groups] = {
+    static const struct group kinds[][max_groups] = {
         { { 0 } },
         { { 0 }, { 1, true, false } },
         { { 0 }, { 1, true, true } },
@@ -172,7 +172,7 @@ static bool is_proof(struct model *model, const struct stored *stored)
     bool has_new = false;
 
     for (size_t at = stored->first; at < stored->to; at++) {
-        has_new |= block_of(model, stored->prompt->hashes[at])->most[stored->group] == 0;
+        has_new |= block_of(model, stored->prompt->hashes[at])->max[stored->group] == 0;
     }
     return model->groups[stored->group].is_window ? stored->first > stored->from : has_new;
 }
@@ -193,10 +193,10 @@ static void prove(struct model *model, size_t group, uint64_t parent)
 {
     for (uint64_t hash = parent; hash;) {
         struct copies_of *block = block_of(model, hash);
-        if (block->most[group] == 0) {
+        if (block->max[group] == 0) {
             return;
         }
-        block->least[group] = block->least[group] ? block->least[group] : 1;
+        block->min[group] = block->min[group] ? block->min[group] : 1;
         hash = block->parent;
     }
 }
@@ -211,12 +211,12 @@ static void read_stored(struct model *model, const struct stored *stored)
     }
     for (size_t at = stored->first; at < stored->to; at++) {
         struct copies_of *block = block_of(model, stored->prompt->hashes[at]);
-        int *least = &block->least[stored->group];
-        block->most[stored->group]++;
+        int *min = &block->min[stored->group];
+        block->max[stored->group]++;
         if (real) {
-            ++*least;
-        } else if (!is_window && *least == 0) {
-            *least = 1;
+            ++*min;
+        } else if (!is_window && *min == 0) {
+            *min = 1;
         }
     }
     model->is_met[stored->group] = true;
@@ -226,10 +226,10 @@ static void read_stored(struct model *model, const struct stored *stored)
 
 static void read_removed(struct copies_of *block, size_t group)
 {
-    block->most[group]--;
-    block->least[group] -= block->least[group] > 0;
-    if (block->most[group] == 0) {
-        block->least[group] = 0;
+    block->max[group]--;
+    block->min[group] -= block->min[group] > 0;
+    if (block->max[group] == 0) {
+        block->min[group] = 0;
     }
 }
 
@@ -262,7 +262,7 @@ static void add_event(struct model *model, const struct stored *stored)
 static void
 say(struct model *model, const struct prompt *prompt, size_t from, size_t to, bool again)
 {
-    struct stored stored[most_groups];
+    struct stored stored[max_groups];
 
     for (size_t g = model->group_count; g > 0; g--) {
         const struct group *group = &model->groups[g - 1];
@@ -351,7 +351,7 @@ static void clear(struct model *model)
         struct copies_of *block = &model->blocks[i];
         for (size_t g = 0; g < model->group_count; g++) {
             model->total += block->truth[g];
-            block->truth[g] = block->least[g] = block->most[g] = 0;
+            block->truth[g] = block->min[g] = block->max[g] = 0;
         }
     }
 }
@@ -392,7 +392,7 @@ static bool is_sure(const struct model *model, const struct copies_of *block, bo
         if (!model->is_met[g] || model->groups[g].is_window != is_window) {
             continue;
         }
-        if (block->least[g] == 0) {
+        if (block->min[g] == 0) {
             return false;
         }
         is_any = true;
@@ -408,11 +408,11 @@ static void compare_block(struct model *model, const struct copies_of *block)
 
     for (size_t g = 0; g < model->group_count; g++) {
         const bool is_window = model->groups[g].is_window;
-        assert_in_range(block->truth[g], block->least[g], block->most[g]);
+        assert_in_range(block->truth[g], block->min[g], block->max[g]);
         has_kind[is_window] = true;
         is_held[is_window] &= block->truth[g] > 0;
-        is_doubtful[is_window] |= block->least[g] == 0 && block->most[g] > 0;
-        model->doubted += block->least[g] == 0 && block->most[g] > 0;
+        is_doubtful[is_window] |= block->min[g] == 0 && block->max[g] > 0;
+        model->doubted += block->min[g] == 0 && block->max[g] > 0;
     }
     for (size_t window = 0; window < 2; window++) {
         const unsigned list = window ? KVB_LIST_WINDOW : KVB_TIER_DEVICE;
@@ -435,8 +435,8 @@ static void compare(struct model *model)
     for (size_t i = 0; i < model->block_count; i++) {
         compare_block(model, &model->blocks[i]);
         for (size_t g = 0; g < model->group_count; g++) {
-            proven += (uint64_t)model->blocks[i].least[g];
-            doubtful += model->blocks[i].least[g] == 0 && model->blocks[i].most[g] > 0;
+            proven += (uint64_t)model->blocks[i].min[g];
+            doubtful += model->blocks[i].min[g] == 0 && model->blocks[i].max[g] > 0;
         }
     }
     assert_int_equal(counts->proven_copies, proven);
@@ -459,6 +459,7 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
         if (draw(model, 3) == 0) {
             serve(model);
         }
+        model->scene.part_work = draw(model, 2) == 0 ? UINT64_MAX : 1 + (uint64_t)draw(model, 6);
         mirror_scene_apply(&model->scene);
         if (kvb_mirror_count(model->scene.mirror)->forgotten_doubtful > 0) {
             break; /* from here on the reader knows more */

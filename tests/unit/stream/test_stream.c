@@ -24,18 +24,21 @@ static void a_history_from_the_beginning_is_exact(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    live(&world, 3, first_life, 4);
+    live(&world, 3, first_incarnation, 4);
     assert_true(router_holds(&world, root(4)));
     stream_world_end(&world);
 }
 
-static void an_engine_that_published_nothing_is_exact_and_empty(void **state)
+static void an_engine_that_published_nothing_is_exact_from_its_first_batch_on(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_exact(&world, 0);
-    live(&world, 0, first_life, 1);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    live(&world, 0, first_incarnation, 1);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    find_live(&world, 0, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
@@ -49,12 +52,14 @@ static void live_batches_wait_while_a_replay_runs(void **state)
     stream_world_begin(&world, true);
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
-    live(&world, 2, first_life, 3);
+    live(&world, 2, first_incarnation, 3);
     assert_int_equal(world.held_count, 0);
-    replayed(&world, 0, first_life, 1);
-    replayed(&world, 1, first_life, 2);
-    end_replay(&world, first_life);
+    replayed(&world, 0, first_incarnation, 1);
+    replayed(&world, 1, first_incarnation, 2);
+    end_replay(&world, first_incarnation);
     assert_int_equal(world.held_count, 3);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    find_live(&world, 2, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -67,11 +72,13 @@ static void a_beginning_that_the_engine_forgot_is_partial(void **state)
     stream_world_begin(&world, true);
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
-    replayed(&world, 41, first_life, 1);
-    end_replay(&world, first_life);
+    replayed(&world, 41, first_incarnation, 1);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    live(&world, 41, first_incarnation, 1);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     add_cleared(&world.batch);
-    give_batch(&world, KVB_INPUT_LIVE, 42, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 42, first_incarnation, false);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -84,19 +91,37 @@ static void a_gap_is_filled_before_what_follows_is_applied(void **state)
 
     begin_exact(&world, 3);
     add_removed(&world.batch, &stored_first, 1); /* seq 5 removes what seq 4 stored */
-    give_batch(&world, KVB_INPUT_LIVE, 5, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 5, first_incarnation, false);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(start_wanted_replay(&world), 2); /* inclusive */
-    replayed(&world, 2, first_life, 3);
-    replayed(&world, 3, first_life, 4);
-    replayed(&world, 4, first_life, 5);
-    end_replay(&world, first_life);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    replayed(&world, 4, first_incarnation, 5);
+    end_replay(&world, first_incarnation);
     assert_false(world.saw_cleared); /* the same epoch */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_true(router_holds(&world, root(4)));
     assert_false(router_holds(&world, root(5)));
     assert_int_equal(kvb_stream_count(world.stream)->gaps, 1);
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 2);
+    stream_world_end(&world);
+}
+
+static void jumps_to_the_last_number_do_not_begin_the_counter_again(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t missed = 0;
+
+    stream_world_begin(&world, false);
+    give(&world, KVB_INPUT_UP);
+    for (uint64_t jump = 1; jump <= 3; jump++) {
+        live(&world, 0, first_incarnation, 1); /* the number after the last one */
+        live(&world, UINT64_MAX, first_incarnation, 2);
+        assert_int_equal(kvb_stream_count(world.stream)->gaps, jump);
+        assert_true(kvb_stream_count(world.stream)->batches_missed > missed);
+        missed = kvb_stream_count(world.stream)->batches_missed;
+    }
     stream_world_end(&world);
 }
 
@@ -108,10 +133,10 @@ static void a_block_without_its_parent_makes_the_list_partial(void **state)
 
     begin_exact(&world, 1);
     add_stored(&world.batch, &(uint64_t){ 555 }, &(uint64_t){ 556 }, &(uint32_t){ 9 }, 1);
-    give_batch(&world, KVB_INPUT_LIVE, 1, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 1, first_incarnation, false);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED);
     add_removed(&world.batch, &(uint64_t){ 556 }, 1);
-    give_batch(&world, KVB_INPUT_LIVE, 2, first_life, false);
+    give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -122,9 +147,9 @@ static void a_duplicate_is_dropped(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    live(&world, 1, first_life, 2);
+    live(&world, 1, first_incarnation, 2);
     assert_int_equal(world.output.events.event_count, 0);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2); /* with begin_exact()'s */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -135,13 +160,14 @@ static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    live(&world, 0, second_life, 11);
+    live(&world, 0, second_incarnation, 11);
     assert_int_equal(start_wanted_replay(&world), 2);
     give(&world, KVB_INPUT_REPLAY_END); /* it has no batch 2 */
     assert_true(world.saw_cleared);
     assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, second_life, 11);
-    end_replay(&world, second_life);
+    replayed(&world, 0, second_incarnation, 11);
+    end_replay(&world, second_incarnation);
+    live(&world, 0, second_incarnation, 11);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1);
     assert_true(router_holds(&world, root(11)));
@@ -157,16 +183,17 @@ static void a_restart_that_overtook_us_is_found_by_its_bytes(void **state)
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
-    live(&world, 3, second_life, 14);
-    assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, second_life, 13);
+    live(&world, 3, second_incarnation, 14);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, second_incarnation, 12);
     assert_true(world.saw_cleared);
     assert_true(world.output.drops_replay);
     assert_int_equal(start_wanted_replay(&world), 0);
     for (uint32_t seq = 0; seq < 4; seq++) {
-        replayed(&world, seq, second_life, 11 + seq);
+        replayed(&world, seq, second_incarnation, 11 + seq);
     }
-    end_replay(&world, second_life);
+    end_replay(&world, second_incarnation);
+    live(&world, 3, second_incarnation, 14);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 4);
     assert_false(router_holds(&world, root(1)));
@@ -182,9 +209,9 @@ static void a_lost_tail_shows_within_a_second_of_silence(void **state)
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nothing is known to be missing */
-    replayed(&world, 2, first_life, 3);
-    replayed(&world, 3, first_life, 4);
-    end_replay(&world, first_life);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    end_replay(&world, first_incarnation);
     assert_int_equal(world.held_count, 4);
     stream_world_end(&world);
 }
@@ -201,8 +228,8 @@ static void an_engine_is_probed_once_a_second_at_most(void **state)
         pass_ms(&world, 50);
         if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
-            replayed(&world, 2, first_life, 3);
-            end_replay(&world, first_life);
+            replayed(&world, 2, first_incarnation, 3);
+            end_replay(&world, first_incarnation);
             probes++;
         }
     }
@@ -216,15 +243,15 @@ static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    give_batch(&world, KVB_INPUT_LIVE, 3, first_life, true);
+    give_batch(&world, KVB_INPUT_LIVE, 3, first_incarnation, true);
     assert_int_equal(world.held_count, 3); /* until the engine was asked for it */
     assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, first_life, 3);
-    give_batch(&world, KVB_INPUT_REPLAY, 3, first_life, true);
+    replayed(&world, 2, first_incarnation, 3);
+    give_batch(&world, KVB_INPUT_REPLAY, 3, first_incarnation, true);
     assert_true(world.saw_cleared);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
-    live(&world, 4, first_life, 5);
+    live(&world, 4, first_incarnation, 5);
     assert_int_equal(world.held_count, 1);
     assert_int_equal(kvb_stream_count(world.stream)->poison, 1);
     stream_world_end(&world);
@@ -236,11 +263,11 @@ static void a_batch_that_came_broken_is_fetched_once_more(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    give_batch(&world, KVB_INPUT_LIVE, 3, second_life, true); /* other bytes, that is */
-    live(&world, 4, first_life, 5);
+    give_batch(&world, KVB_INPUT_LIVE, 3, second_incarnation, true); /* other bytes, that is */
+    live(&world, 4, first_incarnation, 5);
     (void)start_wanted_replay(&world);
     for (uint32_t seq = 2; seq < 5; seq++) {
-        replayed(&world, seq, first_life, seq + 1);
+        replayed(&world, seq, first_incarnation, seq + 1);
         assert_false(world.saw_cleared);
     }
     give(&world, KVB_INPUT_REPLAY_END);
@@ -259,8 +286,8 @@ static void a_broken_batch_that_the_engine_never_kept_is_given_up(void **state)
     begin_exact(&world, 3);
     pass_ms(&world, 1100);
     (void)start_wanted_replay(&world);
-    give_batch(&world, KVB_INPUT_LIVE, 3, first_life, true);
-    end_replay(&world, first_life); /* both rounds without it */
+    give_batch(&world, KVB_INPUT_LIVE, 3, first_incarnation, true);
+    end_replay(&world, first_incarnation); /* both rounds without it */
     assert_true(world.saw_cleared);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
     assert_int_equal(world.held_count, 0);
@@ -274,13 +301,14 @@ static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **stat
 
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 3, first_life, 4); /* it may be of the next life */
+    live(&world, 3, first_incarnation, 4); /* it may be of the next life */
     assert_int_equal(world.held_count, 3);
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, first_life, 3);
-    replayed(&world, 3, first_life, 4);
-    end_replay(&world, first_life);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, first_incarnation, 2);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 4);
     stream_world_end(&world);
@@ -294,13 +322,13 @@ static void copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_a
     uint64_t from = 0;
 
     begin_exact(&world, 3);
-    live(&world, 5, first_life, 6);
+    live(&world, 5, first_incarnation, 6);
     (void)start_wanted_replay(&world);
     for (uint32_t seq = 20; seq > 6; seq--) {
-        live(&world, seq, second_life, seq);
+        live(&world, seq, second_incarnation, seq);
     }
-    live(&world, 2, second_life, 3);
-    live(&world, 1, second_life, 2);
+    live(&world, 2, second_incarnation, 3);
+    live(&world, 1, second_incarnation, 2);
     pass_ms(&world, 2100); /* never answered */
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
     pass_ms(&world, 1100);
@@ -313,10 +341,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_down_until_the_engine_is_there),
         cmocka_unit_test(a_history_from_the_beginning_is_exact),
-        cmocka_unit_test(an_engine_that_published_nothing_is_exact_and_empty),
+        cmocka_unit_test(an_engine_that_published_nothing_is_exact_from_its_first_batch_on),
         cmocka_unit_test(live_batches_wait_while_a_replay_runs),
         cmocka_unit_test(a_beginning_that_the_engine_forgot_is_partial),
         cmocka_unit_test(a_gap_is_filled_before_what_follows_is_applied),
+        cmocka_unit_test(jumps_to_the_last_number_do_not_begin_the_counter_again),
         cmocka_unit_test(a_block_without_its_parent_makes_the_list_partial),
         cmocka_unit_test(a_duplicate_is_dropped),
         cmocka_unit_test(a_restart_clears_and_is_followed_from_its_beginning),

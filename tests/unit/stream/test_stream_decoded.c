@@ -3,7 +3,7 @@
 #include "batch_maker.h"
 #include "stream_world.h"
 #include "wire/batch_line.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 #include "wire/json_pack.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void begin_new(struct stream_world *world)
     begin_scene(world, &(struct scene){ .tiers = 0 });
     (void)start_wanted_replay(world);
     give(world, KVB_INPUT_REPLAY_END);
-    assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
 }
 
 static void
@@ -48,12 +48,20 @@ give_hex(struct stream_world *world, enum kvb_stream_input_kind kind, uint64_t s
 {
     const bool is_poison = decode_hex(hex, &world->batch) != KVB_OK;
 
-    give_batch(world, kind, seq, first_life, is_poison);
+    give_batch(world, kind, seq, first_incarnation, is_poison);
 }
 
+/* The first is looked for in the replay. */
 static void live_hex(struct stream_world *world, uint64_t seq, const char *hex)
 {
+    struct kvb_heartbeat beat;
+    uint64_t last = 0;
+
     give_hex(world, KVB_INPUT_LIVE, seq, hex);
+    kvb_stream_heartbeat(world->stream, &beat);
+    if (beat.reason == KVB_REASON_NO_BASE && kvb_stream_last_seq(world->stream, &last)) {
+        find_live(world, last, first_incarnation);
+    }
 }
 
 static bool holds(const struct stream_world *world, uint32_t first, uint32_t second)
@@ -269,7 +277,7 @@ static void live_json(struct stream_world *world, uint64_t seq, const char *json
     pack_json(json, &bytes);
     assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &world->batch));
     kvb_buf_done(&bytes);
-    give_batch(world, KVB_INPUT_LIVE, seq, first_life, false);
+    give_batch(world, KVB_INPUT_LIVE, seq, first_incarnation, false);
 }
 
 #define MODEL_STORED(hash, token, model)                                                           \
@@ -293,6 +301,7 @@ static void blocks_of_another_model_are_passed_over(void **state)
     assert_int_equal(world.held_count, 3);
     assert_int_equal(kvb_stream_count(world.stream)->skipped[KVB_SKIP_OTHER_MODEL], 1);
     assert_int_equal(kvb_stream_count(world.stream)->events_applied, 3);
+    find_live(&world, 0, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     /* a removal or a clear of another model's takes nothing of ours */
     live_json(
@@ -341,9 +350,9 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, clock, BATCH "91 " CLEARED);
     give_hex(&world, KVB_INPUT_REPLAY, clock + 1, BATCH "90"); /* a heartbeat */
-    end_replay(&world, first_life);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end_replay(&world, first_incarnation);
     live_hex(&world, clock + 2, BATCH "91 " ROOT("05", "01"));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1);
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
     stream_world_end(&world);
@@ -376,22 +385,25 @@ static void a_history_from_one_is_whole_where_its_form_counts_so(void **state)
     begin_scene(&world, &(struct scene){ .tiers = 0 });
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "91 81 aa 6576656e745f74797065 a7 636c6561726564");
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
+    live_hex(&world, 1, "");
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 
     begin_scene(&world, &(struct scene){ .tiers = 0 }); /* its own form, no clear */
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "92 " TYPED("05") ROOT("05", "01"));
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
     assert_int_equal(counts(&world)->no_tokens, 1); /* a block that nothing names */
+    live_hex(&world, 1, "");
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
     stream_world_end(&world);
 
     begin_scene(&world, &(struct scene){ .tiers = 0 }); /* of an engine 0 is missing */
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "91 " ROOT("05", "01"));
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
+    live_hex(&world, 1, "");
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     stream_world_end(&world);
 }

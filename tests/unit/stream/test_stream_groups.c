@@ -28,7 +28,7 @@ static void add_other(struct stream_world *world)
 
 static void give_live(struct stream_world *world, uint64_t seq)
 {
-    give_batch(world, KVB_INPUT_LIVE, seq, first_life, false);
+    give_batch(world, KVB_INPUT_LIVE, seq, first_incarnation, false);
 }
 
 static struct kvb_heartbeat beat_of(const struct stream_world *world)
@@ -53,15 +53,16 @@ static void a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild
     give_live(&world, 4);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
 
-    live(&world, 9, first_life, 10); /* a gap, and the replay finds another life */
+    live(&world, 9, first_incarnation, 10); /* a gap, and the replay finds another life */
     (void)start_wanted_replay(&world);
-    replayed(&world, 4, second_life, 5);
+    replayed(&world, 4, second_incarnation, 5);
     give(&world, KVB_INPUT_REPLAY_END);
     (void)start_wanted_replay(&world);
     for (uint64_t seq = 0; seq <= 9; seq++) {
-        replayed(&world, seq, second_life, (uint32_t)seq + 1);
+        replayed(&world, seq, second_incarnation, (uint32_t)seq + 1);
     }
-    end_replay(&world, second_life);
+    end_replay(&world, second_incarnation);
+    live(&world, 9, second_incarnation, 10);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -184,6 +185,67 @@ static void one_shape_too_many_is_skipped(void **state)
     stream_world_end(&world);
 }
 
+/* One block of two tokens, below `parent`. */
+static void add_double(struct stream_world *world, uint64_t parent, uint64_t hash)
+{
+    const uint32_t tokens[2] = { 8, 9 };
+    const uint64_t hashes[2] = { hash };
+
+    add_stored(&world->batch, &parent, hashes, tokens, 2);
+    last_event(&world->batch)->hash_count = 1;
+    last_event(&world->batch)->block_size = 2;
+}
+
+static void a_child_of_another_size_than_its_parent_is_what_no_query_finds(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 700 }, &(uint32_t){ 7 }, 1);
+    give_live(&world, 1);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    add_double(&world, 700, 701);
+    give_live(&world, 2);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
+    stream_world_end(&world);
+}
+
+/* The same where the parent comes last. */
+static void a_child_of_another_size_is_not_named_after_its_parent(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    add_double(&world, 700, 701);
+    give_live(&world, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 700 }, &(uint32_t){ 7 }, 1);
+    give_live(&world, 2);
+    assert_int_equal(world.held_count, 2);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED);
+    stream_world_end(&world);
+}
+
+/* More hashes for one content than there are entries for one name. */
+static void a_name_with_too_many_hashes_is_skipped(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    for (uint64_t i = 0; i < 16; i++) {
+        add_stored(&world.batch, NULL, &(uint64_t){ 700 + i }, &(uint32_t){ 7 }, 1);
+    }
+    give_live(&world, 1);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    add_stored(&world.batch, NULL, &(uint64_t){ 800 }, &(uint32_t){ 7 }, 1);
+    give_live(&world, 2);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    assert_int_equal(world.held_count, 2);
+    stream_world_end(&world);
+}
+
 static void an_unplaced_block_is_missing(void **state)
 {
     (void)state;
@@ -238,8 +300,8 @@ static void another_life_may_have_other_tokens(void **state)
     give_live(&world, 3);
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 3);
-    replayed(&world, 3, second_life, 50);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, second_incarnation, 50);
     assert_true(world.saw_cleared);
     assert_false(beat_of(&world).is_paired);
     stream_world_end(&world);
@@ -257,7 +319,7 @@ static void a_pools_object_makes_it_a_store_for_good(void **state)
     last_event(&world.batch)->key = 5;
     give_live(&world, 3);
     assert_true(beat_of(&world).is_store && world.output.is_changed);
-    live(&world, 4, first_life, 5);
+    live(&world, 4, first_incarnation, 5);
     assert_true(beat_of(&world).is_store && !world.output.is_changed);
     stream_world_end(&world);
 }
@@ -290,8 +352,9 @@ static void a_suffix_believes_no_store_of_a_block_that_it_lacks(void **state)
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
     add_stored(&world.batch, NULL, hashes, tokens, 1);
-    give_batch(&world, KVB_INPUT_REPLAY, 41, first_life, false);
-    end_replay(&world, first_life);
+    give_batch(&world, KVB_INPUT_REPLAY, 41, first_incarnation, false);
+    end_replay(&world, first_incarnation);
+    live(&world, 41, first_incarnation, 8);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     add_stored(&world.batch, NULL, hashes, tokens, 2);
     give_live(&world, 42);
@@ -363,6 +426,9 @@ int main(void)
         cmocka_unit_test(a_new_shape_wants_a_heartbeat_at_once),
         cmocka_unit_test(a_heartbeat_names_the_devices_first_shape),
         cmocka_unit_test(one_shape_too_many_is_skipped),
+        cmocka_unit_test(a_child_of_another_size_than_its_parent_is_what_no_query_finds),
+        cmocka_unit_test(a_child_of_another_size_is_not_named_after_its_parent),
+        cmocka_unit_test(a_name_with_too_many_hashes_is_skipped),
         cmocka_unit_test(an_unplaced_block_is_missing),
         cmocka_unit_test(the_newest_tokens_say_whether_they_are_pairs),
         cmocka_unit_test(another_life_may_have_other_tokens),

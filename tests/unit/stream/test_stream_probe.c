@@ -13,21 +13,21 @@ static void a_probe_that_overtakes_a_live_batch_costs_no_state(void **state)
     begin_exact(&world, 3);
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, first_life, 3);
-    replayed(&world, 3, first_life, 4);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(world.output.is_changed);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(start_wanted_replay(&world), 3); /* END comes after a cut reply too */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    live(&world, 3, first_life, 4);
-    replayed(&world, 3, first_life, 4);
+    live(&world, 3, first_incarnation, 4);
+    replayed(&world, 3, first_incarnation, 4);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     assert_int_equal(world.held_count, 4);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2); /* with begin_exact()'s */
     stream_world_end(&world);
 }
 
@@ -41,16 +41,16 @@ static void a_probe_that_brings_a_long_tail_is_a_loss(void **state)
     begin_exact(&world, 3);
     pass_ms(&world, 1100);
     (void)start_wanted_replay(&world);
-    replayed(&world, 2, first_life, 3);
+    replayed(&world, 2, first_incarnation, 3);
     for (; seq < 3 + 17; seq++) {
         assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-        replayed(&world, seq, first_life, (uint32_t)seq + 1);
+        replayed(&world, seq, first_incarnation, (uint32_t)seq + 1);
     }
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(start_wanted_replay(&world), seq - 1);
-    replayed(&world, seq - 1, first_life, (uint32_t)seq);
+    replayed(&world, seq - 1, first_incarnation, (uint32_t)seq);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, seq);

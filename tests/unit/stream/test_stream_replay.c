@@ -10,22 +10,22 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     struct stream_world world;
 
     begin_exact(&world, 1);
-    live(&world, 9, first_life, 10);
+    live(&world, 9, first_incarnation, 10);
     assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, first_life, 1);
-    replayed(&world, 1, first_life, 2);
-    replayed(&world, 4, first_life, 5); /* 2 and 3 were dropped on the way */
+    replayed(&world, 0, first_incarnation, 1);
+    replayed(&world, 1, first_incarnation, 2);
+    replayed(&world, 4, first_incarnation, 5); /* 2 and 3 were dropped on the way */
     assert_true(world.output.drops_replay);
     assert_int_equal(start_wanted_replay(&world), 1);
     for (uint32_t seq = 1; seq < 6; seq++) {
-        replayed(&world, seq, first_life, seq + 1);
+        replayed(&world, seq, first_incarnation, seq + 1);
     }
     give(&world, KVB_INPUT_REPLAY_END); /* 6 .. 8 were dropped, and END still came */
     assert_int_equal(start_wanted_replay(&world), 5);
     for (uint32_t seq = 5; seq < 10; seq++) {
-        replayed(&world, seq, first_life, seq + 1);
+        replayed(&world, seq, first_incarnation, seq + 1);
     }
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(world.saw_cleared);
     assert_int_equal(world.held_count, 10);
@@ -41,13 +41,14 @@ static void an_end_is_not_believed_until_nothing_follows(void **state)
     stream_world_begin(&world, true);
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
-    replayed(&world, 0, first_life, 1);
+    replayed(&world, 0, first_incarnation, 1);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, first_life, 1);
-    replayed(&world, 1, first_life, 2); /* it was cut */
-    end_replay(&world, first_life);
+    replayed(&world, 0, first_incarnation, 1);
+    replayed(&world, 1, first_incarnation, 2); /* it was cut */
+    end_replay(&world, first_incarnation);
+    live(&world, 1, first_incarnation, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 2);
     stream_world_end(&world);
@@ -61,15 +62,16 @@ static void batches_of_a_former_life_are_not_held_over(void **state)
 
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 5, first_life, 6); /* of the run that came before the loss */
+    live(&world, 5, first_incarnation, 6); /* of the run that came before the loss */
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 2);
+    assert_int_equal(start_wanted_replay(&world), 1);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_int_equal(start_wanted_replay(&world), 0);
     for (uint32_t seq = 0; seq < 5; seq++) {
-        replayed(&world, seq, second_life, 11 + seq);
+        replayed(&world, seq, second_incarnation, 11 + seq);
     }
-    end_replay(&world, second_life);
+    end_replay(&world, second_incarnation);
+    live(&world, 4, second_incarnation, 15);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(router_holds(&world, root(6)));
     assert_int_equal(world.held_count, 5);
@@ -85,12 +87,12 @@ static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **s
     stream_world_begin(&world, true);
     give(&world, KVB_INPUT_UP);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 2, first_life, 3);
+    live(&world, 2, first_incarnation, 3);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, second_life, 11);
-    replayed(&world, 1, second_life, 12);
-    end_replay(&world, second_life);
+    replayed(&world, 0, second_incarnation, 11);
+    replayed(&world, 1, second_incarnation, 12);
+    end_replay(&world, second_incarnation);
     assert_false(router_holds(&world, root(3)));
     assert_int_equal(world.held_count, 2);
     stream_world_end(&world);
@@ -117,7 +119,7 @@ static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
 
     stream_world_begin(&world, false);
     give(&world, KVB_INPUT_UP);
-    live(&world, 0, first_life, 1);
+    live(&world, 0, first_incarnation, 1);
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
     assert_true(world.saw_cleared);
@@ -134,14 +136,15 @@ static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
     stream_world_begin(&world, true);
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world);
-    replayed(&world, 0, first_life, 1);
-    replayed(&world, 1, first_life, 2);
+    replayed(&world, 0, first_incarnation, 1);
+    replayed(&world, 1, first_incarnation, 2);
     pass_ms(&world, 600);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(start_wanted_replay(&world), 1);
-    replayed(&world, 1, first_life, 2);
-    replayed(&world, 2, first_life, 3);
-    end_replay(&world, first_life);
+    replayed(&world, 1, first_incarnation, 2);
+    replayed(&world, 2, first_incarnation, 3);
+    end_replay(&world, first_incarnation);
+    live(&world, 2, first_incarnation, 3);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 3);
     assert_int_equal(kvb_stream_count(world.stream)->replays_failed, 0);
@@ -154,12 +157,12 @@ static void a_batch_that_no_replay_has_is_a_hole(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    live(&world, 4, first_life, 5);
+    live(&world, 4, first_incarnation, 5);
     (void)start_wanted_replay(&world);
-    replayed(&world, 2, first_life, 3);
-    replayed(&world, 4, first_life, 5); /* asked from 2, given 4: 3 is nowhere */
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 4, first_incarnation, 5); /* asked from 2, given 4: 3 is nowhere */
     assert_true(world.saw_cleared);
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_HOLE);
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
@@ -169,7 +172,7 @@ static void a_batch_that_no_replay_has_is_a_hole(void **state)
 static void gap_without_answer(struct stream_world *world)
 {
     begin_exact(world, 3);
-    live(world, 5, first_life, 6);
+    live(world, 5, first_incarnation, 6);
     (void)start_wanted_replay(world);
     pass_ms(world, 2100);
 }
@@ -205,8 +208,8 @@ static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state
     assert_int_equal(world.held_count, 3);
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, first_life, 3);
-    end_replay(&world, first_life);
+    replayed(&world, 2, first_incarnation, 3);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -219,18 +222,18 @@ static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
     uint64_t from = 0;
 
     begin_exact(&world, 3);
-    live(&world, 3, first_life, 4);
-    live(&world, 1, second_life, 12); /* looked into at once */
+    live(&world, 3, first_incarnation, 4);
+    live(&world, 1, second_incarnation, 12); /* looked into at once */
     assert_int_equal(start_wanted_replay(&world), 3);
-    replayed(&world, 3, first_life, 4);
+    replayed(&world, 3, first_incarnation, 4);
     give(&world, KVB_INPUT_REPLAY_END);
-    live(&world, 1, second_life, 12); /* the next one waits for a second */
+    live(&world, 1, second_incarnation, 12); /* the next one waits for a second */
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    live(&world, 4, first_life, 5);
+    live(&world, 4, first_incarnation, 5);
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 3);
-    replayed(&world, 3, first_life, 4);
-    end_replay(&world, first_life);
+    replayed(&world, 3, first_incarnation, 4);
+    end_replay(&world, first_incarnation);
     assert_true(router_holds(&world, root(5)));
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
@@ -245,12 +248,12 @@ static void a_live_batch_outweighs_answers_that_nothing_vouches_for(void **state
     uint64_t from = 0;
 
     begin_exact(&world, 3);
-    live(&world, 1, second_life, 12);
+    live(&world, 1, second_incarnation, 12);
     for (int round = 0; round < 8 && !world.saw_cleared; round++) {
         pass_ms(&world, 1100);
         if (!world.saw_cleared && kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
-            replayed(&world, 2, first_life, 3);
+            replayed(&world, 2, first_incarnation, 3);
             give(&world, KVB_INPUT_REPLAY_END);
         }
     }
@@ -268,13 +271,13 @@ static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
     gap_without_answer(&world);
     pass_ms(&world, 10000);
     assert_int_equal(start_wanted_replay(&world), 5);
-    replayed(&world, 5, first_life, 6);
+    replayed(&world, 5, first_incarnation, 6);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_int_equal(start_wanted_replay(&world), 0);
     for (uint32_t seq = 0; seq < 6; seq++) {
-        replayed(&world, seq, first_life, seq + 1);
+        replayed(&world, seq, first_incarnation, seq + 1);
     }
-    end_replay(&world, first_life);
+    end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 6);
     stream_world_end(&world);
@@ -288,18 +291,18 @@ static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
     uint64_t from = 0;
 
     begin_exact(&world, 3);
-    live(&world, 5, first_life, 6); /* 3 and 4 are missing */
+    live(&world, 5, first_incarnation, 6); /* 3 and 4 are missing */
     (void)start_wanted_replay(&world);
-    replayed(&world, 2, second_life, 9);
+    replayed(&world, 2, second_incarnation, 9);
     assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 40, second_life, 9);
-    replayed(&world, 7, second_life, 9); /* another life again: not asked for 10 s */
+    replayed(&world, 40, second_incarnation, 9);
+    replayed(&world, 7, second_incarnation, 9); /* another life again: not asked for 10 s */
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    live(&world, 6, first_life, 7);
+    live(&world, 6, first_incarnation, 7);
     pass_ms(&world, 50);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
     assert_true(world.held_count == 1 && router_holds(&world, root(7)));
-    live(&world, 7, first_life, 8); /* nothing waits for an answer */
+    live(&world, 7, first_incarnation, 8); /* nothing waits for an answer */
     assert_int_equal(world.held_count, 2);
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     stream_world_end(&world);

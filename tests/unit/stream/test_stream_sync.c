@@ -18,9 +18,9 @@ static void begin(struct stream_world *world)
     give(world, KVB_INPUT_UP);
     (void)start_wanted_replay(world);
     for (uint32_t seq = 0; seq < 3; seq++) {
-        replayed(world, seq, first_life, seq + 1);
+        replayed(world, seq, first_incarnation, seq + 1);
     }
-    end_replay(world, first_life);
+    end_replay(world, first_incarnation);
 }
 
 static struct kvb_sync_job
@@ -69,7 +69,7 @@ static void a_snapshot_names_the_event_at_which_its_walk_began(void **state)
     const struct kvb_sync_reply first = next_chunk(&world, &job, 2);
     assert_false(first.is_last);
     assert_int_equal(first.barrier_id, began_id);
-    live(&world, 3, first_life, 4);
+    live(&world, 3, first_incarnation, 4);
     const struct kvb_sync_reply last = next_chunk(&world, &job, 2);
     assert_true(last.is_last);
     assert_int_equal(last.chunk, 1);
@@ -113,8 +113,8 @@ static void events_that_are_forgotten_or_to_come_are_not_told(void **state)
     struct stream_world world;
 
     begin(&world);
-    live(&world, 3, first_life, 4);
-    live(&world, 4, first_life, 5);
+    live(&world, 3, first_incarnation, 4);
+    live(&world, 4, first_incarnation, 5);
     const kvb_epoch epoch = kvb_stream_epoch(world.stream);
     const uint64_t oldest_id = world.last_id - log_blocks + 1;
     assert_int_equal(answer_to_range(&world, epoch, oldest_id), KVB_SYNC_EVENTS);

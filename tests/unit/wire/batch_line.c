@@ -4,7 +4,7 @@
 
 #include "core/buf.h"
 #include "vector_file.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <stdlib.h>
 

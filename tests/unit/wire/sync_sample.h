@@ -1,12 +1,12 @@
 #pragma once
 
 #include "model/router_batch.h"
-#include "wire/sync.h"
+#include "wire/router/sync.h"
 
 #include <stdbool.h>
 #include <string.h>
 
-/* What the unit test and the fuzz target of wire/sync.c share: equality. */
+/* What the unit test and the fuzz target of wire/router/sync.c share: equality. */
 
 static inline bool
 is_same_request(const struct kvb_sync_request *one, const struct kvb_sync_request *other)

@@ -1,6 +1,6 @@
 #include "kvb_test.h"
 
-#include "wire/bridge_status.h"
+#include "wire/router/bridge_status.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static void a_source_of_load_says_what_is_known_of_it(void **state)
         { .worker_id = 7,
           .kind = KVB_LOAD_OF_PROMETHEUS,
           .state = KVB_LOAD_SOURCE_STALE,
-          .was_heard = true,
+          .was_received = true,
           .age_ms = 4100,
           .refused = 5,
           .address = "http://h/metrics",
@@ -86,7 +86,7 @@ static void a_source_of_load_says_what_is_known_of_it(void **state)
         { .kind = KVB_LOAD_OF_COORDINATOR, .age_ms = 99, .address = "tcp://h:1", .why = "" },
         { .kind = KVB_LOAD_OF_COORDINATOR,
           .state = KVB_LOAD_SOURCE_FRESH,
-          .was_heard = true,
+          .was_received = true,
           .ranks = 3,
           .address = "tcp://h:2",
           .why = "" },

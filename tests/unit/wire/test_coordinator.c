@@ -1,20 +1,20 @@
 #include "kvb_test.h"
 
 #include "core/own.h"
-#include "wire/coordinator.h"
+#include "wire/load/coordinator.h"
 #include "wire/vector_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct kvb_coordinator_news news; /* large */
+static struct kvb_coordinator_update update; /* large */
 
 static kvb_status decode(const char *hex)
 {
     size_t len = 0;
     uint8_t *bytes = bytes_of_hex(hex, &len);
-    const kvb_status status = kvb_coordinator_decode((kvb_span){ bytes, len }, &news);
+    const kvb_status status = kvb_coordinator_decode((kvb_span){ bytes, len }, &update);
 
     free(bytes);
     return status;
@@ -41,7 +41,7 @@ static const struct {
 static void the_recorded_run_comes_out_by_rank(void **state)
 {
     (void)state;
-    const unsigned figures =
+    const unsigned stats =
         1U << KVB_FIGURE_WAITING | 1U << KVB_FIGURE_ACTIVE_SLOTS | 1U << KVB_FIGURE_USAGE;
     char *text = read_text_file("vllm-0.32/coordinator-dp2.txt");
     size_t frame = 0;
@@ -49,13 +49,13 @@ static void the_recorded_run_comes_out_by_rank(void **state)
     for (const char *at = text; (at = strchr(at, ' ')); frame++) {
         assert_true(frame < KVB_COUNT_OF(recorded));
         assert_ok(decode(++at)); /* up to the end of the line */
-        assert_true(news.has_ranks);
-        assert_int_equal(news.rank_count, 2);
-        assert_int_equal(news.count, 2);
-        assert_int_equal(news.refused, 0);
+        assert_true(update.has_ranks);
+        assert_int_equal(update.rank_count, 2);
+        assert_int_equal(update.count, 2);
+        assert_int_equal(update.refused, 0);
         for (uint32_t rank = 0; rank < 2; rank++) {
-            const struct kvb_load_sample *sample = &news.samples[rank];
-            assert_true(sample->has_rank && sample->dp_rank == rank && sample->figures == figures);
+            const struct kvb_load_sample *sample = &update.samples[rank];
+            assert_true(sample->has_rank && sample->dp_rank == rank && sample->stats == stats);
             assert_int_equal(sample->load.num_requests_waiting, recorded[frame][rank].waiting);
             assert_int_equal(sample->load.request_active_slots, recorded[frame][rank].running);
             assert_int_equal(
@@ -76,27 +76,27 @@ static void pairs_and_nils_are_read(void **state)
 
     /* [[[5, 6], nil, [nil, 7], [nil, nil, nil], [], [1, 2, 1.0, "x"]], 3, true, "more"] */
     assert_ok(decode("9496920506c092c00793c0c0c09094010201a17803c3a46d6f7265"));
-    assert_true(news.has_ranks);
-    assert_int_equal(news.rank_count, 6);
-    assert_int_equal(news.count, 3);
-    assert_int_equal(news.samples[0].dp_rank, 0);
-    assert_int_equal(news.samples[0].figures, pair);
-    assert_int_equal(news.samples[0].load.num_requests_waiting, 5);
-    assert_int_equal(news.samples[0].load.request_active_slots, 6);
-    assert_int_equal(news.samples[1].dp_rank, 2);
-    assert_int_equal(news.samples[1].figures, 1U << KVB_FIGURE_ACTIVE_SLOTS);
-    assert_int_equal(news.samples[1].load.request_active_slots, 7);
-    assert_int_equal(news.samples[2].dp_rank, 5);
-    assert_int_equal(news.samples[2].figures, pair | 1U << KVB_FIGURE_USAGE);
-    assert_true(news.samples[2].load.gpu_cache_usage_perc == 1);
+    assert_true(update.has_ranks);
+    assert_int_equal(update.rank_count, 6);
+    assert_int_equal(update.count, 3);
+    assert_int_equal(update.samples[0].dp_rank, 0);
+    assert_int_equal(update.samples[0].stats, pair);
+    assert_int_equal(update.samples[0].load.num_requests_waiting, 5);
+    assert_int_equal(update.samples[0].load.request_active_slots, 6);
+    assert_int_equal(update.samples[1].dp_rank, 2);
+    assert_int_equal(update.samples[1].stats, 1U << KVB_FIGURE_ACTIVE_SLOTS);
+    assert_int_equal(update.samples[1].load.request_active_slots, 7);
+    assert_int_equal(update.samples[2].dp_rank, 5);
+    assert_int_equal(update.samples[2].stats, pair | 1U << KVB_FIGURE_USAGE);
+    assert_true(update.samples[2].load.gpu_cache_usage_perc == 1);
 
     /* [nil, 4, false]: a wave ends; [[], 4, false]: no rank is left */
     assert_ok(decode("93c004c2"));
-    assert_false(news.has_ranks);
-    assert_int_equal(news.count, 0);
+    assert_false(update.has_ranks);
+    assert_int_equal(update.count, 0);
     assert_ok(decode("939004c2"));
-    assert_true(news.has_ranks);
-    assert_int_equal(news.rank_count, 0);
+    assert_true(update.has_ranks);
+    assert_int_equal(update.rank_count, 0);
 }
 
 static void figures_that_cannot_be_are_counted(void **state)
@@ -105,11 +105,11 @@ static void figures_that_cannot_be_are_counted(void **state)
     /* [[[-1, 2, 1.5], [nan, 1e300, -0.1], [3, 4, nan]], 0, false] */
     assert_ok(decode("939393ff02cb3ff800000000000093cb7ff8000000000000cb7e37e43c8800759c"
                      "cbbfb999999999999a930304cb7ff800000000000000c2"));
-    assert_int_equal(news.refused, 6);
-    assert_int_equal(news.count, 2);
-    assert_int_equal(news.samples[0].figures, 1U << KVB_FIGURE_ACTIVE_SLOTS);
-    assert_int_equal(news.samples[1].dp_rank, 2);
-    assert_int_equal(news.samples[1].load.request_active_slots, 4);
+    assert_int_equal(update.refused, 6);
+    assert_int_equal(update.count, 2);
+    assert_int_equal(update.samples[0].stats, 1U << KVB_FIGURE_ACTIVE_SLOTS);
+    assert_int_equal(update.samples[1].dp_rank, 2);
+    assert_int_equal(update.samples[1].load.request_active_slots, 4);
 }
 
 static void other_messages_are_refused(void **state)
@@ -154,12 +154,12 @@ static void too_many_ranks_are_too_many(void **state)
         bytes[len++] = 0;
         bytes[len++] = 0xc2;
         assert_int_equal(
-            kvb_coordinator_decode((kvb_span){ bytes, len }, &news),
+            kvb_coordinator_decode((kvb_span){ bytes, len }, &update),
             ranks > kvb_max_ranks ? KVB_TOO_LARGE : KVB_OK);
     }
     static uint8_t large[kvb_max_load_payload_bytes + 1];
     assert_int_equal(
-        kvb_coordinator_decode((kvb_span){ large, sizeof large }, &news), KVB_TOO_LARGE);
+        kvb_coordinator_decode((kvb_span){ large, sizeof large }, &update), KVB_TOO_LARGE);
 }
 
 int main(void)

@@ -1,9 +1,9 @@
-#include "wire/dialect.h"
+#include "wire/engine/dialect.h"
 
 #include "core/own.h"
 #include "kvb_test.h"
+#include "kvfleet/encode/encode.h"
 #include "vector_file.h"
-#include "wire/engine_encode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "json_pack.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/engine_page.h"
+#include "wire/load/engine_page.h"
 #include "wire/vector_file.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 /* What is left out is 0, and not told. */
 struct want {
-    unsigned figures; /* 1 << kvb_load_figure */
+    unsigned stats; /* 1 << kvb_load_figure */
     bool has_rank;
     uint32_t rank;
     struct kvb_load load;
@@ -47,7 +47,7 @@ static void assert_sample(const struct kvb_load_sample *sample, const struct wan
 
     assert_int_equal(sample->has_rank, want->has_rank);
     assert_int_equal(sample->dp_rank, want->rank);
-    assert_int_equal(sample->figures, want->figures);
+    assert_int_equal(sample->stats, want->stats);
     assert_int_equal(load->request_active_slots, want->load.request_active_slots);
     assert_int_equal(load->request_total_slots, 0);
     assert_int_equal(load->num_requests_waiting, want->load.num_requests_waiting);
@@ -239,8 +239,8 @@ static void blocks_of_a_rank_are_found_in_each_way(void **state)
         const struct kvb_load *load = &samples[0].load;
         assert_int_equal(load->kv_total_blocks, cases[i].blocks);
         assert_int_equal(load->kv_active_blocks, cases[i].blocks > 0 ? 50 : 0);
-        assert_int_equal((samples[0].figures & total) != 0, cases[i].blocks > 0);
-        assert_int_equal((samples[0].figures & used) != 0, cases[i].blocks > 0);
+        assert_int_equal((samples[0].stats & total) != 0, cases[i].blocks > 0);
+        assert_int_equal((samples[0].stats & used) != 0, cases[i].blocks > 0);
         kvb_engine_page_free(page);
     }
 }

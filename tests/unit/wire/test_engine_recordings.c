@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
 #include "vector_file.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

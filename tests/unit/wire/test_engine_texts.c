@@ -2,7 +2,7 @@
 
 #include "core/buf.h"
 #include "core/limits.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <string.h>
 

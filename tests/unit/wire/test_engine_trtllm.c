@@ -2,7 +2,7 @@
 
 #include "index/block_hash.h"
 #include "vector_file.h"
-#include "wire/engine_batch.h"
+#include "wire/engine/batch.h"
 
 #include <stdlib.h>
 #include <string.h>

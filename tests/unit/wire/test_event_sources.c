@@ -3,8 +3,8 @@
 #include "core/buf.h"
 #include "core/own.h"
 #include "fail_alloc.h"
-#include "wire/event_sources.h"
-#include "wire/json_tree.h"
+#include "wire/engine/event_sources.h"
+#include "wire/json/tree.h"
 #include "wire/vector_file.h"
 
 #include <stdio.h>
@@ -273,7 +273,7 @@ static void an_answer_that_does_not_say_it_is_refused_by_name(void **state)
     read_bad_info("[]", "no JSON object");
     read_bad_info("null", "no JSON object");
     read_bad_info("{\"kv_events\":null}x", "no JSON object");
-    read_bad_info("{\"model_path\":\"m\"}", "no kv_events in it");
+    read_bad_info("{\"model_path\":\"m\"}", "kv_events is missing");
     read_bad_info("{\"kv_events\":[]}", "kv_events: expected an object");
     read_bad_info("{\"kv_events\":{}}", "kv_events.publisher");
     read_bad_info("{\"kv_events\":{\"publisher\":\"zmq\"}}", "kv_events.endpoint_host");

@@ -3,7 +3,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/forward_pass.h"
+#include "wire/load/forward_pass.h"
 
 #include <math.h>
 #include <msgpack.h>
@@ -142,12 +142,12 @@ static void reads_each_form(void **state)
     }
 }
 
-static void says_which_figures_were_told(void **state)
+static void says_which_stats_were_given(void **state)
 {
     (void)state;
     const struct {
         const char *words;
-        unsigned figures;
+        unsigned stats;
     } cases[] = {
         { flat, (1U << KVB_FIGURE_COUNT) - 1 },
         { nested, (1U << KVB_FIGURE_COUNT) - 1 },
@@ -156,9 +156,9 @@ static void says_which_figures_were_told(void **state)
         { "{1 gpu_cache_usage_perc 0.5", 1U << KVB_FIGURE_USAGE },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct kvb_load_sample sample = { .figures = 0 };
+        struct kvb_load_sample sample = { .stats = 0 };
         assert_ok(decode(cases[i].words, &sample));
-        assert_int_equal(sample.figures, cases[i].figures);
+        assert_int_equal(sample.stats, cases[i].stats);
         assert_false(sample.is_of_scheduler);
     }
 }
@@ -172,7 +172,7 @@ static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
         const char *words;
         uint64_t active;
         uint64_t waiting;
-        unsigned figures;
+        unsigned stats;
         uint32_t rank;
     } cases[] = {
         { "{7 version 1 worker_id w dp_rank 3 counter_id 17 wall_time 0.013 "
@@ -192,13 +192,13 @@ static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
           6, 0, 1U << KVB_FIGURE_ACTIVE_SLOTS, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct kvb_load_sample sample = { .figures = 0 };
+        struct kvb_load_sample sample = { .stats = 0 };
         const struct kvb_load want = { .request_active_slots = cases[i].active,
                                        .num_requests_waiting = cases[i].waiting };
         const bool has_rank = cases[i].rank > 0;
         assert_ok(decode(cases[i].words, &sample));
         assert_true(sample.is_of_scheduler);
-        assert_int_equal(sample.figures, cases[i].figures);
+        assert_int_equal(sample.stats, cases[i].stats);
         assert_true(is_same(
             &sample, &(struct kvb_load_sample){
                          .load = want, .has_rank = has_rank, .dp_rank = cases[i].rank }));
@@ -390,7 +390,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_each_form),
-        cmocka_unit_test(says_which_figures_were_told),
+        cmocka_unit_test(says_which_stats_were_given),
         cmocka_unit_test(reads_the_schedulers_struct_as_far_as_it_maps),
         cmocka_unit_test(refuses_what_cannot_be_and_changes_nothing),
         cmocka_unit_test(refuses_a_message_cut_at_any_byte),

@@ -1,4 +1,4 @@
-#include "wire/heartbeat.h"
+#include "wire/router/heartbeat.h"
 
 #include "core/own.h"
 #include "fail_alloc.h"
@@ -22,6 +22,7 @@ static struct kvb_heartbeat full(void)
         .model = "meta-llama/Llama-3.1-8B-Instruct",
         .block_size = 16,
         .lookahead = 1,
+        .period_ms = 250,
         .is_paired = true,
         .is_bye = true,
         .has_missing_at_most = true,
@@ -59,6 +60,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_string_equal(a->model, b->model);
     assert_int_equal(a->block_size, b->block_size);
     assert_int_equal(a->lookahead, b->lookahead);
+    assert_int_equal(a->period_ms, b->period_ms);
     assert_int_equal(a->is_paired, b->is_paired);
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
@@ -141,9 +143,10 @@ static const uint8_t golden[] = {
     0xaa, 0x01, 2,   0,  1,                                                     /* 21 shape_tiers */
     0xb2, 0x01, 3,   16, 0x80, 2,                                               /* 22 block sizes */
     0xba, 0x01, 2,   1,  0,                                                     /* 23 lookaheads */
-    0xc0, 0x01, 64, /* 24 window_tokens */
-    0xc8, 0x01, 1,  /* 25 paired */
-    0xd0, 0x01, 1,  /* 26 store */
+    0xc0, 0x01, 64,  /* 24 window_tokens */
+    0xc8, 0x01, 1,   /* 25 paired */
+    0xd0, 0x01, 1,   /* 26 store */
+    0xd8, 0x01, 100, /* 27 period_ms */
 };
 
 enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
@@ -180,6 +183,7 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.shapes[1].tier, KVB_TIER_HOST);
     assert_int_equal(heartbeat.shapes[1].shape.block_size, 256);
     assert_int_equal(heartbeat.window_tokens, 64);
+    assert_int_equal(heartbeat.period_ms, 100);
     assert_true(heartbeat.is_paired && heartbeat.is_store);
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof golden);
@@ -194,7 +198,7 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"model\":\"meta-llama/Llama-3.1-8B-Instruct\",\"block_size\":16,\"lookahead\":1,"
         "\"shapes\":[{\"tier\":\"device\",\"block_size\":16,\"lookahead\":1},"
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
-        "\"paired\":true,\"store\":false,"
+        "\"period_ms\":250,\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
         "\"bye\":true,\"blocks\":{\"device\":5,\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"

@@ -1,4 +1,4 @@
-#include "wire/json_scan.h"
+#include "wire/json/scan.h"
 
 #include "kvb_test.h"
 
@@ -47,12 +47,12 @@ static void compare(const char *text)
 static void numbers_of_any_length_are_read_wherever_the_text_ends(void **state)
 {
     (void)state;
-    enum { rounds = 200000, most_digits = 22 };
+    enum { rounds = 200000, max_digits = 22 };
     unsigned seed = 20261121;
 
     for (int round = 0; round < rounds; round++) {
-        char text[most_digits + 12];
-        size_t len = (size_t)rand_r(&seed) % most_digits;
+        char text[max_digits + 12];
+        size_t len = (size_t)rand_r(&seed) % max_digits;
         for (size_t i = 0; i < len; i++) {
             text[i] = (char)('0' + rand_r(&seed) % 10);
         }

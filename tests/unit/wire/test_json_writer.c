@@ -1,8 +1,8 @@
 #include "kvb_test.h"
 
 #include "fail_alloc.h"
-#include "wire/json_scan.h"
-#include "wire/json_writer.h"
+#include "wire/json/scan.h"
+#include "wire/json/writer.h"
 
 #include <math.h>
 #include <stdio.h>

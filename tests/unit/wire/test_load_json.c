@@ -1,4 +1,4 @@
-#include "wire/load_json.h"
+#include "wire/load/json.h"
 
 #include "core/own.h"
 #include "fail_alloc.h"

@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
 #include "vector_file.h"
-#include "wire/mp_cursor.h"
+#include "wire/msgpack/cursor.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/prometheus_text.h"
+#include "wire/load/prometheus_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -124,29 +124,29 @@ static void finds_labels_by_their_whole_name(void **state)
 
 /* ---- Lines ---- */
 
-struct heard {
+struct received {
     struct kvb_buf text; /* the lines, each followed by | */
     kvb_status answer;
 };
 
-static kvb_status hear(void *context, kvb_span line)
+static kvb_status on_message(void *context, kvb_span line)
 {
-    struct heard *heard = context;
+    struct received *received = context;
 
-    assert_ok(kvb_buf_append(&heard->text, line.data, line.len));
-    assert_ok(kvb_buf_append_text(&heard->text, "|"));
-    return heard->answer;
+    assert_ok(kvb_buf_append(&received->text, line.data, line.len));
+    assert_ok(kvb_buf_append_text(&received->text, "|"));
+    return received->answer;
 }
 
 /* In pieces of so many bytes. */
 static void assert_lines(const char *text, size_t piece, const char *expected, uint64_t too_long)
 {
-    struct heard heard = { .answer = KVB_OK };
+    struct received received = { .answer = KVB_OK };
     struct kvb_text_lines lines;
     const size_t len = strlen(text);
 
-    kvb_buf_init(&heard.text, 1 << 20);
-    kvb_text_lines_init(&lines, hear, &heard);
+    kvb_buf_init(&received.text, 1 << 20);
+    kvb_text_lines_init(&lines, on_message, &received);
     for (size_t at = 0; at < len; at += piece) {
         const size_t part = len - at < piece ? len - at : piece;
         uint8_t *copy = malloc(part);
@@ -156,11 +156,11 @@ static void assert_lines(const char *text, size_t piece, const char *expected, u
         free(copy);
     }
     assert_ok(kvb_text_lines_end(&lines));
-    assert_int_equal(heard.text.len, strlen(expected));
-    assert_memory_equal(heard.text.data, expected, heard.text.len);
+    assert_int_equal(received.text.len, strlen(expected));
+    assert_memory_equal(received.text.data, expected, received.text.len);
     assert_int_equal(lines.too_long, too_long);
     kvb_text_lines_done(&lines);
-    kvb_buf_done(&heard.text);
+    kvb_buf_done(&received.text);
 }
 
 static void lines_are_whole_however_they_are_cut(void **state)
@@ -185,12 +185,12 @@ static char *text_with_a_line_of(size_t len)
 static void a_line_too_long_is_passed_over_alone(void **state)
 {
     (void)state;
-    const size_t most = kvb_max_page_line_bytes;
-    const size_t pieces[] = { 1, 1000, most, most + 1, 3 * most };
-    char *fits = text_with_a_line_of(most);
-    char *longer = text_with_a_line_of(most + 1);
-    char *longest = text_with_a_line_of(10 * most);
-    char *whole = text_with_a_line_of(most);
+    const size_t max = kvb_max_page_line_bytes;
+    const size_t pieces[] = { 1, 1000, max, max + 1, 3 * max };
+    char *fits = text_with_a_line_of(max);
+    char *longer = text_with_a_line_of(max + 1);
+    char *longest = text_with_a_line_of(10 * max);
+    char *whole = text_with_a_line_of(max);
 
     for (char *end = whole; (end = strchr(end, '\n'));) {
         *end = '|';
@@ -211,21 +211,21 @@ static void a_line_too_long_is_passed_over_alone(void **state)
 static void whoever_takes_lines_may_stop(void **state)
 {
     (void)state;
-    struct heard heard = { .answer = KVB_TOO_LARGE };
+    struct received received = { .answer = KVB_TOO_LARGE };
     struct kvb_text_lines lines;
 
-    kvb_buf_init(&heard.text, 100);
-    kvb_text_lines_init(&lines, hear, &heard);
+    kvb_buf_init(&received.text, 100);
+    kvb_text_lines_init(&lines, on_message, &received);
     assert_int_equal(kvb_text_lines_feed(&lines, span_of("a\nb\nc\n")), KVB_TOO_LARGE);
-    assert_int_equal(heard.text.len, 2);
+    assert_int_equal(received.text.len, 2);
     kvb_text_lines_reset(&lines);
-    heard.answer = KVB_OK;
+    received.answer = KVB_OK;
     assert_ok(kvb_text_lines_feed(&lines, span_of("half of")));
     kvb_text_lines_reset(&lines);
     assert_ok(kvb_text_lines_feed(&lines, span_of("d\n")));
-    assert_memory_equal(heard.text.data, "a|d|", 4);
+    assert_memory_equal(received.text.data, "a|d|", 4);
     kvb_text_lines_done(&lines);
-    kvb_buf_done(&heard.text);
+    kvb_buf_done(&received.text);
 }
 
 static void survives_every_allocation_failing(void **state)
@@ -234,11 +234,11 @@ static void survives_every_allocation_failing(void **state)
     kvb_status status = KVB_NO_MEMORY;
 
     for (long n = 0; status != KVB_OK; n++) {
-        struct heard heard = { .answer = KVB_OK };
+        struct received received = { .answer = KVB_OK };
         struct kvb_text_lines lines;
-        kvb_buf_init(&heard.text, 100);
-        assert_ok(kvb_buf_reserve(&heard.text, 50));
-        kvb_text_lines_init(&lines, hear, &heard);
+        kvb_buf_init(&received.text, 100);
+        assert_ok(kvb_buf_reserve(&received.text, 50));
+        kvb_text_lines_init(&lines, on_message, &received);
         fail_alloc_after(n);
         status = kvb_text_lines_feed(&lines, span_of("a 1\nb"));
         if (status == KVB_OK) {
@@ -247,7 +247,7 @@ static void survives_every_allocation_failing(void **state)
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         kvb_text_lines_done(&lines);
-        kvb_buf_done(&heard.text);
+        kvb_buf_done(&received.text);
         assert_true(n < 20);
     }
 }

@@ -1,4 +1,4 @@
-#include "wire/prompt_json.h"
+#include "wire/query/prompt.h"
 
 #include "core/own.h"
 #include "fail_alloc.h"

@@ -2,7 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
-#include "wire/refresh_json.h"
+#include "wire/query/refresh.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
 #include "fail_alloc.h"
-#include "wire/register_json.h"
+#include "wire/query/registration.h"
 
 #include <string.h>
 

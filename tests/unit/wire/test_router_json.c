@@ -1,4 +1,4 @@
-#include "wire/router_json.h"
+#include "wire/router/json.h"
 
 #include "core/limits.h"
 #include "core/own.h"

@@ -1,10 +1,10 @@
-#include "wire/router_proto.h"
+#include "wire/router/proto.h"
 
 #include "core/limits.h"
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvb_test.h"
-#include "wire/router_json.h"
+#include "wire/router/json.h"
 #include "wire/router_sample.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "kvb_test.h"
 
 #include "core/limits.h"
+#include "core/own.h"
 #include "sync_sample.h"
 
 #include <stdlib.h>
@@ -203,9 +204,63 @@ static void survives_each_allocation_failing(void **state)
     free(parts);
 }
 
+/* The worst that a part of a snapshot may be. */
+static void a_reply_with_as_many_blocks_as_fit_does_fit(void **state)
+{
+    static const size_t ceilings[] = { kvb_min_nats_payload_bytes, 65536, 1 << 17 };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(ceilings); i++) {
+        struct kvb_router_batch events = { .worker_id = INT64_MAX,
+                                           .dp_rank = UINT32_MAX,
+                                           .has_epoch = true };
+        struct kvb_buf buf = fresh();
+        const size_t room = kvb_sync_reply_room(ceilings[i]) + KVB_LIST_COUNT;
+        for (size_t at = 0; at < room; at++) {
+            const struct kvb_router_event event = {
+                .tier = KVB_TIER_DISK, .has_parent = true, .event_id = at, .parent = { UINT64_MAX }
+            };
+            assert_ok(kvb_router_batch_add_event(&events, &event));
+            assert_ok(kvb_router_batch_add_block(
+                &events, (kvb_block_hash){ UINT64_MAX }, (kvb_tokens_hash){ UINT64_MAX }));
+        }
+        const struct kvb_sync_reply reply = { .answer = KVB_SYNC_BLOCKS,
+                                              .worker_id = INT64_MAX,
+                                              .dp_rank = UINT32_MAX,
+                                              .chunk = UINT32_MAX,
+                                              .barrier_id = UINT64_MAX,
+                                              .last_id = UINT64_MAX,
+                                              .digest_seed = UINT64_MAX,
+                                              .events = &events };
+        assert_ok(kvb_sync_reply_encode(&reply, &buf));
+        assert_in_range(buf.len, ceilings[i] / 2, ceilings[i]);
+        kvb_buf_done(&buf);
+        kvb_router_batch_done(&events);
+    }
+}
+
+/* Where a message is at its largest: all lists, each bucket. */
+static void sums_of_all_lists_fit_the_least_ceiling(void **state)
+{
+    static struct kvb_hash128 sums[kvb_sync_buckets];
+    struct kvb_sync_reply reply = { .answer = KVB_SYNC_SUMS, .worker_id = INT64_MAX };
+    struct kvb_buf buf = fresh();
+
+    (void)state;
+    memset(sums, 0xff, sizeof sums);
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        reply.sums[list] = sums;
+    }
+    assert_ok(kvb_sync_reply_encode(&reply, &buf));
+    assert_in_range(buf.len, 1, kvb_min_nats_payload_bytes);
+    kvb_buf_done(&buf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_reply_with_as_many_blocks_as_fit_does_fit),
+        cmocka_unit_test(sums_of_all_lists_fit_the_least_ceiling),
         cmocka_unit_test(requests_come_back_as_they_were),
         cmocka_unit_test(replies_come_back_as_they_were),
         cmocka_unit_test(a_reply_without_events_has_an_empty_batch_of_its_stream),

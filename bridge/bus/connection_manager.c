@@ -1,0 +1,217 @@
+#include "bus/link.h"
+#include "core/clock.h"
+#include "core/limits.h"
+
+#include <string.h>
+
+/* ---- The connection manager: dials, reports changes, dials again ----------------------------- */
+
+/* The state that was last passed to on_change; used by this thread only. */
+struct told {
+    bool is_connected;
+    uint64_t connects;
+};
+
+static void tell(struct kvb_bus *bus, bool is_connected)
+{
+    kvb_log_write(
+        bus->log, is_connected ? KVB_LOG_INFO : KVB_LOG_WARNING, "bus",
+        is_connected ? "connected" : "connection lost", "url", bus->shown_url, NULL);
+    if (bus->on_change) {
+        bus->on_change(bus->context, is_connected);
+    }
+}
+
+/* Reports each change once, including a loss that ended before this thread woke. */
+static void publish_changes(struct kvb_bus *bus, struct told *told)
+{
+    const struct told now = {
+        .is_connected = kvb_bus_is_connected(bus),
+        .connects = kvb_bus_connects(bus),
+    };
+    const bool was_replaced = now.connects != told->connects;
+
+    if (told->is_connected && (!now.is_connected || was_replaced)) {
+        tell(bus, false);
+    }
+    if (now.is_connected && (!told->is_connected || was_replaced)) {
+        tell(bus, true);
+    }
+    *told = now;
+}
+
+static bool has_update(const struct kvb_bus *bus, const struct told *told)
+{
+    return kvb_bus_is_connected(bus) != told->is_connected ||
+           kvb_bus_connects(bus) != told->connects;
+}
+
+static void wait_before_dialing(struct kvb_bus *bus)
+{
+    const struct timespec deadline = kvb_bus_deadline(kvb_bus_retry_ms(bus, bus->failed_dials));
+
+    pthread_mutex_lock(&bus->lock);
+    while (!bus->is_stopping && pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) == 0) {
+    }
+    pthread_mutex_unlock(&bus->lock);
+}
+
+void kvb_bus_retire_link(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    struct kvb_link *link = bus->link;
+    bus->link = NULL;
+    atomic_store_explicit(&bus->is_connected, false, memory_order_release);
+    pthread_cond_broadcast(&bus->changed); /* wakes callers that wait for a PONG on this link */
+    pthread_mutex_unlock(&bus->lock);
+    if (link) {
+        kvb_link_note_servers(link);
+        kvb_link_close(link);
+    }
+    pthread_mutex_lock(&bus->subscribing);
+    kvb_subscriptions_retire(bus);
+    pthread_mutex_unlock(&bus->subscribing);
+}
+
+static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
+{
+    const int64_t max = natsConnection_GetMaxPayload(link->nats);
+    size_t ceiling = kvb_max_nats_payload_bytes;
+    char text[24];
+
+    if (max > 0 && max < kvb_min_nats_payload_bytes) {
+        kvb_log_write(
+            bus->log, KVB_LOG_WARNING, "bus",
+            "max_payload of nats-server is below 48 KiB: raise it, or messages are lost", "url",
+            bus->shown_url, "max_payload", kvb_log_u64(text, (uint64_t)max), NULL);
+        ceiling = kvb_min_nats_payload_bytes;
+    } else if (max > 0 && max < kvb_max_nats_payload_bytes) {
+        ceiling = (size_t)max;
+    }
+    atomic_store_explicit(&bus->max_payload, ceiling, memory_order_relaxed);
+}
+
+static void make_current(struct kvb_bus *bus, struct kvb_link *link)
+{
+    pthread_mutex_lock(&bus->subscribing);
+    pthread_mutex_lock(&bus->lock);
+    kvb_denials_forget(&bus->denials);
+    pthread_mutex_unlock(&bus->lock);
+    const kvb_status status = kvb_subscriptions_make(bus, link);
+    note_payload_ceiling(bus, link);
+    pthread_mutex_lock(&bus->lock);
+    bus->link = link;
+    kvb_bus_watch_begin(&bus->watch, kvb_clock_monotonic_ns());
+    link->is_broken |= status != KVB_OK;
+    if (!link->is_broken) {
+        atomic_fetch_add_explicit(&bus->connects, 1, memory_order_relaxed);
+        atomic_store_explicit(&bus->is_connected, true, memory_order_release);
+    }
+    pthread_mutex_unlock(&bus->lock);
+    pthread_mutex_unlock(&bus->subscribing);
+}
+
+/* Logs a failed dial at once when the reason is new, and repeats it in growing intervals. */
+static void say_failure(struct kvb_bus *bus)
+{
+    const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
+
+    if (!kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns()) && !is_other) {
+        return;
+    }
+    bus->said_failure = bus->dial_failure;
+    kvb_log_write(
+        bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
+        "reason", bus->dial_failure.text, NULL);
+}
+
+static void dial_link(struct kvb_bus *bus)
+{
+    struct kvb_link *link = NULL;
+
+    if (bus->failed_dials > 0) {
+        wait_before_dialing(bus);
+    }
+    bus->failed_dials++;
+    if (kvb_link_dial(bus, &link) == KVB_OK) {
+        make_current(bus, link);
+        bus->said_failure.text[0] = '\0';
+        kvb_log_backoff_end(&bus->dial_log);
+    } else {
+        say_failure(bus);
+    }
+}
+
+enum manager_step { manager_stop, manager_dial, manager_report };
+
+/* lock is held. */
+static void look_at_watch(struct kvb_bus *bus)
+{
+    switch (kvb_bus_watch_look(&bus->watch, kvb_clock_monotonic_ns())) {
+    case KVB_BUS_WATCH_REST:
+        break;
+    case KVB_BUS_WATCH_PING:
+        kvb_flusher_request(bus);
+        break;
+    case KVB_BUS_WATCH_CLOSE:
+        bus->link->is_broken = true;
+        bus->is_silent = true;
+        atomic_store_explicit(&bus->is_connected, false, memory_order_release);
+        break;
+    }
+}
+
+static enum manager_step next_step(struct kvb_bus *bus, const struct told *told)
+{
+    enum manager_step step = manager_stop;
+
+    pthread_mutex_lock(&bus->lock);
+    while (!bus->is_stopping && bus->link && !bus->link->is_broken && !has_update(bus, told)) {
+        const struct timespec deadline = kvb_bus_deadline(kvb_bus_look_ms);
+        (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline);
+        if (bus->link && !bus->link->is_broken) {
+            look_at_watch(bus);
+        }
+    }
+    if (!bus->is_stopping) {
+        step = has_update(bus, told) ? manager_report : manager_dial;
+    }
+    pthread_mutex_unlock(&bus->lock);
+    return step;
+}
+
+static void say_silence(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    const bool is_silent = bus->is_silent;
+    bus->is_silent = false;
+    pthread_mutex_unlock(&bus->lock);
+    if (is_silent) {
+        kvb_log_write(
+            bus->log, KVB_LOG_WARNING, "bus", "no answer for 2 s, reconnecting", "url",
+            bus->shown_url, NULL);
+    }
+}
+
+void *kvb_bus_keep(void *argument)
+{
+    struct kvb_bus *bus = argument;
+    struct told told = { 0 };
+
+    (void)pthread_setname_np(pthread_self(), "kvb-nats"); /* for top -H; may fail */
+    for (;;) {
+        switch (next_step(bus, &told)) {
+        case manager_stop:
+            return NULL;
+        case manager_report:
+            say_silence(bus);
+            publish_changes(bus, &told);
+            bus->failed_dials = told.is_connected ? 1 : bus->failed_dials;
+            break;
+        case manager_dial:
+            kvb_bus_retire_link(bus);
+            dial_link(bus);
+            break;
+        }
+    }
+}

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "bus/subject.h"
+#include "core/detail.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The permissions that a server denies.  A publish that is not permitted returns no error; the
+ * server drops the message and then sends an asynchronous error that names the subject:
+ *
+ *     PUB a 5 ...       -->   -ERR 'Permissions Violation for Publish to "a"'
+ *     SUB b 1           -->   -ERR 'Permissions Violation for Subscription to "b"'
+ *
+ * A subscription is denied once and stays so for the connection.  A publish is denied each
+ * time; after kvb_denial_forget_ms without a denial it may be permitted again.
+ *
+ * The sender of a request chooses the reply subject, so a denial there does not mean that our
+ * own permissions are wrong: of the publishes on subjects outside the contract only the newest
+ * denial is kept.
+ *
+ * Threads: the caller locks.  Times are of the monotonic clock, in ns. */
+enum { kvb_denials_kept = 16, kvb_denial_forget_ms = 60000 };
+
+struct kvb_denial {
+    bool is_publish; /* else a subscription */
+    uint64_t seen_ns;
+    char subject[kvb_subject_bytes];
+};
+
+struct kvb_denials {
+    struct kvb_denial items[kvb_denials_kept];
+    size_t count;
+    struct kvb_denial other; /* a publish elsewhere; "" for none */
+    uint64_t publishes;      /* denied so far, like the next */
+    uint64_t subscriptions;
+};
+
+enum kvb_denial_update {
+    KVB_DENIAL_KNOWN,    /* not to be logged: known, not a denial, or no free entry */
+    KVB_DENIAL_NEW,      /* to be logged */
+    KVB_DENIAL_ELSEWHERE /* to be logged with a rate limit: requests choose these subjects */
+};
+
+/* Reads an error text of a server. */
+enum kvb_denial_update
+kvb_denials_note(struct kvb_denials *denials, const char *text, uint64_t now_ns);
+
+/* Clears all denials: a new connection may have other permissions. */
+void kvb_denials_forget(struct kvb_denials *denials);
+
+typedef bool (*kvb_denial_is_vital)(const void *context, const struct kvb_denial *denial);
+
+/* The first denial for which is_vital returns true; NULL: none.  Borrowed. */
+const struct kvb_denial *kvb_denials_find(
+    const struct kvb_denials *denials, uint64_t now_ns, kvb_denial_is_vital is_vital,
+    const void *context);
+
+/* For people. */
+void kvb_denial_explain(const struct kvb_denial *denial, struct kvb_detail *out_why);

@@ -1,0 +1,145 @@
+#include "bus/link.h"
+#include "core/clock.h"
+
+#include <time.h>
+
+/* The flusher: the one thread that waits for PONGs.
+ *
+ * nats.c has no call that writes its buffer out without waiting for a PONG.  Its own flusher
+ * sleeps for a millisecond first, and it waits on the realtime clock.  So this thread waits, on
+ * behalf of callers that want bytes written out, of callers that want to know that they arrived,
+ * and of the watch.  The watch measures the wait on the monotonic clock and closes the link when
+ * it takes too long, which ends the wait here.
+ *
+ * nats.c treats a PING that it cannot write as answered.  The kernel's buffer is full then, and
+ * the write that filled it has failed or will fail, which breaks the link. */
+
+/* The watch ends a wait earlier; this limit is only reached when the clock is set forward. */
+enum { longest_wait_ms = 60000 };
+
+static void note_answer(struct kvb_bus *bus, const struct kvb_link *link, uint64_t ticket)
+{
+    pthread_mutex_lock(&bus->lock);
+    if (bus->link == link) {
+        kvb_bus_watch_answered(&bus->watch);
+    }
+    bus->flushes_done = ticket;
+    if (bus->flush_waiters > 0) {
+        pthread_cond_broadcast(&bus->changed);
+    }
+    pthread_mutex_unlock(&bus->lock);
+}
+
+/* Draws a ticket: what was published before is written out before the PING of this flush. */
+static uint64_t begin_flush(struct kvb_bus *bus, const struct kvb_link *link)
+{
+    pthread_mutex_lock(&bus->lock);
+    if (bus->link == link) {
+        kvb_bus_watch_pinged(&bus->watch, kvb_clock_monotonic_ns());
+    }
+    const uint64_t ticket = bus->flushes_wanted;
+    pthread_mutex_unlock(&bus->lock);
+    return ticket;
+}
+
+static void flush_once(struct kvb_bus *bus)
+{
+    struct kvb_link *link = kvb_link_use(bus);
+    natsStatus answer = NATS_TIMEOUT;
+
+    if (!link) {
+        return; /* waiting callers see the loss */
+    }
+    const uint64_t ticket = begin_flush(bus, link);
+    while (answer == NATS_TIMEOUT) { /* ends: the watch closes the link */
+        answer = natsConnection_FlushTimeout(link->nats, longest_wait_ms);
+    }
+    if (answer == NATS_OK) {
+        note_answer(bus, link, ticket);
+    }
+    kvb_link_release(link);
+}
+
+static void *flush_on_request(void *argument)
+{
+    struct kvb_bus *bus = argument;
+
+    for (;;) {
+        while (sem_wait(&bus->flush_requested) != 0) { /* a signal */
+        }
+        if (atomic_load(&bus->is_flusher_stopping)) {
+            break;
+        }
+        atomic_store(&bus->is_flush_requested, false); /* before: a later publish requests again */
+        flush_once(bus);
+    }
+    pthread_mutex_lock(&bus->lock);
+    bus->is_flusher_running = false;
+    pthread_cond_broadcast(&bus->changed);
+    pthread_mutex_unlock(&bus->lock);
+    return NULL;
+}
+
+void kvb_flusher_request(struct kvb_bus *bus)
+{
+    if (!atomic_exchange(&bus->is_flush_requested, true)) {
+        (void)sem_post(&bus->flush_requested); /* cannot overflow: one at a time */
+    }
+}
+
+void kvb_bus_flush_soon(struct kvb_bus *bus)
+{
+    if (atomic_load_explicit(&bus->has_unwritten, memory_order_relaxed)) {
+        atomic_store_explicit(&bus->has_unwritten, false, memory_order_relaxed);
+        kvb_flusher_request(bus);
+    }
+}
+
+/* Waits for the PONG that the flusher waits for.  lock is held. */
+static kvb_status wait_for_flush(struct kvb_bus *bus, uint64_t ticket, uint32_t timeout_ms)
+{
+    const struct timespec deadline = kvb_bus_deadline(timeout_ms);
+    const struct kvb_link *link = bus->link;
+    bool is_late = false;
+
+    bus->flush_waiters++;
+    while (bus->flushes_done < ticket && bus->link == link && kvb_bus_is_connected(bus) &&
+           !is_late) {
+        is_late = pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) != 0;
+    }
+    bus->flush_waiters--;
+    if (bus->link != link || !kvb_bus_is_connected(bus)) {
+        return KVB_AGAIN;
+    }
+    return bus->flushes_done >= ticket ? KVB_OK : KVB_IO;
+}
+
+kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms)
+{
+    pthread_mutex_lock(&bus->lock);
+    if (!kvb_bus_is_connected(bus)) {
+        pthread_mutex_unlock(&bus->lock);
+        return KVB_AGAIN;
+    }
+    const uint64_t ticket = ++bus->flushes_wanted;
+    kvb_flusher_request(bus);
+    const kvb_status status = wait_for_flush(bus, ticket, timeout_ms);
+    pthread_mutex_unlock(&bus->lock);
+    return status;
+}
+
+kvb_status kvb_flusher_start(struct kvb_bus *bus)
+{
+    bus->is_flusher_running = true;
+    if (pthread_create(&bus->flusher, NULL, flush_on_request, bus) != 0) {
+        bus->is_flusher_running = false;
+        return KVB_IO;
+    }
+    return KVB_OK;
+}
+
+void kvb_flusher_stop(struct kvb_bus *bus)
+{
+    atomic_store(&bus->is_flusher_stopping, true);
+    (void)sem_post(&bus->flush_requested);
+}

@@ -1,0 +1,29 @@
+#include "core/utf8.h"
+
+#include <stdbool.h>
+
+/* A first byte of a row is followed by len - 1 bytes 80 .. bf, of which the second lies in
+ * low .. high: that keeps out overlong forms, surrogates and what is above U+10FFFF (table 3-7
+ * of the Unicode standard). */
+size_t kvb_utf8_len(const uint8_t *at, size_t left)
+{
+    static const struct {
+        uint8_t first, last, len, low, high;
+    } rows[] = {
+        { 0x00, 0x7f, 1, 0, 0 },       { 0xc2, 0xdf, 2, 0x80, 0xbf }, { 0xe0, 0xe0, 3, 0xa0, 0xbf },
+        { 0xe1, 0xec, 3, 0x80, 0xbf }, { 0xed, 0xed, 3, 0x80, 0x9f }, { 0xee, 0xef, 3, 0x80, 0xbf },
+        { 0xf0, 0xf0, 4, 0x90, 0xbf }, { 0xf1, 0xf3, 4, 0x80, 0xbf }, { 0xf4, 0xf4, 4, 0x80, 0x8f },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (*at < rows[i].first || *at > rows[i].last || rows[i].len > left) {
+            continue;
+        }
+        bool is_good = rows[i].len == 1 || (at[1] >= rows[i].low && at[1] <= rows[i].high);
+        for (size_t n = 2; n < rows[i].len; n++) {
+            is_good = is_good && (at[n] & 0xc0U) == 0x80;
+        }
+        return is_good ? rows[i].len : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,796 @@
+#include "daemon/http.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/http_slots.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+    max_threads = 16,
+    max_listen_bytes = 80,
+    busy_text_bytes = 80,
+    plain_answer_bytes = 64 << 10, /* up to this size the progress of sending is not measured */
+    send_buffer_bytes = 64 << 10,  /* of a socket; by default it grows to MiB for a slow reader */
+    part_bytes = 64 << 10,         /* of a larger answer, passed to libmicrohttpd at a time */
+    files_a_thread = 4,            /* two to wake it, the listening socket, and a spare one */
+    young_ms = 1000,
+    watch_ms = 200,
+};
+
+struct kvb_http {
+    struct MHD_Daemon *daemon; /* owned */
+    uint16_t port;
+    size_t max_body_bytes;
+    const char *const *vital;
+    struct kvb_metrics *metrics;
+    size_t first_metric;
+    kvb_http_handler handler;
+    void *context;
+
+    pthread_mutex_t lock; /* slots, is_stopping */
+    struct kvb_http_slots slots;
+    pthread_cond_t stopping;
+    bool is_stopping;
+    pthread_t watch;
+    bool has_watch;
+};
+
+/* In the order of KVB_HTTP_METRICS. */
+enum http_metric {
+#define HTTP_METRIC_ID(id, type, name, labels, help) count_##id,
+    KVB_HTTP_METRICS(HTTP_METRIC_ID)
+#undef HTTP_METRIC_ID
+};
+
+/* One request and its answer, from the request line to the last byte sent. */
+struct exchange {
+    struct kvb_http *http;      /* borrowed, like slot */
+    struct kvb_http_slot *slot; /* under the lock; NULL: none was free */
+    char *query;                /* owned; "" when there is none */
+    bool is_known;              /* its headers were read */
+    bool is_too_large;
+    bool is_refused; /* no memory for its body: the rest of it is discarded */
+    size_t refused_bytes;
+    struct kvb_buf body;
+    struct kvb_http_answer answer;
+    size_t read_bytes; /* of answer.body */
+    bool is_last_part;
+};
+
+/* ---- Connections ---------------------------------------------------------------------- */
+
+static void count_http(struct kvb_http *http, enum http_metric metric)
+{
+    if (http->metrics) {
+        kvb_metric_add(http->metrics, http->first_metric + metric, 1);
+    }
+}
+
+/* Under the lock. */
+static void show_slots(const struct kvb_http *http)
+{
+    if (http->metrics) {
+        kvb_metric_set(
+            http->metrics, http->first_metric + count_http_connections, http->slots.open_count);
+        kvb_metric_set(http->metrics, http->first_metric + count_http_held, http->slots.held_bytes);
+    }
+}
+
+/* Called under the lock, so that the socket still belongs to this connection: libmicrohttpd
+ * closes it only after on_connection() has freed the slot.  It will read the end of the stream. */
+static void shut_down_victim(struct kvb_http *http, const struct kvb_http_victim *victim)
+{
+    static const enum http_metric counters[] = {
+        [KVB_HTTP_END_HEADER_LATE] = count_http_closed_header,
+        [KVB_HTTP_END_BODY_LATE] = count_http_closed_body,
+        [KVB_HTTP_END_ANSWER_LATE] = count_http_closed_answer,
+        [KVB_HTTP_END_CROWDED] = count_http_closed_crowded,
+    };
+
+    if (victim->fd >= 0) {
+        count_http(http, counters[victim->why]);
+        (void)shutdown(victim->fd, SHUT_RDWR);
+    }
+}
+
+/* The client for the limits: an IPv4 address, or an IPv6 network of 64 bits. */
+static uint64_t client_of(const struct sockaddr *address)
+{
+    struct sockaddr_in6 six;
+    struct sockaddr_in four;
+    uint64_t client = 0;
+
+    if (address && address->sa_family == AF_INET) {
+        memcpy(&four, address, sizeof four);
+        return four.sin_addr.s_addr;
+    }
+    if (address && address->sa_family == AF_INET6) {
+        memcpy(&six, address, sizeof six);
+        const bool is_four = IN6_IS_ADDR_V4MAPPED(&six.sin6_addr);
+        memcpy(&client, six.sin6_addr.s6_addr + (is_four ? 12 : 0), is_four ? 4 : 8);
+    }
+    return client;
+}
+
+static struct kvb_http_slot *open_slot(struct kvb_http *http, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *socket =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const int fd = socket ? socket->connect_fd : -1;
+    const union MHD_ConnectionInfo *address =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const int buffer_bytes = send_buffer_bytes;
+    struct kvb_http_victim victim = { .fd = -1 };
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
+    (void)pthread_mutex_lock(&http->lock);
+    struct kvb_http_slot *slot = kvb_http_slots_open(
+        &http->slots, client_of(address ? address->client_addr : NULL), fd,
+        kvb_clock_monotonic_ns(), &victim);
+    shut_down_victim(http, &victim);
+    if (!slot && fd >= 0) {
+        (void)shutdown(fd, SHUT_RDWR);
+        count_http(http, count_http_closed_crowded);
+    }
+    show_slots(http);
+    (void)pthread_mutex_unlock(&http->lock);
+    return slot;
+}
+
+static void on_connection(
+    void *context, struct MHD_Connection *connection, void **mark,
+    enum MHD_ConnectionNotificationCode code)
+{
+    struct kvb_http *http = context;
+
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        *mark = open_slot(http, connection);
+    } else if (*mark) {
+        (void)pthread_mutex_lock(&http->lock);
+        kvb_http_slots_close(&http->slots, *mark);
+        show_slots(http);
+        (void)pthread_mutex_unlock(&http->lock);
+        *mark = NULL;
+    }
+}
+
+static struct kvb_http_slot *slot_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    return info ? info->socket_context : NULL;
+}
+
+static void enter_phase(const struct exchange *exchange, enum kvb_http_phase phase)
+{
+    if (exchange->slot) {
+        (void)pthread_mutex_lock(&exchange->http->lock);
+        kvb_http_slots_enter(exchange->slot, phase, kvb_clock_monotonic_ns());
+        (void)pthread_mutex_unlock(&exchange->http->lock);
+    }
+}
+
+/* Notes the bytes moved in this phase so far. */
+static void note_moved(const struct exchange *exchange, uint64_t bytes)
+{
+    if (exchange->slot) {
+        (void)pthread_mutex_lock(&exchange->http->lock);
+        exchange->slot->moved_bytes = bytes;
+        (void)pthread_mutex_unlock(&exchange->http->lock);
+    }
+}
+
+/* Charges the bytes to the memory budget.  KVB_AGAIN: there is not so much left. */
+static kvb_status hold_body_bytes(const struct exchange *exchange, size_t bytes)
+{
+    kvb_status status = KVB_AGAIN;
+
+    if (exchange->slot) {
+        (void)pthread_mutex_lock(&exchange->http->lock);
+        status = kvb_http_slots_hold(&exchange->http->slots, exchange->slot, bytes);
+        show_slots(exchange->http);
+        (void)pthread_mutex_unlock(&exchange->http->lock);
+    }
+    return status;
+}
+
+/* The thread that closes connections whose deadline has passed. */
+static void *watch_connections(void *context)
+{
+    struct kvb_http *http = context;
+    struct kvb_http_victim victim;
+    struct timespec until;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
+    (void)pthread_mutex_lock(&http->lock);
+    while (!http->is_stopping) {
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        const uint64_t until_ns = now_ns + watch_ms * KVB_NS_PER_MS;
+        while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
+            shut_down_victim(http, &victim);
+        }
+        until.tv_sec = (time_t)(until_ns / KVB_NS_PER_S);
+        until.tv_nsec = (long)(until_ns % KVB_NS_PER_S);
+        (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
+    }
+    (void)pthread_mutex_unlock(&http->lock);
+    return NULL;
+}
+
+/* ---- Callbacks of libmicrohttpd, on its threads ------------------------------------- */
+
+/* Called first for each request; the only callback that gets the query part undecoded. */
+static void *begin_exchange(void *context, const char *uri, struct MHD_Connection *connection)
+{
+    struct kvb_http *http = context;
+    const char *mark = strchr(uri, '?');
+    struct exchange *exchange = calloc(1, sizeof *exchange);
+
+    if (!exchange) {
+        return NULL; /* answered with 503 */
+    }
+    exchange->query = strdup(mark ? mark + 1 : "");
+    if (!exchange->query) {
+        free(exchange);
+        return NULL;
+    }
+    exchange->http = http;
+    exchange->slot = slot_of(connection);
+    kvb_buf_init(&exchange->body, http->max_body_bytes);
+    kvb_buf_init(&exchange->answer.body, kvb_max_answer_bytes);
+    return exchange;
+}
+
+static void end_exchange(
+    void *context, struct MHD_Connection *connection, void **at,
+    enum MHD_RequestTerminationCode code)
+{
+    struct exchange *exchange = *at;
+
+    (void)context;
+    (void)connection;
+    (void)code;
+    if (exchange) {
+        if (exchange->answer.parts) {
+            exchange->answer.drop(exchange->answer.parts);
+        }
+        kvb_buf_done(&exchange->body);
+        kvb_buf_done(&exchange->answer.body);
+        (void)hold_body_bytes(exchange, 0);
+        enter_phase(exchange, KVB_HTTP_HEADER);
+        free(exchange->query);
+        free(exchange);
+        *at = NULL;
+    }
+}
+
+static void drop_response(struct MHD_Response **response)
+{
+    if (*response) {
+        MHD_destroy_response(*response);
+    }
+}
+
+static enum MHD_Result
+add_header(struct MHD_Response *response, const char *name, const char *value)
+{
+    return value ? MHD_add_response_header(response, name, value) : MHD_YES;
+}
+
+static enum MHD_Result
+add_headers(struct MHD_Response *response, const struct kvb_http_header *headers)
+{
+    for (; headers && headers->name; headers++) {
+        if (!add_header(response, headers->name, headers->value)) {
+            return MHD_NO;
+        }
+    }
+    return MHD_YES;
+}
+
+/* Called for the next bytes: all before `position` are in the socket's buffer or sent. */
+static ssize_t read_answer_body(void *context, uint64_t position, char *out, size_t max_bytes)
+{
+    struct exchange *exchange = context;
+    struct kvb_http_answer *answer = &exchange->answer;
+
+    note_moved(exchange, position);
+    while (exchange->read_bytes == answer->body.len) {
+        if (!answer->next || exchange->is_last_part) {
+            return MHD_CONTENT_READER_END_OF_STREAM;
+        }
+        kvb_buf_reset(&answer->body);
+        exchange->read_bytes = 0;
+        const kvb_status status = answer->next(answer->parts, &answer->body);
+        if ((status != KVB_OK && status != KVB_AGAIN) ||
+            hold_body_bytes(exchange, answer->body.capacity) != KVB_OK) {
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+        }
+        exchange->is_last_part = status == KVB_OK;
+    }
+    const size_t left = answer->body.len - exchange->read_bytes;
+    const size_t bytes = left < max_bytes ? left : max_bytes;
+    memcpy(out, answer->body.data + exchange->read_bytes, bytes);
+    exchange->read_bytes += bytes;
+    return (ssize_t)bytes;
+}
+
+/* The body is not copied: it is in the exchange, which outlives the sending. */
+static struct MHD_Response *make_response(struct exchange *exchange)
+{
+    struct kvb_http_answer *answer = &exchange->answer;
+
+    if (!answer->next && answer->body.len <= plain_answer_bytes) {
+        return MHD_create_response_from_buffer(
+            answer->body.len, answer->body.data, MHD_RESPMEM_PERSISTENT);
+    }
+    return MHD_create_response_from_callback(
+        answer->next ? MHD_SIZE_UNKNOWN : answer->body.len, part_bytes, read_answer_body, exchange,
+        NULL);
+}
+
+static void count_refusal(struct kvb_http *http, unsigned status)
+{
+    if (status == MHD_HTTP_UNAUTHORIZED || status == MHD_HTTP_FORBIDDEN) {
+        count_http(http, count_http_refused_denied);
+    } else if (status >= 400 && status < 500) {
+        count_http(http, count_http_refused_request);
+    }
+}
+
+static enum MHD_Result
+send_http_answer(struct MHD_Connection *connection, struct exchange *exchange)
+{
+    const struct kvb_http_answer *answer = &exchange->answer;
+    const bool is_extra = exchange->slot && exchange->slot->is_extra;
+    KVB_OWN(drop_response) struct MHD_Response *response = make_response(exchange);
+
+    if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, answer->content_type) ||
+        !add_header(response, MHD_HTTP_HEADER_ALLOW, answer->allow) ||
+        !add_header(response, MHD_HTTP_HEADER_CONNECTION, is_extra ? "close" : NULL) ||
+        !add_headers(response, answer->headers)) {
+        return MHD_NO;
+    }
+    enter_phase(exchange, KVB_HTTP_ANSWER);
+    count_refusal(exchange->http, answer->status);
+    return MHD_queue_response(connection, answer->status ? answer->status : 500, response);
+}
+
+/* Answers 503 and closes the connection. */
+static enum MHD_Result send_busy(struct MHD_Connection *connection, const char *text)
+{
+    char copy[busy_text_bytes];
+    KVB_OWN(drop_response) struct MHD_Response *response = NULL;
+
+    (void)snprintf(copy, sizeof copy, "{\"error\":\"%s, try again later\"}\n", text);
+    response = MHD_create_response_from_buffer(strlen(copy), copy, MHD_RESPMEM_MUST_COPY);
+    if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json") ||
+        !add_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1") ||
+        !add_header(response, MHD_HTTP_HEADER_CONNECTION, "close")) {
+        return MHD_NO;
+    }
+    return MHD_queue_response(connection, MHD_HTTP_SERVICE_UNAVAILABLE, response);
+}
+
+static enum MHD_Result
+refuse_memory(struct MHD_Connection *connection, const struct exchange *exchange)
+{
+    count_http(exchange->http, count_http_refused_memory);
+    enter_phase(exchange, KVB_HTTP_ANSWER);
+    return send_busy(connection, "no memory left for the body or the answer");
+}
+
+static enum MHD_Result send_too_large(struct MHD_Connection *connection, struct exchange *exchange)
+{
+    struct kvb_http_answer *answer = &exchange->answer;
+
+    answer->status = MHD_HTTP_CONTENT_TOO_LARGE;
+    answer->content_type = "application/json";
+    if (kvb_buf_append_format(
+            &answer->body, "{\"error\":\"the body is larger than %zu bytes\"}\n",
+            exchange->http->max_body_bytes) != KVB_OK) {
+        return MHD_NO;
+    }
+    return send_http_answer(connection, exchange);
+}
+
+static const char *header_of(struct MHD_Connection *connection, const char *name)
+{
+    const char *value = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
+
+    return value ? value : "";
+}
+
+/* True when the body is so large that reading it to the end, only to send an error, costs too
+ * much. */
+static bool is_hopeless(const struct kvb_http *http, size_t bytes)
+{
+    return bytes / 2 > http->max_body_bytes;
+}
+
+static uint64_t declared_bytes(struct MHD_Connection *connection)
+{
+    return strtoull(header_of(connection, MHD_HTTP_HEADER_CONTENT_LENGTH), NULL, 10);
+}
+
+/* Makes room for more bytes of the body by doubling; the memory budget is charged first.
+ * KVB_AGAIN: the budget is used up.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+static kvb_status make_body_room(struct exchange *exchange, size_t more_bytes)
+{
+    struct kvb_buf *body = &exchange->body;
+    const size_t need = body->len + more_bytes;
+    size_t capacity = body->capacity ? body->capacity : kvb_http_own_bytes;
+
+    if (need > body->ceiling) {
+        return KVB_TOO_LARGE;
+    }
+    if (need <= body->capacity) {
+        return KVB_OK;
+    }
+    while (capacity < need) {
+        capacity *= 2; /* need is bounded */
+    }
+    capacity = capacity < body->ceiling ? capacity : body->ceiling;
+    KVB_TRY(hold_body_bytes(exchange, capacity));
+    return kvb_buf_reserve(body, capacity - body->len);
+}
+
+/* Discards the rest of the body, so that the error can be answered. */
+static void give_up_body(struct exchange *exchange, kvb_status why)
+{
+    exchange->is_too_large = why == KVB_TOO_LARGE;
+    exchange->is_refused = why == KVB_AGAIN;
+    exchange->refused_bytes = exchange->body.len;
+    kvb_buf_done(&exchange->body);
+    (void)hold_body_bytes(exchange, 0);
+}
+
+/* Takes a piece of the body.  MHD_NO closes the connection. */
+static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, size_t *len)
+{
+    if (!exchange->is_too_large && !exchange->is_refused) {
+        const kvb_status status = make_body_room(exchange, *len);
+        if (status == KVB_NO_MEMORY) {
+            return MHD_NO;
+        }
+        if (status == KVB_OK) {
+            (void)kvb_buf_append(&exchange->body, bytes, *len); /* there is room */
+            note_moved(exchange, exchange->body.len);
+        } else {
+            give_up_body(exchange, status);
+        }
+    }
+    if (exchange->is_too_large || exchange->is_refused) {
+        exchange->refused_bytes += *len;
+        note_moved(exchange, exchange->refused_bytes);
+    }
+    *len = 0;
+    return is_hopeless(exchange->http, exchange->refused_bytes) ? MHD_NO : MHD_YES;
+}
+
+static enum MHD_Result answer_whole(
+    struct MHD_Connection *connection, struct exchange *exchange, const char *path,
+    const char *method)
+{
+    const struct kvb_http *http = exchange->http;
+    const bool is_head = strcmp(method, MHD_HTTP_METHOD_HEAD) == 0;
+    const struct kvb_http_request request = {
+        .method = is_head ? MHD_HTTP_METHOD_GET : method, /* libmicrohttpd omits the body */
+        .path = path,
+        .query = exchange->query,
+        .content_type = header_of(connection, MHD_HTTP_HEADER_CONTENT_TYPE),
+        .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
+        .if_none_match = header_of(connection, MHD_HTTP_HEADER_IF_NONE_MATCH),
+        .body = kvb_buf_span(&exchange->body),
+    };
+
+    enter_phase(exchange, KVB_HTTP_WORK);
+    http->handler(http->context, &request, &exchange->answer);
+    kvb_buf_done(&exchange->body);
+    (void)hold_body_bytes(exchange, 0);
+    if (hold_body_bytes(exchange, exchange->answer.body.capacity) != KVB_OK) {
+        kvb_buf_done(&exchange->answer.body);
+        return refuse_memory(connection, exchange);
+    }
+    return send_http_answer(connection, exchange);
+}
+
+static bool is_vital_path(const struct kvb_http *http, const char *path)
+{
+    for (const char *const *vital = http->vital; vital && *vital; vital++) {
+        if (strcmp(*vital, path) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Called when the header is complete: answers at once what does not depend on the body. */
+static enum MHD_Result
+begin_body(struct MHD_Connection *connection, struct exchange *exchange, const char *path)
+{
+    const uint64_t bytes = declared_bytes(connection);
+
+    exchange->is_known = true;
+    enter_phase(exchange, KVB_HTTP_BODY);
+    if ((!exchange->slot || exchange->slot->is_extra) &&
+        (bytes > 0 || !is_vital_path(exchange->http, path))) {
+        count_http(exchange->http, count_http_refused_crowded);
+        enter_phase(exchange, KVB_HTTP_ANSWER);
+        return send_busy(connection, "too many connections");
+    }
+    if (is_hopeless(exchange->http, bytes)) {
+        return send_too_large(connection, exchange);
+    }
+    if (bytes <= exchange->http->max_body_bytes && hold_body_bytes(exchange, bytes) != KVB_OK) {
+        return refuse_memory(connection, exchange);
+    }
+    (void)hold_body_bytes(exchange, 0); /* the body is counted as it arrives */
+    return MHD_YES;
+}
+
+/* Called once for the headers, then for each piece of the body, then at its end. */
+static enum MHD_Result on_request(
+    void *context, struct MHD_Connection *connection, const char *path, const char *method,
+    const char *version, const char *upload, size_t *upload_len, void **at)
+{
+    struct exchange *exchange = *at;
+
+    (void)context;
+    (void)version;
+    if (!exchange) {
+        return send_busy(connection, "out of memory");
+    }
+    if (!exchange->is_known) {
+        return begin_body(connection, exchange, path);
+    }
+    if (*upload_len > 0) {
+        return take_body(exchange, upload, upload_len);
+    }
+    if (exchange->is_refused) {
+        return refuse_memory(connection, exchange);
+    }
+    if (exchange->is_too_large) {
+        return send_too_large(connection, exchange);
+    }
+    return answer_whole(connection, exchange, path, method);
+}
+
+/* ---- Starting and stopping ------------------------------------------------------------ */
+
+static kvb_status bad_listen(const char *listen, const char *why, struct kvb_detail *detail)
+{
+    kvb_detail_set(detail, "http: cannot listen on \"%s\": %s", listen ? listen : "", why);
+    return KVB_BAD_CONFIG;
+}
+
+static bool is_http_port(const char *text)
+{
+    char *end = NULL;
+    const unsigned long port = strtoul(text, &end, 10);
+
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && port <= UINT16_MAX;
+}
+
+/* Splits "127.0.0.1:9402" or "[::1]:9402". */
+static bool split_listen(const char *listen, char host[max_listen_bytes], const char **out_port)
+{
+    const char *colon = listen ? strrchr(listen, ':') : NULL;
+
+    if (!colon || colon == listen || !is_http_port(colon + 1) ||
+        colon - listen >= max_listen_bytes) {
+        return false;
+    }
+    const bool is_v6 = listen[0] == '[' && colon[-1] == ']';
+    const size_t len = (size_t)(colon - listen) - (is_v6 ? 2 : 0);
+    memcpy(host, listen + is_v6, len);
+    host[len] = '\0';
+    *out_port = colon + 1;
+    return true;
+}
+
+/* Accepts numeric addresses only, because a name look-up could block. */
+static kvb_status
+read_listen(const char *listen, struct sockaddr_storage *out_address, struct kvb_detail *detail)
+{
+    const struct addrinfo hints = {
+        .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+        .ai_socktype = SOCK_STREAM,
+    };
+    struct addrinfo *found = NULL;
+    char host[max_listen_bytes];
+    const char *port = NULL;
+
+    if (!split_listen(listen, host, &port) || getaddrinfo(host, port, &hints, &found) != 0) {
+        return bad_listen(listen, "expected address:port, such as 127.0.0.1:9402", detail);
+    }
+    memcpy(out_address, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    return KVB_OK;
+}
+
+static kvb_status
+check_http_options(const struct kvb_http_options *options, struct kvb_detail *detail)
+{
+    if (options->threads < 1 || options->threads > max_threads) {
+        kvb_detail_set(
+            detail, "http: %u threads; 1 to %d are possible", options->threads, max_threads);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static struct MHD_Daemon *start_daemon(
+    struct kvb_http *http, const struct kvb_http_options *options,
+    const struct sockaddr_storage *address)
+{
+    /* With epoll, libmicrohttpd 0.9.75 loses a wake-up of one connection in 100,000 on a busy
+     * machine: its request is never read. */
+    const unsigned flags =
+        MHD_USE_POLL_INTERNAL_THREAD | (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    /* libmicrohttpd rejects a pool of one thread; without a pool it has one thread. */
+    const unsigned pool = options->threads > 1 ? options->threads : 0;
+
+    /* libmicrohttpd divides the limit by the number of threads, and a thread that has reached its
+     * share accepts nothing even when the others are idle.  So each thread gets the whole limit,
+     * and the slots limit the total; one more for each thread may be closing. */
+    const unsigned max = options->threads * (unsigned)(http->slots.slot_count + 1);
+    /* A second timeout by libmicrohttpd, in case the watch thread hangs. */
+    const unsigned idle_s = 2 * (unsigned)(http->slots.options.grace_ns / KVB_NS_PER_S) + 1;
+
+    /* clang-format off */
+    return MHD_start_daemon(
+        flags, 0, NULL, NULL, on_request, http,
+        MHD_OPTION_SOCK_ADDR, address,
+        MHD_OPTION_THREAD_POOL_SIZE, pool,
+        MHD_OPTION_CONNECTION_LIMIT, max,
+        MHD_OPTION_CONNECTION_TIMEOUT, idle_s,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
+        MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, http,
+        MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
+        MHD_OPTION_END);
+    /* clang-format on */
+}
+
+static kvb_status init_slots(struct kvb_http *http, const struct kvb_http_options *options)
+{
+    const size_t connections =
+        options->max_connections ? options->max_connections : kvb_max_http_connections;
+    const size_t held_bytes =
+        options->max_held_bytes ? options->max_held_bytes : kvb_max_http_held_bytes;
+    const uint64_t grace_ms =
+        options->grace_ms ? options->grace_ms : kvb_http_grace_s * UINT64_C(1000);
+
+    return kvb_http_slots_init(
+        &http->slots, &(struct kvb_http_slots_options){
+                          .max_connections = connections,
+                          .max_extra = kvb_max_http_extra,
+                          .max_per_client = connections - connections / 4,
+                          .max_held_bytes = held_bytes,
+                          .max_client_bytes = held_bytes - held_bytes / 4,
+                          .own_bytes = kvb_http_own_bytes,
+                          .grace_ns = grace_ms * KVB_NS_PER_MS,
+                          .young_ns = young_ms * KVB_NS_PER_MS,
+                          .bytes_a_second = kvb_http_bytes_a_second,
+                      });
+}
+
+static void init_locks(struct kvb_http *http)
+{
+    pthread_condattr_t monotonic;
+
+    (void)pthread_mutex_init(&http->lock, NULL); /* none of these can fail with glibc */
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&http->stopping, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+}
+
+/* Classifies a failed bind: a taken port may become free and a missing address may appear, so
+ * those are KVB_IO and not errors of the configuration. */
+static kvb_status listen_failed(const char *listen, int error, struct kvb_detail *detail)
+{
+    const bool may_pass = error == EADDRINUSE || error == EADDRNOTAVAIL;
+
+    (void)bad_listen(
+        listen, error ? strerrordesc_np(error) : "libmicrohttpd did not start", detail);
+    return may_pass ? KVB_IO : KVB_BAD_CONFIG;
+}
+
+static kvb_status start_threads(
+    struct kvb_http *http, const struct kvb_http_options *options,
+    const struct sockaddr_storage *address, struct kvb_detail *detail)
+{
+    if (pthread_create(&http->watch, NULL, watch_connections, http) != 0) {
+        return KVB_IO;
+    }
+    http->has_watch = true;
+    errno = 0;
+    http->daemon = start_daemon(http, options, address);
+    return http->daemon ? KVB_OK : listen_failed(options->listen, errno, detail);
+}
+
+kvb_status kvb_http_start(
+    const struct kvb_http_options *options, struct kvb_http **out_http, struct kvb_detail *detail)
+{
+    struct sockaddr_storage address = { 0 };
+    char port[24];
+
+    KVB_TRY(check_http_options(options, detail));
+    KVB_TRY(read_listen(options->listen, &address, detail));
+    struct kvb_http *http = calloc(1, sizeof *http);
+    if (!http) {
+        return KVB_NO_MEMORY;
+    }
+    http->max_body_bytes = options->max_body_bytes;
+    http->vital = options->vital;
+    http->metrics = options->metrics;
+    http->first_metric = options->first_metric;
+    http->handler = options->handler;
+    http->context = options->context;
+    init_locks(http);
+    kvb_status status = init_slots(http, options);
+    if (status == KVB_OK) {
+        status = start_threads(http, options, &address, detail);
+    }
+    if (status != KVB_OK) {
+        kvb_http_stop(http);
+        return status;
+    }
+    http->port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
+    kvb_log_write(
+        options->log, KVB_LOG_INFO, "http", "listening", "address", options->listen, "port",
+        kvb_log_u64(port, http->port), NULL);
+    *out_http = http;
+    return KVB_OK;
+}
+
+uint16_t kvb_http_port(const struct kvb_http *http)
+{
+    return http->port;
+}
+
+size_t kvb_http_files(unsigned max_connections, unsigned threads)
+{
+    const size_t connections = max_connections ? max_connections : kvb_max_http_connections;
+
+    return connections + kvb_max_http_extra + threads * (size_t)files_a_thread;
+}
+
+static void stop_watch(struct kvb_http *http)
+{
+    if (http->has_watch) {
+        (void)pthread_mutex_lock(&http->lock);
+        http->is_stopping = true;
+        (void)pthread_cond_signal(&http->stopping);
+        (void)pthread_mutex_unlock(&http->lock);
+        (void)pthread_join(http->watch, NULL);
+    }
+}
+
+void kvb_http_stop(struct kvb_http *http)
+{
+    if (!http) {
+        return;
+    }
+    if (http->daemon) {
+        MHD_stop_daemon(http->daemon);
+    }
+    stop_watch(http);
+    kvb_http_slots_done(&http->slots);
+    (void)pthread_cond_destroy(&http->stopping);
+    (void)pthread_mutex_destroy(&http->lock);
+    free(http);
+}

@@ -1,0 +1,108 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/detail.h"
+#include "core/log.h"
+#include "core/metric.h"
+#include "core/span.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The HTTP server, on libmicrohttpd's own threads: collects a request, calls one
+ * handler, sends its answer.
+ *
+ * No client can block others (http_slots.h).  A client has kvb_http_grace_s to send a header, to
+ * send a body or to read an answer, and one more second for each kvb_http_bytes_a_second of body
+ * or answer that it moves.  It gets at most three quarters of the connections and of the memory.
+ * When connections run out, one that waits for its client is closed for a new one.  Without such
+ * a connection the new one is answered with 503, except on vital paths.
+ *
+ * Memory: kvb_max_http_held_bytes for all bodies and answers, and kvb_http_own_bytes for each
+ * connection; above that: 503 with Retry-After.  An answer counts once it is complete, so one
+ * for each thread may exist uncounted.
+ *
+ * Threads: the handler runs on any of the server's threads, several at once. */
+struct kvb_http;
+
+enum { kvb_http_grace_s = 10, kvb_http_bytes_a_second = 256 << 10 };
+
+/* Rows for a daemon's table of metrics; one block, in this order. */
+/* clang-format off */
+#define KVB_HTTP_METRICS(X) \
+    X(http_connections, GAUGE, "kvb_http_connections", "", "HTTP connections that are open") \
+    X(http_held, GAUGE, "kvb_http_held_bytes", "", "Memory that bodies and answers of HTTP take, beyond 64 KiB of each connection; at most 64 MiB") \
+    X(http_refused_crowded, COUNTER, "kvb_http_refused_total", "reason=\"connections\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
+    X(http_refused_memory, COUNTER, "kvb_http_refused_total", "reason=\"memory\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
+    X(http_refused_denied, COUNTER, "kvb_http_refused_total", "reason=\"denied\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
+    X(http_refused_request, COUNTER, "kvb_http_refused_total", "reason=\"request\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
+    X(http_closed_header, COUNTER, "kvb_http_closed_total", "reason=\"header_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
+    X(http_closed_body, COUNTER, "kvb_http_closed_total", "reason=\"body_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
+    X(http_closed_answer, COUNTER, "kvb_http_closed_total", "reason=\"answer_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
+    X(http_closed_crowded, COUNTER, "kvb_http_closed_total", "reason=\"crowded\"", "HTTP connections closed on their client, by reason; header_late: idle ones too")
+/* clang-format on */
+
+struct kvb_http_request {
+    const char *method;        /* all borrowed for the call */
+    const char *path;          /* without the query part */
+    const char *query;         /* after '?', as sent; "" when there is none */
+    const char *content_type;  /* "" when not given */
+    const char *authorization; /* "" when not given */
+    const char *if_none_match; /* "" when not given */
+    kvb_span body;
+};
+
+struct kvb_http_header {
+    const char *name;
+    const char *value;
+};
+
+/* The handler fills this; body is freed by the server.
+ *
+ * A long answer is sent in parts: body is the first.  When a part was sent, next() writes the
+ * next one into the emptied body, on a thread of the server.  KVB_AGAIN: more follow; KVB_OK:
+ * this was the last; any other status closes the connection, so that no client takes a partial
+ * answer for the whole. */
+struct kvb_http_answer {
+    unsigned status;                       /* 200, 404, ... */
+    const char *content_type;              /* static; NULL for none */
+    const char *allow;                     /* static; for 405, e.g. "GET"; else NULL */
+    const struct kvb_http_header *headers; /* static, up to one without a name; or NULL */
+    struct kvb_buf body;
+    kvb_status (*next)(void *parts, struct kvb_buf *body); /* NULL: body is the whole answer */
+    void (*drop)(void *parts); /* called once in any case when parts is set */
+    void *parts;
+};
+
+typedef void (*kvb_http_handler)(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+struct kvb_http_options {
+    const char *listen;       /* "127.0.0.1:9402"; port 0 picks a free one */
+    size_t max_body_bytes;    /* above: 413 with an error text */
+    unsigned threads;         /* 1 .. 16 */
+    unsigned max_connections; /* 0: kvb_max_http_connections */
+    const char *const *vital; /* paths answered even when full; ends with NULL; static or NULL */
+    size_t max_held_bytes;    /* 0: kvb_max_http_held_bytes */
+    uint64_t grace_ms;        /* 0: kvb_http_grace_s */
+    struct kvb_log *log;      /* borrowed, like metrics; both may be NULL */
+    struct kvb_metrics *metrics;
+    size_t first_metric; /* of the block above */
+    kvb_http_handler handler;
+    void *context;
+};
+
+/* The most open files that a server with so many connections and threads needs. */
+size_t kvb_http_files(unsigned max_connections, unsigned threads);
+
+/* KVB_BAD_CONFIG  listen is not address:port, or listening there is not permitted; see detail
+ * KVB_IO          the port is taken, or the address does not exist (yet); see detail */
+kvb_status kvb_http_start(
+    const struct kvb_http_options *options, struct kvb_http **out_http, struct kvb_detail *detail);
+
+/* The port on which the server listens. */
+uint16_t kvb_http_port(const struct kvb_http *http);
+
+/* No handler runs after it returns.  NULL is fine. */
+void kvb_http_stop(struct kvb_http *http);

@@ -1,0 +1,212 @@
+#include "daemon/http_slots.h"
+
+#include "core/clock.h"
+
+#include <stdlib.h>
+
+kvb_status
+kvb_http_slots_init(struct kvb_http_slots *slots, const struct kvb_http_slots_options *options)
+{
+    const size_t count = options->max_connections + options->max_extra;
+
+    *slots = (struct kvb_http_slots){ .options = *options, .slot_count = count };
+    slots->slots = calloc(count, sizeof *slots->slots);
+    if (!slots->slots) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        slots->slots[i].fd = -1;
+    }
+    return KVB_OK;
+}
+
+void kvb_http_slots_done(struct kvb_http_slots *slots)
+{
+    free(slots->slots);
+    *slots = (struct kvb_http_slots){ 0 };
+}
+
+/* ---- Which connection makes room ---- */
+
+/* The connections open when a new one comes. */
+struct crowd {
+    size_t all;    /* neither extra nor CLOSING, like the next */
+    size_t client; /* of the new connection's client */
+    size_t extra;
+};
+
+static struct crowd count_crowd(const struct kvb_http_slots *slots, uint64_t client)
+{
+    struct crowd crowd = { 0 };
+
+    for (size_t i = 0; i < slots->slot_count; i++) {
+        const struct kvb_http_slot *slot = &slots->slots[i];
+        if (slot->phase == KVB_HTTP_FREE || slot->phase == KVB_HTTP_CLOSING) {
+            continue;
+        }
+        crowd.extra += slot->is_extra;
+        crowd.all += !slot->is_extra;
+        crowd.client += !slot->is_extra && slot->client == client;
+    }
+    return crowd;
+}
+
+static bool is_longer(const struct kvb_http_slot *one, const struct kvb_http_slot *other)
+{
+    if (!other) {
+        return true;
+    }
+    return one->phase != other->phase ? one->phase < other->phase : one->since_ns < other->since_ns;
+}
+
+/* The connection that waits longest for its client to send.  client: NULL for all. */
+static struct kvb_http_slot *longest_waiting(
+    const struct kvb_http_slots *slots, bool is_extra, const uint64_t *client, uint64_t now_ns)
+{
+    const uint64_t young_ns = is_extra ? 0 : slots->options.young_ns;
+    struct kvb_http_slot *longest = NULL;
+
+    for (size_t i = 0; i < slots->slot_count; i++) {
+        struct kvb_http_slot *slot = &slots->slots[i];
+        if ((slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY) &&
+            slot->is_extra == is_extra && (!client || slot->client == *client) &&
+            now_ns - slot->since_ns >= young_ns && is_longer(slot, longest)) {
+            longest = slot;
+        }
+    }
+    return longest;
+}
+
+static struct kvb_http_victim choose_victim(struct kvb_http_slot *slot, enum kvb_http_end why)
+{
+    if (!slot) {
+        return (struct kvb_http_victim){ .fd = -1 };
+    }
+    slot->phase = KVB_HTTP_CLOSING;
+    return (struct kvb_http_victim){ .fd = slot->fd, .why = why };
+}
+
+/* The connection that makes room for the new one, if that is needed; *out_is_extra: none can. */
+static struct kvb_http_slot *make_slot_room(
+    const struct kvb_http_slots *slots, uint64_t client, uint64_t now_ns, bool *out_is_extra)
+{
+    const struct crowd crowd = count_crowd(slots, client);
+    const bool is_client_full = crowd.client >= slots->options.max_per_client;
+    struct kvb_http_slot *longest = NULL;
+
+    *out_is_extra = false;
+    if (!is_client_full && crowd.all < slots->options.max_connections) {
+        return NULL;
+    }
+    longest = longest_waiting(slots, false, is_client_full ? &client : NULL, now_ns);
+    if (longest) {
+        return longest;
+    }
+    *out_is_extra = true;
+    return crowd.extra >= slots->options.max_extra / 2 ? longest_waiting(slots, true, NULL, now_ns)
+                                                       : NULL;
+}
+
+static struct kvb_http_slot *find_free(const struct kvb_http_slots *slots)
+{
+    for (size_t i = 0; i < slots->slot_count; i++) {
+        if (slots->slots[i].phase == KVB_HTTP_FREE) {
+            return &slots->slots[i];
+        }
+    }
+    return NULL;
+}
+
+struct kvb_http_slot *kvb_http_slots_open(
+    struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns,
+    struct kvb_http_victim *out_victim)
+{
+    struct kvb_http_slot *slot = find_free(slots);
+    bool is_extra = false;
+
+    *out_victim =
+        choose_victim(make_slot_room(slots, client, now_ns, &is_extra), KVB_HTTP_END_CROWDED);
+    if (slot) {
+        *slot = (struct kvb_http_slot){ .phase = KVB_HTTP_HEADER,
+                                        .is_extra = is_extra,
+                                        .fd = fd,
+                                        .client = client,
+                                        .since_ns = now_ns };
+        slots->open_count++;
+    }
+    return slot;
+}
+
+void kvb_http_slots_close(struct kvb_http_slots *slots, struct kvb_http_slot *slot)
+{
+    slots->held_bytes -= slot->held_bytes;
+    slots->open_count--;
+    *slot = (struct kvb_http_slot){ .fd = -1 };
+}
+
+void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns)
+{
+    if (slot->phase != KVB_HTTP_CLOSING) {
+        slot->phase = phase;
+        slot->since_ns = now_ns;
+        slot->moved_bytes = 0;
+    }
+}
+
+/* ---- Bytes ---- */
+
+static size_t held_by(const struct kvb_http_slots *slots, uint64_t client)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < slots->slot_count; i++) {
+        bytes += slots->slots[i].client == client ? slots->slots[i].held_bytes : 0;
+    }
+    return bytes;
+}
+
+kvb_status
+kvb_http_slots_hold(struct kvb_http_slots *slots, struct kvb_http_slot *slot, size_t bytes)
+{
+    const size_t need = bytes > slots->options.own_bytes ? bytes - slots->options.own_bytes : 0;
+    const size_t others = slots->held_bytes - slot->held_bytes;
+
+    if (need > slot->held_bytes && others > 0 &&
+        (others + need > slots->options.max_held_bytes ||
+         held_by(slots, slot->client) - slot->held_bytes + need >
+             slots->options.max_client_bytes)) {
+        return KVB_AGAIN;
+    }
+    slots->held_bytes = others + need;
+    slot->held_bytes = need;
+    return KVB_OK;
+}
+
+/* ---- Deadlines ---- */
+
+static bool
+is_slot_late(const struct kvb_http_slots *slots, const struct kvb_http_slot *slot, uint64_t now_ns)
+{
+    const uint64_t earned_ns = slot->moved_bytes * (KVB_NS_PER_S / slots->options.bytes_a_second);
+
+    return now_ns - slot->since_ns >= slots->options.grace_ns + earned_ns;
+}
+
+bool kvb_http_slots_next_late(
+    struct kvb_http_slots *slots, uint64_t now_ns, struct kvb_http_victim *out_victim)
+{
+    static const enum kvb_http_end why[] = { [KVB_HTTP_HEADER] = KVB_HTTP_END_HEADER_LATE,
+                                             [KVB_HTTP_BODY] = KVB_HTTP_END_BODY_LATE,
+                                             [KVB_HTTP_ANSWER] = KVB_HTTP_END_ANSWER_LATE };
+
+    for (size_t i = 0; i < slots->slot_count; i++) {
+        struct kvb_http_slot *slot = &slots->slots[i];
+        const bool waits = slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY ||
+                           slot->phase == KVB_HTTP_ANSWER;
+        if (waits && is_slot_late(slots, slot, now_ns)) {
+            *out_victim = choose_victim(slot, why[slot->phase]);
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,109 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The connections of an HTTP server: the phase and deadline of each, how many bytes it
+ * holds, and which one is closed when there are too many.
+ *
+ *              opened
+ *                | header whole       body whole        answer made
+ *     HEADER ----+------------> BODY ----------> WORK -------------> ANSWER
+ *        ^                                                              | sent
+ *        +--------------------------------------------------------------+
+ *
+ * Each phase that waits for the client has a deadline: a grace, and one more second for each
+ * kvb_http_slots_options.bytes_a_second that the client has sent or read in that phase, so that
+ * a trickle of bytes does not keep it open (slowloris).
+ *
+ * Above the limits (of all connections, of one client's) the connection that waits longest
+ * for its header is closed, else the one that waits longest for its body.  When there is
+ * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.
+ *
+ * Pure: no socket, no clock.  Threads: the caller locks.
+ * Memory: a slot is 48 bytes. */
+
+enum kvb_http_phase {
+    KVB_HTTP_FREE,
+    KVB_HTTP_HEADER, /* idle, or its header is incomplete */
+    KVB_HTTP_BODY,
+    KVB_HTTP_WORK,
+    KVB_HTTP_ANSWER,
+    KVB_HTTP_CLOSING /* shut down; its socket is not closed yet */
+};
+
+/* Why a connection is closed. */
+enum kvb_http_end {
+    KVB_HTTP_END_HEADER_LATE,
+    KVB_HTTP_END_BODY_LATE,
+    KVB_HTTP_END_ANSWER_LATE,
+    KVB_HTTP_END_CROWDED /* it made room for a new connection */
+};
+
+struct kvb_http_slots_options {
+    size_t max_connections;
+    size_t max_extra;      /* beyond them */
+    size_t max_per_client; /* at most max_connections */
+    size_t max_held_bytes; /* of bodies and answers together */
+    size_t max_client_bytes;
+    size_t own_bytes; /* bytes of each connection that are not counted */
+    uint64_t grace_ns;
+    uint64_t young_ns; /* a connection younger than this does not make room, unless extra */
+    uint64_t bytes_a_second;
+};
+
+struct kvb_http_slot {
+    enum kvb_http_phase phase;
+    bool is_extra;
+    int fd;            /* the caller's; -1 when free */
+    uint64_t client;   /* equal for connections of one host */
+    uint64_t since_ns; /* when the phase began */
+    uint64_t moved_bytes;
+    size_t held_bytes; /* charged to the budget, without own_bytes */
+};
+
+struct kvb_http_slots {
+    struct kvb_http_slots_options options;
+    struct kvb_http_slot *slots; /* owned; max_connections + max_extra */
+    size_t slot_count;
+    size_t open_count; /* not free, CLOSING included */
+    size_t held_bytes;
+};
+
+/* KVB_NO_MEMORY */
+kvb_status
+kvb_http_slots_init(struct kvb_http_slots *slots, const struct kvb_http_slots_options *options);
+
+/* Takes {0} too. */
+void kvb_http_slots_done(struct kvb_http_slots *slots);
+
+/* A connection to be closed, and why; it is CLOSING from then on.  The caller shuts its
+ * socket down. */
+struct kvb_http_victim {
+    int fd; /* -1: none */
+    enum kvb_http_end why;
+};
+
+/* Adds a connection.  NULL: every slot is taken; close it at once. */
+struct kvb_http_slot *kvb_http_slots_open(
+    struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns,
+    struct kvb_http_victim *out_victim);
+
+/* Frees the slot and its bytes, when the socket is closed. */
+void kvb_http_slots_close(struct kvb_http_slots *slots, struct kvb_http_slot *slot);
+
+/* Begins the next phase.  A connection that is CLOSING stays so. */
+void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns);
+
+/* Sets the bytes that the connection holds in all, more or less than before.
+ * KVB_AGAIN  above the budget, or above that of one client; nothing is changed.  A request
+ *            above these limits is granted while nothing else is held. */
+kvb_status
+kvb_http_slots_hold(struct kvb_http_slots *slots, struct kvb_http_slot *slot, size_t bytes);
+
+/* The next connection whose deadline has passed; false: none. */
+bool kvb_http_slots_next_late(
+    struct kvb_http_slots *slots, uint64_t now_ns, struct kvb_http_victim *out_victim);

@@ -1,0 +1,210 @@
+#include "daemon/prometheus.h"
+
+#include "core/own.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *type_name(enum kvb_metric_type type)
+{
+    static const char *const names[] = {
+        [KVB_METRIC_COUNTER] = "counter",      [KVB_METRIC_GAUGE] = "gauge",
+        [KVB_METRIC_REAL_COUNTER] = "counter", [KVB_METRIC_REAL_GAUGE] = "gauge",
+        [KVB_METRIC_HISTOGRAM] = "histogram",
+    };
+
+    return names[type];
+}
+
+/* Escapes backslash and line end everywhere, quotes in label values only. */
+static const char *prometheus_escape(char c, bool in_quotes)
+{
+    switch (c) {
+    case '\\':
+        return "\\\\";
+    case '\n':
+        return "\\n";
+    case '"':
+        return in_quotes ? "\\\"" : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static kvb_status append_escaped(struct kvb_buf *out, const char *text, bool in_quotes)
+{
+    const char *plain = text;
+
+    for (; *text; text++) {
+        const char *escape = prometheus_escape(*text, in_quotes);
+        if (escape) {
+            KVB_TRY(kvb_buf_append(out, plain, (size_t)(text - plain)));
+            KVB_TRY(kvb_buf_append_text(out, escape));
+            plain = text + 1;
+        }
+    }
+    return kvb_buf_append(out, plain, (size_t)(text - plain));
+}
+
+kvb_status kvb_prometheus_head(
+    struct kvb_buf *out, const char *name, enum kvb_metric_type type, const char *help)
+{
+    KVB_TRY(kvb_buf_append_format(out, "# HELP %s ", name));
+    KVB_TRY(append_escaped(out, help, false));
+    return kvb_buf_append_format(out, "\n# TYPE %s %s\n", name, type_name(type));
+}
+
+static kvb_status append_value(struct kvb_buf *out, double value)
+{
+    char text[32];
+
+    if (isnan(value)) {
+        return kvb_buf_append_text(out, "NaN");
+    }
+    if (isinf(value)) {
+        return kvb_buf_append_text(out, value > 0 ? "+Inf" : "-Inf");
+    }
+    for (int digits = 6; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            break;
+        }
+    }
+    return kvb_buf_append_text(out, text);
+}
+
+/* ---- Tables ---- */
+
+/* One sample on its way to the page. */
+struct line {
+    const char *name;
+    const char *suffix;    /* "_bucket", ...; "" for none */
+    const char *labels[3]; /* written one after the other; "" for none */
+};
+
+static kvb_status append_head_of_line(struct kvb_buf *out, const struct line *line)
+{
+    bool is_first = true;
+
+    KVB_TRY(kvb_buf_append_text(out, line->name));
+    KVB_TRY(kvb_buf_append_text(out, line->suffix));
+    for (size_t i = 0; i < KVB_COUNT_OF(line->labels); i++) {
+        if (line->labels[i][0] == '\0') {
+            continue;
+        }
+        KVB_TRY(kvb_buf_append_text(out, is_first ? "{" : ","));
+        KVB_TRY(kvb_buf_append_text(out, line->labels[i]));
+        is_first = false;
+    }
+    return kvb_buf_append_text(out, is_first ? " " : "} ");
+}
+
+static kvb_status append_whole(struct kvb_buf *out, const struct line *line, uint64_t value)
+{
+    KVB_TRY(append_head_of_line(out, line));
+    KVB_TRY(kvb_buf_append_u64(out, value));
+    return kvb_buf_append_text(out, "\n");
+}
+
+static kvb_status append_real(struct kvb_buf *out, const struct line *line, double value)
+{
+    KVB_TRY(append_head_of_line(out, line));
+    KVB_TRY(append_value(out, value));
+    return kvb_buf_append_text(out, "\n");
+}
+
+/* The buckets are counted separately and summed here; the count is the last sum, so that the two
+ * agree even while other threads count. */
+static kvb_status append_histogram(
+    struct kvb_buf *out, const struct line *row, const struct kvb_metrics *metrics, size_t id)
+{
+    struct line line = *row;
+    uint64_t count = 0;
+    char bound[40];
+
+    line.suffix = "_bucket";
+    line.labels[2] = bound;
+    for (size_t bucket = 0; bucket < kvb_metric_buckets; bucket++) {
+        const uint64_t bound_ns = kvb_metric_bound_ns(bucket);
+        count += kvb_metric_get(metrics, id + bucket);
+        if (bound_ns == UINT64_MAX) {
+            (void)snprintf(bound, sizeof bound, "le=\"+Inf\"");
+        } else {
+            (void)snprintf(bound, sizeof bound, "le=\"%.9g\"", (double)bound_ns / 1e9);
+        }
+        KVB_TRY(append_whole(out, &line, count));
+    }
+    line.labels[2] = "";
+    line.suffix = "_sum";
+    KVB_TRY(
+        append_real(out, &line, (double)kvb_metric_get(metrics, id + kvb_metric_buckets) / 1e9));
+    line.suffix = "_count";
+    return append_whole(out, &line, count);
+}
+
+static kvb_status append_set(struct kvb_buf *out, const struct kvb_prometheus_set *set, size_t id)
+{
+    const struct kvb_metrics *metrics = &set->metrics;
+    const struct kvb_metric_row *row = &metrics->rows[id];
+    const struct line line = { row->name, "", { set->labels, row->labels, "" } };
+
+    switch (row->type) {
+    case KVB_METRIC_HISTOGRAM:
+        return append_histogram(out, &line, metrics, id);
+    case KVB_METRIC_REAL_COUNTER:
+    case KVB_METRIC_REAL_GAUGE:
+        return append_real(out, &line, kvb_metric_get_real(metrics, id));
+    case KVB_METRIC_COUNTER:
+    case KVB_METRIC_GAUGE:
+        break;
+    }
+    return append_whole(out, &line, kvb_metric_get(metrics, id));
+}
+
+kvb_status
+kvb_prometheus_sets(const struct kvb_prometheus_set *sets, size_t count, struct kvb_buf *out)
+{
+    const char *last = "";
+
+    for (size_t id = 0; count > 0 && id < sets->metrics.count; id++) {
+        const struct kvb_metric_row *row = &sets->metrics.rows[id];
+        if (!row->name) {
+            continue; /* a bucket row, written with its histogram */
+        }
+        if (strcmp(row->name, last) != 0) {
+            KVB_TRY(kvb_prometheus_head(out, row->name, row->type, row->help));
+            last = row->name;
+        }
+        for (size_t i = 0; i < count; i++) {
+            KVB_TRY(append_set(out, &sets[i], id));
+        }
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_prometheus_table(const struct kvb_metrics *metrics, struct kvb_buf *out)
+{
+    const struct kvb_prometheus_set set = { .labels = "", .metrics = *metrics };
+
+    return kvb_prometheus_sets(&set, 1, out);
+}
+
+/* ---- Samples that no table holds ---- */
+
+kvb_status kvb_prometheus_sample(
+    struct kvb_buf *out, const char *name, const struct kvb_prometheus_label *labels,
+    size_t label_count, double value)
+{
+    KVB_TRY(kvb_buf_append_text(out, name));
+    for (size_t i = 0; i < label_count; i++) {
+        KVB_TRY(kvb_buf_append_format(out, "%c%s=\"", i == 0 ? '{' : ',', labels[i].name));
+        KVB_TRY(append_escaped(out, labels[i].value, true));
+        KVB_TRY(kvb_buf_append_text(out, "\""));
+    }
+    KVB_TRY(kvb_buf_append_text(out, label_count > 0 ? "} " : " "));
+    KVB_TRY(append_value(out, value));
+    return kvb_buf_append_text(out, "\n");
+}

@@ -1,0 +1,217 @@
+#include "index/index.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "index/inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const size_t max_slots = (size_t)1 << 20;
+
+/* ---- Life ---- */
+
+static kvb_status open_parts(struct kvb_prefix_index *index)
+{
+    KVB_TRY(kvb_prefix_tree_open(index));
+    KVB_TRY(kvb_holder_sets_open(&index->sets, index->options.max_nodes, &index->key));
+    return kvb_prefix_words_open(index);
+}
+
+kvb_status kvb_prefix_index_new(
+    const struct kvb_prefix_index_options *options, struct kvb_prefix_index **out_index)
+{
+    if (options->max_nodes == 0 || options->max_nodes > kvb_max_index_blocks ||
+        options->max_slots == 0 || options->max_slots > max_slots) {
+        return KVB_TOO_LARGE;
+    }
+
+    struct kvb_prefix_index *index = calloc(1, sizeof *index);
+    if (!index) {
+        return KVB_NO_MEMORY;
+    }
+    index->options = *options;
+    index->key = kvb_hash_key_of(options->hash_key);
+    index->compare = kvb_prefix_compare_best();
+    index->free_slot = KVB_NONE;
+    kvb_forest_init(&index->forest, &index->key);
+    const kvb_status status = open_parts(index);
+    if (status != KVB_OK) {
+        kvb_prefix_index_free(index);
+        return status;
+    }
+    *out_index = index;
+    return KVB_OK;
+}
+
+void kvb_prefix_index_free(struct kvb_prefix_index *index)
+{
+    if (!index) {
+        return;
+    }
+    kvb_prefix_tree_close(index);
+    kvb_prefix_words_close(index);
+    kvb_prefix_holders_close(index);
+    kvb_holder_sets_close(&index->sets);
+    kvb_forest_done(&index->forest);
+    free(index->slots);
+    free(index);
+}
+
+/* ---- Slots ---- */
+
+static kvb_status draw_slot(struct kvb_prefix_index *index, uint32_t *out_slot)
+{
+    if (index->free_slot != KVB_NONE) {
+        *out_slot = index->free_slot;
+        index->free_slot = index->slots[*out_slot].next_free;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &index->slots, &index->slot_capacity, index->slot_end + 1, sizeof *index->slots,
+        index->options.max_slots));
+    *out_slot = (uint32_t)index->slot_end++;
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_index_slot_new(struct kvb_prefix_index *index, kvb_slot_ref *out_slot)
+{
+    uint32_t slot = KVB_NONE;
+
+    KVB_TRY(draw_slot(index, &slot));
+    index->slots[slot] = (struct prefix_slot){ .is_used = true, .holder = KVB_NONE };
+    out_slot->value = slot;
+    return KVB_OK;
+}
+
+void kvb_prefix_index_slot_clear(struct kvb_prefix_index *index, kvb_slot_ref slot)
+{
+    struct prefix_slot *here = &index->slots[slot.value];
+
+    index->counters.removed += here->blocks;
+    index->counters.memberships -= here->blocks;
+    while (here->orphans.count > 0) {
+        kvb_forest_member_drop(&index->forest, &here->orphans, here->orphans.first_member);
+    }
+    here->blocks = 0;
+    here->own_words = 0;
+    kvb_prefix_holder_retire(index, slot.value);
+}
+
+void kvb_prefix_index_slot_free(struct kvb_prefix_index *index, kvb_slot_ref slot)
+{
+    kvb_prefix_index_slot_clear(index, slot);
+    index->slots[slot.value].is_used = false;
+    index->slots[slot.value].next_free = index->free_slot;
+    index->free_slot = slot.value;
+}
+
+size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_slot_ref slot)
+{
+    return index->slots[slot.value].blocks;
+}
+
+/* ---- Storing ---- */
+
+/* A run must not be refused because of the remains of cleared slots: when it may not fit, all of
+ * them are reclaimed first. */
+static void make_run_room(struct kvb_prefix_index *index, size_t blocks)
+{
+    const size_t max = index->options.max_nodes;
+    /* Worst case: a placeholder and orphans, and canonical words that become aliases. */
+    const bool is_tight = kvb_orphan_nodes * (blocks + 1) > kvb_prefix_room(index) ||
+                          index->word_count + 2 * blocks > max * kvb_words_a_node;
+
+    (void)kvb_prefix_index_reclaim(index, is_tight ? SIZE_MAX : kvb_swept_a_change);
+}
+
+size_t kvb_prefix_index_room(const struct kvb_prefix_index *index)
+{
+    return kvb_prefix_room(index);
+}
+
+static bool run_names_its_own_parent(const struct kvb_index_run *run)
+{
+    for (size_t i = 0; run->has_parent && i < run->count; i++) {
+        if (run->blocks[i].value == run->parent.value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A run mostly continues where the slot's last one ended. */
+static struct prefix_found
+find_run_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
+{
+    const uint32_t guess = index->slots[slot].last_stored;
+
+    const struct prefix_found found = kvb_prefix_guess(index, slot, guess, block);
+
+    return found.kind != found_none ? found : kvb_prefix_find(index, slot, block);
+}
+
+/* Prefetches what the run looks up first. */
+[[gnu::always_inline]] static inline void fetch_first(
+    const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run,
+    struct prefix_names *names)
+{
+    kvb_prefix_names_init(names, index, slot, run->blocks, run->count);
+    if (run->has_parent) {
+        kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, run->parent.value));
+    }
+    kvb_prefix_names_begin(index, names);
+}
+
+kvb_status kvb_prefix_index_store(
+    struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run,
+    uint8_t *out_changed)
+{
+    struct prefix_found parent = { .kind = found_canonical, .node = kvb_root_node };
+    struct prefix_names names;
+
+    if (out_changed && run->count > 0) {
+        memset(out_changed, 0, run->count);
+    }
+    if (run->count == 0) {
+        return KVB_OK;
+    }
+    fetch_first(index, slot.value, run, &names);
+    if (run_names_its_own_parent(run)) {
+        index->counters.self_parents++;
+        return KVB_BAD_INPUT;
+    }
+    make_run_room(index, run->count);
+    if (run->has_parent) {
+        parent = find_run_parent(index, slot.value, run->parent);
+    }
+    return kvb_prefix_is_in_tree(&parent)
+               ? kvb_prefix_store_in_tree(index, slot.value, parent.node, run, &names, out_changed)
+               : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
+}
+
+/* ---- Counting ---- */
+
+void kvb_prefix_index_count(
+    const struct kvb_prefix_index *index, struct kvb_index_counters *out_counters)
+{
+    *out_counters = index->counters;
+    out_counters->nodes += index->forest.node_count;
+    out_counters->ghosts += index->forest.ghost_count;
+    out_counters->orphans = index->forest.node_count;
+}
+
+size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
+{
+    const size_t extents = (size_t)index->group_end * kvb_extent_group;
+
+    return sizeof *index + extents * sizeof(struct prefix_extent) +
+           index->group_end * sizeof(struct prefix_group) + kvb_line_table_bytes(&index->names) +
+           kvb_line_table_bytes(&index->edges) + kvb_holder_sets_bytes(&index->sets) +
+           kvb_prefix_holders_bytes(index) + index->word_end * sizeof(struct prefix_word) +
+           index->page_end * sizeof(struct prefix_page) +
+           kvb_line_table_bytes(&index->words_by_name) +
+           kvb_line_table_bytes(&index->words_by_place) +
+           index->slot_capacity * sizeof *index->slots + kvb_forest_bytes(&index->forest) +
+           index->crowd_capacity * sizeof *index->crowds;
+}

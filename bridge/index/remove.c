@@ -1,0 +1,312 @@
+#include "index/inside.h"
+
+#include <string.h>
+
+/* Removing blocks from a slot.
+ *
+ * Engines evict the end of a prompt first, so the next block is mostly the node above the last
+ * one, and mostly no other slot holds it.  Then it is the last of its extent, and as many nodes
+ * as follow in the run are popped together.  Every other block is looked up, and the slot is
+ * removed from its node's set. */
+
+struct removing {
+    struct kvb_prefix_index *index;
+    uint32_t slot;
+    uint32_t holder;
+    struct prefix_names *names; /* names->at: how many blocks are done */
+    uint8_t *changed;           /* may be NULL */
+    kvb_set_id from, to;        /* the last node's set before and after */
+    uint32_t extent;            /* extent of the last block, if the slot has its own names */
+    uint32_t page;              /* the slot's page for that extent, or KVB_NONE */
+};
+
+static void done_with_one(struct removing *removing, bool was_held)
+{
+    struct kvb_prefix_index *index = removing->index;
+
+    if (removing->changed) {
+        removing->changed[removing->names->at] = was_held;
+    }
+    kvb_prefix_names_next(index, removing->names);
+    index->counters.removed += was_held;
+    index->counters.unknown_removed += !was_held;
+}
+
+static kvb_block_hash next_block(const struct removing *removing)
+{
+    return removing->names->blocks[removing->names->at];
+}
+
+static void count_gone(struct removing *removing, size_t count)
+{
+    removing->index->slots[removing->slot].blocks -= count;
+    removing->index->counters.memberships -= count;
+}
+
+static void guess_next(struct removing *removing, uint32_t node)
+{
+    removing->index->slots[removing->slot].next_removed = node;
+    kvb_prefix_fetch_removed(removing->index, node, false);
+}
+
+/* ---- Fast path: a slot with canonical names only ---- */
+
+static uint32_t find_canonical(const struct removing *removing)
+{
+    const struct kvb_prefix_index *index = removing->index;
+    const kvb_block_hash block = next_block(removing);
+    const uint32_t guess = index->slots[removing->slot].next_removed;
+
+    if (kvb_prefix_is_canonical(index, removing->holder, guess, block)) {
+        return guess;
+    }
+    const uint32_t node = kvb_prefix_named(index, block.value);
+    return node != KVB_NONE && kvb_prefix_holds(index, removing->holder, node) ? node : KVB_NONE;
+}
+
+static bool pop(struct removing *removing, uint32_t node)
+{
+    uint32_t above = kvb_root_node;
+    const size_t at = removing->names->at;
+    const uint32_t popped = kvb_prefix_pop(
+        removing->index, node, removing->names, kvb_set_of_one(removing->holder), &above);
+
+    if (popped == 0) {
+        return false;
+    }
+    count_gone(removing, popped);
+    guess_next(removing, above);
+    if (removing->changed) {
+        memset(removing->changed + at, 1, popped);
+    }
+    removing->index->counters.removed += popped;
+    return true;
+}
+
+static kvb_status leave_node(struct removing *removing, uint32_t node)
+{
+    struct kvb_prefix_index *index = removing->index;
+    kvb_set_id *set = kvb_prefix_set(index, node);
+    const kvb_set_id from = *set;
+
+    if (from == removing->from && from != 0 && !kvb_set_is_one(from)) {
+        kvb_set_keep(&index->sets, removing->to);
+        kvb_set_drop(&index->sets, from);
+    } else {
+        KVB_TRY(kvb_holder_sets_without(&index->sets, from, removing->holder, &removing->to));
+        removing->from = removing->to == from ? 0 : from;
+    }
+    kvb_prefix_put_set(index, set, removing->to);
+    count_gone(removing, 1);
+    return KVB_OK;
+}
+
+static kvb_status remove_canonical(struct removing *removing)
+{
+    const uint32_t node = find_canonical(removing);
+
+    if (node == KVB_NONE) {
+        done_with_one(removing, false);
+        return KVB_OK;
+    }
+    if (pop(removing, node)) {
+        return KVB_OK;
+    }
+    KVB_TRY(leave_node(removing, node));
+    guess_next(removing, kvb_prefix_parent(removing->index, node));
+    kvb_prefix_trim(removing->index, node);
+    done_with_one(removing, true);
+    return KVB_OK;
+}
+
+/* ---- A slot with other words too ---- */
+
+static kvb_status remove_overflow(struct removing *removing, const struct prefix_found *found)
+{
+    struct kvb_prefix_index *index = removing->index;
+
+    removing->from = 0; /* sets may be freed, and their numbers reused */
+    if (found->kind != found_none) {
+        KVB_TRY(kvb_prefix_word_drop(index, removing->slot, found));
+    }
+    if (kvb_prefix_is_in_tree(found)) {
+        guess_next(removing, kvb_prefix_parent(index, found->node));
+        kvb_prefix_trim(index, found->node);
+    }
+    done_with_one(removing, found->kind != found_none);
+    return KVB_OK;
+}
+
+/* The first candidate for the holder's page for the extent.  It is not verified, so that no page
+ * is read. */
+static uint32_t first_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&index->words_by_place, kvb_prefix_page_hash(index, holder, extent));
+    const uint32_t id = kvb_line_probe_next(&index->words_by_place, &probe);
+
+    return id != KVB_NONE && kvb_prefix_id_is_in_page(id) ? id : KVB_IN_PAGE;
+}
+
+/* Prefetches the table line that leads to the page. */
+[[gnu::always_inline]] static inline void
+expect_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    kvb_line_table_prefetch(&index->words_by_place, kvb_prefix_page_hash(index, holder, extent));
+}
+
+[[gnu::always_inline]] static inline void
+fetch_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
+{
+    if (kvb_prefix_extent(index, extent)->in_page != 0) {
+        const char *line = (const char *)kvb_prefix_page(index, first_page(index, holder, extent));
+
+        for (size_t at = 0; at < sizeof(struct prefix_page); at += 64) {
+            __builtin_prefetch(line + at, 1);
+        }
+    }
+}
+
+/* Prefetches the table lines of the canonical names of nodes that will be freed: the nodes of
+ * the extent up to this one that only this slot holds.  Their names differ from those in the
+ * run. */
+[[gnu::always_inline]] static inline void
+fetch_own_names(const struct removing *removing, uint32_t node)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(removing->index, node);
+    const kvb_set_id alone = kvb_set_of_one(removing->holder);
+
+    for (uint32_t i = 0; i <= kvb_prefix_offset(node); i++) {
+        if (here->sets[i] == alone && here->in_page >> i & 1) {
+            kvb_line_table_prefetch(
+                &removing->index->names, kvb_prefix_name_hash(removing->index, here->names[i]));
+        }
+    }
+}
+
+/* A run continues upwards: prefetches what the removal in the extent above needs, in two steps,
+ * because the second depends on memory that the first fetches. */
+static void prefetch_removal(struct removing *removing, uint32_t node)
+{
+    enum { half_way = kvb_extent_nodes / 2 };
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t above = kvb_prefix_extent_of(index, node)->parent;
+    const bool is_new = removing->extent != node / kvb_extent_nodes;
+
+    if (is_new) {
+        if (removing->extent == 0) {
+            fetch_own_names(removing, node);
+        }
+        removing->extent = node / kvb_extent_nodes;
+        removing->page = kvb_prefix_extent_of(index, node)->in_page != 0
+                             ? kvb_prefix_page_of(index, removing->holder, removing->extent)
+                             : KVB_NONE;
+        kvb_prefix_fetch_removed(index, above, true);
+        expect_page(index, removing->holder, above / kvb_extent_nodes);
+    }
+    if (kvb_prefix_offset(node) == half_way || (is_new && kvb_prefix_offset(node) < half_way)) {
+        fetch_own_names(removing, above);
+        fetch_page(index, removing->holder, above / kvb_extent_nodes);
+    }
+}
+
+/* The block is mostly the node above the last one, in the same extent, whose page is known: then
+ * no look-up is needed. */
+static struct prefix_found
+guess_in_extent(const struct removing *removing, uint32_t node, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t at = kvb_prefix_offset(node);
+    const struct prefix_page *page =
+        removing->page != KVB_NONE ? kvb_prefix_page(index, removing->page) : NULL;
+
+    if (page && page->stand >> at & 1) {
+        return page->names[at] == block.value ? (struct prefix_found){ .kind = found_in_page,
+                                                                       .node = node,
+                                                                       .id = removing->page + at }
+                                              : (struct prefix_found){ .kind = found_none };
+    }
+    return !(kvb_prefix_extent_of(index, node)->overflow >> at & 1) &&
+                   kvb_prefix_is_canonical(index, removing->holder, node, block)
+               ? (struct prefix_found){ .kind = found_canonical, .node = node }
+               : (struct prefix_found){ .kind = found_none };
+}
+
+static struct prefix_found find_any(const struct removing *removing, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = removing->index;
+    const uint32_t guess = index->slots[removing->slot].next_removed;
+    const struct prefix_found found = guess / kvb_extent_nodes == removing->extent
+                                          ? guess_in_extent(removing, guess, block)
+                                          : kvb_prefix_guess(index, removing->slot, guess, block);
+
+    return found.kind != found_none ? found : kvb_prefix_find(index, removing->slot, block);
+}
+
+static void take_in_page(struct removing *removing, uint32_t id)
+{
+    const uint32_t left = kvb_prefix_page(removing->index, id)->stand;
+
+    if ((left & (left - 1)) == 0) {
+        removing->page = KVB_NONE; /* the page is freed with its last word */
+    }
+    kvb_prefix_page_take(removing->index, id);
+    removing->index->slots[removing->slot].own_words--;
+}
+
+static kvb_status remove_any(struct removing *removing)
+{
+    struct kvb_prefix_index *index = removing->index;
+    const struct prefix_found found = find_any(removing, next_block(removing));
+
+    if (kvb_prefix_is_in_tree(&found)) {
+        prefetch_removal(removing, found.node);
+    }
+    if (found.kind != found_canonical && found.kind != found_in_page) {
+        return remove_overflow(removing, &found);
+    }
+    if (found.kind == found_canonical && pop(removing, found.node)) {
+        return KVB_OK;
+    }
+    KVB_TRY(leave_node(removing, found.node));
+    if (found.kind == found_in_page) {
+        take_in_page(removing, found.id);
+    }
+    guess_next(removing, kvb_prefix_parent(index, found.node));
+    kvb_prefix_trim(index, found.node);
+    done_with_one(removing, true);
+    return KVB_OK;
+}
+
+kvb_status kvb_prefix_index_remove(
+    struct kvb_prefix_index *index, kvb_slot_ref slot, const kvb_block_hash *blocks, size_t count,
+    uint8_t *out_changed)
+{
+    struct prefix_names names;
+    struct removing removing = {
+        .index = index,
+        .slot = slot.value,
+        .holder = index->slots[slot.value].holder,
+        .names = &names,
+        .page = KVB_NONE,
+    };
+
+    removing.changed = out_changed;
+    kvb_prefix_names_init(&names, index, slot.value, blocks, count);
+    (void)kvb_prefix_index_reclaim(index, kvb_swept_a_change);
+    kvb_prefix_names_begin(index, &names);
+    if (names.holder != KVB_NONE) {
+        const uint32_t guess = index->slots[slot.value].next_removed;
+        fetch_page(index, removing.holder, guess / kvb_extent_nodes);
+    }
+    while (names.at < count) {
+        const kvb_status status = kvb_prefix_is_simple(index, slot.value)
+                                      ? remove_canonical(&removing)
+                                      : remove_any(&removing);
+        if (status != KVB_OK) {
+            kvb_prefix_index_slot_clear(index, slot);
+            return status;
+        }
+    }
+    return KVB_OK;
+}

@@ -1,0 +1,394 @@
+#include "index/inside.h"
+
+#include <string.h>
+
+/* Storing a run in the tree.
+ *
+ * Nearly all blocks of nearly all runs take one of three fast paths.  They look up no table but
+ * `names`, once for each node that is new or has another name:
+ *
+ *     there already   the child is the next node of the extent; the slot enters its set
+ *     new             appended to the extent; its set is the slot alone
+ *     called so       as there already, and another name is written into the slot's page
+ *
+ * The first two are for canonical names, and all three for slots without orphans.  Every other
+ * block takes the slow path through index/words.c. */
+
+/* The last change of a set, cached from node to node, because their sets are mostly equal. */
+struct step {
+    kvb_set_id from, to;
+};
+
+struct storing {
+    struct kvb_prefix_index *index;
+    uint32_t slot;
+    uint32_t holder;
+    const struct kvb_index_run *run;
+    struct prefix_names *names; /* the run's; at: how many blocks are done */
+    uint8_t *changed;           /* may be NULL */
+    uint32_t node;              /* the parent of the next block */
+    uint32_t noted;             /* an extent that is in the holder's list already */
+    struct step step;
+};
+
+static kvb_block_hash parent_name(const struct storing *storing, size_t at)
+{
+    return at > 0 ? storing->run->blocks[at - 1] : storing->run->parent;
+}
+
+/* Whether the run names the parent by its canonical name, so that words below it can be
+ * canonical. */
+static bool is_below_usual_name(const struct storing *storing)
+{
+    return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
+                                                 parent_name(storing, storing->names->at).value;
+}
+
+/* The child exists; whether its canonical name implies the run's name for the parent. */
+static bool is_parent_usual_to(const struct storing *storing, uint32_t child)
+{
+    return storing->node == kvb_root_node || kvb_prefix_usual_parent(storing->index, child) ==
+                                                 parent_name(storing, storing->names->at).value;
+}
+
+/* Writes a parent override: the run's name for the parent, in the new child. */
+static void sew(const struct storing *storing, uint32_t child)
+{
+    struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
+
+    here->seam = (uint8_t)kvb_prefix_offset(child);
+    here->parent_override_parent = parent_name(storing, storing->names->at).value;
+}
+
+static kvb_status note(struct storing *storing, uint32_t extent)
+{
+    if (storing->noted != extent) {
+        KVB_TRY(kvb_prefix_note_extent(storing->index, storing->holder, extent));
+        storing->noted = extent;
+    }
+    return KVB_OK;
+}
+
+static void done_with(struct storing *storing, uint32_t node, bool is_new)
+{
+    if (storing->changed) {
+        storing->changed[storing->names->at] = is_new;
+    }
+    storing->node = node;
+    kvb_prefix_names_next(storing->index, storing->names);
+}
+
+static void count_new(struct storing *storing, size_t count)
+{
+    storing->index->slots[storing->slot].blocks += count;
+    storing->index->counters.memberships += count;
+    storing->index->counters.stored += count;
+}
+
+/* ---- Fast paths ---- */
+
+static kvb_status enter_holder_set(struct storing *storing, kvb_set_id *set)
+{
+    struct kvb_prefix_index *index = storing->index;
+    struct step *step = &storing->step;
+
+    if (*set == step->from && *set != 0) {
+        kvb_set_keep(&index->sets, step->to);
+        kvb_set_drop(&index->sets, *set);
+    } else {
+        const kvb_set_id from = *set;
+        KVB_TRY(kvb_holder_sets_with(&index->sets, from, storing->holder, &step->to));
+        step->from = step->to == from ? 0 : from; /* edited in place: no other node has it */
+    }
+    kvb_prefix_put_set(index, set, step->to);
+    return KVB_OK;
+}
+
+/* The child exists, and the run uses its canonical name. */
+static kvb_status store_there(struct storing *storing, uint32_t child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    kvb_set_id *set = kvb_prefix_set(index, child);
+    const bool is_new = !kvb_set_has(&index->sets, *set, storing->holder);
+
+    if (is_new) {
+        KVB_TRY(note(storing, child / kvb_extent_nodes));
+        KVB_TRY(enter_holder_set(storing, set));
+        count_new(storing, 1);
+    } else {
+        storing->noted = child / kvb_extent_nodes;
+        index->counters.duplicate_stored++;
+    }
+    done_with(storing, child, is_new);
+    return KVB_OK;
+}
+
+/* Whether the slot has no word of this name, except perhaps a canonical one. */
+static bool is_unused(const struct storing *storing, kvb_block_hash block)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    return index->slots[storing->slot].own_words == 0 ||
+           (kvb_prefix_called(index, storing->holder, block.value).word == KVB_NONE &&
+            kvb_prefix_private_word(index, storing->holder, block) == KVB_NONE);
+}
+
+/* How many of the run's next names, at most `count` and as many as fit an extent, are not in
+ * words_by_name. */
+static size_t names_not_private(const struct storing *storing, size_t count)
+{
+    const kvb_block_hash *blocks = storing->run->blocks + storing->names->at;
+    size_t unused = 0;
+
+    if (storing->index->holders[storing->holder].private_words == 0) {
+        return count;
+    }
+    while (unused < count && unused < kvb_extent_nodes &&
+           kvb_prefix_private_word(storing->index, storing->holder, blocks[unused]) == KVB_NONE) {
+        unused++;
+    }
+    return unused;
+}
+
+/* Appends the rest of the run: behind a new node all nodes are new. */
+static void append_rest(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const struct kvb_index_run *run = storing->run;
+    const size_t room = kvb_prefix_room(index);
+    const size_t at = storing->names->at;
+    const size_t left = names_not_private(storing, run->count - at);
+
+    const uint32_t put = kvb_prefix_append(
+        index, storing->node, storing->names, run->tokens + at, left < room ? left : room,
+        kvb_set_of_one(storing->holder));
+    if (storing->changed) {
+        memset(storing->changed + at, 1, put);
+    }
+    count_new(storing, put);
+    storing->node += put;
+}
+
+/* There is no such child and no node of this name: adds a node, which only this slot holds. */
+static kvb_status store_new(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const size_t at = storing->names->at;
+    uint32_t child = KVB_NONE;
+
+    if (kvb_prefix_room(index) == 0) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_prefix_child_new(
+        index, storing->node, storing->run->tokens[at].value, storing->run->blocks[at].value, true,
+        &child));
+    const kvb_status status = note(storing, child / kvb_extent_nodes);
+    if (status != KVB_OK) {
+        kvb_prefix_trim(index, child);
+        return status;
+    }
+    if (!is_below_usual_name(storing)) {
+        sew(storing, child);
+    }
+    kvb_prefix_put_set(index, kvb_prefix_set(index, child), kvb_set_of_one(storing->holder));
+    count_new(storing, 1);
+    done_with(storing, child, true);
+    append_rest(storing);
+    return KVB_OK;
+}
+
+/* The child exists, the slot does not hold it yet, and names it differently.  KVB_NOT_FOUND: the
+ * name contradicts the slot's page. */
+static kvb_status store_in_page(struct storing *storing, uint32_t child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+    const kvb_block_hash parent = parent_name(storing, storing->names->at);
+
+    KVB_TRY(note(storing, child / kvb_extent_nodes));
+    KVB_TRY(kvb_prefix_page_put(index, storing->holder, block, child, parent));
+    const kvb_status status = enter_holder_set(storing, kvb_prefix_set(index, child));
+    if (status != KVB_OK) {
+        kvb_prefix_page_take(index, kvb_prefix_page_word(index, storing->holder, child));
+        return status;
+    }
+    index->slots[storing->slot].own_words++;
+    count_new(storing, 1);
+    done_with(storing, child, true);
+    return KVB_OK;
+}
+
+/* ---- Slow path ---- */
+
+/* Adds the slot's word for `node`; a name that the slot used for another node is moved.
+ * *out_old: the node of the tree that lost the name, to be trimmed, or KVB_NONE. */
+static kvb_status
+name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_is_new)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+    const kvb_block_hash parent = parent_name(storing, storing->names->at);
+    const struct prefix_found found = kvb_prefix_find(index, storing->slot, block);
+
+    *out_is_new = found.kind == found_none;
+    if (found.kind != found_none && found.kind != found_orphan && found.node == node) {
+        KVB_TRY(kvb_prefix_word_again(index, storing->slot, &found, parent));
+        index->counters.duplicate_stored++;
+        return KVB_OK;
+    }
+    if (found.kind != found_none) {
+        KVB_TRY(kvb_prefix_word_drop(index, storing->slot, &found));
+        *out_old = found.kind == found_orphan ? KVB_NONE : found.node;
+    }
+    const kvb_status status = kvb_prefix_word_make(index, storing->slot, block, node, parent);
+    if (status == KVB_OK) {
+        index->counters.stored += *out_is_new;
+        index->counters.aliases += !*out_is_new;
+    } else {
+        index->counters.removed += !*out_is_new; /* the name was removed from its old node */
+    }
+    return status;
+}
+
+static kvb_status make_child(struct storing *storing, uint32_t *out_child)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const uint64_t tokens = storing->run->tokens[storing->names->at].value;
+    const uint64_t name = storing->run->blocks[storing->names->at].value;
+
+    *out_child = kvb_prefix_child(index, storing->node, tokens);
+    if (*out_child != KVB_NONE) {
+        return KVB_OK;
+    }
+    if (kvb_prefix_room(index) == 0) {
+        return KVB_TOO_LARGE;
+    }
+    return kvb_prefix_child_new(
+        index, storing->node, tokens, name, kvb_prefix_named(index, name) == KVB_NONE, out_child);
+}
+
+static kvb_status store_long(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+    uint32_t child = KVB_NONE;
+    uint32_t old = KVB_NONE;
+    bool is_new = false;
+
+    KVB_TRY(make_child(storing, &child));
+    const kvb_status status = name_node(storing, child, &old, &is_new);
+    if (old != KVB_NONE) {
+        kvb_prefix_trim(index, old);
+    }
+    if (status != KVB_OK) {
+        kvb_prefix_trim(index, child); /* a refused block may leave an unused node */
+        return status;
+    }
+    storing->step = (struct step){ 0 }; /* sets may have been freed, and their numbers reused */
+    storing->noted = 0;
+    done_with(storing, child, is_new);
+    return kvb_prefix_join(index, storing->slot, block, child);
+}
+
+/* ---- Both ---- */
+
+static bool is_own_name(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash block)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+
+    return here->names[at] == block.value && here->named >> at & 1;
+}
+
+/* Whether the run uses the canonical name of the node and of its parent. */
+static bool may_store_there(const struct storing *storing, uint32_t child)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+
+    if (!is_own_name(index, child, block) || !is_parent_usual_to(storing, child)) {
+        return false;
+    }
+    return index->slots[storing->slot].own_words == 0 ||
+           (kvb_prefix_holds(index, storing->holder, child)
+                ? !kvb_prefix_is_unusual(index, storing->holder, child)
+                : is_unused(storing, block));
+}
+
+/* Whether the run uses another name for the node, one that the slot does not use yet. */
+static bool may_store_in_page(const struct storing *storing, uint32_t child)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+
+    if (kvb_prefix_name(index, child) == block.value ||
+        kvb_prefix_holds(index, storing->holder, child)) {
+        return false;
+    }
+    const struct prefix_called called = kvb_prefix_called(index, storing->holder, block.value);
+    return called.word == KVB_NONE &&
+           kvb_prefix_private_word(index, storing->holder, block) == KVB_NONE &&
+           (called.node == KVB_NONE || !kvb_prefix_holds(index, storing->holder, called.node));
+}
+
+static bool may_store_new(const struct storing *storing)
+{
+    const struct kvb_prefix_index *index = storing->index;
+    const kvb_block_hash block = storing->run->blocks[storing->names->at];
+
+    if (!is_below_usual_name(storing) && !kvb_prefix_may_parent_override(index, storing->node)) {
+        return false;
+    }
+    if (index->slots[storing->slot].own_words == 0) {
+        return kvb_prefix_named(index, block.value) == KVB_NONE;
+    }
+    const struct prefix_called called = kvb_prefix_called(index, storing->holder, block.value);
+    return called.node == KVB_NONE && called.word == KVB_NONE &&
+           kvb_prefix_private_word(index, storing->holder, block) == KVB_NONE;
+}
+
+static kvb_status store_one(struct storing *storing)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const uint64_t tokens = storing->run->tokens[storing->names->at].value;
+
+    if (index->slots[storing->slot].orphans.count > 0) {
+        return store_long(storing);
+    }
+    const uint32_t child = kvb_prefix_child(index, storing->node, tokens);
+    if (child == KVB_NONE) {
+        return may_store_new(storing) ? store_new(storing) : store_long(storing);
+    }
+    if (may_store_there(storing, child)) {
+        return store_there(storing, child);
+    }
+    if (may_store_in_page(storing, child)) {
+        const kvb_status status = store_in_page(storing, child);
+        if (status != KVB_NOT_FOUND && status != KVB_TOO_LARGE) {
+            return status;
+        }
+    }
+    return store_long(storing);
+}
+
+kvb_status kvb_prefix_store_in_tree(
+    struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
+    struct prefix_names *names, uint8_t *out_changed)
+{
+    struct storing storing = {
+        .index = index, .slot = slot, .run = run, .names = names, .node = node
+    };
+    kvb_status status = kvb_prefix_holder_of(index, slot);
+
+    storing.changed = out_changed;
+    storing.holder = index->slots[slot].holder;
+    names->holder = storing.holder; /* the run itself may add own names */
+    if (node != kvb_root_node) {
+        storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
+    }
+    while (status == KVB_OK && names->at < run->count) {
+        status = store_one(&storing);
+    }
+    index->slots[slot].last_stored = storing.node;
+    index->counters.refused += run->count - names->at;
+    return status;
+}

@@ -1,0 +1,140 @@
+#include "ingest/dns/entry.h"
+
+#include "core/clock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const uint32_t min_ttl_s = 1;
+static const uint32_t max_ttl_s = 300;
+static const uint64_t first_pause_ns = KVB_NS_PER_S;
+static const uint64_t max_pause_ns = 30 * KVB_NS_PER_S;
+
+/* libzmq by itself tries an address once a second. */
+static const uint64_t move_pause_ns = KVB_NS_PER_S;
+
+/* ---- Addresses ---- */
+
+bool kvb_address_is_ipv6(const char *text)
+{
+    return strchr(text, ':') != NULL;
+}
+
+void kvb_addresses_add(struct kvb_addresses *addresses, const char *text)
+{
+    if (addresses->count < kvb_max_addresses) {
+        (void)snprintf(addresses->text[addresses->count++], kvb_address_bytes, "%s", text);
+    }
+}
+
+void kvb_addresses_put_ipv4_first(struct kvb_addresses *addresses)
+{
+    const struct kvb_addresses before = *addresses;
+
+    addresses->count = 0;
+    for (int is_ipv6 = 0; is_ipv6 <= 1; is_ipv6++) {
+        for (size_t i = 0; i < before.count; i++) {
+            if (kvb_address_is_ipv6(before.text[i]) == is_ipv6) {
+                kvb_addresses_add(addresses, before.text[i]);
+            }
+        }
+    }
+}
+
+/* The position of the address; addresses->count: it is not in the list. */
+static size_t find_address(const struct kvb_addresses *addresses, const char *text)
+{
+    size_t at = 0;
+
+    while (at < addresses->count && strcmp(addresses->text[at], text) != 0) {
+        at++;
+    }
+    return at;
+}
+
+/* ---- One name ---- */
+
+const char *kvb_dns_result_text(enum kvb_dns_result result)
+{
+    static const char *const texts[KVB_DNS_RESULT_COUNT] = {
+        [KVB_DNS_OK] = "not answered yet",
+        [KVB_DNS_NO_NAME] = "no such name, or no address of it",
+        [KVB_DNS_TIMEOUT] = "no name server answers",
+        [KVB_DNS_FAILURE] = "the name servers refuse or fail",
+    };
+
+    return result < KVB_DNS_RESULT_COUNT ? texts[result] : "unknown";
+}
+
+bool kvb_dns_entry_query(struct kvb_dns_entry *entry, uint64_t now_ns)
+{
+    if (entry->is_queried || now_ns < entry->next_ns) {
+        return false;
+    }
+    entry->is_queried = true;
+    return true;
+}
+
+void kvb_dns_entry_answered(
+    struct kvb_dns_entry *entry, const struct kvb_addresses *addresses, uint32_t ttl_s,
+    uint64_t now_ns)
+{
+    const uint32_t at_most_s = ttl_s < max_ttl_s ? ttl_s : max_ttl_s;
+
+    entry->addresses = *addresses;
+    entry->result = KVB_DNS_OK;
+    entry->is_queried = false;
+    entry->pause_ns = 0;
+    entry->next_ns = now_ns + (at_most_s > min_ttl_s ? at_most_s : min_ttl_s) * KVB_NS_PER_S;
+}
+
+void kvb_dns_entry_failed(struct kvb_dns_entry *entry, enum kvb_dns_result result, uint64_t now_ns)
+{
+    const uint64_t doubled_ns = entry->pause_ns == 0 ? first_pause_ns : 2 * entry->pause_ns;
+
+    if (result == KVB_DNS_NO_NAME) {
+        entry->addresses.count = 0;
+    }
+    entry->result = result;
+    entry->is_queried = false;
+    entry->pause_ns = doubled_ns < max_pause_ns ? doubled_ns : max_pause_ns;
+    entry->next_ns = now_ns + entry->pause_ns;
+}
+
+/* ---- Which address ---- */
+
+static void move_to(
+    struct kvb_address_choice *choice, const struct kvb_addresses *addresses, size_t at,
+    uint64_t now_ns)
+{
+    memcpy(choice->text, addresses->text[at], sizeof choice->text);
+    choice->moved_ns = now_ns;
+    choice->moves++;
+}
+
+bool kvb_address_choice_pick(
+    struct kvb_address_choice *choice, const struct kvb_addresses *addresses, bool has_failed,
+    uint64_t now_ns)
+{
+    const size_t at = find_address(addresses, choice->text);
+
+    if (addresses->count == 0) {
+        return false;
+    }
+    if (at == addresses->count) {
+        move_to(choice, addresses, 0, now_ns);
+        return true;
+    }
+    const bool is_round_over = choice->moves >= addresses->count;
+    const bool must_wait = is_round_over && now_ns - choice->moved_ns < move_pause_ns;
+    if (!has_failed || addresses->count == 1 || must_wait) {
+        return false;
+    }
+    move_to(choice, addresses, (at + 1) % addresses->count, now_ns);
+    return true;
+}
+
+void kvb_address_choice_connected(struct kvb_address_choice *choice)
+{
+    choice->moves = 0;
+}

@@ -1,0 +1,98 @@
+#include "ingest/dns/named_endpoint.h"
+
+#include "ingest/dns/resolver.h"
+
+#include <net/if.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char tcp[] = "tcp://";
+
+/* Where the host begins; libzmq takes "tcp://from;host:port" too. */
+static const char *find_host(const char *text)
+{
+    const char *semicolon = strrchr(text, ';');
+
+    return semicolon ? semicolon + 1 : text + strlen(tcp);
+}
+
+static bool needs_lookup(const char *host, bool is_bound)
+{
+    if (host[0] == '\0' || strcmp(host, "*") == 0 || kvb_host_is_numeric(host)) {
+        return false;
+    }
+    return !is_bound || if_nametoindex(host) == 0;
+}
+
+kvb_status
+kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bool is_bound)
+{
+    const size_t len = strlen(text);
+
+    *endpoint = (struct kvb_named_endpoint){ .host_at = 0 };
+    if (len >= sizeof endpoint->text) {
+        return KVB_TOO_LARGE;
+    }
+    memcpy(endpoint->text, text, len + 1);
+    if (strncmp(text, tcp, strlen(tcp)) != 0) {
+        return KVB_OK;
+    }
+    const char *host = find_host(text);
+    const char *colon = strrchr(host, ':');
+    if (colon) {
+        endpoint->host_at = (size_t)(host - text);
+        memcpy(endpoint->host, host, (size_t)(colon - host));
+    }
+    if (!needs_lookup(endpoint->host, is_bound)) {
+        endpoint->host[0] = '\0';
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_named_endpoint_look(
+    struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
+    uint64_t now_ns, bool *out_has_moved)
+{
+    struct kvb_dns_answer answer;
+
+    *out_has_moved = false;
+    if (endpoint->host[0] == '\0') {
+        return KVB_OK;
+    }
+    kvb_resolver_look(resolver, endpoint->host, now_ns, &answer);
+    if (answer.addresses.count > 0) {
+        endpoint->why.text[0] = '\0';
+        *out_has_moved =
+            kvb_address_choice_pick(&endpoint->choice, &answer.addresses, has_failed, now_ns);
+        return KVB_OK;
+    }
+    endpoint->choice.text[0] = '\0';
+    if (answer.result == KVB_DNS_OK) {
+        return KVB_AGAIN;
+    }
+    kvb_detail_set(
+        &endpoint->why, "the name %.150s cannot be resolved: %s", endpoint->host,
+        kvb_dns_result_text(answer.result));
+    return KVB_NOT_FOUND;
+}
+
+bool kvb_named_endpoint_is_ipv6(const struct kvb_named_endpoint *endpoint)
+{
+    return kvb_address_is_ipv6(endpoint->choice.text) ||
+           (endpoint->host[0] == '\0' && strncmp(endpoint->text, "tcp://[", 7) == 0);
+}
+
+void kvb_named_endpoint_write(
+    const struct kvb_named_endpoint *endpoint, char out_text[kvb_zmq_address_bytes])
+{
+    const char *host = endpoint->choice.text;
+    const char *rest = endpoint->text + endpoint->host_at + strlen(endpoint->host);
+
+    if (endpoint->host[0] == '\0') {
+        (void)snprintf(out_text, kvb_zmq_address_bytes, "%s", endpoint->text);
+        return;
+    }
+    (void)snprintf(
+        out_text, kvb_zmq_address_bytes, kvb_address_is_ipv6(host) ? "%.*s[%s]%s" : "%.*s%s%s",
+        (int)endpoint->host_at, endpoint->text, host, rest);
+}

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/status.h"
+#include "ingest/dns/entry.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An endpoint of libzmq whose host may be a name, which is replaced by a numeric address before
+ * libzmq gets it.
+ *
+ *     tcp://engine-2.fleet:5557   -->  tcp://10.0.0.5:5557, tcp://[fd00::5]:5557
+ *     tcp://10.0.0.5:5557, tcp: with *, ipc://, inproc://, an interface to listen at: as they are
+ *
+ * Threads: the caller locks. */
+struct kvb_resolver;
+
+enum { kvb_named_endpoint_bytes = 256, kvb_zmq_address_bytes = kvb_named_endpoint_bytes + 64 };
+
+struct kvb_named_endpoint {
+    char text[kvb_named_endpoint_bytes]; /* as configured */
+    char host[kvb_named_endpoint_bytes]; /* "": there is no name to look up */
+    size_t host_at;                      /* in text */
+    struct kvb_address_choice choice;
+    struct kvb_detail why; /* why host was not resolved; "": it was, or is not known yet */
+};
+
+/* is_bound: libzmq is to listen there.  KVB_TOO_LARGE */
+kvb_status
+kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bool is_bound);
+
+/* Looks the host up and chooses an address; has_failed: an attempt at the address chosen last has
+ * failed.  *out_has_moved: the address has changed.
+ * KVB_OK         there is an address
+ * KVB_AGAIN      not known yet
+ * KVB_NOT_FOUND  not resolved, see endpoint->why; it will be tried again */
+kvb_status kvb_named_endpoint_look(
+    struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
+    uint64_t now_ns, bool *out_has_moved);
+
+/* Writes the numeric endpoint for libzmq; after KVB_OK. */
+void kvb_named_endpoint_write(
+    const struct kvb_named_endpoint *endpoint, char out_text[kvb_zmq_address_bytes]);
+
+/* True when the chosen address is IPv6: libzmq supports that only where ZMQ_IPV6 is set. */
+bool kvb_named_endpoint_is_ipv6(const struct kvb_named_endpoint *endpoint);

@@ -1,0 +1,488 @@
+#include "ingest/http/fetch.h"
+
+#include "core/clock.h"
+#include "ingest/dns/resolver.h"
+
+#include <curl/curl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Connections kept open between fetches: one for each engine of a large host. */
+enum { max_idle_connections = 1024 };
+
+/* How often a waiting fetch checks whether its host is resolved. */
+enum { look_ms = 20 };
+
+struct kvb_fetcher {
+    struct kvb_resolver *resolver; /* borrowed */
+    CURLM *multi;                  /* owned */
+    struct kvb_fetch *first;       /* owned, a list */
+    size_t waiting;                /* for their hosts to be resolved */
+};
+
+struct kvb_fetch {
+    struct kvb_fetcher *fetcher;
+    struct kvb_fetch *next;
+    struct kvb_fetch *previous;
+    CURL *easy;                   /* owned, like the next */
+    struct curl_slist *addresses; /* of its host; NULL: not known, or it is numeric */
+    bool is_waiting;              /* for them; libcurl has not begun */
+    char host[kvb_host_bytes];
+    unsigned port;
+    struct kvb_fetch_options options;
+    uint64_t started_ns;
+    size_t bytes;
+    bool is_too_large;
+    bool is_stopped;
+    char error[CURL_ERROR_SIZE];
+};
+
+const char *kvb_fetch_outcome_name(enum kvb_fetch_outcome outcome)
+{
+    static const char *const names[KVB_FETCH_OUTCOME_COUNT] = {
+        [KVB_FETCH_OK] = "ok",
+        [KVB_FETCH_UNREACHABLE] = "unreachable",
+        [KVB_FETCH_LATE] = "late",
+        [KVB_FETCH_CODE] = "code",
+        [KVB_FETCH_TOO_LARGE] = "too_large",
+        [KVB_FETCH_STOPPED] = "stopped",
+    };
+
+    return outcome < KVB_FETCH_OUTCOME_COUNT ? names[outcome] : "unknown";
+}
+
+/* ---- libcurl, once a process ---- */
+
+static CURLcode global_state = CURLE_FAILED_INIT;
+
+static void init_global(void)
+{
+    global_state = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
+
+static bool is_curl_ready(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    return pthread_once(&once, init_global) == 0 && global_state == CURLE_OK;
+}
+
+kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher)
+{
+    if (!is_curl_ready()) {
+        return KVB_IO;
+    }
+    struct kvb_fetcher *fetcher = calloc(1, sizeof *fetcher);
+    if (!fetcher) {
+        return KVB_NO_MEMORY;
+    }
+    fetcher->resolver = resolver;
+    fetcher->multi = curl_multi_init();
+    if (!fetcher->multi ||
+        curl_multi_setopt(fetcher->multi, CURLMOPT_MAXCONNECTS, (long)max_idle_connections) !=
+            CURLM_OK) {
+        kvb_fetcher_free(fetcher);
+        return KVB_NO_MEMORY;
+    }
+    *out_fetcher = fetcher;
+    return KVB_OK;
+}
+
+/* ---- One fetch ---- */
+
+static void unlink_fetch(struct kvb_fetch *fetch)
+{
+    if (fetch->previous) {
+        fetch->previous->next = fetch->next;
+    } else if (fetch->fetcher->first == fetch) {
+        fetch->fetcher->first = fetch->next;
+    }
+    if (fetch->next) {
+        fetch->next->previous = fetch->previous;
+    }
+}
+
+void kvb_fetch_cancel(struct kvb_fetch *fetch)
+{
+    if (!fetch) {
+        return;
+    }
+    unlink_fetch(fetch);
+    fetch->fetcher->waiting -= fetch->is_waiting;
+    if (fetch->easy) {
+        (void)curl_multi_remove_handle(fetch->fetcher->multi, fetch->easy); /* also if not in */
+        curl_easy_cleanup(fetch->easy);
+    }
+    curl_slist_free_all(fetch->addresses);
+    free(fetch);
+}
+
+void kvb_fetcher_free(struct kvb_fetcher *fetcher)
+{
+    if (!fetcher) {
+        return;
+    }
+    while (fetcher->first) {
+        kvb_fetch_cancel(fetcher->first);
+    }
+    if (fetcher->multi) {
+        (void)curl_multi_cleanup(fetcher->multi);
+    }
+    free(fetcher);
+}
+
+static long code_of(const struct kvb_fetch *fetch)
+{
+    long code = 0;
+
+    (void)curl_easy_getinfo(fetch->easy, CURLINFO_RESPONSE_CODE, &code);
+    return code;
+}
+
+/* Callback of libcurl: any return value but `count` ends the transfer. */
+static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void *context)
+{
+    struct kvb_fetch *fetch = context;
+    const kvb_span span = { .data = (const uint8_t *)bytes, .len = size * count };
+
+    if (span.len > fetch->options.max_bytes - fetch->bytes) {
+        fetch->is_too_large = true;
+        return 0;
+    }
+    fetch->bytes += span.len;
+    if (code_of(fetch) != 200) {
+        return span.len; /* the body of an error answer is ignored */
+    }
+    if (fetch->options.on_bytes(fetch->options.context, span) != KVB_OK) {
+        fetch->is_stopped = true;
+        return 0;
+    }
+    return span.len;
+}
+
+/* One statement for each option, so that libcurl's macros check the type of its value. */
+static CURLcode set_up_transfer(struct kvb_fetch *fetch)
+{
+    CURL *easy = fetch->easy;
+    CURLcode bad = CURLE_OK;
+
+    bad |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    bad |= curl_easy_setopt(easy, CURLOPT_URL, fetch->options.url);
+    bad |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    bad |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
+    bad |= curl_easy_setopt(easy, CURLOPT_USERAGENT, "kvbridge/" KVB_VERSION);
+    bad |= curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, fetch->error);
+    bad |= curl_easy_setopt(easy, CURLOPT_PRIVATE, fetch);
+    bad |= curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch);
+    bad |= curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_curl_bytes);
+    return bad;
+}
+
+kvb_status kvb_fetch_check_url(const char *url, struct kvb_detail *detail)
+{
+    static const char *const schemes[] = { "http://", "https://" };
+    CURLU *parsed = curl_url();
+    kvb_status status = KVB_BAD_CONFIG;
+
+    if (!parsed) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        if (strncmp(url, schemes[i], strlen(schemes[i])) == 0 &&
+            curl_url_set(parsed, CURLUPART_URL, url, 0) == CURLUE_OK) {
+            status = KVB_OK;
+        }
+    }
+    curl_url_cleanup(parsed);
+    if (status != KVB_OK) {
+        kvb_detail_set(detail, "expected http://host:port/path or https://host:port/path");
+    }
+    return status;
+}
+
+/* ---- Its host ---- */
+
+static void copy_host(struct kvb_fetch *fetch, const char *host)
+{
+    const size_t len = strlen(host);
+
+    if (len < sizeof fetch->host) {
+        memcpy(fetch->host, host, len + 1);
+    }
+}
+
+/* The host in ASCII (punycode), as libcurl would look it up.  KVB_BAD_CONFIG: it has no such
+ * form. */
+static kvb_status read_host(struct kvb_fetch *fetch)
+{
+    CURLU *parsed = curl_url();
+    char *host = NULL;
+    char *port = NULL;
+
+    if (!parsed) {
+        return KVB_NO_MEMORY;
+    }
+    if (curl_url_set(parsed, CURLUPART_URL, fetch->options.url, 0) == CURLUE_OK &&
+        curl_url_get(parsed, CURLUPART_HOST, &host, CURLU_PUNYCODE) == CURLUE_OK &&
+        curl_url_get(parsed, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) == CURLUE_OK) {
+        copy_host(fetch, host);
+        fetch->port = (unsigned)strtoul(port, NULL, 10);
+    }
+    curl_free(host);
+    curl_free(port);
+    curl_url_cleanup(parsed);
+    return fetch->host[0] != '\0' ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+/* Sets CURLOPT_RESOLVE to "+host:port:address,address": libcurl tries the addresses in turn.  The
+ * Host header and the name expected in a certificate stay.  With the + they time out in libcurl's
+ * cache. */
+static kvb_status
+set_fetch_addresses(struct kvb_fetch *fetch, const struct kvb_addresses *addresses)
+{
+    char text[kvb_host_bytes + 16 + kvb_max_addresses * (kvb_address_bytes + 3)];
+    int len = snprintf(text, sizeof text, "+%s:%u:", fetch->host, fetch->port);
+
+    for (size_t i = 0; i < addresses->count; i++) {
+        const char *address = addresses->text[i];
+        len += snprintf(
+            text + len, sizeof text - (size_t)len, kvb_address_is_ipv6(address) ? "%s[%s]" : "%s%s",
+            i > 0 ? "," : "", address);
+    }
+    fetch->addresses = curl_slist_append(NULL, text);
+    return fetch->addresses &&
+                   curl_easy_setopt(fetch->easy, CURLOPT_RESOLVE, fetch->addresses) == CURLE_OK
+               ? KVB_OK
+               : KVB_NO_MEMORY;
+}
+
+static bool is_fetch_late(const struct kvb_fetch *fetch, uint64_t now_ns)
+{
+    return now_ns - fetch->started_ns >= fetch->options.timeout_ms * KVB_NS_PER_MS;
+}
+
+/* Starts the transfer in libcurl; the time of the look-up counts against the timeout. */
+static kvb_status begin_transfer(struct kvb_fetch *fetch, uint64_t now_ns)
+{
+    const uint64_t took_ms = (now_ns - fetch->started_ns) / KVB_NS_PER_MS;
+    const long left_ms = (long)fetch->options.timeout_ms - (long)took_ms;
+
+    if (curl_easy_setopt(fetch->easy, CURLOPT_TIMEOUT_MS, left_ms > 0 ? left_ms : 1L) != CURLE_OK ||
+        curl_multi_add_handle(fetch->fetcher->multi, fetch->easy) != CURLM_OK) {
+        return KVB_NO_MEMORY;
+    }
+    fetch->fetcher->waiting -= fetch->is_waiting;
+    fetch->is_waiting = false;
+    return KVB_OK;
+}
+
+/* KVB_OK         libcurl has begun
+ * KVB_AGAIN      the host is being looked up
+ * KVB_NOT_FOUND  it cannot be resolved: fetch->error says why */
+static kvb_status begin_when_resolved(struct kvb_fetch *fetch, uint64_t now_ns)
+{
+    struct kvb_dns_answer answer = { .is_queried = false };
+
+    if (!kvb_host_is_numeric(fetch->host)) {
+        kvb_resolver_look(fetch->fetcher->resolver, fetch->host, now_ns, &answer);
+        if (answer.addresses.count == 0 && answer.is_queried) {
+            return KVB_AGAIN;
+        }
+        if (answer.addresses.count == 0) {
+            (void)snprintf(
+                fetch->error, sizeof fetch->error, "the name %.150s cannot be resolved: %s",
+                fetch->host, kvb_dns_result_text(answer.result));
+            return KVB_NOT_FOUND;
+        }
+        KVB_TRY(set_fetch_addresses(fetch, &answer.addresses));
+    }
+    return begin_transfer(fetch, now_ns);
+}
+
+/* kvb_fetcher_work() reports KVB_NOT_FOUND later, by on_end. */
+static kvb_status set_up_fetch(struct kvb_fetch *fetch)
+{
+    KVB_TRY(read_host(fetch));
+    fetch->easy = curl_easy_init();
+    if (!fetch->easy || set_up_transfer(fetch) != CURLE_OK) {
+        return KVB_NO_MEMORY;
+    }
+    fetch->options.url = NULL; /* was only borrowed for the call */
+    const kvb_status status = begin_when_resolved(fetch, fetch->started_ns);
+    return status == KVB_AGAIN || status == KVB_NOT_FOUND ? KVB_OK : status;
+}
+
+kvb_status kvb_fetch_start(
+    struct kvb_fetcher *fetcher, const struct kvb_fetch_options *options,
+    struct kvb_fetch **out_fetch)
+{
+    KVB_TRY(kvb_fetch_check_url(options->url, NULL));
+
+    struct kvb_fetch *fetch = calloc(1, sizeof *fetch);
+    if (!fetch) {
+        return KVB_NO_MEMORY;
+    }
+    fetch->fetcher = fetcher;
+    fetch->options = *options;
+    fetch->started_ns = kvb_clock_monotonic_ns();
+    fetch->is_waiting = true;
+    fetcher->waiting++;
+    const kvb_status status = set_up_fetch(fetch);
+    if (status != KVB_OK) {
+        kvb_fetch_cancel(fetch);
+        return status;
+    }
+    fetch->next = fetcher->first;
+    if (fetch->next) {
+        fetch->next->previous = fetch;
+    }
+    fetcher->first = fetch;
+    *out_fetch = fetch;
+    return KVB_OK;
+}
+
+/* ---- Its end ---- */
+
+static enum kvb_fetch_outcome outcome_of(const struct kvb_fetch *fetch, CURLcode result)
+{
+    if (fetch->is_too_large) {
+        return KVB_FETCH_TOO_LARGE;
+    }
+    if (fetch->is_stopped) {
+        return KVB_FETCH_STOPPED;
+    }
+    if (result == CURLE_OPERATION_TIMEDOUT) {
+        return KVB_FETCH_LATE;
+    }
+    if (result != CURLE_OK) {
+        return KVB_FETCH_UNREACHABLE;
+    }
+    return code_of(fetch) == 200 ? KVB_FETCH_OK : KVB_FETCH_CODE;
+}
+
+static void say_why(const struct kvb_fetch *fetch, CURLcode result, struct kvb_fetch_end *end)
+{
+    switch (end->outcome) {
+    case KVB_FETCH_TOO_LARGE:
+        kvb_detail_set(&end->why, "sent more than %zu bytes", fetch->options.max_bytes);
+        return;
+    case KVB_FETCH_LATE:
+        kvb_detail_set(
+            &end->why,
+            fetch->is_waiting ? "its name was not resolved in %u ms"
+                              : "gave no whole answer in %u ms",
+            fetch->options.timeout_ms);
+        return;
+    case KVB_FETCH_CODE:
+        kvb_detail_set(&end->why, "answered HTTP %u", end->code);
+        return;
+    case KVB_FETCH_UNREACHABLE:
+        kvb_detail_set(
+            &end->why, "%s", fetch->error[0] ? fetch->error : curl_easy_strerror(result));
+        return;
+    default:
+        return; /* on_bytes stopped it and knows why */
+    }
+}
+
+/* Frees the fetch before it calls on_end, which may start the next one. */
+static void end_transfer(struct kvb_fetch *fetch, CURLcode result)
+{
+    const struct kvb_fetch_options options = fetch->options;
+    struct kvb_fetch_end end = { .outcome = outcome_of(fetch, result),
+                                 .code = (unsigned)code_of(fetch),
+                                 .took_ns = kvb_clock_monotonic_ns() - fetch->started_ns };
+
+    say_why(fetch, result, &end);
+    kvb_fetch_cancel(fetch);
+    options.on_end(options.context, &end);
+}
+
+/* The next fetch after this one that waits for its host. */
+static struct kvb_fetch *next_waiting(struct kvb_fetch *fetch)
+{
+    while (fetch && !fetch->is_waiting) {
+        fetch = fetch->next;
+    }
+    return fetch;
+}
+
+static bool step_waiting(struct kvb_fetch *fetch, uint64_t now_ns)
+{
+    const kvb_status status = begin_when_resolved(fetch, now_ns);
+
+    if (status == KVB_OK || (status == KVB_AGAIN && !is_fetch_late(fetch, now_ns))) {
+        return false;
+    }
+    end_transfer(
+        fetch, status == KVB_AGAIN       ? CURLE_OPERATION_TIMEDOUT
+               : status == KVB_NOT_FOUND ? CURLE_COULDNT_RESOLVE_HOST
+                                         : CURLE_OUT_OF_MEMORY);
+    return true;
+}
+
+/* Checks the fetches that wait for their hosts; returns how many have ended.  on_end may start or
+ * cancel others, so after one has ended the walk stops and goes on in the next call. */
+static size_t step_all_waiting(struct kvb_fetcher *fetcher)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    struct kvb_fetch *fetch = fetcher->waiting > 0 ? next_waiting(fetcher->first) : NULL;
+
+    while (fetch) {
+        struct kvb_fetch *next = next_waiting(fetch->next);
+        if (step_waiting(fetch, now_ns)) {
+            return 1;
+        }
+        fetch = next;
+    }
+    return 0;
+}
+
+/* Ends the finished transfers; returns how many there were. */
+static size_t end_all_done(struct kvb_fetcher *fetcher)
+{
+    size_t ended = 0;
+    int left = 0;
+
+    for (const CURLMsg *message = NULL; (message = curl_multi_info_read(fetcher->multi, &left));) {
+        char *fetch = NULL;
+        if (message->msg == CURLMSG_DONE &&
+            curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &fetch) == CURLE_OK) {
+            end_transfer((struct kvb_fetch *)(void *)fetch, message->data.result);
+            ended++;
+        }
+    }
+    return ended;
+}
+
+kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms)
+{
+    int running = 0;
+
+    if (step_all_waiting(fetcher) > 0) {
+        return KVB_OK;
+    }
+    if (fetcher->waiting > 0 && wait_ms > look_ms) {
+        wait_ms = look_ms;
+    }
+    if (curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
+        return KVB_IO;
+    }
+    if (end_all_done(fetcher) > 0) {
+        return KVB_OK; /* the caller may have work to do after on_end */
+    }
+    if (curl_multi_poll(fetcher->multi, NULL, 0, wait_ms, NULL) != CURLM_OK ||
+        curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
+        return KVB_IO;
+    }
+    (void)end_all_done(fetcher);
+    return KVB_OK;
+}
+
+void kvb_fetcher_wake(struct kvb_fetcher *fetcher)
+{
+    (void)curl_multi_wakeup(fetcher->multi); /* on failure the wait ends by its time limit */
+}

@@ -1,0 +1,341 @@
+#include "ingest/http/scraper.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/ring.h"
+#include "wire/load/engine_page.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    max_waiting = 4 * kvb_max_workers,
+    idle_ms = 1000,
+    spread = 16 /* first requests are spread over the period, in so many steps */
+};
+
+/* One engine; its page is read into `page` as it comes. */
+struct target {
+    struct target *next;
+    struct kvb_scraper *scraper;
+    uint64_t key;
+    uint64_t period_ns;
+    uint64_t next_ns;
+    uint32_t timeout_ms;
+    struct kvb_engine_page *page; /* owned */
+    struct kvb_fetch *fetch;      /* under way; or NULL */
+    struct kvb_engine_page_counts seen;
+    char url[kvb_max_page_url_bytes];
+};
+
+/* A change by the owner: adds the target, or, when it is NULL, removes the key. */
+struct command {
+    struct target *target; /* owned */
+    uint64_t key;
+};
+
+struct kvb_scraper {
+    struct kvb_ring *commands; /* owned, like all below */
+    struct kvb_ring *results;
+    struct kvb_fetcher *fetcher;
+    struct target *first; /* the thread's own */
+    unsigned added;       /* the owner's */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_stopping;
+    _Atomic uint64_t lost;
+};
+
+static void free_scrape_target(struct target *target)
+{
+    if (target) {
+        kvb_fetch_cancel(target->fetch);
+        kvb_engine_page_free(target->page);
+        free(target);
+    }
+}
+
+static void free_command(void *item)
+{
+    struct command *command = item;
+
+    free_scrape_target(command->target);
+    free(command);
+}
+
+/* ---- One page ---- */
+
+static void put_result(struct kvb_scraper *scraper, struct kvb_scrape_result *result)
+{
+    if (!result || kvb_ring_put(scraper->results, result) != KVB_OK) {
+        atomic_fetch_add_explicit(&scraper->lost, 1, memory_order_relaxed);
+        free(result);
+    }
+}
+
+static struct kvb_scrape_result *
+make_result(struct target *target, const struct kvb_load_sample *samples, size_t count)
+{
+    struct kvb_scrape_result *result = calloc(1, sizeof *result + count * sizeof *samples);
+    const struct kvb_engine_page_counts now = kvb_engine_page_count(target->page);
+
+    if (!result) {
+        return NULL;
+    }
+    result->key = target->key;
+    result->refused = now.refused - target->seen.refused;
+    result->resets = now.resets - target->seen.resets;
+    result->count = count;
+    if (count > 0) {
+        memcpy(result->samples, samples, count * sizeof *samples);
+    }
+    target->seen = now;
+    return result;
+}
+
+/* Writes why a page brought no samples. */
+static void
+say_what_came(const struct kvb_fetch_end *end, kvb_status page, struct kvb_scrape_result *result)
+{
+    result->outcome = end->outcome;
+    result->why = end->why;
+    if (end->outcome == KVB_FETCH_STOPPED) {
+        kvb_detail_set(&result->why, "its page cannot be kept: too many ranks, or no memory");
+    } else if (page == KVB_BAD_INPUT) {
+        result->is_foreign = true;
+        kvb_detail_set(&result->why, "its page names no load of vLLM's or SGLang's");
+    } else if (page != KVB_OK) {
+        result->outcome = KVB_FETCH_STOPPED;
+        kvb_detail_set(&result->why, "its page cannot be kept: no memory");
+    }
+}
+
+static kvb_status take_page_bytes(void *context, kvb_span bytes)
+{
+    const struct target *target = context;
+
+    return kvb_engine_page_feed(target->page, bytes);
+}
+
+static void take_end(void *context, const struct kvb_fetch_end *end)
+{
+    struct target *target = context;
+    const struct kvb_load_sample *samples = NULL;
+    kvb_status status = KVB_OK;
+    size_t count = 0;
+
+    target->fetch = NULL; /* freed by the fetcher */
+    if (end->outcome == KVB_FETCH_OK) {
+        status = kvb_engine_page_end(target->page, &samples, &count);
+    }
+    struct kvb_scrape_result *result = make_result(target, samples, count);
+    if (result) {
+        say_what_came(end, status, result);
+        result->took_ns = end->took_ns;
+        result->at_ns = kvb_clock_monotonic_ns();
+    }
+    put_result(target->scraper, result);
+}
+
+static void start_scrape(struct target *target, uint64_t now_ns)
+{
+    const struct kvb_fetch_options options = { .url = target->url,
+                                               .timeout_ms = target->timeout_ms,
+                                               .max_bytes = kvb_max_page_bytes,
+                                               .on_bytes = take_page_bytes,
+                                               .on_end = take_end,
+                                               .context = target };
+
+    target->next_ns = now_ns + target->period_ns;
+    kvb_engine_page_begin(target->page);
+    if (kvb_fetch_start(target->scraper->fetcher, &options, &target->fetch) != KVB_OK) {
+        put_result(target->scraper, NULL); /* out of memory: tried again after a period */
+    }
+}
+
+/* ---- The thread ---- */
+
+static void drop_key(struct kvb_scraper *scraper, uint64_t key)
+{
+    for (struct target **at = &scraper->first; *at; at = &(*at)->next) {
+        if ((*at)->key == key) {
+            struct target *gone = *at;
+            *at = gone->next;
+            free_scrape_target(gone);
+            return;
+        }
+    }
+}
+
+static void take_commands(struct kvb_scraper *scraper)
+{
+    void *item = NULL;
+
+    while (kvb_ring_take(scraper->commands, &item) == KVB_OK) {
+        struct command *command = item;
+        if (command->target) {
+            command->target->next = scraper->first;
+            scraper->first = command->target;
+        } else {
+            drop_key(scraper, command->key);
+        }
+        command->target = NULL;
+        free_command(command);
+    }
+}
+
+/* Starts the fetches that are due; returns in how many ms the next one is. */
+static int start_due(struct kvb_scraper *scraper)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    uint64_t wait_ns = idle_ms * KVB_NS_PER_MS;
+
+    for (struct target *target = scraper->first; target; target = target->next) {
+        if (target->fetch) {
+            continue; /* its end wakes us */
+        }
+        if (now_ns >= target->next_ns) {
+            start_scrape(target, now_ns);
+        } else if (target->next_ns - now_ns < wait_ns) {
+            wait_ns = target->next_ns - now_ns;
+        }
+    }
+    return (int)(wait_ns / KVB_NS_PER_MS) + 1;
+}
+
+static void *run_scraper(void *context)
+{
+    struct kvb_scraper *scraper = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-scrape"); /* for top -H; may fail */
+    while (!atomic_load(&scraper->is_stopping)) {
+        take_commands(scraper);
+        const int wait_ms = start_due(scraper);
+        if (kvb_fetcher_work(scraper->fetcher, wait_ms) != KVB_OK) {
+            (void)poll(NULL, 0, wait_ms); /* libcurl failed: do not spin */
+        }
+    }
+    while (scraper->first) {
+        drop_key(scraper, scraper->first->key);
+    }
+    return NULL;
+}
+
+/* ---- The owner ---- */
+
+static kvb_status open_all(struct kvb_scraper *scraper, struct kvb_resolver *resolver)
+{
+    KVB_TRY(kvb_ring_new(max_waiting, free_command, &scraper->commands));
+    KVB_TRY(kvb_ring_new(max_waiting, free, &scraper->results));
+    KVB_TRY(kvb_fetcher_new(resolver, &scraper->fetcher));
+    if (pthread_create(&scraper->thread, NULL, run_scraper, scraper) != 0) {
+        return KVB_IO;
+    }
+    scraper->has_thread = true;
+    return KVB_OK;
+}
+
+kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
+{
+    struct kvb_scraper *scraper = calloc(1, sizeof *scraper);
+
+    if (!scraper) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = open_all(scraper, resolver);
+    if (status != KVB_OK) {
+        kvb_scraper_stop(scraper);
+        return status;
+    }
+    *out_scraper = scraper;
+    return KVB_OK;
+}
+
+void kvb_scraper_stop(struct kvb_scraper *scraper)
+{
+    if (!scraper) {
+        return;
+    }
+    if (scraper->has_thread) {
+        atomic_store(&scraper->is_stopping, true);
+        kvb_fetcher_wake(scraper->fetcher);
+        (void)pthread_join(scraper->thread, NULL);
+    }
+    kvb_ring_free(scraper->commands);
+    kvb_ring_free(scraper->results);
+    kvb_fetcher_free(scraper->fetcher);
+    free(scraper);
+}
+
+/* Takes ownership of target, on failure too. */
+static kvb_status send_command(struct kvb_scraper *scraper, struct target *target, uint64_t key)
+{
+    struct command *command = calloc(1, sizeof *command);
+
+    if (!command) {
+        free_scrape_target(target);
+        return KVB_NO_MEMORY;
+    }
+    *command = (struct command){ .target = target, .key = key };
+    const kvb_status status = kvb_ring_put(scraper->commands, command);
+    if (status != KVB_OK) {
+        free_command(command);
+        return status;
+    }
+    kvb_fetcher_wake(scraper->fetcher);
+    return KVB_OK;
+}
+
+kvb_status kvb_scraper_add(
+    struct kvb_scraper *scraper, const struct kvb_scrape_target *target, struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_fetch_check_url(target->url, detail));
+    if (strlen(target->url) >= kvb_max_page_url_bytes) {
+        kvb_detail_set(detail, "has more than %d bytes", kvb_max_page_url_bytes - 1);
+        return KVB_BAD_CONFIG;
+    }
+    struct target *added = calloc(1, sizeof *added);
+    if (!added) {
+        return KVB_NO_MEMORY;
+    }
+    added->scraper = scraper;
+    added->key = target->key;
+    added->timeout_ms = target->timeout_ms;
+    added->period_ns = target->period_ms * KVB_NS_PER_MS;
+    added->next_ns =
+        kvb_clock_monotonic_ns() + added->period_ns * (scraper->added++ % spread) / spread;
+    (void)snprintf(added->url, sizeof added->url, "%s", target->url);
+    if (kvb_engine_page_new(target->block_size, &added->page) != KVB_OK) {
+        free_scrape_target(added);
+        return KVB_NO_MEMORY;
+    }
+    return send_command(scraper, added, added->key);
+}
+
+kvb_status kvb_scraper_remove(struct kvb_scraper *scraper, uint64_t key)
+{
+    return send_command(scraper, NULL, key);
+}
+
+kvb_status kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **out_result)
+{
+    void *item = NULL;
+
+    KVB_TRY(kvb_ring_take(scraper->results, &item));
+    *out_result = item;
+    return KVB_OK;
+}
+
+int kvb_scraper_fd(const struct kvb_scraper *scraper)
+{
+    return kvb_ring_fd(scraper->results);
+}
+
+uint64_t kvb_scraper_lost(const struct kvb_scraper *scraper)
+{
+    return atomic_load_explicit(&scraper->lost, memory_order_relaxed);
+}

@@ -1,0 +1,114 @@
+#include "core/file_limit.h"
+#include "core/limits.h"
+#include "ingest/zmq/inside.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Sockets and descriptors, as measured with libzmq 4.3.  Each socket has a mailbox,
+ * which is a descriptor; so has each connection.
+ *
+ *     publisher   SUB, both ends of its monitor    3 mailboxes, connection or listener,
+ *                                                  a second connection for a moment
+ *     load        SUB                              1 mailbox, 1 or 2 connections
+ *     replay      DEALER, at most 8 at once        the one before may not be closed yet */
+enum {
+    sockets_per_publisher = 3,
+    descriptors_per_publisher = 5,
+    descriptors_per_load = 3,
+    sockets_for_replays = 4 * kvb_max_replays_at_once,
+    descriptors_for_replays = 2 * sockets_for_replays,
+    own_descriptors = 128, /* of the process: NATS, pages, checkpoints, log, epoll, timers */
+    spare_sockets = 64,
+    owners_per_context = 256,
+    descriptors_per_context = 8, /* its threads wait on some */
+};
+
+static size_t contexts_of(const struct kvb_zmq_size *size)
+{
+    const size_t need = (size->publishers + size->loads) / owners_per_context + 1;
+
+    return need < kvb_max_zmq_contexts ? need : kvb_max_zmq_contexts;
+}
+
+static uint64_t descriptors_of(const struct kvb_zmq_size *size)
+{
+    return size->publishers * descriptors_per_publisher + size->loads * descriptors_per_load +
+           contexts_of(size) * descriptors_per_context + descriptors_for_replays + own_descriptors +
+           size->others;
+}
+
+kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail)
+{
+    const uint64_t need = descriptors_of(size);
+    const uint64_t limit = kvb_file_limit_raise(need);
+
+    if (limit >= need) {
+        return KVB_OK;
+    }
+    kvb_detail_set(
+        detail,
+        "%zu ranks need %" PRIu64 " open files, the limit is %" PRIu64
+        ": raise it (LimitNOFILE= of the unit, or ulimit -Hn)",
+        size->publishers, need, limit);
+    return KVB_BAD_CONFIG;
+}
+
+/* Sets the limits of a context: sockets for its share of all publishers, one I/O thread. */
+static bool is_sized(void *context)
+{
+    const int publishers = kvb_max_streams / kvb_max_zmq_contexts;
+    const int sockets =
+        publishers * sockets_per_publisher + kvb_max_workers + sockets_for_replays + spare_sockets;
+
+    return zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets) == 0 &&
+           zmq_ctx_set(context, ZMQ_IO_THREADS, 1) == 0;
+}
+
+kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq)
+{
+    struct kvb_zmq *zmq = calloc(1, sizeof *zmq);
+
+    if (!zmq) {
+        return KVB_NO_MEMORY;
+    }
+    *out_zmq = zmq;
+    return KVB_OK;
+}
+
+void kvb_zmq_free(struct kvb_zmq *zmq)
+{
+    if (!zmq) {
+        return;
+    }
+    kvb_zmq_close_run(zmq);
+    for (size_t i = 0; i < kvb_max_zmq_contexts; i++) {
+        if (zmq->contexts[i]) {
+            (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
+        }
+    }
+    free(zmq);
+}
+
+void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner)
+{
+    void **place = &zmq->contexts[owner / owners_per_context % kvb_max_zmq_contexts];
+
+    if (!*place) {
+        void *context = zmq_ctx_new();
+        if (context && !is_sized(context)) {
+            (void)zmq_ctx_term(context); /* has no sockets */
+            context = NULL;
+        }
+        *place = context;
+    }
+    return *place;
+}
+
+void kvb_zmq_close_run(struct kvb_zmq *zmq)
+{
+    for (size_t i = 0; i < zmq->run_count; i++) {
+        kvb_zmq_message_close(&zmq->run[i]);
+    }
+    zmq->run_count = 0;
+}

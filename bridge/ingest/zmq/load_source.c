@@ -1,0 +1,163 @@
+#include "ingest/zmq/load_source.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "ingest/dns/named_endpoint.h"
+#include "ingest/zmq/inside.h"
+#include "ingest/zmq/poller.h"
+#include "ingest/zmq/socket.h"
+#include "wire/load/forward_pass.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* No ZMQ heartbeats: a load expires after 3 s, and a dead peer need not be found sooner, which
+ * TCP does.  (Heartbeats with a high-water mark: see ingest/zmq/source.c.) */
+enum { load_high_water = 1000, heartbeat_ms = 0 };
+
+struct kvb_load_source {
+    void *context; /* borrowed */
+    void *sub;     /* owned; NULL: it could not be opened */
+    struct kvb_named_endpoint endpoint;
+    struct kvb_poller *poller; /* borrowed, like the next */
+    struct kvb_resolver *resolver;
+    size_t owner;
+};
+
+static kvb_status open_load_sub(struct kvb_load_source *source)
+{
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
+                                               .high_water = load_high_water,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .max_bytes = kvb_max_load_payload_bytes,
+                                               .is_ipv6 =
+                                                   kvb_named_endpoint_is_ipv6(&source->endpoint) };
+    char address[kvb_zmq_address_bytes];
+
+    kvb_named_endpoint_write(&source->endpoint, address);
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
+    if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
+    return zmq_connect(source->sub, address) == 0 ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+static void close_load_sub(struct kvb_load_source *source)
+{
+    if (source->sub) {
+        kvb_poller_drop_socket(source->poller, source->owner, source->sub);
+        kvb_zmq_socket_close(&source->sub);
+    }
+}
+
+static kvb_status reopen_load_sub(struct kvb_load_source *source)
+{
+    close_load_sub(source);
+    const kvb_status status = open_load_sub(source);
+    if (status != KVB_OK) {
+        close_load_sub(source); /* a receive without a socket just fails */
+    }
+    return status;
+}
+
+kvb_status
+kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const char **out_why)
+{
+    bool has_moved = false;
+
+    if (source->sub) {
+        return KVB_OK;
+    }
+    const kvb_status status =
+        kvb_named_endpoint_look(&source->endpoint, source->resolver, false, now_ns, &has_moved);
+    *out_why = source->endpoint.why.text;
+    KVB_TRY(status);
+    return has_moved ? reopen_load_sub(source) : KVB_IO; /* the next renewal tries again */
+}
+
+kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns)
+{
+    bool has_moved = false;
+    const kvb_status status =
+        kvb_named_endpoint_look(&source->endpoint, source->resolver, true, now_ns, &has_moved);
+
+    if (status != KVB_OK) {
+        close_load_sub(source); /* the old address may belong to another host now */
+        return status;
+    }
+    return reopen_load_sub(source) == KVB_OK ? KVB_OK : KVB_IO;
+}
+
+static kvb_status open_first(struct kvb_load_source *source, const char *endpoint)
+{
+    bool has_moved = false;
+
+    if (kvb_named_endpoint_set(&source->endpoint, endpoint, false) != KVB_OK) {
+        errno = ENAMETOOLONG;
+        return KVB_BAD_CONFIG;
+    }
+    const kvb_status status = kvb_named_endpoint_look(
+        &source->endpoint, source->resolver, false, kvb_clock_monotonic_ns(), &has_moved);
+    return status == KVB_OK ? open_load_sub(source) : KVB_OK; /* else: when its host is resolved */
+}
+
+kvb_status kvb_load_source_open(
+    struct kvb_zmq *zmq, const struct kvb_load_source_options *options,
+    struct kvb_load_source **out_source, struct kvb_detail *detail)
+{
+    struct kvb_load_source *source = calloc(1, sizeof *source);
+
+    if (!source) {
+        return KVB_NO_MEMORY;
+    }
+    source->poller = options->poller;
+    source->owner = options->owner;
+    source->context = kvb_zmq_context(zmq, options->owner);
+    source->resolver = options->resolver;
+    const kvb_status status = open_first(source, options->endpoint);
+    if (status != KVB_OK) {
+        kvb_detail_set(detail, "connect %s: %s", options->endpoint, zmq_strerror(errno));
+        kvb_load_source_close(source);
+        return status;
+    }
+    *out_source = source;
+    return KVB_OK;
+}
+
+void kvb_load_source_close(struct kvb_load_source *source)
+{
+    if (!source) {
+        return;
+    }
+    close_load_sub(source);
+    free(source);
+}
+
+kvb_status
+kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample)
+{
+    struct kvb_zmq_message message;
+
+    KVB_TRY(kvb_zmq_message_receive(source->sub, &message));
+    const kvb_span payload = message.frames.frame[message.part_count - 1];
+    const kvb_status status = message.frames.count > kvb_max_frames
+                                  ? KVB_BAD_INPUT
+                                  : kvb_forward_pass_decode(payload, out_sample);
+    kvb_zmq_message_close(&message);
+    return status == KVB_OK ? KVB_OK : KVB_BAD_INPUT;
+}
+
+kvb_status kvb_load_source_receive_coordinator(
+    struct kvb_load_source *source, struct kvb_coordinator_update *out_update)
+{
+    struct kvb_zmq_message message;
+
+    KVB_TRY(kvb_zmq_message_receive(source->sub, &message));
+    const kvb_status status = message.frames.count != 1
+                                  ? KVB_BAD_INPUT
+                                  : kvb_coordinator_decode(message.frames.frame[0], out_update);
+    kvb_zmq_message_close(&message);
+    return status == KVB_OK ? KVB_OK : KVB_BAD_INPUT;
+}

@@ -1,0 +1,69 @@
+#include "ingest/zmq/message.h"
+
+#include <errno.h>
+
+static kvb_status from_errno(int code)
+{
+    return code == EAGAIN || code == EINTR ? KVB_AGAIN : KVB_IO;
+}
+
+/* Drops the frames beyond kvb_max_frames, but counts them. */
+static void drop_other_frames(void *socket, struct kvb_zmq_message *message)
+{
+    zmq_msg_t part;
+    bool has_more = true;
+
+    while (has_more) {
+        (void)zmq_msg_init(&part);
+        if (zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) < 0) {
+            (void)zmq_msg_close(&part);
+            return; /* frames of one message arrive together: this does not happen */
+        }
+        message->frames.count++;
+        has_more = zmq_msg_more(&part) != 0;
+        (void)zmq_msg_close(&part);
+    }
+}
+
+static kvb_status receive_part(void *socket, struct kvb_zmq_message *message)
+{
+    zmq_msg_t *part = &message->parts[message->part_count];
+
+    (void)zmq_msg_init(part); /* cannot fail */
+    if (zmq_msg_recv(part, socket, ZMQ_DONTWAIT) < 0) {
+        const kvb_status status = from_errno(errno);
+        (void)zmq_msg_close(part);
+        return status;
+    }
+    message->frames.frame[message->part_count] =
+        (kvb_span){ .data = zmq_msg_data(part), .len = zmq_msg_size(part) };
+    message->part_count++;
+    message->frames.count = message->part_count;
+    return KVB_OK;
+}
+
+kvb_status kvb_zmq_message_receive(void *socket, struct kvb_zmq_message *message)
+{
+    message->part_count = 0;
+    message->frames.count = 0;
+    do {
+        if (message->part_count == kvb_max_frames) {
+            drop_other_frames(socket, message);
+            return KVB_OK;
+        }
+        const kvb_status status = receive_part(socket, message);
+        if (status != KVB_OK) {
+            kvb_zmq_message_close(message);
+            return status;
+        }
+    } while (zmq_msg_more(&message->parts[message->part_count - 1]));
+    return KVB_OK;
+}
+
+void kvb_zmq_message_close(struct kvb_zmq_message *message)
+{
+    for (size_t i = 0; i < message->part_count; i++) {
+        (void)zmq_msg_close(&message->parts[i]);
+    }
+    message->part_count = 0;
+}

@@ -1,0 +1,231 @@
+#include "ingest/zmq/poller.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { sockets_an_owner = 3, events_a_wait = 256 };
+
+struct watched {
+    void *socket;
+    unsigned kind;
+};
+
+struct owner {
+    struct watched sockets[sockets_an_owner];
+    size_t socket_count;
+    unsigned pending; /* ready, whatever the sockets say */
+    unsigned ready;   /* what the last look found */
+    bool is_hot;      /* is in the list below */
+};
+
+struct kvb_poller {
+    int epoll_fd;
+    struct owner *owners; /* owned */
+    size_t owner_count;
+    size_t *hot; /* owned: the ready list, owners to be checked before the next wait */
+    size_t hot_count;
+    size_t next; /* in hot: the next that kvb_poller_next() returns */
+};
+
+kvb_status kvb_poller_new(size_t owners, struct kvb_poller **out_poller)
+{
+    struct kvb_poller *poller = calloc(1, sizeof *poller);
+
+    if (!poller) {
+        return KVB_NO_MEMORY;
+    }
+    poller->owners = calloc(owners, sizeof *poller->owners);
+    poller->hot = calloc(owners, sizeof *poller->hot);
+    poller->owner_count = owners;
+    poller->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (!poller->owners || !poller->hot || poller->epoll_fd < 0) {
+        const kvb_status status = poller->epoll_fd < 0 ? KVB_IO : KVB_NO_MEMORY;
+        kvb_poller_free(poller);
+        return status;
+    }
+    *out_poller = poller;
+    return KVB_OK;
+}
+
+void kvb_poller_free(struct kvb_poller *poller)
+{
+    if (!poller) {
+        return;
+    }
+    if (poller->epoll_fd >= 0) {
+        (void)close(poller->epoll_fd);
+    }
+    free(poller->owners);
+    free(poller->hot);
+    free(poller);
+}
+
+static void heat(struct kvb_poller *poller, size_t at)
+{
+    if (!poller->owners[at].is_hot) {
+        poller->owners[at].is_hot = true;
+        poller->hot[poller->hot_count++] = at;
+    }
+}
+
+static int fd_of(void *socket)
+{
+    int fd = -1;
+    size_t size = sizeof fd;
+
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
+}
+
+static kvb_status watch_descriptor(struct kvb_poller *poller, size_t owner, int fd, uint32_t events)
+{
+    struct epoll_event event = { .events = events, .data = { .u64 = owner } };
+
+    return epoll_ctl(poller->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? KVB_OK : KVB_IO;
+}
+
+kvb_status
+kvb_poller_add_socket(struct kvb_poller *poller, size_t owner, unsigned kind, void *socket)
+{
+    struct owner *at = &poller->owners[owner];
+
+    if (at->socket_count == sockets_an_owner) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(watch_descriptor(poller, owner, fd_of(socket), EPOLLIN | EPOLLET));
+    at->sockets[at->socket_count++] = (struct watched){ .socket = socket, .kind = kind };
+    heat(poller, owner); /* no edge will report what it has already */
+    return KVB_OK;
+}
+
+void kvb_poller_drop_socket(struct kvb_poller *poller, size_t owner, void *socket)
+{
+    struct owner *at = &poller->owners[owner];
+
+    for (size_t i = 0; i < at->socket_count; i++) {
+        if (at->sockets[i].socket == socket) {
+            /* else: it is closed already, and the kernel has forgotten it */
+            (void)epoll_ctl(poller->epoll_fd, EPOLL_CTL_DEL, fd_of(socket), NULL);
+            at->sockets[i] = at->sockets[--at->socket_count];
+            return;
+        }
+    }
+}
+
+kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd)
+{
+    return watch_descriptor(poller, owner, fd, EPOLLIN);
+}
+
+void kvb_poller_set_pending(struct kvb_poller *poller, size_t owner, unsigned kinds)
+{
+    poller->owners[owner].pending = kinds;
+    heat(poller, owner);
+}
+
+/* ---- Waiting ---- */
+
+static bool has_input(void *socket)
+{
+    int events = 0;
+    size_t size = sizeof events;
+
+    if (zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) != 0) {
+        return errno == EINTR; /* unknown: let the caller try to receive */
+    }
+    return events & ZMQ_POLLIN;
+}
+
+static unsigned look(const struct owner *owner)
+{
+    unsigned ready = owner->pending;
+
+    for (size_t i = 0; i < owner->socket_count; i++) {
+        if (has_input(owner->sockets[i].socket)) {
+            ready |= owner->sockets[i].kind;
+        }
+    }
+    return ready;
+}
+
+/* Removes owners that have nothing more from the ready list: an edge of their descriptors will
+ * report new input. */
+static void look_at_hot(struct kvb_poller *poller)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < poller->hot_count; i++) {
+        const size_t at = poller->hot[i];
+        struct owner *owner = &poller->owners[at];
+        owner->ready = look(owner);
+        owner->is_hot = owner->ready != 0;
+        if (owner->is_hot) {
+            poller->hot[kept++] = at;
+        }
+    }
+    poller->hot_count = kept;
+    poller->next = 0;
+}
+
+static void take_poll_event(struct kvb_poller *poller, size_t at)
+{
+    struct owner *owner = &poller->owners[at];
+
+    if (owner->is_hot) {
+        return; /* on the ready list already; checked again before the next wait */
+    }
+    owner->ready = owner->socket_count > 0 ? look(owner) : kvb_ready_live;
+    if (owner->ready) {
+        heat(poller, at);
+    }
+}
+
+/* Fallback when epoll_wait() fails: sleeps instead of spinning, then checks every owner. */
+static kvb_status wait_blindly(struct kvb_poller *poller, int timeout_ms)
+{
+    (void)poll(NULL, 0, timeout_ms);
+    for (size_t at = 0; at < poller->owner_count; at++) {
+        heat(poller, at);
+    }
+    look_at_hot(poller);
+    return KVB_IO;
+}
+
+kvb_status kvb_poller_wait(struct kvb_poller *poller, int timeout_ms)
+{
+    struct epoll_event events[events_a_wait];
+
+    look_at_hot(poller);
+    const int count =
+        epoll_wait(poller->epoll_fd, events, events_a_wait, poller->hot_count > 0 ? 0 : timeout_ms);
+    if (count < 0 && errno != EINTR) {
+        return wait_blindly(poller, timeout_ms);
+    }
+    for (int i = 0; i < count; i++) {
+        take_poll_event(poller, events[i].data.u64);
+    }
+    return KVB_OK;
+}
+
+bool kvb_poller_is_idle(const struct kvb_poller *poller)
+{
+    return poller->hot_count == 0;
+}
+
+bool kvb_poller_next(struct kvb_poller *poller, size_t *out_owner, unsigned *out_kinds)
+{
+    while (poller->next < poller->hot_count) {
+        const size_t at = poller->hot[poller->next++];
+        if (poller->owners[at].ready) {
+            *out_owner = at;
+            *out_kinds = poller->owners[at].ready;
+            poller->owners[at].ready = 0; /* returned once */
+            return true;
+        }
+    }
+    return false;
+}

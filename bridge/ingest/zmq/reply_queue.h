@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/span.h"
+#include "core/status.h"
+#include "ingest/zmq/message.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The replies of a replay that were received and not yet applied; for the files of this
+ * room.  libzmq's own queue is unbounded, so they are taken from it at once:
+ *
+ *     DEALER --- put ---> [ oldest | ... | newest ] --- take ---> one by one
+ *
+ * Threads: only the thread that made it.
+ * Memory:  max_bytes, or two replies if they are larger, so that each round of a replay
+ *          brings at least one new reply. */
+enum kvb_reply_kind { kvb_reply_batch, kvb_reply_end, kvb_reply_bad };
+
+struct kvb_reply {
+    enum kvb_reply_kind kind;
+    uint64_t seq;
+    zmq_msg_t payload; /* owned */
+};
+
+struct kvb_reply_queue {
+    struct kvb_reply *items; /* owned */
+    size_t first, end, capacity;
+    size_t bytes;
+    size_t max_bytes;
+};
+
+void kvb_reply_queue_done(struct kvb_reply_queue *queue);
+void kvb_reply_queue_clear(struct kvb_reply_queue *queue);
+size_t kvb_reply_queue_count(const struct kvb_reply_queue *queue);
+
+/* Takes the message over, of whatever kind it is.
+ * KVB_TOO_LARGE  the ceiling, KVB_NO_MEMORY: the message is still the caller's */
+kvb_status kvb_reply_queue_put(struct kvb_reply_queue *queue, struct kvb_zmq_message *message);
+
+/* The oldest, to be closed by the caller: zmq_msg_close(&reply.payload).
+ * KVB_AGAIN  empty */
+kvb_status kvb_reply_queue_take(struct kvb_reply_queue *queue, struct kvb_reply *out_reply);

@@ -1,0 +1,634 @@
+#include "ingest/zmq/source.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "ingest/dns/named_endpoint.h"
+#include "ingest/zmq/inside.h"
+#include "ingest/zmq/peers.h"
+#include "ingest/zmq/poller.h"
+#include "ingest/zmq/reply_queue.h"
+#include "ingest/zmq/socket.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { receive_high_water = 2000, heartbeat_ms = 200, topic_bytes = 256 };
+
+/* libzmq reports within milliseconds of a loss that it will connect again.  After a protocol
+ * error it reports nothing and never connects. */
+static const uint64_t first_renewal_ns = KVB_NS_PER_S;
+static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
+
+/* While libzmq tries to connect, it reports an event at least every 5 s. */
+static const uint64_t max_silence_ns = 30 * KVB_NS_PER_S;
+
+/* A connection that lasts so long ends the series of renewals. */
+static const uint64_t steady_ns = 60 * KVB_NS_PER_S;
+
+/* Whether libzmq still has to report that it will connect again:
+ *
+ *     NOT_OWED -- the connection ends --> OWED -- a second without a report --> MISSED
+ *        ^                                 |                                      |
+ *        +---- libzmq reports a new attempt, or the SUB is opened again <---------+ */
+enum retry {
+    RETRY_NOT_OWED,
+    RETRY_OWED,
+    RETRY_MISSED, /* counted as a protocol error */
+};
+
+/* When a SUB that connects is opened again.  Times are those of kvb_source_renew(). */
+struct renewal {
+    enum retry retry;
+    bool was_up;       /* that connection had completed its handshake */
+    bool is_received;  /* the monitor sent an event since the last check */
+    uint64_t quiet_ns; /* since then the monitor is silent; 0: not checked yet */
+    uint64_t up_ns;    /* connected since; 0: not connected */
+    uint64_t pause_ns; /* before the next renewal; 0: none yet */
+};
+
+/* The outcome of the newest attempt to connect, since its host was last looked up. */
+enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* it had succeeded */, ATTEMPT_FAILED };
+
+struct kvb_source {
+    struct kvb_zmq *zmq; /* borrowed, like the three below */
+    void *context;
+    struct kvb_poller *poller;
+    struct kvb_resolver *resolver;
+    size_t owner;
+    void *sub; /* owned, like the two below */
+    void *monitor;
+    void *dealer; /* NULL while no replay runs */
+    bool is_bound;
+    bool is_up;             /* of one that connects */
+    bool is_loss_new;       /* the next retry follows a loss, not a failed attempt */
+    struct kvb_peers peers; /* of one that is bound */
+    struct renewal renewal; /* of one that connects */
+    struct kvb_source_counters counters;
+    struct kvb_named_endpoint events;
+    enum attempt attempt; /* at its address */
+    struct kvb_named_endpoint replay;
+    bool is_unanswered; /* the newest replay: no reply has come */
+    char topic[topic_bytes];
+    enum kvb_replay_request replay_request;
+    struct kvb_reply_queue replies;
+    bool is_cut; /* the queue was full: the rest of the replay was dropped */
+    struct kvb_reply reply;
+};
+
+/* ---- Opening, closing ---- */
+
+enum {
+    failed_handshake = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+    followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
+    followed_when_bound = followed | ZMQ_EVENT_ACCEPTED | failed_handshake,
+};
+
+/* The monitor reports the handshake, not the TCP connection: a port that accepts
+ * connections but completes no handshake is not an engine. */
+static kvb_status open_monitor(struct kvb_source *source)
+{
+    const int none = 0;
+    char address[64];
+
+    (void)snprintf(address, sizeof address, "inproc://monitor-%p", source->sub);
+    if (zmq_socket_monitor(
+            source->sub, address, source->is_bound ? followed_when_bound : followed) != 0) {
+        return KVB_IO;
+    }
+    source->monitor = zmq_socket(source->context, ZMQ_PAIR);
+    if (!source->monitor || zmq_setsockopt(source->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(source->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0) {
+        return KVB_IO;
+    }
+    return zmq_connect(source->monitor, address) == 0 ? KVB_OK : KVB_IO;
+}
+
+static kvb_status open_event_sub(struct kvb_source *source)
+{
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
+                                               .high_water = receive_high_water,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .max_bytes = kvb_max_payload_bytes,
+                                               .is_ipv6 =
+                                                   kvb_named_endpoint_is_ipv6(&source->events) };
+    char address[kvb_zmq_address_bytes];
+
+    kvb_named_endpoint_write(&source->events, address);
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
+    if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, source->topic, strlen(source->topic)) != 0) {
+        return KVB_IO;
+    }
+    KVB_TRY(open_monitor(source));
+    KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
+    KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->monitor));
+    const int failed =
+        source->is_bound ? zmq_bind(source->sub, address) : zmq_connect(source->sub, address);
+    return failed ? KVB_BAD_CONFIG : KVB_OK;
+}
+
+static void close_watched(struct kvb_source *source, void **socket)
+{
+    if (*socket) {
+        kvb_poller_drop_socket(source->poller, source->owner, *socket);
+        kvb_zmq_socket_close(socket);
+    }
+}
+
+static void close_event_sub(struct kvb_source *source)
+{
+    if (source->sub) {
+        (void)zmq_socket_monitor(source->sub, NULL, 0); /* ends the PAIR's other side */
+    }
+    close_watched(source, &source->monitor);
+    close_watched(source, &source->sub);
+}
+
+static bool copy_endpoint_text(char *out, size_t size, const char *text)
+{
+    const int len = snprintf(out, size, "%s", text);
+
+    return len >= 0 && (size_t)len < size;
+}
+
+static kvb_status
+set_source_addresses(struct kvb_source *source, const struct kvb_source_options *options)
+{
+    const bool fits =
+        kvb_named_endpoint_set(&source->events, options->events, options->bind) == KVB_OK &&
+        kvb_named_endpoint_set(&source->replay, options->replay, false) == KVB_OK &&
+        copy_endpoint_text(source->topic, sizeof source->topic, options->topic);
+
+    errno = fits ? 0 : ENAMETOOLONG;
+    return fits ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+/* Starts both name look-ups at once.  A host that is not resolved yet is no error. */
+static kvb_status connect_first(struct kvb_source *source)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    bool has_moved = false;
+
+    if (source->replay.text[0] != '\0') {
+        (void)kvb_named_endpoint_look(&source->replay, source->resolver, false, now_ns, &has_moved);
+    }
+    return kvb_named_endpoint_look(&source->events, source->resolver, false, now_ns, &has_moved) ==
+                   KVB_OK
+               ? open_event_sub(source)
+               : KVB_OK;
+}
+
+kvb_status kvb_source_open(
+    struct kvb_zmq *zmq, const struct kvb_source_options *options, struct kvb_source **out_source,
+    struct kvb_detail *detail)
+{
+    struct kvb_source *source = calloc(1, sizeof *source);
+
+    if (!source) {
+        return KVB_NO_MEMORY;
+    }
+    source->zmq = zmq;
+    source->context = kvb_zmq_context(zmq, options->owner);
+    source->poller = options->poller;
+    source->resolver = options->resolver;
+    source->owner = options->owner;
+    source->is_bound = options->bind;
+    source->replay_request = options->replay_request;
+    source->replies.max_bytes = options->max_replay_bytes;
+    (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
+    kvb_peers_init(&source->peers);
+    kvb_status status = set_source_addresses(source, options);
+    if (status == KVB_OK) {
+        status = connect_first(source);
+    }
+    if (status != KVB_OK) {
+        kvb_detail_set(
+            detail, "%s %s: %s", options->bind ? "bind" : "connect", options->events,
+            zmq_strerror(errno));
+        kvb_source_close(source);
+        return status;
+    }
+    *out_source = source;
+    return KVB_OK;
+}
+
+void kvb_source_close(struct kvb_source *source)
+{
+    if (!source) {
+        return;
+    }
+    kvb_source_replay_stop(source);
+    close_event_sub(source);
+    kvb_peers_done(&source->peers);
+    free(source);
+}
+
+/* ---- Live ---- */
+
+/* The descriptor of the sender.  Peers with ZMTP below 3 have none: no engine is so old, but
+ * the bytes of a port scanner may look like it. */
+static int sender_of(const struct kvb_source *source, struct kvb_zmq_message *message)
+{
+    if (!source->is_bound) {
+        return kvb_any_peer;
+    }
+    const int fd = zmq_msg_get(&message->parts[0], ZMQ_SRCFD);
+    return fd >= 0 ? fd : kvb_unknown_peer;
+}
+
+/* Prefetches the first bytes of a payload, which libzmq's thread wrote on another core, while
+ * the rest of the run is received.  The hardware prefetcher follows with longer ones. */
+static void fetch_ahead(kvb_span payload)
+{
+    enum { line_bytes = 64, max_bytes = 256 };
+    const size_t len = payload.len < max_bytes ? payload.len : max_bytes;
+
+    for (size_t at = 0; at < len; at += line_bytes) {
+        __builtin_prefetch(payload.data + at);
+    }
+}
+
+size_t kvb_source_receive(
+    struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
+    uint64_t *out_refused)
+{
+    struct kvb_zmq *zmq = source->zmq;
+    size_t batches = 0;
+    size_t bytes = 0;
+
+    kvb_zmq_close_run(zmq);
+    *out_refused = 0;
+    while (zmq->run_count < kvb_source_run && bytes < kvb_source_run_bytes) {
+        struct kvb_zmq_message *message = &zmq->run[zmq->run_count];
+        struct kvb_source_batch *batch = &out_batches[batches];
+        if (kvb_zmq_message_receive(source->sub, message) != KVB_OK) {
+            break;
+        }
+        zmq->run_count++;
+        batch->sender = sender_of(source, message);
+        if (kvb_frames_read_live(&message->frames, &batch->seq, &batch->payload) == KVB_OK) {
+            fetch_ahead(batch->payload);
+            bytes += batch->payload.len;
+            batches++;
+        } else {
+            (*out_refused)++;
+        }
+    }
+    return batches;
+}
+
+/* ---- The monitor ---- */
+
+static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
+{
+    struct kvb_source_counters *counters = &source->counters;
+
+    source->renewal.retry = RETRY_OWED;
+    source->renewal.was_up = source->is_up;
+    /* without a completed handshake it was a failed attempt, not a loss */
+    source->is_loss_new = counters->disconnects < counters->connects;
+    counters->disconnects += source->is_loss_new;
+    source->is_up = false;
+    link->was_lost = true;
+}
+
+/* libzmq subscribes a new connection when ZMQ_EVENTS of the socket is read.  This is done before
+ * a replay is requested, so that all batches after the replay are received live. */
+static void subscribe_new_connection(struct kvb_source *source)
+{
+    int events = 0;
+    size_t size = sizeof events;
+
+    (void)zmq_getsockopt(source->sub, ZMQ_EVENTS, &events, &size);
+}
+
+static void
+follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_source_link *link)
+{
+    switch (event) {
+    case ZMQ_EVENT_ACCEPTED:
+        kvb_peers_accepted(&source->peers, fd);
+        break;
+    case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        source->counters.connects++;
+        source->is_up = true;
+        subscribe_new_connection(source);
+        source->attempt = ATTEMPT_RUNS;
+        kvb_address_choice_connected(&source->events.choice);
+        source->renewal.retry = RETRY_NOT_OWED;
+        kvb_peers_shook_hands(&source->peers);
+        break;
+    case ZMQ_EVENT_DISCONNECTED:
+        if (!source->is_bound || kvb_peers_left(&source->peers, fd)) {
+            note_loss(source, link);
+        }
+        break;
+    case ZMQ_EVENT_CONNECT_RETRIED:
+        source->counters.retries++;
+        source->renewal.retry = RETRY_NOT_OWED;
+        source->counters.failures += !source->is_loss_new;
+        source->attempt = source->is_loss_new ? ATTEMPT_WAS_LOST : ATTEMPT_FAILED;
+        source->is_loss_new = false;
+        break;
+    default:
+        if (event & failed_handshake) {
+            kvb_peers_failed(&source->peers);
+        } /* else: the monitor stopped */
+    }
+}
+
+/* 16 bits of event and 32 of value, in the order of this machine. */
+static void
+read_monitor_event(const struct kvb_zmq_message *message, uint16_t *out_event, int *out_value)
+{
+    const kvb_span frame = message->frames.frame[0];
+
+    *out_event = 0;
+    *out_value = -1;
+    if (frame.len >= sizeof *out_event + sizeof *out_value) {
+        memcpy(out_event, frame.data, sizeof *out_event);
+        memcpy(out_value, frame.data + sizeof *out_event, sizeof *out_value);
+    }
+}
+
+struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
+{
+    struct kvb_source_link link = { .was_lost = false };
+    struct kvb_zmq_message message;
+
+    while (kvb_zmq_message_receive(source->monitor, &message) == KVB_OK) {
+        uint16_t event = 0;
+        int value = 0;
+        read_monitor_event(&message, &event, &value);
+        follow_monitor(source, event, value, &link);
+        source->renewal.is_received = true;
+        kvb_zmq_message_close(&message);
+    }
+    const size_t engines = kvb_peers_count(&source->peers);
+    link.is_up = source->is_bound ? engines == 1 : source->is_up;
+    link.is_crowded = source->is_bound && engines > 1;
+    return link;
+}
+
+/* ---- The name of the engine's host ---- */
+
+/* When the name no longer has the address, the SUB would connect to an unknown peer. */
+static kvb_status look_up(struct kvb_source *source, bool has_failed, uint64_t now_ns, bool *moved)
+{
+    const kvb_status status =
+        kvb_named_endpoint_look(&source->events, source->resolver, has_failed, now_ns, moved);
+
+    if (status != KVB_OK) {
+        close_event_sub(source);
+    }
+    return status;
+}
+
+/* Without a connection: checks whether the host has an address now, or tries the next one. */
+static kvb_status follow_name(struct kvb_source *source, uint64_t now_ns, bool *out_has_moved)
+{
+    const bool has_failed = source->attempt == ATTEMPT_FAILED;
+    const bool is_trying = source->sub && source->attempt == ATTEMPT_RUNS;
+
+    *out_has_moved = false;
+    if (source->is_up || is_trying || (source->is_bound && source->sub)) {
+        return KVB_OK;
+    }
+    source->attempt = ATTEMPT_RUNS;
+    return look_up(source, has_failed, now_ns, out_has_moved);
+}
+
+static kvb_status reopen_event_sub(struct kvb_source *source)
+{
+    close_event_sub(source);
+    const kvb_status status = open_event_sub(source);
+    if (status != KVB_OK) {
+        close_event_sub(source); /* a receive without a socket just fails */
+    }
+    return status;
+}
+
+/* ---- Renewal ---- */
+
+/* True when libzmq will not connect again by itself. */
+static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
+{
+    struct renewal *renewal = &source->renewal;
+
+    if (source->is_up) {
+        renewal->quiet_ns = 0;
+        renewal->up_ns = renewal->up_ns == 0 ? now_ns : renewal->up_ns;
+        renewal->pause_ns = now_ns - renewal->up_ns >= steady_ns ? 0 : renewal->pause_ns;
+        return false;
+    }
+    renewal->up_ns = 0;
+    if (renewal->is_received || renewal->quiet_ns == 0) {
+        renewal->is_received = false;
+        renewal->quiet_ns = now_ns;
+    }
+    if (renewal->retry == RETRY_OWED && now_ns - renewal->quiet_ns >= first_renewal_ns) {
+        renewal->retry = RETRY_MISSED;
+        source->counters.protocol_errors++;
+    }
+    const uint64_t wait_ns =
+        renewal->pause_ns > first_renewal_ns ? renewal->pause_ns : first_renewal_ns;
+    const bool is_idle = renewal->retry != RETRY_NOT_OWED || !source->sub;
+    return now_ns - renewal->quiet_ns >= (is_idle ? wait_ns : max_silence_ns);
+}
+
+static const char *reason_of(const struct kvb_source *source)
+{
+    const struct renewal *renewal = &source->renewal;
+
+    if (!source->sub) {
+        return "its sockets could not be opened";
+    }
+    if (renewal->retry == RETRY_NOT_OWED) {
+        return "no handshake and no new attempt for 30 s";
+    }
+    return renewal->was_up ? "protocol error: a message above 16 MiB, or bytes that are not ZMTP"
+                           : "handshake failed: another protocol or socket type at this port";
+}
+
+static kvb_status
+renew_connection(struct kvb_source *source, uint64_t now_ns, const char **out_reason)
+{
+    struct renewal *renewal = &source->renewal;
+    const uint64_t doubled_ns = renewal->pause_ns == 0 ? first_renewal_ns : 2 * renewal->pause_ns;
+    bool has_moved = false;
+
+    *out_reason = reason_of(source);
+    source->counters.renewals++;
+    *renewal = (struct renewal){
+        .pause_ns = doubled_ns < max_renewal_ns ? doubled_ns : max_renewal_ns,
+    };
+    KVB_TRY(look_up(source, true, now_ns, &has_moved));
+    return reopen_event_sub(source);
+}
+
+kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason)
+{
+    bool has_moved = false;
+    const kvb_status status = follow_name(source, now_ns, &has_moved);
+
+    if (status == KVB_NOT_FOUND) {
+        *out_reason = source->events.why.text;
+        return status;
+    }
+    KVB_TRY(status);
+    if (has_moved) {
+        source->renewal.retry = RETRY_NOT_OWED; /* it was that of the old address */
+        source->renewal.quiet_ns = 0;
+        (void)reopen_event_sub(source); /* on failure it is opened below, after a pause */
+        return KVB_AGAIN;
+    }
+    if ((source->is_bound && source->sub) || !is_connection_given_up(source, now_ns)) {
+        return KVB_AGAIN;
+    }
+    return renew_connection(source, now_ns, out_reason);
+}
+
+bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch)
+{
+    if (!source->is_bound) {
+        return true;
+    }
+    kvb_peers_received(&source->peers, batch->sender);
+    return batch->sender == source->peers.only;
+}
+
+const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source)
+{
+    return &source->counters;
+}
+
+/* ---- Replay ---- */
+
+static kvb_status send_request(const struct kvb_source *source, uint64_t from)
+{
+    struct kvb_frames frames;
+    uint8_t seq[8];
+
+    kvb_frames_of_request(source->replay_request, from, seq, &frames);
+    for (size_t i = 0; i < frames.count; i++) {
+        const int more = i + 1 < frames.count ? ZMQ_SNDMORE : 0;
+        const kvb_span frame = frames.frame[i];
+        if (zmq_send(source->dealer, frame.data, frame.len, ZMQ_DONTWAIT | more) < 0) {
+            return KVB_IO;
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status open_dealer(struct kvb_source *source)
+{
+    /* 0 = no high-water mark: a full pipe would drop replies for good.  They are taken from
+     * it at once, into a bounded queue. */
+    const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
+                                               .high_water = 0,
+                                               .heartbeat_ms = heartbeat_ms,
+                                               .max_bytes = kvb_max_payload_bytes,
+                                               .is_ipv6 =
+                                                   kvb_named_endpoint_is_ipv6(&source->replay) };
+    char address[kvb_zmq_address_bytes];
+
+    kvb_named_endpoint_write(&source->replay, address);
+    KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->dealer));
+    KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_reply, source->dealer));
+    return zmq_connect(source->dealer, address) == 0 ? KVB_OK : KVB_IO;
+}
+
+/* A name may have the addresses of several engines: the replay must come from the engine whose
+ * events are read. */
+static kvb_status look_up_replay(struct kvb_source *source)
+{
+    const bool has_failed = source->is_unanswered;
+    bool has_moved = false;
+
+    source->is_unanswered = true;
+    if (strcmp(source->replay.host, source->events.host) == 0) {
+        source->replay.choice = source->events.choice;
+        return KVB_OK;
+    }
+    return kvb_named_endpoint_look(
+        &source->replay, source->resolver, has_failed, kvb_clock_monotonic_ns(), &has_moved);
+}
+
+/* True when two more files can be opened: a mailbox and a connection come next, the latter on
+ * libzmq's thread, which would not report a failure. */
+static bool may_open_files(void)
+{
+    int fds[2] = { -1, -1 };
+
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        return errno != EMFILE && errno != ENFILE;
+    }
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+    return true;
+}
+
+kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from)
+{
+    kvb_source_replay_stop(source);
+    KVB_TRY(look_up_replay(source));
+    kvb_status status = may_open_files() ? open_dealer(source) : KVB_TOO_LARGE;
+    if (status == KVB_OK) {
+        status = send_request(source, from);
+    }
+    if (status != KVB_OK) {
+        kvb_source_replay_stop(source);
+    }
+    return status;
+}
+
+void kvb_source_replay_stop(struct kvb_source *source)
+{
+    (void)zmq_msg_close(&source->reply.payload);
+    (void)zmq_msg_init(&source->reply.payload);
+    kvb_reply_queue_done(&source->replies);
+    source->is_cut = false;
+    kvb_poller_set_pending(source->poller, source->owner, 0);
+    close_watched(source, &source->dealer);
+}
+
+void kvb_source_replay_drain(struct kvb_source *source)
+{
+    struct kvb_zmq_message message;
+
+    while (source->dealer && kvb_zmq_message_receive(source->dealer, &message) == KVB_OK) {
+        source->is_unanswered = false;
+        if (kvb_reply_queue_put(&source->replies, &message) != KVB_OK) {
+            kvb_zmq_message_close(&message);
+            close_watched(source, &source->dealer);
+            source->is_cut = true;
+            source->counters.cuts++;
+        }
+    }
+    const bool has_more = source->is_cut || kvb_reply_queue_count(&source->replies) > 0;
+    kvb_poller_set_pending(source->poller, source->owner, has_more ? kvb_ready_reply : 0);
+}
+
+kvb_status kvb_source_replay_receive(
+    struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch)
+{
+    (void)zmq_msg_close(&source->reply.payload);
+    (void)zmq_msg_init(&source->reply.payload);
+    if (kvb_reply_queue_take(&source->replies, &source->reply) != KVB_OK) {
+        *out_kind = KVB_REPLY_CUT;
+        return source->is_cut ? KVB_OK : KVB_AGAIN;
+    }
+    if (source->reply.kind == kvb_reply_bad) {
+        return KVB_BAD_INPUT;
+    }
+    *out_kind = source->reply.kind == kvb_reply_end ? KVB_REPLY_END : KVB_REPLY_BATCH;
+    *out_batch =
+        (struct kvb_source_batch){ .seq = source->reply.seq,
+                                   .payload = { .data = zmq_msg_data(&source->reply.payload),
+                                                .len = zmq_msg_size(&source->reply.payload) } };
+    return KVB_OK;
+}

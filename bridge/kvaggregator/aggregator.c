@@ -1,0 +1,357 @@
+#include "kvaggregator/aggregator.h"
+
+#include "core/clock.h"
+#include "core/file_limit.h"
+#include "core/limits.h"
+#include "kvaggregator/inside.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    http_threads = 4,
+    own_files = 64, /* open beside HTTP: NATS, log, rings, epoll, timers */
+    min_connections = 32,
+    heartbeat_ms = 1000,         /* what bridges promise */
+    max_event_bytes = 256 << 20, /* that lie in the event ring */
+    max_slots = KVB_TIER_COUNT * kvb_max_streams
+};
+
+static kvb_status make_state(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_aggregator_config *config = aggregator->config;
+    struct kvb_prefix_index_options index = {
+        .max_nodes = config->limits.max_index_blocks,
+        .max_slots = max_slots,
+    };
+    struct kvb_load_options load = {
+        .max_endpoints = kvb_max_streams,
+        .expire_ms = config->load.expire_ms,
+        .forget_ms = config->forget_ms,
+        .statistic = config->load.statistic,
+    };
+
+    if (getrandom(&index.hash_key, sizeof index.hash_key, 0) != sizeof index.hash_key) {
+        return KVB_IO;
+    }
+    load.hash_key = index.hash_key;
+    KVB_TRY(kvb_prefix_index_new(&index, &aggregator->index));
+    const struct kvb_followers_options followers = {
+        .max_streams = kvb_max_streams,
+        .heartbeat_ms = heartbeat_ms,
+        .sends_requests = true,
+        .forget_ms = config->forget_ms,
+        .index = aggregator->index,
+        .max_window_blocks = config->limits.max_index_blocks,
+        .hash_key = index.hash_key,
+    };
+    KVB_TRY(kvb_followers_new(&followers, &aggregator->followers));
+    aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
+                                                  .context = aggregator,
+                                                  .followers = aggregator->followers };
+    return kvb_load_tracker_new(&load, &aggregator->tracker);
+}
+
+static kvb_status make_query_context(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_aggregator_config *config = aggregator->config;
+    uint64_t random = 0;
+
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    aggregator->ctx = (struct kvb_query_context){
+        .index = aggregator->index,
+        .followers = aggregator->followers,
+        .tracker = aggregator->tracker,
+        .route = { .policy = config->router.policy,
+                   .overlap_weight = config->router.overlap_weight,
+                   .temperature = config->router.temperature },
+        .default_model = config->subscribe.fallback.model,
+        .default_block_size = config->subscribe.fallback.block_size,
+        .random = random,
+    };
+    return KVB_OK;
+}
+
+static kvb_status make_dashboard(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_dashboard_options options = {
+        .now_ns = kvb_clock_monotonic_ns(),
+        .started_ms = kvb_clock_wall_us() / 1000,
+        .statistic = aggregator->config->load.statistic,
+    };
+
+    return kvb_dashboard_new(&options, &aggregator->dashboard);
+}
+
+static kvb_status make_rings(struct kvb_aggregator *aggregator)
+{
+    aggregator->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (aggregator->update_fd < 0) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_ring_new(
+        aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
+    return kvb_ring_new(
+        aggregator->config->limits.query_ring, kvb_aggregator_drop_query, &aggregator->queries);
+}
+
+static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
+{
+    const char *name_space = aggregator->config->router.name_space;
+    const char *component = aggregator->config->router.component;
+
+    KVB_TRY(kvb_subject_make(aggregator->load_subject, name_space, component, "load_stats"));
+    KVB_TRY(kvb_subject_make(aggregator->hit_rate_subject, name_space, component, "kv-hit-rate"));
+    if (aggregator->config->router.hit_rate_alias) {
+        (void)snprintf(/* fits: a name has 64 bytes at most */
+                       aggregator->alias_subject, sizeof aggregator->alias_subject,
+                       "namespace.%s.kv-hit-rate", name_space);
+    }
+    return KVB_OK;
+}
+
+static kvb_status listen_for(
+    struct kvb_aggregator *aggregator, const char *tail,
+    struct kvb_bus_subscription **out_subscription)
+{
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_subject_make(
+        subject, aggregator->config->router.name_space, aggregator->config->router.component,
+        tail));
+    return kvb_bus_subscribe(
+        aggregator->bus, subject, kvb_aggregator_receive_query, aggregator, out_subscription);
+}
+
+/* One subscription for events, heartbeats and load: their order is NATS's order. */
+static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
+{
+    KVB_TRY(kvb_subject_make(
+        aggregator->received_subject, aggregator->config->subscribe.name_space,
+        aggregator->config->subscribe.component, "*"));
+    KVB_TRY(kvb_bus_subscribe(
+        aggregator->bus, aggregator->received_subject, kvb_aggregator_receive, aggregator,
+        &aggregator->received));
+    KVB_TRY(kvb_aggregator_open_sync(aggregator));
+    KVB_TRY(listen_for(aggregator, "kv_match", &aggregator->match_queries));
+    KVB_TRY(listen_for(aggregator, "kv_route", &aggregator->route_queries));
+    return listen_for(aggregator, "kv_get.*", &aggregator->get_queries);
+}
+
+/* On a thread of the bus: the index thread looks at once, not at its next tick. */
+static void note_update(void *context, bool is_connected)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    (void)is_connected;
+    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+}
+
+static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const struct kvb_nats_config *nats = &aggregator->config->nats;
+    const struct kvb_bus_options options = { .url = nats->url,
+                                             .name = "kvaggregator",
+                                             .credentials = nats->credentials,
+                                             .ca_file = nats->ca_file,
+                                             .sends_at_once = true,
+                                             .log = aggregator->log,
+                                             .on_change = note_update,
+                                             .context = aggregator };
+
+    KVB_TRY(make_aggregator_subjects(aggregator));
+    KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
+    return subscribe_subjects(aggregator);
+}
+
+/* Health probes, which may decide to restart this process, must always be answered. */
+static const char *const vital_paths[] = { "/livez", "/readyz", NULL };
+
+/* The number of HTTP connections that the limit of open files permits; there must be some. */
+static kvb_status count_http_connections(
+    const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
+{
+    const uint64_t need = kvb_http_files(0, http_threads) + own_files;
+    const uint64_t limit = kvb_file_limit_raise(need);
+    const uint64_t missing = limit < need ? need - limit : 0;
+    char text[24];
+
+    *out_max = kvb_max_http_connections;
+    if (missing > kvb_max_http_connections - min_connections) {
+        kvb_detail_set(
+            detail,
+            "http: needs %" PRIu64 " open files, %" PRIu64 " at least; the limit is %" PRIu64
+            ": raise it (LimitNOFILE= of the unit, or ulimit -Hn)",
+            need, need - kvb_max_http_connections + min_connections, limit);
+        return KVB_BAD_CONFIG;
+    }
+    if (missing > 0) {
+        *out_max -= (unsigned)missing;
+        kvb_log_write(
+            aggregator->log, KVB_LOG_WARNING, "http",
+            "fewer connections than usual: the limit of open files is low (LimitNOFILE= of the "
+            "unit, or ulimit -Hn)",
+            "connections", kvb_log_u64(text, *out_max), NULL);
+    }
+    return KVB_OK;
+}
+
+static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    unsigned max_connections = 0;
+
+    if (!aggregator->config->http[0]) {
+        return KVB_OK;
+    }
+    KVB_TRY(count_http_connections(aggregator, &max_connections, detail));
+    const struct kvb_http_options options = {
+        .listen = aggregator->config->http,
+        .max_body_bytes = aggregator->config->limits.max_query_body_bytes,
+        .threads = http_threads,
+        .max_connections = max_connections,
+        .vital = vital_paths,
+        .log = aggregator->log,
+        .metrics = &aggregator->metrics,
+        .first_metric = kvb_aggregator_http_connections,
+        .handler = kvb_aggregator_answer_http,
+        .context = aggregator,
+    };
+
+    return kvb_http_start(&options, &aggregator->http, detail);
+}
+
+static kvb_status start_index_thread(struct kvb_aggregator *aggregator)
+{
+    if (pthread_create(&aggregator->thread, NULL, kvb_aggregator_run, aggregator) != 0) {
+        return KVB_IO;
+    }
+    aggregator->has_thread = true;
+    return KVB_OK;
+}
+
+/* The index thread comes last: until then nobody reads bus and subscriptions but
+ * the thread that starts them. */
+static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    KVB_TRY(make_state(aggregator));
+    KVB_TRY(make_query_context(aggregator));
+    KVB_TRY(make_dashboard(aggregator));
+    KVB_TRY(make_rings(aggregator));
+    KVB_TRY(open_aggregator_bus(aggregator, detail));
+    KVB_TRY(kvb_aggregator_open_service(aggregator));
+    atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
+    KVB_TRY(open_aggregator_http(aggregator, detail));
+    return start_index_thread(aggregator);
+}
+
+kvb_status kvb_aggregator_start(
+    const struct kvb_aggregator_config *config, struct kvb_log *log,
+    struct kvb_aggregator **out_aggregator, struct kvb_detail *detail)
+{
+    struct kvb_aggregator *aggregator = calloc(1, sizeof *aggregator);
+
+    if (!aggregator) {
+        return KVB_NO_MEMORY;
+    }
+    aggregator->config = config;
+    aggregator->log = log;
+    aggregator->update_fd = -1;
+    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                                .values = aggregator->values,
+                                                .count = kvb_aggregator_metric_count };
+    kvb_aggregator_set_constants(aggregator);
+    kvb_byte_budget_init(&aggregator->event_bytes, max_event_bytes);
+    kvb_byte_budget_init(&aggregator->query_bytes, kvb_max_waiting_query_bytes);
+    (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
+    kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
+    const kvb_status status = start_aggregator(aggregator, detail);
+    if (status != KVB_OK) {
+        kvb_aggregator_stop(aggregator);
+        return status;
+    }
+    *out_aggregator = aggregator;
+    return KVB_OK;
+}
+
+uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator)
+{
+    return aggregator->http ? kvb_http_port(aggregator->http) : 0;
+}
+
+void kvb_aggregator_liveness(
+    const struct kvb_aggregator *aggregator, struct kvb_liveness *out_liveness)
+{
+    const struct kvb_metrics *metrics = &aggregator->metrics;
+    uint64_t streams = 0;
+
+    for (size_t id = kvb_aggregator_streams_syncing; id <= kvb_aggregator_streams_down; id++) {
+        streams += kvb_metric_get(metrics, id);
+    }
+    *out_liveness = (struct kvb_liveness){
+        .turns = kvb_metric_get(metrics, kvb_aggregator_turns),
+        .streams = streams,
+        .exact = kvb_metric_get(metrics, kvb_aggregator_streams_exact),
+        .is_connected = kvb_metric_get(metrics, kvb_aggregator_nats_connected) != 0,
+    };
+}
+
+static void close_ring(struct kvb_ring *ring)
+{
+    if (ring) {
+        kvb_ring_close(ring);
+    }
+}
+
+static void stop_threads(struct kvb_aggregator *aggregator)
+{
+    kvb_http_stop(aggregator->http); /* while somebody still answers */
+    atomic_store(&aggregator->is_stopping, true);
+    kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
+    close_ring(aggregator->events);
+    close_ring(aggregator->queries);
+    if (aggregator->has_thread) {
+        (void)pthread_join(aggregator->thread, NULL);
+    }
+    kvb_service_responder_close(aggregator->service.responder);
+    kvb_bus_unsubscribe(aggregator->get_queries);
+    kvb_bus_unsubscribe(aggregator->route_queries);
+    kvb_bus_unsubscribe(aggregator->match_queries);
+    kvb_bus_unsubscribe(aggregator->echo);
+    kvb_bus_unsubscribe(aggregator->answers);
+    kvb_bus_unsubscribe(aggregator->received);
+}
+
+/* In the reverse order of the start; takes half-started aggregators. */
+void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
+{
+    if (!aggregator) {
+        return;
+    }
+    stop_threads(aggregator);
+    kvb_bus_close(aggregator->bus);
+    if (aggregator->update_fd >= 0) {
+        (void)close(aggregator->update_fd); /* nothing to lose */
+    }
+    kvb_aggregator_drop_unfinished(aggregator);
+    kvb_ring_free(aggregator->queries);
+    kvb_ring_free(aggregator->events);
+    kvb_dashboard_free(aggregator->dashboard);
+    kvb_query_context_done(&aggregator->ctx);
+    kvb_load_tracker_free(aggregator->tracker);
+    kvb_followers_free(aggregator->followers);
+    kvb_prefix_index_free(aggregator->index);
+    kvb_router_batch_done(&aggregator->batch);
+    kvb_prompt_event_done(&aggregator->prompt);
+    kvb_sync_reply_parts_done(&aggregator->answer_parts);
+    kvb_byte_budget_done(&aggregator->event_bytes);
+    kvb_byte_budget_done(&aggregator->query_bytes);
+    (void)pthread_mutex_destroy(&aggregator->service.lock);
+    kvb_buf_done(&aggregator->buf);
+    free(aggregator);
+}

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/log.h"
+#include "core/status.h"
+#include "kvaggregator/config.h"
+#include "model/liveness.h"
+
+#include <stdint.h>
+
+/* The router side, running: NATS in, answers out.
+ *
+ *     nats.c          copies each message into the bounded event ring and waits
+ *                     when it is full; reads the prompts of queries, and puts
+ *                     these into the query ring
+ *     HTTP threads    likewise, and wait for the answer
+ *     index thread    owns index, followers, load tracker: takes events, then
+ *                     queries, in turn, a bounded part of each; publishes
+ *                     load_stats and kv-hit-rate
+ *
+ *     events  --> [ ring ] --\
+ *     queries-> [ ring ] ---+--> index thread --> answers, R.load_stats
+ *
+ * Starting needs no nats-server: it may come later. */
+struct kvb_aggregator;
+
+/* config and log are borrowed until kvb_aggregator_stop().
+ * KVB_BAD_CONFIG  something in the configuration cannot be had; detail says which
+ * KVB_IO, KVB_NO_MEMORY */
+kvb_status kvb_aggregator_start(
+    const struct kvb_aggregator_config *config, struct kvb_log *log,
+    struct kvb_aggregator **out_aggregator, struct kvb_detail *detail);
+
+/* The port of the HTTP server; 0 when there is none. */
+uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator);
+
+/* Any thread. */
+void kvb_aggregator_liveness(
+    const struct kvb_aggregator *aggregator, struct kvb_liveness *out_liveness);
+
+/* Answers the waiting requests, then ends; takes at most 2 s.  NULL is fine. */
+void kvb_aggregator_stop(struct kvb_aggregator *aggregator);

@@ -1,0 +1,148 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/detail.h"
+#include "core/status.h"
+#include "kvaggregator/answers/query_context.h"
+#include "model/query.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What the aggregator answers, as JSON (proto/README.md has every key).  The same
+ * functions serve NATS and HTTP.
+ *
+ * Each appends to `out`; on failure what it appended is to be thrown away.
+ *
+ * KVB_NOT_FOUND  no such model; detail is the sentence for the requester
+ * KVB_BAD_INPUT  the query leaves something open; detail names the field
+ * KVB_TOO_LARGE  the answer does not fit into out
+ * KVB_NO_MEMORY
+ *
+ * max_rows: how many streams are listed at most, the best first; what is left out
+ * is counted in "more".
+ *
+ * Threads: only the thread that owns the query context. */
+
+/* R.kv_match: {block_size, blocks, workers:[{worker_id, dp_rank, namespace,
+ * component, state, reason, blocks, percent, doubtful, tokens:{device,host,disk},
+ * hit_tokens}], shared:[{worker_id, dp_rank, state, reason, tokens:{host,disk}}]}.
+ * block_size and blocks are those of the device's blocks of the first worker listed, or of
+ * the only block size in use; each worker's own where there are several. */
+kvb_status kvb_answer_match(
+    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
+    struct kvb_buf *out, struct kvb_detail *detail);
+
+/* POST /query as Dynamo's stand-alone indexer answers it, in tokens:
+ *
+ *     {"scores":{worker:{rank:n}}, "frequencies":[],
+ *      "instances":{worker:{longest_matched, gpu, dp:{rank:n}, cpu, disk}},
+ *      "hits":{worker:{rank:n}}, "shared":[...]}
+ *
+ * scores, gpu and dp are what lies on the device; cpu is the longer of device and
+ * host, disk the longest of all tiers: each tier counts for itself, a prefix that
+ * changes tiers on its way counts up to there.  The `tokens` of kv_match mean the same.
+ * hits: what a request is given of the device's, which is less where it would be the whole
+ * prompt; only for queries of tokens.  shared: stores that hold some of the prompt, which
+ * every worker can load.  States other than EXACT are added
+ * as "states":{worker:{rank:"PARTIAL(gone)"}}. */
+kvb_status kvb_answer_query(
+    struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
+    struct kvb_buf *out, struct kvb_detail *detail);
+
+/* The route decision, for R.kv-hit-rate and for metrics. */
+struct kvb_route_decision {
+    struct kvb_stream_id id;
+    uint64_t isl_tokens;
+    uint64_t hit_tokens;
+    uint64_t isl_blocks;
+    uint64_t overlap_blocks;
+};
+
+/* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks,
+ * reason, scores:[{worker_id, dp_rank, cost, overlap_blocks, decode_blocks,
+ * waiting}]}.  Notes in the load tracker that the request goes there.
+ * KVB_AGAIN  no worker of the model is up */
+kvb_status kvb_answer_route(
+    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
+    struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail);
+
+/* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
+kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct kvb_buf *out);
+
+/* R.load_stats, GET /load: ProcessedEndpoints {endpoints, worker_ids, load_avg,
+ * load_std, stale}. */
+kvb_status kvb_answer_load(struct kvb_query_context *ctx, size_t max_rows, struct kvb_buf *out);
+
+/* GET /streams: {streams:[{worker_id, dp_rank, namespace, component, model,
+ * block_size, state, reason, blocks, doubtful, missing_at_most, last_event_id,
+ * load}]}.  first: streams to pass over; "next" says where to go on when more
+ * are left. */
+kvb_status kvb_answer_streams(
+    struct kvb_query_context *ctx, size_t first, size_t max_rows, struct kvb_buf *out);
+
+/* One of those streams. */
+kvb_status kvb_answer_stream(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower, struct kvb_buf *out);
+
+/* GET /workers: an array with the keys of Dynamo's indexer, source "nats". */
+kvb_status kvb_answer_workers(struct kvb_query_context *ctx, struct kvb_buf *out);
+
+/* R.kv_get.state: {version, streams:{EXACT:n,...}, index:{...}, followed:{...}, load}. */
+kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out);
+
+/* A dump in the making, a part at a time, so that other queries need not wait for the end
+ * of it.  Each part is shown as it is at one moment; one that comes after the beginning is
+ * not shown, and a block that moves between two parts may be shown twice or not.
+ * {0} to begin with. */
+struct kvb_dump {
+    uint32_t *numbers; /* owned: of the streams, by id; NULL: not begun */
+    size_t count;
+    size_t at;                   /* the stream at hand, of the model that is being shown */
+    uint64_t place;              /* in that stream: a row, or a tier */
+    struct kvb_index_walk *walk; /* owned: through that tier; NULL: not begun */
+    kvb_slot_ref walked;         /* its slot */
+    struct kvb_dump_model {
+        char name[kvb_model_bytes + 1];
+        uint32_t block_size;
+    } * models; /* owned; NULL: as rows, whatever the model */
+    size_t model_count;
+    size_t model;
+    uint64_t event_id; /* counts through all of a model */
+    bool is_begun;
+    bool is_in_model;
+    bool is_after_value;
+};
+
+void kvb_dump_done(struct kvb_dump *dump);
+
+/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}.  model "": all.
+ * KVB_NO_MEMORY. */
+kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_query_context *ctx, const char *model);
+
+/* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash". */
+kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx);
+
+/* Appends the next part, at most some 64 KiB; it may be empty.  KVB_AGAIN: there is more. */
+kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, struct kvb_buf *out);
+
+/* Where the next page of rows begins. */
+struct kvb_dump_place {
+    size_t stream; /* follower number */
+    uint64_t row;  /* in that stream; 0: its beginning, else as a page said */
+    bool is_end;
+};
+
+/* Rows as above, from *place on until about max_bytes are written, or none if there are too
+ * many streams without a block.  It costs what is shown, wherever *place is; pages of an
+ * index that moves meanwhile are not one moment's truth. */
+kvb_status kvb_answer_dump_rows(
+    struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place *place,
+    struct kvb_buf *out);
+
+/* R.kv_get.dump: a page as JSON, {"rows":"...", "stream":n, "row":n}; without the
+ * last two when it was the last. */
+kvb_status kvb_answer_dump_page(
+    struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place place,
+    struct kvb_buf *out);

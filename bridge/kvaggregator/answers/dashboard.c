@@ -1,0 +1,285 @@
+#include "kvaggregator/answers/dashboard.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvaggregator/answers/dashboard_list.h"
+#include "wire/json/writer.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { streams_a_turn = 4096 }; /* some 10 ms */
+
+static const uint64_t list_period_ns = 500 * KVB_NS_PER_MS;
+static const uint64_t look_ns = 5 * KVB_NS_PER_S;
+
+struct kvb_dashboard {
+    struct kvb_dashboard_options options;
+    struct kvb_dashboard_list *next; /* owned; being made, by the query context's thread alone */
+    size_t next_number;              /* of the stream to go on with */
+    uint64_t next_began_ns;
+
+    pthread_mutex_t lock;             /* of all below */
+    struct kvb_history *history;      /* owned */
+    struct kvb_dashboard_list *shown; /* one reference is ours; NULL before the first */
+    bool was_read;
+    uint64_t read_ns; /* when last */
+};
+
+kvb_status
+kvb_dashboard_new(const struct kvb_dashboard_options *options, struct kvb_dashboard **out_dashboard)
+{
+    struct kvb_dashboard *dashboard = calloc(1, sizeof *dashboard);
+
+    if (!dashboard) {
+        return KVB_NO_MEMORY;
+    }
+    dashboard->options = *options;
+    (void)pthread_mutex_init(&dashboard->lock, NULL); /* cannot fail with glibc */
+    const kvb_status status =
+        kvb_history_new(kvb_max_history_samples, options->now_ns, &dashboard->history);
+    if (status != KVB_OK) {
+        kvb_dashboard_free(dashboard);
+        return status;
+    }
+    *out_dashboard = dashboard;
+    return KVB_OK;
+}
+
+void kvb_dashboard_free(struct kvb_dashboard *dashboard)
+{
+    if (!dashboard) {
+        return;
+    }
+    kvb_dashboard_list_unref(dashboard->next);
+    kvb_dashboard_list_unref(dashboard->shown);
+    kvb_history_free(dashboard->history);
+    (void)pthread_mutex_destroy(&dashboard->lock);
+    free(dashboard);
+}
+
+/* ---- On the query context's thread ---- */
+
+void kvb_dashboard_add_sample(
+    struct kvb_dashboard *dashboard, const struct kvb_history_reading *reading, uint64_t now_ns)
+{
+    (void)pthread_mutex_lock(&dashboard->lock);
+    kvb_history_add(dashboard->history, reading, now_ns);
+    (void)pthread_mutex_unlock(&dashboard->lock);
+}
+
+static bool is_dashboard_wanted(struct kvb_dashboard *dashboard, uint64_t now_ns)
+{
+    (void)pthread_mutex_lock(&dashboard->lock);
+    const bool is_looked_at = dashboard->was_read && now_ns < dashboard->read_ns + look_ns;
+    const bool has_list = dashboard->shown != NULL;
+    (void)pthread_mutex_unlock(&dashboard->lock);
+    return is_looked_at && (!has_list || now_ns >= dashboard->next_began_ns + list_period_ns);
+}
+
+static bool begin_dashboard_round(struct kvb_dashboard *dashboard, uint64_t now_ns)
+{
+    if (!is_dashboard_wanted(dashboard, now_ns) ||
+        kvb_dashboard_list_new(&dashboard->next) != KVB_OK) {
+        return false;
+    }
+    dashboard->next_began_ns = now_ns;
+    dashboard->next_number = 0;
+    return true;
+}
+
+/* The age of a list is that of its first stream. */
+static void show_finished_lists(struct kvb_dashboard *dashboard)
+{
+    struct kvb_dashboard_list *list = dashboard->next;
+
+    dashboard->next = NULL;
+    list->made_ns = dashboard->next_began_ns;
+    (void)pthread_mutex_lock(&dashboard->lock);
+    struct kvb_dashboard_list *old = dashboard->shown;
+    dashboard->shown = list;
+    (void)pthread_mutex_unlock(&dashboard->lock);
+    kvb_dashboard_list_unref(old);
+}
+
+void kvb_dashboard_renew(
+    struct kvb_dashboard *dashboard, const struct kvb_query_context *ctx, uint64_t now_ns)
+{
+    const size_t limit = kvb_followers_limit(ctx->followers);
+
+    if (!dashboard->next && !begin_dashboard_round(dashboard, now_ns)) {
+        return;
+    }
+    for (size_t i = 0; i < streams_a_turn && dashboard->next_number < limit; i++) {
+        const struct kvb_follower *follower =
+            kvb_followers_at(ctx->followers, dashboard->next_number++);
+        if (follower && kvb_dashboard_list_add(dashboard->next, ctx, follower) == KVB_NO_MEMORY) {
+            kvb_dashboard_list_unref(dashboard->next);
+            dashboard->next = NULL;
+            return;
+        }
+    }
+    if (dashboard->next_number >= limit) {
+        show_finished_lists(dashboard);
+    }
+}
+
+/* ---- On any thread: history ---- */
+
+/* Digits that nobody sees would be half the answer. */
+static void write_rounded(struct kvb_json_writer *json, double value, double digits)
+{
+    kvb_json_write_number(json, round(value * digits) / digits);
+}
+
+static void write_columns(struct kvb_json_writer *json)
+{
+    static const char *const names[] = { "second",     "events_per_s", "asked_blocks",
+                                         "hit_blocks", "held_blocks",  "load_avg",
+                                         "load_std" };
+
+    kvb_json_write_key(json, "columns");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
+        kvb_json_write_text(json, names[i]);
+    }
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_text(json, kvb_stream_state_name((enum kvb_stream_state)state));
+    }
+    kvb_json_write_end(json, ']');
+}
+
+/* In the order of the columns. */
+static void
+write_history_sample(struct kvb_json_writer *json, const struct kvb_history_sample *sample)
+{
+    kvb_json_write_begin(json, '[');
+    kvb_json_write_u64(json, sample->second);
+    write_rounded(json, sample->events_per_s, 10);
+    kvb_json_write_u64(json, sample->asked_blocks);
+    kvb_json_write_u64(json, sample->hit_blocks);
+    kvb_json_write_u64(json, sample->held_blocks);
+    write_rounded(json, sample->load_avg, 10000);
+    write_rounded(json, sample->load_std, 10000);
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_u64(json, sample->streams[state]);
+    }
+    kvb_json_write_end(json, ']');
+}
+
+static void write_dashboard_head(
+    struct kvb_json_writer *json, const struct kvb_dashboard *dashboard, const char *not_ready)
+{
+    kvb_json_write_pair_text(json, "version", KVB_VERSION);
+    kvb_json_write_pair_u64(json, "started_ms", dashboard->options.started_ms);
+    kvb_json_write_key(json, "not_ready");
+    if (not_ready) {
+        kvb_json_write_text(json, not_ready);
+    } else {
+        kvb_json_write_null(json);
+    }
+    kvb_json_write_pair_text(
+        json, "load_statistic", kvb_load_statistic_name(dashboard->options.statistic));
+}
+
+static void drop_samples(struct kvb_history_sample **samples)
+{
+    free(*samples);
+}
+
+kvb_status kvb_dashboard_history(
+    struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out)
+{
+    KVB_OWN(drop_samples)
+    struct kvb_history_sample *samples = calloc(kvb_max_history_samples, sizeof *samples);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    if (!samples) {
+        return KVB_NO_MEMORY;
+    }
+    (void)pthread_mutex_lock(&dashboard->lock);
+    const size_t count = kvb_history_copy(dashboard->history, after, samples);
+    (void)pthread_mutex_unlock(&dashboard->lock);
+    kvb_json_write_begin(&json, '{');
+    write_dashboard_head(&json, dashboard, not_ready);
+    write_columns(&json);
+    kvb_json_write_key(&json, "samples");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = 0; i < count; i++) {
+        write_history_sample(&json, &samples[i]);
+    }
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+/* ---- On any thread: the list of streams ---- */
+
+/* The list shown, or NULL; the caller gives the reference back. */
+static struct kvb_dashboard_list *borrow_shown(struct kvb_dashboard *dashboard, uint64_t now_ns)
+{
+    (void)pthread_mutex_lock(&dashboard->lock);
+    dashboard->was_read = true;
+    dashboard->read_ns = now_ns;
+    struct kvb_dashboard_list *list = dashboard->shown;
+    if (list) {
+        kvb_dashboard_list_ref(list);
+    }
+    (void)pthread_mutex_unlock(&dashboard->lock);
+    return list;
+}
+
+static void drop_dashboard_list(struct kvb_dashboard_list **list)
+{
+    kvb_dashboard_list_unref(*list);
+}
+
+static void
+write_age(struct kvb_json_writer *json, const struct kvb_dashboard_list *list, uint64_t now_ns)
+{
+    kvb_json_write_key(json, "age_ms");
+    if (!list) {
+        kvb_json_write_null(json);
+    } else {
+        const uint64_t age_ns = now_ns > list->made_ns ? now_ns - list->made_ns : 0;
+        kvb_json_write_u64(json, age_ns / KVB_NS_PER_MS);
+    }
+}
+
+static void write_list_states(struct kvb_json_writer *json, const struct kvb_dashboard_list *list)
+{
+    kvb_json_write_key(json, "states");
+    kvb_json_write_begin(json, '{');
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_pair_u64(
+            json, kvb_stream_state_name((enum kvb_stream_state)state),
+            list ? list->counts[state] : 0);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_dashboard_streams(
+    struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out)
+{
+    KVB_OWN(drop_dashboard_list)
+    struct kvb_dashboard_list *list = borrow_shown(dashboard, wanted->now_ns);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    size_t matching = 0;
+
+    kvb_json_write_begin(&json, '{');
+    write_age(&json, list, wanted->now_ns);
+    write_list_states(&json, list);
+    kvb_json_write_key(&json, "streams");
+    kvb_json_write_begin(&json, '[');
+    KVB_TRY(json.status);
+    if (list) {
+        KVB_TRY(kvb_dashboard_list_write(list, wanted->filter, wanted->max_rows, &matching, out));
+    }
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_pair_u64(&json, "matching", matching);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}

@@ -1,0 +1,379 @@
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvaggregator/answers/answers.h"
+#include "wire/json/writer.h"
+#include "wire/router/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    max_models = 64,
+    step_bytes = 64 << 10, /* of one turn: well under 1 ms */
+    step_streams = 512,    /* without a block, in one turn */
+    step_walk = 512 * 16,  /* of kvb_index_walk_step(): 512 blocks */
+    usual_row_bytes = 40,
+    list_shift = 40, /* of a place within a stream: the list, and the place in that */
+};
+
+/* ---- RouterEvents ---- */
+
+/* What one stored event says beside its blocks. */
+struct dumping {
+    struct kvb_json_writer *json;
+    const struct kvb_follower *follower;
+    enum kvb_tier tier;
+    uint64_t event_id; /* counts through the whole dump of a model */
+};
+
+static void write_parent(struct kvb_json_writer *json, const struct kvb_index_run *run)
+{
+    kvb_json_write_key(json, "parent_hash");
+    if (run->has_parent) {
+        kvb_json_write_u64(json, run->parent.value);
+    } else {
+        kvb_json_write_null(json);
+    }
+    kvb_json_write_key(json, "start_position");
+    kvb_json_write_null(json);
+}
+
+static void write_stored(struct kvb_json_writer *json, const struct kvb_index_run *run)
+{
+    kvb_json_write_begin(json, '{');
+    write_parent(json, run);
+    kvb_json_write_key(json, "blocks");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < run->count; i++) {
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_u64(json, "block_hash", run->blocks[i].value);
+        kvb_json_write_pair_u64(json, "tokens_hash", run->tokens[i].value);
+        kvb_json_write_key(json, "mm_extra_info");
+        kvb_json_write_null(json);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+    kvb_json_write_end(json, '}');
+}
+
+static kvb_status write_event(void *context, const struct kvb_index_run *run)
+{
+    struct dumping *dumping = context;
+    struct kvb_json_writer *json = dumping->json;
+
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", dumping->follower->id.worker_id);
+    kvb_json_write_pair_text(json, "storage_tier", kvb_router_json_tier(dumping->tier));
+    kvb_json_write_pair_text(json, "residency_domain", "worker");
+    kvb_json_write_key(json, "event");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "event_id", dumping->event_id++);
+    kvb_json_write_key(json, "data");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_key(json, "stored");
+    write_stored(json, run);
+    kvb_json_write_end(json, '}');
+    kvb_json_write_pair_u64(json, "dp_rank", dumping->follower->id.dp_rank);
+    kvb_json_write_end(json, '}');
+    kvb_json_write_end(json, '}');
+    return json->status;
+}
+
+/* ---- Rows ---- */
+
+struct row_dump {
+    struct kvb_buf *out;
+    char head[64];
+    size_t head_len;
+    kvb_status status;
+};
+
+/* A visitor cannot stop a page: after a failure the rest is passed over. */
+static void write_block_row(void *context, kvb_block_hash block)
+{
+    struct row_dump *dump = context;
+
+    if (dump->status == KVB_OK) {
+        dump->status = kvb_buf_append(dump->out, dump->head, dump->head_len);
+    }
+    if (dump->status == KVB_OK) {
+        dump->status = kvb_buf_append_u64(dump->out, block.value);
+    }
+    if (dump->status == KVB_OK) {
+        dump->status = kvb_buf_append(dump->out, "\n", 1);
+    }
+}
+
+/* What all rows of a list begin with: printed once, for there are many of them. */
+static void set_head(struct row_dump *dump, const struct kvb_follower *follower, enum kvb_tier list)
+{
+    dump->head_len = (size_t)snprintf(
+        dump->head, sizeof dump->head, "%" PRIu64 " %" PRIu32 " %s ", follower->id.worker_id,
+        follower->id.dp_rank, kvb_tier_name(list)); /* fits */
+}
+
+/* Some rows of one list.  False: that was the end of it. */
+static bool write_list_rows(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower, enum kvb_tier list,
+    uint64_t *place, struct row_dump *dump, size_t max_rows)
+{
+    set_head(dump, follower, list);
+    if (list == KVB_LIST_WINDOW) {
+        return follower->window &&
+               kvb_block_set_page(follower->window, place, max_rows, write_block_row, dump);
+    }
+    if (!follower->has_slot[list]) {
+        return false;
+    }
+    kvb_prefix_index_page(
+        ctx->index, follower->slots[list], place, max_rows, write_block_row, dump);
+    return *place != KVB_INDEX_PLACE_END;
+}
+
+/* From *row on, until out has max_len.  KVB_AGAIN: there is more. */
+static kvb_status write_follower_rows(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower, uint64_t *row,
+    size_t max_len, struct kvb_buf *out)
+{
+    struct row_dump dump = { .out = out };
+
+    while (*row >> list_shift < KVB_LIST_COUNT) {
+        uint64_t list = *row >> list_shift;
+        uint64_t place = *row & ((UINT64_C(1) << list_shift) - 1);
+        if (out->len >= max_len) {
+            return KVB_AGAIN;
+        }
+        const size_t max_rows = (max_len - out->len) / usual_row_bytes + 1;
+        if (!write_list_rows(ctx, follower, (enum kvb_tier)list, &place, &dump, max_rows)) {
+            list++;
+            place = 0;
+        }
+        KVB_TRY(dump.status);
+        *row = list << list_shift | place;
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_answer_dump_rows(
+    struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place *place,
+    struct kvb_buf *out)
+{
+    const size_t max_len = out->len + max_bytes;
+    const size_t limit = kvb_followers_limit(ctx->followers);
+
+    for (size_t streams = 0; place->stream < limit && streams < step_streams; streams++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, place->stream);
+        const kvb_status status =
+            follower ? write_follower_rows(ctx, follower, &place->row, max_len, out) : KVB_OK;
+        if (status == KVB_AGAIN) {
+            return KVB_OK;
+        }
+        KVB_TRY(status);
+        place->stream++;
+        place->row = 0;
+    }
+    place->is_end = place->stream >= limit;
+    return KVB_OK;
+}
+
+kvb_status kvb_answer_dump_page(
+    struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place place,
+    struct kvb_buf *out)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf rows = { 0 };
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_buf_init(&rows, kvb_max_answer_bytes);
+    KVB_TRY(kvb_answer_dump_rows(ctx, max_bytes, &place, &rows));
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "rows");
+    kvb_json_write_span(&json, kvb_buf_span(&rows));
+    if (!place.is_end) {
+        kvb_json_write_pair_u64(&json, "stream", place.stream);
+        kvb_json_write_pair_u64(&json, "row", place.row);
+    }
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+/* ---- A few streams at a time ---- */
+
+void kvb_dump_done(struct kvb_dump *dump)
+{
+    kvb_index_walk_free(dump->walk);
+    free(dump->numbers);
+    free(dump->models);
+    *dump = (struct kvb_dump){ 0 };
+}
+
+kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx)
+{
+    size_t count = 0;
+
+    KVB_TRY(kvb_query_context_sort(ctx, &count));
+    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* not NULL for none */
+    if (!dump->numbers) {
+        return KVB_NO_MEMORY;
+    }
+    if (count > 0) {
+        memcpy(dump->numbers, ctx->order, count * sizeof *dump->numbers);
+    }
+    dump->count = count;
+    return KVB_OK;
+}
+
+static void note_model(struct kvb_dump *dump, const struct kvb_query_context *ctx, size_t at)
+{
+    const char *name = kvb_query_context_model(ctx, ctx->sorted[at]);
+
+    for (size_t i = 0; i < dump->model_count; i++) {
+        if (strcmp(dump->models[i].name, name) == 0) {
+            return;
+        }
+    }
+    if (dump->model_count < max_models) {
+        struct kvb_dump_model *model = &dump->models[dump->model_count++];
+        (void)snprintf(model->name, sizeof model->name, "%s", name); /* fits */
+        model->block_size = kvb_query_context_block_size(ctx, ctx->sorted[at]);
+    }
+}
+
+kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_query_context *ctx, const char *model)
+{
+    KVB_TRY(kvb_dump_begin_rows(dump, ctx));
+    dump->models = calloc(max_models, sizeof *dump->models);
+    if (!dump->models) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < dump->count; i++) {
+        if (!*model || strcmp(kvb_query_context_model(ctx, ctx->sorted[i]), model) == 0) {
+            note_model(dump, ctx, i);
+        }
+    }
+    return KVB_OK;
+}
+
+/* Calls write() for streams until the turn is over.  KVB_AGAIN: it is. */
+static kvb_status go_on(
+    struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kvb_json_writer *json,
+    kvb_status (*write)(
+        struct kvb_dump *dump, const struct kvb_query_context *ctx,
+        const struct kvb_follower *follower, struct kvb_json_writer *json))
+{
+    const size_t end = json->out->len + step_bytes;
+
+    for (size_t streams = 0; dump->at < dump->count; streams++) {
+        if (json->out->len >= end || streams == step_streams) {
+            return KVB_AGAIN;
+        }
+        const struct kvb_follower *follower =
+            kvb_followers_at(ctx->followers, dump->numbers[dump->at]);
+        if (follower) { /* it may have gone meanwhile */
+            KVB_TRY(write(dump, ctx, follower, json));
+        }
+        kvb_index_walk_free(dump->walk);
+        dump->walk = NULL;
+        dump->place = 0;
+        dump->at++;
+    }
+    return KVB_OK;
+}
+
+static kvb_status add_rows(
+    struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
+    struct kvb_json_writer *json)
+{
+    return write_follower_rows(ctx, follower, &dump->place, json->out->len + step_bytes, json->out);
+}
+
+/* One step through one tier. */
+static kvb_status add_tier(
+    struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
+    struct kvb_json_writer *json)
+{
+    const size_t tier = (size_t)dump->place;
+    struct dumping dumping = {
+        .json = json, .follower = follower, .tier = (enum kvb_tier)tier, .event_id = dump->event_id
+    };
+
+    if (!follower->has_slot[tier]) {
+        return KVB_OK;
+    }
+    if (!dump->walk) {
+        dump->walked = follower->slots[tier];
+        KVB_TRY(kvb_index_walk_new(ctx->index, dump->walked, &dump->walk));
+    }
+    if (dump->walked.value != follower->slots[tier].value) {
+        return KVB_OK; /* another list came in its place, or another stream */
+    }
+    const kvb_status status = kvb_index_walk_step(dump->walk, step_walk, write_event, &dumping);
+    dump->event_id = dumping.event_id;
+    return status;
+}
+
+/* dump->place is the tier.  The window list is left out: Dynamo's readers know no such tier,
+ * and it holds no prefixes. */
+static kvb_status add_tier_events(
+    struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
+    struct kvb_json_writer *json)
+{
+    if (strcmp(kvb_query_context_model(ctx, follower), dump->models[dump->model].name) != 0) {
+        return KVB_OK;
+    }
+    for (; dump->place < KVB_TIER_COUNT; dump->place++) {
+        KVB_TRY(add_tier(dump, ctx, follower, json));
+        kvb_index_walk_free(dump->walk);
+        dump->walk = NULL;
+    }
+    return KVB_OK;
+}
+
+static void begin_model(struct kvb_json_writer *json, const struct kvb_dump_model *model)
+{
+    char text[kvb_model_bytes + sizeof ":default"];
+
+    (void)snprintf(text, sizeof text, "%s:default", model->name);
+    kvb_json_write_key(json, text);
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "block_size", model->block_size);
+    kvb_json_write_key(json, "events");
+    kvb_json_write_begin(json, '[');
+}
+
+static kvb_status
+add_models(struct kvb_dump *dump, const struct kvb_query_context *ctx, struct kvb_json_writer *json)
+{
+    for (; dump->model < dump->model_count; dump->model++) {
+        if (!dump->is_in_model) {
+            begin_model(json, &dump->models[dump->model]);
+            dump->is_in_model = true;
+        }
+        KVB_TRY(go_on(dump, ctx, json, add_tier_events));
+        dump->is_in_model = false;
+        dump->at = 0;
+        dump->event_id = 0;
+        kvb_json_write_end(json, ']');
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, '}');
+    return json->status;
+}
+
+kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    if (!dump->models) {
+        return go_on(dump, ctx, &json, add_rows);
+    }
+    json.is_after_value = dump->is_after_value;
+    if (!dump->is_begun) {
+        dump->is_begun = true;
+        kvb_json_write_begin(&json, '{');
+    }
+    const kvb_status status = add_models(dump, ctx, &json);
+    dump->is_after_value = json.is_after_value;
+    return json.status != KVB_OK ? json.status : status; /* a part is missing: no next turn */
+}

@@ -1,0 +1,327 @@
+#include "core/limits.h"
+#include "kvaggregator/answers/answers.h"
+#include "wire/json/writer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The longest prefix that lies in one of the tiers up to `last`. */
+static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier last)
+{
+    uint64_t tokens = 0;
+
+    for (int tier = 0; tier <= (int)last; tier++) {
+        tokens = overlap->tokens[tier] > tokens ? overlap->tokens[tier] : tokens;
+    }
+    return tokens;
+}
+
+static void write_overlap_tokens(
+    struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
+{
+    kvb_json_write_key(json, "tokens");
+    kvb_json_write_begin(json, '{');
+    if (with_device) {
+        kvb_json_write_pair_u64(json, "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
+    }
+    kvb_json_write_pair_u64(json, "host", tokens_up_to(overlap, KVB_TIER_HOST));
+    kvb_json_write_pair_u64(json, "disk", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
+    kvb_json_write_end(json, '}');
+}
+
+/* ---- Stores ---- */
+
+static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
+{
+    const struct kvb_follower *follower = overlap->follower;
+
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    write_overlap_tokens(json, overlap, false);
+    kvb_json_write_end(json, '}');
+}
+
+/* What every worker can load; left out where no store has any of it. */
+static void
+write_shared(struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t max_rows)
+{
+    const size_t shown = ctx->shared_count < max_rows ? ctx->shared_count : max_rows;
+
+    if (shown == 0) {
+        return;
+    }
+    kvb_json_write_key(json, "shared");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < shown; i++) {
+        write_store(json, &ctx->overlaps[ctx->shared_at + i]);
+    }
+    kvb_json_write_end(json, ']');
+}
+
+/* ---- kv_match ---- */
+
+struct columns {
+    bool with_block_size; /* they differ */
+    bool with_hits;       /* the query has tokens */
+};
+
+static void write_overlap_worker(
+    struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
+{
+    const struct kvb_follower *follower = overlap->follower;
+    const double all_blocks = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
+
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
+    kvb_json_write_pair_text(json, "namespace", follower->id.name_space);
+    kvb_json_write_pair_text(json, "component", follower->id.component);
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    kvb_json_write_pair_u64(json, "blocks", overlap->blocks);
+    kvb_json_write_pair_number(json, "percent", 100.0 * (double)overlap->blocks / all_blocks);
+    kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
+    if (columns.with_block_size) {
+        kvb_json_write_pair_u64(json, "block_size", overlap->shape.block_size);
+    }
+    write_overlap_tokens(json, overlap, true);
+    if (columns.with_hits) {
+        kvb_json_write_pair_u64(json, "hit_tokens", overlap->hit_tokens);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_answer_match(
+    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
+    struct kvb_buf *out, struct kvb_detail *detail)
+{
+    const struct kvb_listing_options options = { 0 };
+
+    KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
+    const struct kvb_query_head head = ctx->head;
+    const struct columns columns = { .with_block_size = head.has_several,
+                                     .with_hits = query->form == KVB_QUERY_TOKENS };
+    const size_t holders = ctx->overlap_count;
+    const size_t shown = holders < max_rows ? holders : max_rows;
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "block_size", head.block_size);
+    kvb_json_write_pair_u64(&json, "blocks", head.blocks);
+    kvb_json_write_key(&json, "workers");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = 0; i < shown; i++) {
+        write_overlap_worker(&json, &ctx->overlaps[i], columns);
+    }
+    kvb_json_write_end(&json, ']');
+    if (shown < holders) {
+        kvb_json_write_pair_u64(&json, "more", holders - shown);
+    }
+    write_shared(&json, ctx, max_rows);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+/* ---- /query ---- */
+
+static int by_worker_and_rank(const void *left, const void *right)
+{
+    const struct kvb_stream_id *a = &((const struct kvb_overlap *)left)->follower->id;
+    const struct kvb_stream_id *b = &((const struct kvb_overlap *)right)->follower->id;
+
+    if (a->worker_id != b->worker_id) {
+        return a->worker_id < b->worker_id ? -1 : 1;
+    }
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+/* One worker id and rank may live in two components; these answers name neither,
+ * so the better of the two stands for both. */
+static void merge_equal_names(struct kvb_query_context *ctx)
+{
+    size_t kept = 0;
+
+    qsort(ctx->overlaps, ctx->overlap_count, sizeof *ctx->overlaps, by_worker_and_rank);
+    for (size_t i = 0; i < ctx->overlap_count; i++) {
+        struct kvb_overlap *last = kept > 0 ? &ctx->overlaps[kept - 1] : NULL;
+        if (!last || by_worker_and_rank(last, &ctx->overlaps[i]) != 0) {
+            ctx->overlaps[kept++] = ctx->overlaps[i];
+        } else if (last->max_tokens < ctx->overlaps[i].max_tokens) {
+            *last = ctx->overlaps[i];
+        }
+    }
+    ctx->overlap_count = kept;
+}
+
+/* The first overlap after those of the worker at `at`. */
+static size_t next_worker(const struct kvb_query_context *ctx, size_t at)
+{
+    const uint64_t worker_id = ctx->overlaps[at].follower->id.worker_id;
+
+    while (at < ctx->overlap_count && ctx->overlaps[at].follower->id.worker_id == worker_id) {
+        at++;
+    }
+    return at;
+}
+
+static uint64_t held_on_device(const struct kvb_overlap *overlap)
+{
+    return overlap->tokens[KVB_TIER_DEVICE];
+}
+
+static uint64_t hit_on_device(const struct kvb_overlap *overlap)
+{
+    return overlap->hit_tokens;
+}
+
+typedef uint64_t (*tokens_of)(const struct kvb_overlap *overlap);
+
+/* Of the ranks that hold something on the device. */
+static void write_ranks(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to,
+    tokens_of tokens)
+{
+    kvb_json_write_begin(json, '{');
+    for (size_t i = from; i < to; i++) {
+        const struct kvb_overlap *overlap = &ctx->overlaps[i];
+        if (held_on_device(overlap) > 0) {
+            kvb_json_write_key_u64(json, overlap->follower->id.dp_rank);
+            kvb_json_write_u64(json, tokens(overlap));
+        }
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_workers(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, const char *key,
+    tokens_of tokens)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_begin(json, '{');
+    for (size_t at = 0; at < ctx->overlap_count;) {
+        const size_t end = next_worker(ctx, at);
+        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+        write_ranks(json, ctx, at, end, tokens);
+        at = end;
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static uint64_t
+longest(const struct kvb_query_context *ctx, size_t from, size_t to, enum kvb_tier last)
+{
+    uint64_t tokens = 0;
+
+    for (size_t i = from; i < to; i++) {
+        const uint64_t there = tokens_up_to(&ctx->overlaps[i], last);
+        tokens = there > tokens ? there : tokens;
+    }
+    return tokens;
+}
+
+static void write_overlap_instance(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    const uint64_t all = longest(ctx, from, to, KVB_TIER_EXTERNAL);
+
+    kvb_json_write_key_u64(json, ctx->overlaps[from].follower->id.worker_id);
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "longest_matched", all);
+    kvb_json_write_pair_u64(json, "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
+    kvb_json_write_key(json, "dp");
+    write_ranks(json, ctx, from, to, held_on_device);
+    kvb_json_write_pair_u64(json, "cpu", longest(ctx, from, to, KVB_TIER_HOST));
+    kvb_json_write_pair_u64(json, "disk", all);
+    kvb_json_write_end(json, '}');
+}
+
+static void write_instances(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    kvb_json_write_key(json, "instances");
+    kvb_json_write_begin(json, '{');
+    for (size_t at = 0; at < ctx->overlap_count;) {
+        const size_t end = next_worker(ctx, at);
+        write_overlap_instance(json, ctx, at, end);
+        at = end;
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static bool is_exact(const struct kvb_overlap *overlap)
+{
+    return overlap->follower->state == KVB_STREAM_EXACT;
+}
+
+static bool are_all_exact(const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        if (!is_exact(&ctx->overlaps[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void write_state(struct kvb_json_writer *json, const struct kvb_follower *follower)
+{
+    const char *reason = kvb_stream_reason_name(follower->reason);
+    char text[64];
+
+    (void)snprintf(
+        text, sizeof text, *reason ? "%s(%s)" : "%s", kvb_stream_state_name(follower->state),
+        reason);
+    kvb_json_write_key_u64(json, follower->id.dp_rank);
+    kvb_json_write_text(json, text);
+}
+
+/* Of the ranks that are not EXACT: a rank that is left out is, whatever its siblings are. */
+static void write_rank_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    if (are_all_exact(ctx, 0, ctx->overlap_count)) {
+        return;
+    }
+    kvb_json_write_key(json, "states");
+    kvb_json_write_begin(json, '{');
+    for (size_t at = 0; at < ctx->overlap_count;) {
+        const size_t end = next_worker(ctx, at);
+        if (!are_all_exact(ctx, at, end)) {
+            kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+            kvb_json_write_begin(json, '{');
+            for (size_t i = at; i < end; i++) {
+                if (!is_exact(&ctx->overlaps[i])) {
+                    write_state(json, ctx->overlaps[i].follower);
+                }
+            }
+            kvb_json_write_end(json, '}');
+        }
+        at = end;
+    }
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_answer_query(
+    struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
+    struct kvb_buf *out, struct kvb_detail *detail)
+{
+    const struct kvb_listing_options options = { .with_down = with_down };
+
+    KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
+    merge_equal_names(ctx);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    kvb_json_write_begin(&json, '{');
+    write_workers(&json, ctx, "scores", held_on_device);
+    kvb_json_write_key(&json, "frequencies");
+    kvb_json_write_begin(&json, '[');
+    kvb_json_write_end(&json, ']');
+    write_instances(&json, ctx);
+    if (query->form == KVB_QUERY_TOKENS) {
+        write_workers(&json, ctx, "hits", hit_on_device);
+    }
+    write_rank_states(&json, ctx);
+    write_shared(&json, ctx, kvb_max_streams);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}

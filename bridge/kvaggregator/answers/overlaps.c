@@ -1,0 +1,349 @@
+#include "core/array.h"
+#include "core/limits.h"
+#include "index/block_hash.h"
+#include "kvaggregator/answers/query_context_inside.h"
+#include "kvaggregator/answers/usable.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Hashing ---- */
+
+static kvb_span name_span(const char *text)
+{
+    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+static kvb_status hash_tokens(
+    struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
+    size_t *out_count)
+{
+    const uint64_t seed = kvb_block_seed(name_span(query->lora_name), name_span(query->cache_salt));
+
+    KVB_TRY(kvb_array_reserve(
+        &ctx->hashes, &ctx->hash_capacity, (query->count / shape.block_size) + 1,
+        sizeof *ctx->hashes, kvb_max_query_tokens + 1));
+    *out_count = kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, ctx->hashes);
+    return KVB_OK;
+}
+
+static kvb_status take_hashes(struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    KVB_TRY(kvb_array_reserve(
+        &ctx->hashes, &ctx->hash_capacity, query->count + 1, sizeof *ctx->hashes,
+        kvb_max_query_tokens + 1));
+    for (size_t i = 0; i < query->count; i++) {
+        ctx->hashes[i] = (kvb_tokens_hash){ query->hashes[i] };
+    }
+    return KVB_OK;
+}
+
+/* The canonical names of the first `count` blocks, by ctx->hashes. */
+static kvb_status make_names(struct kvb_query_context *ctx, size_t count)
+{
+    KVB_TRY(kvb_array_reserve(
+        &ctx->names, &ctx->name_capacity, count + 1, sizeof *ctx->names, kvb_max_query_tokens + 1));
+    for (size_t i = 0; i < count; i++) {
+        ctx->names[i] = i == 0 ? kvb_block_hash_root(ctx->hashes[0])
+                               : kvb_block_hash_next(ctx->names[i - 1], ctx->hashes[i]);
+    }
+    return KVB_OK;
+}
+
+/* ---- What one match found ---- */
+
+struct noting {
+    struct kvb_query_context *ctx;
+    const struct kvb_query *query;
+    const struct kvb_block_shape *shape; /* NULL: of each stream's device blocks, the query
+                                            came hashed */
+    size_t count;                        /* blocks of the query */
+    size_t hit_blocks_max;               /* 0 for queries of hashes */
+    size_t paired_hit_blocks_max;
+    const kvb_block_hash *names; /* of those blocks; NULL: not needed yet */
+    kvb_status status;           /* of making them */
+};
+
+/* Does the tier hold blocks of this shape? */
+static bool
+has_shape(const struct kvb_overlap *overlap, enum kvb_tier tier, struct kvb_block_shape shape)
+{
+    const struct kvb_heartbeat *heartbeat = &overlap->follower->heartbeat;
+    bool has_rows = false;
+
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        if (heartbeat->shapes[i].tier != tier) {
+            continue;
+        }
+        if (kvb_block_shape_is_same(heartbeat->shapes[i].shape, shape)) {
+            return true;
+        }
+        has_rows = true;
+    }
+    return !has_rows && kvb_block_shape_is_same(overlap->shape, shape);
+}
+
+static void
+note_tokens(struct kvb_listing *listing, uint32_t at, enum kvb_tier tier, uint64_t tokens)
+{
+    struct kvb_overlap *overlap = &listing->streams[at];
+
+    if (tokens <= overlap->tokens[tier]) {
+        return; /* another shape has more, or it is nothing */
+    }
+    if (overlap->max_tokens == 0) {
+        listing->holders[listing->holder_count++] = at;
+    }
+    overlap->tokens[tier] = tokens;
+    overlap->max_tokens = tokens > overlap->max_tokens ? tokens : overlap->max_tokens;
+}
+
+static void note_hit(struct kvb_overlap *overlap, uint64_t tokens)
+{
+    overlap->hit_tokens = tokens > overlap->hit_tokens ? tokens : overlap->hit_tokens;
+}
+
+static size_t hit_blocks_max(const struct noting *noting, const struct kvb_overlap *overlap)
+{
+    return overlap->is_paired ? noting->paired_hit_blocks_max : noting->hit_blocks_max;
+}
+
+static size_t min_of(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The query's block names as the stream's window list has them.  NULL: unknown, because the list
+ * has the engine's own names and the query has none of those. */
+static const kvb_block_hash *names_for(struct noting *noting, const struct kvb_overlap *overlap)
+{
+    if (noting->query->form != KVB_QUERY_BLOCK_HASHES &&
+        overlap->follower->heartbeat.hashes == KVB_HASHES_ENGINE) {
+        return NULL;
+    }
+    if (!noting->names && noting->status == KVB_OK) {
+        noting->status = make_names(noting->ctx, noting->count);
+        noting->names = noting->status == KVB_OK ? noting->ctx->names : NULL;
+    }
+    return noting->names;
+}
+
+static void
+note_hybrid(struct noting *noting, uint32_t at, struct kvb_block_shape shape, uint32_t depth)
+{
+    struct kvb_overlap *overlap = &noting->ctx->listing.streams[at];
+    const struct kvb_follower *follower = overlap->follower;
+    const size_t need = kvb_window_need(follower->heartbeat.window_tokens, shape.block_size);
+    const kvb_block_hash *names = names_for(noting, overlap);
+
+    if (!names) {
+        return;
+    }
+    const size_t usable = kvb_usable_blocks(follower->window, names, depth, need);
+    const size_t given = min_of(depth, hit_blocks_max(noting, overlap));
+    const size_t hit = kvb_usable_blocks(follower->window, names, given, need);
+    note_tokens(&noting->ctx->listing, at, KVB_TIER_DEVICE, (uint64_t)usable * shape.block_size);
+    note_hit(overlap, (uint64_t)hit * shape.block_size);
+}
+
+static void note_plain(
+    struct noting *noting, uint32_t at, enum kvb_tier tier, struct kvb_block_shape shape,
+    uint32_t depth)
+{
+    struct kvb_overlap *overlap = &noting->ctx->listing.streams[at];
+
+    note_tokens(&noting->ctx->listing, at, tier, (uint64_t)depth * shape.block_size);
+    if (tier == KVB_TIER_DEVICE) {
+        const size_t hit = min_of(depth, hit_blocks_max(noting, overlap));
+        note_hit(overlap, (uint64_t)hit * shape.block_size);
+    }
+}
+
+static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
+{
+    struct noting *noting = context;
+    const struct kvb_listing *listing = &noting->ctx->listing;
+    enum kvb_tier tier = KVB_TIER_DEVICE;
+    uint32_t number = 0;
+
+    if (kvb_followers_of_slot(noting->ctx->followers, slot, &number, &tier) != KVB_OK ||
+        listing->places[number] == 0 || depth == 0) {
+        return;
+    }
+    const uint32_t at = listing->places[number] - 1;
+    const struct kvb_overlap *overlap = &listing->streams[at];
+    const struct kvb_block_shape shape = noting->shape ? *noting->shape : overlap->shape;
+    if (overlap->is_plain ? !kvb_block_shape_is_same(shape, overlap->shape)
+                          : !has_shape(overlap, tier, shape)) {
+        return;
+    }
+    if (!overlap->is_plain && tier == KVB_TIER_DEVICE &&
+        overlap->follower->heartbeat.window_tokens > 0) {
+        note_hybrid(noting, at, shape, depth);
+    } else {
+        note_plain(noting, at, tier, shape, depth);
+    }
+}
+
+/* ---- Matching ---- */
+
+static kvb_status match_tokens(struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    struct kvb_listing *listing = &ctx->listing;
+
+    for (size_t i = 0; i < listing->shape_count; i++) {
+        const uint32_t block_size = listing->shapes[i].block_size;
+        struct noting noting = {
+            .ctx = ctx,
+            .query = query,
+            .shape = &listing->shapes[i],
+            .hit_blocks_max = kvb_hit_blocks_max(query->count, block_size, false),
+            .paired_hit_blocks_max = kvb_hit_blocks_max(query->count, block_size, true),
+        };
+        KVB_TRY(hash_tokens(ctx, query, listing->shapes[i], &noting.count));
+        KVB_TRY(kvb_prefix_index_match(ctx->index, ctx->hashes, noting.count, &ctx->match));
+        listing->request_blocks[i] = noting.count;
+        kvb_match_each(&ctx->match, note_depth, &noting);
+        KVB_TRY(noting.status);
+    }
+    return KVB_OK;
+}
+
+static kvb_status match_hashes(struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    struct noting noting = { .ctx = ctx, .query = query, .count = query->count };
+
+    KVB_TRY(take_hashes(ctx, query));
+    if (query->form == KVB_QUERY_TOKENS_HASHES) {
+        KVB_TRY(kvb_prefix_index_match(ctx->index, ctx->hashes, query->count, &ctx->match));
+    } else {
+        /* Both are one u64 by name only; the array is read, not kept. */
+        _Static_assert(sizeof(kvb_block_hash) == sizeof(uint64_t), "one u64");
+        noting.names = (const kvb_block_hash *)query->hashes;
+        KVB_TRY(kvb_prefix_index_match_blocks(ctx->index, noting.names, query->count, &ctx->match));
+    }
+    kvb_match_each(&ctx->match, note_depth, &noting);
+    return noting.status;
+}
+
+/* ---- What is answered ---- */
+
+/* A stream beyond the maximum number of shapes was not searched: it counts as having no blocks. */
+static size_t request_blocks_of(
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_block_shape shape)
+{
+    const size_t at = kvb_listing_find_shape(&ctx->listing, shape);
+
+    if (query->form != KVB_QUERY_TOKENS) {
+        return query->count;
+    }
+    return at < ctx->listing.shape_count ? ctx->listing.request_blocks[at] : 0;
+}
+
+static int best_first(const void *left, const void *right)
+{
+    const struct kvb_overlap *a = left;
+    const struct kvb_overlap *b = right;
+
+    if (a->max_tokens != b->max_tokens) {
+        return a->max_tokens > b->max_tokens ? -1 : 1;
+    }
+    return kvb_query_context_compare_ids(&a->follower->id, &b->follower->id);
+}
+
+/* Other tiers' blocks may end between two of the device's, or behind the last that the query
+ * has with its lookahead. */
+static void take_overlap(
+    struct kvb_query_context *ctx, const struct kvb_query *query, size_t at,
+    struct kvb_overlap *out)
+{
+    *out = ctx->listing.streams[at];
+    out->request_blocks = request_blocks_of(ctx, query, out->shape);
+    out->blocks = min_of(out->max_tokens / out->shape.block_size, out->request_blocks);
+}
+
+/* Those that hold something, best first. */
+static size_t take_holders(
+    struct kvb_query_context *ctx, const struct kvb_query *query, bool are_stores,
+    struct kvb_overlap *out)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+    size_t count = 0;
+
+    for (size_t i = 0; i < listing->holder_count; i++) {
+        const size_t at = listing->holders[i];
+        if (listing->streams[at].is_store == are_stores) {
+            take_overlap(ctx, query, at, &out[count++]);
+        }
+    }
+    qsort(out, count, sizeof *out, best_first);
+    return count;
+}
+
+/* Workers that hold something, best first; the others in their order, where they are wanted;
+ * and the stores that hold something:
+ *
+ *     [ a: 0 ][ b: 3 ][ s: 4 ][ c: 0 ][ d: 5 ]   ->   [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ] [ s: 4 ] */
+static void take_overlaps(
+    struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_listing_options options)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+    size_t count = take_holders(ctx, query, false, ctx->overlaps);
+
+    for (size_t i = 0; options.with_none && i < listing->count; i++) {
+        if (listing->streams[i].max_tokens == 0 && !listing->streams[i].is_store) {
+            take_overlap(ctx, query, i, &ctx->overlaps[count++]);
+        }
+    }
+    ctx->overlap_count = count;
+    ctx->shared_at = count;
+    ctx->shared_count = take_holders(ctx, query, true, ctx->overlaps + count);
+}
+
+/* What the query left in the listing. */
+static void forget_holders(struct kvb_listing *listing)
+{
+    for (size_t i = 0; i < listing->holder_count; i++) {
+        struct kvb_overlap *overlap = &listing->streams[listing->holders[i]];
+        memset(overlap->tokens, 0, sizeof overlap->tokens);
+        overlap->max_tokens = 0;
+        overlap->hit_tokens = 0;
+    }
+    listing->holder_count = 0;
+}
+
+static void note_head(struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+
+    ctx->head = (struct kvb_query_head){ .has_several = listing->has_several_sizes };
+    if (listing->has_worker) {
+        const struct kvb_overlap *first = ctx->overlap_count > 0
+                                              ? ctx->overlaps /* the best, or any */
+                                              : &listing->streams[listing->first_worker];
+        ctx->head.block_size = first->shape.block_size;
+        ctx->head.blocks = request_blocks_of(ctx, query, first->shape);
+    }
+}
+
+kvb_status kvb_query_context_overlaps(
+    struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_listing_options options, struct kvb_detail *detail)
+{
+    const char *model = NULL;
+
+    ctx->overlap_count = 0;
+    ctx->shared_count = 0;
+    KVB_TRY(kvb_query_context_find_model(ctx, query, &model, detail));
+    KVB_TRY(kvb_query_context_list(ctx, query, model, options));
+    const kvb_status status =
+        query->form == KVB_QUERY_TOKENS ? match_tokens(ctx, query) : match_hashes(ctx, query);
+    if (status == KVB_OK) {
+        take_overlaps(ctx, query, options);
+        note_head(ctx, query);
+    }
+    forget_holders(&ctx->listing);
+    return status;
+}

@@ -1,0 +1,313 @@
+#include "kvaggregator/answers/query_context.h"
+
+#include "core/random.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "kvaggregator/answers/query_context_inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void kvb_query_context_done(struct kvb_query_context *ctx)
+{
+    kvb_match_done(&ctx->match);
+    free(ctx->listing.streams);
+    free(ctx->listing.places);
+    free(ctx->listing.holders);
+    free(ctx->overlaps);
+    free(ctx->order);
+    free(ctx->hashes);
+    free(ctx->names);
+    free((void *)ctx->sorted);
+    ctx->listing = (struct kvb_listing){ 0 };
+    ctx->overlaps = NULL;
+    ctx->order = NULL;
+    ctx->hashes = NULL;
+    ctx->names = NULL;
+    ctx->sorted = NULL;
+}
+
+double kvb_query_context_draw(struct kvb_query_context *ctx)
+{
+    return kvb_random_unit(&ctx->random);
+}
+
+/* ---- Models ---- */
+
+const char *
+kvb_query_context_model(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    return follower->has_heartbeat ? follower->heartbeat.model : ctx->default_model;
+}
+
+uint32_t kvb_query_context_block_size(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    return follower->has_heartbeat ? follower->heartbeat.block_size : ctx->default_block_size;
+}
+
+static struct kvb_block_shape
+shape_of(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    return (struct kvb_block_shape){
+        .block_size = kvb_query_context_block_size(ctx, follower),
+        .lookahead = follower->has_heartbeat ? follower->heartbeat.lookahead : 0,
+    };
+}
+
+static bool is_known_model(const struct kvb_query_context *ctx, const char *model)
+{
+    for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
+        if (follower && strcmp(kvb_query_context_model(ctx, follower), model) == 0) {
+            return true;
+        }
+    }
+    return *model && strcmp(ctx->default_model, model) == 0;
+}
+
+/* The model of all streams; NULL when there is none, or several. */
+static const char *find_only_model(const struct kvb_query_context *ctx, bool *out_has_several)
+{
+    const char *only = NULL;
+
+    *out_has_several = false;
+    for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
+        if (!follower || *kvb_query_context_model(ctx, follower) == '\0') {
+            continue; /* a stream of unknown model answers no query */
+        }
+        if (only && strcmp(only, kvb_query_context_model(ctx, follower)) != 0) {
+            *out_has_several = true;
+            return NULL;
+        }
+        only = kvb_query_context_model(ctx, follower);
+    }
+    return !only && *ctx->default_model ? ctx->default_model : only;
+}
+
+kvb_status kvb_query_context_find_model(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
+    struct kvb_detail *detail)
+{
+    bool has_several = false;
+    const char *model = query->has_model ? query->model : find_only_model(ctx, &has_several);
+
+    if (has_several) {
+        kvb_detail_set(detail, "missing field `model_name`: there are several models");
+        return KVB_BAD_INPUT;
+    }
+    if (!model) {
+        kvb_detail_set(detail, "no indexer: no stream with a model is known yet");
+        return KVB_NOT_FOUND;
+    }
+    if (!is_known_model(ctx, model)) {
+        kvb_detail_set(detail, "no indexer for model=%s routing_group=default", model);
+        return KVB_NOT_FOUND;
+    }
+    *out_model = model;
+    return KVB_OK;
+}
+
+/* ---- The order of streams ---- */
+
+int kvb_query_context_compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+{
+    if (a->worker_id != b->worker_id) {
+        return a->worker_id < b->worker_id ? -1 : 1;
+    }
+    const int names = strcmp(a->name_space, b->name_space);
+    const int components = strcmp(a->component, b->component);
+    if (names != 0 || components != 0) {
+        return names != 0 ? names : components;
+    }
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+static int by_id(const void *left, const void *right, void *context)
+{
+    const struct kvb_followers *followers = context;
+    const struct kvb_follower *a = kvb_followers_at(followers, *(const uint32_t *)left);
+    const struct kvb_follower *b = kvb_followers_at(followers, *(const uint32_t *)right);
+
+    return kvb_query_context_compare_ids(&a->id, &b->id);
+}
+
+static kvb_status renew_order(struct kvb_query_context *ctx)
+{
+    const size_t limit = kvb_followers_limit(ctx->followers);
+    const uint64_t generation = kvb_followers_generation(ctx->followers);
+
+    if (ctx->order_generation == generation) {
+        return KVB_OK; /* none ever came: nothing to sort either */
+    }
+    KVB_TRY(kvb_array_reserve(
+        &ctx->order, &ctx->order_capacity, limit + 1, sizeof *ctx->order, kvb_max_streams + 1));
+    ctx->order_count = 0;
+    for (size_t i = 0; i < limit; i++) {
+        if (kvb_followers_at(ctx->followers, i)) {
+            ctx->order[ctx->order_count++] = (uint32_t)i;
+        }
+    }
+    qsort_r(ctx->order, ctx->order_count, sizeof *ctx->order, by_id, ctx->followers);
+    ctx->order_generation = generation;
+    return KVB_OK;
+}
+
+/* ---- Streams that may be listed ---- */
+
+static bool is_stream_wanted(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_listing_options options, const struct kvb_follower *follower)
+{
+    return (follower->state != KVB_STREAM_DOWN || options.with_down) &&
+           (!query->has_instance_id || query->instance_id == follower->id.worker_id ||
+            follower->heartbeat.is_store) &&
+           kvb_query_context_block_size(ctx, follower) > 0 &&
+           strcmp(kvb_query_context_model(ctx, follower), model) == 0;
+}
+
+static bool is_model_listed(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_listing_options options)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+
+    return listing->is_made && !query->has_instance_id &&
+           listing->traits == kvb_followers_traits(ctx->followers) &&
+           listing->with_down == options.with_down &&
+           listing->default_model == ctx->default_model &&
+           listing->default_block_size == ctx->default_block_size &&
+           strcmp(listing->model, model) == 0;
+}
+
+static kvb_status make_room(struct kvb_query_context *ctx)
+{
+    const size_t limit = kvb_followers_limit(ctx->followers);
+    struct kvb_listing *listing = &ctx->listing;
+
+    KVB_TRY(renew_order(ctx));
+    KVB_TRY(kvb_array_reserve(
+        &listing->streams, &listing->capacity, limit + 1, sizeof *listing->streams,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &listing->places, &listing->place_capacity, limit + 1, sizeof *listing->places,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &listing->holders, &listing->holder_capacity, limit + 1, sizeof *listing->holders,
+        kvb_max_streams + 1));
+    KVB_TRY(kvb_array_reserve(
+        &ctx->overlaps, &ctx->overlap_capacity, limit + 1, sizeof *ctx->overlaps,
+        kvb_max_streams + 1));
+    memset(listing->places, 0, limit * sizeof *listing->places);
+    listing->count = 0;
+    listing->holder_count = 0;
+    listing->shape_count = 0;
+    listing->has_worker = false;
+    listing->has_several_sizes = false;
+    return KVB_OK;
+}
+
+bool kvb_block_shape_is_same(struct kvb_block_shape a, struct kvb_block_shape b)
+{
+    return a.block_size == b.block_size && a.lookahead == b.lookahead;
+}
+
+size_t kvb_listing_find_shape(const struct kvb_listing *listing, struct kvb_block_shape shape)
+{
+    size_t at = 0;
+
+    while (at < listing->shape_count && !kvb_block_shape_is_same(listing->shapes[at], shape)) {
+        at++;
+    }
+    return at;
+}
+
+/* A bridge may claim any block size; only the first so many shapes are served. */
+static void list_shape(struct kvb_listing *listing, struct kvb_block_shape shape)
+{
+    if (shape.block_size > 0 && listing->shape_count < kvb_listing_max_shapes &&
+        kvb_listing_find_shape(listing, shape) == listing->shape_count) {
+        listing->shapes[listing->shape_count++] = shape;
+    }
+}
+
+/* What the head of an answer needs to know of the workers; stores have no part in it. */
+static void note_worker(struct kvb_listing *listing, size_t at)
+{
+    if (!listing->has_worker) {
+        listing->has_worker = true;
+        listing->first_worker = at;
+    }
+    listing->has_several_sizes =
+        listing->has_several_sizes || listing->streams[at].shape.block_size !=
+                                          listing->streams[listing->first_worker].shape.block_size;
+}
+
+static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
+{
+    struct kvb_listing *listing = &ctx->listing;
+    const struct kvb_follower *follower = kvb_followers_at(ctx->followers, number);
+    const struct kvb_heartbeat *heartbeat = &follower->heartbeat; /* zero where there is none */
+    const struct kvb_block_shape shape = shape_of(ctx, follower);
+    bool is_plain = heartbeat->window_tokens == 0;
+
+    list_shape(listing, shape);
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        list_shape(listing, heartbeat->shapes[i].shape);
+        is_plain = is_plain && kvb_block_shape_is_same(shape, heartbeat->shapes[i].shape);
+    }
+    listing->streams[listing->count] = (struct kvb_overlap){ .follower = follower,
+                                                             .shape = shape,
+                                                             .is_plain = is_plain,
+                                                             .is_paired = heartbeat->is_paired,
+                                                             .is_store = heartbeat->is_store };
+    if (!heartbeat->is_store) {
+        note_worker(listing, listing->count);
+    }
+    listing->places[number] = (uint32_t)++listing->count;
+}
+
+kvb_status kvb_query_context_list(
+    struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_listing_options options)
+{
+    struct kvb_listing *listing = &ctx->listing;
+
+    if (is_model_listed(ctx, query, model, options)) {
+        return KVB_OK;
+    }
+    listing->is_made = false;
+    KVB_TRY(make_room(ctx));
+    for (size_t i = 0; i < ctx->order_count; i++) {
+        const uint32_t number = ctx->order[i];
+        if (is_stream_wanted(
+                ctx, query, model, options, kvb_followers_at(ctx->followers, number))) {
+            list_query_stream(ctx, number);
+        }
+    }
+    (void)snprintf(listing->model, sizeof listing->model, "%s", model); /* cut: never found */
+    listing->with_down = options.with_down;
+    listing->traits = kvb_followers_traits(ctx->followers);
+    listing->default_model = ctx->default_model;
+    listing->default_block_size = ctx->default_block_size;
+    listing->is_made = !query->has_instance_id;
+    return KVB_OK;
+}
+
+/* ---- All streams ---- */
+
+kvb_status kvb_query_context_sort(struct kvb_query_context *ctx, size_t *out_count)
+{
+    KVB_TRY(renew_order(ctx));
+    KVB_TRY(kvb_array_reserve(
+        (void *)&ctx->sorted, &ctx->sorted_capacity, ctx->order_count + 1, sizeof(void *),
+        kvb_max_streams + 1));
+    for (size_t i = 0; i < ctx->order_count; i++) {
+        ctx->sorted[i] = kvb_followers_at(ctx->followers, ctx->order[i]);
+    }
+    *out_count = ctx->order_count;
+    return KVB_OK;
+}

@@ -1,0 +1,144 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/status.h"
+#include "index/index.h"
+#include "load/route.h"
+#include "load/tracker.h"
+#include "model/query.h"
+#include "replica/follower.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The data from which answers are made, and the query that most of them need: how much of this
+ * prompt does each stream hold?
+ *
+ *     query --model--> streams of that model --block shape--> tokens hashes
+ *                                                   index --> depth per slot
+ *                                               followers --> tokens per tier and stream
+ *
+ * A query is hashed once per block shape in use among the streams of its model.
+ * A depth is the held prefix of one tier: blocks 0 .. n-1 all lie there.  A tier may
+ * hold blocks of several shapes: what it holds is the longest prefix, in tokens, that
+ * lies there in blocks of one shape.  A prefix that begins in one tier and goes on in
+ * another counts for what lies in one piece; the longest of the tiers is the stream's
+ * overlap.  A query of hashes is of each stream's device shape, and says nothing about
+ * tiers of other shapes.
+ *
+ * Of a hybrid model, the device's prefix is cut to what its sliding-window groups can use
+ * (usable.h).
+ *
+ * Streams of stores are no workers: they are found by the same query, and kept apart.
+ *
+ * Streams are kept in the order of their ids, which is made anew when one comes or goes, and
+ * those that a query may be answered with until their traits change: another query of that
+ * model looks only at those that hold something of it.
+ *
+ * Threads: only the thread that owns index, followers and tracker.
+ * Memory:  the scratch grows with the largest query and the number of streams. */
+
+enum { kvb_listing_max_shapes = 16 };
+
+struct kvb_overlap {
+    const struct kvb_follower *follower; /* borrowed until the next change */
+    struct kvb_block_shape shape;        /* of the device tier's blocks */
+    /* Of its heartbeat, which lies elsewhere: a common prompt is held by all of the fleet. */
+    bool is_plain; /* all tiers have that shape, and there is no window */
+    bool is_paired;
+    bool is_store;
+    size_t request_blocks; /* complete blocks of the query, of that shape */
+    uint64_t tokens[KVB_TIER_COUNT];
+    uint64_t max_tokens; /* the longest of them */
+    uint64_t hit_tokens; /* the device's that a request is given; 0 for queries of hashes */
+    uint64_t blocks;     /* max_tokens in blocks of that shape, rounded down */
+};
+
+struct kvb_listing_options {
+    bool with_down; /* list streams that are DOWN too */
+    bool with_none; /* list streams that hold nothing of it too */
+};
+
+/* The block shape in the head of an answer: of the best stream, or, when no stream holds any block
+ * of the query, of the first one searched. */
+struct kvb_query_head {
+    uint32_t block_size; /* 0: no stream was searched */
+    size_t blocks;       /* complete ones of the query */
+    bool has_several;    /* block sizes among the workers asked */
+};
+
+/* The streams that queries of one model may be answered with, by id. */
+struct kvb_listing {
+    char model[kvb_model_bytes + 1];
+    bool is_made; /* for that model, all its workers, and what stands below */
+    bool with_down;
+    uint64_t traits;           /* of the followers */
+    const char *default_model; /* borrowed */
+    uint32_t default_block_size;
+    struct kvb_overlap *streams; /* owned; holding nothing, but while a query is answered */
+    uint32_t *places;            /* owned; by follower number: 1 + position in streams, or 0 */
+    uint32_t *holders;           /* owned; positions in streams: of this query */
+    size_t count, capacity, place_capacity, holder_count, holder_capacity;
+    struct kvb_block_shape shapes[kvb_listing_max_shapes];
+    size_t request_blocks[kvb_listing_max_shapes]; /* of this query, for each shape */
+    size_t shape_count;
+    bool has_worker;        /* or else: stores alone */
+    bool has_several_sizes; /* of the workers' device blocks */
+    size_t first_worker;    /* position in streams */
+};
+
+struct kvb_query_context {
+    struct kvb_prefix_index *index; /* the three: borrowed */
+    struct kvb_followers *followers;
+    struct kvb_load_tracker *tracker;
+    struct kvb_route_options route;
+    const char *default_model; /* of streams without heartbeats; borrowed; "" = none */
+    uint32_t default_block_size;
+    uint64_t turn;   /* counts route decisions */
+    uint64_t random; /* state of the random sequence; any seed */
+    /* scratch, owned: kvb_query_context_done() */
+    struct kvb_match match;
+    struct kvb_listing listing;
+    struct kvb_overlap *overlaps; /* of workers, and behind them of stores */
+    struct kvb_query_head head;
+    uint32_t *order;           /* follower numbers, by id */
+    uint64_t order_generation; /* of the followers; 0: none yet */
+    kvb_tokens_hash *hashes;
+    kvb_block_hash *names; /* the rolling hashes of those */
+    const struct kvb_follower **sorted;
+    size_t shared_at, shared_count; /* of the stores, in overlaps */
+    size_t overlap_count, overlap_capacity, order_count, order_capacity;
+    size_t hash_capacity, name_capacity, sorted_capacity;
+};
+
+/* Frees the scratch only. */
+void kvb_query_context_done(struct kvb_query_context *ctx);
+
+/* Model and block size of a stream; of one without heartbeats the defaults. */
+const char *
+kvb_query_context_model(const struct kvb_query_context *ctx, const struct kvb_follower *follower);
+uint32_t kvb_query_context_block_size(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower);
+
+/* Which model the query means.
+ * KVB_NOT_FOUND  no stream has it; detail says so as Dynamo's indexer does
+ * KVB_BAD_INPUT  it names none and there are several: detail names the field */
+kvb_status kvb_query_context_find_model(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
+    struct kvb_detail *detail);
+
+/* Fills ctx->overlaps, best first: most tokens, then lowest worker and rank, those of stores
+ * behind the overlap_count of workers; and ctx->head.  Stores are asked whatever instance_id
+ * says, and listed only where they hold something.
+ * KVB_NOT_FOUND, KVB_BAD_INPUT  as kvb_query_context_find_model()   KVB_NO_MEMORY */
+kvb_status kvb_query_context_overlaps(
+    struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_listing_options options, struct kvb_detail *detail);
+
+/* Fills ctx->sorted with all streams by worker, component and rank; out_count of
+ * them.  KVB_NO_MEMORY. */
+kvb_status kvb_query_context_sort(struct kvb_query_context *ctx, size_t *out_count);
+
+/* The next number of the query context's random sequence, 0 <= draw < 1. */
+double kvb_query_context_draw(struct kvb_query_context *ctx);

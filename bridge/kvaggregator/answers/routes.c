@@ -1,0 +1,471 @@
+#include "kvaggregator/answers/routes.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/http_reply.h"
+#include "daemon/prometheus.h"
+#include "kvaggregator/answers/status_page.h"
+#include "wire/query/json.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <microhttpd.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char json_type[] = "application/json";
+static const char text_type[] = "text/plain; charset=utf-8";
+
+static const struct kvb_http_header data_headers[] = {
+    { "Cache-Control", "no-store" },
+    { "X-Content-Type-Options", "nosniff" },
+    { NULL, NULL },
+};
+
+typedef void (*route_handler)(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
+
+struct kvb_http_route {
+    const char *method;
+    const char *path;
+    bool needs_context;
+    route_handler answer;
+};
+
+/* ---- Small answers ---- */
+
+static void
+set_answer_type(struct kvb_http_answer *answer, unsigned status, const char *content_type)
+{
+    kvb_buf_reset(&answer->body);
+    answer->status = status;
+    answer->content_type = content_type;
+    answer->allow = NULL;
+}
+
+static void answer_sentence(
+    struct kvb_http_answer *answer, unsigned status, const char *before, const char *sentence)
+{
+    set_answer_type(answer, status, text_type);
+    /* Without memory for a sentence the status alone must do. */
+    (void)kvb_buf_append_format(&answer->body, "%s%s", before, sentence);
+}
+
+/* What a failed answer means to the requester.  Rows: status, HTTP status, how the
+ * sentence begins; NULL: as {"error":...}. */
+static void
+refuse_http_request(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *why)
+{
+    /* clang-format off */
+    static const struct {
+        kvb_status status;
+        unsigned http;
+        const char *fallback;
+    } rows[] = {
+        { KVB_NOT_FOUND, 404, "not found" },
+        { KVB_AGAIN,     503, "no worker of the model is up" },
+        { KVB_TOO_LARGE, 503, "the answer is larger than may be sent; ask for less" },
+        { KVB_NO_MEMORY, 503, "out of memory; try again later" },
+    };
+    /* clang-format on */
+
+    if (status == KVB_BAD_INPUT) {
+        answer_sentence(
+            answer, 422, "Failed to deserialize the JSON body into the target type: ", why->text);
+        return;
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        if (rows[i].status == status) {
+            kvb_http_refuse(answer, rows[i].http, *why->text ? why->text : rows[i].fallback);
+            return;
+        }
+    }
+    kvb_http_refuse(answer, 500, kvb_status_name(status));
+}
+
+static void
+finish_answer(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *detail)
+{
+    static const struct kvb_detail nothing = { { 0 } };
+
+    if (status == KVB_OK) {
+        answer->status = 200;
+        answer->content_type = json_type;
+    } else {
+        refuse_http_request(answer, status, detail ? detail : &nothing);
+    }
+}
+
+/* ---- Queries with a body ---- */
+
+/* False: the answer says what is wrong with the body. */
+static bool read_query_body(
+    const struct kvb_http_request *request, struct kvb_http_answer *answer,
+    struct kvb_query *out_query)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_status status = kvb_query_json_decode(request->body, out_query, &detail);
+
+    if (status == KVB_OK) {
+        return true;
+    }
+    if (status == KVB_BAD_INPUT) {
+        answer_sentence(answer, 400, "Failed to parse the request body as JSON: ", detail.text);
+    } else if (status == KVB_NOT_FOUND) {
+        answer_sentence(
+            answer, 422, "Failed to deserialize the JSON body into the target type: ", detail.text);
+    } else if (status == KVB_TOO_LARGE) {
+        kvb_http_refuse(answer, 413, detail.text);
+    } else {
+        refuse_http_request(answer, status, &detail);
+    }
+    return false;
+}
+
+static bool
+has_parameter(const struct kvb_http_request *request, const char *key, const char *value)
+{
+    char given[32];
+
+    return kvb_http_parameter(request->query, key, given, sizeof given) &&
+           strcmp(given, value) == 0;
+}
+
+static void answer_query(
+    const struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    bool is_hashed, struct kvb_http_answer *answer)
+{
+    struct kvb_detail detail = { { 0 } };
+    const bool with_down = has_parameter(request, "down", "true");
+    kvb_status status = KVB_BAD_INPUT;
+
+    if (is_hashed && context->query->form == KVB_QUERY_TOKENS) {
+        kvb_detail_set(&detail, "missing field `block_hashes`");
+    } else {
+        status = kvb_answer_query(context->ctx, context->query, with_down, &answer->body, &detail);
+    }
+    finish_answer(answer, status, &detail);
+}
+
+static void query(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_query(context, request, false, answer);
+}
+
+static void query_by_hash(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_query(context, request, true, answer);
+}
+
+static void route(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    struct kvb_detail detail = { { 0 } };
+
+    (void)request;
+    const kvb_status status = kvb_answer_route(
+        context->ctx, context->query, kvb_max_streams, &answer->body, &context->decision, &detail);
+    context->has_decision = status == KVB_OK;
+    finish_answer(answer, status, &detail);
+}
+
+/* ---- Queries without ---- */
+
+static void workers(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish_answer(answer, kvb_answer_workers(context->ctx, &answer->body), NULL);
+}
+
+static void streams(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish_answer(
+        answer, kvb_answer_streams(context->ctx, 0, kvb_max_streams, &answer->body), NULL);
+}
+
+static void answer_load_request(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    finish_answer(answer, kvb_answer_load(context->ctx, kvb_max_streams, &answer->body), NULL);
+}
+
+static bool is_rows(const struct kvb_http_request *request)
+{
+    return has_parameter(request, "format", "rows");
+}
+
+static kvb_status
+begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request *request)
+{
+    char model[kvb_model_bytes + 1] = "";
+
+    if (is_rows(request)) {
+        return kvb_dump_begin_rows(&context->dump, context->ctx);
+    }
+    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
+    return kvb_dump_begin(&context->dump, context->ctx, model);
+}
+
+static void dump(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    kvb_status status = context->dump.numbers ? KVB_OK : begin_dump(context, request);
+
+    if (status == KVB_OK) {
+        status = kvb_dump_step(&context->dump, context->ctx, &answer->body);
+    }
+    context->is_unfinished = status == KVB_AGAIN;
+    finish_answer(answer, context->is_unfinished ? KVB_OK : status, NULL);
+    if (answer->status == 200 && is_rows(request)) {
+        answer->content_type = text_type;
+    }
+}
+
+static void health(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)context;
+    (void)request;
+    set_answer_type(answer, 200, NULL);
+}
+
+static void livez(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    if (context->not_live) {
+        answer_sentence(answer, 503, context->not_live, "\n");
+    } else {
+        answer_sentence(answer, 200, "ok\n", "");
+    }
+}
+
+static void readyz(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    if (context->not_ready) {
+        answer_sentence(answer, 503, context->not_ready, "\n");
+    } else {
+        answer_sentence(answer, 200, "ready\n", "");
+    }
+}
+
+static void metrics(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    const kvb_status status = kvb_prometheus_table(context->metrics, &answer->body);
+
+    (void)request;
+    finish_answer(answer, status, NULL);
+    if (status == KVB_OK) {
+        answer->content_type = KVB_PROMETHEUS_TYPE;
+    }
+}
+
+/* ---- The status page and what it polls ---- */
+
+/* Another address than our own is never asked, nothing but what is in the page is run,
+ * and no text becomes markup. */
+static const struct kvb_http_header page_headers[] = {
+    { "Content-Security-Policy", kvb_status_page_policy },
+    { "Cache-Control", "no-cache" }, /* that is: ask whether it is still this one */
+    { "ETag", kvb_status_page_etag },
+    { "Referrer-Policy", "no-referrer" },
+    { "X-Content-Type-Options", "nosniff" },
+    { NULL, NULL },
+};
+
+static void status_page(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    const bool is_known = strcmp(request->if_none_match, kvb_status_page_etag) == 0;
+
+    (void)context;
+    set_answer_type(answer, is_known ? 304 : 200, is_known ? NULL : "text/html; charset=utf-8");
+    answer->headers = page_headers;
+    if (!is_known &&
+        kvb_buf_append(&answer->body, kvb_status_page, kvb_status_page_bytes) != KVB_OK) {
+        refuse_http_request(answer, KVB_NO_MEMORY, &(struct kvb_detail){ 0 });
+    }
+}
+
+struct number_parameter {
+    const char *key;
+    uint64_t fallback; /* when it is not given */
+    uint64_t max;
+};
+
+/* False: the answer says what is wrong with it. */
+static bool read_number_parameter(
+    const struct kvb_http_request *request, const struct number_parameter *parameter,
+    struct kvb_http_answer *answer, uint64_t *out_number)
+{
+    char text[24] = "";
+    char *end = text;
+    char why[80];
+
+    if (!kvb_http_parameter(request->query, parameter->key, text, sizeof text)) {
+        *out_number = parameter->fallback;
+        return true;
+    }
+    errno = 0;
+    const uint64_t number = strtoull(text, &end, 10);
+    if (text[0] >= '0' && text[0] <= '9' && !*end && !errno && number <= parameter->max) {
+        *out_number = number;
+        return true;
+    }
+    (void)snprintf(
+        why, sizeof why, "%s: expected an integer from 0 to %" PRIu64, parameter->key,
+        parameter->max);
+    kvb_http_refuse(answer, 400, why);
+    return false;
+}
+
+static void history(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    static const struct number_parameter since = { "since", 0, UINT64_MAX };
+    uint64_t after = 0;
+
+    if (read_number_parameter(request, &since, answer, &after)) {
+        finish_answer(
+            answer,
+            kvb_dashboard_history(context->dashboard, after, context->not_ready, &answer->body),
+            NULL);
+    }
+}
+
+static void overview(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    static const struct number_parameter rows = { "rows", 100, kvb_max_overview_rows };
+    char filter[kvb_max_filter_bytes] = "";
+    uint64_t max_rows = 0;
+
+    if (!read_number_parameter(request, &rows, answer, &max_rows)) {
+        return;
+    }
+    if (strlen(request->query) >= sizeof filter) {
+        kvb_http_refuse(answer, 400, "filter: too long");
+        return;
+    }
+    (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* else all */
+    (void)MHD_http_unescape(filter);
+    const struct kvb_dashboard_query wanted = {
+        .filter = filter,
+        .max_rows = max_rows,
+        .now_ns = kvb_clock_monotonic_ns(),
+    };
+    finish_answer(answer, kvb_dashboard_streams(context->dashboard, &wanted, &answer->body), NULL);
+}
+
+/* ---- The table ---- */
+
+/* clang-format off */
+static const struct kvb_http_route routes[] = {
+    { "POST", "/query",         true,  query },
+    { "POST", "/query_by_hash", true,  query_by_hash },
+    { "POST", "/route",         true,  route },
+    { "GET",  "/workers",       true,  workers },
+    { "GET",  "/streams",       true,  streams },
+    { "GET",  "/load",          true,  answer_load_request },
+    { "GET",  "/dump",          true,  dump },
+    { "GET",  "/health",        false, health },
+    { "GET",  "/",              false, status_page },
+    { "GET",  "/history",       false, history },
+    { "GET",  "/overview",      false, overview },
+    { "GET",  "/livez",         false, livez },
+    { "GET",  "/readyz",        false, readyz },
+    { "GET",  "/metrics",       false, metrics },
+};
+/* clang-format on */
+
+static bool is_post(const struct kvb_http_route *found)
+{
+    return strcmp(found->method, "POST") == 0;
+}
+
+/* HEAD is a GET whose body the server keeps to itself. */
+static bool fits_method(const struct kvb_http_route *found, const char *method)
+{
+    return strcmp(found->method, method) == 0 || (strcmp(method, "HEAD") == 0 && !is_post(found));
+}
+
+const struct kvb_http_route *
+kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    const struct kvb_http_route *found = NULL;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(routes); i++) {
+        if (strcmp(routes[i].path, request->path) == 0) {
+            found = &routes[i];
+        }
+    }
+    if (!found) {
+        set_answer_type(answer, 404, NULL);
+        return NULL;
+    }
+    if (!fits_method(found, request->method)) {
+        set_answer_type(answer, 405, NULL);
+        answer->allow = found->method;
+        return NULL;
+    }
+    if (is_post(found) && !kvb_http_is_json(request->content_type)) {
+        answer_sentence(answer, 415, "Expected request with `Content-Type: application/json`", "");
+        return NULL;
+    }
+    return found;
+}
+
+bool kvb_http_route_is_large(
+    const struct kvb_http_route *found, const struct kvb_http_request *request)
+{
+    return found->answer == dump && !is_rows(request);
+}
+
+bool kvb_http_route_needs_context(const struct kvb_http_route *found)
+{
+    return found->needs_context;
+}
+
+bool kvb_http_route_read(
+    const struct kvb_http_route *found, const struct kvb_http_request *request,
+    struct kvb_query *out_query, struct kvb_http_answer *answer)
+{
+    answer->headers = data_headers;
+    return !is_post(found) || read_query_body(request, answer, out_query);
+}
+
+void kvb_http_route_answer(
+    const struct kvb_http_route *found, struct kvb_http_route_context *context,
+    const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    answer->headers = data_headers;
+    found->answer(context, request, answer);
+}

@@ -1,0 +1,277 @@
+#include "kvaggregator/answers/answers.h"
+#include "wire/json/writer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- /streams ---- */
+
+static void write_stream_blocks(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    const struct kvb_follower *follower)
+{
+    kvb_json_write_key(json, "blocks");
+    kvb_json_write_begin(json, '{');
+    for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
+        const uint64_t blocks = kvb_followers_blocks(ctx->followers, follower, (enum kvb_tier)tier);
+        if (tier <= KVB_TIER_DISK || blocks > 0) {
+            kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)tier), blocks);
+        }
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void
+write_follower_missing(struct kvb_json_writer *json, const struct kvb_follower *follower)
+{
+    kvb_json_write_key(json, "missing_at_most");
+    if (follower->heartbeat.has_missing_at_most) {
+        kvb_json_write_u64(json, follower->heartbeat.missing_at_most);
+    } else {
+        kvb_json_write_null(json);
+    }
+}
+
+static void write_load(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    const struct kvb_follower *follower)
+{
+    const struct kvb_load_endpoint *endpoint = kvb_load_tracker_find(ctx->tracker, &follower->id);
+
+    kvb_json_write_key(json, "load");
+    if (endpoint && !endpoint->is_stale) {
+        kvb_json_write_number(json, kvb_load_value(ctx->tracker, endpoint));
+    } else {
+        kvb_json_write_null(json);
+    }
+}
+
+static void write_stream(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    const struct kvb_follower *follower)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
+    kvb_json_write_pair_text(json, "namespace", follower->id.name_space);
+    kvb_json_write_pair_text(json, "component", follower->id.component);
+    kvb_json_write_pair_text(json, "model", kvb_query_context_model(ctx, follower));
+    kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, follower));
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    write_stream_blocks(json, ctx, follower);
+    if (follower->heartbeat.is_store) {
+        kvb_json_write_key(json, "store");
+        kvb_json_write_bool(json, true);
+    }
+    kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
+    write_follower_missing(json, follower);
+    kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);
+    write_load(json, ctx, follower);
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_answer_stream(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    write_stream(&json, ctx, follower);
+    return json.status;
+}
+
+kvb_status kvb_answer_streams(
+    struct kvb_query_context *ctx, size_t first, size_t max_rows, struct kvb_buf *out)
+{
+    size_t count = 0;
+
+    KVB_TRY(kvb_query_context_sort(ctx, &count));
+    const size_t from = first < count ? first : count;
+    const size_t to = count - from > max_rows ? from + max_rows : count;
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "streams");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = from; i < to; i++) {
+        write_stream(&json, ctx, ctx->sorted[i]);
+    }
+    kvb_json_write_end(&json, ']');
+    if (to < count) {
+        kvb_json_write_pair_u64(&json, "next", to);
+    }
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+/* ---- /workers ---- */
+
+static bool is_same_worker(
+    const struct kvb_query_context *ctx, const struct kvb_follower *a, const struct kvb_follower *b)
+{
+    return a->id.worker_id == b->id.worker_id && strcmp(a->id.component, b->id.component) == 0 &&
+           strcmp(a->id.name_space, b->id.name_space) == 0 &&
+           strcmp(kvb_query_context_model(ctx, a), kvb_query_context_model(ctx, b)) == 0;
+}
+
+static const char *status_of(const struct kvb_follower *follower)
+{
+    return follower->state == KVB_STREAM_DOWN ? "down" : "active";
+}
+
+static void write_subject(struct kvb_json_writer *json, const struct kvb_follower *follower)
+{
+    char text[(2 * kvb_name_bytes) + 64];
+
+    (void)snprintf(
+        text, sizeof text, "namespace.%s.component.%s.kv_events", follower->id.name_space,
+        follower->id.component);
+    kvb_json_write_text(json, text);
+}
+
+static void write_stream_endpoints(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    kvb_json_write_key(json, "endpoints");
+    kvb_json_write_begin(json, '{');
+    for (size_t i = from; i < to; i++) {
+        kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
+        write_subject(json, ctx->sorted[i]);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_listeners(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    kvb_json_write_key(json, "listeners");
+    kvb_json_write_begin(json, '{');
+    for (size_t i = from; i < to; i++) {
+        kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_key(json, "endpoint");
+        write_subject(json, ctx->sorted[i]);
+        kvb_json_write_pair_text(json, "status", status_of(ctx->sorted[i]));
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static const char *status_of_all(const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    while (from + 1 < to && ctx->sorted[from]->state == KVB_STREAM_DOWN) {
+        from++;
+    }
+    return status_of(ctx->sorted[from]);
+}
+
+static void write_stream_worker(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    const struct kvb_follower *first = ctx->sorted[from];
+
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "instance_id", first->id.worker_id);
+    kvb_json_write_pair_text(json, "source", "nats");
+    kvb_json_write_pair_text(json, "status", status_of_all(ctx, from, to));
+    kvb_json_write_pair_text(json, "model_name", kvb_query_context_model(ctx, first));
+    kvb_json_write_pair_text(json, "routing_group", "default");
+    kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, first));
+    write_stream_endpoints(json, ctx, from, to);
+    write_listeners(json, ctx, from, to);
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_answer_workers(struct kvb_query_context *ctx, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    size_t count = 0;
+
+    KVB_TRY(kvb_query_context_sort(ctx, &count));
+    kvb_json_write_begin(&json, '[');
+    for (size_t from = 0; from < count;) {
+        size_t to = from + 1;
+        while (to < count && is_same_worker(ctx, ctx->sorted[from], ctx->sorted[to])) {
+            to++;
+        }
+        write_stream_worker(&json, ctx, from, to);
+        from = to;
+    }
+    kvb_json_write_end(&json, ']');
+    return json.status;
+}
+
+/* ---- state ---- */
+
+static void write_stream_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    uint64_t counts[KVB_STREAM_STATE_COUNT] = { 0 };
+
+    for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
+        if (follower) {
+            counts[follower->state]++;
+        }
+    }
+    kvb_json_write_key(json, "streams");
+    kvb_json_write_begin(json, '{');
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_pair_u64(
+            json, kvb_stream_state_name((enum kvb_stream_state)state), counts[state]);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_index(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    struct kvb_index_counters counters;
+
+    kvb_prefix_index_count(ctx->index, &counters);
+    kvb_json_write_key(json, "index");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "nodes", counters.nodes);
+    kvb_json_write_pair_u64(json, "ghosts", counters.ghosts);
+    kvb_json_write_pair_u64(json, "orphans", counters.orphans);
+    kvb_json_write_pair_u64(json, "memberships", counters.memberships);
+    kvb_json_write_pair_u64(json, "aliases", counters.aliases);
+    kvb_json_write_pair_u64(json, "unknown_parents", counters.unknown_parents);
+    kvb_json_write_pair_u64(json, "refused", counters.refused);
+    kvb_json_write_end(json, '}');
+}
+
+static void write_followed(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    struct kvb_follower_counters counters;
+
+    kvb_followers_counters(ctx->followers, &counters);
+    kvb_json_write_key(json, "followed");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "events_applied", counters.events_applied);
+    kvb_json_write_pair_u64(json, "events_old", counters.events_old);
+    kvb_json_write_pair_u64(json, "holes", counters.holes);
+    kvb_json_write_pair_u64(json, "heartbeats", counters.heartbeats);
+    kvb_json_write_pair_u64(json, "heartbeats_late", counters.heartbeats_late);
+    kvb_json_write_pair_u64(json, "differs", counters.differs);
+    kvb_json_write_pair_u64(json, "epochs_missed", counters.epochs_missed);
+    kvb_json_write_pair_u64(json, "streams_refused", counters.streams_refused);
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    struct kvb_load_stats stats;
+
+    kvb_load_tracker_stats(ctx->tracker, &stats);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "version", KVB_VERSION);
+    write_stream_states(&json, ctx);
+    write_index(&json, ctx);
+    write_followed(&json, ctx);
+    kvb_json_write_pair_u64(&json, "endpoints", stats.endpoint_count);
+    kvb_json_write_pair_number(&json, "load_avg", stats.avg);
+    kvb_json_write_pair_number(&json, "load_std", stats.std);
+    kvb_json_write_pair_u64(&json, "routed", ctx->turn);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}

@@ -1,0 +1,147 @@
+#include "kvaggregator/config.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+
+#include <string.h>
+
+static const char *policy_name(unsigned value)
+{
+    return kvb_route_policy_name((enum kvb_route_policy)value);
+}
+
+static const char *statistic_name(unsigned value)
+{
+    return kvb_load_statistic_name((enum kvb_load_statistic)value);
+}
+
+enum { max_ring_items = 1 << 20 }; /* what kvb_ring_new() takes */
+
+/* ---- The keys: path, type, default, range, field, help ----------------------------- */
+
+#define FIELD(field) KVB_CONF_FIELD(struct kvb_aggregator_config, field)
+
+/* clang-format off */
+static const struct kvb_conf_key keys[] = {
+    KVB_CONFIG_NATS_ROWS(struct kvb_aggregator_config),
+    { "subscribe.namespace", KVB_CONF_STRING, "*", 1, FIELD(subscribe.name_space),
+      .help = "Workers of namespace.{namespace}.component.{component}; * for all." },
+    { "subscribe.component", KVB_CONF_STRING, "*", 1, FIELD(subscribe.component),
+      .help = "The same." },
+    { "subscribe.default.model", KVB_CONF_STRING, "", 0, FIELD(subscribe.fallback.model),
+      .help = "What streams serve whose bridge sends no heartbeats; empty: they are\n"
+              "not matched." },
+    { "subscribe.default.block_size", KVB_CONF_U32, "0", 0, kvb_max_block_tokens,
+      FIELD(subscribe.fallback.block_size),
+      .help = "Tokens in one of their blocks; 0 without a model." },
+    { "router.namespace", KVB_CONF_STRING, "dynamo", 1, FIELD(router.name_space),
+      .help = "R = namespace.{namespace}.component.{component}: where routers ask." },
+    { "router.component", KVB_CONF_STRING, "Router", 1, FIELD(router.component),
+      .help = "The same." },
+    { "router.policy", KVB_CONF_ENUM, "kv", 0, KVB_ROUTE_POLICY_COUNT - 1, FIELD(router.policy),
+      .name_of = policy_name,
+      .help = "How kv_route chooses: kv takes the lowest overlap_weight *\n"
+              "prefill_blocks + decode_blocks." },
+    { "router.overlap_weight", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.overlap_weight),
+      .help = "How much a block that must be computed weighs." },
+    { "router.temperature", KVB_CONF_DOUBLE, "0.0", 0, 1000, FIELD(router.temperature),
+      .help = "0: always the cheapest worker; above: by chance, cheaper ones more\n"
+              "often." },
+    { "router.hit_rate_alias", KVB_CONF_BOOL, "false", 0, 0, FIELD(router.hit_rate_alias),
+      .help = "true: hit rates also go to namespace.{namespace}.kv-hit-rate." },
+    { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),
+      .help = "A worker silent for this long leaves the averages." },
+    { "load.statistic", KVB_CONF_ENUM, "ratio", 0, KVB_LOAD_ACTIVE_BLOCKS, FIELD(load.statistic),
+      .name_of = statistic_name,
+      .help = "What load_avg and load_std speak of: the part of the blocks in use\n"
+              "(sample deviation), or their number (population deviation)." },
+    { "load.publish_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(load.publish_ms),
+      .help = "How often R.load_stats goes out, a change apart." },
+    { "forget_ms", KVB_CONF_U32, "60000", 1000, 86400000, FIELD(forget_ms),
+      .help = "A stream silent for this long is dropped, with its blocks." },
+    { "limits.max_index_blocks", KVB_CONF_U64, "16777216", 1024, kvb_max_index_blocks,
+      FIELD(limits.max_index_blocks),
+      .help = "Blocks in the index, counted once however many hold them; as many more\n"
+              "in the window lists of hybrid models, counted for each that holds them." },
+    { "limits.max_query_body_bytes", KVB_CONF_U64, "16777216", 1024, kvb_max_query_body_bytes,
+      FIELD(limits.max_query_body_bytes),
+      .help = "A longer body is answered 413." },
+    { "limits.event_ring", KVB_CONF_U32, "65536", 64, max_ring_items, FIELD(limits.event_ring),
+      .help = "Messages from NATS that wait for the index; full: nats.c holds back." },
+    { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_ring_items, FIELD(limits.query_ring),
+      .help = "Queries that wait for the index; full: 503." },
+    KVB_CONFIG_HTTP_ROW(struct kvb_aggregator_config, "127.0.0.1:9402"),
+    KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
+};
+#undef FIELD
+/* clang-format on */
+
+static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
+                                             sizeof(struct kvb_aggregator_config) };
+
+void kvb_aggregator_config_done(struct kvb_aggregator_config *config)
+{
+    kvb_conf_done(&table, config);
+}
+
+const struct kvb_conf_table *kvb_aggregator_config_keys(void)
+{
+    return &table;
+}
+
+/* ---- What no single row shows ------------------------------------------------------ */
+
+static void check_default(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    const bool has_model = config->subscribe.fallback.model[0] != '\0';
+
+    if (has_model != (config->subscribe.fallback.block_size > 0)) {
+        kvb_conf_error(
+            conf, has_model ? "subscribe.default.block_size" : "subscribe.default.model",
+            "model and block_size belong together: give both or neither");
+    }
+}
+
+static void check_times(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    if (config->forget_ms < config->load.expire_ms) {
+        kvb_conf_error(
+            conf, "forget_ms", "%u is below load.expire_ms (%u): raise it", config->forget_ms,
+            config->load.expire_ms);
+    }
+}
+
+static void
+check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    kvb_config_check_nats(conf, &config->nats);
+    kvb_config_check_name(conf, "subscribe.namespace", config->subscribe.name_space, true);
+    kvb_config_check_name(conf, "subscribe.component", config->subscribe.component, true);
+    kvb_config_check_name(conf, "router.namespace", config->router.name_space, false);
+    kvb_config_check_name(conf, "router.component", config->router.component, false);
+    kvb_config_check_listen(conf, "http", config->http);
+    check_default(conf, config);
+    check_times(conf, config);
+}
+
+static void drop_aggregator_conf(struct kvb_conf **conf)
+{
+    kvb_conf_close(*conf);
+}
+
+kvb_status kvb_aggregator_config_read(
+    const char *path, struct kvb_aggregator_config *out_config, struct kvb_conf_errors *errors)
+{
+    KVB_OWN(drop_aggregator_conf) struct kvb_conf *conf = NULL;
+    struct kvb_aggregator_config config = { .forget_ms = 0 };
+
+    KVB_TRY(kvb_conf_open(path, errors, &conf));
+    KVB_TRY(kvb_conf_read(conf, &table, &config));
+    check_aggregator_config(conf, &config);
+    if (errors->count > 0) {
+        kvb_aggregator_config_done(&config);
+        return KVB_BAD_CONFIG;
+    }
+    *out_config = config;
+    return KVB_OK;
+}

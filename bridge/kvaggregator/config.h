@@ -1,0 +1,62 @@
+#pragma once
+
+#include "core/conf.h"
+#include "core/status.h"
+#include "daemon/config_parts.h"
+#include "load/route.h"
+#include "load/tracker.h"
+#include "model/stream.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* etc/kvaggregator.cfg, read once; --help explains each key, from the table
+ * in kvaggregator/config.c.  Threads: plain data, constant once it is read. */
+
+struct kvb_aggregator_config {
+    struct kvb_nats_config nats;
+    struct {
+        char name_space[kvb_name_bytes + 1]; /* or "*" */
+        char component[kvb_name_bytes + 1];  /* or "*" */
+        struct {
+            char model[kvb_model_bytes + 1]; /* "": streams without heartbeats are not matched */
+            uint32_t block_size;             /* tokens; 0 with an empty model */
+        } fallback;                          /* `default` in the file */
+    } subscribe;
+    struct {
+        char name_space[kvb_name_bytes + 1];
+        char component[kvb_name_bytes + 1];
+        enum kvb_route_policy policy;
+        double overlap_weight;
+        double temperature;
+        bool hit_rate_alias;
+    } router;
+    struct {
+        uint32_t expire_ms;
+        uint32_t publish_ms;
+        enum kvb_load_statistic statistic;
+    } load;
+    uint32_t forget_ms; /* at least load.expire_ms */
+    struct {
+        uint64_t max_index_blocks;
+        uint64_t max_query_body_bytes;
+        uint32_t event_ring; /* messages */
+        uint32_t query_ring; /* queries */
+    } limits;
+    char http[kvb_config_listen_bytes]; /* "": off */
+    struct kvb_log_config log;
+};
+
+/* On KVB_OK the caller undoes *out_config with kvb_aggregator_config_done().
+ * KVB_BAD_CONFIG  errors, which was {0}, says all that is wrong
+ * KVB_NO_MEMORY */
+kvb_status kvb_aggregator_config_read(
+    const char *path, struct kvb_aggregator_config *out_config, struct kvb_conf_errors *errors);
+
+/* {0} is fine. */
+void kvb_aggregator_config_done(struct kvb_aggregator_config *config);
+
+/* All keys, for --help and the manual. */
+const struct kvb_conf_table *kvb_aggregator_config_keys(void);

@@ -1,0 +1,220 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "bus/subject.h"
+#include "core/metric.h"
+#include "core/ring.h"
+#include "daemon/http.h"
+#include "daemon/service_responder.h"
+#include "index/index.h"
+#include "kvaggregator/aggregator.h"
+#include "kvaggregator/answers/dashboard.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/answers/routes.h"
+#include "kvaggregator/byte_budget.h"
+#include "kvaggregator/metrics.h"
+#include "load/tracker.h"
+#include "model/router_batch.h"
+#include "replica/follower.h"
+#include "replica/turn.h"
+#include "wire/query/prompt.h"
+#include "wire/router/sync.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The inside of a running aggregator, for the aggregator_*.c files alone. */
+
+enum {
+    kvb_aggregator_row_bytes = 512,          /* of a stream in a NATS answer: about 300 */
+    kvb_aggregator_page_bytes = 128 << 10,   /* of rows: under 1 ms */
+    kvb_aggregator_slice_blocks = 1024,      /* of one message at a time: some 100 us */
+    kvb_aggregator_queries_a_turn_us = 1000, /* of queries, where events wait meanwhile */
+    kvb_query_kind_count = 6
+};
+
+/* Requests over NATS, per kind of query. */
+struct query_counts {
+    uint64_t requests;
+    uint64_t errors;
+    uint64_t processing_ns;
+    char last_error[kvb_service_error_bytes];
+};
+
+/* The aggregator as a NATS micro-service. */
+struct aggregator_service {
+    struct kvb_service identity;
+    struct kvb_service_responder *responder; /* owned */
+    pthread_mutex_t lock;                    /* counts */
+    struct query_counts counts[kvb_query_kind_count];
+    struct query_counts shown[kvb_query_kind_count]; /* the responder's */
+};
+
+struct pending_query; /* kvaggregator/queries.c */
+
+struct kvb_aggregator {
+    const struct kvb_aggregator_config *config; /* borrowed, like log */
+    struct kvb_log *log;
+
+    struct kvb_bus *bus; /* owned, like all below */
+    struct kvb_bus_subscription *received;
+    char received_subject[kvb_subject_bytes];
+    struct kvb_bus_subscription *answers;
+    char inbox[kvb_subject_bytes]; /* answers of bridges: {inbox}.{token in hex} */
+    struct kvb_bus_subscription *echo;
+    char echo_subject[kvb_subject_bytes + 8];
+    _Atomic uint64_t echoes_received;
+    struct kvb_bus_subscription *match_queries;
+    struct kvb_bus_subscription *route_queries;
+    struct kvb_bus_subscription *get_queries;
+    struct kvb_http *http;
+    struct aggregator_service service;
+    struct kvb_dashboard *dashboard;
+    struct kvb_ring *events;
+    struct kvb_ring *queries;
+    uint64_t received_since_ns; /* messages wait in nats.c since then, or 0; each its */
+    uint64_t answers_since_ns;  /* delivery thread's own */
+    struct kvb_byte_budget event_bytes;
+    struct kvb_byte_budget query_bytes;
+    char load_subject[kvb_subject_bytes];
+    char hit_rate_subject[kvb_subject_bytes];
+    char alias_subject[kvb_subject_bytes]; /* "" = none */
+
+    /* The index thread's own. */
+    pthread_t thread;
+    _Atomic unsigned large_answers; /* in the making; counted by HTTP threads too */
+    int update_fd;                  /* owned; readable when the connection changed */
+    bool has_thread;
+    atomic_bool is_stopping;
+    bool has_load_changed;
+    _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */
+    struct pending_query *unfinished; /* owned list: long answers in the making */
+    struct kvb_prefix_index *index;
+    struct kvb_followers *followers;
+    struct kvb_load_tracker *tracker;
+    struct kvb_query_context ctx;
+    struct kvb_router_batch batch; /* decoded into, again and again, like the next */
+    struct kvb_stream_id batch_id; /* whose events it holds */
+    size_t next_event;             /* of the batch: the rest is to be applied */
+    uint64_t batch_arrived_ns;
+    struct kvb_prompt_event prompt;
+    struct kvb_sync_reply_parts answer_parts;
+    struct kvb_buf buf;
+    struct kvb_replica_turn turn;
+    uint64_t load_published_ns;
+    uint64_t next_process_ns;
+    struct kvb_log_limit refusals;
+
+    /* Read by HTTP threads. */
+    _Atomic uint64_t connects_subscribed; /* the connection on which our own message came back */
+    _Atomic uint64_t values[kvb_aggregator_metric_count];
+    struct kvb_metrics metrics;
+};
+
+/* ---- kvaggregator/loop.c ---- */
+
+/* What replica/turn.h calls; its context is the aggregator. */
+extern const struct kvb_replica_world kvb_aggregator_world;
+
+/* ---- kvaggregator/intake.c: from NATS to followers and tracker ---- */
+
+/* On nats.c's thread. */
+void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message);
+
+void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message);
+
+/* As kvb_replica_world calls them. */
+bool kvb_aggregator_take_message(void *context, uint64_t now_ns);
+uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns);
+
+/* The event ring's drop function: frees a message that was not taken. */
+void kvb_aggregator_drop_event(void *item);
+
+/* ---- kvaggregator/queries.c: queries and answers ---- */
+
+/* On nats.c's threads. */
+void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message);
+
+/* On HTTP threads. */
+void kvb_aggregator_answer_http(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+/* As kvb_replica_world calls it: answers what lies in the query ring, a turn's worth. */
+bool kvb_aggregator_take_queries(void *context);
+void kvb_aggregator_drop_query(void *item);
+
+/* Frees unfinished long answers, after the index thread has ended. */
+void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
+
+/* ---- kvaggregator/queries.c: the kinds of query over NATS ---- */
+
+struct kvb_query_kind;
+
+/* By the subject's tail: "kv_match", "kv_get.state".  NULL: no such kind of query. */
+const struct kvb_query_kind *kvb_query_kind_find(const char *tail);
+
+/* Its place in the list, 0 .. kvb_query_kind_count-1, and the tail that stands there. */
+size_t kvb_query_kind_number(const struct kvb_query_kind *kind);
+const char *kvb_query_kind_tail(size_t number);
+
+/* Its payload is a query, to be read by the requester's thread: kv_match, kv_route. */
+bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind);
+
+/* A request and its answer. */
+struct kvb_query_call {
+    const struct kvb_query *query; /* borrowed, like payload; where it has a prompt */
+    kvb_status read;               /* KVB_OK: query is what it says */
+    struct kvb_detail detail;      /* why it could not be read, or answered */
+    kvb_span payload;              /* of a query without a prompt */
+    struct kvb_buf *out;           /* borrowed; the answer, or {"error":...}, is appended */
+    size_t max_bytes;              /* of one message; set when it is answered, like the next */
+    size_t max_rows;
+    bool has_decision; /* out: a route was chosen */
+    struct kvb_route_decision decision;
+};
+
+void kvb_query_kind_answer(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call);
+
+/* ---- kvaggregator/sync.c: requests to bridges ---- */
+kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
+
+/* As kvb_replica_world calls them. */
+bool kvb_aggregator_send_echo(void *context);
+uint64_t kvb_aggregator_echoes(void *context);
+void kvb_aggregator_send_request(void *context, const struct kvb_follower_request *request);
+
+/* ---- kvaggregator/report.c: what is published periodically ---- */
+void kvb_aggregator_publish(
+    struct kvb_aggregator *aggregator, const char *subject, kvb_span payload);
+void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns);
+void kvb_aggregator_publish_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
+void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator);
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns);
+/* After update_metrics(), whose figures it takes. */
+void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* ---- kvaggregator/service.c: the NATS micro-service protocol ---- */
+kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator);
+
+/* Counts a request over NATS that was answered (error NULL) or failed.  The second function notes
+ * an error of a request that was counted already.  Any thread. */
+void kvb_aggregator_note_request(
+    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
+    const char *error);
+void kvb_aggregator_note_error(
+    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error);
+
+/* ---- kvaggregator/loop.c: the index thread ---- */
+
+/* NULL, or why no events can come just now: a constant, or in detail.  Any thread. */
+const char *
+kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail);
+
+/* Why /livez says no; NULL: the index thread makes turns.  Any thread. */
+const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator);
+void *kvb_aggregator_run(void *context);

@@ -1,0 +1,427 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "index/block_hash.h"
+#include "kvaggregator/inside.h"
+#include "wire/load/json.h"
+#include "wire/router/heartbeat.h"
+#include "wire/router/proto.h"
+#include "wire/router/sync.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A message as it lies in the event ring. */
+struct received {
+    const struct kind *kind;
+    struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
+    uint64_t token;             /* of an answer */
+    uint64_t arrived_ns;
+    size_t len;
+    uint8_t payload[];
+};
+
+/* The result of reading one message: its stream, once it could be read. */
+struct told {
+    struct kvb_stream_id id;
+    uint64_t token;
+    bool is_read;
+};
+
+struct kind {
+    const char *tail;
+    enum kvb_aggregator_metric counter;
+    kvb_status (*apply)(
+        struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns);
+};
+
+void kvb_aggregator_drop_event(void *item)
+{
+    free(item);
+}
+
+static void note_read(struct told *told, uint64_t worker_id, uint32_t dp_rank)
+{
+    told->id.worker_id = worker_id;
+    told->id.dp_rank = dp_rank;
+    told->is_read = true;
+}
+
+static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
+{
+    kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* ---- Events that hold prompts ---- */
+
+/* An id without a name hashes under this one, as in the bridge. */
+static uint64_t prompt_seed(const struct kvb_prompt_event *event)
+{
+    char name[40];
+    const int len = snprintf(name, sizeof name, "lora_id:%llu", (unsigned long long)event->lora_id);
+    const kvb_span lora = { (const uint8_t *)name, event->has_lora ? (size_t)len : 0 };
+
+    return kvb_block_seed(lora, (kvb_span){ 0 });
+}
+
+/* The configured block size; without one the tokens must be divided evenly. */
+static uint32_t block_size_of(const struct kvb_prompt_event *event, uint32_t configured)
+{
+    const bool is_even = event->block_count > 0 && event->token_count % event->block_count == 0;
+    const size_t own = is_even ? event->token_count / event->block_count : 0;
+
+    return configured > 0 ? configured : (uint32_t)own;
+}
+
+/* The same event with hashes in the place of tokens; it has no id, as those of bridges
+ * that are not ours may.
+ * KVB_BAD_INPUT  the tokens do not fill the blocks */
+static kvb_status hash_prompt(
+    const struct kvb_prompt_event *event, uint32_t configured, struct kvb_router_batch *batch)
+{
+    const uint32_t block_size = block_size_of(event, configured);
+    const uint64_t seed = prompt_seed(event);
+
+    kvb_router_batch_reset(batch);
+    batch->worker_id = event->worker_id;
+    batch->dp_rank = event->dp_rank;
+    if (!event->is_removed &&
+        (block_size == 0 || event->block_count > event->token_count / block_size)) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_router_batch_add_event(
+        batch, &(struct kvb_router_event){ .kind = event->is_removed ? KVB_ROUTER_REMOVED
+                                                                     : KVB_ROUTER_STORED }));
+    for (size_t i = 0; i < event->block_count; i++) {
+        kvb_tokens_hash tokens = { 0 };
+        if (!event->is_removed) {
+            tokens = kvb_tokens_hash_of(event->tokens + i * block_size, block_size, NULL, 0, seed);
+        }
+        KVB_TRY(kvb_router_batch_add_block(batch, event->blocks[i], tokens));
+    }
+    return KVB_OK;
+}
+
+static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payload)
+{
+    const kvb_status status = kvb_router_payload_decode(payload, &aggregator->batch);
+
+    if (status != KVB_BAD_INPUT || kvb_prompt_json_decode(payload, &aggregator->prompt) != KVB_OK) {
+        return status;
+    }
+    return hash_prompt(
+        &aggregator->prompt, aggregator->config->subscribe.fallback.block_size, &aggregator->batch);
+}
+
+/* ---- On the index thread: each kind of message ---- */
+
+static bool has_rest(const struct kvb_aggregator *aggregator)
+{
+    return aggregator->next_event < aggregator->batch.event_count;
+}
+
+static void drop_batch_rest(struct kvb_aggregator *aggregator)
+{
+    aggregator->next_event = aggregator->batch.event_count;
+}
+
+/* Applies the next part of the batch, one event at least.  A long message holds up the
+ * queries no longer than a short one:
+ *
+ *     events  [ applied before ][ next_event: this slice ][ another time ]          */
+static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_router_batch slice = aggregator->batch; /* borrows its arrays */
+    size_t blocks = 0;
+    size_t end = aggregator->next_event;
+
+    while (end < aggregator->batch.event_count && blocks < kvb_aggregator_slice_blocks) {
+        blocks += aggregator->batch.events[end++].block_count + 1;
+    }
+    slice.events += aggregator->next_event;
+    slice.event_count = end - aggregator->next_event;
+    aggregator->next_event = end;
+    return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
+}
+
+static kvb_status apply_events(
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+{
+    kvb_status status = decode_events(aggregator, payload);
+
+    if (status == KVB_OK) {
+        note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
+        aggregator->batch_id = told->id;
+        aggregator->next_event = 0;
+        status = apply_batch_slice(aggregator, now_ns);
+    }
+    if (status != KVB_OK) {
+        drop_batch_rest(aggregator); /* unreadable, or of a stream too many */
+    }
+    return status;
+}
+
+static kvb_status apply_heartbeat(
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_heartbeat heartbeat;
+
+    KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
+    note_read(told, heartbeat.worker_id, heartbeat.dp_rank);
+    return kvb_followers_heartbeat(aggregator->followers, &told->id, &heartbeat, now_ns);
+}
+
+static kvb_status
+apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_load_report report;
+
+    KVB_TRY(kvb_load_json_decode(payload, &report));
+    note_read(told, report.worker_id, report.dp_rank);
+    const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, &told->id);
+    if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
+        aggregator->has_load_changed = true;
+    }
+    return kvb_load_tracker_report(aggregator->tracker, &told->id, &report, now_ns);
+}
+
+static kvb_status apply_answer(
+    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+{
+    struct kvb_sync_reply reply;
+
+    KVB_TRY(kvb_sync_reply_decode(payload, &aggregator->answer_parts, &reply));
+    note_read(told, reply.worker_id, reply.dp_rank);
+    kvb_followers_reply(aggregator->followers, told->token, &reply, now_ns);
+    return KVB_OK;
+}
+
+static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answers, apply_answer };
+
+/* clang-format off */
+static const struct kind kinds[] = {
+    { "kv_events",        kvb_aggregator_messages_events,    apply_events },
+    { "kv_window_events", kvb_aggregator_messages_window,    apply_events },
+    { "kv_heartbeat",     kvb_aggregator_messages_heartbeat, apply_heartbeat },
+    { "load_metrics",     kvb_aggregator_messages_load,      apply_load },
+};
+/* clang-format on */
+
+static const struct kind *find_kind(const char *tail)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        if (strcmp(kinds[i].tail, tail) == 0) {
+            return &kinds[i];
+        }
+    }
+    return NULL;
+}
+
+/* ---- On nats.c's thread ---- */
+
+static struct received *copy_message(const struct received *head, kvb_span payload)
+{
+    struct received *received = malloc(sizeof *received + payload.len);
+
+    if (received) {
+        *received = *head;
+        if (payload.len > 0) {
+            memcpy(received->payload, payload.data, payload.len);
+        }
+    }
+    return received;
+}
+
+/* While this ring was full, messages waited in nats.c, which does not record when they came.
+ * None of them is older than the first that had to wait. */
+static uint64_t message_arrival(uint64_t *since_ns, const struct kvb_bus_message *message)
+{
+    const uint64_t arrived_ns = *since_ns > 0 ? *since_ns : kvb_clock_monotonic_ns();
+
+    if (*since_ns > 0 && kvb_bus_waiting(message) == 0) {
+        *since_ns = 0;
+    }
+    return arrived_ns;
+}
+
+static kvb_status take_message_bytes(
+    struct kvb_aggregator *aggregator, const struct received *head, uint64_t *since_ns)
+{
+    const kvb_status status = kvb_byte_budget_try(&aggregator->event_bytes, head->len);
+
+    if (status != KVB_AGAIN) {
+        return status;
+    }
+    *since_ns = head->arrived_ns;
+    return kvb_byte_budget_take(&aggregator->event_bytes, head->len);
+}
+
+static kvb_status
+put_in_ring(struct kvb_aggregator *aggregator, struct received *received, uint64_t *since_ns)
+{
+    const uint64_t arrived_ns = received->arrived_ns;
+    const kvb_status status = kvb_ring_put(aggregator->events, received);
+
+    if (status != KVB_AGAIN) {
+        return status;
+    }
+    *since_ns = arrived_ns;
+    return kvb_ring_put_wait(aggregator->events, received);
+}
+
+/* Waits for room: nats.c holds back what comes meanwhile, up to its own ceiling.  What is
+ * lost here leaves a gap in the event ids of its stream, which its follower detects. */
+static void hand_message_over(
+    struct kvb_aggregator *aggregator, const struct received *head, kvb_span payload,
+    uint64_t *since_ns)
+{
+    if (take_message_bytes(aggregator, head, since_ns) != KVB_OK) {
+        return; /* stopping */
+    }
+    struct received *received = copy_message(head, payload);
+    if (!received) {
+        count_intake(aggregator, kvb_aggregator_refused_no_memory);
+        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
+        return;
+    }
+    if (put_in_ring(aggregator, received, since_ns) != KVB_OK) {
+        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
+        free(received); /* stopping */
+    }
+}
+
+void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct received head = { .len = message->payload.len };
+    const char *tail = NULL;
+
+    if (kvb_subject_split(message->subject, head.names.name_space, head.names.component, &tail) !=
+        KVB_OK) {
+        count_intake(aggregator, kvb_aggregator_refused_bad_input);
+        return;
+    }
+    head.kind = find_kind(tail);
+    if (!head.kind) {
+        return; /* kv_heartbeat_json, bridge_status, requests, what others publish: not read */
+    }
+    if (message->payload.len > kvb_max_payload_bytes) {
+        count_intake(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    head.arrived_ns = message_arrival(&aggregator->received_since_ns, message);
+    hand_message_over(aggregator, &head, message->payload, &aggregator->received_since_ns);
+}
+
+void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    const char *last = strrchr(message->subject, '.');
+    struct received head = { .kind = &answer_kind, .len = message->payload.len };
+
+    if (!last || message->payload.len == 0) {
+        return; /* no bridge listens there: the wait for a chunk times out */
+    }
+    if (message->payload.len > kvb_max_payload_bytes) {
+        count_intake(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    head.token = strtoull(last + 1, NULL, 16);
+    head.arrived_ns = message_arrival(&aggregator->answers_since_ns, message);
+    hand_message_over(aggregator, &head, message->payload, &aggregator->answers_since_ns);
+}
+
+/* ---- Taking ---- */
+
+/* Maps the reason of a refused message to its counter.  A message that could be decoded is refused
+ * only when there are too many streams. */
+static enum kvb_aggregator_metric
+refused_message_counter(const struct told *told, kvb_status status)
+{
+    if (status == KVB_NO_MEMORY) {
+        return kvb_aggregator_refused_no_memory;
+    }
+    if (told->is_read) {
+        return kvb_aggregator_refused_stream;
+    }
+    return status == KVB_TOO_LARGE ? kvb_aggregator_refused_too_large
+                                   : kvb_aggregator_refused_bad_input;
+}
+
+static void log_refusal(
+    struct kvb_aggregator *aggregator, const struct received *received, kvb_status status,
+    uint64_t now_ns)
+{
+    uint64_t times = 0;
+    char text[24];
+
+    if (kvb_log_limit_due(&aggregator->refusals, now_ns, &times)) {
+        kvb_log_write(
+            aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
+            kvb_log_u64(text, times), "namespace", received->names.name_space, "component",
+            received->names.component, "kind", received->kind->tail, "last_reason",
+            kvb_status_name(status), NULL);
+    }
+}
+
+static void take_one(struct kvb_aggregator *aggregator, struct received *received, uint64_t now_ns)
+{
+    struct told told = { .id = received->names, .token = received->token };
+    const kvb_span payload = { .data = received->payload, .len = received->len };
+
+    count_intake(aggregator, received->kind->counter);
+    aggregator->batch_arrived_ns = received->arrived_ns;
+    const kvb_status status = received->kind->apply(aggregator, &told, payload, now_ns);
+    if (status != KVB_OK) {
+        count_intake(aggregator, refused_message_counter(&told, status));
+        log_refusal(aggregator, received, status, now_ns);
+    }
+    kvb_byte_budget_give(&aggregator->event_bytes, received->len);
+    free(received);
+}
+
+/* What is left of a message, before the next one. */
+static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    const struct told told = { .id = aggregator->batch_id, .is_read = true };
+    const kvb_status status = apply_batch_slice(aggregator, now_ns);
+
+    if (status != KVB_OK) { /* its stream was forgotten since, and there is no room for it now */
+        count_intake(aggregator, refused_message_counter(&told, status));
+        drop_batch_rest(aggregator);
+    }
+}
+
+bool kvb_aggregator_take_message(void *context, uint64_t now_ns)
+{
+    struct kvb_aggregator *aggregator = context;
+    void *item = NULL;
+
+    if (has_rest(aggregator)) {
+        take_rest(aggregator, now_ns);
+        return true;
+    }
+    if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
+        return false;
+    }
+    take_one(aggregator, item, now_ns);
+    return true;
+}
+
+/* ---- Lag ---- */
+
+uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns)
+{
+    struct kvb_aggregator *aggregator = context;
+    const struct received *oldest = kvb_ring_oldest(aggregator->events);
+    uint64_t arrived_ns = oldest ? oldest->arrived_ns : now_ns;
+
+    if (has_rest(aggregator)) {
+        arrived_ns = aggregator->batch_arrived_ns;
+    }
+    const uint64_t lag_ns = now_ns > arrived_ns ? now_ns - arrived_ns : 0;
+    kvb_metric_set_real(
+        &aggregator->metrics, kvb_aggregator_event_lag, (double)lag_ns / (double)KVB_NS_PER_S);
+    return lag_ns;
+}

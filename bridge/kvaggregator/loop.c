@@ -1,0 +1,157 @@
+#include "core/clock.h"
+#include "core/own.h"
+#include "kvaggregator/inside.h"
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+enum { reclaimed_a_turn = 250 }; /* extents of the index: well under 250 us */
+
+/* What cannot be heard is not in the index; without requests to bridges, and our inbox, for
+ * which the echo stands, no gap is closed.  Queries come over HTTP too; statistics are vital to
+ * nobody but their readers. */
+static bool is_vital(const void *context, const struct kvb_denial *denial)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    if (denial->is_publish) {
+        return strstr(denial->subject, ".kv_sync.") != NULL ||
+               strcmp(denial->subject, aggregator->echo_subject) == 0;
+    }
+    return strcmp(denial->subject, aggregator->received_subject) == 0 ||
+           strncmp(denial->subject, "_INBOX.", sizeof "_INBOX." - 1) == 0;
+}
+
+const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
+{
+    const uint64_t turned_ns = atomic_load_explicit(&aggregator->turned_ns, memory_order_relaxed);
+
+    return kvb_liveness_cause(turned_ns, kvb_clock_monotonic_ns());
+}
+
+const char *
+kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const char *cause = kvb_aggregator_not_live(aggregator);
+
+    if (cause) {
+        return cause;
+    }
+    if (!kvb_bus_is_connected(aggregator->bus)) {
+        return "not connected to NATS (nats.url); trying again";
+    }
+    if (kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, detail)) {
+        return detail->text;
+    }
+    if (atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) !=
+        kvb_bus_connects(aggregator->bus)) {
+        return "connected to NATS, but not subscribed yet";
+    }
+    return NULL;
+}
+
+/* ---- What replica/turn.h finds outside ---- */
+
+static uint64_t clock_ns(void *context)
+{
+    (void)context;
+    return kvb_clock_monotonic_ns();
+}
+
+static bool is_bus_connected(void *context)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    return kvb_bus_is_connected(aggregator->bus);
+}
+
+static uint64_t bus_connects(void *context)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    return kvb_bus_connects(aggregator->bus);
+}
+
+/* nats.c drops what no handler takes. */
+static uint64_t dropped_messages(void *context)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    return kvb_bus_dropped(aggregator->received);
+}
+
+static void update_outputs(void *context, uint64_t now_ns)
+{
+    struct kvb_aggregator *aggregator = context;
+
+    if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
+        aggregator->has_load_changed = true;
+    }
+    kvb_aggregator_publish_load(aggregator, now_ns);
+    kvb_aggregator_update_metrics(aggregator, now_ns);
+    kvb_aggregator_update_dashboard(aggregator, now_ns);
+}
+
+const struct kvb_replica_world kvb_aggregator_world = {
+    .clock_ns = clock_ns,
+    .is_connected = is_bus_connected,
+    .connects = bus_connects,
+    .send_echo = kvb_aggregator_send_echo,
+    .echoes = kvb_aggregator_echoes,
+    .dropped = dropped_messages,
+    .take_message = kvb_aggregator_take_message,
+    .lag_ns = kvb_aggregator_lag_ns,
+    .answer_queries = kvb_aggregator_take_queries,
+    .send_request = kvb_aggregator_send_request,
+    .tick = update_outputs,
+};
+
+/* ---- The thread ---- */
+
+/* Until something lies in a ring, the connection changes, or the next tick. */
+static void
+wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
+{
+    struct pollfd fds[3] = {
+        { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
+        { .fd = kvb_ring_fd(aggregator->queries), .events = POLLIN },
+        { .fd = aggregator->update_fd, .events = POLLIN },
+    };
+    const uint64_t wait_ns =
+        aggregator->turn.next_tick_ns > now_ns ? aggregator->turn.next_tick_ns - now_ns : 0;
+    const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
+    eventfd_t ignored = 0;
+
+    (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* early is harmless */
+    if (fds[2].revents) {
+        (void)eventfd_read(aggregator->update_fd, &ignored); /* looked at in each turn */
+    }
+}
+
+/* Idle, so what cleared slots have left behind may go.  A pause between two pieces: where
+ * memory is out nothing goes, and it must not be tried all the time. */
+static bool reclaim(struct kvb_aggregator *aggregator)
+{
+    return kvb_prefix_index_reclaim(aggregator->index, reclaimed_a_turn);
+}
+
+void *kvb_aggregator_run(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
+    while (!atomic_load(&aggregator->is_stopping)) {
+        uint64_t now_ns = kvb_clock_monotonic_ns();
+        atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
+        const bool had_work = kvb_replica_take_turn(&aggregator->turn, &now_ns);
+        kvb_metric_set(
+            &aggregator->metrics, kvb_aggregator_echo_silences, aggregator->turn.echo_silences);
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* the watchdog looks */
+        if (!had_work) {
+            wait_for_work(aggregator, reclaim(aggregator), now_ns);
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "core/metric.h"
+#include "daemon/http.h"
+#include "daemon/service_responder.h"
+
+/* What an aggregator counts: one row a metric, the enum made from the same table.
+ *     X(id, type, name, labels, help)                                              */
+/* clang-format off */
+#define KVB_AGGREGATOR_METRICS(X) \
+    X(build, GAUGE, "kvb_build_info", "version=\"" KVB_VERSION "\"", "Always 1; version: of the program") \
+    X(started, REAL_GAUGE, "process_start_time_seconds", "", "When the program started, seconds since 1970") \
+    X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
+    X(resident, GAUGE, "process_resident_memory_bytes", "", "Resident memory of the process") \
+    X(messages_events, COUNTER, "kvb_messages_received_total", "kind=\"kv_events\"", "NATS messages received, by kind") \
+    X(messages_window, COUNTER, "kvb_messages_received_total", "kind=\"kv_window_events\"", "NATS messages received, by kind") \
+    X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
+    X(messages_heartbeat, COUNTER, "kvb_messages_received_total", "kind=\"kv_heartbeat\"", "NATS messages received, by kind") \
+    X(messages_answers, COUNTER, "kvb_messages_received_total", "kind=\"kv_sync\"", "NATS messages received, by kind") \
+    X(refused_bad_input, COUNTER, "kvb_messages_refused_total", "reason=\"bad_input\"", "NATS messages that could not be used, by reason") \
+    X(refused_too_large, COUNTER, "kvb_messages_refused_total", "reason=\"too_large\"", "NATS messages that could not be used, by reason") \
+    X(refused_no_memory, COUNTER, "kvb_messages_refused_total", "reason=\"no_memory\"", "NATS messages that could not be used, by reason") \
+    X(refused_stream, COUNTER, "kvb_messages_refused_total", "reason=\"too_many_streams\"", "NATS messages that could not be used, by reason") \
+    X(refused_dropped, COUNTER, "kvb_messages_refused_total", "reason=\"dropped_by_client\"", "NATS messages that could not be used, by reason") \
+    X(events_applied, COUNTER, "kvb_events_applied_total", "", "Router events applied to the index") \
+    X(events_old, COUNTER, "kvb_events_old_total", "", "Router events received twice or late; dropped") \
+    X(events_ahead, COUNTER, "kvb_events_ahead_total", "", "Router events whose ids lie far beyond what their bridge has said: refused") \
+    X(event_holes, COUNTER, "kvb_event_holes_total", "", "Jumps in a stream's event ids") \
+    X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats ahead of the events received") \
+    X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge") \
+    X(streams_contradicted, COUNTER, "kvb_streams_contradicted_total", "", "Streams in which an event was applied that their bridge had never published") \
+    X(epochs_missed, COUNTER, "kvb_epochs_missed_total", "", "Epochs that began before this aggregator received their first event") \
+    X(rivals, COUNTER, "kvb_streams_two_bridges_total", "", "Streams found to be published by two bridges") \
+    X(ranges_requested, COUNTER, "kvb_sync_requests_total", "kind=\"range\"", "Requests to bridges for what was missed, by kind") \
+    X(snapshots_requested, COUNTER, "kvb_sync_requests_total", "kind=\"snapshot\"", "Requests to bridges for what was missed, by kind") \
+    X(digests_requested, COUNTER, "kvb_sync_requests_total", "kind=\"digest\"", "Requests to bridges for what was missed, by kind") \
+    X(ranges_filled, COUNTER, "kvb_sync_repairs_total", "kind=\"range\"", "Streams repaired with data from their bridge, by kind") \
+    X(snapshots_taken, COUNTER, "kvb_sync_repairs_total", "kind=\"snapshot\"", "Streams repaired with data from their bridge, by kind") \
+    X(digests_repaired, COUNTER, "kvb_sync_repairs_total", "kind=\"digest\"", "Streams repaired with data from their bridge, by kind") \
+    X(buckets_differ, COUNTER, "kvb_digest_buckets_differ_total", "", "Digest buckets that differed from the bridge's although no event was missing") \
+    X(requests_failed, COUNTER, "kvb_sync_failures_total", "", "Requests to bridges that failed or were not answered") \
+    X(streams_silent, COUNTER, "kvb_streams_silent_total", "", "Streams that missed three heartbeats") \
+    X(streams_forgotten, COUNTER, "kvb_streams_forgotten_total", "", "Streams removed after a long silence") \
+    X(stored_refused, COUNTER, "kvb_index_refused_total", "", "Stored events for which the index had no room") \
+    X(queries_match, COUNTER, "kvb_questions_total", "kind=\"kv_match\"", "Queries answered, by kind") \
+    X(queries_route, COUNTER, "kvb_questions_total", "kind=\"kv_route\"", "Queries answered, by kind") \
+    X(queries_get, COUNTER, "kvb_questions_total", "kind=\"kv_get\"", "Queries answered, by kind") \
+    X(queries_http, COUNTER, "kvb_questions_total", "kind=\"http\"", "Queries answered, by kind") \
+    X(queries_refused, COUNTER, "kvb_questions_refused_total", "reason=\"busy\"", "Queries not answered, by reason") \
+    X(queries_memory, COUNTER, "kvb_questions_refused_total", "reason=\"memory\"", "Queries not answered, by reason") \
+    X(queries_late, COUNTER, "kvb_questions_refused_total", "reason=\"timeout\"", "Queries not answered, by reason") \
+    X(queries_failed, COUNTER, "kvb_questions_refused_total", "reason=\"error\"", "Queries not answered, by reason") \
+    X(queries_mute, COUNTER, "kvb_questions_refused_total", "reason=\"no_reply\"", "Queries not answered, by reason") \
+    X(query_duration, HISTOGRAM, "kvb_question_duration_seconds", "", "Seconds from a query's arrival over NATS or HTTP until its answer was ready") \
+    X(routed, COUNTER, "kvb_route_decisions_total", "", "Requests sent to a worker") \
+    X(routed_blocks, COUNTER, "kvb_route_blocks_total", "", "Blocks of the requests routed") \
+    X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \
+    X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
+    X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
+    KVB_SERVICE_METRICS(X) \
+    KVB_HTTP_METRICS(X) \
+    X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
+    X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
+    X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
+    X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
+    X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
+    X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and did not deliver our own messages back") \
+    X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \
+    X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \
+    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "Messages for which the event ring has room: limits.event_ring; full, nats.c holds back, and drops above 256 MiB") \
+    X(event_lag, REAL_GAUGE, "kvb_event_lag_seconds", "", "How long the oldest message that is not applied has waited; above 1 s all streams are STALE(lagging)") \
+    X(events_behind, GAUGE, "kvb_stream_behind_events_max", "", "Events that a bridge has published, by its heartbeat, and that have not been applied here: of the stream most behind") \
+    X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams followed, by state") \
+    X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams followed, by state") \
+    X(streams_partial, GAUGE, "kvb_streams", "state=\"partial\"", "Streams followed, by state") \
+    X(streams_unverified, GAUGE, "kvb_streams", "state=\"unverified\"", "Streams followed, by state") \
+    X(streams_stale, GAUGE, "kvb_streams", "state=\"stale\"", "Streams followed, by state") \
+    X(streams_down, GAUGE, "kvb_streams", "state=\"down\"", "Streams followed, by state") \
+    X(index_nodes, GAUGE, "kvb_index_nodes", "", "Distinct blocks in the index") \
+    X(index_limit, GAUGE, "kvb_index_nodes_limit", "", "Distinct blocks for which the index has room: limits.max_index_blocks") \
+    X(index_bytes, GAUGE, "kvb_index_bytes", "", "Memory that the index has allocated; it never shrinks") \
+    X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
+    X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
+    X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, each worker and rank counted; at most limits.max_index_blocks") \
+    X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
+    X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
+    X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \
+    X(load_std, REAL_GAUGE, "kvb_load_std", "", "Standard deviation of the load of the endpoints")
+/* clang-format on */
+
+enum kvb_aggregator_metric {
+#define KVB_AGGREGATOR_METRIC_ID(id, type, name, labels, help)                                     \
+    kvb_aggregator_##id,                                                                           \
+        kvb_aggregator_##id##_end = kvb_aggregator_##id + kvb_metric_slots_##type - 1,
+    KVB_AGGREGATOR_METRICS(KVB_AGGREGATOR_METRIC_ID)
+#undef KVB_AGGREGATOR_METRIC_ID
+        kvb_aggregator_metric_count
+};
+
+/* The rows, in the order of the enum. */
+extern const struct kvb_metric_row kvb_aggregator_metric_rows[kvb_aggregator_metric_count];

@@ -1,0 +1,527 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/http_reply.h"
+#include "kvaggregator/inside.h"
+#include "wire/query/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    answer_wait_s = 2,
+    min_part_bytes = 32 << 10, /* of an answer in parts: less is not worth a change of threads */
+    max_part_turns = 256       /* but it does not wait for ever */
+};
+
+/* A query on its way through the query ring.
+ *
+ * Reference-counted.  From HTTP it has two owners, the waiting thread and the ring, because the
+ * thread may give up; from NATS only the ring.  The last owner frees it. */
+struct pending_query {
+    uint64_t received_ns;
+    struct kvb_byte_budget *budget; /* borrowed; of which it has `bytes`; NULL: none yet */
+    size_t bytes;
+    struct kvb_query
+        query; /* what it asks, where it has a prompt: read by the requester's thread */
+    /* from HTTP */
+    struct kvb_aggregator *aggregator;  /* borrowed */
+    bool is_large;                      /* one of kvb_max_large_dumps */
+    unsigned turns;                     /* that the part at hand has taken */
+    const struct kvb_http_route *route; /* NULL: from NATS */
+    struct kvb_http_request request;    /* query points into text */
+    struct kvb_http_route_context context;
+    struct pending_query *next; /* unfinished */
+    struct kvb_http_answer answer;
+    pthread_mutex_t lock;
+    pthread_cond_t answered;
+    bool is_answered;
+    unsigned owners;
+    /* from NATS */
+    const struct kvb_query_kind *kind;
+    kvb_status read;          /* whether the prompt could be read */
+    struct kvb_detail detail; /* why not */
+    const char *reply;        /* into text */
+    kvb_span payload;         /* into text; of a query without a prompt */
+    char text[];              /* copies of what the requester's thread has borrowed */
+};
+
+static struct pending_query *new_pending(size_t text_bytes, unsigned owners)
+{
+    struct pending_query *pending = calloc(1, sizeof *pending + text_bytes);
+    pthread_condattr_t monotonic;
+
+    if (!pending) {
+        return NULL;
+    }
+    pending->bytes = sizeof *pending + text_bytes;
+    pending->owners = owners;
+    pending->received_ns = kvb_clock_monotonic_ns();
+    (void)pthread_mutex_init(&pending->lock, NULL); /* none of these can fail with glibc */
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&pending->answered, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    kvb_buf_init(&pending->answer.body, kvb_max_answer_bytes);
+    return pending;
+}
+
+static void free_pending(struct pending_query *pending)
+{
+    if (pending->is_large) {
+        pending->aggregator->large_answers--;
+    }
+    (void)pthread_cond_destroy(&pending->answered);
+    (void)pthread_mutex_destroy(&pending->lock);
+    kvb_buf_done(&pending->answer.body);
+    kvb_query_done(&pending->query);
+    kvb_dump_done(&pending->context.dump);
+    if (pending->budget) {
+        kvb_byte_budget_give(pending->budget, pending->bytes);
+    }
+    free(pending);
+}
+
+static void release_pending(struct pending_query *pending)
+{
+    (void)pthread_mutex_lock(&pending->lock);
+    const unsigned left = --pending->owners;
+    (void)pthread_mutex_unlock(&pending->lock);
+    if (left == 0) {
+        free_pending(pending);
+    }
+}
+
+void kvb_aggregator_drop_query(void *item)
+{
+    release_pending(item);
+}
+
+/* Takes ownership of the query on KVB_OK.
+ * KVB_AGAIN      the ring is full
+ * KVB_TOO_LARGE  what waits already takes all memory that there is for queries
+ * KVB_CLOSED */
+static kvb_status enqueue_pending(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    const size_t item_bytes = pending->query.form == KVB_QUERY_TOKENS
+                                  ? sizeof *pending->query.tokens
+                                  : sizeof *pending->query.hashes;
+
+    pending->bytes += pending->query.count * item_bytes; /* no more than were read */
+    if (kvb_byte_budget_try(&aggregator->query_bytes, pending->bytes) != KVB_OK) {
+        return KVB_TOO_LARGE;
+    }
+    pending->budget = &aggregator->query_bytes;
+    return kvb_ring_put(aggregator->queries, pending);
+}
+
+/* The reason why a query was not accepted, as text for the requester. */
+static const char *sentence_of(kvb_status status)
+{
+    return status == KVB_TOO_LARGE ? "busy: the queries that wait are too large; try again later"
+                                   : "busy";
+}
+
+static enum kvb_aggregator_metric refused_query_counter(kvb_status status)
+{
+    return status == KVB_TOO_LARGE ? kvb_aggregator_queries_memory : kvb_aggregator_queries_refused;
+}
+
+static void count_query(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
+{
+    kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* ---- On HTTP threads ---- */
+
+/* Takes *query. */
+static struct pending_query *copy_request(
+    struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
+    const struct kvb_http_request *request, struct kvb_query *query)
+{
+    const size_t text_bytes = strlen(request->query) + 1;
+    struct pending_query *pending = new_pending(text_bytes, 2);
+
+    if (!pending) {
+        kvb_query_done(query);
+        return NULL;
+    }
+    memcpy(pending->text, request->query, text_bytes);
+    pending->query = *query;
+    pending->aggregator = aggregator;
+    pending->route = route;
+    pending->request = (struct kvb_http_request){
+        .method = "",
+        .path = "",
+        .query = pending->text,
+        .content_type = "",
+        .authorization = "",
+        .if_none_match = "",
+    };
+    return pending;
+}
+
+/* False: not answered in time. */
+static bool wait_for_answer(struct pending_query *pending)
+{
+    struct timespec deadline;
+    bool is_late = false;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += answer_wait_s;
+    (void)pthread_mutex_lock(&pending->lock);
+    while (!pending->is_answered && !is_late) {
+        is_late = pthread_cond_timedwait(&pending->answered, &pending->lock, &deadline) != 0;
+    }
+    const bool is_answered = pending->is_answered;
+    (void)pthread_mutex_unlock(&pending->lock);
+    return is_answered;
+}
+
+static void take_http_answer(struct pending_query *pending, struct kvb_http_answer *answer)
+{
+    kvb_buf_done(&answer->body);
+    *answer = pending->answer;
+    pending->answer.body = (struct kvb_buf){ 0 }; /* now the server's */
+}
+
+/* ---- Answers in parts: the next is asked for when the one before was sent ---- */
+
+/* False: there are as many as may be. */
+static bool enter_large(struct pending_query *pending)
+{
+    if (pending->aggregator->large_answers++ >= kvb_max_large_dumps) {
+        pending->aggregator->large_answers--;
+        return false;
+    }
+    pending->is_large = true;
+    return true;
+}
+
+/* The HTTP thread is the only owner; the body goes to and fro. */
+static kvb_status next_part(void *parts, struct kvb_buf *body)
+{
+    struct pending_query *pending = parts;
+
+    pending->answer.body = *body;
+    *body = (struct kvb_buf){ 0 };
+    pending->is_answered = false;
+    pending->turns = 0;
+    (void)pthread_mutex_lock(&pending->lock);
+    pending->owners++; /* the index thread may not have let go of the part before */
+    (void)pthread_mutex_unlock(&pending->lock);
+    if (kvb_ring_put_wait(pending->aggregator->queries, pending) != KVB_OK) {
+        release_pending(pending);
+        return KVB_CLOSED;
+    }
+    if (!wait_for_answer(pending)) {
+        count_query(pending->aggregator, kvb_aggregator_queries_late);
+        return KVB_IO;
+    }
+    *body = pending->answer.body;
+    pending->answer.body = (struct kvb_buf){ 0 };
+    if (pending->answer.status != 200) {
+        return KVB_IO;
+    }
+    return pending->context.is_unfinished ? KVB_AGAIN : KVB_OK;
+}
+
+static void drop_parts(void *parts)
+{
+    release_pending(parts);
+}
+
+/* Takes ownership of the query and its answer. */
+static void send_answer_parts(struct pending_query *pending, struct kvb_http_answer *answer)
+{
+    take_http_answer(pending, answer);
+    count_query(
+        pending->aggregator,
+        answer->status < 400 ? kvb_aggregator_queries_http : kvb_aggregator_queries_failed);
+    if (pending->context.is_unfinished) {
+        answer->next = next_part;
+        answer->drop = drop_parts;
+        answer->parts = pending;
+    } else {
+        release_pending(pending);
+    }
+}
+
+static void query_index_thread(
+    struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
+    const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    struct kvb_query query = { 0 };
+
+    if (!kvb_http_route_read(route, request, &query, answer)) {
+        count_query(aggregator, kvb_aggregator_queries_failed);
+        return;
+    }
+    struct pending_query *pending = copy_request(aggregator, route, request, &query);
+    if (!pending) {
+        kvb_http_refuse(answer, 503, "out of memory; try again later");
+        return;
+    }
+    const bool is_refused = kvb_http_route_is_large(route, request) && !enter_large(pending);
+    const kvb_status status = is_refused ? KVB_AGAIN : enqueue_pending(aggregator, pending);
+    if (status != KVB_OK) {
+        free_pending(pending);
+        count_query(aggregator, refused_query_counter(status));
+        kvb_http_refuse(answer, 503, sentence_of(status));
+        return;
+    }
+    if (wait_for_answer(pending)) {
+        send_answer_parts(pending, answer);
+        return;
+    }
+    count_query(aggregator, kvb_aggregator_queries_late);
+    kvb_http_refuse(answer, 503, "no answer within 2 s; try again later");
+    release_pending(pending);
+}
+
+void kvb_aggregator_answer_http(
+    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    struct kvb_aggregator *aggregator = context;
+    const struct kvb_http_route *route = kvb_http_route_find(request, answer);
+
+    if (!route) {
+        return;
+    }
+    if (kvb_http_route_needs_context(route)) {
+        query_index_thread(aggregator, route, request, answer);
+        return;
+    }
+    struct kvb_detail why;
+    struct kvb_http_route_context here = {
+        .metrics = &aggregator->metrics,
+        .dashboard = aggregator->dashboard,
+        .not_ready = kvb_aggregator_not_ready(aggregator, &why),
+        .not_live = kvb_aggregator_not_live(aggregator),
+    };
+    kvb_http_route_answer(route, &here, request, answer);
+}
+
+/* ---- On nats.c's threads ---- */
+
+static void
+refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const char *sentence)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
+    if (kvb_http_write_error(sentence, &buf) == KVB_OK) {
+        kvb_aggregator_publish(aggregator, reply, kvb_buf_span(&buf));
+    }
+}
+
+static struct pending_query *
+copy_nats_query(const struct kvb_query_kind *kind, const struct kvb_bus_message *message)
+{
+    const bool has_prompt = kvb_query_kind_has_prompt(kind);
+    const size_t reply_bytes = strlen(message->reply) + 1;
+    const size_t payload_bytes = has_prompt ? 0 : message->payload.len;
+    struct pending_query *pending = new_pending(reply_bytes + payload_bytes, 1);
+
+    if (!pending) {
+        return NULL;
+    }
+    memcpy(pending->text, message->reply, reply_bytes);
+    if (payload_bytes > 0) {
+        memcpy(pending->text + reply_bytes, message->payload.data, payload_bytes);
+    }
+    pending->kind = kind;
+    pending->reply = pending->text;
+    pending->payload =
+        (kvb_span){ .data = (const uint8_t *)pending->text + reply_bytes, .len = payload_bytes };
+    if (has_prompt) {
+        pending->read = kvb_query_json_decode(message->payload, &pending->query, &pending->detail);
+    }
+    return pending;
+}
+
+void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    char name_space[kvb_name_bytes + 1];
+    char component[kvb_name_bytes + 1];
+    const char *tail = NULL;
+
+    if (!message->reply || kvb_subject_is_of_contract(message->reply) ||
+        kvb_subject_split(message->subject, name_space, component, &tail) != KVB_OK) {
+        count_query(aggregator, kvb_aggregator_queries_mute);
+        return;
+    }
+    const struct kvb_query_kind *kind = kvb_query_kind_find(tail);
+    if (!kind) {
+        count_query(aggregator, kvb_aggregator_queries_refused);
+        refuse_over_nats(
+            aggregator, message->reply,
+            "unknown query: there are kv_match, kv_route and kv_get.{state,load,streams,dump}");
+        return;
+    }
+    struct pending_query *pending = copy_nats_query(kind, message);
+    const kvb_status status = pending ? enqueue_pending(aggregator, pending) : KVB_NO_MEMORY;
+    if (status != KVB_OK) {
+        if (pending) {
+            free_pending(pending);
+        }
+        kvb_aggregator_note_request(aggregator, kind, 0, sentence_of(status));
+        count_query(aggregator, refused_query_counter(status));
+        refuse_over_nats(aggregator, message->reply, sentence_of(status));
+    }
+}
+
+/* ---- On the index thread ---- */
+
+/* True while a part is too small to be worth a change of threads. */
+static bool is_part_short(struct pending_query *pending)
+{
+    return pending->context.is_unfinished && pending->answer.body.len < min_part_bytes &&
+           ++pending->turns < max_part_turns;
+}
+
+/* False: there is more to come. */
+static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    struct kvb_http_route_context *context = &pending->context;
+
+    context->ctx = &aggregator->ctx;
+    context->query = &pending->query;
+    context->metrics = &aggregator->metrics;
+    kvb_http_route_answer(pending->route, context, &pending->request, &pending->answer);
+    if (is_part_short(pending)) {
+        return false;
+    }
+    if (context->has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &context->decision);
+    }
+    (void)pthread_mutex_lock(&pending->lock);
+    pending->is_answered = true;
+    (void)pthread_cond_signal(&pending->answered);
+    (void)pthread_mutex_unlock(&pending->lock);
+    return true;
+}
+
+/* The answer goes out in one message or not at all. */
+static void reply(struct kvb_aggregator *aggregator, const struct pending_query *pending)
+{
+    const kvb_status status =
+        kvb_bus_publish(aggregator->bus, pending->reply, kvb_buf_span(&pending->answer.body));
+
+    if (status == KVB_TOO_LARGE) {
+        static const char why[] = "the answer is larger than nats-server's max_payload: raise "
+                                  "it, or ask over HTTP";
+        kvb_aggregator_note_error(aggregator, pending->kind, why);
+        count_query(aggregator, kvb_aggregator_queries_refused);
+        refuse_over_nats(aggregator, pending->reply, why);
+    } else if (status != KVB_OK) {
+        count_query(aggregator, kvb_aggregator_publish_failures);
+    }
+}
+
+static void answer_nats_query(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    struct kvb_query_call call = { .query = &pending->query,
+                                   .read = pending->read,
+                                   .detail = pending->detail,
+                                   .payload = pending->payload,
+                                   .out = &pending->answer.body };
+
+    kvb_query_kind_answer(pending->kind, aggregator, &call);
+    reply(aggregator, pending);
+    if (call.has_decision) {
+        kvb_aggregator_publish_decision(aggregator, &call.decision);
+    }
+}
+
+/* The requester has given up already: the ring is the only owner left. */
+static bool is_query_abandoned(struct pending_query *pending)
+{
+    (void)pthread_mutex_lock(&pending->lock);
+    const bool is_alone = pending->route && pending->owners == 1;
+    (void)pthread_mutex_unlock(&pending->lock);
+    return is_alone;
+}
+
+/* False: there is more to come, and the ring's share of it is the caller's. */
+static bool answer_pending(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    if (is_query_abandoned(pending)) {
+        return true;
+    }
+    if (pending->kind) {
+        answer_nats_query(aggregator, pending);
+    } else if (!answer_route_part(aggregator, pending)) {
+        return false;
+    }
+    kvb_metric_observe(
+        &aggregator->metrics, kvb_aggregator_query_duration,
+        kvb_clock_monotonic_ns() - pending->received_ns, 1);
+    return true;
+}
+
+/* ---- Long answers: a part each turn, behind all queries that are short ---- */
+
+static void put_last(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    struct pending_query **at = &aggregator->unfinished;
+
+    while (*at) {
+        at = &(*at)->next;
+    }
+    *at = pending;
+    pending->next = NULL;
+}
+
+static struct pending_query *take_first(struct kvb_aggregator *aggregator)
+{
+    struct pending_query *pending = aggregator->unfinished;
+
+    if (pending) {
+        aggregator->unfinished = pending->next;
+    }
+    return pending;
+}
+
+static void answer_or_keep(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    if (answer_pending(aggregator, pending)) {
+        release_pending(pending);
+    } else {
+        put_last(aggregator, pending); /* no more than there are HTTP connections */
+    }
+}
+
+void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator)
+{
+    for (struct pending_query *pending = take_first(aggregator); pending;
+         pending = take_first(aggregator)) {
+        release_pending(pending);
+    }
+}
+
+/* Answers at least one query if any waits, and further ones only for a bounded time: meanwhile
+ * the event ring could fill, and NATS would disconnect us as a slow consumer. */
+bool kvb_aggregator_take_queries(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct pending_query *longest_waiting = take_first(aggregator);
+    bool had_any = longest_waiting != NULL;
+    const uint64_t end_ns =
+        kvb_clock_monotonic_ns() + kvb_aggregator_queries_a_turn_us * KVB_NS_PER_MS / 1000;
+    void *item = NULL;
+
+    while (kvb_ring_take(aggregator->queries, &item) == KVB_OK) { /* ends: the time does */
+        answer_or_keep(aggregator, item);
+        had_any = true;
+        if (kvb_clock_monotonic_ns() >= end_ns) {
+            break;
+        }
+    }
+    if (longest_waiting) {
+        answer_or_keep(aggregator, longest_waiting);
+    }
+    return had_any;
+}

@@ -1,0 +1,194 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "daemon/http_reply.h"
+#include "kvaggregator/inside.h"
+#include "wire/json/scan.h"
+
+#include <string.h>
+
+struct kvb_query_kind {
+    const char *tail;
+    enum kvb_aggregator_metric counter;
+    bool has_prompt;
+    kvb_status (*answer)(struct kvb_aggregator *aggregator, struct kvb_query_call *call);
+};
+
+/* ---- With a prompt ---- */
+
+static kvb_status answer_match(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_match(
+        &aggregator->ctx, call->query, call->max_rows, call->out, &call->detail);
+}
+
+static kvb_status answer_route_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    KVB_TRY(kvb_answer_route(
+        &aggregator->ctx, call->query, call->max_rows, call->out, &call->decision, &call->detail));
+    call->has_decision = true;
+    return KVB_OK;
+}
+
+/* ---- Without ---- */
+
+static kvb_status answer_state_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_state(&aggregator->ctx, call->out);
+}
+
+static kvb_status answer_load(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_load(&aggregator->ctx, call->max_rows, call->out);
+}
+
+/* Where the requester wants to go on: {"from":n} or {"stream":n,"row":n}. */
+struct page {
+    uint64_t from;
+    struct kvb_dump_place place;
+};
+
+static kvb_status read_from(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->from);
+}
+
+static kvb_status read_stream(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->place.stream);
+}
+
+static kvb_status read_row(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->place.row);
+}
+
+/* An empty request means the first page. */
+static kvb_status read_page(kvb_span payload, struct page *out_page, struct kvb_detail *detail)
+{
+    /* clang-format off */
+    static const struct kvb_json_field fields[] = {
+        { .name = "from",   .read = read_from },
+        { .name = "stream", .read = read_stream },
+        { .name = "row",    .read = read_row },
+    };
+    /* clang-format on */
+    struct kvb_json_scan scan = kvb_json_scan_of(payload);
+
+    if (payload.len == 0) {
+        return KVB_OK;
+    }
+    if (kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), out_page) != KVB_OK ||
+        kvb_json_finish(&scan) != KVB_OK) {
+        kvb_detail_set(
+            detail,
+            "expected nothing, {\"from\":n} or {\"stream\":n,\"row\":n} with whole numbers");
+        return KVB_BAD_INPUT;
+    }
+    return KVB_OK;
+}
+
+static kvb_status answer_streams(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    struct page page = { 0 };
+
+    KVB_TRY(read_page(call->payload, &page, &call->detail));
+    return kvb_answer_streams(&aggregator->ctx, page.from, call->max_rows, call->out);
+}
+
+static kvb_status answer_dump(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    /* their line ends are two bytes each in JSON, and names may be longer, too */
+    const size_t max = call->max_bytes * 3 / 8;
+    struct page page = { 0 };
+
+    KVB_TRY(read_page(call->payload, &page, &call->detail));
+    return kvb_answer_dump_page(
+        &aggregator->ctx, max < kvb_aggregator_page_bytes ? max : kvb_aggregator_page_bytes,
+        page.place, call->out);
+}
+
+/* ---- The table ---- */
+
+/* clang-format off */
+static const struct kvb_query_kind query_kinds[] = {
+    { "kv_match",       kvb_aggregator_queries_match, true,  answer_match },
+    { "kv_route",       kvb_aggregator_queries_route, true,  answer_route_query },
+    { "kv_get.state",   kvb_aggregator_queries_get,   false, answer_state_query },
+    { "kv_get.load",    kvb_aggregator_queries_get,   false, answer_load },
+    { "kv_get.streams", kvb_aggregator_queries_get,   false, answer_streams },
+    { "kv_get.dump",    kvb_aggregator_queries_get,   false, answer_dump },
+};
+/* clang-format on */
+_Static_assert(KVB_COUNT_OF(query_kinds) == kvb_query_kind_count, "each kind of query is counted");
+
+const struct kvb_query_kind *kvb_query_kind_find(const char *tail)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(query_kinds); i++) {
+        if (strcmp(query_kinds[i].tail, tail) == 0) {
+            return &query_kinds[i];
+        }
+    }
+    return NULL;
+}
+
+size_t kvb_query_kind_number(const struct kvb_query_kind *kind)
+{
+    return (size_t)(kind - query_kinds);
+}
+
+const char *kvb_query_kind_tail(size_t number)
+{
+    return query_kinds[number].tail;
+}
+
+bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind)
+{
+    return kind->has_prompt;
+}
+
+/* With long names, rows are larger than usual: then the answer is made again with fewer rows.  The
+ * route is chosen only once. */
+static kvb_status answer_that_fits(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    call->max_bytes = kvb_bus_max_payload(aggregator->bus);
+    call->max_rows = call->max_bytes / kvb_aggregator_row_bytes;
+    kvb_status status = kind->answer(aggregator, call);
+    while (status == KVB_OK && call->out->len > call->max_bytes && call->max_rows > 1 &&
+           !call->has_decision) {
+        call->max_rows /= 2;
+        kvb_buf_reset(call->out);
+        status = kind->answer(aggregator, call);
+    }
+    return status;
+}
+
+void kvb_query_kind_answer(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    const kvb_status status =
+        call->read == KVB_OK ? answer_that_fits(kind, aggregator, call) : call->read;
+    const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
+
+    if (status == KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kind->counter, 1);
+        kvb_aggregator_note_request(aggregator, kind, processing_ns, NULL);
+        return;
+    }
+    const char *error = call->detail.text[0] ? call->detail.text : kvb_status_name(status);
+    kvb_aggregator_note_request(aggregator, kind, processing_ns, error);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_failed, 1);
+    kvb_buf_reset(call->out);
+    /* Without memory even for this, the requester runs into its own deadline. */
+    (void)kvb_http_write_error(error, call->out);
+}

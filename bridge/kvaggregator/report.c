@@ -1,0 +1,265 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "daemon/process_stats.h"
+#include "kvaggregator/inside.h"
+
+static const uint64_t process_every_ns = KVB_NS_PER_S;
+
+void kvb_aggregator_publish(
+    struct kvb_aggregator *aggregator, const char *subject, kvb_span payload)
+{
+    const kvb_status status = kvb_bus_publish(aggregator->bus, subject, payload);
+
+    if (status != KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+    }
+}
+
+/* Every load.publish_ms, and with the next tick after a change. */
+static bool is_load_due(const struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    const uint64_t period_ns = aggregator->config->load.publish_ms * KVB_NS_PER_MS;
+
+    return aggregator->has_load_changed || now_ns - aggregator->load_published_ns >= period_ns;
+}
+
+/* As many endpoints as a message takes. */
+static kvb_status make_load(struct kvb_aggregator *aggregator)
+{
+    const size_t max_bytes = kvb_bus_max_payload(aggregator->bus);
+    size_t rows = max_bytes / kvb_aggregator_row_bytes;
+    kvb_status status = KVB_OK;
+
+    do {
+        kvb_buf_reset(&aggregator->buf);
+        status = kvb_answer_load(&aggregator->ctx, rows, &aggregator->buf);
+        rows /= 2;
+    } while (status == KVB_OK && aggregator->buf.len > max_bytes && rows > 0);
+    return status;
+}
+
+void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    if (!is_load_due(aggregator, now_ns) || !kvb_bus_is_connected(aggregator->bus)) {
+        return;
+    }
+    if (make_load(aggregator) == KVB_OK) {
+        kvb_aggregator_publish(
+            aggregator, aggregator->load_subject, kvb_buf_span(&aggregator->buf));
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_load_published, 1);
+    }
+    aggregator->has_load_changed = false;
+    aggregator->load_published_ns = now_ns;
+}
+
+void kvb_aggregator_publish_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+
+    kvb_metric_add(metrics, kvb_aggregator_routed, 1);
+    kvb_metric_add(metrics, kvb_aggregator_routed_blocks, decision->isl_blocks);
+    kvb_metric_add(metrics, kvb_aggregator_routed_overlap, decision->overlap_blocks);
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_answer_hit_rate(decision, &aggregator->buf) != KVB_OK) {
+        return;
+    }
+    const kvb_span event = kvb_buf_span(&aggregator->buf);
+    kvb_aggregator_publish(aggregator, aggregator->hit_rate_subject, event);
+    if (aggregator->alias_subject[0]) {
+        kvb_aggregator_publish(aggregator, aggregator->alias_subject, event);
+    }
+}
+
+/* ---- Metrics ---- */
+
+/* One stream stands for all: a worker in two configurations is there with all its ranks. */
+static void log_rivals(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        char worker[24];
+        char rank[24];
+        if (follower && follower->reason == KVB_REASON_TWO_BRIDGES) {
+            kvb_log_write(
+                aggregator->log, KVB_LOG_WARNING, "aggregator", "two bridges for one worker",
+                "namespace", follower->id.name_space, "component", follower->id.component,
+                "worker_id", kvb_log_u64(worker, follower->id.worker_id), "dp_rank",
+                kvb_log_u64(rank, follower->id.dp_rank), NULL);
+            return;
+        }
+    }
+}
+
+static void count_followers(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_follower_counters counters;
+
+    kvb_followers_counters(aggregator->followers, &counters);
+    kvb_metric_set(metrics, kvb_aggregator_events_applied, counters.events_applied);
+    kvb_metric_set(metrics, kvb_aggregator_events_old, counters.events_old);
+    kvb_metric_set(metrics, kvb_aggregator_events_ahead, counters.events_ahead);
+    kvb_metric_set(metrics, kvb_aggregator_event_holes, counters.holes);
+    kvb_metric_set(metrics, kvb_aggregator_heartbeats_late, counters.heartbeats_late);
+    kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
+    kvb_metric_set(metrics, kvb_aggregator_streams_contradicted, counters.contradicted);
+    kvb_metric_set(metrics, kvb_aggregator_epochs_missed, counters.epochs_missed);
+    if (counters.rivals > kvb_metric_get(metrics, kvb_aggregator_rivals)) {
+        log_rivals(aggregator);
+    }
+    kvb_metric_set(metrics, kvb_aggregator_rivals, counters.rivals);
+    kvb_metric_set(metrics, kvb_aggregator_ranges_requested, counters.ranges_requested);
+    kvb_metric_set(metrics, kvb_aggregator_snapshots_requested, counters.snapshots_requested);
+    kvb_metric_set(metrics, kvb_aggregator_ranges_filled, counters.ranges_filled);
+    kvb_metric_set(metrics, kvb_aggregator_snapshots_taken, counters.snapshots_taken);
+    kvb_metric_set(metrics, kvb_aggregator_digests_requested, counters.digests_requested);
+    kvb_metric_set(metrics, kvb_aggregator_digests_repaired, counters.digests_repaired);
+    kvb_metric_set(metrics, kvb_aggregator_buckets_differ, counters.buckets_differ);
+    kvb_metric_set(metrics, kvb_aggregator_requests_failed, counters.requests_failed);
+    kvb_metric_set(metrics, kvb_aggregator_streams_silent, counters.silent);
+    kvb_metric_set(metrics, kvb_aggregator_streams_forgotten, counters.forgotten);
+    kvb_metric_set(metrics, kvb_aggregator_stored_refused, counters.blocks_refused);
+    kvb_metric_set(metrics, kvb_aggregator_log_dropped, kvb_log_dropped(aggregator->log));
+}
+
+/* The number of events that the newest heartbeat counts and that were not applied yet; unknown
+ * for a stream in another epoch. */
+static uint64_t behind(const struct kvb_follower *follower)
+{
+    const struct kvb_heartbeat *beat = &follower->heartbeat;
+    const bool is_known = follower->has_heartbeat && follower->has_last_id &&
+                          follower->last_id >= beat->epoch_first_id;
+
+    return is_known && beat->last_id > follower->last_id ? beat->last_id - follower->last_id : 0;
+}
+
+/* clang-format off */
+static const enum kvb_aggregator_metric state_gauges[KVB_STREAM_STATE_COUNT] = {
+    [KVB_STREAM_SYNCING] = kvb_aggregator_streams_syncing,
+    [KVB_STREAM_EXACT] = kvb_aggregator_streams_exact,
+    [KVB_STREAM_PARTIAL] = kvb_aggregator_streams_partial,
+    [KVB_STREAM_UNVERIFIED] = kvb_aggregator_streams_unverified,
+    [KVB_STREAM_STALE] = kvb_aggregator_streams_stale,
+    [KVB_STREAM_DOWN] = kvb_aggregator_streams_down,
+};
+/* clang-format on */
+
+static void count_states(struct kvb_aggregator *aggregator)
+{
+    uint64_t counts[KVB_STREAM_STATE_COUNT] = { 0 };
+    uint64_t max_behind = 0;
+
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower) {
+            counts[follower->state]++;
+            max_behind = behind(follower) > max_behind ? behind(follower) : max_behind;
+        }
+    }
+    for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        kvb_metric_set(&aggregator->metrics, state_gauges[i], counts[i]);
+    }
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_events_behind, max_behind);
+}
+
+static void count_index(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_index_counters counters;
+    struct kvb_load_stats stats;
+
+    kvb_prefix_index_count(aggregator->index, &counters);
+    kvb_load_tracker_stats(aggregator->tracker, &stats);
+    kvb_metric_set(metrics, kvb_aggregator_index_nodes, counters.nodes);
+    kvb_metric_set(metrics, kvb_aggregator_index_bytes, kvb_prefix_index_bytes(aggregator->index));
+    kvb_metric_set(metrics, kvb_aggregator_index_memberships, counters.memberships);
+    kvb_metric_set(metrics, kvb_aggregator_index_orphans, counters.orphans);
+    kvb_metric_set(
+        metrics, kvb_aggregator_window_blocks, kvb_followers_window_blocks(aggregator->followers));
+    kvb_metric_set(metrics, kvb_aggregator_endpoints, stats.endpoint_count);
+    kvb_metric_set(metrics, kvb_aggregator_endpoints_stale, stats.stale_count);
+    kvb_metric_set_real(metrics, kvb_aggregator_load_avg, stats.avg);
+    kvb_metric_set_real(metrics, kvb_aggregator_load_std, stats.std);
+}
+
+static void measure_process(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_process_stats stats;
+
+    if (now_ns < aggregator->next_process_ns) {
+        return;
+    }
+    aggregator->next_process_ns = now_ns + process_every_ns;
+    kvb_process_measure(&stats);
+    kvb_metric_set_real(&aggregator->metrics, kvb_aggregator_cpu, stats.cpu_s);
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_resident, stats.resident_bytes);
+}
+
+void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    const struct kvb_aggregator_config *config = aggregator->config;
+
+    kvb_metric_set(metrics, kvb_aggregator_build, 1);
+    kvb_metric_set_real(metrics, kvb_aggregator_started, (double)kvb_clock_wall_us() / 1e6);
+    kvb_metric_set(metrics, kvb_aggregator_index_limit, config->limits.max_index_blocks);
+    kvb_metric_set(metrics, kvb_aggregator_event_ring_limit, config->limits.event_ring);
+}
+
+static void count_denials(struct kvb_aggregator *aggregator)
+{
+    uint64_t publishes = 0;
+    uint64_t subscriptions = 0;
+
+    kvb_bus_denials(aggregator->bus, &publishes, &subscriptions);
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_publish, publishes);
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_subscribe, subscriptions);
+}
+
+void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    const bool is_connected = kvb_bus_is_connected(aggregator->bus);
+
+    count_followers(aggregator);
+    count_states(aggregator);
+    count_index(aggregator);
+    measure_process(aggregator, now_ns);
+    kvb_metric_set(metrics, kvb_aggregator_nats_connected, is_connected);
+    kvb_metric_set(metrics, kvb_aggregator_nats_connects, kvb_bus_connects(aggregator->bus));
+    count_denials(aggregator);
+    kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
+    kvb_metric_set(metrics, kvb_aggregator_refused_dropped, kvb_bus_dropped(aggregator->received));
+}
+
+/* ---- The status page ---- */
+
+static void
+read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading *out_reading)
+{
+    const struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_load_stats stats;
+
+    kvb_load_tracker_stats(aggregator->tracker, &stats);
+    *out_reading = (struct kvb_history_reading){
+        .events_applied = kvb_metric_get(metrics, kvb_aggregator_events_applied),
+        .asked_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_blocks),
+        .hit_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_overlap),
+        .held_blocks = kvb_metric_get(metrics, kvb_aggregator_index_memberships),
+        .load_avg = stats.avg,
+        .load_std = stats.std,
+    };
+    for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        out_reading->streams[i] = kvb_metric_get(metrics, state_gauges[i]);
+    }
+}
+
+void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_history_reading reading;
+
+    read_history(aggregator, &reading);
+    kvb_dashboard_add_sample(aggregator->dashboard, &reading, now_ns);
+    kvb_dashboard_renew(aggregator->dashboard, &aggregator->ctx, now_ns);
+}

@@ -1,0 +1,135 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+/* What stream/advertiser.h decides, published on NATS. */
+
+static const uint64_t announce_turn_ns = 20 * KVB_NS_PER_MS;
+
+struct rank_port {
+    struct kvb_bridge *bridge;
+    struct bridge_rank *rank;
+};
+
+static kvb_status publish_events(void *context, const struct kvb_router_batch *events)
+{
+    const struct rank_port *to = context;
+
+    kvb_bridge_telling_epoch(to->bridge, to->rank, &events->epoch);
+    return kvb_event_publisher_add(&to->bridge->publisher.events, events);
+}
+
+static kvb_status flush(void *context)
+{
+    const struct rank_port *to = context;
+
+    return kvb_event_publisher_flush(&to->bridge->publisher.events);
+}
+
+static void send_opening_beat(void *context, const struct kvb_heartbeat *beat)
+{
+    const struct rank_port *to = context;
+
+    if (beat) {
+        kvb_bridge_beat_opening(to->bridge, to->rank, beat);
+    }
+}
+
+static struct kvb_advertiser_port port_of(struct rank_port *to)
+{
+    return (struct kvb_advertiser_port){
+        .publish = publish_events, .flush = flush, .open = send_opening_beat, .context = to
+    };
+}
+
+static void note_siblings(struct bridge_membership *membership, const struct bridge_rank *rank)
+{
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        struct bridge_rank *sibling = membership->ranks[i];
+        if (sibling != rank && sibling->worker_id == rank->worker_id) {
+            kvb_advertiser_sibling_cleared(&sibling->served.advertiser);
+        }
+    }
+}
+
+/* ---- Events ---- */
+
+void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    struct rank_port to = { .bridge = bridge, .rank = rank };
+    const struct kvb_advertiser_port port = port_of(&to);
+
+    if (kvb_advertiser_step(&rank->served.advertiser, &rank->served.output.events, &port, now_ns)) {
+        note_siblings(&bridge->membership, rank);
+    }
+}
+
+void kvb_bridge_publish_events(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
+    uint64_t now_ns)
+{
+    struct rank_port to = { .bridge = bridge, .rank = rank };
+    const struct kvb_advertiser_port port = port_of(&to);
+
+    kvb_advertiser_publish(&rank->served.advertiser, events, &port, now_ns);
+}
+
+void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct rank_port to = { .bridge = bridge, .rank = rank };
+    const struct kvb_advertiser_port port = port_of(&to);
+
+    kvb_advertiser_flush(&rank->served.advertiser, &port);
+}
+
+/* ---- Whole streams ---- */
+
+static void advertise(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, enum kvb_advertiser_action action,
+    uint64_t now_ns)
+{
+    struct rank_port to = { .bridge = bridge, .rank = rank };
+    const struct kvb_advertiser_port port = port_of(&to);
+
+    if (action == KVB_ADVERTISER_REST) {
+        return;
+    }
+    if (action == KVB_ADVERTISER_REPUBLISH) {
+        kvb_bridge_void_checkpoint(bridge, rank); /* no batch makes these ids */
+        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_retellings, 1);
+    } else {
+        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_announcements, 1);
+    }
+    if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, kvb_clock_wall_us())) {
+        note_siblings(&bridge->membership, rank);
+    }
+}
+
+static void advertise_stream(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    const struct kvb_advertiser_input input = {
+        .now_ns = now_ns,
+        .down_ns = kvb_connection_away_ns(&rank->served.connection),
+        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream),
+        .is_saving = kvb_bridge_is_saving(&bridge->checkpoints, rank)
+    };
+
+    advertise(bridge, rank, kvb_advertiser_next(&rank->served.advertiser, &input), now_ns);
+}
+
+void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        const size_t at = (bridge->publisher.next_advertised + i) % bridge->membership.rank_count;
+        advertise_stream(bridge, bridge->membership.ranks[at], now_ns);
+        if (kvb_clock_monotonic_ns() >= now_ns + announce_turn_ns) {
+            bridge->publisher.next_advertised = at + 1; /* round-robin: no stream starves */
+            break;
+        }
+    }
+}
+
+void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    advertise(bridge, rank, kvb_advertiser_last(&rank->served.advertiser), now_ns);
+    kvb_bridge_beat(bridge, rank, true);
+}

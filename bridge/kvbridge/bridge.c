@@ -1,0 +1,249 @@
+#include "kvbridge/bridge.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "kvbridge/inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { max_request_bytes = 1 << 16 };
+
+/* Unlike any other bridge's, also on the same host. */
+static kvb_status draw_bridge_id(struct kvb_bridge *bridge)
+{
+    char host[32] = "";
+    uint32_t random = 0;
+
+    (void)gethostname(host, sizeof host - 1); /* else: no host in the name */
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    (void)snprintf(
+        bridge->bridge_id, sizeof bridge->bridge_id, "%s-%ld-%08x", host, (long)getpid(), random);
+    return KVB_OK;
+}
+
+static kvb_status make_bridge_subjects(struct kvb_bridge *bridge)
+{
+    const char *name_space = bridge->config->publish.name_space;
+    const char *component = bridge->config->publish.component;
+
+    KVB_TRY(kvb_subject_make(
+        bridge->publisher.heartbeat_subject, name_space, component, "kv_heartbeat"));
+    KVB_TRY(kvb_subject_make(
+        bridge->publisher.heartbeat_json_subject, name_space, component, "kv_heartbeat_json"));
+    KVB_TRY(
+        kvb_subject_make(bridge->publisher.load_subject, name_space, component, "load_metrics"));
+    return kvb_subject_make(
+        bridge->publisher.status_subject, name_space, component, "bridge_status");
+}
+
+static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    const struct kvb_bridge_config *config = bridge->config;
+    const struct kvb_bus_options options = { .url = config->nats.url,
+                                             .name = "kvbridge",
+                                             .credentials = config->nats.credentials,
+                                             .ca_file = config->nats.ca_file,
+                                             .log = bridge->log };
+
+    KVB_TRY(make_bridge_subjects(bridge));
+    KVB_TRY(kvb_bus_open(&options, &bridge->publisher.bus, detail));
+    KVB_TRY(kvb_event_publisher_init(
+        &bridge->publisher.events, bridge->publisher.bus, config->publish.profile,
+        config->publish.name_space, config->publish.component));
+    return kvb_bus_subscribe(
+        bridge->publisher.bus, bridge->publisher.status_subject, kvb_profile_guard_receive,
+        &bridge->publisher.guard, &bridge->publisher.statuses);
+}
+
+static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    const struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
+
+    return rank ? rank->served.stream : NULL;
+}
+
+/* A requester verifies the answer by a heartbeat, and should not have to wait for the next one. */
+static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
+
+    if (rank) {
+        rank->served.advertiser.is_beat_wanted = true;
+    }
+}
+
+/* After the ranks: from here on requests come in. */
+static kvb_status open_sync(struct kvb_bridge *bridge)
+{
+    char subject[kvb_subject_bytes];
+
+    bridge->publisher.sync.bus = bridge->publisher.bus;
+    bridge->publisher.sync.find = find_stream;
+    bridge->publisher.sync.answered = want_beat;
+    bridge->publisher.sync.context = bridge;
+    KVB_TRY(kvb_sync_responder_init(&bridge->publisher.sync));
+    KVB_TRY(kvb_subject_make(
+        subject, bridge->config->publish.name_space, bridge->config->publish.component,
+        "kv_sync.*.*"));
+    return kvb_bus_subscribe(
+        bridge->publisher.bus, subject, kvb_sync_responder_receive, &bridge->publisher.sync,
+        &bridge->publisher.syncs);
+}
+
+/* Health probes, which may decide to restart this process, must always be answered. */
+static const char *const vital_paths[] = { "/livez", "/readyz", NULL };
+
+static kvb_status open_bridge_http(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    const struct kvb_http_options options = { .listen = bridge->config->http,
+                                              .max_body_bytes = max_request_bytes,
+                                              .threads = http_threads,
+                                              .max_connections = max_http_connections,
+                                              .vital = vital_paths,
+                                              .log = bridge->log,
+                                              .metrics = &bridge->shown.metrics,
+                                              .first_metric = kvb_bridge_http_connections,
+                                              .handler = kvb_bridge_answer,
+                                              .context = bridge };
+
+    return bridge->config->http[0] ? kvb_http_start(&options, &bridge->shown.http, detail) : KVB_OK;
+}
+
+static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
+{
+    bridge->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (bridge->wake_fd < 0) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_poller_add_fd(bridge->ingest.poller, kvb_stop_owner, bridge->wake_fd));
+    KVB_TRY(kvb_poller_add_fd(
+        bridge->ingest.poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher.sync)));
+    KVB_TRY(kvb_poller_add_fd(
+        bridge->ingest.poller, kvb_refresh_owner,
+        kvb_refresh_responder_fd(&bridge->refresh.responder)));
+    if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
+        return KVB_IO;
+    }
+    bridge->has_thread = true;
+    atomic_store(&bridge->is_running, true);
+    return KVB_OK;
+}
+
+static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
+    KVB_TRY(draw_bridge_id(bridge));
+    KVB_TRY(open_bridge_bus(bridge, detail));
+    KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
+    KVB_TRY(kvb_bridge_open_stats(bridge));
+    KVB_TRY(kvb_bridge_open_membership(bridge, detail));
+    kvb_bridge_spread_checkpoints(bridge);
+    KVB_TRY(open_sync(bridge));
+    KVB_TRY(kvb_bridge_open_refresh(bridge));
+    KVB_TRY(kvb_bridge_open_service(bridge));
+    atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
+    KVB_TRY(open_bridge_http(bridge, detail));
+    KVB_TRY(start_ingest_thread(bridge));
+    return kvb_bridge_open_discovery(bridge);
+}
+
+kvb_status kvb_bridge_start(
+    const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
+    struct kvb_detail *detail)
+{
+    struct kvb_bridge *bridge = calloc(1, sizeof *bridge);
+
+    if (!bridge) {
+        return KVB_NO_MEMORY;
+    }
+    bridge->config = config;
+    bridge->log = log;
+    bridge->wake_fd = -1;
+    bridge->started_ns = kvb_clock_monotonic_ns();
+    bridge->ingest.server = (struct kvb_server){ .world = &kvb_bridge_world, .context = bridge };
+    bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                  .values = bridge->shown.values,
+                                                  .count = kvb_bridge_metric_count };
+    kvb_buf_init(&bridge->publisher.buf, kvb_max_nats_payload_bytes);
+    kvb_buf_init(&bridge->shown.state_text, kvb_max_nats_payload_bytes);
+    kvb_detail_set(&bridge->shown.not_ready, "starting");
+    (void)pthread_mutex_init(&bridge->shown.text_lock, NULL); /* neither fails without attributes */
+    (void)pthread_rwlock_init(&bridge->shown.sets_lock, NULL);
+    kvb_profile_guard_init(&bridge->publisher.guard, bridge->bridge_id, config->publish.profile);
+    const kvb_status status = start_bridge_parts(bridge, detail);
+    if (status != KVB_OK) {
+        kvb_bridge_stop(bridge);
+        return status;
+    }
+    *out_bridge = bridge;
+    return KVB_OK;
+}
+
+uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge)
+{
+    return bridge->shown.http ? kvb_http_port(bridge->shown.http) : 0;
+}
+
+void kvb_bridge_liveness(const struct kvb_bridge *bridge, struct kvb_liveness *out_liveness)
+{
+    const struct kvb_metrics *metrics = &bridge->shown.metrics;
+
+    *out_liveness = (struct kvb_liveness){
+        .turns = kvb_metric_get(metrics, kvb_bridge_turns),
+        .streams = atomic_load(&bridge->shown.stream_count),
+        .exact = kvb_metric_get(metrics, kvb_bridge_streams_exact),
+        .is_connected = kvb_metric_get(metrics, kvb_bridge_nats_connected) != 0,
+    };
+}
+
+static void stop_thread(struct kvb_bridge *bridge)
+{
+    const uint64_t one = 1;
+
+    atomic_store(&bridge->is_stopping, true);
+    if (bridge->has_thread) {
+        (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
+        (void)pthread_join(bridge->thread, NULL);
+    }
+}
+
+/* In the reverse order of the start; takes half-started bridges. */
+void kvb_bridge_stop(struct kvb_bridge *bridge)
+{
+    if (!bridge) {
+        return;
+    }
+    kvb_http_stop(bridge->shown.http);
+    kvb_discovery_stop(bridge->membership.discovery);
+    stop_thread(bridge);
+    kvb_discovery_free(bridge->membership.discovery);
+    kvb_bridge_close_stats(&bridge->shown);
+    kvb_bridge_close_service(&bridge->shown);
+    kvb_bridge_close_checkpoints(&bridge->checkpoints);
+    kvb_bridge_close_ranks(bridge);
+    kvb_bridge_close_membership(&bridge->membership);
+    kvb_bus_unsubscribe(bridge->refresh.incoming);
+    kvb_bus_unsubscribe(bridge->publisher.syncs);
+    kvb_bus_unsubscribe(bridge->publisher.statuses);
+    kvb_bus_close(bridge->publisher.bus);
+    kvb_bridge_close_refresh(&bridge->refresh);
+    kvb_sync_responder_done(&bridge->publisher.sync);
+    kvb_event_publisher_done(&bridge->publisher.events);
+    kvb_event_batch_done(&bridge->ingest.batches[0]);
+    kvb_event_batch_done(&bridge->ingest.batches[1]);
+    kvb_profile_guard_done(&bridge->publisher.guard);
+    (void)pthread_rwlock_destroy(&bridge->shown.sets_lock);
+    (void)pthread_mutex_destroy(&bridge->shown.text_lock);
+    kvb_buf_done(&bridge->shown.state_text);
+    kvb_buf_done(&bridge->publisher.buf);
+    if (bridge->wake_fd >= 0) {
+        (void)close(bridge->wake_fd);
+    }
+    free(bridge);
+}

@@ -1,0 +1,278 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+/* What stream/checkpoint/policy.h decides: one stream at a time, some entries a turn, so that
+ * the engines wait a millisecond at most; another thread waits for the disk. */
+
+static const uint64_t last_saves_ns = 5 * KVB_NS_PER_S; /* of the time that a stop may take */
+
+enum { items_a_turn = kvb_checkpoint_step_items / 2 };
+
+static void count(struct bridge_shown *shown, enum kvb_bridge_metric metric)
+{
+    kvb_metric_add(&shown->metrics, metric, 1);
+}
+
+/* ---- Void ---- */
+
+static void remove_file(struct kvb_bridge *bridge, const struct bridge_rank *rank)
+{
+    kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
+    count(&bridge->shown, kvb_bridge_checkpoints_void);
+}
+
+void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (kvb_checkpoint_becomes_void(&rank->checkpoint)) {
+        remove_file(bridge, rank);
+    }
+}
+
+void kvb_bridge_telling_epoch(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const kvb_epoch *epoch)
+{
+    if (kvb_checkpoint_enters_epoch(&rank->checkpoint, epoch)) {
+        remove_file(bridge, rank);
+    }
+}
+
+/* ---- Saving ---- */
+
+/* Another rank each time. */
+static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+    const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        const size_t at = (all->next_rank + i) % bridge->membership.rank_count;
+        struct bridge_rank *rank = bridge->membership.ranks[at];
+        if (kvb_checkpoint_begin(
+                &all->maker, &rank->checkpoint, rank->served.stream,
+                rank->served.advertiser.advertised, now_ns, period_ns) == KVB_OK) {
+            all->rank = rank;
+            all->next_rank = at + 1;
+            return;
+        }
+    }
+}
+
+static void make_part(struct kvb_bridge *bridge, struct kvb_buf *room, uint64_t now_ns)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct kvb_checkpoint_progress made = { .is_last = false };
+
+    if (kvb_checkpoint_step(&all->maker, items_a_turn, room, now_ns, &made) != KVB_OK) {
+        return;
+    }
+    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_checkpoint_bytes, room->len);
+    kvb_checkpoint_store_push(
+        all->store, &all->rank->checkpoint_name,
+        (made.is_first ? KVB_CHECKPOINT_FIRST : 0U) | (made.is_last ? KVB_CHECKPOINT_LAST : 0U));
+}
+
+static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, uint64_t now_ns)
+{
+    uint64_t times = 0;
+    char text[24];
+
+    count(&bridge->shown, kvb_bridge_checkpoint_failures);
+    if (kvb_log_limit_due(&bridge->checkpoints.limit, now_ns, &times)) {
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge", "no checkpoint written", "why", why->text,
+            "times", kvb_log_u64(text, times), NULL);
+    }
+}
+
+/* What became of the one that was written. */
+static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct kvb_detail why = { .text = "" };
+    const kvb_status outcome = kvb_checkpoint_store_take_outcome(all->store, &why);
+
+    if (outcome == KVB_AGAIN) {
+        return;
+    }
+    if (outcome == KVB_OK) {
+        count(&bridge->shown, kvb_bridge_checkpoints_written);
+    } else if (outcome != KVB_CLOSED) {
+        say_failed(bridge, &why, now_ns);
+    }
+    kvb_checkpoint_written(&all->maker, outcome);
+}
+
+static void note_pause(struct bridge_shown *shown, uint64_t began_ns)
+{
+    const double pause_s = (double)(kvb_clock_monotonic_ns() - began_ns) / 1e9;
+
+    if (pause_s > kvb_metric_get_real(&shown->metrics, kvb_bridge_checkpoint_pause)) {
+        kvb_metric_set_real(&shown->metrics, kvb_bridge_checkpoint_pause, pause_s);
+    }
+}
+
+static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+
+    if (all->maker.stage == KVB_CHECKPOINT_STORING) {
+        take_outcome(bridge, now_ns);
+    }
+    if (all->maker.stage == KVB_CHECKPOINT_IDLE) {
+        begin_next(bridge, now_ns);
+    }
+    if (all->maker.stage == KVB_CHECKPOINT_MAKING) {
+        struct kvb_buf *room = kvb_checkpoint_store_room(all->store);
+        if (room) {
+            make_part(bridge, room, now_ns);
+        }
+    }
+}
+
+static bool is_saving(const struct bridge_checkpoints *all)
+{
+    return all->maker.stage != KVB_CHECKPOINT_IDLE;
+}
+
+void kvb_bridge_save(struct kvb_bridge *bridge)
+{
+    const bool was_saving = is_saving(&bridge->checkpoints);
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    if (!bridge->checkpoints.store) {
+        return;
+    }
+    save_part(bridge, now_ns);
+    if (was_saving || is_saving(&bridge->checkpoints)) {
+        note_pause(&bridge->shown, now_ns);
+    }
+}
+
+/* At the stop no engine has to wait, so this may wait for the disk. */
+void kvb_bridge_save_all(struct kvb_bridge *bridge)
+{
+    struct bridge_checkpoints *all = &bridge->checkpoints;
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+
+    if (!all->store) {
+        return;
+    }
+    kvb_checkpoint_give_up(&all->maker, began_ns);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        kvb_checkpoint_hurry(&bridge->membership.ranks[i]->checkpoint, began_ns);
+    }
+    do {
+        (void)kvb_checkpoint_store_wait(all->store);
+        kvb_bridge_save(bridge);
+    } while (is_saving(all) && kvb_clock_monotonic_ns() < began_ns + last_saves_ns);
+}
+
+bool kvb_bridge_is_saving(
+    const struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank)
+{
+    return kvb_checkpoint_is_making(&checkpoints->maker, &rank->checkpoint);
+}
+
+/* ---- Restoring ---- */
+
+static const enum kvb_bridge_metric refused[KVB_CHECKPOINT_FLAW_COUNT] = {
+    [KVB_CHECKPOINT_UNREADABLE] = kvb_bridge_checkpoints_unreadable,
+    [KVB_CHECKPOINT_TORN] = kvb_bridge_checkpoints_torn,
+    [KVB_CHECKPOINT_CORRUPT] = kvb_bridge_checkpoints_corrupt,
+    [KVB_CHECKPOINT_FORMAT] = kvb_bridge_checkpoints_format,
+    [KVB_CHECKPOINT_FOREIGN] = kvb_bridge_checkpoints_foreign,
+    [KVB_CHECKPOINT_INCONSISTENT] = kvb_bridge_checkpoints_inconsistent,
+    [KVB_CHECKPOINT_TOO_LARGE] = kvb_bridge_checkpoints_too_large,
+    [KVB_CHECKPOINT_NO_MEMORY] = kvb_bridge_checkpoints_no_memory,
+};
+
+/* A refused checkpoint is made void: under a later configuration it might be accepted although it
+ * is outdated. */
+static void refuse(
+    struct kvb_bridge *bridge, struct bridge_rank *rank,
+    const struct kvb_checkpoint_refusal *refusal)
+{
+    const bool has_keys = refusal->keys.text[0] != '\0';
+
+    count(&bridge->shown, refused[refusal->cause]);
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "checkpoint refused: the list is fetched from the engine", "file",
+        rank->checkpoint_name.text, "why", kvb_checkpoint_rejection_name(refusal->cause),
+        has_keys ? "changed" : NULL, refusal->keys.text, NULL);
+    kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
+}
+
+static void take_restored(struct bridge_shown *shown, struct bridge_rank *rank, bool needs_epoch)
+{
+    count(shown, kvb_bridge_checkpoints_restored);
+    kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
+    kvb_advertiser_restored(&rank->served.advertiser, needs_epoch);
+    kvb_connection_restored(&rank->served.connection, kvb_clock_monotonic_ns());
+}
+
+void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home)
+{
+    struct kvb_checkpoint_file file = { .fd = -1 };
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_UNREADABLE };
+    bool needs_epoch = true;
+
+    if (!bridge->checkpoints.store) {
+        return;
+    }
+    rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
+    kvb_status status =
+        kvb_checkpoint_file_open(bridge->checkpoints.store, &rank->checkpoint_name, &file);
+    if (status == KVB_NOT_FOUND) {
+        return;
+    }
+    if (status == KVB_OK) {
+        const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
+        status = kvb_stream_restore(
+            rank->served.stream, rank->served.advertiser.advertised, &source, &needs_epoch,
+            &refusal);
+        kvb_checkpoint_file_close(&file);
+    }
+    if (status == KVB_OK) {
+        take_restored(&bridge->shown, rank, needs_epoch);
+    } else {
+        refuse(bridge, rank, &refusal);
+    }
+}
+
+void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank)
+{
+    struct bridge_checkpoints *all = checkpoints;
+
+    if (!all->store) {
+        return;
+    }
+    kvb_checkpoint_forget(&all->maker, &rank->checkpoint);
+    kvb_checkpoint_store_void(all->store, &rank->checkpoint_name);
+}
+
+/* ---- Start, stop ---- */
+
+kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    const char *directory = bridge->config->checkpoint;
+
+    return directory[0] ? kvb_checkpoint_store_open(directory, &bridge->checkpoints.store, detail)
+                        : KVB_OK;
+}
+
+void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge)
+{
+    const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        bridge->membership.ranks[i]->checkpoint.next_ns =
+            bridge->started_ns + period_ns * (i + 1) / bridge->membership.rank_count;
+    }
+}
+
+void kvb_bridge_close_checkpoints(struct bridge_checkpoints *checkpoints)
+{
+    kvb_checkpoint_give_up(&checkpoints->maker, kvb_clock_monotonic_ns());
+    kvb_checkpoint_store_close(checkpoints->store);
+}

@@ -1,0 +1,467 @@
+#include "kvbridge/checkpoint_store.h"
+
+#include "core/limits.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Head, names, entries and state of one step share a buffer. */
+enum { max_buffer_bytes = kvb_max_checkpoint_section_bytes, path_bytes = 80 };
+
+struct kvb_checkpoint_store {
+    int directory_fd;
+    pthread_t thread;
+    bool has_thread;
+
+    /* The owner's while is_full is false, the writer's while it is true. */
+    struct kvb_buf buf;
+    struct kvb_checkpoint_name name;
+    unsigned parts;
+
+    /* The writer's own. */
+    int file_fd; /* -1: none is being written */
+    kvb_status status;
+    struct kvb_detail detail;
+
+    pthread_mutex_t lock; /* of all below; and no rename without it */
+    pthread_cond_t changed;
+    bool is_full;
+    bool is_void; /* what is being written is of no more use */
+    bool is_directory_changed;
+    bool is_closing;
+    bool has_outcome;
+    kvb_status outcome;
+    struct kvb_detail outcome_detail;
+};
+
+/* ---- Names ---- */
+
+struct kvb_checkpoint_name
+kvb_checkpoint_name_of(uint64_t home, uint64_t worker_id, uint32_t dp_rank)
+{
+    struct kvb_checkpoint_name name;
+
+    (void)snprintf(
+        name.text, sizeof name.text, "%016" PRIx64 "-%" PRIu64 "-%" PRIu32, home, worker_id,
+        dp_rank);
+    return name;
+}
+
+static const char *
+path_of(char path[path_bytes], const struct kvb_checkpoint_name *name, const char *suffix)
+{
+    (void)snprintf(path, path_bytes, "%s%s", name->text, suffix);
+    return path;
+}
+
+/* ---- Writing: the writer thread ---- */
+
+static void fail_write(struct kvb_checkpoint_store *store, const char *what)
+{
+    if (store->status == KVB_OK) {
+        store->status = KVB_IO;
+        kvb_detail_set(&store->detail, "cannot %s: %s", what, strerrordesc_np(errno));
+    }
+}
+
+static void begin_file(struct kvb_checkpoint_store *store)
+{
+    char path[path_bytes];
+
+    if (store->file_fd >= 0) {
+        (void)close(store->file_fd); /* given up half-way */
+    }
+    store->status = KVB_OK;
+    store->file_fd = openat(
+        store->directory_fd, path_of(path, &store->name, ".new"),
+        O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (store->file_fd < 0) {
+        fail_write(store, "make a checkpoint's file");
+    }
+}
+
+static void write_checkpoint_part(struct kvb_checkpoint_store *store)
+{
+    const uint8_t *from = store->buf.data;
+    size_t left = store->buf.len;
+
+    while (left > 0 && store->status == KVB_OK) {
+        const ssize_t written = write(store->file_fd, from, left);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            fail_write(store, "write a checkpoint");
+            return;
+        }
+        from += written;
+        left -= (size_t)written;
+    }
+}
+
+/* Under the lock: what is made void cannot come in between.  Who holds the old file puts
+ * off the work of freeing it, which takes milliseconds, until nobody waits. */
+static void put_file_in_place(struct kvb_checkpoint_store *store)
+{
+    char from[path_bytes];
+    char to[path_bytes];
+    const int old_fd =
+        openat(store->directory_fd, path_of(to, &store->name, ""), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+
+    (void)pthread_mutex_lock(&store->lock);
+    if (store->is_void && store->status == KVB_OK) {
+        store->status = KVB_CLOSED;
+    }
+    if (store->status == KVB_OK && renameat(
+                                       store->directory_fd, path_of(from, &store->name, ".new"),
+                                       store->directory_fd, path_of(to, &store->name, "")) != 0) {
+        fail_write(store, "put a checkpoint in its place");
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    if (old_fd >= 0) {
+        (void)close(old_fd); /* nothing was written through it */
+    }
+    if (store->status != KVB_OK) {
+        (void)unlinkat(store->directory_fd, path_of(from, &store->name, ".new"), 0);
+    }
+}
+
+static void end_file(struct kvb_checkpoint_store *store)
+{
+    char path[path_bytes];
+
+    if (store->status == KVB_OK && fsync(store->file_fd) != 0) {
+        fail_write(store, "write a checkpoint to the disk");
+    }
+    if (store->file_fd >= 0) {
+        (void)close(store->file_fd); /* written already */
+        store->file_fd = -1;
+    }
+    put_file_in_place(store);
+    (void)unlinkat(store->directory_fd, path_of(path, &store->name, ".void"), 0);
+    if (store->status == KVB_OK && fsync(store->directory_fd) != 0) {
+        fail_write(store, "write the directory of checkpoints to the disk");
+    }
+}
+
+static void work_store(struct kvb_checkpoint_store *store)
+{
+    if (store->parts & KVB_CHECKPOINT_FIRST) {
+        begin_file(store);
+    }
+    write_checkpoint_part(store);
+    if (store->parts & KVB_CHECKPOINT_LAST) {
+        end_file(store);
+    }
+}
+
+static void hand_back(struct kvb_checkpoint_store *store)
+{
+    if (store->parts & KVB_CHECKPOINT_LAST) {
+        store->has_outcome = true;
+        store->outcome = store->status;
+        store->outcome_detail = store->detail;
+    }
+    store->is_full = false;
+    (void)pthread_cond_broadcast(&store->changed);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t len = strlen(text);
+
+    return len > strlen(end) && strcmp(text + len - strlen(end), end) == 0;
+}
+
+/* Of no use to anybody: what is void, and what was begun for streams that have left.  The
+ * name at hand may be the writer's own. */
+static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *name)
+{
+    return ends_with(name, ".void") ||
+           (ends_with(name, ".new") &&
+            strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
+}
+
+/* Freeing a large file takes milliseconds: here nobody waits for them. */
+static void sweep_old_files(struct kvb_checkpoint_store *store)
+{
+    const int fd = openat(store->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (!directory) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return; /* the next time, then */
+    }
+    /* A stream that one thread has is safe with glibc. */
+    for (const struct dirent *entry;
+         (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe) */
+        if (is_rubbish(store, entry->d_name)) {
+            (void)unlinkat(store->directory_fd, entry->d_name, 0);
+        }
+    }
+    (void)closedir(directory);
+}
+
+static void *run_checkpoint_store(void *context)
+{
+    struct kvb_checkpoint_store *store = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
+    (void)pthread_mutex_lock(&store->lock);
+    while (!store->is_closing || store->is_full || store->is_directory_changed) {
+        if (store->is_directory_changed) {
+            store->is_directory_changed = false;
+            (void)pthread_mutex_unlock(&store->lock);
+            (void)fsync(store->directory_fd); /* else: the machine's end may bring it back */
+            sweep_old_files(store);
+            (void)pthread_mutex_lock(&store->lock);
+        } else if (store->is_full) {
+            (void)pthread_mutex_unlock(&store->lock);
+            work_store(store);
+            (void)pthread_mutex_lock(&store->lock);
+            hand_back(store);
+        } else {
+            (void)pthread_cond_wait(&store->changed, &store->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    return NULL;
+}
+
+/* ---- Writing: the owner ---- */
+
+struct kvb_buf *kvb_checkpoint_store_room(struct kvb_checkpoint_store *store)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    const bool is_full = store->is_full;
+    (void)pthread_mutex_unlock(&store->lock);
+    if (is_full) {
+        return NULL;
+    }
+    kvb_buf_reset(&store->buf);
+    return &store->buf;
+}
+
+struct kvb_buf *kvb_checkpoint_store_wait(struct kvb_checkpoint_store *store)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    while (store->is_full) {
+        (void)pthread_cond_wait(&store->changed, &store->lock);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    kvb_buf_reset(&store->buf);
+    return &store->buf;
+}
+
+void kvb_checkpoint_store_push(
+    struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name, unsigned parts)
+{
+    (void)pthread_mutex_lock(&store->lock);
+    store->name = *name;
+    store->parts = parts;
+    store->is_void = store->is_void && !(parts & KVB_CHECKPOINT_FIRST);
+    store->is_full = true;
+    (void)pthread_cond_broadcast(&store->changed);
+    (void)pthread_mutex_unlock(&store->lock);
+}
+
+kvb_status
+kvb_checkpoint_store_take_outcome(struct kvb_checkpoint_store *store, struct kvb_detail *out_detail)
+{
+    kvb_status outcome = KVB_AGAIN;
+
+    (void)pthread_mutex_lock(&store->lock);
+    if (store->has_outcome) {
+        outcome = store->outcome;
+        *out_detail = store->outcome_detail;
+        store->has_outcome = false;
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+    return outcome;
+}
+
+void kvb_checkpoint_store_void(
+    struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name)
+{
+    char from[path_bytes];
+    char to[path_bytes];
+
+    (void)pthread_mutex_lock(&store->lock);
+    store->is_void |= strcmp(store->name.text, name->text) == 0;
+    /* else: there is none, or the directory is gone: then the next process finds none */
+    if (renameat(
+            store->directory_fd, path_of(from, name, ""), store->directory_fd,
+            path_of(to, name, ".void")) == 0) {
+        store->is_directory_changed = true;
+        (void)pthread_cond_broadcast(&store->changed);
+    }
+    (void)pthread_mutex_unlock(&store->lock);
+}
+
+/* ---- The directory ---- */
+
+static kvb_status open_directory(const char *directory, int *out_fd, struct kvb_detail *detail)
+{
+    const int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0) {
+        kvb_detail_set(
+            detail, "checkpoint: %s: %s: make the directory, or set checkpoint = \"\"", directory,
+            strerrordesc_np(errno));
+        return KVB_BAD_CONFIG;
+    }
+    if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) != 0) {
+        kvb_detail_set(
+            detail, "checkpoint: %s: %s: let the daemon's user write there", directory,
+            strerrordesc_np(errno));
+        (void)close(fd);
+        return KVB_BAD_CONFIG;
+    }
+    *out_fd = fd;
+    return KVB_OK;
+}
+
+kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_detail *detail)
+{
+    int fd = -1;
+
+    KVB_TRY(open_directory(directory, &fd, detail));
+    (void)close(fd);
+    return KVB_OK;
+}
+
+/* Goes with the process, however it ends. */
+static kvb_status lock_directory(int fd, const char *directory, struct kvb_detail *detail)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        return KVB_OK;
+    }
+    const bool is_held = errno == EWOULDBLOCK;
+    kvb_detail_set(
+        detail, "checkpoint: %s: %s: give each kvbridge a directory of its own", directory,
+        is_held ? "another process uses it" : strerrordesc_np(errno));
+    return is_held ? KVB_AGAIN : KVB_IO;
+}
+
+static kvb_status start_store_thread(struct kvb_checkpoint_store *store)
+{
+    if (pthread_create(&store->thread, NULL, run_checkpoint_store, store) != 0) {
+        return KVB_IO;
+    }
+    store->has_thread = true;
+    return KVB_OK;
+}
+
+kvb_status kvb_checkpoint_store_open(
+    const char *directory, struct kvb_checkpoint_store **out_store, struct kvb_detail *detail)
+{
+    struct kvb_checkpoint_store *store = calloc(1, sizeof *store);
+
+    if (!store) {
+        return KVB_NO_MEMORY;
+    }
+    store->directory_fd = -1;
+    store->file_fd = -1;
+    kvb_buf_init(&store->buf, max_buffer_bytes);
+    (void)pthread_mutex_init(&store->lock, NULL); /* neither fails without attributes */
+    (void)pthread_cond_init(&store->changed, NULL);
+    kvb_status status = open_directory(directory, &store->directory_fd, detail);
+    if (status == KVB_OK) {
+        status = lock_directory(store->directory_fd, directory, detail);
+    }
+    if (status == KVB_OK) {
+        status = start_store_thread(store);
+    }
+    if (status != KVB_OK) {
+        kvb_checkpoint_store_close(store);
+        return status;
+    }
+    *out_store = store;
+    return KVB_OK;
+}
+
+void kvb_checkpoint_store_close(struct kvb_checkpoint_store *store)
+{
+    if (!store) {
+        return;
+    }
+    if (store->has_thread) {
+        (void)pthread_mutex_lock(&store->lock);
+        store->is_closing = true;
+        (void)pthread_cond_broadcast(&store->changed);
+        (void)pthread_mutex_unlock(&store->lock);
+        (void)pthread_join(store->thread, NULL);
+    }
+    if (store->file_fd >= 0) {
+        (void)close(store->file_fd);
+    }
+    if (store->directory_fd >= 0) {
+        (void)close(store->directory_fd);
+    }
+    (void)pthread_cond_destroy(&store->changed);
+    (void)pthread_mutex_destroy(&store->lock);
+    kvb_buf_done(&store->buf);
+    free(store);
+}
+
+/* ---- Reading ---- */
+
+kvb_status kvb_checkpoint_file_open(
+    struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name,
+    struct kvb_checkpoint_file *out_file)
+{
+    struct stat about;
+
+    /* NONBLOCK: a pipe in its place must not stop the start */
+    const int fd =
+        openat(store->directory_fd, name->text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return errno == ENOENT ? KVB_NOT_FOUND : KVB_IO;
+    }
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        (void)close(fd);
+        return KVB_IO;
+    }
+    out_file->fd = fd;
+    return KVB_OK;
+}
+
+void kvb_checkpoint_file_close(struct kvb_checkpoint_file *file)
+{
+    (void)close(file->fd);
+}
+
+static kvb_status read_file(void *context, void *to, size_t bytes)
+{
+    const struct kvb_checkpoint_file *file = context;
+    uint8_t *at = to;
+
+    while (bytes > 0) {
+        const ssize_t got = read(file->fd, at, bytes);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got <= 0) {
+            return got < 0 ? KVB_IO : KVB_NOT_FOUND;
+        }
+        at += got;
+        bytes -= (size_t)got;
+    }
+    return KVB_OK;
+}
+
+struct kvb_checkpoint_source kvb_checkpoint_file_source(struct kvb_checkpoint_file *file)
+{
+    return (struct kvb_checkpoint_source){ .read = read_file, .context = file };
+}

@@ -1,0 +1,97 @@
+#include "kvbridge/config.h"
+
+/* Settings that the readers of P.kv_events have to be able to follow. */
+
+enum { key_bytes = 64, refresh_fallback_s = 60 };
+
+bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config)
+{
+    return config->publish.profile == KVB_PROFILE_JSON &&
+           config->publish.reannounce != KVB_REANNOUNCE_NEVER;
+}
+
+static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    const bool is_given = config->publish.refresh_s != UINT32_MAX;
+
+    if (kvb_bridge_config_refreshes(config)) {
+        config->publish.refresh_s = is_given ? config->publish.refresh_s : refresh_fallback_s;
+        return;
+    }
+    if (is_given && config->publish.refresh_s > 0) {
+        kvb_conf_warning(
+            conf, "publish.refresh_s", "has no effect %s: those who read it ask for what they lack",
+            config->publish.profile != KVB_PROFILE_JSON ? "with publish.profile = \"protobuf\""
+                                                        : "with publish.reannounce = \"never\"");
+    }
+    config->publish.refresh_s = 0;
+}
+
+static const char *reader_key_path(char text[key_bytes], size_t worker, const char *key)
+{
+    (void)snprintf(text, key_bytes, "workers[%zu].%s", worker, key);
+    return text;
+}
+
+static void check_clear(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    if (config->publish.clear != KVB_CLEAR_REMOVED) {
+        return;
+    }
+    if (config->publish.profile != KVB_PROFILE_JSON) {
+        kvb_conf_error(
+            conf, "publish.clear",
+            "\"removed\" is for readers of json: leave it out, or set "
+            "publish.profile = \"json\"");
+    } else if (config->publish.tiers == KVB_PUBLISH_ALL) {
+        kvb_conf_error(
+            conf, "publish.tiers",
+            "\"all\" is for readers that know tiers, and publish.clear = \"removed\" for those "
+            "that "
+            "know none: leave one of them out");
+    }
+}
+
+static void
+check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
+        kvb_conf_warning(
+            conf, reader_key_path(key, number, "id"),
+            "%u ranks share it: routers that know no ranks take a removal from one for a "
+            "removal from all; `ids` gives each its own",
+            worker->ranks);
+    }
+}
+
+/* A store has nothing on any device. */
+static void
+check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+{
+    char key[key_bytes];
+
+    if (kvb_worker_is_store(worker)) {
+        kvb_conf_warning(
+            conf, reader_key_path(key, number, worker->store ? "store" : "replay_request"),
+            "nothing of this store is published: json has the device tier only; set "
+            "publish.tiers = \"all\" if all readers know tiers, or publish.profile = "
+            "\"protobuf\"");
+    }
+}
+
+void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
+    const bool is_device = config->publish.tiers == KVB_PUBLISH_DEVICE;
+
+    check_clear(conf, config);
+    settle_refresh(conf, config);
+    for (size_t i = 0; i < config->worker_count && is_json; i++) {
+        check_shared_id(conf, &config->workers[i], i);
+        if (is_device) {
+            check_store(conf, &config->workers[i], i);
+        }
+    }
+}

@@ -1,0 +1,475 @@
+#include "kvbridge/discovery.h"
+
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/hash.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "core/url_show.h"
+#include "ingest/http/fetch.h"
+#include "wire/engine/event_sources.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
+static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
+
+enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600, http_not_found = 404 };
+
+/* The pages that list the event sockets: vLLM's first, SGLang's when there is no such page. */
+static const struct page {
+    const char *path;
+    kvb_status (*decode)(
+        kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
+} pages[] = {
+    { "/kv_event_sources", kvb_event_sources_decode },
+    { "/server_info", kvb_event_sources_decode_server_info },
+};
+
+struct target {
+    struct kvb_discovery *discovery; /* borrowed */
+    struct kvb_worker_config worker;
+    size_t slot; /* its origin, from the first */
+    bool is_leaving;
+    size_t page;             /* of pages: the one that is asked for */
+    struct kvb_fetch *fetch; /* under way; NULL: none */
+    struct kvb_buf body;     /* owned */
+    bool is_due;             /* a request is due */
+    uint64_t next_ns;        /* not before */
+    uint64_t pause_ns;
+    struct kvb_detail said; /* the trouble that the log names; "": none */
+    struct kvb_log_backoff backoff;
+    uint64_t found; /* of what the log was told last that it publishes; 0: nothing yet */
+};
+
+struct kvb_discovery {
+    struct kvb_discovery_options options;
+    struct kvb_fetcher *fetcher; /* owned */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_stopping;
+    atomic_bool hints[kvb_max_workers];
+
+    /* The answer at hand. */
+    struct kvb_event_sources sources;
+    struct kvb_worker_config workers[kvb_max_ranks + 1];
+
+    /* The thread's own, but for the pointers, which change under the lock. */
+    struct target *targets[kvb_max_workers]; /* owned, by slot */
+
+    pthread_mutex_t lock;
+    struct kvb_worker_config *list; /* owned; the newest one, not taken yet; or NULL */
+    size_t list_count;
+};
+
+/* ---- Targets ---- */
+
+static void note_target_difference(void *context, const char *path)
+{
+    bool *differs = context;
+
+    (void)path;
+    *differs = true;
+}
+
+static bool
+is_among(const struct kvb_worker_config *worker, const struct kvb_worker_config *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        bool differs = false;
+        kvb_conf_differences(
+            kvb_worker_config_keys(), worker, &list[i], note_target_difference, &differs);
+        if (!differs) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void free_discovery_target(struct target *target)
+{
+    if (target) {
+        kvb_fetch_cancel(target->fetch);
+        kvb_buf_done(&target->body);
+        free(target);
+    }
+}
+
+/* KVB_TOO_LARGE: no slot is free yet. */
+static kvb_status
+add_target(struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+{
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        if (discovery->targets[slot]) {
+            continue;
+        }
+        struct target *target = calloc(1, sizeof *target);
+        if (!target) {
+            return KVB_NO_MEMORY;
+        }
+        target->discovery = discovery;
+        target->worker = *worker;
+        target->slot = slot;
+        target->is_due = true;
+        target->pause_ns = first_pause_ns;
+        kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
+        discovery->targets[slot] = target;
+        return KVB_OK;
+    }
+    return KVB_TOO_LARGE;
+}
+
+static bool is_target(const struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+{
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        const struct target *target = discovery->targets[slot];
+        if (target && !target->is_leaving && is_among(&target->worker, worker, 1)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Under the lock.  A list that cannot be taken now is kept for the next turn. */
+static void take_target_list(struct kvb_discovery *discovery)
+{
+    if (!discovery->list) {
+        return;
+    }
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        if (target && !is_among(&target->worker, discovery->list, discovery->list_count)) {
+            target->is_leaving = true;
+        }
+    }
+    for (size_t i = 0; i < discovery->list_count; i++) {
+        if (!is_target(discovery, &discovery->list[i]) &&
+            add_target(discovery, &discovery->list[i]) != KVB_OK) {
+            return;
+        }
+    }
+    free(discovery->list);
+    discovery->list = NULL;
+}
+
+/* ---- What came ---- */
+
+/* The kind of error: another message about an unreachable engine is not a new error. */
+static const char *trouble_of(const struct kvb_fetch_end *end, const struct kvb_detail *why)
+{
+    switch (end->outcome) {
+    case KVB_FETCH_UNREACHABLE:
+    case KVB_FETCH_LATE:
+        return kvb_fetch_outcome_name(KVB_FETCH_UNREACHABLE);
+    default:
+        return why->text;
+    }
+}
+
+/* Logs each new error at once, and a lasting one at growing intervals; requests continue. */
+static void say_trouble(struct target *target, const char *trouble, const struct kvb_detail *why)
+{
+    const bool is_other = strcmp(target->said.text, trouble) != 0;
+
+    if (!kvb_log_backoff_due(&target->backoff, kvb_clock_monotonic_ns()) && !is_other) {
+        return;
+    }
+    char shown[kvb_url_shown_bytes];
+
+    kvb_detail_set(&target->said, "%s", trouble);
+    kvb_log_write(
+        target->discovery->options.log, KVB_LOG_WARNING, "discovery",
+        "an engine does not say where its events are: it is asked again", "discover",
+        kvb_url_show(target->worker.discover, shown, sizeof shown), "why", why->text, NULL);
+}
+
+/* Never 0. */
+static uint64_t hash_sources(const struct kvb_event_sources *sources)
+{
+    uint64_t hash = sources->count;
+
+    for (size_t i = 0; i < sources->count; i++) {
+        const struct kvb_event_source *source = &sources->sources[i];
+        const kvb_span parts[] = {
+            { (const uint8_t *)&source->dp_rank, sizeof source->dp_rank },
+            { (const uint8_t *)source->endpoint, strlen(source->endpoint) + 1 },
+            { (const uint8_t *)source->replay_endpoint, strlen(source->replay_endpoint) + 1 },
+            { (const uint8_t *)source->topic, strlen(source->topic) + 1 },
+        };
+        hash = kvb_hash64_parts(parts, KVB_COUNT_OF(parts), hash);
+    }
+    return hash | 1;
+}
+
+/* An engine that is queried repeatedly gives the same answer: it is logged once. */
+static void say_found(struct target *target)
+{
+    const struct kvb_event_sources *sources = &target->discovery->sources;
+    const uint64_t found = hash_sources(sources);
+    char text[24];
+    char shown[kvb_url_shown_bytes];
+
+    if (target->said.text[0] == '\0' && found == target->found) {
+        return;
+    }
+    target->said.text[0] = '\0';
+    target->found = found;
+    kvb_log_backoff_end(&target->backoff);
+    kvb_log_write(
+        target->discovery->options.log, KVB_LOG_INFO, "discovery",
+        "an engine has said where its events are", "discover",
+        kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
+        kvb_log_u64(text, sources->count), NULL);
+}
+
+static kvb_status take_target_answer(struct target *target, struct kvb_detail *why)
+{
+    struct kvb_discovery *discovery = target->discovery;
+    const struct kvb_discovery_options *options = &discovery->options;
+    size_t count = 0;
+
+    KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), &discovery->sources, why));
+    KVB_TRY(kvb_discovery_workers_of(
+        &target->worker, &discovery->sources, discovery->workers, &count, why));
+    KVB_TRY(options->take(
+        options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
+        why));
+    if (discovery->sources.count == 0) { /* there is no connection whose end could tell */
+        kvb_detail_set(why, "it publishes no events: see its --kv-events-config");
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+/* Is there another page to try?  Then it is requested at once. */
+static bool try_next_page(struct target *target, const struct kvb_fetch_end *end)
+{
+    if (end->outcome != KVB_FETCH_CODE || end->code != http_not_found ||
+        target->page + 1 == KVB_COUNT_OF(pages)) {
+        return false;
+    }
+    target->page++;
+    target->next_ns = 0;
+    target->pause_ns /= 2; /* one request in two parts */
+    return true;
+}
+
+static kvb_status keep_bytes(void *context, kvb_span bytes)
+{
+    struct target *target = context;
+
+    return kvb_buf_append(&target->body, bytes.data, bytes.len);
+}
+
+static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
+{
+    struct target *target = context;
+    struct kvb_detail why = end->why;
+    kvb_status status = KVB_IO;
+
+    target->fetch = NULL; /* it is gone */
+    target->is_due = true;
+    if (target->is_leaving || try_next_page(target, end)) {
+        return;
+    }
+    if (end->outcome == KVB_FETCH_OK) {
+        status = take_target_answer(target, &why);
+    } else if (end->code == http_not_found) {
+        kvb_detail_set(
+            &why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
+    }
+    if (status != KVB_OK) {
+        target->page = 0;
+        say_trouble(target, trouble_of(end, &why), &why);
+        return;
+    }
+    target->is_due = false;
+    say_found(target);
+}
+
+/* ---- The thread ---- */
+
+static void start_target_fetch(struct target *target, uint64_t now_ns)
+{
+    const size_t len = strlen(target->worker.discover);
+    const bool has_slash = len > 0 && target->worker.discover[len - 1] == '/';
+    char url[url_bytes];
+    const struct kvb_fetch_options options = { .url = url,
+                                               .timeout_ms = timeout_ms,
+                                               .max_bytes = kvb_max_event_sources_bytes,
+                                               .on_bytes = keep_bytes,
+                                               .on_end = end_target_fetch,
+                                               .context = target };
+
+    (void)snprintf(
+        url, sizeof url, "%.*s%s", (int)(len - has_slash), target->worker.discover,
+        pages[target->page].path);
+    target->next_ns = now_ns + target->pause_ns;
+    target->pause_ns =
+        2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;
+    target->is_due = false;
+    kvb_buf_reset(&target->body);
+    if (kvb_fetch_start(target->discovery->fetcher, &options, &target->fetch) != KVB_OK) {
+        target->is_due = true; /* memory is out: after the pause */
+    }
+}
+
+static void look_at_target(struct target *target, uint64_t now_ns)
+{
+    const bool is_hinted = atomic_exchange(&target->discovery->hints[target->slot], false);
+
+    target->is_due |= is_hinted;
+    if (target->fetch || now_ns < target->next_ns) {
+        return;
+    }
+    if (target->is_due) {
+        start_target_fetch(target, now_ns);
+    } else {
+        target->pause_ns = first_pause_ns; /* it is well, and has been for a pause */
+    }
+}
+
+/* The ranks of a target that leaves go first; false: they are still there. */
+static bool let_target_go(struct target *target)
+{
+    const struct kvb_discovery_options *options = &target->discovery->options;
+    struct kvb_detail why = { .text = "" };
+
+    return options->take(
+               options->context, options->first_origin + (uint32_t)target->slot, NULL, 0, &why) ==
+           KVB_OK;
+}
+
+/* In how many ms the next turn is due; kvb_discovery_set() wakes it. */
+static int turn(struct kvb_discovery *discovery)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    int wait_ms = idle_ms;
+
+    (void)pthread_mutex_lock(&discovery->lock);
+    take_target_list(discovery);
+    (void)pthread_mutex_unlock(&discovery->lock);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        wait_ms = target ? look_ms : wait_ms;
+        if (target && target->is_leaving) {
+            if (let_target_go(target)) {
+                (void)pthread_mutex_lock(&discovery->lock);
+                discovery->targets[slot] = NULL;
+                (void)pthread_mutex_unlock(&discovery->lock);
+                free_discovery_target(target);
+            }
+        } else if (target) {
+            look_at_target(target, now_ns);
+        }
+    }
+    return wait_ms;
+}
+
+static void *run_discovery(void *context)
+{
+    struct kvb_discovery *discovery = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-discover"); /* for top -H; else unnamed */
+    while (!atomic_load(&discovery->is_stopping)) {
+        const int wait_ms = turn(discovery);
+        (void)kvb_fetcher_work(discovery->fetcher, wait_ms); /* if not: the next turn */
+    }
+    return NULL;
+}
+
+/* ---- Start, stop, and what others say ---- */
+
+kvb_status
+kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_discovery **out)
+{
+    struct kvb_discovery *discovery = calloc(1, sizeof *discovery);
+
+    if (!discovery) {
+        return KVB_NO_MEMORY;
+    }
+    discovery->options = *options;
+    (void)pthread_mutex_init(&discovery->lock, NULL); /* cannot fail without attributes */
+    kvb_status status = kvb_fetcher_new(options->resolver, &discovery->fetcher);
+    if (status == KVB_OK &&
+        pthread_create(&discovery->thread, NULL, run_discovery, discovery) != 0) {
+        status = KVB_IO;
+    }
+    discovery->has_thread = status == KVB_OK;
+    if (status != KVB_OK) {
+        kvb_discovery_free(discovery);
+        return status;
+    }
+    *out = discovery;
+    return KVB_OK;
+}
+
+void kvb_discovery_stop(struct kvb_discovery *discovery)
+{
+    if (!discovery || !discovery->has_thread) {
+        return;
+    }
+    atomic_store(&discovery->is_stopping, true);
+    kvb_fetcher_wake(discovery->fetcher);
+    (void)pthread_join(discovery->thread, NULL);
+    discovery->has_thread = false;
+}
+
+void kvb_discovery_free(struct kvb_discovery *discovery)
+{
+    if (!discovery) {
+        return;
+    }
+    kvb_discovery_stop(discovery);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        free_discovery_target(discovery->targets[slot]);
+    }
+    kvb_fetcher_free(discovery->fetcher);
+    free(discovery->list);
+    (void)pthread_mutex_destroy(&discovery->lock);
+    free(discovery);
+}
+
+kvb_status kvb_discovery_set(
+    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count)
+{
+    struct kvb_worker_config *list = calloc(count + 1, sizeof *list);
+    size_t list_count = 0;
+
+    if (!list) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (workers[i].discover[0] != '\0') {
+            list[list_count++] = workers[i];
+        }
+    }
+    (void)pthread_mutex_lock(&discovery->lock);
+    free(discovery->list);
+    discovery->list = list;
+    discovery->list_count = list_count;
+    (void)pthread_mutex_unlock(&discovery->lock);
+    kvb_fetcher_wake(discovery->fetcher);
+    return KVB_OK;
+}
+
+void kvb_discovery_foresee(
+    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count,
+    bool out_removed[kvb_max_workers])
+{
+    (void)pthread_mutex_lock(&discovery->lock);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        const struct target *target = discovery->targets[slot];
+        out_removed[slot] = target && !is_among(&target->worker, workers, count);
+    }
+    (void)pthread_mutex_unlock(&discovery->lock);
+}
+
+void kvb_discovery_retry(struct kvb_discovery *discovery, uint32_t origin)
+{
+    atomic_store(&discovery->hints[origin - discovery->options.first_origin], true);
+}

@@ -1,0 +1,208 @@
+#include "kvbridge/event_publisher.h"
+
+#include "core/limits.h"
+#include "wire/router/json.h"
+#include "wire/router/proto.h"
+
+#include <string.h>
+
+kvb_status kvb_event_publisher_init(
+    struct kvb_event_publisher *publisher, struct kvb_bus *bus, enum kvb_profile profile,
+    const char *name_space, const char *component)
+{
+    *publisher = (struct kvb_event_publisher){ .bus = bus, .profile = profile };
+    kvb_buf_init(&publisher->buf, kvb_max_nats_payload_bytes);
+    KVB_TRY(kvb_subject_make(publisher->subject, name_space, component, "kv_events"));
+    return kvb_subject_make(publisher->window_subject, name_space, component, "kv_window_events");
+}
+
+void kvb_event_publisher_done(struct kvb_event_publisher *publisher)
+{
+    kvb_router_batch_done(&publisher->waiting);
+    kvb_buf_done(&publisher->buf);
+}
+
+/* ---- json ---- */
+
+static kvb_status send_json(struct kvb_event_publisher *publisher)
+{
+    kvb_span messages[kvb_publisher_waiting_messages];
+    size_t sent = 0;
+    size_t at = 0;
+
+    if (publisher->end_count == 0) {
+        return KVB_OK;
+    }
+    for (size_t i = 0; i < publisher->end_count; i++) {
+        messages[i] =
+            (kvb_span){ .data = publisher->buf.data + at, .len = publisher->ends[i] - at };
+        at = publisher->ends[i];
+    }
+    const kvb_status status = kvb_bus_publish_many(
+        publisher->bus,
+        publisher->is_window_waiting ? publisher->window_subject : publisher->subject, messages,
+        publisher->end_count, &sent);
+    publisher->events += sent;
+    publisher->messages += sent;
+    publisher->bytes += sent > 0 ? publisher->ends[sent - 1] : 0;
+    publisher->end_count = 0;
+    kvb_buf_reset(&publisher->buf);
+    return status;
+}
+
+/* A clear is of all lists, and for all readers. */
+static bool is_of_window(const struct kvb_router_event *event)
+{
+    return event->tier == KVB_LIST_WINDOW && event->kind != KVB_ROUTER_CLEARED;
+}
+
+/* Events waiting for another subject are sent first, so that events leave in the order of their
+ * ids. */
+static kvb_status turn_to_subject(struct kvb_event_publisher *publisher, bool is_window)
+{
+    if (publisher->is_window_waiting != is_window) {
+        KVB_TRY(send_json(publisher));
+    }
+    publisher->is_window_waiting = is_window;
+    return KVB_OK;
+}
+
+static kvb_status
+add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    for (size_t at = 0; at < batch->event_count; at++) {
+        KVB_TRY(turn_to_subject(publisher, is_of_window(&batch->events[at])));
+        KVB_TRY(kvb_router_json_encode(batch, at, &publisher->buf));
+        publisher->ends[publisher->end_count++] = publisher->buf.len;
+        if (publisher->end_count == kvb_publisher_waiting_messages ||
+            publisher->buf.len >= kvb_publisher_waiting_bytes) {
+            KVB_TRY(send_json(publisher));
+        }
+    }
+    return KVB_OK;
+}
+
+/* ---- protobuf ---- */
+
+/* Blocks of one message, by what the server takes. */
+static size_t message_blocks(const struct kvb_event_publisher *publisher)
+{
+    const size_t blocks = kvb_router_proto_room(kvb_bus_max_payload(publisher->bus));
+
+    return blocks < kvb_publisher_message_blocks ? blocks : kvb_publisher_message_blocks;
+}
+
+/* How many events from `at` on share a message of so many blocks: one at least. */
+static size_t events_that_fit(const struct kvb_router_batch *batch, size_t at, size_t max_blocks)
+{
+    size_t blocks = 0;
+    size_t end = at;
+
+    while (end < batch->event_count) {
+        /* an event without blocks weighs a block too: ids and kinds are columns */
+        blocks += batch->events[end].block_count + 1;
+        if (blocks > max_blocks && end > at) {
+            break;
+        }
+        end++;
+    }
+    return end - at;
+}
+
+static kvb_status
+send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    const size_t max_blocks = message_blocks(publisher);
+
+    for (size_t at = 0; at < batch->event_count;) {
+        const size_t count = events_that_fit(batch, at, max_blocks);
+        kvb_buf_reset(&publisher->buf);
+        KVB_TRY(kvb_router_proto_encode(batch, at, count, &publisher->buf));
+        KVB_TRY(kvb_bus_publish(publisher->bus, publisher->subject, kvb_buf_span(&publisher->buf)));
+        publisher->events += count;
+        publisher->messages++;
+        publisher->bytes += publisher->buf.len;
+        at += count;
+    }
+    return KVB_OK;
+}
+
+static kvb_status send_what_waits(struct kvb_event_publisher *publisher)
+{
+    const kvb_status status = send_protobuf(publisher, &publisher->waiting);
+
+    kvb_router_batch_reset(&publisher->waiting);
+    return status;
+}
+
+static size_t weight(const struct kvb_router_batch *batch)
+{
+    return batch->event_count + batch->block_count;
+}
+
+/* Do the events go on where those that wait end? */
+static bool follows(const struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+{
+    const struct kvb_router_event *last = &waiting->events[waiting->event_count - 1];
+
+    return waiting->worker_id == batch->worker_id && waiting->dp_rank == batch->dp_rank &&
+           kvb_epoch_is_same(&waiting->epoch, &batch->epoch) &&
+           last->event_id + 1 == batch->events[0].event_id;
+}
+
+static kvb_status wait_with(struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+{
+    waiting->worker_id = batch->worker_id;
+    waiting->dp_rank = batch->dp_rank;
+    waiting->has_epoch = batch->has_epoch;
+    waiting->epoch = batch->epoch;
+    return kvb_router_batch_append(waiting, batch);
+}
+
+static kvb_status
+add_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    struct kvb_router_batch *waiting = &publisher->waiting;
+
+    if (waiting->event_count > 0 &&
+        (weight(waiting) + weight(batch) > kvb_publisher_waiting_blocks ||
+         !follows(waiting, batch))) {
+        KVB_TRY(send_what_waits(publisher));
+    }
+    if (weight(batch) > kvb_publisher_waiting_blocks) {
+        return send_protobuf(publisher, batch);
+    }
+    return wait_with(waiting, batch);
+}
+
+/* ---- Either ---- */
+
+static kvb_status drop_what_waits(struct kvb_event_publisher *publisher, kvb_status why)
+{
+    publisher->failures++;
+    publisher->end_count = 0;
+    kvb_buf_reset(&publisher->buf);
+    kvb_router_batch_reset(&publisher->waiting);
+    return why;
+}
+
+kvb_status
+kvb_event_publisher_add(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    if (batch->event_count == 0) {
+        return KVB_OK;
+    }
+    const kvb_status status = publisher->profile == KVB_PROFILE_JSON
+                                  ? add_json(publisher, batch)
+                                  : add_protobuf(publisher, batch);
+
+    return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
+}
+
+kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher)
+{
+    const kvb_status status =
+        publisher->profile == KVB_PROFILE_JSON ? send_json(publisher) : send_what_waits(publisher);
+
+    return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
+}

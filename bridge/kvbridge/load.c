@@ -1,0 +1,562 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+#include <stdlib.h>
+
+/* An idle vLLM coordinator repeats unchanged values every 5 s. */
+static const uint64_t coordinator_period_ns = 5 * KVB_NS_PER_S;
+
+/* Its list may change before the engines that it lists say so themselves. */
+static const uint64_t list_settles_ns = 30 * KVB_NS_PER_S;
+
+/* So many periods may pass before a source counts as silent. */
+enum { periods_of_a_life = 3 };
+
+/* What is counted of each kind of source. */
+static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
+    [KVB_LOAD_OF_ZMQ] = kvb_bridge_load_samples_zmq,
+    [KVB_LOAD_OF_PROMETHEUS] = kvb_bridge_load_samples_prometheus,
+    [KVB_LOAD_OF_COORDINATOR] = kvb_bridge_load_samples_coordinator,
+};
+
+static void count_load(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint64_t more)
+{
+    kvb_metric_add(&shown->metrics, metric, more);
+}
+
+static uint64_t expire_ns(const struct kvb_bridge *bridge)
+{
+    return bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
+}
+
+/* Figures of a source that speaks once a period. */
+static uint64_t incarnation_of(const struct kvb_bridge *bridge, uint64_t period_ns)
+{
+    const uint64_t life_ns = periods_of_a_life * period_ns;
+
+    return life_ns > expire_ns(bridge) ? life_ns : expire_ns(bridge);
+}
+
+/* ---- How a source is doing ---- */
+
+/* As people may see it: the page's URL may have a password in it. */
+static const char *address_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
+{
+    switch (kind) {
+    case KVB_LOAD_OF_PROMETHEUS:
+        return load->shown_url;
+    case KVB_LOAD_OF_COORDINATOR:
+        return load->settings.load.coordinator;
+    default:
+        return load->settings.load.zmq;
+    }
+}
+
+static void log_load_source(
+    struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_load_source_kind kind,
+    enum kvb_log_level level, const char *what, const char *why)
+{
+    char worker[24];
+
+    kvb_log_write(
+        bridge->log, level, "bridge", what, "source", kvb_load_source_kind_name(kind), "address",
+        address_of(load, kind), "worker",
+        kvb_log_u64(worker, kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
+}
+
+/* Logs a failing source at once, then at growing intervals. */
+static void warn(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const char *what, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+
+    if (kvb_log_backoff_due(&feed->backoff, now_ns)) {
+        feed->was_said = true;
+        log_load_source(
+            bridge, load, kind, KVB_LOG_WARNING, what,
+            feed->why.text[0] ? feed->why.text : "nothing comes");
+    }
+}
+
+static void on_load_sample(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    uint64_t now_ns, uint64_t life_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+
+    if (feed->was_said) {
+        feed->was_said = false;
+        kvb_log_backoff_end(&feed->backoff);
+        log_load_source(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
+    }
+    kvb_log_backoff_end(&feed->renewal);
+    feed->state = KVB_LOAD_SOURCE_FRESH;
+    feed->received_ns = now_ns;
+    feed->until_ns = now_ns + life_ns;
+    feed->why.text[0] = '\0';
+}
+
+static void refuse_load_sample(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const char *why, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+
+    feed->refused++;
+    kvb_detail_set(&feed->why, "%s", why);
+    warn(bridge, load, kind, "a source of load brings no figures", now_ns);
+}
+
+/* NULL: it is not read from a socket. */
+static struct kvb_load_source *
+source_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
+{
+    switch (kind) {
+    case KVB_LOAD_OF_ZMQ:
+        return load->zmq;
+    case KVB_LOAD_OF_COORDINATOR:
+        return load->coordinator;
+    default:
+        return NULL;
+    }
+}
+
+/* A socket opens when its host is resolved. */
+static void
+connect_source(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
+{
+    struct kvb_load_source *source = source_of(load, kind);
+    const char *why = NULL; /* its host was not looked up */
+
+    if (source) {
+        (void)kvb_load_source_connect(source, now_ns, &why); /* if not: the next time */
+    }
+    if (why) {
+        kvb_detail_set(&load->feeds[kind].why, "%s", why);
+    }
+}
+
+/* A silent socket may be one that libzmq has given up. */
+static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
+{
+    struct bridge_feed *feed = &load->feeds[kind];
+    struct kvb_load_source *source = source_of(load, kind);
+
+    if (source && kvb_log_backoff_due(&feed->renewal, now_ns)) {
+        (void)kvb_load_source_renew(source, now_ns); /* else: the next time */
+    }
+}
+
+void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    uint64_t states[KVB_LOAD_SOURCE_STATE_COUNT] = { 0 };
+
+    for (size_t i = 0; i < bridge->membership.load_count; i++) {
+        struct bridge_load *load = bridge->membership.loads[i];
+        for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+            struct bridge_feed *feed = &load->feeds[kind];
+            if (!feed->is_there) {
+                continue;
+            }
+            connect_source(load, kind, now_ns);
+            if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
+                feed->state = KVB_LOAD_SOURCE_STALE;
+                warn(bridge, load, kind, "a source of load is silent", now_ns);
+            }
+            if (feed->state == KVB_LOAD_SOURCE_STALE) {
+                renew(load, kind, now_ns);
+            }
+            states[feed->state]++;
+        }
+    }
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_load_sources_waiting, states[KVB_LOAD_SOURCE_WAITING]);
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_load_sources_fresh, states[KVB_LOAD_SOURCE_FRESH]);
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_load_sources_stale, states[KVB_LOAD_SOURCE_STALE]);
+}
+
+static void fill_load_report(
+    const struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns,
+    struct kvb_load_source_report *out)
+{
+    const struct bridge_feed *feed = &load->feeds[kind];
+
+    *out = (struct kvb_load_source_report){
+        .worker_id = kvb_worker_id_of_rank(&load->settings, 0),
+        .kind = kind,
+        .state = feed->state,
+        .was_received = feed->received_ns > 0,
+        .age_ms = now_ns > feed->received_ns ? (now_ns - feed->received_ns) / KVB_NS_PER_MS : 0,
+        .refused = feed->refused,
+        .ranks = kind == KVB_LOAD_OF_COORDINATOR ? load->listed : 0,
+        .address = address_of(load, kind),
+        .why = feed->why.text,
+    };
+}
+
+size_t kvb_bridge_report_loads(
+    const struct bridge_membership *membership, uint64_t now_ns, struct kvb_load_source_report *out)
+{
+    size_t reports = 0;
+
+    for (size_t i = 0; i < membership->load_count; i++) {
+        const struct bridge_load *load = membership->loads[i];
+        for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+            if (load->feeds[kind].is_there) {
+                fill_load_report(load, kind, now_ns, &out[reports++]);
+            }
+        }
+    }
+    return reports;
+}
+
+/* ---- Figures ---- */
+
+static struct bridge_rank *
+load_rank(const struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t dp_rank)
+{
+    const struct kvb_worker_config *worker = &load->settings;
+
+    if (dp_rank < worker->first_rank || dp_rank - worker->first_rank >= worker->ranks) {
+        return NULL;
+    }
+    return kvb_bridge_find_rank(
+        bridge, kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank), dp_rank);
+}
+
+/* A sample without a rank speaks for the first. */
+static struct bridge_rank *rank_of_sample(
+    const struct kvb_bridge *bridge, const struct bridge_load *load,
+    const struct kvb_load_sample *sample)
+{
+    return load_rank(bridge, load, sample->has_rank ? sample->dp_rank : load->settings.first_rank);
+}
+
+/* How many of the samples are of our ranks: others may be read by another bridge. */
+static size_t keep_samples(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    const struct kvb_load_sample *samples, size_t sample_count, uint64_t now_ns, uint64_t life_ns)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < sample_count; i++) {
+        struct bridge_rank *rank = rank_of_sample(bridge, load, &samples[i]);
+        if (rank) {
+            kvb_newest_load_take(&rank->load, &samples[i], kind, now_ns, life_ns);
+            kept++;
+        }
+    }
+    count_load(&bridge->shown, samples_of[kind], kept);
+    count_load(&bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
+    if (kept > 0) {
+        on_load_sample(bridge, load, kind, now_ns, life_ns);
+    }
+    return kept;
+}
+
+/* ---- The worker's own socket ---- */
+
+static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_ZMQ;
+    struct kvb_load_sample sample;
+
+    for (int i = 0; i < kvb_source_run; i++) {
+        const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
+        if (status == KVB_BAD_INPUT) {
+            count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            refuse_load_sample(
+                bridge, load, kind, "a message that is no ForwardPassMetrics", now_ns);
+        } else if (status != KVB_OK) {
+            return;
+        } else {
+            count_load(&bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
+            (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, expire_ns(bridge));
+        }
+    }
+}
+
+/* ---- The coordinator ---- */
+
+/* Ranks that are gone have no load: not even the one they had last. */
+static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t there)
+{
+    const uint32_t first = load->settings.first_rank;
+
+    for (uint32_t at = there > first ? there - first : 0; at < load->settings.ranks; at++) {
+        struct bridge_rank *rank = load_rank(bridge, load, first + at);
+        if (rank) {
+            kvb_newest_load_forget(&rank->load, KVB_LOAD_OF_COORDINATOR);
+        }
+    }
+}
+
+/* Ranks have come or gone: where its engine can tell, they are read soon, or no more. */
+static void
+follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
+    uint64_t times = 0;
+
+    if (there != load->listed && load->feeds[kind].received_ns > 0) {
+        struct kvb_detail ranks;
+        kvb_detail_set(&ranks, "%u ranks, not %u", there, load->listed);
+        load->list_until_ns = now_ns + list_settles_ns;
+        if (kvb_log_limit_due(&load->list_limit, now_ns, &times)) {
+            log_load_source(
+                bridge, load, kind, KVB_LOG_INFO, "a coordinator lists other ranks", ranks.text);
+        }
+    }
+    load->listed = there;
+    if (now_ns < load->list_until_ns) {
+        kvb_bridge_rediscover(bridge, load->origin);
+    }
+}
+
+static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
+    const uint64_t life_ns = incarnation_of(bridge, coordinator_period_ns);
+    struct kvb_coordinator_update *update = &bridge->ingest.coordinator_update;
+
+    for (int i = 0; i < kvb_source_run; i++) {
+        const kvb_status status = kvb_load_source_receive_coordinator(load->coordinator, update);
+        if (status == KVB_BAD_INPUT) {
+            count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            refuse_load_sample(
+                bridge, load, kind, "a message that no coordinator of vLLM's sends", now_ns);
+        } else if (status != KVB_OK) {
+            return;
+        } else if (update->has_ranks) {
+            count_load(&bridge->shown, kvb_bridge_load_refused_figure, update->refused);
+            follow_list(bridge, load, update->rank_count, now_ns);
+            drop_ranks(bridge, load, update->rank_count);
+            (void)keep_samples(bridge, load, kind, update->samples, update->count, now_ns, life_ns);
+            on_load_sample(bridge, load, kind, now_ns, life_ns); /* also without a rank of ours */
+        }
+    }
+}
+
+void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
+{
+    if (load->zmq) {
+        take_messages(bridge, load, now_ns);
+    }
+    if (load->coordinator) {
+        take_coordinator(bridge, load, now_ns);
+    }
+}
+
+/* ---- Pages of metrics ---- */
+
+static enum kvb_bridge_metric scrape_metric(const struct kvb_scrape_result *result)
+{
+    static const enum kvb_bridge_metric metrics[KVB_FETCH_OUTCOME_COUNT] = {
+        [KVB_FETCH_OK] = kvb_bridge_scrapes_ok,
+        [KVB_FETCH_UNREACHABLE] = kvb_bridge_scrapes_unreachable,
+        [KVB_FETCH_LATE] = kvb_bridge_scrapes_late,
+        [KVB_FETCH_CODE] = kvb_bridge_scrapes_code,
+        [KVB_FETCH_TOO_LARGE] = kvb_bridge_scrapes_too_large,
+        [KVB_FETCH_STOPPED] = kvb_bridge_scrapes_stopped,
+    };
+
+    return result->is_foreign ? kvb_bridge_scrapes_foreign : metrics[result->outcome];
+}
+
+/* A reading that takes longer than its period makes the next one late. */
+static uint64_t
+life_of_page(const struct kvb_bridge *bridge, const struct bridge_load *load, uint64_t took_ns)
+{
+    const uint64_t period_ns = load->settings.load.scrape_ms * KVB_NS_PER_MS;
+
+    return incarnation_of(bridge, took_ns > period_ns ? took_ns : period_ns);
+}
+
+static void take_page(
+    struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_scrape_result *result,
+    uint64_t now_ns)
+{
+    const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
+
+    count_load(&bridge->shown, scrape_metric(result), 1);
+    count_load(&bridge->shown, kvb_bridge_load_refused_figure, result->refused);
+    count_load(&bridge->shown, kvb_bridge_load_counter_resets, result->resets);
+    if (result->count == 0) {
+        refuse_load_sample(bridge, load, kind, result->why.text, now_ns);
+        return;
+    }
+    const uint64_t life_ns = life_of_page(bridge, load, result->took_ns);
+    if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
+        0) {
+        refuse_load_sample(
+            bridge, load, kind, "its page tells of none of the ranks read here", now_ns);
+    }
+}
+
+static struct bridge_load *load_of_key(struct bridge_membership *membership, uint64_t key)
+{
+    for (size_t i = 0; i < membership->load_count; i++) {
+        if (membership->loads[i]->scrape_key == key) {
+            return membership->loads[i];
+        }
+    }
+    return NULL; /* it has left meanwhile */
+}
+
+void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_scrape_result *result = NULL;
+
+    if (!bridge->ingest.scraper) {
+        return;
+    }
+    while (kvb_scraper_take(bridge->ingest.scraper, &result) == KVB_OK) {
+        struct bridge_load *load = load_of_key(&bridge->membership, result->key);
+        if (load) {
+            take_page(bridge, load, result, now_ns);
+        }
+        free(result);
+    }
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_scrapes_lost, kvb_scraper_lost(bridge->ingest.scraper));
+}
+
+/* ---- Opening and closing ---- */
+
+static kvb_status open_load_socket(
+    struct bridge_ingest *ingest, const char *endpoint, size_t owner,
+    struct kvb_load_source **out_source, struct kvb_detail *detail)
+{
+    const struct kvb_load_source_options options = {
+        .endpoint = endpoint, .poller = ingest->poller, .owner = owner, .resolver = ingest->resolver
+    };
+
+    return endpoint[0] ? kvb_load_source_open(ingest->zmq, &options, out_source, detail) : KVB_OK;
+}
+
+static kvb_status start_scraper(struct bridge_ingest *ingest)
+{
+    struct kvb_scraper *scraper = NULL;
+
+    KVB_TRY(kvb_scraper_start(ingest->resolver, &scraper));
+    const kvb_status status =
+        kvb_poller_add_fd(ingest->poller, kvb_pages_owner, kvb_scraper_fd(scraper));
+    if (status != KVB_OK) {
+        kvb_scraper_stop(scraper);
+        return status;
+    }
+    ingest->scraper = scraper;
+    return KVB_OK;
+}
+
+/* With the first page its thread begins. */
+static kvb_status
+open_page(struct bridge_ingest *ingest, struct bridge_load *load, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = &load->settings;
+    const struct kvb_scrape_target target = { .key = ++ingest->scrape_keys,
+                                              .url = settings->load.prometheus,
+                                              .period_ms = settings->load.scrape_ms,
+                                              .timeout_ms = kvb_scrape_timeout_ms,
+                                              .block_size = settings->block_size };
+
+    if (settings->load.prometheus[0] == '\0') {
+        return KVB_OK;
+    }
+    if (!ingest->scraper) {
+        KVB_TRY(start_scraper(ingest));
+    }
+    KVB_TRY(kvb_scraper_add(ingest->scraper, &target, detail));
+    load->scrape_key = target.key;
+    return KVB_OK;
+}
+
+static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
+{
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + incarnation_of(bridge, 0);
+
+    for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+        load->feeds[kind] = (struct bridge_feed){ .is_there = address_of(load, kind)[0] != '\0',
+                                                  .until_ns = until_ns };
+    }
+}
+
+size_t kvb_bridge_load_sources(const struct bridge_membership *membership)
+{
+    size_t sources = 0;
+
+    for (size_t i = 0; i < membership->load_count; i++) {
+        sources += kvb_worker_load_sources(&membership->loads[i]->settings);
+    }
+    return sources;
+}
+
+static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
+{
+    kvb_load_source_close(load->zmq);
+    kvb_load_source_close(load->coordinator);
+    if (load->scrape_key != 0) { /* if memory is out it is read on, for nobody */
+        (void)kvb_scraper_remove(ingest->scraper, load->scrape_key);
+    }
+    if (load->owner != 0) { /* that would be a rank's */
+        ingest->owners[load->owner] = NULL;
+    }
+    free(load);
+}
+
+static kvb_status
+fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = &load->settings;
+    const size_t sources = kvb_worker_load_sources(settings);
+
+    KVB_TRY(kvb_bridge_take_owner(
+        &bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
+    KVB_TRY(kvb_bridge_make_room(bridge, 0, sources, detail));
+    open_feeds(bridge, load);
+    KVB_TRY(open_load_socket(&bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
+    KVB_TRY(open_load_socket(
+        &bridge->ingest, settings->load.coordinator, load->owner, &load->coordinator, detail));
+    return open_page(&bridge->ingest, load, detail);
+}
+
+kvb_status kvb_bridge_open_load(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
+    struct kvb_detail *detail)
+{
+    struct bridge_load *load = calloc(1, sizeof *load);
+
+    if (!load) {
+        return KVB_NO_MEMORY;
+    }
+    load->settings = *settings;
+    (void)kvb_url_show(settings->load.prometheus, load->shown_url, sizeof load->shown_url);
+    const kvb_status status = fill_load(bridge, load, detail);
+    if (status != KVB_OK) {
+        drop_load(&bridge->ingest, load);
+        return status;
+    }
+    load->origin = origin;
+    bridge->membership.loads[bridge->membership.load_count++] = load;
+    return KVB_OK;
+}
+
+void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at)
+{
+    struct bridge_load *load = bridge->membership.loads[at];
+
+    bridge->membership.loads[at] = bridge->membership.loads[--bridge->membership.load_count];
+    drop_load(&bridge->ingest, load);
+}
+
+void kvb_bridge_close_loads(struct kvb_bridge *bridge)
+{
+    for (size_t i = 0; i < bridge->membership.load_count; i++) {
+        drop_load(&bridge->ingest, bridge->membership.loads[i]);
+    }
+    kvb_scraper_stop(bridge->ingest.scraper);
+    free((void *)bridge->membership.loads);
+}

@@ -1,0 +1,192 @@
+#include "core/clock.h"
+#include "core/own.h"
+#include "daemon/options.h"
+#include "daemon/run.h"
+#include "kvbridge/bridge.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* kvbridge: reads events of engines from ZMQ and publishes them on NATS. */
+
+static const struct kvb_daemon_program program = {
+    .about = "Takes the KV-cache events and load figures of inference engines from ZMQ and "
+             "publishes them on NATS." KVB_DAEMON_EXITS,
+    .default_config = "/etc/kvbridge/kvbridge.cfg",
+    .keys = kvb_bridge_config_keys,
+};
+
+static void read_bridge_liveness(const void *daemon, struct kvb_liveness *out_liveness)
+{
+    kvb_bridge_liveness(daemon, out_liveness);
+}
+
+/* ---- Reading the configuration again ---- */
+
+struct reloader {
+    const char *path;
+    const struct kvb_bridge_config *config; /* that the bridge was started with */
+    struct kvb_bridge *bridge;
+    struct kvb_log *log;
+};
+
+static void say_needs_restart(void *context, const char *path)
+{
+    const struct reloader *reloader = context;
+
+    kvb_log_write(
+        reloader->log, KVB_LOG_WARNING, "kvbridge", "a changed key is taken by a restart only",
+        "key", path, NULL);
+}
+
+static void say_taken(const struct reloader *reloader, const struct kvb_membership_result *answer)
+{
+    char added[24];
+    char gone[24];
+    char changed[24];
+    char same[24];
+    char failed[24];
+
+    kvb_log_write(
+        reloader->log, answer->failed > 0 ? KVB_LOG_ERROR : KVB_LOG_INFO, "kvbridge",
+        "configuration read again; in ranks:", "added", kvb_log_u64(added, answer->added),
+        "removed", kvb_log_u64(gone, answer->gone), "changed",
+        kvb_log_u64(changed, answer->changed), "unchanged", kvb_log_u64(same, answer->same),
+        "failed", kvb_log_u64(failed, answer->failed), NULL);
+}
+
+static void take_new_config(struct reloader *reloader, const struct kvb_bridge_config *config)
+{
+    struct kvb_membership_result answer = { 0 };
+    const kvb_status status = kvb_bridge_take_file(reloader->bridge, config, &answer);
+
+    if (status != KVB_OK && status != KVB_IO) {
+        kvb_log_write(
+            reloader->log, KVB_LOG_ERROR, "kvbridge",
+            "configuration rejected; keeping the running one", "why",
+            answer.why.text[0] ? answer.why.text : kvb_status_name(status), NULL);
+        return;
+    }
+    kvb_conf_differences(
+        kvb_bridge_config_keys(), reloader->config, config, say_needs_restart, reloader);
+    say_taken(reloader, &answer);
+}
+
+static void reload(void *context)
+{
+    struct reloader *reloader = context;
+    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
+    struct kvb_conf_errors errors = { 0 };
+    const kvb_status status = kvb_bridge_config_read(reloader->path, &config, &errors);
+
+    if (status != KVB_OK) {
+        kvb_daemon_log_errors(reloader->log, "kvbridge", &errors);
+        return;
+    }
+    kvb_daemon_log_warnings(reloader->log, "kvbridge", &errors);
+    take_new_config(reloader, &config);
+}
+
+/* ---- Running ---- */
+
+/* An earlier process may still be writing its last checkpoints; it releases the directory when it
+ * ends. */
+static const uint64_t predecessor_ns = 5 * KVB_NS_PER_S;
+static const uint64_t predecessor_look_ns = 50 * KVB_NS_PER_MS;
+
+/* KVB_CLOSED: a signal to end came while it waited. */
+static kvb_status start_or_retry(
+    const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
+    struct kvb_detail *detail)
+{
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + predecessor_ns;
+    kvb_status status = kvb_bridge_start(config, log, out_bridge, detail);
+
+    if (status == KVB_AGAIN) {
+        kvb_log_write(
+            log, KVB_LOG_WARNING, "kvbridge", "waiting 5 s for the directory of checkpoints", "why",
+            detail->text, NULL);
+    }
+    while (status == KVB_AGAIN && kvb_clock_monotonic_ns() < deadline_ns) {
+        if (kvb_daemon_is_ended_within(predecessor_look_ns)) {
+            return KVB_CLOSED;
+        }
+        status = kvb_bridge_start(config, log, out_bridge, detail);
+    }
+    return status;
+}
+
+static int run_bridge(const struct kvb_bridge_config *config, const char *path, struct kvb_log *log)
+{
+    struct kvb_bridge *bridge = NULL;
+    struct kvb_detail detail = { { 0 } };
+    KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
+    sigset_t signals;
+
+    kvb_daemon_block_signals(&signals);
+    kvb_notify_open(&notify, log, "kvbridge");
+    const kvb_status status = start_or_retry(config, log, &bridge, &detail);
+    if (status == KVB_CLOSED) {
+        return EXIT_SUCCESS;
+    }
+    if (status != KVB_OK) {
+        return kvb_daemon_say_not_started(log, "kvbridge", status, &detail);
+    }
+    struct reloader reloader = { .path = path, .config = config, .bridge = bridge, .log = log };
+    const struct kvb_daemon_running running = {
+        .name = "kvbridge",
+        .log = log,
+        .http_port = kvb_bridge_http_port(bridge),
+        .daemon = bridge,
+        .read_liveness = read_bridge_liveness,
+        .reloader = &reloader,
+        .reload = reload,
+    };
+    kvb_daemon_wait_for_end(&signals, &notify, &running);
+    kvb_bridge_stop(bridge);
+    return EXIT_SUCCESS;
+}
+
+/* What is right in the file may still be more than this process can open. */
+static kvb_status check_limits(
+    const char *path, const struct kvb_bridge_config *config, struct kvb_conf_errors *errors)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_status status = kvb_bridge_raise_limits(config, &detail);
+
+    if (status != KVB_OK) {
+        kvb_detail_set(&errors->texts[errors->count++], "%s: workers: %s", path, detail.text);
+    }
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct kvb_daemon_options options;
+    struct kvb_bridge_config config = { 0 };
+    struct kvb_conf_errors errors = { 0 };
+    int exit_code = EXIT_SUCCESS;
+
+    if (kvb_daemon_options_parse(&program, argc, argv, &options) != KVB_OK) {
+        return kvb_daemon_exit_usage;
+    }
+    if (options.task == KVB_DAEMON_DONE) {
+        return EXIT_SUCCESS;
+    }
+    kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
+    if (status == KVB_OK) {
+        status = check_limits(options.config_path, &config, &errors);
+    }
+    if (kvb_daemon_options_settle(&options, status, &errors, &exit_code)) {
+        struct kvb_log log = { .level =
+                                   options.has_log_level ? options.log_level : config.log.level,
+                               .is_json = config.log.format == KVB_LOG_JSON,
+                               .fd = 2 };
+        kvb_daemon_log_warnings(&log, "kvbridge", &errors);
+        (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
+        exit_code = run_bridge(&config, options.config_path, &log);
+        kvb_log_stop(&log);
+    }
+    kvb_bridge_config_done(&config);
+    return exit_code;
+}

@@ -1,0 +1,219 @@
+#include "kvbridge/members.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Taking apart ---- */
+
+/* Its ranks stand in the list as workers of their own, or nobody knows them yet. */
+static bool is_given_elsewhere(const struct kvb_worker_config *worker)
+{
+    return worker->discover[0] != '\0';
+}
+
+static bool has_load(const struct kvb_worker_config *worker)
+{
+    return kvb_worker_load_sources(worker) > 0 &&
+           (!is_given_elsewhere(worker) || worker->is_discovered);
+}
+
+static uint32_t ranks_of(const struct kvb_worker_config *worker)
+{
+    return is_given_elsewhere(worker) ? 0 : worker->ranks;
+}
+
+static void put_rank_address(
+    const struct kvb_worker_config *worker, uint32_t dp_rank, const char *base,
+    char out_address[kvb_endpoint_bytes])
+{
+    if (worker->has_own_addresses) {
+        return; /* they stand there already */
+    }
+    memset(out_address, 0, kvb_endpoint_bytes);
+    if (base[0] != '\0') {
+        const kvb_status status = kvb_endpoint_for_rank(base, dp_rank, out_address);
+        assert(status == KVB_OK); /* the list was checked */
+        (void)status;
+    }
+}
+
+static void
+make_member_rank(const struct kvb_worker_config *worker, uint32_t at, struct kvb_worker_config *out)
+{
+    const uint64_t total_slots = worker->load.total_slots;
+
+    *out = *worker;
+    out->id = kvb_worker_id_of_rank(worker, at);
+    memset(out->ids, 0, sizeof out->ids);
+    out->id_count = 0;
+    out->first_rank = worker->first_rank + at;
+    out->ranks = 1;
+    put_rank_address(worker, out->first_rank, worker->events, out->events);
+    put_rank_address(worker, out->first_rank, worker->replay, out->replay);
+    out->has_own_addresses = true;
+    memset(&out->load, 0, sizeof out->load);
+    out->load.total_slots = total_slots;
+}
+
+static kvb_status
+make_member_room(const struct kvb_worker_config *workers, size_t count, struct kvb_members *members)
+{
+    size_t ranks = 1; /* no room at all would be no array */
+    size_t loads = 1;
+
+    for (size_t i = 0; i < count; i++) {
+        ranks += ranks_of(&workers[i]);
+        loads += has_load(&workers[i]);
+    }
+    members->ranks = calloc(ranks, sizeof *members->ranks);
+    members->loads = calloc(loads, sizeof *members->loads);
+    return members->ranks && members->loads ? KVB_OK : KVB_NO_MEMORY;
+}
+
+kvb_status kvb_members_of(
+    const struct kvb_worker_config *workers, size_t count, struct kvb_members *out_members)
+{
+    struct kvb_members members = { 0 };
+    const kvb_status status = make_member_room(workers, count, &members);
+
+    if (status != KVB_OK) {
+        kvb_members_done(&members);
+        return status;
+    }
+    for (size_t i = 0; i < count; i++) {
+        for (uint32_t at = 0; at < ranks_of(&workers[i]); at++) {
+            make_member_rank(&workers[i], at, &members.ranks[members.rank_count++]);
+        }
+        if (has_load(&workers[i])) {
+            members.loads[members.load_count++] = workers[i];
+        }
+    }
+    *out_members = members;
+    return KVB_OK;
+}
+
+void kvb_members_done(struct kvb_members *members)
+{
+    free(members->ranks);
+    free(members->loads);
+    *members = (struct kvb_members){ 0 };
+}
+
+/* ---- Comparing ---- */
+
+/* One of the old, where it can be found. */
+struct place {
+    uint64_t id;
+    uint32_t dp_rank;
+    size_t at;
+};
+
+static struct place member_place(const struct kvb_worker_config *member, size_t at)
+{
+    return (struct place){ .id = kvb_worker_id_of_rank(member, 0),
+                           .dp_rank = member->first_rank,
+                           .at = at };
+}
+
+static int compare_places(const void *one, const void *other)
+{
+    const struct place *a = one;
+    const struct place *b = other;
+
+    if (a->id != b->id) {
+        return a->id < b->id ? -1 : 1;
+    }
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+static void note_key_difference(void *context, const char *path)
+{
+    bool *differs = context;
+
+    (void)path;
+    *differs = true;
+}
+
+static bool
+is_same_member(const struct kvb_worker_config *one, const struct kvb_worker_config *other)
+{
+    bool differs = one->has_own_addresses != other->has_own_addresses;
+
+    kvb_conf_differences(kvb_worker_config_keys(), one, other, note_key_difference, &differs);
+    return !differs;
+}
+
+/* The two lists, and what is found. */
+struct comparison {
+    const struct kvb_worker_config *const *old;
+    size_t old_count;
+    struct place *places; /* owned; of the old, sorted */
+    const struct kvb_worker_config *new;
+    size_t new_count;
+    struct kvb_member_changes changes;
+};
+
+static kvb_status make_places(struct comparison *comparison)
+{
+    struct kvb_member_changes *changes = &comparison->changes;
+
+    comparison->places = calloc(comparison->old_count + 1, sizeof *comparison->places);
+    changes->is_removed = calloc(comparison->old_count + 1, sizeof *changes->is_removed);
+    changes->is_added = calloc(comparison->new_count + 1, sizeof *changes->is_added);
+    if (!comparison->places || !changes->is_removed || !changes->is_added) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < comparison->old_count; i++) {
+        comparison->places[i] = member_place(comparison->old[i], i);
+        changes->is_removed[i] = true;
+    }
+    qsort(comparison->places, comparison->old_count, sizeof *comparison->places, compare_places);
+    return KVB_OK;
+}
+
+static void classify_member(struct comparison *comparison, size_t at)
+{
+    struct kvb_member_changes *changes = &comparison->changes;
+    const struct place wanted = member_place(&comparison->new[at], at);
+    const struct place *found =
+        bsearch(&wanted, comparison->places, comparison->old_count, sizeof wanted, compare_places);
+
+    if (found && is_same_member(comparison->old[found->at], &comparison->new[at])) {
+        changes->is_removed[found->at] = false;
+        changes->same++;
+        return;
+    }
+    changes->is_added[at] = true;
+    changes->changed += found != NULL;
+    changes->added += found == NULL;
+}
+
+kvb_status kvb_members_compare(
+    const struct kvb_worker_config *const *old, size_t old_count,
+    const struct kvb_worker_config *new, size_t new_count, struct kvb_member_changes *out_changes)
+{
+    struct comparison comparison = {
+        .old = old, .old_count = old_count, .new = new, .new_count = new_count
+    };
+    const kvb_status status = make_places(&comparison);
+
+    if (status == KVB_OK) {
+        for (size_t i = 0; i < new_count; i++) {
+            classify_member(&comparison, i);
+        }
+        comparison.changes.gone = old_count - comparison.changes.same - comparison.changes.changed;
+        *out_changes = comparison.changes;
+    } else {
+        kvb_member_changes_done(&comparison.changes);
+    }
+    free(comparison.places);
+    return status;
+}
+
+void kvb_member_changes_done(struct kvb_member_changes *changes)
+{
+    free(changes->is_removed);
+    free(changes->is_added);
+    *changes = (struct kvb_member_changes){ 0 };
+}

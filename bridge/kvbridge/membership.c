@@ -1,0 +1,241 @@
+#include "kvbridge/membership.h"
+#include "core/clock.h"
+#include "core/own.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Ranks and load sources come and go while the bridge runs.
+ *
+ *     main thread, at SIGHUP  --replace--+              ingest thread
+ *     HTTP threads  --register, forget---+--> ring --> one command after the other:
+ *            ^                                  decide, then a rank a step:
+ *            +---- done, with what came of it ---- close what goes, open what comes
+ *
+ * The requesting thread waits; the engines do not: a turn spends at most work_ns on a command.  A
+ * refused command has changed nothing.  Each rank belongs to one list, for example that of the
+ * file or that of the registered ranks; replacing one list leaves the others alone.
+ *
+ * HTTP threads read the metrics of ranks: meanwhile no rank is added or removed.  The engines
+ * wait for such a reader only when it takes half a second. */
+
+static const uint64_t work_ns = 2 * KVB_NS_PER_MS;
+
+enum { max_waiting = 64 };
+
+/* ---- Opening, closing ---- */
+
+static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_members_done) struct kvb_members members = { 0 };
+
+    KVB_TRY(kvb_members_of(bridge->config->workers, bridge->config->worker_count, &members));
+    for (size_t i = 0; i < members.rank_count; i++) {
+        KVB_TRY(kvb_bridge_open_rank(bridge, &members.ranks[i], KVB_BRIDGE_OF_FILE, detail));
+    }
+    for (size_t i = 0; i < members.load_count; i++) {
+        KVB_TRY(kvb_bridge_open_load(bridge, &members.loads[i], KVB_BRIDGE_OF_FILE, detail));
+    }
+    atomic_store(&bridge->shown.stream_count, bridge->membership.rank_count);
+    kvb_bridge_list_stats(bridge);
+    return KVB_OK;
+}
+
+kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    bridge->membership.work = calloc(1, sizeof *bridge->membership.work);
+    if (!bridge->membership.work) {
+        return KVB_NO_MEMORY;
+    }
+    KVB_TRY(kvb_ring_new(max_waiting, NULL, &bridge->membership.work->commands));
+    return open_listed(bridge, detail);
+}
+
+void kvb_bridge_close_membership(struct bridge_membership *membership)
+{
+    if (membership->work) {
+        kvb_ring_free(membership->work->commands);
+        free(membership->work->ranks_come);
+        free(membership->work->loads_come);
+        free(membership->work);
+    }
+}
+
+/* ---- Ending ---- */
+
+static void stay(struct bridge_membership *membership)
+{
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        membership->ranks[i]->is_leaving = false;
+    }
+    for (size_t i = 0; i < membership->load_count; i++) {
+        membership->loads[i]->is_leaving = false;
+    }
+}
+
+/* Field by field: whoever asks meanwhile reads `commands`. */
+static void forget_command(struct membership_work *members)
+{
+    free(members->ranks_come);
+    free(members->loads_come);
+    members->command = NULL;
+    members->ranks_come = NULL;
+    members->loads_come = NULL;
+    members->next_rank = 0;
+    members->next_load = 0;
+    members->give_up_ns = 0;
+    members->waits_ns = 0;
+}
+
+static void end(struct kvb_bridge *bridge, kvb_status status)
+{
+    struct bridge_command *command = bridge->membership.work->command;
+
+    stay(&bridge->membership); /* unmarks ranks that a refused command wanted to remove */
+    forget_command(bridge->membership.work);
+    kvb_bridge_publish_status(
+        bridge, kvb_clock_monotonic_ns()); /* /state shows the current ranks */
+    (void)pthread_mutex_lock(&command->lock);
+    command->status = status;
+    command->is_done = true;
+    (void)pthread_cond_signal(&command->changed);
+    (void)pthread_mutex_unlock(&command->lock);
+}
+
+/* ---- On the ingest thread ---- */
+
+/* The next command, unless one is under way; false: there is none. */
+static bool has_command(struct kvb_bridge *bridge)
+{
+    struct membership_work *members = bridge->membership.work;
+    void *item = NULL;
+
+    if (members->command) {
+        return true;
+    }
+    if (kvb_ring_take(members->commands, &item) != KVB_OK) {
+        return false;
+    }
+    members->command = item;
+    const kvb_status status = kvb_bridge_decide(bridge, members->command);
+    if (status != KVB_OK) {
+        end(bridge, status);
+    }
+    return members->command;
+}
+
+bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    enum member_step step = member_step_again;
+
+    while (step == member_step_again && kvb_clock_monotonic_ns() < now_ns + work_ns) {
+        if (!has_command(bridge)) {
+            return kvb_ring_count(bridge->membership.work->commands) > 0;
+        }
+        step = kvb_bridge_take_step(bridge, now_ns);
+        if (step == member_step_done) {
+            end(bridge, bridge->membership.work->command->answer.failed > 0 ? KVB_IO : KVB_OK);
+            step = member_step_again;
+        }
+    }
+    return step == member_step_again;
+}
+
+/* ---- Requests, on other threads ---- */
+
+static void wait_for_command(struct bridge_command *command)
+{
+    (void)pthread_mutex_lock(&command->lock);
+    while (!command->is_done) {
+        (void)pthread_cond_wait(&command->changed, &command->lock);
+    }
+    (void)pthread_mutex_unlock(&command->lock);
+}
+
+static kvb_status refuse_command(struct bridge_command *command, kvb_status status, const char *why)
+{
+    kvb_detail_set(&command->answer.why, "%s", why);
+    return status;
+}
+
+static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    const uint64_t one = 1;
+
+    if (!atomic_load(&bridge->is_running)) {
+        return refuse_command(command, KVB_AGAIN, "the bridge is starting");
+    }
+    if (kvb_ring_put(bridge->membership.work->commands, command) != KVB_OK) {
+        return refuse_command(command, KVB_AGAIN, "too many wait: try again later");
+    }
+    (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
+    wait_for_command(command);
+    return command->status;
+}
+
+kvb_status kvb_bridge_request_membership(
+    struct kvb_bridge *bridge, const struct kvb_membership_request *wish,
+    const struct kvb_worker_config *workers, size_t worker_count,
+    struct kvb_membership_result *out_answer)
+{
+    KVB_OWN(kvb_members_done) struct kvb_members wanted = { 0 };
+    struct bridge_command command = { .wish = *wish };
+
+    KVB_TRY(kvb_members_of(workers, worker_count, &wanted));
+    command.wanted = wish->kind == KVB_BRIDGE_FORGET ? NULL : &wanted;
+    (void)pthread_mutex_init(&command.lock, NULL); /* neither fails without attributes */
+    (void)pthread_cond_init(&command.changed, NULL);
+    const kvb_status status = pass_command(bridge, &command);
+    (void)pthread_cond_destroy(&command.changed);
+    (void)pthread_mutex_destroy(&command.lock);
+    *out_answer = command.answer;
+    return status;
+}
+
+kvb_status kvb_bridge_take_file(
+    struct kvb_bridge *bridge, const struct kvb_bridge_config *config,
+    struct kvb_membership_result *out_answer)
+{
+    bool is_removed[kvb_max_workers] = { false };
+    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE,
+                                                 .origin = KVB_BRIDGE_OF_FILE,
+                                                 .gone_origins = is_removed };
+
+    kvb_discovery_foresee(
+        bridge->membership.discovery, config->workers, config->worker_count, is_removed);
+    const kvb_status status = kvb_bridge_request_membership(
+        bridge, &wish, config->workers, config->worker_count, out_answer);
+    if (status != KVB_OK && status != KVB_IO) {
+        return status;
+    }
+    KVB_TRY(kvb_discovery_set(bridge->membership.discovery, config->workers, config->worker_count));
+    return status;
+}
+
+/* ---- Answers of engines, on the discovery thread ---- */
+
+static kvb_status take_discovered(
+    void *context, uint32_t origin, const struct kvb_worker_config *workers, size_t count,
+    struct kvb_detail *why)
+{
+    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE, .origin = origin };
+    struct kvb_membership_result answer = { 0 };
+    const kvb_status status =
+        kvb_bridge_request_membership(context, &wish, workers, count, &answer);
+
+    *why = answer.why;
+    return status;
+}
+
+kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
+{
+    const struct kvb_discovery_options options = { .log = bridge->log,
+                                                   .resolver = bridge->ingest.resolver,
+                                                   .take = take_discovered,
+                                                   .context = bridge,
+                                                   .first_origin = KVB_BRIDGE_OF_DISCOVERED };
+
+    KVB_TRY(kvb_discovery_start(&options, &bridge->membership.discovery));
+    return kvb_discovery_set(
+        bridge->membership.discovery, bridge->config->workers, bridge->config->worker_count);
+}

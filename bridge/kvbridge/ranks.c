@@ -1,0 +1,271 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { announce_chunk_blocks = 4096 };
+
+/* Removals stay for a while beside all that is held. */
+static kvb_status
+open_advertiser(const struct kvb_bridge_config *config, uint64_t hash_key, struct bridge_rank *rank)
+{
+    const struct kvb_advertiser_options options = {
+        .profile = config->publish.profile,
+        .clear = config->publish.clear,
+        .reannounce = config->publish.reannounce,
+        .down_clear_ns = config->publish.down_clear_ms * KVB_NS_PER_MS,
+        .heartbeat_ns = config->publish.heartbeat_ms * KVB_NS_PER_MS,
+        .max_chunk_blocks = announce_chunk_blocks,
+        .max_names = 2 * config->limits.max_stream_blocks,
+        .hash_key = hash_key,
+    };
+
+    return kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
+}
+
+/* Bridges of several components may have taken turns in one directory. */
+static uint64_t checkpoint_home(const struct kvb_bridge_config *config)
+{
+    const kvb_span parts[] = {
+        { (const uint8_t *)config->publish.name_space, strlen(config->publish.name_space) },
+        { (const uint8_t *)".", 1 },
+        { (const uint8_t *)config->publish.component, strlen(config->publish.component) },
+    };
+
+    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0);
+}
+
+static void put_places(
+    const struct kvb_bridge_config *config, const struct kvb_worker_config *worker,
+    uint64_t out_places[KVB_PLACE_COUNT])
+{
+    /* Where blocks are stored again, ids were given that no batch makes: whoever does not
+     * begin a new epoch at the start must not go on from there. */
+    const bool goes_on =
+        config->publish.profile == KVB_PROFILE_JSON && !kvb_bridge_config_refreshes(config);
+    const char *const texts[KVB_PLACE_COUNT] = {
+        [KVB_PLACE_NAMESPACE] = config->publish.name_space,
+        [KVB_PLACE_COMPONENT] = config->publish.component,
+        [KVB_PLACE_EVENTS] = worker->events,
+        [KVB_PLACE_REPLAY] = worker->replay,
+        [KVB_PLACE_TOPIC] = worker->topic,
+        [KVB_PLACE_UNKNOWN_MEDIUM] = kvb_tier_name(worker->unknown_medium),
+        [KVB_PLACE_REANNOUNCE] = goes_on ? "goes on" : "",
+    };
+
+    for (size_t at = 0; at < KVB_PLACE_COUNT; at++) {
+        out_places[at] = kvb_hash64((kvb_span){ (const uint8_t *)texts[at], strlen(texts[at]) }, 0);
+    }
+}
+
+static kvb_status open_stream(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct bridge_rank *rank)
+{
+    const struct kvb_bridge_config *config = bridge->config;
+    struct kvb_stream_options options = {
+        .worker_id = rank->worker_id,
+        .dp_rank = rank->dp_rank,
+        .block_size = worker->block_size,
+        .total_blocks = worker->total_blocks,
+        .has_replay = worker->replay[0] != '\0',
+        .is_store = kvb_worker_is_store(worker),
+        .profile = config->publish.profile,
+        .max_held_bytes = config->limits.max_held_bytes,
+        .max_log_blocks = config->limits.sync_blocks,
+        .mirror = { .hashes = kvb_worker_hashes(config, worker),
+                    .copies = config->publish.copies,
+                    .max_blocks = config->limits.max_stream_blocks,
+                    .tiers = kvb_published_lists(config),
+                    .pool_block_size = worker->block_size,
+                    .lora_name = worker->lora },
+    };
+
+    (void)snprintf(options.model, sizeof options.model, "%s", worker->model);
+    put_places(config, worker, options.places);
+    if (getrandom(options.seed, sizeof options.seed, 0) != sizeof options.seed) {
+        return KVB_IO;
+    }
+    if (getrandom(&options.mirror.hash_key, sizeof options.mirror.hash_key, 0) !=
+        sizeof options.mirror.hash_key) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_stream_new(&options, &rank->served.stream));
+    return open_advertiser(config, options.mirror.hash_key, rank);
+}
+
+static kvb_status
+open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = &rank->settings;
+    const struct kvb_source_options options = {
+        .events = settings->events,
+        .replay = settings->replay,
+        .topic = settings->topic,
+        .bind = settings->bind,
+        .replay_request = settings->replay_request,
+        .max_replay_bytes = bridge->config->limits.max_replay_bytes,
+        .poller = bridge->ingest.poller,
+        .owner = rank->owner,
+        .resolver = bridge->ingest.resolver,
+    };
+
+    return kvb_source_open(bridge->ingest.zmq, &options, &rank->source, detail);
+}
+
+/* ---- Places ---- */
+
+kvb_status kvb_bridge_take_owner(
+    struct bridge_ingest *ingest, size_t first, size_t max, void *whose, size_t *out_owner)
+{
+    for (size_t owner = first; owner < first + max; owner++) {
+        if (!ingest->owners[owner]) {
+            ingest->owners[owner] = whose;
+            *out_owner = owner;
+            return KVB_OK;
+        }
+    }
+    return KVB_TOO_LARGE;
+}
+
+size_t kvb_bridge_other_files(const struct kvb_bridge_config *config)
+{
+    return config->http[0] ? kvb_http_files(max_http_connections, http_threads) : 0;
+}
+
+kvb_status kvb_bridge_make_room(
+    const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail)
+{
+    const struct kvb_zmq_size size = { .publishers = bridge->membership.rank_count + ranks,
+                                       .loads = kvb_bridge_load_sources(&bridge->membership) +
+                                                load_sources,
+                                       .others = kvb_bridge_other_files(bridge->config) };
+
+    return kvb_zmq_raise_limits(&size, detail);
+}
+
+struct bridge_rank *
+kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
+            return rank;
+        }
+    }
+    return NULL;
+}
+
+/* ---- Ranks ---- */
+
+static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
+{
+    kvb_source_close(rank->source);
+    kvb_advertiser_done(&rank->served.advertiser);
+    kvb_stream_free(rank->served.stream);
+    kvb_stream_output_done(&rank->served.output);
+    if (ingest->owners[rank->owner] == rank) {
+        ingest->owners[rank->owner] = NULL;
+    }
+    free(rank);
+}
+
+static kvb_status fill_rank(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_worker_config *settings,
+    struct kvb_detail *detail)
+{
+    rank->settings = *settings;
+    rank->worker_id = settings->id;
+    rank->dp_rank = settings->first_rank;
+    rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
+                                              .total_blocks = settings->total_blocks };
+    rank->unknown_medium = settings->unknown_medium;
+    kvb_bridge_begin_stats(rank);
+    KVB_TRY(kvb_bridge_take_owner(&bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
+    KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));
+    KVB_TRY(open_stream(bridge, settings, rank));
+    kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));
+    return open_source(bridge, rank, detail);
+}
+
+kvb_status kvb_bridge_open_rank(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
+    struct kvb_detail *detail)
+{
+    struct bridge_rank *rank = calloc(1, sizeof *rank);
+
+    if (!rank) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = fill_rank(bridge, rank, settings, detail);
+    if (status != KVB_OK) {
+        drop_rank(&bridge->ingest, rank);
+        return status;
+    }
+    rank->origin = origin;
+    bridge->membership.ranks[bridge->membership.rank_count++] =
+        rank; /* there is room: it has a number */
+    return KVB_OK;
+}
+
+void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
+{
+    struct bridge_rank *rank = bridge->membership.ranks[at];
+
+    bridge->membership.ranks[at] = bridge->membership.ranks[--bridge->membership.rank_count];
+    drop_rank(&bridge->ingest, rank);
+}
+
+/* ---- All of them ---- */
+
+static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
+{
+    struct kvb_zmq_size size = { .others = kvb_bridge_other_files(config) };
+
+    for (size_t i = 0; i < config->worker_count; i++) {
+        size.publishers += config->workers[i].ranks;
+        size.loads += kvb_worker_load_sources(&config->workers[i]);
+    }
+    return size;
+}
+
+kvb_status
+kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detail *detail)
+{
+    const struct kvb_zmq_size size = size_of(config);
+
+    return kvb_zmq_raise_limits(&size, detail);
+}
+
+/* Room for as many as a bridge may ever have: what is not used is never touched, and so
+ * takes no memory. */
+kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_bridge_raise_limits(bridge->config, detail));
+    bridge->membership.ranks = calloc(kvb_max_streams, sizeof(struct bridge_rank *));
+    bridge->membership.loads = calloc(kvb_max_workers, sizeof(struct bridge_load *));
+    bridge->ingest.owners = calloc(kvb_bridge_owners, sizeof(void *));
+    if (!bridge->membership.ranks || !bridge->membership.loads || !bridge->ingest.owners) {
+        return KVB_NO_MEMORY;
+    }
+    KVB_TRY(kvb_resolver_new(&bridge->ingest.resolver));
+    KVB_TRY(kvb_zmq_new(&bridge->ingest.zmq));
+    return kvb_poller_new(kvb_bridge_owners, &bridge->ingest.poller);
+}
+
+/* Publishes nothing: the bridge has said goodbye already, or has never begun. */
+void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
+{
+    kvb_bridge_close_loads(bridge);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        drop_rank(&bridge->ingest, bridge->membership.ranks[i]);
+    }
+    free(bridge->ingest.owners);
+    free((void *)bridge->membership.ranks);
+    kvb_poller_free(bridge->ingest.poller);
+    kvb_zmq_free(bridge->ingest.zmq);
+    kvb_resolver_free(bridge->ingest.resolver); /* no socket or page needs it any more */
+}

@@ -1,0 +1,362 @@
+#include "core/clock.h"
+#include "core/own.h"
+#include "kvbridge/inside.h"
+#include "wire/json/writer.h"
+
+/* Publishes all held blocks again, for routers that read JSON, came late and send no requests:
+ *
+ *     turn   [ sockets ][ time ][ a part of one stream, or the ends of some ][ ... ]
+ *
+ * One stream is refreshed at a time: the one requested first, else the next that had no turn in
+ * this round.  refresh_plan.c limits how much may be published.  A stream that must not be
+ * published now has no turn: it is announced as a whole later. */
+
+static const uint64_t work_ns = KVB_NS_PER_MS; /* engines wait meanwhile */
+static const uint64_t look_ns = 5 * KVB_NS_PER_MS;
+static const uint64_t measure_ns = 100 * KVB_NS_PER_MS;
+
+enum { step_blocks = 256, requests_a_turn = 4, max_answer_bytes = 4096 };
+
+static void count_refresh(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint64_t more)
+{
+    kvb_metric_add(&shown->metrics, metric, more);
+}
+
+static uint64_t refresh_blocks(const struct bridge_rank *rank)
+{
+    return kvb_stream_mirror_count(rank->served.stream)->held[KVB_TIER_DEVICE];
+}
+
+/* Routers know all of it, and may. */
+static bool is_rank_ready(const struct bridge_rank *rank)
+{
+    return rank->served.advertiser.state == KVB_ADVERTISED &&
+           kvb_connection_away_ns(&rank->served.connection) == 0;
+}
+
+/* ---- Requests ---- */
+
+static void answer_refresh(
+    struct bridge_publisher *publisher, const struct kvb_pending_refresh *pending, kvb_span text)
+{
+    if (pending->reply[0] != '\0') {
+        (void)kvb_bus_publish(publisher->bus, pending->reply, text); /* it asks again */
+    }
+}
+
+static void answer_error(
+    struct bridge_publisher *publisher, const struct kvb_pending_refresh *pending, const char *why)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    kvb_buf_init(&buf, max_answer_bytes);
+    struct kvb_json_writer json = kvb_json_writer_of(&buf);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "error", why);
+    kvb_json_write_end(&json, '}');
+    if (json.status == KVB_OK) {
+        answer_refresh(publisher, pending, kvb_buf_span(&buf));
+    }
+}
+
+/* What became of a request. */
+struct granting {
+    uint64_t streams;
+    uint64_t blocks; /* of these */
+    uint64_t rationed;
+    uint64_t away;
+};
+
+static void answer_granted(
+    struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, struct granting *all)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    kvb_buf_init(&buf, max_answer_bytes);
+    struct kvb_json_writer json = kvb_json_writer_of(&buf);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "bridge_id", bridge->bridge_id);
+    kvb_json_write_pair_u64(&json, "streams", all->streams);
+    kvb_json_write_pair_u64(&json, "blocks", all->blocks);
+    kvb_json_write_pair_u64(&json, "rationed", all->rationed);
+    kvb_json_write_pair_u64(&json, "away", all->away);
+    kvb_json_write_end(&json, '}');
+    if (json.status == KVB_OK) {
+        answer_refresh(&bridge->publisher, pending, kvb_buf_span(&buf));
+    }
+    count_refresh(&bridge->shown, kvb_bridge_refresh_granted, all->streams);
+    count_refresh(&bridge->shown, kvb_bridge_refresh_rationed, all->rationed);
+    count_refresh(&bridge->shown, kvb_bridge_refresh_away, all->away);
+}
+
+static void grant_rank(
+    struct bridge_refresh *refresh, struct bridge_rank *rank, uint64_t now_ns, struct granting *all)
+{
+    const bool was_requested = rank->refresh.is_requested;
+
+    if (!is_rank_ready(rank)) {
+        all->away++;
+    } else if (kvb_refresh_turn_request(&rank->refresh, now_ns)) {
+        refresh->asked += !was_requested;
+        all->streams++;
+        all->blocks += refresh_blocks(rank);
+    } else {
+        all->rationed++;
+    }
+}
+
+static bool
+is_rank_requested(const struct kvb_refresh_request *request, const struct bridge_rank *rank)
+{
+    return (!request->has_worker_id || request->worker_id == rank->worker_id) &&
+           (!request->has_rank || request->dp_rank == rank->dp_rank);
+}
+
+/* Streams of another bridge are not mentioned. */
+static void
+grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint64_t now_ns)
+{
+    struct granting all = { 0 };
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        if (is_rank_requested(&pending->request, bridge->membership.ranks[i])) {
+            grant_rank(&bridge->refresh, bridge->membership.ranks[i], now_ns, &all);
+        }
+    }
+    if (all.streams + all.rationed + all.away > 0 || !pending->request.has_worker_id) {
+        answer_granted(bridge, pending, &all);
+    }
+}
+
+static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_pending_refresh pending;
+
+    for (int i = 0; i < requests_a_turn &&
+                    kvb_refresh_responder_take(&bridge->refresh.responder, &pending) == KVB_OK;
+         i++) {
+        if (pending.is_bad) {
+            answer_error(&bridge->publisher, &pending, pending.why.text);
+        } else if (!kvb_bridge_config_refreshes(bridge->config)) {
+            bridge->refresh.responder.refused++;
+            answer_error(
+                &bridge->publisher, &pending,
+                "this bridge stores nothing again: ask P.kv_sync, or set publish.profile = "
+                "\"json\" and publish.reannounce = \"auto\"");
+        } else {
+            grant(bridge, &pending, now_ns);
+        }
+    }
+}
+
+/* ---- Choosing the next stream ---- */
+
+static void end_rank(struct kvb_bridge *bridge, enum kvb_bridge_metric outcome)
+{
+    kvb_stream_refresh_end(bridge->refresh.rank->served.stream);
+    bridge->refresh.rank = NULL;
+    count_refresh(&bridge->shown, outcome, 1);
+}
+
+static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    bridge->refresh.rank = rank;
+    if (kvb_stream_refresh_begin(rank->served.stream) != KVB_OK) {
+        end_rank(bridge, kvb_bridge_refresh_given_up);
+    }
+}
+
+/* A stream that holds nothing, or must not be published, counts as having had its turn. */
+static bool take_turn(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    const uint64_t round = bridge->refresh.plan.round;
+
+    if (rank->refresh.round == round) {
+        return false;
+    }
+    rank->refresh.round = round;
+    return is_rank_ready(rank) && refresh_blocks(rank) > 0;
+}
+
+static bool take_wish(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (!rank->refresh.is_requested) {
+        return false;
+    }
+    rank->refresh.is_requested = false;
+    bridge->refresh.asked--;
+    return is_rank_ready(rank) && refresh_blocks(rank) > 0;
+}
+
+static void end_refresh_round(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    const uint64_t took_ns = kvb_refresh_plan_next_round(&bridge->refresh.plan, now_ns);
+
+    kvb_metric_set_real(
+        &bridge->shown.metrics, kvb_bridge_refresh_round, (double)took_ns / (double)KVB_NS_PER_S);
+}
+
+/* Goes on behind *next, once through all ranks at most; false: none was taken. */
+static bool find_next_rank(
+    struct kvb_bridge *bridge, size_t *next,
+    bool (*take)(struct kvb_bridge *bridge, struct bridge_rank *rank))
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[*next % bridge->membership.rank_count];
+        *next = (*next + 1) % bridge->membership.rank_count;
+        if (take(bridge, rank)) {
+            begin_rank(bridge, rank);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Who asked comes first, and does not change the order of the round. */
+static void find_work(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_refresh *refresh = &bridge->refresh;
+
+    refresh->is_wished = refresh->asked > 0;
+    if (refresh->is_wished) {
+        (void)find_next_rank(bridge, &refresh->next_requested, take_wish);
+    } else if (!find_next_rank(bridge, &refresh->next_rank, take_turn)) {
+        refresh->next_rank = 0;
+        refresh->next_look_ns = now_ns + look_ns;
+        end_refresh_round(bridge, now_ns);
+    }
+}
+
+static void measure_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    uint64_t all = 0;
+    uint64_t largest = 0;
+
+    if (now_ns < bridge->refresh.next_measure_ns) {
+        return;
+    }
+    bridge->refresh.next_measure_ns = now_ns + measure_ns;
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        const uint64_t blocks = is_rank_ready(bridge->membership.ranks[i])
+                                    ? refresh_blocks(bridge->membership.ranks[i])
+                                    : 0;
+        all += blocks;
+        largest = blocks > largest ? blocks : largest;
+    }
+    kvb_refresh_plan_measure(&bridge->refresh.plan, all, largest);
+}
+
+/* ---- Telling ---- */
+
+/* Tells a part of the rank at work. */
+static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
+{
+    struct bridge_refresh *refresh = &bridge->refresh;
+    struct bridge_rank *rank = refresh->rank;
+    const uint64_t bytes_before = bridge->publisher.events.bytes;
+    const size_t max = max_blocks < step_blocks ? max_blocks : step_blocks;
+    bool is_done = false;
+
+    if (kvb_stream_refresh_step(rank->served.stream, max, &refresh->events, &is_done) != KVB_OK) {
+        end_rank(bridge, kvb_bridge_refresh_given_up);
+        return;
+    }
+    kvb_bridge_publish_events(bridge, rank, &refresh->events, now_ns);
+    kvb_bridge_flush_events(bridge, rank);
+    const uint64_t bytes = bridge->publisher.events.bytes - bytes_before;
+    count_refresh(&bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
+    count_refresh(&bridge->shown, kvb_bridge_refresh_bytes, bytes);
+    kvb_refresh_plan_published(
+        &refresh->plan, refresh->events.block_count, bytes, refresh->is_wished);
+    if (is_done) {
+        end_rank(bridge, kvb_bridge_refresh_streams);
+    }
+}
+
+/* How many blocks may go out; 0: there is nothing to do. */
+static size_t allows(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_refresh *refresh = &bridge->refresh;
+    /* who asked waits for the stream at work to end: that hurries then */
+    const bool is_requested = refresh->asked > 0 || (refresh->rank && refresh->is_wished);
+
+    if (!refresh->rank && !is_requested && now_ns < refresh->next_look_ns) {
+        return 0;
+    }
+    return kvb_refresh_plan_allows(
+        &refresh->plan, now_ns, refresh->rank ? refresh_blocks(refresh->rank) : 0, is_requested);
+}
+
+static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
+{
+    struct bridge_refresh *refresh = &bridge->refresh;
+
+    if (refresh->rank && !is_rank_ready(refresh->rank)) {
+        end_rank(bridge, kvb_bridge_refresh_given_up);
+    } else if (refresh->rank) {
+        publish_part(bridge, max_blocks, now_ns);
+    } else {
+        find_work(bridge, now_ns);
+    }
+}
+
+static void note_work(struct kvb_bridge *bridge, uint64_t now_ns, uint64_t took_ns)
+{
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
+
+    kvb_metric_set_real(metrics, kvb_bridge_refresh_seconds, before_s + (double)took_ns / 1e9);
+    kvb_refresh_plan_rest(&bridge->refresh.plan, now_ns, took_ns);
+}
+
+void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    uint64_t end_ns = now_ns;
+
+    take_requests(bridge, now_ns);
+    if (!bridge->publisher.was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
+        return;
+    }
+    measure_ranks(bridge, now_ns);
+    size_t max = allows(bridge, now_ns);
+    if (max == 0) {
+        return;
+    }
+    const uint64_t began_ns = kvb_clock_thread_ns();
+    for (; max > 0 && end_ns < now_ns + work_ns; max = allows(bridge, end_ns)) {
+        work_refresh(bridge, max, end_ns);
+        end_ns = kvb_clock_monotonic_ns();
+    }
+    note_work(bridge, end_ns, kvb_clock_thread_ns() - began_ns);
+}
+
+/* ---- Coming and going ---- */
+
+void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (bridge->refresh.rank == rank) {
+        end_rank(bridge, kvb_bridge_refresh_given_up);
+    }
+    bridge->refresh.asked -= rank->refresh.is_requested;
+}
+
+kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge)
+{
+    const struct kvb_bridge_config *config = bridge->config;
+    char subject[kvb_subject_bytes];
+
+    kvb_refresh_plan_init(
+        &bridge->refresh.plan, config->publish.refresh_s, kvb_clock_monotonic_ns());
+    KVB_TRY(kvb_refresh_responder_init(&bridge->refresh.responder));
+    KVB_TRY(kvb_subject_make(
+        subject, config->publish.name_space, config->publish.component, "kv_refresh"));
+    return kvb_bus_subscribe(
+        bridge->publisher.bus, subject, kvb_refresh_responder_receive, &bridge->refresh.responder,
+        &bridge->refresh.incoming);
+}
+
+void kvb_bridge_close_refresh(struct bridge_refresh *refresh)
+{
+    kvb_refresh_responder_done(&refresh->responder);
+    kvb_router_batch_done(&refresh->events);
+}

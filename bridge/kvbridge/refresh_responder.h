@@ -1,0 +1,50 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "core/detail.h"
+#include "core/ring.h"
+#include "core/status.h"
+#include "wire/query/refresh.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Requests on P.kv_refresh, from nats.c's thread to the thread that owns the streams.
+ *
+ *     nats.c --> decoded, or the reason why not   --> ring --> kvb_refresh_responder_take()
+ *                                                        | full, or no place for an answer
+ *                                                        +--> counted and dropped
+ *
+ * A plain message is a request too; it has no answer.
+ * Threads: hear() on nats.c's; the rest on the owner's. */
+
+enum { kvb_refresh_reply_bytes = 256 };
+
+struct kvb_pending_refresh {
+    struct kvb_refresh_request request; /* unless it is bad */
+    bool is_bad;
+    struct kvb_detail why;               /* it is bad */
+    char reply[kvb_refresh_reply_bytes]; /* "": no answer is wanted */
+};
+
+struct kvb_refresh_responder {
+    struct kvb_ring *incoming; /* owned */
+    _Atomic uint64_t refused;  /* bad bodies, bad reply subjects, what a flood lost; the owner adds
+                                   what it refuses */
+};
+
+/* KVB_NO_MEMORY, KVB_IO. */
+kvb_status kvb_refresh_responder_init(struct kvb_refresh_responder *responder);
+
+/* {0} is fine. */
+void kvb_refresh_responder_done(struct kvb_refresh_responder *responder);
+
+/* A kvb_bus_handler; context is the responder. */
+void kvb_refresh_responder_receive(void *context, const struct kvb_bus_message *message);
+
+/* Readable while requests wait.  Borrowed. */
+int kvb_refresh_responder_fd(const struct kvb_refresh_responder *responder);
+
+/* KVB_AGAIN: none waits. */
+kvb_status kvb_refresh_responder_take(
+    struct kvb_refresh_responder *responder, struct kvb_pending_refresh *out_pending);

@@ -1,0 +1,251 @@
+#include "core/own.h"
+#include "daemon/http_reply.h"
+#include "kvbridge/inside.h"
+#include "kvbridge/register_token.h"
+#include "wire/json/writer.h"
+#include "wire/query/registration.h"
+
+#include <string.h>
+
+/* POST /register and /unregister: the body is read here, on an HTTP thread; the ingest
+ * thread decides and does it, and this one waits.  Whoever registered is read until it
+ * unregisters or the bridge ends: the file does not know it. */
+
+/* ---- Who may ---- */
+
+static const struct kvb_http_header wants_token[] = {
+    { "WWW-Authenticate", "Bearer" },
+    { NULL, NULL },
+};
+
+/* False: the answer says why not. */
+static bool may_register(
+    const struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    const char *path = bridge->config->registering.token_file;
+    char token[kvb_register_token_bytes];
+
+    if (path[0] == '\0') {
+        kvb_http_refuse(
+            answer, 403, "nobody may register here: register.token_file is not configured");
+    } else if (kvb_register_token_read(path, token, NULL) != KVB_OK) {
+        kvb_http_refuse(
+            answer, 503,
+            "the file that register.token_file names holds no token now, or every user may read "
+            "it");
+    } else if (!kvb_register_token_is_shown(request->authorization, token)) {
+        kvb_http_refuse(
+            answer, 401, "the token is missing or wrong: send Authorization: Bearer TOKEN");
+        answer->headers = wants_token;
+    } else if (!kvb_http_is_json(request->content_type)) {
+        kvb_http_refuse(answer, 415, "expected Content-Type: application/json");
+    } else {
+        return true;
+    }
+    explicit_bzero(token, sizeof token);
+    return false;
+}
+
+/* ---- Answers ---- */
+
+/* What a body that cannot be read, or a wish that cannot be met, means to who sent it. */
+static void refuse_registration(
+    struct kvb_http_answer *answer, kvb_status status, bool is_body, const struct kvb_detail *why)
+{
+    /* clang-format off */
+    static const struct {
+        kvb_status status;
+        unsigned of_body;
+        unsigned of_wish;
+    } rows[] = {
+        { KVB_BAD_INPUT,  400, 400 },
+        { KVB_NOT_FOUND,  422, 404 },
+        { KVB_TOO_LARGE,  413, 503 },
+        { KVB_BAD_CONFIG, 400, 409 },
+        { KVB_IO,         400, 400 }, /* libzmq refuses the address */
+        { KVB_AGAIN,      503, 503 },
+        { KVB_NO_MEMORY,  503, 503 },
+    };
+    /* clang-format on */
+    unsigned http = 500;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        if (rows[i].status == status) {
+            http = is_body ? rows[i].of_body : rows[i].of_wish;
+        }
+    }
+    kvb_http_refuse(answer, http, why->text[0] ? why->text : kvb_status_name(status));
+}
+
+static void
+write_registered_instance(struct kvb_json_writer *json, const struct kvb_registration *who)
+{
+    if (who->is_instance_text) {
+        kvb_json_write_text(json, who->instance);
+    } else {
+        kvb_json_write_u64(json, who->worker_id);
+    }
+}
+
+static void
+begin_answer(struct kvb_json_writer *json, struct kvb_http_answer *answer, unsigned status)
+{
+    answer->status = status;
+    answer->content_type = "application/json";
+    *json = kvb_json_writer_of(&answer->body);
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "status", "ok");
+}
+
+static void end_answer(struct kvb_json_writer *json, struct kvb_http_answer *answer)
+{
+    kvb_json_write_end(json, '}');
+    if (json->status != KVB_OK) {
+        kvb_buf_reset(&answer->body); /* the status alone must do */
+    }
+}
+
+/* ---- Register ---- */
+
+static kvb_status check_address(const char *key, const char *address, struct kvb_detail *detail)
+{
+    struct kvb_endpoint endpoint;
+    struct kvb_detail why = { .text = "" };
+
+    if (address[0] == '\0' || kvb_endpoint_parse(address, &endpoint, &why) == KVB_OK) {
+        return KVB_OK;
+    }
+    kvb_detail_set(detail, "%s: %s", key, why.text);
+    return KVB_BAD_CONFIG;
+}
+
+/* One rank, at addresses of its own: nothing is added to their ports. */
+static kvb_status make_worker(
+    const struct kvb_registration *who, struct kvb_worker_config *out, struct kvb_detail *detail)
+{
+    struct kvb_worker_config worker = { .id = who->worker_id,
+                                        .is_id_made = !who->has_worker_id,
+                                        .block_size = who->block_size,
+                                        .first_rank = who->dp_rank,
+                                        .ranks = 1,
+                                        .has_own_addresses = true,
+                                        .unknown_medium = KVB_TIER_EXTERNAL };
+
+    KVB_TRY(check_address("endpoint", who->endpoint, detail));
+    KVB_TRY(check_address("replay_endpoint", who->replay_endpoint, detail));
+    if (strcmp(who->endpoint, who->replay_endpoint) == 0) {
+        kvb_detail_set(detail, "replay_endpoint: is the endpoint of the events");
+        return KVB_BAD_CONFIG;
+    }
+    memcpy(worker.events, who->endpoint, sizeof worker.events);
+    memcpy(worker.replay, who->replay_endpoint, sizeof worker.replay);
+    memcpy(worker.topic, who->topic, sizeof worker.topic);
+    memcpy(worker.model, who->model, sizeof worker.model);
+    memcpy(worker.lora, who->lora, sizeof worker.lora);
+    if (worker.is_id_made) {
+        worker.id = kvb_worker_id_of_address(&worker);
+    }
+    *out = worker;
+    return KVB_OK;
+}
+
+static void log_wish(struct kvb_bridge *bridge, const char *what, uint64_t id, uint32_t dp_rank)
+{
+    char worker[24];
+    char rank[24];
+
+    kvb_log_write(
+        bridge->log, KVB_LOG_INFO, "bridge", what, "worker", kvb_log_u64(worker, id), "dp_rank",
+        kvb_log_u64(rank, dp_rank), NULL);
+}
+
+static void answer_registered(
+    struct kvb_http_answer *answer, const struct kvb_registration *who, uint64_t worker_id)
+{
+    struct kvb_json_writer json;
+
+    begin_answer(&json, answer, 201);
+    if (who->has_worker_id) {
+        kvb_json_write_key(&json, "instance_id");
+        write_registered_instance(&json, who);
+    }
+    kvb_json_write_pair_u64(&json, "worker_id", worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", who->dp_rank);
+    end_answer(&json, answer);
+}
+
+void kvb_bridge_answer_register(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    static const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REGISTER,
+                                                        .origin = KVB_BRIDGE_OF_REGISTERED };
+    struct kvb_registration who;
+    struct kvb_worker_config worker;
+    struct kvb_membership_result result = { 0 };
+
+    if (!may_register(bridge, request, answer)) {
+        return;
+    }
+    kvb_status status = kvb_register_json_decode(request->body, &who, &result.why);
+    if (status == KVB_OK) {
+        status = make_worker(&who, &worker, &result.why);
+    }
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, true, &result.why);
+        return;
+    }
+    status = kvb_bridge_request_membership(bridge, &wish, &worker, 1, &result);
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, false, &result.why);
+        return;
+    }
+    log_wish(bridge, "a rank has registered", worker.id, worker.first_rank);
+    answer_registered(answer, &who, worker.id);
+}
+
+/* ---- Unregister ---- */
+
+static void answer_unregistered(
+    struct kvb_http_answer *answer, const struct kvb_registration *who, size_t ranks)
+{
+    struct kvb_json_writer json;
+
+    begin_answer(&json, answer, 200);
+    kvb_json_write_key(&json, "removed_instances");
+    kvb_json_write_begin(&json, '[');
+    kvb_json_write_text(&json, who->instance);
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_pair_u64(&json, "ranks", ranks);
+    end_answer(&json, answer);
+}
+
+void kvb_bridge_answer_unregister(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    struct kvb_registration who;
+    struct kvb_membership_result result = { 0 };
+
+    if (!may_register(bridge, request, answer)) {
+        return;
+    }
+    kvb_status status = kvb_unregister_json_decode(request->body, &who, &result.why);
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, true, &result.why);
+        return;
+    }
+    struct kvb_membership_request wish = { .kind = KVB_BRIDGE_FORGET,
+                                           .worker_id = who.worker_id,
+                                           .has_rank = who.has_rank,
+                                           .dp_rank = who.dp_rank };
+    memcpy(wish.model, who.model, sizeof wish.model);
+    status = kvb_bridge_request_membership(bridge, &wish, NULL, 0, &result);
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, false, &result.why);
+        return;
+    }
+    log_wish(bridge, "a worker has unregistered", who.worker_id, who.dp_rank);
+    answer_unregistered(answer, &who, result.gone);
+}

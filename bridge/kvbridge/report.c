@@ -1,0 +1,304 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/url_show.h"
+#include "kvbridge/inside.h"
+#include "wire/load/json.h"
+#include "wire/router/bridge_status.h"
+#include "wire/router/heartbeat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Heartbeats ---- */
+
+/* People read the JSON form: once a second and on a change are enough for them, however
+ * often aggregators are sent the other. */
+static const uint64_t beat_json_ns = KVB_NS_PER_S;
+
+static kvb_status publish_buf(struct bridge_publisher *publisher, const char *subject)
+{
+    KVB_TRY(kvb_bus_publish(publisher->bus, subject, kvb_buf_span(&publisher->buf)));
+    publisher->events.messages++;
+    return KVB_OK;
+}
+
+static bool is_json_due(const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const struct rank_beat_json *last = &rank->beat_json;
+
+    return last->sent_ns == 0 || rank->served.advertiser.beat_ns - last->sent_ns >= beat_json_ns ||
+           beat->is_bye || beat->state != last->state || beat->reason != last->reason ||
+           !kvb_epoch_is_same(&beat->epoch, &last->epoch);
+}
+
+static kvb_status publish_beat_json(
+    struct bridge_publisher *publisher, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(&publisher->buf);
+
+    kvb_buf_reset(&publisher->buf);
+    kvb_heartbeat_json_write(beat, &json);
+    KVB_TRY(json.status);
+    KVB_TRY(publish_buf(publisher, publisher->heartbeat_json_subject));
+    rank->beat_json = (struct rank_beat_json){ .sent_ns = rank->served.advertiser.beat_ns,
+                                               .epoch = beat->epoch,
+                                               .state = beat->state,
+                                               .reason = beat->reason };
+    return KVB_OK;
+}
+
+static kvb_status publish_beat(
+    struct bridge_publisher *publisher, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    kvb_buf_reset(&publisher->buf);
+    KVB_TRY(kvb_heartbeat_encode(beat, &publisher->buf));
+    KVB_TRY(publish_buf(publisher, publisher->heartbeat_subject));
+    if (is_json_due(rank, beat) && publish_beat_json(publisher, rank, beat) != KVB_OK) {
+        publisher->events.failures++; /* the next heartbeat is due as JSON too */
+    }
+    return KVB_OK;
+}
+
+void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(rank->served.stream, &beat);
+    beat.period_ms = bridge->config->publish.heartbeat_ms;
+    beat.is_bye = is_bye;
+    kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
+    if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
+        bridge->publisher.events.failures++;
+        return;
+    }
+    kvb_advertiser_beat_sent(&rank->served.advertiser);
+}
+
+void kvb_bridge_beat_opening(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *opening)
+{
+    struct kvb_heartbeat beat = *opening;
+
+    beat.period_ms = bridge->config->publish.heartbeat_ms;
+    kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
+    if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
+        bridge->publisher.events.failures++; /* aggregators then miss the epoch, and say so */
+    }
+}
+
+/* ---- Load ---- */
+
+static void
+publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_load *load)
+{
+    struct kvb_load_report report = { .worker_id = rank->worker_id,
+                                      .dp_rank = rank->dp_rank,
+                                      .load = *load };
+
+    (void)snprintf(
+        report.endpoint_name, sizeof report.endpoint_name, "%s",
+        bridge->config->publish.endpoint_name);
+    kvb_buf_reset(&bridge->publisher.buf);
+    if (kvb_load_json_encode(&report, &bridge->publisher.buf) != KVB_OK ||
+        kvb_bus_publish(
+            bridge->publisher.bus, bridge->publisher.load_subject,
+            kvb_buf_span(&bridge->publisher.buf)) != KVB_OK) {
+        bridge->publisher.events.failures++;
+        return;
+    }
+    bridge->publisher.events.messages++;
+}
+
+void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        const struct bridge_rank *rank = bridge->membership.ranks[i];
+        struct kvb_load load;
+        if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
+            publish_load(bridge, rank, &load);
+        }
+    }
+}
+
+/* ---- Status ---- */
+
+static uint64_t reconnects(uint64_t connects)
+{
+    return connects > 1 ? connects - 1 : 0;
+}
+
+static const char *origin_of(const struct bridge_rank *rank)
+{
+    static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
+                                         [KVB_BRIDGE_OF_REGISTERED] = "registered",
+                                         [KVB_BRIDGE_OF_DISCOVERED] = "discovered" };
+
+    return names[rank->origin < KVB_BRIDGE_OF_DISCOVERED ? rank->origin : KVB_BRIDGE_OF_DISCOVERED];
+}
+
+static void
+fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_report *out)
+{
+    const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
+
+    *out = (struct kvb_stream_report){
+        .lag_ms = rank->applied_ns ? (now_ns - rank->applied_ns) / KVB_NS_PER_MS : 0,
+        .batches = counters->batches_applied,
+        .events = counters->events_applied,
+        .gaps = counters->gaps,
+        .replays = counters->replays_requested,
+        .restarts = counters->restarts,
+        .reconnects = reconnects(kvb_source_count(rank->source)->connects),
+        .unrooted = kvb_stream_mirror_count(rank->served.stream)->unrooted,
+        .endpoint = rank->settings.events,
+        .origin = origin_of(rank),
+        .is_id_made = rank->settings.is_id_made,
+        .configured_block_size = rank->settings.block_size,
+        .why = rank->trouble.why.text,
+    };
+    kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
+}
+
+/* With the streams and loads, as far as they fit max_bytes. */
+static kvb_status
+make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size_t max_bytes)
+{
+    struct kvb_bridge_report report = {
+        .version = KVB_VERSION,
+        .name_space = bridge->config->publish.name_space,
+        .component = bridge->config->publish.component,
+        .profile = bridge->config->publish.profile,
+        .is_publishing = is_publishing,
+        .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
+        .events_published = bridge->publisher.events.events,
+        .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
+        .nats_reconnects = reconnects(kvb_bus_connects(bridge->publisher.bus)),
+        .streams = calloc(
+            bridge->membership.rank_count ? bridge->membership.rank_count : 1,
+            sizeof *report.streams),
+        .stream_count = bridge->membership.rank_count,
+        .loads = calloc(
+            KVB_LOAD_SOURCE_KIND_COUNT * bridge->membership.load_count + 1, sizeof *report.loads),
+    };
+
+    if (!report.streams || !report.loads) {
+        free(report.streams);
+        free(report.loads);
+        return KVB_NO_MEMORY;
+    }
+    memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        fill_rank_report(bridge->membership.ranks[i], now_ns, &report.streams[i]);
+    }
+    report.load_count = kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads);
+    kvb_buf_reset(&bridge->publisher.buf);
+    kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.buf);
+    if (status == KVB_TOO_LARGE ||
+        (status == KVB_OK && bridge->publisher.buf.len >
+                                 max_bytes)) { /* who and which profile must be said in any case */
+        report.stream_count = 0;
+        report.load_count = 0;
+        kvb_buf_reset(&bridge->publisher.buf);
+        status = kvb_bridge_status_encode(&report, &bridge->publisher.buf);
+    }
+    free(report.streams);
+    free(report.loads);
+    return status;
+}
+
+/* HTTP threads read the newest status and the reason why we are not ready. */
+static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
+{
+    const kvb_span text = kvb_buf_span(&bridge->publisher.buf);
+
+    (void)pthread_mutex_lock(&bridge->shown.text_lock);
+    kvb_buf_reset(&bridge->shown.state_text);
+    (void)kvb_buf_append(&bridge->shown.state_text, text.data, text.len); /* else: an empty page */
+    bridge->shown.not_ready = *not_ready;
+    (void)pthread_mutex_unlock(&bridge->shown.text_lock);
+}
+
+/* All that we say is of the contract; where an answer goes, whoever asks decides.  Requests for
+ * a list come from readers of protobuf alone. */
+static bool is_vital_denial(const void *context, const struct kvb_denial *denial)
+{
+    const struct kvb_bridge *bridge = context;
+
+    return denial->is_publish ? kvb_subject_is_of_contract(denial->subject)
+                              : bridge->config->publish.profile == KVB_PROFILE_PROTOBUF &&
+                                    strstr(denial->subject, ".kv_sync.") != NULL;
+}
+
+/* Without the permission to listen to statuses, our own cannot be awaited. */
+static bool is_deaf(const void *context, const struct kvb_denial *denial)
+{
+    const struct kvb_bridge *bridge = context;
+
+    return !denial->is_publish && strcmp(denial->subject, bridge->publisher.status_subject) == 0;
+}
+
+/* May what we have to say be heard?  If not, *out_why says so. */
+static void
+look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detail *out_why)
+{
+    const uint64_t echoes = kvb_profile_guard_echoes(&bridge->publisher.guard);
+    struct kvb_detail deaf;
+
+    if (echoes != bridge->publisher.echoes_seen) {
+        bridge->publisher.echoes_seen = echoes;
+        kvb_echo_received(&bridge->publisher.echo);
+    }
+    if (kvb_bus_is_denied(bridge->publisher.bus, is_vital_denial, bridge, out_why)) {
+        return;
+    }
+    if (kvb_echo_is_missing(&bridge->publisher.echo, now_ns) &&
+        !kvb_bus_is_denied(bridge->publisher.bus, is_deaf, bridge, &deaf)) {
+        kvb_detail_set(
+            out_why,
+            "connected to NATS, but what is published on %s does not come back: is there the "
+            "permission to publish on it?",
+            bridge->publisher.status_subject);
+    }
+}
+
+/* Of what was shown over HTTP a server may take less. */
+static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
+{
+    const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);
+
+    if ((bridge->publisher.buf.len <= max_bytes ||
+         make_status(bridge, now_ns, is_publishing, max_bytes) == KVB_OK) &&
+        kvb_bus_publish(
+            bridge->publisher.bus, bridge->publisher.status_subject,
+            kvb_buf_span(&bridge->publisher.buf)) == KVB_OK) { /* else: again in 1 s */
+        kvb_echo_sent(&bridge->publisher.echo, now_ns);
+    }
+}
+
+void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_detail not_ready = { .text = "" };
+    const bool is_connected = kvb_bus_is_connected(bridge->publisher.bus);
+    bool is_publishing = false;
+    char shown[kvb_url_shown_bytes];
+
+    if (!is_connected) {
+        kvb_detail_set(
+            &not_ready, "not connected to NATS at %s: is nats-server running?",
+            kvb_urls_show(bridge->config->nats.url, shown, sizeof shown));
+    } else {
+        is_publishing = kvb_profile_guard_allows(&bridge->publisher.guard, now_ns, &not_ready);
+        if (is_publishing) {
+            look_at_permissions(bridge, now_ns, &not_ready);
+        }
+    }
+    if (make_status(bridge, now_ns, is_publishing, kvb_max_nats_payload_bytes) != KVB_OK) {
+        return; /* memory is out: the last status stands */
+    }
+    show_status(bridge, &not_ready);
+    if (is_connected) {
+        publish_status(bridge, now_ns, is_publishing);
+    }
+}

@@ -1,0 +1,342 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "daemon/process_stats.h"
+#include "kvbridge/inside.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const uint64_t update_every_ns = 100 * KVB_NS_PER_MS;
+static const uint64_t process_every_ns = KVB_NS_PER_S;
+
+/* ---- The sets of values, one a rank ---- */
+
+void kvb_bridge_begin_stats(struct bridge_rank *rank)
+{
+    rank->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
+                                          .values = rank->values,
+                                          .count = kvb_rank_metric_count };
+    /* numbers: nothing to escape */
+    (void)snprintf(
+        rank->labels, sizeof rank->labels, "pod_key=\"%llu\",dp_rank=\"%u\"",
+        (unsigned long long)rank->worker_id, rank->dp_rank);
+}
+
+void kvb_bridge_list_stats(struct kvb_bridge *bridge)
+{
+    const size_t count = bridge->membership.rank_count < kvb_max_metric_ranks
+                             ? bridge->membership.rank_count
+                             : kvb_max_metric_ranks;
+
+    for (size_t i = 0; i < count; i++) {
+        bridge->shown.rank_sets[i] =
+            (struct kvb_prometheus_set){ .labels = bridge->membership.ranks[i]->labels,
+                                         .metrics = bridge->membership.ranks[i]->metrics };
+    }
+    bridge->shown.rank_set_count = count;
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_streams_unlisted, bridge->membership.rank_count - count);
+}
+
+kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
+{
+    bridge->shown.rank_sets = calloc(kvb_max_metric_ranks, sizeof *bridge->shown.rank_sets);
+    if (!bridge->shown.rank_sets) {
+        return KVB_NO_MEMORY;
+    }
+    kvb_metric_set(&bridge->shown.metrics, kvb_bridge_build, 1);
+    kvb_metric_set_real(
+        &bridge->shown.metrics, kvb_bridge_started, (double)kvb_clock_wall_us() / 1e6);
+    kvb_metric_set(
+        &bridge->shown.metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
+    return KVB_OK;
+}
+
+void kvb_bridge_close_stats(struct bridge_shown *shown)
+{
+    free(shown->rank_sets);
+}
+
+kvb_status kvb_bridge_metrics_page(struct bridge_shown *shown, struct kvb_buf *out)
+{
+    KVB_TRY(kvb_prometheus_table(&shown->metrics, out));
+    (void)pthread_rwlock_rdlock(&shown->sets_lock); /* no rank goes meanwhile */
+    const kvb_status status = kvb_prometheus_sets(shown->rank_sets, shown->rank_set_count, out);
+    (void)pthread_rwlock_unlock(&shown->sets_lock);
+    return status;
+}
+
+/* ---- Of one rank ---- */
+
+void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns)
+{
+    struct kvb_metrics *metrics = &rank->metrics;
+    static const enum kvb_rank_metric received[] = {
+        [KVB_EVENT_STORED] = kvb_rank_received_stored,
+        [KVB_EVENT_REMOVED] = kvb_rank_received_removed,
+        [KVB_EVENT_CLEARED] = kvb_rank_received_cleared,
+        [KVB_EVENT_SKIPPED] = kvb_rank_received_skipped,
+    };
+    const double lag_s = (double)run->wall_us / 1e6 - run->timestamp_s;
+
+    if (run->unreadable > 0) {
+        kvb_metric_add(metrics, kvb_rank_error_decode, run->unreadable);
+    }
+    kvb_metric_observe(metrics, kvb_rank_duration, took_ns, run->events);
+    for (size_t kind = 0; kind < KVB_COUNT_OF(received); kind++) {
+        if (run->live_events[kind] > 0) {
+            kvb_metric_add(metrics, received[kind], run->live_events[kind]);
+        }
+    }
+    if (run->has_live && isfinite(lag_s)) {
+        kvb_metric_set_real(metrics, kvb_rank_lag, lag_s);
+    }
+}
+
+struct state_row {
+    enum kvb_stream_state state;
+    enum kvb_rank_metric of_rank;
+    enum kvb_bridge_metric of_all;
+};
+
+/* clang-format off */
+static const struct state_row states[] = {
+    { KVB_STREAM_SYNCING, kvb_rank_state_syncing, kvb_bridge_streams_syncing },
+    { KVB_STREAM_EXACT, kvb_rank_state_exact, kvb_bridge_streams_exact },
+    { KVB_STREAM_PARTIAL, kvb_rank_state_partial, kvb_bridge_streams_partial },
+    { KVB_STREAM_UNVERIFIED, kvb_rank_state_unverified, kvb_bridge_streams_unverified },
+    { KVB_STREAM_DOWN, kvb_rank_state_down, kvb_bridge_streams_down },
+};
+/* clang-format on */
+
+struct counted {
+    size_t metric;
+    size_t offset; /* of a uint64_t in the struct that the table is about */
+};
+
+static uint64_t value_at(const void *counters, size_t offset)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, (const uint8_t *)counters + offset, sizeof value);
+    return value;
+}
+
+/* Events skipped on purpose, such as another worker's blocks, are no errors. */
+static uint64_t not_understood(const struct bridge_rank *rank)
+{
+    const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
+    const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(rank->served.stream);
+
+    return counters->skipped[KVB_SKIP_BAD_STORED] + counters->skipped[KVB_SKIP_BAD_REMOVED] +
+           counters->skipped[KVB_SKIP_UNKNOWN_EVENT] + counts->no_tokens + counts->self_parents +
+           counts->shapes_refused + counts->groups_refused + counts->names_refused;
+}
+
+static uint64_t rank_blocks(const struct bridge_rank *rank)
+{
+    const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(rank->served.stream);
+    uint64_t held = 0;
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) { /* the window list is part of them */
+        held += counts->held[tier];
+    }
+    return held;
+}
+
+static void update_link(struct bridge_rank *rank)
+{
+    const struct kvb_source_counters *link = kvb_source_count(rank->source);
+
+    kvb_metric_set(&rank->metrics, kvb_rank_connections, link->connects);
+    kvb_metric_set(&rank->metrics, kvb_rank_disconnections, link->disconnects);
+    kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
+    kvb_metric_set(
+        &rank->metrics, kvb_rank_connected, kvb_connection_is_up(&rank->served.connection));
+}
+
+static void update_rank(struct bridge_rank *rank, enum kvb_stream_state state)
+{
+    /* clang-format off */
+    static const struct counted rows[] = {
+        { kvb_rank_processed_stored, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_STORED]) },
+        { kvb_rank_processed_removed, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_REMOVED]) },
+        { kvb_rank_processed_cleared, offsetof(struct kvb_stream_counters, events_of[KVB_EVENT_CLEARED]) },
+        { kvb_rank_missed, offsetof(struct kvb_stream_counters, batches_missed) },
+        { kvb_rank_replay_requests, offsetof(struct kvb_stream_counters, replays_requested) },
+        { kvb_rank_replay_success, offsetof(struct kvb_stream_counters, replays_completed) },
+        { kvb_rank_replay_failures, offsetof(struct kvb_stream_counters, replays_failed) },
+    };
+    /* clang-format on */
+    const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
+    uint64_t last_seq = 0;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        kvb_metric_set(&rank->metrics, rows[i].metric, value_at(counters, rows[i].offset));
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        kvb_metric_set(&rank->metrics, states[i].of_rank, states[i].state == state);
+    }
+    if (kvb_stream_last_seq(rank->served.stream, &last_seq)) {
+        kvb_metric_set(&rank->metrics, kvb_rank_last_sequence, last_seq);
+    }
+    kvb_metric_set(&rank->metrics, kvb_rank_error_handle, not_understood(rank));
+    kvb_metric_set(&rank->metrics, kvb_rank_blocks, rank_blocks(rank));
+    update_link(rank);
+}
+
+/* ---- Of the bridge ---- */
+
+/* clang-format off */
+static const struct counted stream_sums[] = {
+    { kvb_bridge_batches_applied, offsetof(struct kvb_stream_counters, batches_applied) },
+    { kvb_bridge_events_applied, offsetof(struct kvb_stream_counters, events_applied) },
+    { kvb_bridge_reorder_overflows, offsetof(struct kvb_stream_counters, buffer_refused) },
+    { kvb_bridge_duplicates, offsetof(struct kvb_stream_counters, duplicates) },
+    { kvb_bridge_gaps, offsetof(struct kvb_stream_counters, gaps) },
+    { kvb_bridge_batches_missed, offsetof(struct kvb_stream_counters, batches_missed) },
+    { kvb_bridge_replays_requested, offsetof(struct kvb_stream_counters, replays_requested) },
+    { kvb_bridge_replays_completed, offsetof(struct kvb_stream_counters, replays_completed) },
+    { kvb_bridge_replays_failed, offsetof(struct kvb_stream_counters, replays_failed) },
+    { kvb_bridge_batches_replayed, offsetof(struct kvb_stream_counters, batches_replayed) },
+    { kvb_bridge_restarts, offsetof(struct kvb_stream_counters, restarts) },
+    { kvb_bridge_clears, offsetof(struct kvb_stream_counters, clears) },
+    { kvb_bridge_skipped_bad_stored, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_BAD_STORED]) },
+    { kvb_bridge_skipped_bad_removed, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_BAD_REMOVED]) },
+    { kvb_bridge_skipped_unknown_event, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNKNOWN_EVENT]) },
+    { kvb_bridge_skipped_not_prefix, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_NOT_PREFIX]) },
+    { kvb_bridge_skipped_remote, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_REMOTE]) },
+    { kvb_bridge_skipped_unmatchable, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNMATCHABLE]) },
+    { kvb_bridge_skipped_other_model, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_OTHER_MODEL]) },
+};
+
+static const struct counted mirror_sums[] = {
+    { kvb_bridge_skipped_no_tokens, offsetof(struct kvb_mirror_counts, no_tokens) },
+    { kvb_bridge_skipped_self_parent, offsetof(struct kvb_mirror_counts, self_parents) },
+    { kvb_bridge_skipped_shape, offsetof(struct kvb_mirror_counts, shapes_refused) },
+    { kvb_bridge_skipped_group, offsetof(struct kvb_mirror_counts, groups_refused) },
+    { kvb_bridge_skipped_name, offsetof(struct kvb_mirror_counts, names_refused) },
+    { kvb_bridge_blocks_window_elsewhere, offsetof(struct kvb_mirror_counts, window_elsewhere) },
+    { kvb_bridge_blocks_unmatchable, offsetof(struct kvb_mirror_counts, unmatchable) },
+    { kvb_bridge_blocks_doubtful, offsetof(struct kvb_mirror_counts, doubtful) },
+    { kvb_bridge_blocks_unrooted, offsetof(struct kvb_mirror_counts, unrooted) },
+    { kvb_bridge_blocks_unplaced, offsetof(struct kvb_mirror_counts, unplaced) },
+};
+/* clang-format on */
+
+static void
+add_counters(uint64_t *totals, const void *counters, const struct counted *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        totals[rows[i].metric] += value_at(counters, rows[i].offset);
+    }
+}
+
+static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_stream_state state)
+{
+    add_counters(
+        totals, kvb_stream_count(rank->served.stream), stream_sums, KVB_COUNT_OF(stream_sums));
+    add_counters(
+        totals, kvb_stream_mirror_count(rank->served.stream), mirror_sums,
+        KVB_COUNT_OF(mirror_sums));
+    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        totals[states[i].of_all] += states[i].state == state;
+    }
+    totals[kvb_bridge_blocks_held] += rank_blocks(rank);
+    totals[kvb_bridge_streams_quarantined] += kvb_turn_is_quarantined(&rank->served.turn);
+}
+
+static void set_totals(
+    struct kvb_metrics *metrics, const uint64_t *totals, const struct counted *rows, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        kvb_metric_set(metrics, rows[i].metric, totals[rows[i].metric]);
+    }
+}
+
+/* One pass: with thousands of streams it is the cache misses that cost. */
+static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    uint64_t totals[kvb_bridge_metric_count] = { 0 };
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        struct kvb_heartbeat beat;
+        kvb_stream_heartbeat(rank->served.stream, &beat);
+        update_rank(rank, beat.state);
+        kvb_bridge_watch_state(bridge, rank, &beat, now_ns);
+        add_rank(totals, rank, beat.state);
+    }
+    set_totals(metrics, totals, stream_sums, KVB_COUNT_OF(stream_sums));
+    set_totals(metrics, totals, mirror_sums, KVB_COUNT_OF(mirror_sums));
+    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        kvb_metric_set(metrics, states[i].of_all, totals[states[i].of_all]);
+    }
+    kvb_metric_set(metrics, kvb_bridge_blocks_held, totals[kvb_bridge_blocks_held]);
+    kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
+}
+
+static void update_process(struct bridge_shown *shown)
+{
+    struct kvb_process_stats stats;
+
+    kvb_process_measure(&stats);
+    kvb_metric_set_real(&shown->metrics, kvb_bridge_cpu, stats.cpu_s);
+    kvb_metric_set(&shown->metrics, kvb_bridge_resident, stats.resident_bytes);
+}
+
+static void update_out(struct kvb_bridge *bridge)
+{
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    uint64_t publishes = 0;
+    uint64_t subscriptions = 0;
+
+    kvb_bus_denials(bridge->publisher.bus, &publishes, &subscriptions);
+    kvb_metric_set(metrics, kvb_bridge_nats_denied_publish, publishes);
+    kvb_metric_set(metrics, kvb_bridge_nats_denied_subscribe, subscriptions);
+
+    kvb_metric_set(metrics, kvb_bridge_events_published, bridge->publisher.events.events);
+    kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher.events.messages);
+    kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher.events.failures);
+    kvb_metric_set(metrics, kvb_bridge_nats_connects, kvb_bus_connects(bridge->publisher.bus));
+    kvb_metric_set(metrics, kvb_bridge_nats_connected, kvb_bus_is_connected(bridge->publisher.bus));
+    kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher.was_allowed);
+    kvb_metric_set(metrics, kvb_bridge_log_dropped, kvb_log_dropped(bridge->log));
+    kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.responder.refused);
+    kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher.sync.requests);
+    kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher.sync.busy);
+    kvb_metric_set(metrics, kvb_bridge_sync_refused, bridge->publisher.sync.refused);
+    kvb_metric_set(metrics, kvb_bridge_sync_failures, bridge->publisher.sync.failures);
+    kvb_metric_set(metrics, kvb_bridge_sync_chunks, bridge->publisher.sync.chunks);
+}
+
+static void update_dns(struct kvb_bridge *bridge)
+{
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    const struct kvb_resolver_counters counters = kvb_resolver_count(bridge->ingest.resolver);
+
+    kvb_metric_set(metrics, kvb_bridge_dns_questions, counters.questions);
+    kvb_metric_set(metrics, kvb_bridge_dns_no_name, counters.results[KVB_DNS_NO_NAME]);
+    kvb_metric_set(metrics, kvb_bridge_dns_timeout, counters.results[KVB_DNS_TIMEOUT]);
+    kvb_metric_set(metrics, kvb_bridge_dns_failure, counters.results[KVB_DNS_FAILURE]);
+}
+
+void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    if (now_ns >= bridge->shown.next_stats_ns) {
+        bridge->shown.next_stats_ns = now_ns + update_every_ns;
+        update_ranks(bridge, now_ns);
+        update_out(bridge);
+        update_dns(bridge);
+    }
+    if (now_ns >= bridge->shown.next_process_ns) {
+        bridge->shown.next_process_ns = now_ns + process_every_ns;
+        update_process(&bridge->shown);
+    }
+}

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Fair queueing of sync requests: chooses which aggregator's request is answered next.
+ *
+ * Streams take turns, and the requesters of a stream among each other.  A requester has one request
+ * a stream: the newest replaces the older one.  When the queue is full the requester is answered
+ * BUSY and requests again.
+ *
+ * A requester is known by its inbox alone, and anybody can make up inboxes.  To receive answers at
+ * one costs more: a requester that comes back some time after its first request is `returning`.  It
+ * is served before all others, and may replace a request of one that is not returning.  A flood
+ * from ever new inboxes gets the remaining capacity.
+ *
+ * Pure: no clock, no I/O.  Threads: the caller locks. */
+
+enum {
+    kvb_sync_entries = 128,
+    kvb_sync_stream_entries = 16,    /* of one stream: each gets a part within a second */
+    kvb_sync_requester_entries = 32, /* of one requester, while others want to be answered too */
+    kvb_sync_requesters = 8192,
+};
+
+/* ---- Requesters ---- */
+
+struct kvb_sync_requester {
+    uint64_t key;
+    uint64_t first_ns;
+    uint64_t newest_ns;
+    uint64_t filled_ns;
+    uint64_t tokens;
+};
+
+/* A direct-mapped table: one slot by the requester's key; a later requester replaces an earlier
+ * one in the same slot. */
+struct kvb_sync_requesters {
+    struct kvb_sync_requester places[kvb_sync_requesters];
+};
+
+enum kvb_sync_disposition {
+    KVB_SYNC_TOO_OFTEN, /* it asked more than it may */
+    KVB_SYNC_NEW,
+    KVB_SYNC_RETURNING
+};
+
+/* Notes a request.  key: a hash of the inbox with a secret in it. */
+enum kvb_sync_disposition
+kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, uint64_t now_ns);
+
+/* ---- Requests ---- */
+
+struct kvb_sync_entry {
+    void *pending; /* the caller's; NULL: the place is free */
+    bool is_returning;
+    uint64_t requester; /* its key */
+    uint64_t worker_id; /* the stream */
+    uint32_t dp_rank;
+    uint64_t turn;        /* when it was last served */
+    uint64_t stream_turn; /* when its stream was */
+};
+
+struct kvb_sync_queue {
+    struct kvb_sync_entry entries[kvb_sync_entries];
+    size_t count;
+    uint64_t turns;
+};
+
+/* The request that was dropped for a new one. */
+struct kvb_sync_displaced {
+    void *pending;    /* now the caller's; NULL: nothing */
+    bool is_replaced; /* by a newer request of the same requester: it is told nothing */
+};
+
+/* Takes ownership of entry->pending on KVB_OK.  KVB_AGAIN: there is no room for it. */
+kvb_status kvb_sync_queue_put(
+    struct kvb_sync_queue *queue, const struct kvb_sync_entry *entry,
+    struct kvb_sync_displaced *out_displaced);
+
+/* The entry to be served next; NULL: none waits. */
+struct kvb_sync_entry *kvb_sync_queue_next(struct kvb_sync_queue *queue);
+
+/* The request was answered: the caller owns entry->pending again. */
+void *kvb_sync_queue_drop(struct kvb_sync_queue *queue, struct kvb_sync_entry *entry);

@@ -1,0 +1,68 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "core/buf.h"
+#include "core/ring.h"
+#include "core/status.h"
+#include "kvbridge/sync_queue.h"
+#include "stream/stream.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Requests on P.kv_sync.{worker_id}.{dp_rank}, from nats.c's thread to the thread that
+ * owns the streams, and their answers, a slice at a time.
+ *
+ *     nats.c --> token buckets --> ring --> queue --> chunks --> reply subject
+ *                   | empty          | full    | full
+ *                   +-----> BUSY <---+---------+
+ *
+ * The queue (sync_queue.h) is fair between streams, then between requesters, and a flood from
+ * ever new inboxes costs the flooder, not the others, and never the engines.
+ *
+ * Threads: hear() on nats.c's; the rest on the owner's. */
+
+struct kvb_pending_sync;
+
+/* Borrowed; NULL: not ours. */
+typedef const struct kvb_stream *(*kvb_sync_find)(
+    void *context, uint64_t worker_id, uint32_t dp_rank);
+
+/* All of an answer was sent. */
+typedef void (*kvb_sync_answered)(void *context, uint64_t worker_id, uint32_t dp_rank);
+
+struct kvb_sync_responder {
+    struct kvb_bus *bus; /* borrowed */
+    kvb_sync_find find;
+    kvb_sync_answered answered;
+    void *context;
+    struct kvb_ring *incoming; /* owned */
+    pthread_mutex_t lock;      /* requesters */
+    struct kvb_sync_requesters requesters;
+    uint64_t secret; /* goes into the requesters' keys */
+
+    struct kvb_sync_queue queue;    /* of kvb_pending_sync, owned; under way */
+    struct kvb_router_batch events; /* owned: the chunk being made */
+    struct kvb_buf buf;
+
+    _Atomic uint64_t requests;
+    _Atomic uint64_t busy;
+    _Atomic uint64_t refused; /* no request, or no place for the answer */
+    _Atomic uint64_t failures;
+    uint64_t chunks;
+};
+
+/* KVB_NO_MEMORY, KVB_IO. */
+kvb_status kvb_sync_responder_init(struct kvb_sync_responder *responder);
+void kvb_sync_responder_done(struct kvb_sync_responder *responder);
+
+/* A kvb_bus_handler; context is the responder. */
+void kvb_sync_responder_receive(void *context, const struct kvb_bus_message *message);
+
+/* Readable while requests wait.  Borrowed. */
+int kvb_sync_responder_fd(const struct kvb_sync_responder *responder);
+
+/* Works for about budget_ns; true when there is more to do. */
+bool kvb_sync_responder_work(
+    struct kvb_sync_responder *responder, uint64_t now_ns, uint64_t budget_ns);

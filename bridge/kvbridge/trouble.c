@@ -1,0 +1,173 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+static const uint64_t settled_ns = KVB_NS_PER_S; /* what passes sooner is not worth a line */
+static const uint64_t again_ns = 10 * KVB_NS_PER_S;
+
+/* A socket that is bound was so before the engine's HTTP side named it. */
+static const uint64_t unreachable_after_ns = 5 * KVB_NS_PER_S;
+static const uint64_t unreachable_look_ns = 60 * KVB_NS_PER_S; /* it may be started otherwise */
+
+static bool is_trouble(enum kvb_stream_state state)
+{
+    return state == KVB_STREAM_DOWN || state == KVB_STREAM_PARTIAL;
+}
+
+/* A change between two states without an error is not logged. */
+static bool is_update(enum kvb_stream_state now, enum kvb_stream_state said)
+{
+    return now != said && (is_trouble(now) || is_trouble(said));
+}
+
+static void log_rank_state(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    char worker[24];
+    char dp_rank[24];
+
+    kvb_log_write(
+        bridge->log, is_trouble(beat->state) ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
+        is_trouble(beat->state) ? "a stream is in trouble" : "a stream is well again", "state",
+        kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
+        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
+        kvb_log_u64(dp_rank, rank->dp_rank), "events", rank->settings.events, NULL);
+}
+
+/* ---- An engine that connects ---- */
+
+static void say_unreachable(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    char worker[24];
+    char dp_rank[24];
+
+    kvb_detail_set(
+        &rank->trouble.why,
+        "the engine says %.100s, and nobody listens there: without a * in its endpoint it "
+        "connects. Give the engine tcp://*:PORT, or read it with `events` and bind = true",
+        rank->settings.events);
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "an engine that connects to its endpoint cannot be subscribed to", "why",
+        rank->trouble.why.text, "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
+        kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+}
+
+/* An address without * in an engine's answer is either bound (it was given port 0, and answers the
+ * actual port) or one that it connects to: only an attempt shows which.  If a rank was ever
+ * connected, its address was bound. */
+static void watch_reach(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    struct rank_trouble *trouble = &rank->trouble;
+
+    if (!rank->settings.may_connect) {
+        return;
+    }
+    if (kvb_connection_is_up(&rank->served.connection) ||
+        kvb_source_count(rank->source)->connects > 0) {
+        trouble->is_unreachable = false;
+        trouble->why.text[0] = '\0';
+        return;
+    }
+    if (!trouble->is_unreachable && now_ns - trouble->since_ns >= unreachable_after_ns) {
+        trouble->is_unreachable = true;
+        say_unreachable(bridge, rank);
+    }
+}
+
+void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin)
+{
+    if (origin >= KVB_BRIDGE_OF_DISCOVERED) {
+        kvb_discovery_retry(bridge->membership.discovery, origin);
+    }
+}
+
+/* Checks whether the engine has new addresses.  An engine that connects to its address has none: it
+ * is queried only as often as it may have been restarted. */
+static void look_again(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    struct rank_trouble *trouble = &rank->trouble;
+
+    if (kvb_connection_is_up(&rank->served.connection) || now_ns < trouble->next_look_ns) {
+        return;
+    }
+    trouble->next_look_ns = trouble->is_unreachable ? now_ns + unreachable_look_ns : 0;
+    kvb_bridge_rediscover(bridge, rank->origin);
+}
+
+/* ---- A configured block size that is not the engine's ---- */
+
+/* The engine's own size is used: with the configured one, prompts would be hashed in blocks that
+ * the engine does not have. */
+static void watch_block_size(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    char worker[24];
+    char dp_rank[24];
+    char configured[24];
+    char engine[24];
+
+    if (rank->trouble.is_block_size_said || beat->block_size == rank->settings.block_size) {
+        return;
+    }
+    rank->trouble.is_block_size_said = true;
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "block_size of a worker is not its engine's: the engine's is used, correct the "
+        "configuration",
+        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
+        kvb_log_u64(dp_rank, rank->dp_rank), "configured",
+        kvb_log_u64(configured, rank->settings.block_size), "engine",
+        kvb_log_u64(engine, beat->block_size), NULL);
+}
+
+/* ---- A configured total that the engine exceeded ---- */
+
+static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    char worker[24];
+    char dp_rank[24];
+    char configured[24];
+    char engine[24];
+
+    if (rank->trouble.is_total_said || rank->settings.total_blocks == 0) {
+        return;
+    }
+    const uint64_t held = kvb_stream_mirror_count(rank->served.stream)->max_proven;
+    if (held <= rank->settings.total_blocks) {
+        return;
+    }
+    rank->trouble.is_total_said = true;
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "an engine held more than its worker's total_blocks: the figure is disregarded, correct "
+        "the configuration",
+        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
+        kvb_log_u64(dp_rank, rank->dp_rank), "configured",
+        kvb_log_u64(configured, rank->settings.total_blocks), "engine", kvb_log_u64(engine, held),
+        NULL);
+}
+
+/* ---- Streams ---- */
+
+void kvb_bridge_watch_state(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns)
+{
+    struct rank_trouble *trouble = &rank->trouble;
+
+    if (trouble->now != beat->state || trouble->since_ns == 0) {
+        trouble->now = beat->state;
+        trouble->since_ns = now_ns;
+    }
+    watch_reach(bridge, rank, now_ns);
+    look_again(bridge, rank, now_ns);
+    watch_block_size(bridge, rank, beat);
+    watch_total(bridge, rank);
+    const bool is_settled = now_ns - trouble->since_ns >= settled_ns;
+    const bool may_speak = trouble->said_ns == 0 || now_ns - trouble->said_ns >= again_ns;
+    if (is_settled && may_speak && is_update(beat->state, trouble->said)) {
+        log_rank_state(bridge, rank, beat);
+        trouble->said = beat->state;
+        trouble->said_ns = now_ns;
+    }
+}

@@ -1,0 +1,64 @@
+#include "core/hash.h"
+#include "kvbridge/config.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* What follows from the keys of one worker. */
+
+enum kvb_hashes
+kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+{
+    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
+                                                            : (enum kvb_hashes)(worker->hashes - 1);
+}
+
+bool kvb_worker_is_store(const struct kvb_worker_config *worker)
+{
+    return worker->store || worker->replay_request == KVB_REQUEST_MOONCAKE;
+}
+
+/* A reader of json may know no tiers: it would take a host removal for a device removal.  The
+ * window list goes where such readers do not listen. */
+unsigned kvb_published_lists(const struct kvb_bridge_config *config)
+{
+    const unsigned window = 1U << KVB_LIST_WINDOW;
+    const unsigned all = (1U << KVB_TIER_COUNT) - 1;
+    const bool is_device_only =
+        config->publish.profile == KVB_PROFILE_JSON && config->publish.tiers == KVB_PUBLISH_DEVICE;
+
+    return window | (is_device_only ? 1U << KVB_TIER_DEVICE : all);
+}
+
+uint64_t kvb_worker_id_of_address(const struct kvb_worker_config *worker)
+{
+    static const uint64_t below_2_53 = (UINT64_C(1) << 53) - 1;
+    char text[kvb_config_url_bytes + kvb_endpoint_host_bytes + 1];
+    char base[kvb_endpoint_bytes] = "";
+    char host[kvb_endpoint_host_bytes] = "";
+    const char *address = worker->discover;
+
+    if (address[0] == '\0') {
+        const bool is_base =
+            !worker->has_own_addresses &&
+            kvb_endpoint_for_rank(worker->events, worker->first_rank, base) == KVB_OK;
+        address = is_base ? base : worker->events;
+    }
+    if (kvb_endpoint_is_of_this_host(address) ||
+        kvb_endpoint_is_this_host(kvb_endpoint_host_of_url(worker->discover))) {
+        (void)gethostname(host, sizeof host - 1); /* else: the address alone */
+    }
+    const int len = snprintf(text, sizeof text, "%s %s", host, address);
+    return kvb_hash64((kvb_span){ (const uint8_t *)text, (size_t)len }, 0) & below_2_53;
+}
+
+uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at)
+{
+    return worker->id_count > 0 ? worker->ids[at] : worker->id;
+}
+
+size_t kvb_worker_load_sources(const struct kvb_worker_config *worker)
+{
+    return (worker->load.zmq[0] != '\0') + (worker->load.prometheus[0] != '\0') +
+           (worker->load.coordinator[0] != '\0');
+}

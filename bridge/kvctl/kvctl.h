@@ -1,0 +1,161 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "bus/subject.h"
+#include "core/buf.h"
+#include "core/detail.h"
+#include "core/status.h"
+
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* Shared by the files of kvctl.  kvctl uses only the NATS contract of proto/README.md
+ * and no internals of the daemons.
+ * Threads: main, and one of nats.c that prints for `watch`. */
+
+enum kvctl_exit {
+    kvctl_ok = 0,
+    kvctl_failed = 1,
+    kvctl_usage = 64, /* EX_USAGE */
+    kvctl_config = 78 /* EX_CONFIG */
+};
+
+/* Which kinds of events `watch` shows; none chosen: all. */
+enum kvctl_kind { kvctl_stored = 1, kvctl_removed = 2, kvctl_cleared = 4 };
+
+enum { kvctl_max_workers = 256 }; /* that --worker may name */
+
+/* Everything borrowed from argv. */
+struct kvctl_options {
+    const char *url;
+    const char *name_space; /* NULL: dynamo; for `watch`: all */
+    const char *component;  /* NULL: Router; for `watch`: all */
+    bool is_json;
+    uint32_t timeout_ms; /* for connecting, and again for each answer */
+    const char *tokens;
+    const char *tokens_file;
+    const char *model;
+    const char *lora;
+    const char *salt;
+    uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six */
+    size_t worker_count;                 /* 0: all */
+    bool has_rank;
+    uint32_t dp_rank;
+    unsigned kinds;       /* of enum kvctl_kind */
+    uint64_t count;       /* events to show, lines with is_all; 0: unlimited */
+    bool is_all;          /* every subject, as JSON lines */
+    bool is_once;         /* of `top`, like the next three */
+    uint32_t interval_ms; /* between pictures */
+    const char *sort;     /* title of a column; NULL: the first */
+    const char *filter;   /* NULL: none */
+    const char *truth;    /* of `verify`: kvfleet's truth socket */
+    const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
+    uint32_t wait_ms;     /* of `verify`: for the index to become equal */
+    const char *command;
+    bool is_hex;      /* of `decode` */
+    const char *file; /* of `check` and `decode` */
+};
+
+/* Reads argv; for --help, --version and wrong usage it prints and exits the program. */
+void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options);
+
+struct kvctl_command {
+    const char *name;
+    const char *argument; /* name of the argument, in brackets when optional; NULL for
+                           * none */
+    bool needs_tokens;
+    enum kvctl_exit (*run)(const struct kvctl_options *options);
+};
+
+/* The table of commands, closed by a row without a name. */
+const struct kvctl_command *kvctl_commands(void);
+
+/* `check FILE`: reports all mistakes of a configuration file. */
+enum kvctl_exit kvctl_check(const struct kvctl_options *options);
+
+/* `decode [FILE|-]`: an engine's messages as JSON lines. */
+enum kvctl_exit kvctl_decode(const struct kvctl_options *options);
+
+/* `verify`: compares the index with what the engines of a kvfleet hold. */
+enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
+
+/* `top`: a live screen of the fleet, or one picture of it. */
+enum kvctl_exit kvctl_top(const struct kvctl_options *options);
+
+/* `watch`: one line for each event, with --all also for each other message, until --count or a
+ * signal. */
+enum kvctl_exit kvctl_watch(const struct kvctl_options *options);
+
+/* ---- kvctl/request.c: queries -------------------------------------------------------- */
+
+/* A connection for one command.  {0} is closed. */
+struct kvctl_line {
+    const struct kvctl_options *options; /* borrowed */
+    struct kvb_bus *bus;                 /* owned */
+};
+
+/* Connects within the timeout; on failure prints on stderr what to do.  tell, unless NULL,
+ * is called on a thread of the bus for each later loss (false) and its end (true). */
+enum kvctl_exit kvctl_connect(
+    const struct kvctl_options *options, void (*tell)(bool is_connected),
+    struct kvctl_line *out_line);
+void kvctl_hang_up(struct kvctl_line *line);
+
+/* Writes R.{tail}.  KVB_BAD_INPUT: --namespace or --component is not a valid name. */
+kvb_status kvctl_router_subject(
+    const struct kvctl_options *options, const char *tail, char out[kvb_subject_bytes]);
+
+/* Sends a request and returns the answer unchanged; prints nothing.  Errors as
+ * kvb_bus_request(); KVB_NO_MEMORY: the answer does not fit. */
+kvb_status kvctl_request(
+    const struct kvctl_line *line, const char *subject, kvb_span query, struct kvb_buf *answer,
+    struct kvb_detail *detail);
+
+/* Sends a query to R.{tail} and returns the answer unchanged.  Prints errors on stderr. */
+enum kvctl_exit kvctl_request_answer(
+    const struct kvctl_line *line, const char *tail, kvb_span query, struct kvb_buf *answer);
+
+/* Parses an answer; one with "error" is a failure, which is printed on stderr.  The caller
+ * frees *out_root with kvb_json_drop(). */
+enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root);
+
+/* Prints one line on stderr, after "kvctl: ". */
+void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- kvctl/query.c ------------------------------------------------------------- */
+
+/* Appends the whole file; "-" is stdin.  detail begins with `what`.
+ * KVB_BAD_INPUT: it cannot be read; KVB_TOO_LARGE, KVB_NO_MEMORY of out. */
+kvb_status
+kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
+
+/* The same for a text, which it ends with a NUL.  KVB_BAD_INPUT: the file contains a NUL. */
+kvb_status
+kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
+
+/* Writes {"token_ids":[...],...} from the options.  KVB_BAD_INPUT: detail names the token or
+ * file; KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status kvctl_write_query(
+    const struct kvctl_options *options, struct kvb_buf *out, struct kvb_detail *detail);
+
+/* ---- kvctl/table.c ----------------------------------------------------------------- */
+
+struct kvctl_column {
+    const char *title;
+    const char *path; /* "tokens.device": members from the row down */
+    bool is_right;    /* numbers */
+};
+
+/* Prints an array of objects as an aligned table; "(none)" for an empty one.  A missing value
+ * is printed as "-", a control character as "?". */
+void kvctl_print_table(
+    FILE *out, struct json_object *rows, const struct kvctl_column *columns, size_t column_count);
+
+/* Writes the member at path into text. */
+void kvctl_text_at(struct json_object *object, const char *path, char *text, size_t size);
+
+/* Prints every number and text of a tree, one a line: "index.blocks  123". */
+void kvctl_print_tree(FILE *out, struct json_object *root);

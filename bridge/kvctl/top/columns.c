@@ -1,0 +1,267 @@
+#include "kvctl/top/columns.h"
+
+#include "core/own.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+typedef const struct kvctl_top_row *row_of; /* short enough for a table */
+
+/* ---- States ---------------------------------------------------------------------------- */
+
+struct state_look {
+    const char *name;
+    enum kvctl_top_color color;
+};
+
+/* The better first: sorting by state brings the worst to the top. */
+static const struct state_look state_looks[] = {
+    { "EXACT", kvctl_top_green },    { "SYNCING", kvctl_top_cyan },
+    { "PARTIAL", kvctl_top_yellow }, { "UNVERIFIED", kvctl_top_yellow },
+    { "STALE", kvctl_top_magenta },  { "DOWN", kvctl_top_red },
+};
+
+static size_t state_rank(const char *state)
+{
+    size_t i = 0;
+
+    while (i < KVB_COUNT_OF(state_looks) && strcmp(state_looks[i].name, state) != 0) {
+        i++;
+    }
+    return i;
+}
+
+enum kvctl_top_color kvctl_top_state_color(const char *state)
+{
+    const size_t rank = state_rank(state);
+
+    return rank < KVB_COUNT_OF(state_looks) ? state_looks[rank].color : kvctl_top_plain;
+}
+
+static enum kvctl_top_color state_color(row_of row)
+{
+    return kvctl_top_state_color(row->state);
+}
+
+/* ---- Figures ----------------------------------------------------------------------------- */
+
+static const double max_plain = 1e9;
+static const double max_hours = 9999;
+
+/* What is not known is less than anything. */
+static int compare_stats(const struct kvctl_top_figure *a, const struct kvctl_top_figure *b)
+{
+    if (!a->is_known || !b->is_known) {
+        return a->is_known - b->is_known;
+    }
+    return (a->value > b->value) - (a->value < b->value);
+}
+
+static void render_figure(const struct kvctl_top_figure *figure, int digits, char *text)
+{
+    if (!figure->is_known) {
+        (void)snprintf(text, kvctl_top_cell_bytes, "-");
+    } else if (figure->value < max_plain && figure->value > -max_plain) {
+        (void)snprintf(text, kvctl_top_cell_bytes, "%.*f", digits, figure->value);
+    } else { /* nonsense from the wire must not push other columns off the screen */
+        (void)snprintf(text, kvctl_top_cell_bytes, "%.1e", figure->value);
+    }
+}
+
+/* 0.3s, 99.9s, 12m, 30h */
+static void render_span(const struct kvctl_top_figure *seconds, char *text)
+{
+    const double value = seconds->value;
+
+    if (!seconds->is_known || value > 3600 * max_hours) {
+        render_figure(seconds, 1, text);
+    } else if (value < 100) {
+        (void)snprintf(text, kvctl_top_cell_bytes, "%.1fs", value);
+    } else if (value < 100 * 60) {
+        (void)snprintf(text, kvctl_top_cell_bytes, "%.0fm", value / 60);
+    } else {
+        (void)snprintf(text, kvctl_top_cell_bytes, "%.0fh", value / 3600);
+    }
+}
+
+static void render_word(const char *word, char *text)
+{
+    (void)snprintf(text, kvctl_top_cell_bytes, "%s", word[0] ? word : "-");
+}
+
+static int compare_numbers(uint64_t a, uint64_t b)
+{
+    return (a > b) - (a < b);
+}
+
+/* ---- One pair of functions a column -------------------------------------------------------- */
+
+static void render_worker(row_of row, char *text)
+{
+    (void)snprintf(text, kvctl_top_cell_bytes, "%" PRIu64, row->id.worker_id);
+}
+
+static int compare_worker(row_of a, row_of b)
+{
+    return compare_numbers(a->id.worker_id, b->id.worker_id);
+}
+
+static void render_rank(row_of row, char *text)
+{
+    (void)snprintf(text, kvctl_top_cell_bytes, "%" PRIu32, row->id.dp_rank);
+}
+
+static int compare_rank(row_of a, row_of b)
+{
+    return compare_numbers(a->id.dp_rank, b->id.dp_rank);
+}
+
+static void render_state(row_of row, char *text)
+{
+    render_word(row->state, text);
+}
+
+static int compare_state(row_of a, row_of b)
+{
+    return compare_numbers(state_rank(a->state), state_rank(b->state));
+}
+
+static void render_reason(row_of row, char *text)
+{
+    render_word(row->reason, text);
+}
+
+static int compare_reason(row_of a, row_of b)
+{
+    return strcmp(a->reason, b->reason);
+}
+
+static void render_events(row_of row, char *text)
+{
+    render_figure(&row->events_per_s, 1, text);
+}
+
+static int compare_events(row_of a, row_of b)
+{
+    return compare_stats(&a->events_per_s, &b->events_per_s);
+}
+
+static void render_lag(row_of row, char *text)
+{
+    render_span(&row->lag_s, text);
+}
+
+static int compare_lag(row_of a, row_of b)
+{
+    return compare_stats(&a->lag_s, &b->lag_s);
+}
+
+static void render_blocks(row_of row, char *text)
+{
+    render_figure(&row->blocks, 0, text);
+}
+
+static int compare_blocks(row_of a, row_of b)
+{
+    return compare_stats(&a->blocks, &b->blocks);
+}
+
+static void render_load(row_of row, char *text)
+{
+    render_figure(&row->load, 2, text);
+}
+
+static int compare_load(row_of a, row_of b)
+{
+    return compare_stats(&a->load, &b->load);
+}
+
+static void render_active(row_of row, char *text)
+{
+    render_figure(&row->active, 0, text);
+}
+
+static int compare_active(row_of a, row_of b)
+{
+    return compare_stats(&a->active, &b->active);
+}
+
+static void render_waiting(row_of row, char *text)
+{
+    render_figure(&row->waiting, 0, text);
+}
+
+static int compare_waiting(row_of a, row_of b)
+{
+    return compare_stats(&a->waiting, &b->waiting);
+}
+
+static void render_reconnects(row_of row, char *text)
+{
+    render_figure(&row->reconnects, 0, text);
+}
+
+static int compare_reconnects(row_of a, row_of b)
+{
+    return compare_stats(&a->reconnects, &b->reconnects);
+}
+
+/* ---- The table ---------------------------------------------------------------------------------
+ */
+
+/* clang-format off */
+static const struct kvctl_top_column columns[] = {
+    { .title = "WORKER", .name = "worker", .key = 'W', .width = 6, .priority = 11,
+      .render = render_worker, .compare = compare_worker,
+      .help = "worker id" },
+    { .title = "RANK", .name = "rank", .key = 'N', .width = 4, .priority = 8,
+      .render = render_rank, .compare = compare_rank,
+      .help = "data-parallel rank" },
+    { .title = "STATE", .name = "state", .key = 'S', .width = 10, .priority = 10, .is_left = true, .is_falling = true,
+      .render = render_state, .compare = compare_state, .color = state_color,
+      .help = "how far its list of blocks may be trusted" },
+    { .title = "REASON", .name = "reason", .key = 'R', .width = 6, .priority = 4, .is_left = true, .is_falling = true,
+      .render = render_reason, .compare = compare_reason,
+      .help = "why not EXACT" },
+    { .title = "EVENTS/S", .name = "events", .key = 'E', .width = 8, .priority = 9, .is_falling = true,
+      .render = render_events, .compare = compare_events,
+      .help = "events of the engine in a second" },
+    { .title = "LAG", .name = "lag", .key = 'L', .width = 5, .priority = 6, .is_falling = true,
+      .render = render_lag, .compare = compare_lag,
+      .help = "since a batch came, or nothing new was proven" },
+    { .title = "BLOCKS", .name = "blocks", .key = 'B', .width = 6, .priority = 7, .is_falling = true,
+      .render = render_blocks, .compare = compare_blocks,
+      .help = "blocks held, in all tiers" },
+    { .title = "LOAD", .name = "load", .key = 'O', .width = 5, .priority = 5, .is_falling = true,
+      .render = render_load, .compare = compare_load,
+      .help = "active blocks of all blocks, 0 to 1" },
+    { .title = "ACTIVE", .name = "active", .key = 'A', .width = 6, .priority = 2, .is_falling = true,
+      .render = render_active, .compare = compare_active,
+      .help = "requests that run" },
+    { .title = "WAIT", .name = "wait", .key = 'T', .width = 4, .priority = 3, .is_falling = true,
+      .render = render_waiting, .compare = compare_waiting,
+      .help = "requests that wait" },
+    { .title = "RECON", .name = "recon", .key = 'C', .width = 5, .priority = 1, .is_falling = true,
+      .render = render_reconnects, .compare = compare_reconnects,
+      .help = "times that the bridge reconnected to the engine" },
+};
+/* clang-format on */
+
+const struct kvctl_top_column *kvctl_top_columns(size_t *out_count)
+{
+    *out_count = KVB_COUNT_OF(columns);
+    return columns;
+}
+
+kvb_status kvctl_top_column_named(const char *name, size_t *out_number)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(columns); i++) {
+        if (strcasecmp(columns[i].name, name) == 0) {
+            *out_number = i;
+            return KVB_OK;
+        }
+    }
+    return KVB_NOT_FOUND;
+}

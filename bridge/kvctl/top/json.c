@@ -1,0 +1,95 @@
+#include "kvctl/top/json.h"
+
+#include "wire/json/writer.h"
+
+static void
+write_figure(struct kvb_json_writer *json, const char *key, const struct kvctl_top_figure *figure)
+{
+    kvb_json_write_key(json, key);
+    if (figure->is_known) {
+        kvb_json_write_number(json, figure->value);
+    } else {
+        kvb_json_write_null(json);
+    }
+}
+
+static void write_bool(struct kvb_json_writer *json, const char *key, bool value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_bool(json, value);
+}
+
+static void write_link(struct kvb_json_writer *json, const struct kvctl_top_link *link)
+{
+    write_bool(json, "nats_connected", link->is_connected);
+    write_bool(json, "aggregator_answers", link->is_answering);
+    kvb_json_write_pair_text(json, "aggregator_version", link->version);
+    kvb_json_write_pair_text(json, "trouble", link->trouble);
+}
+
+static void write_states(struct kvb_json_writer *json, const struct kvctl_top_totals *totals)
+{
+    kvb_json_write_key(json, "states");
+    kvb_json_write_begin(json, '{');
+    for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
+        kvb_json_write_pair_u64(
+            json, kvb_stream_state_name((enum kvb_stream_state)state), totals->states[state]);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_totals(struct kvb_json_writer *json, const struct kvctl_top_totals *totals)
+{
+    kvb_json_write_key(json, "totals");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "bridges", totals->bridges);
+    write_states(json, totals);
+    write_figure(json, "events_per_s", &totals->events_per_s);
+    write_figure(json, "blocks", &totals->blocks);
+    write_figure(json, "requests_active", &totals->active);
+    write_figure(json, "requests_waiting", &totals->waiting);
+    write_figure(json, "load_avg", &totals->load_avg);
+    write_figure(json, "load_std", &totals->load_std);
+    write_figure(json, "hit_rate", &totals->hit_rate);
+    kvb_json_write_pair_u64(json, "routed", totals->routed);
+    write_figure(json, "engine_hit_rate", &totals->engine_hit_rate);
+    kvb_json_write_pair_u64(json, "engine_reconnects", totals->engine_reconnects);
+    kvb_json_write_pair_u64(json, "nats_reconnects", totals->nats_reconnects);
+    kvb_json_write_end(json, '}');
+}
+
+static void write_row(struct kvb_json_writer *json, const struct kvctl_top_row *row)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "namespace", row->id.name_space);
+    kvb_json_write_pair_text(json, "component", row->id.component);
+    kvb_json_write_pair_u64(json, "worker_id", row->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", row->id.dp_rank);
+    kvb_json_write_pair_text(json, "state", row->state);
+    kvb_json_write_pair_text(json, "reason", row->reason);
+    write_figure(json, "events_per_s", &row->events_per_s);
+    write_figure(json, "lag_s", &row->lag_s);
+    write_figure(json, "blocks", &row->blocks);
+    write_figure(json, "load", &row->load);
+    write_figure(json, "requests_active", &row->active);
+    write_figure(json, "requests_waiting", &row->waiting);
+    write_figure(json, "reconnects", &row->reconnects);
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvctl_top_json(const struct kvctl_top_model *model, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    write_link(&json, &model->link);
+    write_totals(&json, &model->totals);
+    kvb_json_write_key(&json, "streams");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = 0; i < model->shown_count; i++) {
+        write_row(&json, model->shown[i]);
+    }
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_end(&json, '}');
+    return json.status == KVB_OK ? kvb_buf_append_text(out, "\n") : json.status;
+}

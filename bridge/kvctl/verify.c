@@ -1,0 +1,335 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvctl/kvctl.h"
+#include "kvctl/picture.h"
+#include "kvctl/truth.h"
+#include "wire/json/tree.h"
+#include "wire/json/writer.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* `verify`: compares what the aggregator lists with what the engines hold.
+ *
+ *     truth socket -> names, computed from tokens --+
+ *                                                   +-- per rank: PHANTOM, MISSING
+ *     R.kv_get.dump, R.kv_get.streams --------------+
+ *
+ * PHANTOM: listed, but not held.  MISSING: held, but not listed, beyond the number of
+ * blocks that the stream reports as doubtful. */
+
+enum { retry_ms = 100 };
+
+struct verdict {
+    uint64_t streams; /* followed */
+    uint64_t exact;
+    uint64_t phantom;
+    uint64_t missing;
+    uint64_t doubtful; /* held, not listed, and reported as doubtful */
+    uint64_t asked;    /* queries for prompts that a rank holds */
+    uint64_t wrong;    /* queries answered with a wrong number of blocks */
+};
+
+static uint64_t answer_number(struct json_object *object, const char *name)
+{
+    return json_object_get_uint64(kvb_json_member(object, name));
+}
+
+/* ---- Comparing ------------------------------------------------------------------------- */
+
+static int compare_listed_names(const void *a, const void *b)
+{
+    const uint64_t left = *(const uint64_t *)a;
+    const uint64_t right = *(const uint64_t *)b;
+
+    return (left > right) - (left < right);
+}
+
+/* Merges the two lists, which are in ascending order without duplicates. */
+static void compare_rank_lists(
+    const struct kvctl_truth_rank *rank, struct kvctl_listed *stream, struct verdict *verdict)
+{
+    uint64_t missing = 0;
+    size_t at = 0;
+
+    if (stream->count > 0) {
+        qsort(stream->names, stream->count, sizeof *stream->names, compare_listed_names);
+    }
+    for (size_t i = 0; i < rank->held_count; i++) {
+        while (at < stream->count && stream->names[at] < rank->held[i]) {
+            verdict->phantom++;
+            at++;
+        }
+        if (at < stream->count && stream->names[at] == rank->held[i]) {
+            at++;
+        } else {
+            missing++;
+        }
+    }
+    verdict->phantom += stream->count - at;
+    const uint64_t doubtful = missing < stream->doubtful ? missing : stream->doubtful;
+    verdict->doubtful += doubtful;
+    verdict->missing += missing - doubtful;
+}
+
+static struct verdict compare_truth(const struct kvctl_truth *truth, struct kvctl_picture *picture)
+{
+    struct verdict verdict = { .streams = picture->count };
+    uint64_t listed = 0;
+    uint64_t matched = 0;
+
+    for (size_t i = 0; i < picture->count; i++) {
+        verdict.exact += picture->streams[i].is_exact ? 1 : 0;
+        listed += picture->streams[i].count;
+    }
+    for (size_t i = 0; i < truth->count; i++) {
+        const struct kvctl_truth_rank *rank = &truth->ranks[i];
+        struct kvctl_listed *stream = kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
+        if (!stream) {
+            verdict.missing += rank->held_count;
+            continue;
+        }
+        compare_rank_lists(rank, stream, &verdict);
+        matched += stream->count;
+    }
+    verdict.phantom += listed - matched; /* of streams that the fleet does not have */
+    return verdict;
+}
+
+/* ---- Queries for prompts ------------------------------------------------------------------ */
+
+static kvb_status write_query(const struct kvctl_truth_rank *rank, struct kvb_buf *query)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(query);
+
+    kvb_buf_reset(query);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "token_ids");
+    kvb_json_write_begin(&json, '[');
+    for (size_t i = 0; i < rank->prompt_tokens; i++) {
+        kvb_json_write_u64(&json, rank->prompt[i]);
+    }
+    kvb_json_write_end(&json, ']');
+    if (rank->salt[0] != '\0') {
+        kvb_json_write_pair_text(&json, "cache_salt", rank->salt);
+    }
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+/* The rank's row in a list of the answer; NULL: it has none. */
+static struct json_object *
+find_rank_row(struct json_object *root, const char *list, const struct kvctl_truth_rank *rank)
+{
+    struct json_object *rows = kvb_json_member(root, list);
+    const size_t count = rows ? json_object_array_length(rows) : 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct json_object *row = json_object_array_get_idx(rows, i);
+        if (answer_number(row, "worker_id") == rank->worker_id &&
+            answer_number(row, "dp_rank") == rank->dp_rank) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* The answer must list the rank with all blocks of the prompt; a shared store may hold them in
+ * any tier. */
+static bool is_right(struct json_object *root, const struct kvctl_truth_rank *rank)
+{
+    struct json_object *worker = find_rank_row(root, "workers", rank);
+    struct json_object *store = find_rank_row(root, "shared", rank);
+
+    if (store) {
+        return !worker &&
+               answer_number(kvb_json_member(store, "tokens"), "disk") == rank->prompt_tokens;
+    }
+    return worker && answer_number(worker, "blocks") == rank->prompt_tokens / rank->block_size;
+}
+
+static enum kvctl_exit query_prompt(
+    const struct kvctl_line *line, const struct kvctl_truth_rank *rank, struct verdict *verdict)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf query = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+
+    kvb_buf_init(&query, kvb_max_query_body_bytes);
+    kvb_buf_init(&answer, kvb_max_answer_bytes);
+    if (write_query(rank, &query) != KVB_OK) {
+        kvctl_say("a prompt of %zu tokens is too long to ask about", rank->prompt_tokens);
+        return kvctl_failed;
+    }
+    const enum kvctl_exit asked =
+        kvctl_request_answer(line, "kv_match", kvb_buf_span(&query), &answer);
+    const enum kvctl_exit read = asked == kvctl_ok ? kvctl_read_answer(&answer, &root) : asked;
+    if (read != kvctl_ok) {
+        return read;
+    }
+    verdict->asked++;
+    verdict->wrong += is_right(root, rank) ? 0 : 1;
+    return kvctl_ok;
+}
+
+/* Skips ranks with doubtful blocks, for which a shorter answer is correct. */
+static enum kvctl_exit query_prompts(
+    const struct kvctl_line *line, const struct kvctl_truth *truth,
+    const struct kvctl_picture *picture, struct verdict *verdict)
+{
+    for (size_t i = 0; i < truth->count; i++) {
+        const struct kvctl_truth_rank *rank = &truth->ranks[i];
+        const struct kvctl_listed *stream =
+            kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
+        if (!stream || stream->doubtful > 0 || rank->prompt_tokens == 0) {
+            continue;
+        }
+        const enum kvctl_exit result = query_prompt(line, rank, verdict);
+        if (result != kvctl_ok) {
+            return result;
+        }
+    }
+    return kvctl_ok;
+}
+
+/* ---- The whole ------------------------------------------------------------------------------- */
+
+static bool is_clean(const struct kvctl_truth *truth, const struct verdict *verdict)
+{
+    return verdict->streams == truth->count && verdict->exact == truth->count &&
+           verdict->phantom == 0 && verdict->missing == 0 && verdict->wrong == 0;
+}
+
+static enum kvctl_exit
+look_once(const struct kvctl_line *line, const struct kvctl_truth *truth, struct verdict *verdict)
+{
+    KVB_OWN(kvctl_picture_done) struct kvctl_picture picture = { 0 };
+
+    const enum kvctl_exit result = kvctl_picture_read(line, &picture);
+    if (result != kvctl_ok) {
+        return result;
+    }
+    *verdict = compare_truth(truth, &picture);
+    return is_clean(truth, verdict) ? query_prompts(line, truth, &picture, verdict) : kvctl_ok;
+}
+
+/* Repeats the comparison until both are equal or --wait has passed; the fleet is paused. */
+static enum kvctl_exit look_until_clean(
+    const struct kvctl_line *line, const struct kvctl_truth *truth, struct verdict *verdict)
+{
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + (line->options->wait_ms * KVB_NS_PER_MS);
+
+    for (;;) {
+        const enum kvctl_exit result = look_once(line, truth, verdict);
+        if (result != kvctl_ok || is_clean(truth, verdict) || kvb_clock_monotonic_ns() >= end_ns) {
+            return result;
+        }
+        (void)poll(NULL, 0, retry_ms); /* a signal only shortens the wait */
+    }
+}
+
+static double mean_hit_tokens(const struct kvctl_truth *truth)
+{
+    return truth->requests > 0 ? (double)truth->hit_tokens / (double)truth->requests : 0.0;
+}
+
+static void print_verdict(const struct kvctl_truth *truth, const struct verdict *verdict)
+{
+    printf(
+        "streams       %" PRIu64 " of %zu in sync\n"
+        "blocks held   %" PRIu64 "\n"
+        "requests      %" PRIu64 ", mean hit tokens %.1f\n"
+        "match         %" PRIu64 " prompts that engines hold, %" PRIu64 " answered wrongly\n",
+        verdict->exact, truth->count, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
+        verdict->asked, verdict->wrong);
+    printf(
+        "index == truth: PHANTOM %" PRIu64 " MISSING %" PRIu64, verdict->phantom, verdict->missing);
+    if (verdict->doubtful > 0) {
+        printf(" (doubtful %" PRIu64 ")", verdict->doubtful);
+    }
+    fputs("\n", stdout);
+}
+
+static void print_verdict_json(const struct kvctl_truth *truth, const struct verdict *verdict)
+{
+    printf(
+        "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64 ",\"requests\":%" PRIu64
+        ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64
+        ",\"missing\":%" PRIu64 ",\"doubtful\":%" PRIu64 "}\n",
+        truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
+        verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
+}
+
+/* A prompt without a salt is better, because a file of tokens cannot contain the salt. */
+static bool is_better_sample(const struct kvctl_truth_rank *a, const struct kvctl_truth_rank *b)
+{
+    const bool has_salt = a->salt[0] != '\0';
+
+    return has_salt == (b->salt[0] != '\0') ? a->prompt_tokens > b->prompt_tokens : !has_salt;
+}
+
+/* Writes the longest prompt that any rank holds, preferably one without a salt, as a file for
+ * --tokens-file. */
+static enum kvctl_exit write_sample_prompt(const struct kvctl_truth *truth, const char *path)
+{
+    const struct kvctl_truth_rank *longest = NULL;
+
+    for (size_t i = 0; i < truth->count; i++) {
+        if (!longest || is_better_sample(&truth->ranks[i], longest)) {
+            longest = &truth->ranks[i];
+        }
+    }
+    FILE *out = fopen(path, "we");
+    if (!out) {
+        kvctl_say("%s: cannot be written", path);
+        return kvctl_failed;
+    }
+    for (size_t i = 0; longest && i < longest->prompt_tokens; i++) {
+        (void)fprintf(out, "%" PRIu32 "\n", longest->prompt[i]); /* seen by fclose */
+    }
+    if (fclose(out) != 0) {
+        kvctl_say("%s: cannot be written", path);
+        return kvctl_failed;
+    }
+    return kvctl_ok;
+}
+
+static enum kvctl_exit verify(const struct kvctl_line *line, const struct kvctl_truth *truth)
+{
+    struct verdict verdict = { 0 };
+
+    const enum kvctl_exit result = look_until_clean(line, truth, &verdict);
+    if (result != kvctl_ok) {
+        return result;
+    }
+    (line->options->is_json ? print_verdict_json : print_verdict)(truth, &verdict);
+    if (line->options->sample && write_sample_prompt(truth, line->options->sample) != kvctl_ok) {
+        return kvctl_failed;
+    }
+    return is_clean(truth, &verdict) ? kvctl_ok : kvctl_failed;
+}
+
+enum kvctl_exit kvctl_verify(const struct kvctl_options *options)
+{
+    KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
+    KVB_OWN(kvctl_truth_done) struct kvctl_truth truth = { 0 };
+    struct kvb_detail detail = { 0 };
+
+    const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
+    if (connected != kvctl_ok) {
+        return connected;
+    }
+    const kvb_status status = kvctl_truth_read(options->truth, &detail, &truth);
+    if (status != KVB_OK) {
+        kvctl_say("%s", detail.text);
+        return kvctl_failed;
+    }
+    const enum kvctl_exit result = verify(&line, &truth);
+    if (kvctl_truth_resume(options->truth, &detail) != KVB_OK) {
+        kvctl_say("the fleet stays paused: %s", detail.text);
+    }
+    return result;
+}

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/status.h"
+#include "model/event_batch.h"
+#include "wire/engine/dialect.h"
+
+/* Writes a batch as an engine of some version would: for the simulated fleet.
+ *
+ * Appends to out; a failure leaves it as it was.  Skipped events are not written;
+ * what a dialect has no field for is left out.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append() */
+kvb_status kvb_engine_batch_encode(
+    const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out);

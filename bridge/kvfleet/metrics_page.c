@@ -1,0 +1,167 @@
+#include "kvfleet/metrics_page.h"
+
+#include "core/buf.h"
+#include "core/own.h"
+#include "kvfleet/metrics_text.h"
+
+#include <arpa/inet.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_page_bytes = 1 << 20 };
+
+struct kvb_metrics_page {
+    struct kvb_metrics_page_options options;
+    struct MHD_Daemon *daemon; /* owned */
+    uint16_t port;
+    pthread_mutex_t lock;           /* of figures */
+    struct kvb_engine_stats *stats; /* owned; ranks of worker 0, of worker 1, ... */
+};
+
+/* "/workers/12/metrics" -> 12.  KVB_NOT_FOUND for any other path or worker. */
+static kvb_status
+parse_path(const struct kvb_metrics_page *page, const char *path, uint32_t *out_worker)
+{
+    static const char prefix[] = "/workers/";
+
+    if (strncmp(path, prefix, sizeof prefix - 1) != 0) {
+        return KVB_NOT_FOUND;
+    }
+    const char *digits = path + sizeof prefix - 1;
+    char *end = NULL;
+    const unsigned long long id = strtoull(digits, &end, 10);
+    const unsigned long long worker = id - page->options.first_worker;
+    if (*digits < '0' || *digits > '9' || strcmp(end, "/metrics") != 0 ||
+        worker >= page->options.workers) {
+        return KVB_NOT_FOUND;
+    }
+    *out_worker = (uint32_t)worker;
+    return KVB_OK;
+}
+
+static kvb_status render(struct kvb_metrics_page *page, uint32_t worker, struct kvb_buf *out)
+{
+    const struct kvb_metrics_source source = {
+        .model = page->options.model,
+        .block_size = page->options.block_size,
+        .stats = page->stats + (size_t)worker * page->options.ranks,
+        .ranks = page->options.ranks,
+    };
+    pthread_mutex_lock(&page->lock);
+    const kvb_status status = kvb_metrics_text(&source, out);
+    pthread_mutex_unlock(&page->lock);
+    return status;
+}
+
+static enum MHD_Result
+answer_page(struct MHD_Connection *connection, unsigned code, struct kvb_buf *body)
+{
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_COPY);
+    if (!response) {
+        return MHD_NO;
+    }
+    (void)MHD_add_response_header(
+        response, "Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    const enum MHD_Result result = MHD_queue_response(connection, code, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+/* libmicrohttpd fixes the parameters. */
+static enum MHD_Result handle_page_request(
+    void *context, struct MHD_Connection *connection, const char *path, const char *method,
+    const char *version, const char *upload, size_t *upload_len, void **request_context)
+{
+    (void)version;
+    (void)upload;
+    (void)request_context;
+    KVB_OWN(kvb_buf_done) struct kvb_buf body = { 0 };
+    uint32_t worker = 0;
+
+    if (*upload_len > 0) {
+        *upload_len = 0; /* a body: read it and do nothing with it */
+        return MHD_YES;
+    }
+    kvb_buf_init(&body, max_page_bytes);
+    if (strcmp(method, "GET") != 0 || parse_path(context, path, &worker) != KVB_OK) {
+        const kvb_status status =
+            kvb_buf_append_text(&body, "here is only GET /workers/ID/metrics\n");
+        return status == KVB_OK ? answer_page(connection, MHD_HTTP_NOT_FOUND, &body) : MHD_NO;
+    }
+    return render(context, worker, &body) == KVB_OK ? answer_page(connection, MHD_HTTP_OK, &body)
+                                                    : MHD_NO;
+}
+
+static kvb_status listen_for_pages(struct kvb_metrics_page *page, struct kvb_detail *detail)
+{
+    const struct kvb_metrics_page_options *options = &page->options;
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(options->port) };
+
+    if (inet_pton(AF_INET, options->address, &address.sin_addr) != 1) {
+        kvb_detail_set(detail, "%s: expected an IPv4 address", options->address);
+        return KVB_BAD_CONFIG;
+    }
+    page->daemon = MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, options->port, NULL, NULL,
+        handle_page_request, page, MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_CONNECTION_LIMIT,
+        256U, MHD_OPTION_CONNECTION_TIMEOUT, 30U, MHD_OPTION_END);
+    if (!page->daemon) {
+        kvb_detail_set(
+            detail, "%s:%u: cannot be listened on (in use?)", options->address, options->port);
+        return KVB_BAD_CONFIG;
+    }
+    page->port = MHD_get_daemon_info(page->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
+    return KVB_OK;
+}
+
+kvb_status kvb_metrics_page_start(
+    const struct kvb_metrics_page_options *options, struct kvb_detail *detail,
+    struct kvb_metrics_page **out_page)
+{
+    struct kvb_metrics_page *page = calloc(1, sizeof *page);
+    if (!page) {
+        return KVB_NO_MEMORY;
+    }
+    page->options = *options;
+    (void)pthread_mutex_init(&page->lock, NULL); /* cannot fail with default attributes */
+    page->stats = calloc((size_t)options->workers * options->ranks, sizeof *page->stats);
+
+    const kvb_status status = page->stats ? listen_for_pages(page, detail) : KVB_NO_MEMORY;
+    if (status != KVB_OK) {
+        kvb_metrics_page_stop(page);
+        return status;
+    }
+    page->options.address = NULL; /* was only borrowed for the call */
+    *out_page = page;
+    return KVB_OK;
+}
+
+void kvb_metrics_page_stop(struct kvb_metrics_page *page)
+{
+    if (!page) {
+        return;
+    }
+    if (page->daemon) {
+        MHD_stop_daemon(page->daemon);
+    }
+    pthread_mutex_destroy(&page->lock);
+    free(page->stats);
+    free(page);
+}
+
+uint16_t kvb_metrics_page_port(const struct kvb_metrics_page *page)
+{
+    return page->port;
+}
+
+void kvb_metrics_page_set(
+    struct kvb_metrics_page *page, uint32_t worker, uint32_t rank,
+    const struct kvb_engine_stats *stats)
+{
+    pthread_mutex_lock(&page->lock);
+    page->stats[(size_t)worker * page->options.ranks + rank] = *stats;
+    pthread_mutex_unlock(&page->lock);
+}

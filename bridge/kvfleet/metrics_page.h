@@ -1,0 +1,40 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/status.h"
+#include "kvfleet/engine/engine.h"
+
+#include <stdint.h>
+
+/* GET /workers/ID/metrics over HTTP: one small server for the whole fleet.
+ *
+ * The figures are copied in by the fleet's thread; pages are made from the copy.
+ * Threads: libmicrohttpd's own one; all calls are for any thread. */
+struct kvb_metrics_page;
+
+struct kvb_metrics_page_options {
+    const char *address; /* "127.0.0.1", borrowed for the call */
+    uint16_t port;       /* 0: any free one */
+    const char *model;   /* borrowed until _stop() */
+    uint64_t first_worker;
+    uint32_t workers;
+    uint32_t ranks;
+    uint32_t block_size;
+};
+
+/* KVB_BAD_CONFIG  no such address, or it cannot be listened on: detail says which
+ * KVB_NO_MEMORY */
+kvb_status kvb_metrics_page_start(
+    const struct kvb_metrics_page_options *options, struct kvb_detail *detail,
+    struct kvb_metrics_page **out_page);
+
+/* NULL is fine. */
+void kvb_metrics_page_stop(struct kvb_metrics_page *page);
+
+/* The port that is listened on. */
+uint16_t kvb_metrics_page_port(const struct kvb_metrics_page *page);
+
+/* worker and rank count from 0, whatever their ids. */
+void kvb_metrics_page_set(
+    struct kvb_metrics_page *page, uint32_t worker, uint32_t rank,
+    const struct kvb_engine_stats *stats);

@@ -1,0 +1,335 @@
+#include "kvfleet/publisher.h"
+
+#include "core/clock.h"
+#include "core/ring.h"
+#include "kvfleet/replay_buffer.h"
+#include "kvfleet/replay_port.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+/* vLLM's defaults. */
+enum { events_high_water = 100000, replay_high_water = 1000 };
+
+enum {
+    batches_a_turn = 64, /* before it looks for replay requests again */
+    bind_pause_ms = 10,
+    bind_deadline_ms = 3000,
+};
+
+enum item_kind { publish_item, keep_item, restart_item };
+
+struct item {
+    enum item_kind kind;
+    uint64_t seq;
+    size_t len;
+    uint8_t data[];
+};
+
+struct kvb_publisher {
+    struct kvb_publisher_options options;
+    struct kvb_ring *queue;           /* owned; of struct item */
+    struct kvb_replay_buffer *buffer; /* owned; the thread's own, like the sockets */
+    void *pub;
+    void *router;
+    pthread_t thread;
+    bool has_thread;
+    uint64_t queued; /* of the fleet's thread */
+    _Atomic uint64_t handled;
+    _Atomic uint64_t published;
+    _Atomic uint64_t withheld;
+    _Atomic uint64_t replays;
+    _Atomic uint64_t full_replays;
+    _Atomic uint64_t replayed;
+    _Atomic uint64_t ignored;
+    _Atomic uint64_t failures;
+};
+
+static void count_published(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
+}
+
+static uint64_t read_counter(const _Atomic uint64_t *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+static kvb_status from_zmq(int error)
+{
+    switch (error) {
+    case EADDRINUSE:
+    case EMFILE: /* libzmq has not yet released closed sockets */
+        return KVB_AGAIN;
+    case ENOMEM:
+        return KVB_NO_MEMORY;
+    case ENODEV:
+    case EADDRNOTAVAIL:
+    case EINVAL:
+    case EACCES:
+        return KVB_BAD_CONFIG;
+    default:
+        return KVB_IO;
+    }
+}
+
+/* A bound socket, or *out_socket as it was. */
+static kvb_status bind_socket(
+    const struct kvb_publisher_options *options, int type, uint16_t port, struct kvb_detail *detail,
+    void **out_socket)
+{
+    char endpoint[128];
+    const int high_water = type == ZMQ_PUB ? events_high_water : replay_high_water;
+    const int linger_ms = 0;
+    void *socket = zmq_socket(options->zmq_context, type);
+
+    if (!socket) {
+        kvb_detail_set(detail, "no socket: %s", zmq_strerror(zmq_errno()));
+        return from_zmq(zmq_errno());
+    }
+    (void)snprintf(endpoint, sizeof endpoint, "tcp://%s:%u", options->address, port);
+    if (zmq_setsockopt(socket, ZMQ_SNDHWM, &high_water, sizeof high_water) != 0 ||
+        zmq_setsockopt(socket, ZMQ_RCVHWM, &high_water, sizeof high_water) != 0 ||
+        zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms) != 0 ||
+        zmq_bind(socket, endpoint) != 0) {
+        const int error = zmq_errno();
+        kvb_detail_set(detail, "%s: %s", endpoint, zmq_strerror(error));
+        (void)zmq_close(socket);
+        return from_zmq(error);
+    }
+    *out_socket = socket;
+    return KVB_OK;
+}
+
+static void close_sockets(struct kvb_publisher *publisher)
+{
+    if (publisher->pub) {
+        (void)zmq_close(publisher->pub);
+    }
+    if (publisher->router) {
+        (void)zmq_close(publisher->router);
+    }
+    publisher->pub = NULL;
+    publisher->router = NULL;
+}
+
+static kvb_status open_sockets(struct kvb_publisher *publisher, struct kvb_detail *detail)
+{
+    const struct kvb_publisher_options *options = &publisher->options;
+    kvb_status status =
+        bind_socket(options, ZMQ_PUB, options->events_port, detail, &publisher->pub);
+
+    if (status == KVB_OK && options->layout != KVB_REPLAY_NEVER) {
+        status = bind_socket(options, ZMQ_ROUTER, options->replay_port, detail, &publisher->router);
+    }
+    if (status != KVB_OK) {
+        close_sockets(publisher);
+    }
+    return status;
+}
+
+/* libzmq frees a port some moments after the close. */
+static kvb_status open_again(struct kvb_publisher *publisher)
+{
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + bind_deadline_ms * KVB_NS_PER_MS;
+    kvb_status status = open_sockets(publisher, NULL);
+
+    while (status == KVB_AGAIN && kvb_clock_monotonic_ns() < deadline_ns) {
+        (void)zmq_poll(NULL, 0, bind_pause_ms);
+        status = open_sockets(publisher, NULL);
+    }
+    return status;
+}
+
+static void publish_batch_item(struct kvb_publisher *publisher, const struct item *item)
+{
+    const kvb_span topic = publisher->options.topic;
+    uint8_t seq[8];
+
+    kvb_replay_port_write_seq(seq, item->seq);
+    /* PUB never waits: above the high-water mark it drops, as the engine's does. */
+    if (publisher->pub && zmq_send(publisher->pub, topic.data, topic.len, ZMQ_SNDMORE) >= 0 &&
+        zmq_send(publisher->pub, seq, sizeof seq, ZMQ_SNDMORE) >= 0 &&
+        zmq_send(publisher->pub, item->data, item->len, 0) >= 0) {
+        count_published(&publisher->published, 1);
+    } else {
+        count_published(&publisher->failures, 1);
+    }
+}
+
+static void restart(struct kvb_publisher *publisher)
+{
+    close_sockets(publisher);
+    kvb_replay_buffer_clear(publisher->buffer);
+    atomic_store_explicit(&publisher->full_replays, 0, memory_order_relaxed); /* another process */
+    if (open_again(publisher) != KVB_OK) {
+        count_published(&publisher->failures, 1);
+    }
+}
+
+static void handle_item(struct kvb_publisher *publisher, const struct item *item)
+{
+    if (item->kind == restart_item) {
+        restart(publisher);
+        return;
+    }
+    if (item->kind == publish_item) {
+        publish_batch_item(publisher, item);
+    } else {
+        count_published(&publisher->withheld, 1);
+    }
+    const kvb_span payload = { item->data, item->len };
+    if (kvb_replay_buffer_put(publisher->buffer, item->seq, payload) != KVB_OK) {
+        count_published(&publisher->failures, 1);
+    }
+}
+
+static void serve_replays(struct kvb_publisher *publisher)
+{
+    struct kvb_replay_answer answer = { 0 };
+
+    while (publisher->router &&
+           kvb_replay_port_serve(
+               publisher->router, publisher->buffer, &publisher->options, &answer) == KVB_OK) {
+        count_published(&publisher->ignored, answer.is_ignored);
+        count_published(&publisher->replays, !answer.is_ignored);
+        count_published(&publisher->full_replays, answer.is_full);
+        count_published(&publisher->replayed, answer.replayed);
+    }
+}
+
+/* Handles what is queued, up to a turn's worth.  KVB_CLOSED: that was all. */
+static kvb_status serve_queue(struct kvb_publisher *publisher)
+{
+    for (int i = 0; i < batches_a_turn; i++) {
+        void *item = NULL;
+        const kvb_status status = kvb_ring_take(publisher->queue, &item);
+        if (status != KVB_OK) {
+            return status;
+        }
+        handle_item(publisher, item);
+        free(item);
+        atomic_fetch_add_explicit(&publisher->handled, 1, memory_order_release);
+    }
+    return KVB_AGAIN;
+}
+
+static void *run_publisher(void *context)
+{
+    struct kvb_publisher *publisher = context;
+
+    do {
+        zmq_pollitem_t items[] = {
+            { .fd = kvb_ring_fd(publisher->queue), .events = ZMQ_POLLIN },
+            { .socket = publisher->router, .events = ZMQ_POLLIN },
+        };
+        (void)zmq_poll(items, publisher->router ? 2 : 1, -1);
+        serve_replays(publisher);
+    } while (serve_queue(publisher) != KVB_CLOSED);
+    return NULL;
+}
+
+static kvb_status set_up_publisher(struct kvb_publisher *publisher, struct kvb_detail *detail)
+{
+    const struct kvb_publisher_options *options = &publisher->options;
+
+    KVB_TRY(kvb_ring_new(options->queue_batches, free, &publisher->queue));
+    KVB_TRY(
+        kvb_replay_buffer_new(options->replay_batches, options->replay_bytes, &publisher->buffer));
+    KVB_TRY(open_sockets(publisher, detail));
+    /* The sockets change hands here; starting a thread is the fence they need. */
+    if (pthread_create(&publisher->thread, NULL, run_publisher, publisher) != 0) {
+        kvb_detail_set(detail, "no more threads");
+        return KVB_IO;
+    }
+    publisher->has_thread = true;
+    return KVB_OK;
+}
+
+kvb_status kvb_publisher_start(
+    const struct kvb_publisher_options *options, struct kvb_detail *detail,
+    struct kvb_publisher **out_publisher)
+{
+    struct kvb_publisher *publisher = calloc(1, sizeof *publisher);
+    if (!publisher) {
+        return KVB_NO_MEMORY;
+    }
+    publisher->options = *options;
+    const kvb_status status = set_up_publisher(publisher, detail);
+    if (status != KVB_OK) {
+        kvb_publisher_stop(publisher);
+        return status;
+    }
+    *out_publisher = publisher;
+    return KVB_OK;
+}
+
+void kvb_publisher_stop(struct kvb_publisher *publisher)
+{
+    if (!publisher) {
+        return;
+    }
+    if (publisher->has_thread) {
+        kvb_ring_close(publisher->queue);
+        (void)pthread_join(publisher->thread, NULL); /* it is ours and was started */
+    }
+    close_sockets(publisher);
+    kvb_ring_free(publisher->queue);
+    kvb_replay_buffer_free(publisher->buffer);
+    free(publisher);
+}
+
+static kvb_status
+enqueue(struct kvb_publisher *publisher, enum item_kind kind, uint64_t seq, kvb_span payload)
+{
+    struct item *item = malloc(sizeof *item + payload.len);
+    if (!item) {
+        return KVB_NO_MEMORY;
+    }
+    *item = (struct item){ .kind = kind, .seq = seq, .len = payload.len };
+    if (payload.len > 0) {
+        memcpy(item->data, payload.data, payload.len);
+    }
+    const kvb_status status = kvb_ring_put_wait(publisher->queue, item);
+    if (status != KVB_OK) {
+        free(item);
+        return status;
+    }
+    publisher->queued++;
+    return KVB_OK;
+}
+
+kvb_status
+kvb_publisher_send(struct kvb_publisher *publisher, uint64_t seq, kvb_span payload, bool is_live)
+{
+    return enqueue(publisher, is_live ? publish_item : keep_item, seq, payload);
+}
+
+kvb_status kvb_publisher_restart(struct kvb_publisher *publisher)
+{
+    return enqueue(publisher, restart_item, 0, (kvb_span){ 0 });
+}
+
+bool kvb_publisher_is_drained(const struct kvb_publisher *publisher)
+{
+    return atomic_load_explicit(&publisher->handled, memory_order_acquire) == publisher->queued;
+}
+
+void kvb_publisher_counts(
+    const struct kvb_publisher *publisher, struct kvb_publisher_counts *out_counts)
+{
+    *out_counts = (struct kvb_publisher_counts){
+        .published = read_counter(&publisher->published),
+        .withheld = read_counter(&publisher->withheld),
+        .replays = read_counter(&publisher->replays),
+        .full_replays = read_counter(&publisher->full_replays),
+        .replayed = read_counter(&publisher->replayed),
+        .ignored = read_counter(&publisher->ignored),
+        .failures = read_counter(&publisher->failures),
+    };
+}

@@ -1,0 +1,312 @@
+#include "kvfleet/truth_commands.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "kvfleet/malformed.h"
+#include "kvfleet/truth_format.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_words = 5, drain_timeout_ms = 10000 };
+
+struct words {
+    const char *word[max_words];
+    size_t count;
+};
+
+/* False: too many. */
+static bool split_words(char *line, struct words *out_words)
+{
+    char *rest = NULL;
+
+    out_words->count = 0;
+    for (char *word = strtok_r(line, " \t\r", &rest); word; word = strtok_r(NULL, " \t\r", &rest)) {
+        if (out_words->count == max_words) {
+            return false;
+        }
+        out_words->word[out_words->count++] = word;
+    }
+    return true;
+}
+
+static bool read_number_word(const char *word, uint64_t *out_value)
+{
+    char *end = NULL;
+
+    errno = 0;
+    *out_value = strtoull(word, &end, 10);
+    return errno == 0 && *word >= '0' && *word <= '9' && *end == '\0';
+}
+
+static kvb_status say_error(struct kvb_truth_session *session, const char *text)
+{
+    KVB_TRY(kvb_buf_append_format(session->out, "{\"error\":\"%s\"}\n", text));
+    return session->send(session->context, session->out);
+}
+
+/* Words 1 and 2 name a rank.  KVB_NOT_FOUND was already answered. */
+static kvb_status
+find_session_rank(struct kvb_truth_session *session, const struct words *words, size_t *out_at)
+{
+    uint64_t worker = 0;
+    uint64_t rank = 0;
+
+    if (words->count < 3 || !read_number_word(words->word[1], &worker) ||
+        !read_number_word(words->word[2], &rank) || rank > UINT32_MAX ||
+        kvb_fleet_find(session->fleet, worker, (uint32_t)rank, out_at) != KVB_OK) {
+        KVB_TRY(say_error(session, "expected the id of a worker and one of its ranks"));
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+static kvb_status send_truth(struct kvb_truth_session *session, size_t at)
+{
+    KVB_OWN(kvb_truth_done) struct kvb_truth truth = { 0 };
+
+    KVB_TRY(kvb_fleet_truth(session->fleet, at, &truth));
+    KVB_TRY(kvb_truth_format(&truth, session->out));
+    return session->send(session->context, session->out);
+}
+
+/* truth, truth WORKER: all ranks that fit. */
+static kvb_status
+send_truths(struct kvb_truth_session *session, bool has_worker, uint64_t worker_id)
+{
+    for (size_t at = 0; at < kvb_fleet_rank_count(session->fleet); at++) {
+        struct kvb_fleet_rank_state state = { 0 };
+        kvb_fleet_rank_state(session->fleet, at, &state);
+        if (!has_worker || state.worker_id == worker_id) {
+            KVB_TRY(send_truth(session, at));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status do_truth(struct kvb_truth_session *session, const struct words *words)
+{
+    uint64_t worker_id = 0;
+    size_t at = 0;
+
+    if (words->count == 1) {
+        return send_truths(session, false, 0);
+    }
+    if (words->count > 2) {
+        KVB_TRY(find_session_rank(session, words, &at));
+        return send_truth(session, at);
+    }
+    if (!read_number_word(words->word[1], &worker_id) ||
+        kvb_fleet_find(session->fleet, worker_id, 0, &at) != KVB_OK) {
+        return say_error(session, "expected the id of a worker");
+    }
+    return send_truths(session, true, worker_id);
+}
+
+static kvb_status do_changes(struct kvb_truth_session *session, const struct words *words)
+{
+    struct kvb_changes_head head = { 0 };
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    if (words->count < 4 || !read_number_word(words->word[3], &head.since)) {
+        return say_error(session, "expected: changes WORKER RANK SINCE");
+    }
+    (void)read_number_word(words->word[1], &head.worker_id); /* find_session_rank() has read it */
+    head.rank = (uint32_t)strtoul(words->word[2], NULL, 10);
+    head.now_ns = kvb_clock_monotonic_ns();
+    KVB_TRY(kvb_changes_format(&head, kvb_fleet_log(session->fleet, at), session->out));
+    return session->send(session->context, session->out);
+}
+
+static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct kvb_buf *out)
+{
+    const struct kvb_engine_stats *stats = &state->stats;
+    const struct kvb_publisher_counts *counts = &state->counts;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } fields[] = {
+        { "worker_id", state->worker_id },
+        { "dp_rank", state->rank },
+        { "batches", stats->batches },
+        { "held_blocks", stats->held_blocks },
+        { "running", stats->load.request_active_slots },
+        { "waiting", stats->load.num_requests_waiting },
+        { "requests_finished", stats->requests_finished },
+        { "queried_tokens", stats->queried_tokens },
+        { "hit_tokens", stats->hit_tokens },
+        { "preemptions", stats->preemptions },
+        { "published", counts->published },
+        { "withheld", counts->withheld },
+        { "replays", counts->replays },
+        { "full_replays", counts->full_replays },
+        { "replayed_batches", counts->replayed },
+        { "ignored_requests", counts->ignored },
+        { "malformed", state->malformed },
+        { "failures", counts->failures },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(fields); i++) {
+        KVB_TRY(kvb_buf_append_format(
+            out, "%s\"%s\":%llu", i ? "," : "{", fields[i].name,
+            (unsigned long long)fields[i].value));
+    }
+    return kvb_buf_append_text(out, "}\n");
+}
+
+static kvb_status append_totals(const struct kvb_fleet_totals *totals, struct kvb_buf *out)
+{
+    return kvb_buf_append_format(
+        out,
+        "{\"requests\":%llu,\"refused\":%llu,\"too_large\":%llu,\"finished\":%llu,"
+        "\"batches\":%llu,\"failures\":%llu,\"held_blocks\":%llu,\"running\":%llu,"
+        "\"waiting\":%llu,\"paused\":%s}\n",
+        (unsigned long long)totals->requests, (unsigned long long)totals->refused,
+        (unsigned long long)totals->too_large, (unsigned long long)totals->finished,
+        (unsigned long long)totals->batches, (unsigned long long)totals->failures,
+        (unsigned long long)totals->held_blocks, (unsigned long long)totals->running,
+        (unsigned long long)totals->waiting, totals->is_paused ? "true" : "false");
+}
+
+static kvb_status do_stats(struct kvb_truth_session *session, const struct words *words)
+{
+    struct kvb_fleet_totals totals = { 0 };
+    (void)words;
+
+    for (size_t at = 0; at < kvb_fleet_rank_count(session->fleet); at++) {
+        struct kvb_fleet_rank_state state = { 0 };
+        kvb_fleet_rank_state(session->fleet, at, &state);
+        KVB_TRY(append_rank(&state, session->out));
+    }
+    kvb_fleet_totals(session->fleet, &totals);
+    KVB_TRY(append_totals(&totals, session->out));
+    return session->send(session->context, session->out);
+}
+
+static kvb_status do_pause(struct kvb_truth_session *session, const struct words *words)
+{
+    (void)words;
+    kvb_fleet_pause(session->fleet, true);
+    return KVB_OK;
+}
+
+static kvb_status do_resume(struct kvb_truth_session *session, const struct words *words)
+{
+    (void)words;
+    kvb_fleet_pause(session->fleet, false);
+    return KVB_OK;
+}
+
+static kvb_status do_drain(struct kvb_truth_session *session, const struct words *words)
+{
+    (void)words;
+    return kvb_fleet_drain(session->fleet, drain_timeout_ms) == KVB_OK
+               ? KVB_OK
+               : say_error(session, "paused, but not everything was published in 10 s");
+}
+
+static kvb_status do_reset(struct kvb_truth_session *session, const struct words *words)
+{
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    return kvb_fleet_reset(session->fleet, at);
+}
+
+static kvb_status do_restart(struct kvb_truth_session *session, const struct words *words)
+{
+    const bool keeps_seed = words->count == 4 && strcmp(words->word[3], "same") == 0;
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    if (words->count == 4 && !keeps_seed) {
+        return say_error(session, "expected: restart WORKER RANK [same]");
+    }
+    return kvb_fleet_restart(session->fleet, at, keeps_seed);
+}
+
+static kvb_status do_drop(struct kvb_truth_session *session, const struct words *words)
+{
+    uint64_t batches = 0;
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    if (words->count < 4 || !read_number_word(words->word[3], &batches)) {
+        return say_error(session, "expected: drop WORKER RANK BATCHES");
+    }
+    kvb_fleet_withhold(session->fleet, at, batches);
+    return KVB_OK;
+}
+
+static kvb_status do_malform(struct kvb_truth_session *session, const struct words *words)
+{
+    size_t kind = 0;
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    const bool is_all = words->count == 4 && strcmp(words->word[3], "all") == 0;
+    if (!is_all && (words->count < 4 || kvb_malformed_find(words->word[3], &kind) != KVB_OK)) {
+        return say_error(
+            session, "expected: malform WORKER RANK KIND|all, a kind of --malformed list");
+    }
+    kvb_fleet_malform(session->fleet, at, kind, is_all ? kvb_malformed_kinds : 1);
+    return KVB_OK;
+}
+
+static kvb_status do_stop(struct kvb_truth_session *session, const struct words *words)
+{
+    (void)words;
+    session->is_stopped = true;
+    return KVB_OK;
+}
+
+static const struct command {
+    const char *name;
+    size_t max_words;
+    kvb_status (*run)(struct kvb_truth_session *session, const struct words *words);
+} commands[] = {
+    { "truth", 3, do_truth },     { "changes", 4, do_changes }, { "stats", 1, do_stats },
+    { "pause", 1, do_pause },     { "resume", 1, do_resume },   { "drain", 1, do_drain },
+    { "reset", 3, do_reset },     { "restart", 4, do_restart }, { "drop", 4, do_drop },
+    { "malform", 4, do_malform }, { "stop", 1, do_stop },
+};
+
+static const struct command *find_truth_command(const struct words *words)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(commands); i++) {
+        if (words->count > 0 && words->count <= commands[i].max_words &&
+            strcmp(words->word[0], commands[i].name) == 0) {
+            return &commands[i];
+        }
+    }
+    return NULL;
+}
+
+static kvb_status run_words(struct kvb_truth_session *session, const struct words *words)
+{
+    const struct command *command = find_truth_command(words);
+
+    if (!command) {
+        return say_error(
+            session, "expected truth [WORKER [RANK]], changes WORKER RANK SINCE, stats, pause, "
+                     "resume, drain, reset WORKER RANK, restart WORKER RANK [same], "
+                     "drop WORKER RANK BATCHES, malform WORKER RANK KIND|all, or stop");
+    }
+    const kvb_status status = command->run(session, words);
+    return status == KVB_NOT_FOUND ? KVB_OK : status; /* which was answered */
+}
+
+kvb_status kvb_truth_run(struct kvb_truth_session *session, char *line)
+{
+    struct words words = { 0 };
+
+    kvb_buf_reset(session->out);
+    if (!split_words(line, &words)) {
+        words.count = 0; /* too many words for any command */
+    }
+    KVB_TRY(run_words(session, &words));
+    KVB_TRY(kvb_buf_append_text(session->out, "{\"end\":true}\n"));
+    return session->send(session->context, session->out);
+}

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "core/status.h"
+#include "model/router_batch.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The newest router events of one stream, by id: events that a reader may have missed, or events
+ * that cannot be applied yet.
+ *
+ *     events   [ id 17 ][ id 18 ][ id 19 ] ...     ids follow each other
+ *     blocks    b b b     b        b b             a ring: the oldest go first
+ *
+ * Bounded: when the log is full, the oldest events are dropped, each as a whole.  An event whose
+ * id does not follow the newest one drops all earlier events.
+ *
+ * Threads: the caller locks.
+ * Memory:  16 bytes a block and 32 an event, in rings that double up to their
+ *          ceilings and never shrink. */
+struct kvb_event_log;
+
+/* At most max_blocks blocks and as many events (1 .. kvb_max_router_blocks).
+ * KVB_TOO_LARGE, KVB_NO_MEMORY. */
+kvb_status kvb_event_log_new(size_t max_blocks, struct kvb_event_log **out_log);
+
+/* NULL is fine. */
+void kvb_event_log_free(struct kvb_event_log *log);
+
+void kvb_event_log_clear(struct kvb_event_log *log);
+
+/* Appends copies of the batch's events, whose ids are consecutive.  Without memory all events
+ * are dropped, as an overflow would do. */
+void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch *batch);
+/* The same for one event of a batch. */
+void kvb_event_log_add_event(
+    struct kvb_event_log *log, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event);
+
+/* False when it is empty. */
+bool kvb_event_log_range(
+    const struct kvb_event_log *log, uint64_t *out_first_id, uint64_t *out_last_id);
+
+/* Appends events from_id .. to_id to *out, up to max_blocks blocks in total but at least one
+ * event; *out_next_id is the first event left out.  Both ids must be in the range.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: *out cannot grow. */
+kvb_status kvb_event_log_read(
+    const struct kvb_event_log *log, uint64_t from_id, uint64_t to_id, size_t max_blocks,
+    struct kvb_router_batch *out, uint64_t *out_next_id);
+
+/* Forgets all events before from_id. */
+void kvb_event_log_forget(struct kvb_event_log *log, uint64_t from_id);

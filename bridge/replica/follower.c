@@ -1,0 +1,353 @@
+#include "replica/follower.h"
+
+#include "core/array.h"
+#include "core/clock.h"
+#include "core/limits.h"
+#include "replica/inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    missing_heartbeats = 3,
+    unheard_part = 8, /* streams without heartbeats get at most 1/8 of max_streams */
+    /* Bridges can be configured to 100 ms, but a busy machine easily misses three of those. */
+    min_period_ms = 500,
+    max_period_ms = 60000
+};
+
+kvb_status
+kvb_followers_new(const struct kvb_followers_options *options, struct kvb_followers **out_followers)
+{
+    struct kvb_followers *followers = calloc(1, sizeof *followers);
+
+    if (!followers) {
+        return KVB_NO_MEMORY;
+    }
+    followers->options = *options;
+    kvb_stream_table_init(&followers->names, options->max_streams, options->hash_key);
+    *out_followers = followers;
+    return KVB_OK;
+}
+
+static struct kvb_follow *follow_at(const struct kvb_followers *followers, size_t number)
+{
+    const bool is_used =
+        number < followers->names.limit && followers->names.entries[number].is_used;
+
+    return is_used ? &followers->follows[number] : NULL;
+}
+
+static void end_follow(struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    kvb_follow_need_nothing(followers, follow);
+    kvb_event_log_free(follow->repair.held);
+    kvb_router_batch_done(&follow->repair.patch);
+    kvb_follow_free_lists(followers, follow);
+}
+
+void kvb_followers_free(struct kvb_followers *followers)
+{
+    if (!followers) {
+        return;
+    }
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow) {
+            end_follow(followers, follow);
+        }
+    }
+    kvb_stream_table_done(&followers->names);
+    free(followers->changed);
+    free(followers->follows);
+    free(followers->slot_owners);
+    free(followers);
+}
+
+/* ---- Streams without heartbeats ---- */
+
+static void append_unheard(struct kvb_followers *followers, uint32_t place)
+{
+    struct kvb_follow *follow = &followers->follows[place - 1];
+
+    follow->older_unheard = followers->newest_unheard;
+    follow->newer_unheard = 0;
+    if (followers->newest_unheard != 0) {
+        followers->follows[followers->newest_unheard - 1].newer_unheard = place;
+    } else {
+        followers->oldest_unheard = place;
+    }
+    followers->newest_unheard = place;
+    followers->unheard++;
+}
+
+void kvb_follow_leave_unheard(struct kvb_followers *followers, struct kvb_follow *follow)
+{
+    struct kvb_follow *follows = followers->follows;
+
+    if (follow->older_unheard != 0) {
+        follows[follow->older_unheard - 1].newer_unheard = follow->newer_unheard;
+    } else {
+        followers->oldest_unheard = follow->newer_unheard;
+    }
+    if (follow->newer_unheard != 0) {
+        follows[follow->newer_unheard - 1].older_unheard = follow->older_unheard;
+    } else {
+        followers->newest_unheard = follow->older_unheard;
+    }
+    followers->unheard--;
+}
+
+void kvb_follow_touch_unheard(
+    struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    kvb_follow_leave_unheard(followers, follow);
+    append_unheard(followers, 1 + (uint32_t)(follow - followers->follows));
+    follow->alive_ns = now_ns;
+}
+
+static void forget_stream(struct kvb_followers *followers, uint32_t number)
+{
+    struct kvb_follow *follow = &followers->follows[number];
+
+    if (!follow->shown.has_heartbeat) {
+        kvb_follow_leave_unheard(followers, follow);
+    }
+    end_follow(followers, follow);
+    kvb_stream_table_remove(&followers->names, number);
+    followers->generation++;
+    followers->counters.forgotten++;
+}
+
+/* Streams without heartbeats must not use up the room of streams that have a bridge of ours. */
+static void make_stream_room(struct kvb_followers *followers, bool is_heartbeat)
+{
+    const size_t share = followers->options.max_streams / unheard_part;
+    const bool is_full = followers->names.count >= followers->options.max_streams;
+
+    if (followers->unheard > 0 && (is_full || (!is_heartbeat && followers->unheard >= share))) {
+        forget_stream(followers, followers->oldest_unheard - 1);
+    }
+}
+
+static kvb_status add_follow(
+    struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_heartbeat,
+    uint64_t now_ns, struct kvb_follow **out_follow)
+{
+    uint32_t number = 0;
+
+    make_stream_room(followers, is_heartbeat);
+    followers->generation++; /* the array may move even when adding fails */
+    KVB_TRY(kvb_array_reserve(
+        &followers->follows, &followers->follow_capacity, followers->names.count + 1,
+        sizeof *followers->follows, kvb_max_streams + 1));
+    KVB_TRY(kvb_stream_table_add(&followers->names, id, &number));
+    struct kvb_follow *follow = &followers->follows[number];
+    *follow = (struct kvb_follow){
+        .shown = { .id = *id },
+        .loss = KVB_REASON_JOINED_LATE,
+        .is_subset = true, /* nothing is listed yet */
+        .alive_ns = now_ns,
+    };
+    append_unheard(followers, 1 + number);
+    *out_follow = follow;
+    return KVB_OK;
+}
+
+kvb_status kvb_follow_get(
+    struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_heartbeat,
+    uint64_t now_ns, struct kvb_follow **out_follow)
+{
+    uint32_t number = 0;
+
+    if (kvb_stream_table_find(&followers->names, id, &number) == KVB_OK) {
+        *out_follow = &followers->follows[number];
+        return KVB_OK;
+    }
+    const kvb_status status = add_follow(followers, id, is_heartbeat, now_ns, out_follow);
+    if (status != KVB_OK) {
+        followers->counters.streams_refused++;
+    }
+    return status;
+}
+
+/* ---- Time ---- */
+
+uint64_t
+kvb_follow_period_ns(const struct kvb_followers *followers, const struct kvb_heartbeat *heartbeat)
+{
+    const uint64_t said_ms =
+        heartbeat->period_ms > 0 ? heartbeat->period_ms : followers->options.heartbeat_ms;
+    const uint64_t min_ms = said_ms > min_period_ms ? said_ms : min_period_ms;
+
+    return (min_ms < max_period_ms ? min_ms : max_period_ms) * KVB_NS_PER_MS;
+}
+
+static uint64_t silence_ns(const struct kvb_followers *followers, const struct kvb_follow *follow)
+{
+    return missing_heartbeats * kvb_follow_period_ns(followers, &follow->shown.heartbeat);
+}
+
+static void
+find_silence(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    if (follow->shown.has_heartbeat && follow->bridge == bridge_alive &&
+        now_ns - follow->alive_ns >= silence_ns(followers, follow)) {
+        follow->bridge = bridge_silent;
+        followers->counters.silent++;
+        kvb_follow_classify(followers, follow, now_ns);
+    }
+}
+
+static void
+find_end_of_rival(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    if (follow->rival_ns > 0 && now_ns - follow->rival_ns >= silence_ns(followers, follow)) {
+        follow->rival_ns = 0;
+        kvb_follow_classify(followers, follow, now_ns);
+    }
+}
+
+static bool is_long_dead(
+    const struct kvb_followers *followers, const struct kvb_follow *follow, uint64_t now_ns)
+{
+    const uint64_t since_ns =
+        follow->down_ns > follow->alive_ns ? follow->down_ns : follow->alive_ns;
+
+    return follow->shown.state == KVB_STREAM_DOWN &&
+           now_ns - since_ns >= followers->options.forget_ms * KVB_NS_PER_MS;
+}
+
+static void forget_unheard(struct kvb_followers *followers, uint64_t now_ns)
+{
+    const uint64_t forget_ns = followers->options.forget_ms * KVB_NS_PER_MS;
+
+    while (followers->oldest_unheard != 0) {
+        const uint32_t number = followers->oldest_unheard - 1;
+        if (now_ns - followers->follows[number].alive_ns < forget_ns) {
+            return;
+        }
+        forget_stream(followers, number);
+    }
+}
+
+void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
+{
+    if (followers->is_nats_away || followers->is_lagging) {
+        return; /* heartbeats are missing for our own reasons */
+    }
+    forget_unheard(followers, now_ns);
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (!follow) {
+            continue;
+        }
+        find_silence(followers, follow, now_ns);
+        find_end_of_rival(followers, follow, now_ns);
+        kvb_follow_repair_tick(followers, follow, now_ns);
+        if (is_long_dead(followers, follow, now_ns)) {
+            forget_stream(followers, (uint32_t)i);
+        }
+    }
+}
+
+/* Detecting a frozen server by pings takes seconds.  A bridge that seemed silent just before
+ * was silent because of the server. */
+static void
+forgive_silence(const struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
+{
+    if (follow->bridge == bridge_silent &&
+        now_ns - follow->alive_ns < 2 * silence_ns(followers, follow)) {
+        follow->bridge = bridge_alive;
+    }
+}
+
+void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns)
+{
+    followers->is_nats_away = true;
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow) {
+            forgive_silence(followers, follow, now_ns);
+            kvb_follow_classify(followers, follow, follow->down_ns); /* never makes it DOWN */
+        }
+    }
+}
+
+void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns)
+{
+    followers->is_nats_away = false;
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow) {
+            follow->alive_ns = now_ns;
+            follow->heartbeats_ahead = 0;
+            kvb_follow_request_again(followers, follow, now_ns);
+            follow->doubt = follow->shown.has_heartbeat ? KVB_REASON_NATS_AWAY : KVB_REASON_NONE;
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+    }
+}
+
+/* When the lag ends, heartbeats that waited have been applied in order with the events before
+ * them: silence is counted from now, and no list needs to be proven again. */
+void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging, uint64_t now_ns)
+{
+    if (followers->is_lagging == is_lagging) {
+        return;
+    }
+    followers->is_lagging = is_lagging;
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow) {
+            follow->alive_ns = is_lagging ? follow->alive_ns : now_ns;
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+    }
+}
+
+void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns)
+{
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow && follow->shown.has_heartbeat) {
+            follow->doubt = KVB_REASON_LAGGING;
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+    }
+}
+
+/* ---- Reading ---- */
+
+size_t kvb_followers_limit(const struct kvb_followers *followers)
+{
+    return followers->names.limit;
+}
+
+size_t kvb_followers_count(const struct kvb_followers *followers)
+{
+    return followers->names.count;
+}
+
+uint64_t kvb_followers_generation(const struct kvb_followers *followers)
+{
+    return followers->generation;
+}
+
+uint64_t kvb_followers_traits(const struct kvb_followers *followers)
+{
+    return followers->generation + followers->traits; /* neither ever falls */
+}
+
+const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number)
+{
+    const struct kvb_follow *follow = follow_at(followers, number);
+
+    return follow ? &follow->shown : NULL;
+}
+
+void kvb_followers_counters(
+    const struct kvb_followers *followers, struct kvb_follower_counters *out_counters)
+{
+    *out_counters = followers->counters;
+}

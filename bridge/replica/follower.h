@@ -1,0 +1,225 @@
+#pragma once
+
+#include "core/ref.h"
+#include "core/status.h"
+#include "index/block_set.h"
+#include "index/index.h"
+#include "model/router_batch.h"
+#include "model/stream.h"
+#include "model/sync.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The aggregator's side of every stream: puts the events of bridges in order, applies them to
+ * the index, and derives for each stream how far its list may be trusted.
+ *
+ *     events, heartbeats --> follower of the stream --> index slot per tier,
+ *                                                       and the window list: a plain set
+ *     clock, NATS lost   -->   state, reason
+ *
+ * Invariant: the list here is always a subset of the bridge's list.  Wherever a
+ * removal may have been missed (a hole in the ids, a new epoch without its
+ * beginning, counts that differ) the list is emptied and filled again by the
+ * events that follow.  A subset with as many blocks as the bridge counts is equal,
+ * so a heartbeat with our last id and our counts proves the list, however it
+ * began, and the stream takes the state that the bridge reports.
+ *
+ *     what happens                         state until a heartbeat proves it
+ *     first seen after the epoch began     PARTIAL(joined_late)
+ *     a hole in the ids                    PARTIAL(missed_events)
+ *     two heartbeats in a row ahead of us  PARTIAL(missed_events)
+ *     our last id, other counts            PARTIAL(differs)
+ *     we applied an id above the last id   PARTIAL(differs)
+ *     of two heartbeats
+ *     the index is full, or the window     PARTIAL(memory), until there is room again
+ *     lists are
+ *     `cleared`                            complete again: SYNCING, or as before
+ *                                          when nothing was missing
+ *     no heartbeat yet                     UNVERIFIED(no_heartbeat)
+ *     blocks in a window list, but the     UNVERIFIED(groups)
+ *     heartbeat knows no window
+ *     the previous epoch still has         UNVERIFIED(two_bridges): the list follows the
+ *     heartbeats one period after the      newer epoch, unless that has had no heartbeat
+ *     new epoch began                      for two periods
+ *     three heartbeats missing             DOWN(silent)
+ *     goodbye of the bridge                DOWN(bridge_stopped)
+ *     NATS is lost, then until proven      STALE(nats_away); a stream that is DOWN stays
+ *     again                                DOWN, unless it fell silent just before
+ *     messages wait here too long or were  STALE(lagging); a stream that is DOWN stays
+ *     dropped, then until proven again     DOWN
+ *
+ * Forged messages do not last: when an event or a heartbeat did not come from the bridge,
+ * the bridge's next two heartbeats contradict it, and the list is fetched again.  Event ids
+ * far above that of the newest heartbeat are refused.
+ *
+ * Each heartbeat carries its period; a value below half a second counts as half a second,
+ * one above a minute as a minute.
+ *
+ * JSON streams without heartbeats come from bridges other than kvbridge: their ids may
+ * repeat, jump and go back, and all of their events are applied.  At most an eighth of
+ * max_streams is theirs; a further one replaces the one that was silent for longest.
+ *
+ * Repair, when sends_requests is set: a request for what is missing goes to the bridge, and
+ * the stream is SYNCING, with the reason above, until the answer is applied.
+ *
+ *     a hole, or behind a heartbeat    requests the missing events; live events wait in the
+ *                                      reorder buffer; the list stays as it is for at most
+ *                                      1.5 s
+ *     our last id, another digest      requests the buckets that differ; live events wait
+ *                                      likewise
+ *     anything else, or the bridge no  empties the list as above and requests a snapshot of
+ *     longer has the events            all blocks, which is built in hidden lists and
+ *                                      swapped in as a whole
+ *
+ * When the bridge does not answer, the request is repeated with exponential backoff, and the
+ * stream is PARTIAL meanwhile.
+ *
+ * Threads: the caller locks.  No clock, no I/O: now is an argument, monotonic ns,
+ * and never goes back.
+ * Memory:  about 900 bytes a stream and 4 KiB for each tier in use, for at most
+ *          max_streams streams; about 16 bytes for each block of a window list; during a
+ *          repair up to 1.5 MiB of events, and 4 KiB for each tier of a snapshot. */
+struct kvb_followers;
+
+struct kvb_followers_options {
+    size_t max_streams;             /* cut at kvb_max_streams */
+    uint64_t heartbeat_ms;          /* for heartbeats without a period; 1000 */
+    uint64_t forget_ms;             /* removes a stream that is DOWN or silent for so long */
+    bool sends_requests;            /* request missing data from bridges */
+    struct kvb_prefix_index *index; /* borrowed; outlives the followers */
+    size_t max_window_blocks;       /* in all window lists together */
+    uint64_t hash_key;              /* of all hash tables here; the index uses the same */
+};
+
+/* What answers to queries read of one stream. */
+struct kvb_follower {
+    struct kvb_stream_id id;
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    bool has_heartbeat;
+    struct kvb_heartbeat heartbeat; /* the newest; zero without one */
+    bool has_last_id;
+    uint64_t last_id; /* the newest event applied */
+    bool has_slot[KVB_TIER_COUNT];
+    kvb_slot_ref slots[KVB_TIER_COUNT];
+    /* The window list; NULL: it was never used. */
+    const struct kvb_block_set *window;
+};
+
+/* On KVB_OK the caller owns *out_followers.  KVB_NO_MEMORY. */
+kvb_status kvb_followers_new(
+    const struct kvb_followers_options *options, struct kvb_followers **out_followers);
+
+/* Gives all slots back to the index.  NULL is fine. */
+void kvb_followers_free(struct kvb_followers *followers);
+
+/* Events of one stream.  id carries the names of the subject; worker and rank
+ * are the payload's.
+ * KVB_TOO_LARGE  a new stream, but max_streams streams have heartbeats already: it is not
+ *                followed, and streams_refused counts it
+ * KVB_NO_MEMORY  as KVB_TOO_LARGE
+ * A full index is not an error here: the stream becomes PARTIAL(memory). */
+kvb_status kvb_followers_apply(
+    struct kvb_followers *followers, const struct kvb_stream_id *id,
+    const struct kvb_router_batch *batch, uint64_t now_ns);
+
+/* Errors as kvb_followers_apply(). */
+kvb_status kvb_followers_heartbeat(
+    struct kvb_followers *followers, const struct kvb_stream_id *id,
+    const struct kvb_heartbeat *heartbeat, uint64_t now_ns);
+
+/* Marks silent streams DOWN, removes streams that were DOWN for long, and ends requests whose
+ * time is over. */
+void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns);
+
+/* This process lost its connection to NATS; or it is back, and what was published
+ * meanwhile is lost. */
+void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns);
+void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns);
+
+/* Received messages wait too long before they are applied, or no longer do. */
+void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging, uint64_t now_ns);
+
+/* Messages were dropped before they reached this process; it is unknown of which streams. */
+void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns);
+
+/* ---- Requests to bridges ---- */
+
+struct kvb_follower_request {
+    struct kvb_stream_id id;
+    struct kvb_sync_request request;
+    uint64_t token; /* identifies this request; passed back with each reply to it */
+};
+
+/* Writes the next request that is due and counts it as sent; false when there is none.
+ * Streams take turns (round robin). */
+bool kvb_followers_next_request(
+    struct kvb_followers *followers, uint64_t now_ns, struct kvb_follower_request *out_due);
+
+/* Applies one chunk of an answer.  A chunk for a request that has ended is dropped. */
+void kvb_followers_reply(
+    struct kvb_followers *followers, uint64_t token, const struct kvb_sync_reply *reply,
+    uint64_t now_ns);
+
+/* ---- Reading ---- */
+
+/* Streams are numbered 0 .. limit - 1 with holes: NULL there.  Borrowed until
+ * the next change. */
+size_t kvb_followers_limit(const struct kvb_followers *followers);
+const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
+size_t kvb_followers_count(const struct kvb_followers *followers);
+
+/* Changes whenever a stream is added or removed: borrowed pointers and any order derived
+ * from the streams are then invalid. */
+uint64_t kvb_followers_generation(const struct kvb_followers *followers);
+
+/* Changes with the generation, and when a heartbeat changes a stream's model, block shapes,
+ * window, names or kind, when its first heartbeat comes, or when it goes or ceases to be DOWN. */
+uint64_t kvb_followers_traits(const struct kvb_followers *followers);
+
+/* Finds the stream and tier that own a slot.  KVB_NOT_FOUND: no stream owns it. */
+kvb_status kvb_followers_of_slot(
+    const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,
+    enum kvb_tier *out_tier);
+
+/* Blocks that the stream lists in the tier, or in the window list. */
+uint64_t kvb_followers_blocks(
+    const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier);
+
+/* Calls visit(context, block) for each of them, in no particular order. */
+void kvb_followers_each_block(
+    const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier,
+    void (*visit)(void *context, kvb_block_hash block), void *context);
+
+/* Blocks in all window lists, including those of snapshots under way. */
+uint64_t kvb_followers_window_blocks(const struct kvb_followers *followers);
+
+struct kvb_follower_counters {
+    uint64_t events_applied;
+    uint64_t events_old;     /* dropped: repeated, or of an epoch that is over */
+    uint64_t events_ahead;   /* refused: id far above that of the newest heartbeat */
+    uint64_t holes;          /* jumps of event ids */
+    uint64_t blocks_refused; /* events that were not applied in full for want of memory */
+    uint64_t heartbeats;
+    uint64_t heartbeats_late; /* heartbeats ahead of the last id applied */
+    uint64_t contradicted;    /* lists that were ahead of the bridge's heartbeats */
+    uint64_t differs;         /* heartbeats with our last id but other counts or digests */
+    uint64_t epochs_missed;   /* epochs whose `cleared` was not seen */
+    uint64_t rivals;          /* times a stream was found to have two bridges */
+    uint64_t silent;
+    uint64_t forgotten;
+    uint64_t streams_refused;
+    uint64_t ranges_requested;
+    uint64_t ranges_filled;
+    uint64_t snapshots_requested;
+    uint64_t snapshots_taken;
+    uint64_t digests_requested;
+    uint64_t digests_repaired;
+    uint64_t buckets_differ;  /* should stay 0: no event was missing, yet the lists differ */
+    uint64_t requests_failed; /* refused, broken, or not answered in time */
+};
+
+void kvb_followers_counters(
+    const struct kvb_followers *followers, struct kvb_follower_counters *out_counters);

@@ -1,0 +1,125 @@
+#include "replica/turn.h"
+
+#include "core/clock.h"
+
+static const uint64_t tick_ns = 100 * KVB_NS_PER_MS;
+static const uint64_t echo_every_ns = 500 * KVB_NS_PER_MS;
+static const uint64_t echo_wait_ns = 1500 * KVB_NS_PER_MS;
+static const uint64_t lag_begins_ns = KVB_NS_PER_S;
+static const uint64_t lag_ends_ns = KVB_NS_PER_S / 4;
+
+/* ---- NATS ---- */
+
+/* While an echo is missing further ones are sent, because a single one may be lost. */
+static void send_echo(struct kvb_replica_turn *turn, uint64_t received, uint64_t now_ns)
+{
+    turn->next_echo_ns = now_ns + echo_every_ns;
+    if (turn->world->send_echo(turn->context) && received >= turn->echoes_sent) {
+        turn->echoes_sent = received + 1;
+        turn->echo_sent_ns = now_ns;
+    }
+}
+
+static bool is_echoed(struct kvb_replica_turn *turn, uint64_t connects, uint64_t now_ns)
+{
+    const uint64_t received = turn->world->echoes(turn->context);
+
+    if (connects != turn->connects_seen) { /* echoes of the old connection will not come */
+        turn->echoes_sent = received;
+        turn->next_echo_ns = 0;
+    }
+    const bool is_missing = received < turn->echoes_sent;
+    if (now_ns >= turn->next_echo_ns) {
+        send_echo(turn, received, now_ns);
+    }
+    const bool is_late = is_missing && now_ns - turn->echo_sent_ns >= echo_wait_ns;
+    turn->echo_silences += is_late && turn->was_connected;
+    return !is_late;
+}
+
+/* A connection that was lost and made again between two turns is reported as both. */
+static void watch_nats(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const uint64_t connects = turn->world->connects(turn->context);
+    const bool is_connected =
+        turn->world->is_connected(turn->context) && is_echoed(turn, connects, now_ns);
+    const bool was_replaced = connects != turn->connects_seen;
+
+    if (turn->was_connected && (!is_connected || was_replaced)) {
+        kvb_followers_nats_away(turn->followers, now_ns);
+    }
+    if (is_connected && (!turn->was_connected || was_replaced)) {
+        kvb_followers_nats_back(turn->followers, now_ns);
+    }
+    turn->was_connected = is_connected;
+    turn->connects_seen = connects;
+}
+
+/* ---- The rest of a turn ---- */
+
+static bool take_due_messages(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const uint64_t until_ns = now_ns + (kvb_replica_messages_a_turn_us * KVB_NS_PER_MS / 1000);
+
+    if (!turn->world->take_message(turn->context, now_ns)) {
+        return false;
+    }
+    while (turn->world->clock_ns(turn->context) < until_ns &&
+           turn->world->take_message(turn->context, now_ns)) {
+    }
+    return true;
+}
+
+void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const uint64_t lag_ns = turn->world->lag_ns(turn->context, now_ns);
+
+    turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
+    kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
+}
+
+static void send_requests(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    struct kvb_follower_request due;
+
+    while (turn->world->is_connected(turn->context) &&
+           kvb_followers_next_request(turn->followers, now_ns, &due)) {
+        turn->world->send_request(turn->context, &due);
+    }
+}
+
+/* Dropped messages cannot be assigned to streams, so all followers are notified. */
+static void watch_drops(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const uint64_t dropped = turn->world->dropped(turn->context);
+
+    if (dropped != turn->dropped_seen) {
+        turn->dropped_seen = dropped;
+        kvb_followers_messages_dropped(turn->followers, now_ns);
+    }
+}
+
+static void tick(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    if (now_ns >= turn->next_tick_ns) {
+        turn->next_tick_ns = now_ns + tick_ns;
+        watch_drops(turn, now_ns);
+        kvb_followers_tick(turn->followers, now_ns);
+        turn->world->tick(turn->context, now_ns);
+    }
+}
+
+bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns)
+{
+    uint64_t now_ns = turn->world->clock_ns(turn->context);
+
+    watch_nats(turn, now_ns);
+    const bool had_messages = take_due_messages(turn, now_ns);
+    now_ns = turn->world->clock_ns(turn->context); /* one message may take seconds */
+    kvb_replica_watch_lag(turn, now_ns);
+    const bool had_queries = turn->world->answer_queries(turn->context);
+    send_requests(turn, now_ns);
+    tick(turn, now_ns);
+    *out_now_ns = now_ns;
+    return had_messages || had_queries;
+}

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "replica/follower.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One iteration of the thread that owns the index: the order of its work, whether NATS works, and
+ * how long messages wait.  NATS, rings and clocks are behind a table of functions, so that the
+ * daemon and the simulator run the same code.
+ *
+ *     NATS works? -> messages, for a while -> lag -> queries -> requests to bridges -> tick
+ *
+ * NATS works when it is connected and delivers what this process publishes: an echo is sent
+ * twice a second.  One that does not return within 1.5 s (half of the silence after which a
+ * stream is DOWN) means that NATS is at fault, not the bridges, whose heartbeats are missing in
+ * both cases.  A connection that was replaced between two turns counts as lost and found again:
+ * what was published meanwhile is missing.
+ *
+ * Lag is the time that the oldest message has waited.  From 1 s on all lists are STALE(lagging),
+ * until it is below 0.25 s.
+ *
+ * Pure: all I/O is in the caller's functions.  Threads: the caller locks. */
+
+/* The caller's functions. */
+struct kvb_replica_world {
+    uint64_t (*clock_ns)(void *context);
+    bool (*is_connected)(void *context); /* to NATS */
+    uint64_t (*connects)(void *context); /* so far */
+    bool (*send_echo)(void *context);    /* false: it was not sent */
+    uint64_t (*echoes)(void *context);   /* received so far */
+    uint64_t (*dropped)(void *context);  /* messages dropped before they got here, so far */
+    /* Applies the next message, or a part of it; false: there is none. */
+    bool (*take_message)(void *context, uint64_t now_ns);
+    uint64_t (*lag_ns)(void *context, uint64_t now_ns);
+    bool (*answer_queries)(void *context); /* true: there were some */
+    void (*send_request)(void *context, const struct kvb_follower_request *request);
+    void (*tick)(void *context, uint64_t now_ns); /* called after kvb_followers_tick() */
+};
+
+struct kvb_replica_turn {
+    const struct kvb_replica_world *world; /* borrowed, like the next two */
+    void *context;
+    struct kvb_followers *followers;
+    bool was_connected; /* connected, and echoes came back in time */
+    bool is_lagging;
+    uint64_t connects_seen;
+    uint64_t dropped_seen;
+    uint64_t echoes_sent;
+    uint64_t echo_sent_ns; /* the oldest one that did not come back */
+    uint64_t next_echo_ns;
+    uint64_t echo_silences; /* times that NATS was connected but did not return echoes, so far */
+    uint64_t next_tick_ns;
+};
+
+/* Longest time for messages before queries are answered. */
+enum { kvb_replica_messages_a_turn_us = 200 };
+
+/* True: there was something to do, so the caller takes the next turn at once; else it may wait
+ * until next_tick_ns or for an event.  *out_now_ns: the time after the messages were taken. */
+bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns);
+
+/* Part of a turn: measures the lag and marks all lists STALE(lagging), or ends that. */
+void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns);

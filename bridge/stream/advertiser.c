@@ -1,0 +1,301 @@
+#include "stream/advertiser.h"
+
+#include "core/clock.h"
+
+#include <string.h>
+
+static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
+
+/* Whatever aggregators request, it causes five heartbeats of a stream a second at most. */
+static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
+
+/* ---- States ---- */
+
+enum transition { lost, made_void, resumed, announced, withdrawn, transition_count };
+
+/* The table of the header. */
+static const enum kvb_advertiser_state table[KVB_ADVERTISER_STATE_COUNT][transition_count] = {
+    [KVB_UNADVERTISED] = { KVB_UNADVERTISED, KVB_UNADVERTISED, KVB_UNADVERTISED, KVB_ADVERTISED,
+                           KVB_WITHDRAWN },
+    [KVB_ADVERTISED] = { KVB_ADVERTISED_GAP, KVB_UNADVERTISED, KVB_ADVERTISED, KVB_ADVERTISED,
+                         KVB_WITHDRAWN },
+    [KVB_WITHDRAWN] = { KVB_WITHDRAWN_GAP, KVB_UNADVERTISED, KVB_WITHDRAWN, KVB_ADVERTISED,
+                        KVB_WITHDRAWN },
+    [KVB_ADVERTISED_GAP] = { KVB_ADVERTISED_GAP, KVB_UNADVERTISED, KVB_ADVERTISED, KVB_ADVERTISED,
+                             KVB_WITHDRAWN },
+    [KVB_WITHDRAWN_GAP] = { KVB_WITHDRAWN_GAP, KVB_UNADVERTISED, KVB_WITHDRAWN, KVB_ADVERTISED,
+                            KVB_WITHDRAWN },
+};
+
+static void move(struct kvb_advertiser *advertiser, enum transition transition)
+{
+    advertiser->state = table[advertiser->state][transition];
+}
+
+static bool is_gap(const struct kvb_advertiser *advertiser)
+{
+    return advertiser->state == KVB_ADVERTISED_GAP || advertiser->state == KVB_WITHDRAWN_GAP;
+}
+
+kvb_status kvb_advertiser_init(
+    struct kvb_advertiser *advertiser, const struct kvb_advertiser_options *options,
+    struct kvb_stream *stream)
+{
+    *advertiser = (struct kvb_advertiser){ .options = *options, .stream = stream };
+    return options->clear == KVB_CLEAR_REMOVED
+               ? kvb_advertised_new(options->max_names, options->hash_key, &advertiser->advertised)
+               : KVB_OK;
+}
+
+void kvb_advertiser_done(struct kvb_advertiser *advertiser)
+{
+    kvb_advertised_free(advertiser->advertised);
+    advertiser->advertised = NULL;
+}
+
+void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch)
+{
+    advertiser->state = needs_epoch ? KVB_UNADVERTISED : KVB_ADVERTISED_GAP;
+}
+
+void kvb_advertiser_lost(struct kvb_advertiser *advertiser, uint64_t not_before_ns)
+{
+    move(advertiser, lost);
+    if (not_before_ns > advertiser->not_before_ns) {
+        advertiser->not_before_ns = not_before_ns;
+    }
+}
+
+void kvb_advertiser_void(struct kvb_advertiser *advertiser)
+{
+    move(advertiser, made_void);
+}
+
+void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
+{
+    if (kvb_advertiser_is_current(advertiser)) {
+        advertiser->is_republish_due = advertiser->options.profile == KVB_PROFILE_JSON;
+    }
+}
+
+/* ---- Events ---- */
+
+/* Names are noted first: events may arrive even when their publish fails. */
+static kvb_status publish(
+    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
+    const struct kvb_advertiser_port *port, uint64_t now_ns)
+{
+    if (advertiser->advertised) {
+        KVB_TRY(kvb_advertised_note(advertiser->advertised, events, now_ns));
+    }
+    return port->publish(port->context, events);
+}
+
+static bool has_cleared(const struct kvb_router_batch *events)
+{
+    for (size_t i = 0; i < events->event_count; i++) {
+        if (events->events[i].kind == KVB_ROUTER_CLEARED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool kvb_advertiser_step(
+    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
+    const struct kvb_advertiser_port *port, uint64_t now_ns)
+{
+    if (advertiser->state != KVB_ADVERTISED || events->event_count == 0) {
+        if (advertiser->advertised) { /* a predecessor that was killed may have published it */
+            (void)kvb_advertised_note(advertiser->advertised, events, now_ns);
+        }
+        return false; /* the next announcement contains it */
+    }
+    const bool is_cleared = has_cleared(events);
+    if (is_cleared && advertiser->advertised) {
+        move(advertiser, made_void); /* the announcement removes what readers hold */
+        advertiser->not_before_ns = now_ns;
+        return false;
+    }
+    if (publish(advertiser, events, port, now_ns) != KVB_OK) {
+        move(advertiser, lost);
+        return false;
+    }
+    return is_cleared;
+}
+
+void kvb_advertiser_publish(
+    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
+    const struct kvb_advertiser_port *port, uint64_t now_ns)
+{
+    if (publish(advertiser, events, port, now_ns) != KVB_OK) {
+        move(advertiser, lost);
+    }
+}
+
+void kvb_advertiser_flush(struct kvb_advertiser *advertiser, const struct kvb_advertiser_port *port)
+{
+    if (port->flush(port->context) != KVB_OK) {
+        move(advertiser, lost);
+    }
+}
+
+/* ---- What is due ---- */
+
+static bool is_announcing_never(const struct kvb_advertiser_options *options)
+{
+    return options->reannounce == KVB_REANNOUNCE_NEVER ||
+           (options->reannounce == KVB_REANNOUNCE_AUTO && options->profile == KVB_PROFILE_PROTOBUF);
+}
+
+static bool
+is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+{
+    const uint64_t limit_ns = advertiser->options.down_clear_ns;
+
+    return (limit_ns > 0 && input->down_ns > 0 && input->now_ns - input->down_ns >= limit_ns) ||
+           kvb_stream_is_overloaded(advertiser->stream);
+}
+
+enum kvb_advertiser_action
+kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+{
+    const bool withdraws = is_away(advertiser, input);
+
+    if (is_gap(advertiser) && is_announcing_never(&advertiser->options)) {
+        move(advertiser, resumed);
+        advertiser->is_beat_due = true; /* its last id shows readers the gap */
+    }
+    const enum kvb_advertiser_state wanted = withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED;
+    if (advertiser->state != wanted) {
+        const bool is_proven =
+            input->is_proven && kvb_stream_replay_need(advertiser->stream) != KVB_REPLAY_PROOF;
+        if ((!withdraws && !is_proven) || input->now_ns < advertiser->not_before_ns) {
+            return KVB_ADVERTISER_REST;
+        }
+        return withdraws ? KVB_ADVERTISER_WITHDRAW : KVB_ADVERTISER_ANNOUNCE;
+    }
+    if (advertiser->is_republish_due) {
+        return KVB_ADVERTISER_REPUBLISH;
+    }
+    if (advertiser->advertised && !input->is_saving) {
+        kvb_advertised_forget(advertiser->advertised, input->now_ns);
+    }
+    return KVB_ADVERTISER_REST;
+}
+
+enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
+{
+    return advertiser->options.profile == KVB_PROFILE_JSON && advertiser->state != KVB_UNADVERTISED
+               ? KVB_ADVERTISER_WITHDRAW
+               : KVB_ADVERTISER_REST;
+}
+
+/* ---- Publishing a whole stream ---- */
+
+struct publishing {
+    struct kvb_advertiser *advertiser;
+    const struct kvb_advertiser_port *port;
+    uint64_t now_ns;
+};
+
+static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
+{
+    const struct publishing *publishing = context;
+    const struct kvb_advertiser_port *port = publishing->port;
+
+    KVB_TRY(publish(publishing->advertiser, chunk, port, publishing->now_ns));
+    return port->flush(port->context);
+}
+
+static kvb_status publish_all(
+    struct kvb_advertiser *advertiser, enum kvb_opening opening,
+    const struct kvb_advertiser_port *port, uint64_t now_ns)
+{
+    struct publishing context = { .advertiser = advertiser, .port = port, .now_ns = now_ns };
+    const struct kvb_stream_telling telling = { .opening = opening,
+                                                .advertised = advertiser->advertised,
+                                                .max_chunk_blocks =
+                                                    advertiser->options.max_chunk_blocks,
+                                                .visit = publish_chunk,
+                                                .context = &context };
+
+    return kvb_stream_publish(advertiser->stream, &telling);
+}
+
+/* Removals that open an epoch take effect one by one: until all are sent, readers must not take
+ * their partly cleared list for the stream's. */
+static void open_epoch(
+    struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
+    uint64_t wall_us)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_open_epoch(advertiser->stream, wall_us, withdraws);
+    kvb_stream_heartbeat(advertiser->stream, &beat);
+    beat.state = KVB_STREAM_SYNCING;
+    beat.reason = KVB_REASON_REPLAYING;
+    memset(beat.tiers, 0, sizeof beat.tiers);
+    port->open(port->context, advertiser->advertised ? &beat : NULL);
+}
+
+static void announce(
+    struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
+    uint64_t now_ns, uint64_t wall_us)
+{
+    const enum kvb_opening opening =
+        advertiser->advertised ? KVB_OPENING_REMOVED : KVB_OPENING_CLEARED;
+
+    open_epoch(advertiser, withdraws, port, wall_us);
+    if (publish_all(advertiser, opening, port, now_ns) == KVB_OK) {
+        move(advertiser, withdraws ? withdrawn : announced);
+    } else {
+        move(advertiser, made_void);
+    }
+    advertiser->is_republish_due = false;
+    advertiser->is_beat_due = true;
+    advertiser->not_before_ns = now_ns + announce_again_ns;
+}
+
+bool kvb_advertiser_do(
+    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action,
+    const struct kvb_advertiser_port *port, uint64_t now_ns, uint64_t wall_us)
+{
+    switch (action) {
+    case KVB_ADVERTISER_REST:
+        return false;
+    case KVB_ADVERTISER_ANNOUNCE:
+    case KVB_ADVERTISER_WITHDRAW:
+        announce(advertiser, action == KVB_ADVERTISER_WITHDRAW, port, now_ns, wall_us);
+        return true;
+    case KVB_ADVERTISER_REPUBLISH:
+        advertiser->is_republish_due = false;
+        if (publish_all(advertiser, KVB_OPENING_NONE, port, now_ns) != KVB_OK) {
+            move(advertiser, lost); /* readers that have it already notice nothing else */
+        }
+        return false;
+    }
+    return false;
+}
+
+/* ---- Heartbeats ---- */
+
+bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns)
+{
+    const uint64_t period_ns = advertiser->options.heartbeat_ns;
+    const uint64_t wait_ns =
+        advertiser->is_beat_wanted && wanted_beat_ns < period_ns ? wanted_beat_ns : period_ns;
+
+    if (!kvb_advertiser_is_current(advertiser) ||
+        (!advertiser->is_beat_due && now_ns - advertiser->beat_ns < wait_ns)) {
+        return false;
+    }
+    advertiser->beat_ns = now_ns;
+    return true;
+}
+
+void kvb_advertiser_beat_sent(struct kvb_advertiser *advertiser)
+{
+    advertiser->is_beat_due = false;
+    advertiser->is_beat_wanted = false;
+}

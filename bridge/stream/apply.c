@@ -1,0 +1,342 @@
+#include "core/clock.h"
+#include "stream/inside.h"
+
+#include <string.h>
+
+/* When one incarnation after the other is found, the replies probably come from another engine
+ * than the publisher, and each request would find a further incarnation.  So requests wait after
+ * a change of incarnation, but not after the first. */
+static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
+static const uint64_t first_cooldown_ns = KVB_NS_PER_S;
+static const uint64_t max_cooldown_ns = 30 * KVB_NS_PER_S;
+
+void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
+{
+    uint8_t bytes[sizeof stream->options.seed + sizeof stream->epochs];
+
+    stream->epochs++;
+    memcpy(bytes, stream->options.seed, sizeof stream->options.seed);
+    memcpy(bytes + sizeof stream->options.seed, &stream->epochs, sizeof stream->epochs);
+    const struct kvb_hash128 hash =
+        kvb_hash128((kvb_span){ .data = bytes, .len = sizeof bytes }, 0);
+    memcpy(stream->epoch.bytes, &hash, sizeof stream->epoch.bytes);
+    stream->digest_seed = kvb_hash64((kvb_span){ .data = bytes, .len = sizeof bytes }, 1);
+    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
+                                        .dp_rank = stream->options.dp_rank,
+                                        .seed = stream->digest_seed };
+    kvb_mirror_begin_digest(stream->mirror, &key);
+    if (stream->log) {
+        kvb_event_log_clear(stream->log);
+    }
+    const uint64_t last_id = stream->last_id + stream->ids_unknown;
+    stream->ids_unknown = 0;
+    stream->epoch_first_id = wall_us > last_id ? wall_us : last_id + 1;
+    stream->last_id = stream->epoch_first_id - 1; /* the `cleared` will take the first */
+}
+
+kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_reason cause)
+{
+    struct kvb_stream *stream = step->stream;
+
+    kvb_mirror_restart(stream->mirror);
+    stream->has_last = false;
+    stream->is_received_live = false;
+    stream->lists_replayed = false;
+    stream->is_reconnected = false; /* nothing is left to prove */
+    stream->is_complete = false;
+    stream->cause = cause;
+    stream->has_skipped = false;
+    stream->has_unknown_event = false;
+    stream->replay.keeps_state = false;
+    stream->counters.clears++;
+    kvb_stream_next_epoch(stream, step->in->wall_us);
+    kvb_router_batch_reset(&step->out->events);
+    return kvb_router_batch_add_event(
+        &step->out->events, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+}
+
+static void note_strange_answer(struct kvb_stream *stream, uint64_t now_ns)
+{
+    const bool is_soon = stream->incarnation_ns > 0 && now_ns - stream->incarnation_ns < soon_ns;
+    const uint64_t doubled = stream->cooldown_ns > 0 ? 2 * stream->cooldown_ns : first_cooldown_ns;
+
+    stream->cooldown_ns = !is_soon ? 0 : doubled < max_cooldown_ns ? doubled : max_cooldown_ns;
+    stream->incarnation_ns = now_ns;
+    stream->replay.met_new_incarnation = true;
+}
+
+kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_stream_reason cause)
+{
+    struct kvb_stream *stream = step->stream;
+    const enum kvb_stream_input_kind kind = step->in->kind;
+
+    if (kind == KVB_INPUT_REPLAY || kind == KVB_INPUT_REPLAY_END) {
+        note_strange_answer(stream, step->in->now_ns);
+    }
+    stream->counters.restarts++;
+    stream->origin = origin_unknown;
+    stream->looked_ns = 0;
+    stream->verified_seq = 0;
+    kvb_fingerprints_clear(&stream->fingerprints);
+    return kvb_stream_restart_list(step, cause);
+}
+
+/* ---- Applying ---- */
+
+static bool clears_all(const struct kvb_event_batch *batch, size_t at)
+{
+    return batch->events[at].kind == KVB_EVENT_CLEARED && batch->events[at].all_tiers;
+}
+
+bool kvb_stream_is_base(const struct stream_arrival *arrival)
+{
+    const struct kvb_event_batch *batch = arrival->batch;
+    const uint64_t first_seq = batch && batch->counts_from_one ? 1 : 0;
+
+    return arrival->seq == first_seq || arrival->seq == 0 ||
+           (batch && batch->event_count > 0 && clears_all(batch, 0));
+}
+
+void kvb_stream_take_as_complete(struct kvb_stream *stream)
+{
+    stream->is_complete = true;
+    stream->cause = KVB_REASON_NONE;
+    stream->has_skipped = false;
+    stream->has_unknown_event = false;
+}
+
+static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_event *event)
+{
+    struct kvb_stream *stream = step->stream;
+    const enum kvb_skip skip = event->skip;
+
+    if (skip == KVB_SKIP_NOT_PREFIX && event->group_kind == KVB_GROUP_OTHER) {
+        kvb_mirror_meet_other_group(stream->mirror, event);
+    }
+
+    stream->counters.skipped[skip]++;
+    switch (kvb_skip_effect(skip)) {
+    case KVB_EFFECT_NONE:
+        break;
+    case KVB_EFFECT_MISSING:
+        stream->has_skipped = true;
+        break;
+    case KVB_EFFECT_UNVERIFIED:
+        stream->has_unknown_event = true;
+        break;
+    case KVB_EFFECT_PHANTOM:
+        return kvb_stream_restart_list(step, KVB_REASON_POISON);
+    }
+    return KVB_OK;
+}
+
+/* Counts what the mirror itself skipped. */
+static uint64_t passed_over(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    return counts->self_parents + counts->no_tokens + counts->shapes_refused +
+           counts->groups_refused + counts->names_refused;
+}
+
+/* A store publishes the blocks of all models that it serves.  An event without a model name
+ * counts as one of the stream's model. */
+static bool is_of_other_model(
+    const struct kvb_stream *stream, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event)
+{
+    const char *own = stream->options.model;
+    const kvb_span name = kvb_event_batch_text(batch, event->model_name);
+    const size_t len = strlen(own);
+
+    return name.len > 0 && len > 0 && (name.len != len || memcmp(name.data, own, len) != 0);
+}
+
+/* Only stores publish objects under keys.  Only stores write maps with an event_type, too,
+ * unless the event is about the device tier: then an engine wrote it. */
+static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    return event->key != 0 || (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
+}
+
+/* Applies as much of the event to the mirror as *work allows; on return, *work is the work
+ * done. */
+static kvb_status apply_to_mirror(
+    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
+{
+    struct kvb_stream *stream = step->stream;
+    const uint64_t passed_before = passed_over(stream);
+
+    if (kvb_mirror_apply(stream->mirror, batch, at, work, &step->out->events) != KVB_OK) {
+        return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
+    }
+    if (clears_all(batch, at)) {
+        kvb_stream_take_as_complete(stream);
+    }
+    stream->has_skipped |= passed_over(stream) != passed_before;
+    return KVB_OK;
+}
+
+static kvb_status begin_applied_event(
+    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->has_objects |= is_of_store(batch, &batch->events[at]);
+    if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
+        *work = 0;
+        return note_skip(step, &batch->events[at]);
+    }
+    if (is_of_other_model(stream, batch, &batch->events[at])) {
+        *work = 0;
+        return note_skip(step, &(struct kvb_engine_event){ .skip = KVB_SKIP_OTHER_MODEL });
+    }
+    kvb_mirror_set_whole(
+        stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
+    stream->counters.events_applied++;
+    stream->counters.events_of[batch->events[at].kind]++;
+    return apply_to_mirror(step, batch, at, work);
+}
+
+/* ---- Slices ----
+ *
+ *     batch   [ event event event | event event | large ... | ... event | event ... ]
+ *             one step             one step      one step    one step    one step
+ *
+ * The cuts depend only on the batch and the list, and no router event crosses a cut.  So the
+ * same batches make the same event ids, whenever the steps run. */
+
+static uint64_t work_of(const struct kvb_engine_event *event)
+{
+    return 1 + event->hash_count + event->token_count / kvb_mirror_tokens_a_unit;
+}
+
+static uint64_t slice_work(const struct kvb_stream *stream)
+{
+    return stream->options.slice_work > 0 ? stream->options.slice_work : kvb_stream_slice_work;
+}
+
+bool kvb_stream_is_step_full(const struct stream_step *step)
+{
+    return step->stream->unfinished.is_there || step->work >= slice_work(step->stream);
+}
+
+/* Applies events from *next on, up to one slice of work.  An event that is more work than one
+ * slice begins in a slice of its own. */
+static kvb_status
+apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch, size_t *next)
+{
+    const struct kvb_mirror *mirror = step->stream->mirror;
+    const uint64_t max_work = slice_work(step->stream);
+    bool is_cut = false;
+
+    kvb_mirror_begin_batch(step->stream->mirror, batch, &step->out->events);
+    for (uint64_t work = 0; *next < batch->event_count && work < max_work && !is_cut;) {
+        if (work > 0 && work + work_of(&batch->events[*next]) > max_work) {
+            break;
+        }
+        uint64_t done = max_work - work;
+        KVB_TRY(
+            kvb_mirror_is_unfinished(mirror) ? apply_to_mirror(step, batch, *next, &done)
+                                             : begin_applied_event(step, batch, *next, &done));
+        work += 1 + done;
+        step->work += 1 + done;
+        is_cut = kvb_mirror_is_unfinished(mirror);
+        *next += !is_cut;
+    }
+    return KVB_OK;
+}
+
+/* Keeps the rest of the batch for the next steps.  Without memory for a copy, the rest is
+ * applied at once. */
+static bool keep_rest(
+    struct stream_step *step, const struct stream_arrival *arrival, size_t next,
+    struct unfinished_batch *rest)
+{
+    struct kvb_stream *stream = step->stream;
+    const struct kvb_reorder_buffer *buffer = &stream->reorder_buffer;
+
+    if (arrival->is_oldest_buffered) {
+        kvb_reorder_buffer_take_batch(&stream->reorder_buffer, &rest->batch);
+    } else if (
+        buffer->bytes + kvb_event_batch_bytes(arrival->batch) > buffer->max_bytes ||
+        kvb_event_batch_copy(arrival->batch, &rest->batch) != KVB_OK) {
+        return false;
+    }
+    rest->is_there = true;
+    rest->next_event = next;
+    stream->unfinished = *rest;
+    return true;
+}
+
+static void finish_batch(struct kvb_stream *stream, const struct unfinished_batch *done)
+{
+    const struct stream_arrival arrival = { .seq = done->seq, .fingerprint = done->fingerprint };
+    /* What came live before a reconnection proves nothing after it. */
+    const bool is_live_here = done->is_live && done->connection == stream->connections;
+
+    stream->has_last = true;
+    stream->last_seq = done->seq;
+    stream->last_connection = done->connection;
+    stream->is_received_live |= done->is_live;
+    stream->lists_replayed |= !is_live_here;
+    kvb_stream_note_fingerprint(stream, &arrival, is_live_here);
+    stream->counters.batches_applied++;
+    kvb_stream_want_from_last(stream); /* one may have been wanted before the batch was finished */
+}
+
+void kvb_stream_drop_unfinished(struct kvb_stream *stream)
+{
+    kvb_event_batch_done(&stream->unfinished.batch);
+    stream->unfinished = (struct unfinished_batch){ 0 };
+}
+
+kvb_status kvb_stream_go_on(struct stream_step *step)
+{
+    struct unfinished_batch *rest = &step->stream->unfinished;
+    const kvb_status status = apply_event_slice(step, &rest->batch, &rest->next_event);
+
+    if (status == KVB_OK && rest->next_event < rest->batch.event_count) {
+        return KVB_OK;
+    }
+    if (status == KVB_OK) {
+        finish_batch(step->stream, rest);
+    }
+    kvb_stream_drop_unfinished(step->stream);
+    return status;
+}
+
+static kvb_status apply_poison(struct stream_step *step)
+{
+    step->stream->counters.poison++;
+    return kvb_stream_restart_list(step, KVB_REASON_POISON);
+}
+
+kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (!stream->has_last && !stream->is_complete && kvb_stream_is_base(arrival)) {
+        kvb_stream_take_as_complete(stream);
+    }
+    struct unfinished_batch taken = { .is_live = step->in->kind != KVB_INPUT_REPLAY,
+                                      .seq = arrival->seq,
+                                      .fingerprint = arrival->fingerprint,
+                                      .connection = stream->connections };
+    const size_t events = arrival->batch ? arrival->batch->event_count : 0;
+    size_t next = 0;
+
+    step->work++;
+    if (!arrival->batch) {
+        KVB_TRY(apply_poison(step));
+    } else {
+        KVB_TRY(apply_event_slice(step, arrival->batch, &next));
+    }
+    if (next < events && keep_rest(step, arrival, next, &taken)) {
+        return KVB_OK;
+    }
+    while (next < events) {
+        KVB_TRY(apply_event_slice(step, arrival->batch, &next));
+    }
+    finish_batch(stream, &taken);
+    return KVB_OK;
+}

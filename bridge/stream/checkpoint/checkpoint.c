@@ -1,0 +1,288 @@
+#include "stream/checkpoint/checkpoint.h"
+
+#include "core/limits.h"
+#include "core/little_endian.h"
+#include "stream/checkpoint/inside.h"
+#include "stream/inside.h"
+#include "stream/mirror/inside.h"
+#include "stream/mirror/record.h"
+
+const char *kvb_checkpoint_rejection_name(enum kvb_checkpoint_rejection cause)
+{
+    static const char *const names[KVB_CHECKPOINT_FLAW_COUNT] = {
+        [KVB_CHECKPOINT_UNREADABLE] = "unreadable", [KVB_CHECKPOINT_TORN] = "torn",
+        [KVB_CHECKPOINT_CORRUPT] = "corrupt",       [KVB_CHECKPOINT_FORMAT] = "format",
+        [KVB_CHECKPOINT_FOREIGN] = "foreign",       [KVB_CHECKPOINT_INCONSISTENT] = "inconsistent",
+        [KVB_CHECKPOINT_TOO_LARGE] = "too_large",   [KVB_CHECKPOINT_NO_MEMORY] = "no_memory",
+    };
+
+    return cause < KVB_CHECKPOINT_FLAW_COUNT ? names[cause] : "";
+}
+
+const char *kvb_checkpoint_key_name(enum checkpoint_key key)
+{
+    static const char *const names[checkpoint_keys] = {
+        [key_worker_id] = "workers.id",
+        [key_dp_rank] = "dp_rank",
+        [key_namespace] = "publish.namespace",
+        [key_component] = "publish.component",
+        [key_events] = "workers.events",
+        [key_replay] = "workers.replay",
+        [key_topic] = "workers.topic",
+        [key_unknown_medium] = "workers.unknown_medium",
+        [key_reannounce] = "publish.reannounce",
+        [key_model] = "workers.model",
+        [key_lora] = "workers.lora",
+        [key_block_size] = "workers.block_size",
+        [key_total_blocks] = "workers.total_blocks",
+        [key_profile] = "publish.profile",
+        [key_tiers] = "tiers",
+        [key_hashes] = "hashes",
+        [key_copies] = "publish.copies",
+    };
+
+    return key < checkpoint_keys ? names[key] : "";
+}
+
+struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stream)
+{
+    const struct kvb_stream_options *options = &stream->options;
+    const kvb_span model = { (const uint8_t *)options->model,
+                             strnlen(options->model, sizeof options->model) };
+    struct checkpoint_identity identity = {
+        .values = { [key_worker_id] = options->worker_id,
+                    [key_dp_rank] = options->dp_rank,
+                    [key_model] = kvb_hash64(model, 0),
+                    [key_lora] = kvb_hash64(stream->mirror->default_lora, 0),
+                    [key_block_size] = options->block_size,
+                    [key_total_blocks] = options->total_blocks,
+                    [key_profile] = options->profile,
+                    [key_tiers] = options->mirror.tiers,
+                    [key_hashes] = options->mirror.hashes,
+                    [key_copies] = options->mirror.copies },
+    };
+
+    _Static_assert(
+        key_namespace + KVB_PLACE_REANNOUNCE == (int)key_reannounce, "a key for each place");
+    memcpy(&identity.values[key_namespace], options->places, sizeof options->places);
+    return identity;
+}
+
+/* ---- Sections ---- */
+
+static kvb_status begin_section(struct kvb_buf *out, size_t *out_at)
+{
+    KVB_TRY(kvb_buf_reserve(out, section_header_bytes));
+    *out_at = out->len;
+    out->len += section_header_bytes;
+    return KVB_OK;
+}
+
+static kvb_status end_section(
+    struct kvb_checkpoint_save *save, enum section_kind kind, size_t count, size_t at,
+    struct kvb_buf *out)
+{
+    KVB_TRY(kvb_buf_reserve(out, section_hash_bytes));
+    uint8_t *header = out->data + at;
+    kvb_le_put_u32(header, kind);
+    kvb_le_put_u32(header + 4, kvb_checkpoint_format);
+    kvb_le_put_u32(header + 8, (uint32_t)count);
+    kvb_le_put_u32(header + 12, (uint32_t)(out->len - at - section_header_bytes));
+    const struct kvb_hash128 hash =
+        kvb_hash128((kvb_span){ .data = header, .len = out->len - at }, save->chain);
+    kvb_le_put_u64(out->data + out->len, hash.low);
+    kvb_le_put_u64(out->data + out->len + 8, hash.high);
+    out->len += section_hash_bytes;
+    save->chain = hash.low;
+    return KVB_OK;
+}
+
+static kvb_status put_checkpoint_head(struct kvb_checkpoint_save *save, struct kvb_buf *out)
+{
+    const struct checkpoint_identity identity = kvb_checkpoint_identity(save->stream);
+    size_t at = 0;
+
+    KVB_TRY(begin_section(out, &at));
+    KVB_TRY(kvb_buf_reserve(out, head_bytes));
+    for (size_t key = 0; key < checkpoint_keys; key++) {
+        kvb_le_put_u64(out->data + out->len + 8 * key, identity.values[key]);
+    }
+    out->len += head_bytes;
+    return end_section(save, section_head, 1, at, out);
+}
+
+static kvb_status put_names(struct kvb_checkpoint_save *save, size_t count, struct kvb_buf *out)
+{
+    size_t at = 0;
+
+    KVB_TRY(begin_section(out, &at));
+    KVB_TRY(kvb_buf_reserve(out, count * name_bytes));
+    for (size_t i = 0; i < count; i++) {
+        kvb_le_put_u64(
+            out->data + out->len, kvb_advertised_at(save->advertised, save->next_name++).value);
+        out->len += name_bytes;
+    }
+    return end_section(save, section_names, count, at, out);
+}
+
+static kvb_status
+put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf *out)
+{
+    size_t at = 0;
+    size_t count = 0;
+
+    KVB_TRY(begin_section(out, &at));
+    KVB_TRY(kvb_mirror_put_changed(save->stream->mirror, max_entries, &save->place, out, &count));
+    return end_section(save, section_entries, count, at, out);
+}
+
+/* ---- State ---- */
+
+static uint32_t flags_of(const struct kvb_stream *stream)
+{
+    return (stream->is_complete ? state_is_complete : 0U) |
+           (stream->has_skipped ? state_has_skipped : 0U) |
+           (stream->has_unknown_event ? state_has_unknown_event : 0U) |
+           (stream->is_withdrawn ? state_is_withdrawn : 0U) |
+           (stream->has_objects ? state_has_objects : 0U) |
+           (stream->origin == origin_found ? state_is_origin_found : 0U);
+}
+
+static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)
+{
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, to += state_tier_bytes) {
+        const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
+        kvb_le_put_u64(to, kvb_mirror_count(mirror)->held[tier]);
+        kvb_le_put_u64(to + 8, digest.low);
+        kvb_le_put_u64(to + 16, digest.high);
+    }
+}
+
+static size_t put_fingerprints(const struct kvb_fingerprint_ring *ring, uint8_t *to)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < kvb_fingerprints; i++) {
+        const struct kvb_fingerprint *slot = &ring->slots[i];
+        if (slot->is_set) {
+            kvb_le_put_u64(to, slot->seq);
+            kvb_le_put_u64(to + 8, slot->hash.low);
+            kvb_le_put_u64(to + 16, slot->hash.high);
+            to += fingerprint_bytes;
+            count++;
+        }
+    }
+    return count;
+}
+
+static void put_fixed_state(const struct kvb_stream *stream, uint8_t *to)
+{
+    memset(to, 0, state_fingerprints);
+    kvb_le_put_u64(to + state_last_seq, stream->last_seq);
+    memcpy(to + state_epoch, stream->epoch.bytes, sizeof stream->epoch.bytes);
+    kvb_le_put_u64(to + state_first_id, stream->epoch_first_id);
+    kvb_le_put_u64(to + state_last_id, stream->last_id);
+    kvb_le_put_u64(to + state_digest_seed, stream->digest_seed);
+    kvb_le_put_u32(to + state_flags, flags_of(stream));
+    kvb_le_put_u32(to + state_cause, stream->cause);
+    kvb_mirror_put_ends(stream->mirror, to + state_ends);
+    put_sums(stream->mirror, to + state_tiers);
+}
+
+static kvb_status put_state(struct kvb_checkpoint_save *save, struct kvb_buf *out)
+{
+    const struct kvb_stream *stream = save->stream;
+    size_t at = 0;
+
+    KVB_TRY(begin_section(out, &at));
+    KVB_TRY(kvb_buf_reserve(out, state_fingerprints + kvb_fingerprints * fingerprint_bytes));
+    put_fixed_state(stream, out->data + out->len);
+    out->len += state_fingerprints;
+    const size_t count = put_fingerprints(&stream->fingerprints, out->data + out->len);
+    out->len += count * fingerprint_bytes;
+    return end_section(save, section_state, count, at, out);
+}
+
+/* ---- Saving ---- */
+
+/* Not saved: a list that a replay cannot prove, because it is cleared when the engine connects;
+ * and a half-applied batch, because no sequence number describes that state. */
+static bool is_worth_it(const struct kvb_stream *stream)
+{
+    return stream->has_last && stream->options.has_replay && !stream->unfinished.is_there;
+}
+
+kvb_status kvb_checkpoint_save_begin(
+    struct kvb_checkpoint_save *save, struct kvb_stream *stream,
+    const struct kvb_advertised_names *advertised)
+{
+    if (!is_worth_it(stream)) {
+        return KVB_NOT_FOUND;
+    }
+    KVB_TRY(kvb_mirror_watch(stream->mirror));
+    *save = (struct kvb_checkpoint_save){ .stream = stream, .advertised = advertised };
+    return KVB_OK;
+}
+
+void kvb_checkpoint_save_end(struct kvb_checkpoint_save *save)
+{
+    if (save->stream) {
+        kvb_mirror_unwatch(save->stream->mirror);
+    }
+    *save = (struct kvb_checkpoint_save){ 0 };
+}
+
+static kvb_status
+put_next_names(struct kvb_checkpoint_save *save, size_t *room, struct kvb_buf *out)
+{
+    const size_t names =
+        save->advertised ? kvb_advertised_count(save->advertised) - save->next_name : 0;
+    const size_t count = names < *room ? names : *room;
+
+    if (count > 0) {
+        KVB_TRY(put_names(save, count, out));
+    }
+    *room -= count;
+    return KVB_OK;
+}
+
+kvb_status kvb_checkpoint_save_step(
+    struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
+{
+    const bool is_first = save->chain == 0;
+    size_t room = max_items;
+    size_t changed = 0;
+
+    KVB_TRY(kvb_mirror_changed(save->stream->mirror, &changed));
+    if (!is_worth_it(save->stream)) {
+        return KVB_CLOSED;
+    }
+    if (is_first) {
+        KVB_TRY(put_checkpoint_head(save, out));
+    }
+    KVB_TRY(put_next_names(save, &room, out));
+    const bool is_last = changed <= room;
+    if (room > 0 && changed > 0) {
+        KVB_TRY(put_entries(save, room, out));
+    }
+    if (is_last) {
+        KVB_TRY(put_state(save, out));
+    }
+    *out_is_done = is_last;
+    return KVB_OK;
+}
+
+kvb_status kvb_stream_save(
+    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out)
+{
+    struct kvb_checkpoint_save save = { 0 };
+    bool is_done = false;
+
+    KVB_TRY(kvb_checkpoint_save_begin(&save, stream, advertised));
+    kvb_status status = KVB_OK;
+    while (status == KVB_OK && !is_done) {
+        status = kvb_checkpoint_save_step(&save, kvb_checkpoint_step_items, out, &is_done);
+    }
+    kvb_checkpoint_save_end(&save);
+    return status;
+}

@@ -1,0 +1,80 @@
+#pragma once
+
+#include "core/hash.h"
+#include "stream/checkpoint/checkpoint.h"
+#include "stream/mirror/record.h"
+
+/* The layout, for the checkpoint*.c files alone. */
+
+/* The first bytes of a file are "KVB" and the head's kind. */
+enum section_kind {
+    section_head = 0x0142564b,
+    section_names = 0x0242564b,
+    section_entries = 0x0342564b,
+    section_state = 0x0442564b
+};
+
+/* Everything in the options that the list's meaning, or the events made of a batch, depend on. */
+enum checkpoint_key {
+    key_worker_id,
+    key_dp_rank,
+    key_namespace, /* this and the next in the order of enum kvb_stream_place */
+    key_component,
+    key_events,
+    key_replay,
+    key_topic,
+    key_unknown_medium,
+    key_reannounce,
+    key_model,
+    key_lora,
+    key_block_size,
+    key_total_blocks,
+    key_profile,
+    key_tiers,
+    key_hashes,
+    key_copies,
+    checkpoint_keys
+};
+
+enum {
+    section_header_bytes = 16,
+    section_hash_bytes = 16,
+    head_bytes = 8 * checkpoint_keys, /* a number, or a text's hash, for each */
+    name_bytes = 8
+};
+
+enum state_flag {
+    state_is_complete = 1,
+    state_has_skipped = 2,
+    state_has_unknown_event = 4,
+    state_is_withdrawn = 8,
+    state_has_objects = 16,
+    state_is_origin_found = 32,
+    state_all_flags = 63
+};
+
+/* Where the parts of a state begin; the fingerprints follow, 24 bytes each. */
+enum {
+    state_last_seq = 0,
+    state_epoch = 8,
+    state_first_id = 24,
+    state_last_id = 32,
+    state_digest_seed = 40,
+    state_flags = 48,
+    state_cause = 52,
+    state_ends = 56,                                  /* kvb_mirror_put_ends() */
+    state_tiers = state_ends + kvb_mirror_ends_bytes, /* of each: blocks, digest low, high u64 */
+    state_tier_bytes = 24,
+    state_fingerprints = state_tiers + KVB_LIST_COUNT * state_tier_bytes,
+    fingerprint_bytes = 24
+};
+
+/* What the head holds. */
+struct checkpoint_identity {
+    uint64_t values[checkpoint_keys];
+};
+
+struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stream);
+
+/* The configuration's name for the key. */
+const char *kvb_checkpoint_key_name(enum checkpoint_key key);

@@ -1,0 +1,178 @@
+#include "stream/checkpoint/policy.h"
+
+#include "core/clock.h"
+
+static const uint64_t after_give_up_ns = KVB_NS_PER_S;
+
+enum transition { made, written, failed, made_void, transition_count };
+
+/* The table of the header. */
+static const enum kvb_checkpoint_state table[KVB_CHECKPOINT_STATE_COUNT][transition_count] = {
+    [KVB_CHECKPOINT_NONE] = { KVB_CHECKPOINT_WRITING, KVB_CHECKPOINT_NONE, KVB_CHECKPOINT_NONE,
+                              KVB_CHECKPOINT_NONE },
+    [KVB_CHECKPOINT_WRITING] = { KVB_CHECKPOINT_WRITING, KVB_CHECKPOINT_ON_DISK,
+                                 KVB_CHECKPOINT_NONE, KVB_CHECKPOINT_NONE },
+    [KVB_CHECKPOINT_ON_DISK] = { KVB_CHECKPOINT_REPLACING, KVB_CHECKPOINT_ON_DISK,
+                                 KVB_CHECKPOINT_ON_DISK, KVB_CHECKPOINT_NONE },
+    [KVB_CHECKPOINT_REPLACING] = { KVB_CHECKPOINT_REPLACING, KVB_CHECKPOINT_ON_DISK,
+                                   KVB_CHECKPOINT_ON_DISK, KVB_CHECKPOINT_NONE },
+};
+
+static bool is_on_disk(const struct kvb_checkpoint_policy *policy)
+{
+    return policy->state == KVB_CHECKPOINT_ON_DISK || policy->state == KVB_CHECKPOINT_REPLACING;
+}
+
+static bool is_written(const struct kvb_checkpoint_policy *policy)
+{
+    return policy->state == KVB_CHECKPOINT_WRITING || policy->state == KVB_CHECKPOINT_REPLACING;
+}
+
+/* ---- What is on the disk ---- */
+
+static void note_contents(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
+{
+    (void)kvb_stream_last_seq(stream, &policy->seq); /* it has one, or nothing was saved */
+    policy->has_base = kvb_stream_has_base(stream);
+}
+
+void kvb_checkpoint_restored(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
+{
+    policy->state = KVB_CHECKPOINT_ON_DISK;
+    policy->epoch_on_disk = kvb_stream_epoch(stream);
+    policy->waits_for_proof = true;
+    note_contents(policy, stream);
+}
+
+bool kvb_checkpoint_is_proven(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
+{
+    policy->waits_for_proof = policy->waits_for_proof && !kvb_stream_is_settled(stream);
+    return !policy->waits_for_proof;
+}
+
+bool kvb_checkpoint_becomes_void(struct kvb_checkpoint_policy *policy)
+{
+    const bool was_there = policy->state != KVB_CHECKPOINT_NONE;
+
+    policy->state = table[policy->state][made_void];
+    return was_there;
+}
+
+bool kvb_checkpoint_enters_epoch(struct kvb_checkpoint_policy *policy, const kvb_epoch *epoch)
+{
+    const bool is_other =
+        (is_on_disk(policy) && !kvb_epoch_is_same(&policy->epoch_on_disk, epoch)) ||
+        (is_written(policy) && !kvb_epoch_is_same(&policy->epoch_written, epoch));
+
+    return is_other && kvb_checkpoint_becomes_void(policy);
+}
+
+/* ---- Making ---- */
+
+static bool has_changed(const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
+{
+    const kvb_epoch epoch = kvb_stream_epoch(stream);
+    uint64_t seq = 0;
+
+    return kvb_stream_last_seq(stream, &seq) &&
+           (!is_on_disk(policy) || seq != policy->seq ||
+            kvb_stream_has_base(stream) != policy->has_base ||
+            !kvb_epoch_is_same(&epoch, &policy->epoch_on_disk));
+}
+
+kvb_status kvb_checkpoint_begin(
+    struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
+    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
+    uint64_t period_ns)
+{
+    if (now_ns < policy->next_ns || !has_changed(policy, stream)) {
+        return KVB_NOT_FOUND;
+    }
+    policy->next_ns = now_ns + period_ns;
+    KVB_TRY(kvb_checkpoint_save_begin(&maker->save, stream, advertised));
+    maker->stage = KVB_CHECKPOINT_MAKING;
+    maker->policy = policy;
+    maker->is_first_part = true;
+    return KVB_OK;
+}
+
+static void end_making(struct kvb_checkpoint_maker *maker, enum kvb_checkpoint_stage stage)
+{
+    kvb_checkpoint_save_end(&maker->save);
+    maker->stage = stage;
+}
+
+void kvb_checkpoint_give_up(struct kvb_checkpoint_maker *maker, uint64_t now_ns)
+{
+    if (maker->stage == KVB_CHECKPOINT_MAKING) {
+        end_making(maker, KVB_CHECKPOINT_IDLE);
+        maker->policy->next_ns = now_ns + after_give_up_ns;
+    }
+}
+
+/* The last part was made: the checkpoint is of this moment. */
+static void end_made(struct kvb_checkpoint_maker *maker)
+{
+    struct kvb_checkpoint_policy *policy = maker->policy;
+
+    policy->state = table[policy->state][made];
+    policy->epoch_written = kvb_stream_epoch(maker->save.stream);
+    note_contents(policy, maker->save.stream);
+    end_making(maker, KVB_CHECKPOINT_STORING);
+}
+
+kvb_status kvb_checkpoint_step(
+    struct kvb_checkpoint_maker *maker, size_t max_items, struct kvb_buf *out, uint64_t now_ns,
+    struct kvb_checkpoint_progress *out_progress)
+{
+    bool is_done = false;
+    const kvb_status status = kvb_checkpoint_save_step(&maker->save, max_items, out, &is_done);
+
+    if (status != KVB_OK) {
+        kvb_checkpoint_give_up(maker, now_ns); /* it was cleared meanwhile, or memory is out */
+        return status;
+    }
+    *out_progress =
+        (struct kvb_checkpoint_progress){ .is_first = maker->is_first_part, .is_last = is_done };
+    maker->is_first_part = false;
+    if (is_done) {
+        end_made(maker);
+    }
+    return KVB_OK;
+}
+
+static void note_outcome(struct kvb_checkpoint_policy *policy, kvb_status outcome)
+{
+    if (outcome == KVB_OK && is_written(policy)) {
+        policy->epoch_on_disk = policy->epoch_written;
+    }
+    if (outcome != KVB_OK && outcome != KVB_CLOSED) {
+        policy->seq = UINT64_MAX; /* what is on the disk is older: it has changed since */
+    }
+    policy->state = table[policy->state][outcome == KVB_OK ? written : failed];
+}
+
+void kvb_checkpoint_written(struct kvb_checkpoint_maker *maker, kvb_status outcome)
+{
+    if (maker->policy) {
+        note_outcome(maker->policy, outcome);
+    }
+    maker->policy = NULL;
+    maker->stage = KVB_CHECKPOINT_IDLE;
+}
+
+void kvb_checkpoint_hurry(struct kvb_checkpoint_policy *policy, uint64_t now_ns)
+{
+    policy->next_ns = now_ns;
+}
+
+void kvb_checkpoint_forget(
+    struct kvb_checkpoint_maker *maker, const struct kvb_checkpoint_policy *policy)
+{
+    if (kvb_checkpoint_is_making(maker, policy)) {
+        end_making(maker, KVB_CHECKPOINT_IDLE);
+    }
+    if (maker->policy == policy) {
+        maker->policy = NULL; /* the outcome no longer matters */
+    }
+}

@@ -1,0 +1,321 @@
+#include "core/limits.h"
+#include "core/little_endian.h"
+#include "core/own.h"
+#include "stream/checkpoint/inside.h"
+#include "stream/inside.h"
+#include "stream/mirror/inside.h"
+#include "stream/mirror/record.h"
+
+/* Ids that a predecessor may have given between its last checkpoint and its end, in
+ * epochs that we know nothing of: a new one begins behind them even where the clock
+ * went back. */
+static const uint64_t max_unknown_ids = 1 << 24;
+
+struct section {
+    uint32_t kind;
+    size_t count;
+    kvb_span payload; /* borrowed from restore.bytes */
+};
+
+struct restore {
+    struct kvb_stream *stream;
+    struct kvb_advertised_names *advertised;
+    const struct kvb_checkpoint_source *source;
+    struct kvb_buf bytes; /* owned: one section */
+    uint64_t chain;
+    bool needs_epoch;
+    struct kvb_checkpoint_refusal refusal;
+};
+
+static kvb_status refuse_checkpoint(struct restore *restore, enum kvb_checkpoint_rejection cause)
+{
+    restore->refusal.cause = cause;
+    return KVB_BAD_INPUT;
+}
+
+/* Maps a status of the mirror or of a buffer to the reason of a refusal. */
+static kvb_status classify_restore_status(struct restore *restore, kvb_status status)
+{
+    switch (status) {
+    case KVB_OK:
+        return KVB_OK;
+    case KVB_NO_MEMORY:
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_NO_MEMORY);
+    case KVB_TOO_LARGE:
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_TOO_LARGE);
+    default:
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    }
+}
+
+/* ---- Sections ---- */
+
+/* Appends so many of the source's bytes. */
+static kvb_status pull(struct restore *restore, size_t bytes)
+{
+    KVB_TRY(classify_restore_status(restore, kvb_buf_reserve(&restore->bytes, bytes)));
+    const kvb_status status = restore->source->read(
+        restore->source->context, restore->bytes.data + restore->bytes.len, bytes);
+    if (status != KVB_OK) {
+        return refuse_checkpoint(
+            restore, status == KVB_IO ? KVB_CHECKPOINT_UNREADABLE : KVB_CHECKPOINT_TORN);
+    }
+    restore->bytes.len += bytes;
+    return KVB_OK;
+}
+
+static bool is_hash_right(struct restore *restore)
+{
+    const size_t len = restore->bytes.len - section_hash_bytes;
+    const uint8_t *stored = restore->bytes.data + len;
+    const struct kvb_hash128 hash =
+        kvb_hash128((kvb_span){ .data = restore->bytes.data, .len = len }, restore->chain);
+
+    restore->chain = hash.low;
+    return kvb_le_get_u64(stored) == hash.low && kvb_le_get_u64(stored + 8) == hash.high;
+}
+
+static kvb_status next_section(struct restore *restore, struct section *section)
+{
+    kvb_buf_reset(&restore->bytes);
+    KVB_TRY(pull(restore, section_header_bytes));
+    const uint8_t *header = restore->bytes.data;
+    const size_t bytes = kvb_le_get_u32(header + 12);
+
+    section->kind = kvb_le_get_u32(header);
+    section->count = kvb_le_get_u32(header + 8);
+    if (section->kind < section_head || section->kind > section_state ||
+        (section->kind - section_head) % (section_names - section_head) != 0 ||
+        bytes > kvb_max_checkpoint_section_bytes) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
+    }
+    if (kvb_le_get_u32(header + 4) != kvb_checkpoint_format) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_FORMAT);
+    }
+    KVB_TRY(pull(restore, bytes + section_hash_bytes));
+    if (!is_hash_right(restore)) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
+    }
+    section->payload =
+        (kvb_span){ .data = restore->bytes.data + section_header_bytes, .len = bytes };
+    return KVB_OK;
+}
+
+/* Appends the key's name to those that differ. */
+static void name_key(struct kvb_detail *keys, enum checkpoint_key key)
+{
+    const struct kvb_detail before = *keys;
+
+    kvb_detail_set(
+        keys, "%s%s%s", before.text, before.text[0] ? ", " : "", kvb_checkpoint_key_name(key));
+}
+
+static kvb_status take_head(struct restore *restore)
+{
+    const struct checkpoint_identity identity = kvb_checkpoint_identity(restore->stream);
+    struct section section = { 0 };
+
+    KVB_TRY(next_section(restore, &section));
+    if (section.kind != section_head || section.payload.len != head_bytes) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
+    }
+    for (size_t key = 0; key < checkpoint_keys; key++) {
+        if (kvb_le_get_u64(section.payload.data + 8 * key) != identity.values[key]) {
+            name_key(&restore->refusal.keys, (enum checkpoint_key)key);
+        }
+    }
+    return restore->refusal.keys.text[0] ? refuse_checkpoint(restore, KVB_CHECKPOINT_FOREIGN)
+                                         : KVB_OK;
+}
+
+static kvb_status take_names(struct restore *restore, const struct section *section)
+{
+    if (section->payload.len != section->count * name_bytes) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    }
+    for (size_t i = 0; restore->advertised && i < section->count; i++) {
+        const kvb_block_hash block = { kvb_le_get_u64(section->payload.data + i * name_bytes) };
+        KVB_TRY(classify_restore_status(restore, kvb_advertised_add(restore->advertised, block)));
+    }
+    return KVB_OK;
+}
+
+static kvb_status take_entries(struct restore *restore, const struct section *section)
+{
+    if (section->payload.len != section->count * kvb_mirror_record_bytes) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    }
+    for (size_t i = 0; i < section->count; i++) {
+        const uint8_t *record = section->payload.data + i * kvb_mirror_record_bytes;
+        KVB_TRY(classify_restore_status(
+            restore, kvb_mirror_take_record(restore->stream->mirror, record)));
+    }
+    return KVB_OK;
+}
+
+/* ---- State ---- */
+
+static bool are_sums_right(const struct kvb_mirror *mirror, const uint8_t *from)
+{
+    for (size_t tier = 0; tier < KVB_LIST_COUNT; tier++, from += state_tier_bytes) {
+        const struct kvb_hash128 digest = kvb_mirror_digest(mirror, (enum kvb_tier)tier)->total;
+        if (kvb_le_get_u64(from) != kvb_mirror_count(mirror)->held[tier] ||
+            kvb_le_get_u64(from + 8) != digest.low || kvb_le_get_u64(from + 16) != digest.high) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
+{
+    const struct kvb_stream *stream = restore->stream;
+    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
+                                        .dp_rank = stream->options.dp_rank,
+                                        .seed = kvb_le_get_u64(state + state_digest_seed) };
+
+    KVB_TRY(classify_restore_status(
+        restore, kvb_mirror_settle(stream->mirror, state + state_ends, &key)));
+    return are_sums_right(stream->mirror, state + state_tiers)
+               ? KVB_OK
+               : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+}
+
+/* Fingerprints must come in ring order, each in its slot, so that a later save writes the same
+ * bytes.  The newest batch's must be present: the replay is requested from it. */
+static kvb_status take_fingerprints(
+    const struct section *section, uint64_t last_seq, struct kvb_fingerprint_ring *ring)
+{
+    const uint8_t *from = section->payload.data + state_fingerprints;
+    const struct kvb_fingerprint *last = &ring->slots[last_seq % kvb_fingerprints];
+    size_t next_slot = 0;
+
+    for (size_t i = 0; i < section->count; i++, from += fingerprint_bytes) {
+        const uint64_t seq = kvb_le_get_u64(from);
+        const struct kvb_hash128 hash = { .low = kvb_le_get_u64(from + 8),
+                                          .high = kvb_le_get_u64(from + 16) };
+        if (seq % kvb_fingerprints < next_slot) {
+            return KVB_BAD_INPUT;
+        }
+        next_slot = seq % kvb_fingerprints + 1;
+        kvb_fingerprints_put(ring, seq, hash, false);
+    }
+    return last->is_set && last->seq == last_seq ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static bool is_state_possible(const struct section *section)
+{
+    const uint8_t *state = section->payload.data;
+
+    return section->payload.len >= state_fingerprints && section->count <= kvb_fingerprints &&
+           section->payload.len == state_fingerprints + section->count * fingerprint_bytes &&
+           kvb_le_get_u32(state + state_cause) < KVB_REASON_COUNT &&
+           !(kvb_le_get_u32(state + state_flags) & ~(uint32_t)state_all_flags) &&
+           kvb_le_get_u64(state + state_first_id) > 0 &&
+           kvb_le_get_u64(state + state_last_id) >= kvb_le_get_u64(state + state_first_id) - 1 &&
+           kvb_le_get_u64(state + state_last_id) < UINT64_MAX / 2;
+}
+
+/* From here on nothing fails. */
+static void take_over(struct kvb_stream *stream, const uint8_t *state)
+{
+    const uint32_t flags = kvb_le_get_u32(state + state_flags);
+
+    stream->has_last = true;
+    stream->last_seq = kvb_le_get_u64(state + state_last_seq);
+    stream->last_connection = UINT64_MAX; /* of another process: none of ours */
+    stream->is_complete = flags & state_is_complete;
+    stream->has_skipped = flags & state_has_skipped;
+    stream->has_unknown_event = flags & state_has_unknown_event;
+    stream->is_withdrawn = flags & state_is_withdrawn;
+    stream->has_objects = flags & state_has_objects;
+    stream->origin = flags & state_is_origin_found ? origin_found : origin_unknown;
+    stream->cause = (enum kvb_stream_reason)kvb_le_get_u32(state + state_cause);
+    memcpy(stream->epoch.bytes, state + state_epoch, sizeof stream->epoch.bytes);
+    stream->digest_seed = kvb_le_get_u64(state + state_digest_seed);
+    stream->epoch_first_id = kvb_le_get_u64(state + state_first_id);
+    stream->last_id = kvb_le_get_u64(state + state_last_id);
+    stream->ids_unknown = max_unknown_ids;
+    if (stream->log) {
+        kvb_event_log_clear(stream->log);
+    }
+}
+
+static kvb_status take_state(struct restore *restore, const struct section *section)
+{
+    struct kvb_stream *stream = restore->stream;
+    const uint8_t *state = section->payload.data;
+    uint8_t behind = 0;
+
+    if (!is_state_possible(section)) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+    }
+    if (restore->source->read(restore->source->context, &behind, sizeof behind) == KVB_OK) {
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_TORN);
+    }
+    KVB_TRY(classify_restore_status(
+        restore,
+        take_fingerprints(section, kvb_le_get_u64(state + state_last_seq), &stream->fingerprints)));
+    KVB_TRY(settle_mirror(restore, state));
+    take_over(stream, state);
+    /* Which of several children that wait for one parent is named first is not kept. */
+    restore->needs_epoch = stream->is_withdrawn || kvb_mirror_count(stream->mirror)->unrooted > 0;
+    return KVB_OK;
+}
+
+/* ---- All ---- */
+
+static kvb_status take_sections(struct restore *restore)
+{
+    struct section section = { 0 };
+
+    KVB_TRY(take_head(restore));
+    for (;;) {
+        KVB_TRY(next_section(restore, &section));
+        switch (section.kind) {
+        case section_names:
+            KVB_TRY(take_names(restore, &section));
+            break;
+        case section_entries:
+            KVB_TRY(take_entries(restore, &section));
+            break;
+        case section_state:
+            return take_state(restore, &section);
+        default:
+            return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+        }
+    }
+}
+
+/* As kvb_stream_new() left it. */
+static void undo(struct kvb_stream *stream)
+{
+    const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
+                                        .dp_rank = stream->options.dp_rank,
+                                        .seed = stream->digest_seed };
+
+    kvb_mirror_restart(stream->mirror);
+    kvb_mirror_begin_digest(stream->mirror, &key);
+    kvb_fingerprints_clear(&stream->fingerprints);
+}
+
+kvb_status kvb_stream_restore(
+    struct kvb_stream *stream, struct kvb_advertised_names *advertised,
+    const struct kvb_checkpoint_source *source, bool *out_needs_epoch,
+    struct kvb_checkpoint_refusal *out_refusal)
+{
+    struct restore restore = { .stream = stream, .advertised = advertised, .source = source };
+
+    kvb_buf_init(
+        &restore.bytes,
+        kvb_max_checkpoint_section_bytes + section_header_bytes + section_hash_bytes);
+    const kvb_status status = take_sections(&restore);
+    kvb_buf_done(&restore.bytes);
+    if (status != KVB_OK) {
+        undo(stream);
+        *out_refusal = restore.refusal;
+        return status;
+    }
+    *out_needs_epoch = restore.needs_epoch;
+    return KVB_OK;
+}

@@ -1,0 +1,110 @@
+#include "stream/mirror/change.h"
+
+static bool
+event_has_room(const struct kvb_router_event *event, enum kvb_router_kind kind, unsigned list)
+{
+    return event->kind == kind && (unsigned)event->tier == list &&
+           event->block_count < kvb_max_event_blocks;
+}
+
+/* The block continues the last stored event when it is the child of that event's last block.
+ * The window list knows no parents. */
+static bool
+continues_last(const struct mirror_change *change, const struct mirror_entry *entry, unsigned list)
+{
+    const struct kvb_router_batch *out = change->out;
+
+    if (out->event_count == change->first_out) {
+        return false;
+    }
+    const struct kvb_router_event *last = &out->events[out->event_count - 1];
+    const bool is_child =
+        list == KVB_LIST_WINDOW || (entry->has_parent && last->block_count > 0 &&
+                                    out->blocks[out->block_count - 1].value == entry->parent);
+    return is_child && event_has_room(last, KVB_ROUTER_STORED, list);
+}
+
+static kvb_status publish_stored(
+    struct mirror_change *change, const struct mirror_entry *entry, kvb_block_hash block,
+    unsigned list)
+{
+    if (!continues_last(change, entry, list)) {
+        const struct kvb_router_event event = kvb_mirror_stored_event(entry, list);
+        KVB_TRY(kvb_router_batch_add_event(change->out, &event));
+    }
+    return kvb_router_batch_add_block(change->out, block, entry->tokens);
+}
+
+/* Removals of a batch share events: engines send them one by one. */
+static kvb_status
+announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsigned list)
+{
+    struct kvb_router_batch *out = change->out;
+
+    if (out->event_count == change->mirror->batch_out ||
+        !event_has_room(&out->events[out->event_count - 1], KVB_ROUTER_REMOVED, list)) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED,
+                                                .tier = (enum kvb_tier)list };
+        KVB_TRY(kvb_router_batch_add_event(out, &event));
+    }
+    return kvb_router_batch_add_block(out, block, (kvb_tokens_hash){ 0 });
+}
+
+kvb_status
+kvb_mirror_publish_removed(struct mirror_change *change, kvb_block_hash block, unsigned list)
+{
+    kvb_mirror_note_held(change->mirror, block, list, false);
+    kvb_mirror_refresh_note_removed(change->mirror, block, list);
+    return announce_removed_block(change, block, list);
+}
+
+/* The entry comes to hold its block in the tier, or ceases to: says so where the list is
+ * another one by that. */
+static kvb_status
+publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_held)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const unsigned list = kvb_mirror_list_of(mirror, entry, tier);
+
+    if (list == KVB_LIST_COUNT) {
+        return KVB_OK;
+    }
+    const kvb_block_hash block = kvb_mirror_name_of(change, id);
+    if (!kvb_mirror_decides(mirror, id, block, list)) {
+        return KVB_OK;
+    }
+    if (!is_held) {
+        return kvb_mirror_publish_removed(change, block, list);
+    }
+    kvb_mirror_note_held(mirror, block, list, true);
+    kvb_mirror_refresh_note_stored(mirror, entry, block, list);
+    return publish_stored(change, entry, block, list);
+}
+
+kvb_status kvb_mirror_change_copies(
+    struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const bool was_held = kvb_mirror_holds(&mirror->entries[id], tier);
+    const bool is_held = copies.min > 0;
+
+    KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
+    if (was_held && !is_held) {
+        kvb_mirror_refresh_note_left(mirror, id, tier);
+    }
+    return was_held == is_held ? KVB_OK : publish_tier(change, id, tier, is_held);
+}
+
+kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+
+    for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
+        const enum kvb_tier tier = (enum kvb_tier)t;
+        if (kvb_mirror_holds(&mirror->entries[id], tier)) {
+            KVB_TRY(publish_tier(change, id, tier, true));
+        }
+    }
+    return KVB_OK;
+}

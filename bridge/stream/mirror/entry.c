@@ -1,0 +1,594 @@
+#include "stream/mirror/inside.h"
+
+#include "core/array.h"
+#include "index/block_hash.h"
+
+#include <string.h>
+
+/* Of hashes: how far ahead of its turn what belongs to one is fetched. */
+enum { line_distance = 24, entry_distance = 16, block_distance = 8, worth_looking = 1 << 12 };
+
+/* ---- Of one entry ---- */
+
+kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    if (mirror->hashes == KVB_HASHES_ENGINE) {
+        return (kvb_block_hash){ entry->engine.value };
+    }
+    return entry->has_parent ? kvb_block_hash_next((kvb_block_hash){ entry->parent }, entry->tokens)
+                             : kvb_block_hash_root(entry->tokens);
+}
+
+uint64_t kvb_mirror_key(const struct kvb_mirror *mirror, uint32_t id)
+{
+    return id < mirror->key_end ? mirror->keys[id] : 0;
+}
+
+/* ---- Finding ---- */
+
+static uint64_t hash_engine(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
+{
+    return kvb_hash_keyed(&mirror->hash_key, engine.value, group);
+}
+
+/* Not as an engine hash of the same number, that they may be: lines would fill by twos. */
+static uint64_t hash_block(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    return kvb_hash_keyed(&mirror->hash_key, block.value, UINT64_MAX);
+}
+
+/* The next candidate of this kind, or KVB_NO_ID. */
+static uint32_t
+next_named(const struct kvb_mirror *mirror, struct kvb_line_probe *probe, enum name_kind kind)
+{
+    for (uint32_t ref; (ref = kvb_line_probe_next(&mirror->names, probe)) != KVB_NO_LINE_ID;) {
+        if (ref % 2 == (uint32_t)kind) {
+            return ref / 2;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
+{
+    if (mirror->entry_count == 0) {
+        return KVB_NO_ID; /* there may be no table yet */
+    }
+    struct kvb_line_probe probe =
+        kvb_line_table_probe(&mirror->names, hash_engine(mirror, group, engine));
+
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_engine)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (entry->engine.value == engine.value &&
+            kvb_mirror_context(mirror, entry)->group == group) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key)
+{
+    const uint32_t hash = kvb_mirror_hash(mirror, key, 0);
+    size_t at = kvb_id_table_start(&mirror->by_key, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_key, hash, &at)) != KVB_NO_ID;) {
+        if (mirror->keys[id] == key) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_find_known(
+    const struct kvb_mirror *mirror, const struct kvb_engine_event *event, uint32_t group,
+    kvb_engine_hash engine)
+{
+    return event->key ? kvb_mirror_find_key(mirror, event->key)
+                      : kvb_mirror_find(mirror, group, engine);
+}
+
+uint32_t
+kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
+{
+    uint32_t found = KVB_NO_ID;
+
+    if (mirror->entry_count == 0) {
+        return KVB_NO_ID;
+    }
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (kvb_mirror_context(mirror, entry)->group != group ||
+            kvb_mirror_block(mirror, entry).value != block.value) {
+            continue;
+        }
+        if (found != KVB_NO_ID) {
+            return KVB_NO_ID;
+        }
+        found = id;
+    }
+    return found;
+}
+
+/* As many do not fit a line: most names are told by that. */
+bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
+{
+    static_assert((int)kvb_max_of_name > (int)kvb_line_cells, "or a line tells nothing");
+    uint32_t count = 0;
+
+    if (mirror->entry_count == 0) {
+        return false;
+    }
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
+    if (probe.line->next == 0) {
+        return false;
+    }
+    for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        count += kvb_mirror_context(mirror, entry)->group == group &&
+                 kvb_mirror_block(mirror, entry).value == block.value;
+    }
+    return count >= kvb_max_of_name;
+}
+
+uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_hash engine)
+{
+    for (uint32_t group = 0; group < mirror->groups.count; group++) {
+        const uint32_t id = mirror->groups.list[group].kind == KVB_GROUP_FULL
+                                ? kvb_mirror_find(mirror, group, engine)
+                                : KVB_NO_ID;
+        if (id != KVB_NO_ID) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+/* What may be the entry, without a look at it. */
+static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
+{
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
+
+    return next_named(mirror, &probe, name_of_engine);
+}
+
+void kvb_mirror_look_ahead(
+    const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group, size_t at)
+{
+    if (mirror->entry_count < worth_looking || at + block_distance >= batch->hash_count) {
+        return;
+    }
+    if (at + line_distance < batch->hash_count) {
+        kvb_line_table_prefetch(
+            &mirror->names, hash_engine(mirror, group, batch->hashes[at + line_distance]));
+    }
+    if (at + entry_distance < batch->hash_count) {
+        const uint32_t id =
+            guess(mirror, hash_engine(mirror, group, batch->hashes[at + entry_distance]));
+        if (id != KVB_NO_ID) {
+            __builtin_prefetch(&mirror->entries[id], 1);
+        }
+    }
+    const uint32_t id =
+        guess(mirror, hash_engine(mirror, group, batch->hashes[at + block_distance]));
+    if (id != KVB_NO_ID && mirror->entries[id].placement == placement_rooted) {
+        const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+        kvb_line_table_prefetch(&mirror->names, hash_block(mirror, block));
+    }
+}
+
+void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch)
+{
+    size_t left = line_distance;
+
+    if (mirror->entry_count < worth_looking) {
+        return;
+    }
+    for (size_t at = 0; at < batch->event_count && left > 0; at++) {
+        const struct kvb_engine_event *event = &batch->events[at];
+        const size_t count = event->hash_count < left ? event->hash_count : left;
+        const uint32_t group = kvb_mirror_group_place(mirror, event->group);
+        for (size_t i = 0; i < count; i++) {
+            const kvb_engine_hash engine = batch->hashes[event->hash_at + i];
+            kvb_line_table_prefetch(&mirror->names, hash_engine(mirror, group, engine));
+        }
+        left -= count;
+    }
+}
+
+void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    if (mirror->entry_count >= worth_looking) {
+        kvb_line_table_prefetch(&mirror->names, hash_block(mirror, block));
+    }
+}
+
+/* ---- What is listed ---- */
+
+unsigned kvb_mirror_list_of(
+    const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier)
+{
+    if (entry->placement != placement_rooted || !(mirror->tiers >> tier & 1)) {
+        return KVB_LIST_COUNT;
+    }
+    if (mirror->groups.window_mask == 0 ||
+        !(mirror->groups.window_mask >> kvb_mirror_context(mirror, entry)->group & 1)) {
+        return tier;
+    }
+    return tier == KVB_TIER_DEVICE ? KVB_LIST_WINDOW : KVB_LIST_COUNT;
+}
+
+struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    return kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
+}
+
+/* As kvb_mirror_next_holder(), an entry `except` aside. */
+static inline uint32_t next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier, uint32_t except)
+{
+    for (uint32_t id; (id = next_named(mirror, probe, name_of_block)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (id != except && kvb_mirror_holds(entry, tier) &&
+            kvb_mirror_block(mirror, entry).value == block.value) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_next_holder(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
+    enum kvb_tier tier)
+{
+    return next_holder(mirror, probe, block, tier, KVB_NO_ID);
+}
+
+/* Entries of one name. */
+struct holders {
+    uint32_t groups; /* bit g: of group g, `except` aside, some entry holds it in the tier */
+    uint32_t lowest; /* of those of the wanted groups; KVB_NO_ID: none */
+};
+
+static struct holders
+holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, uint32_t except)
+{
+    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+    struct holders holders = { .lowest = KVB_NO_ID };
+
+    if (mirror->entry_count == 0) {
+        return holders;
+    }
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
+    for (uint32_t id; (id = next_holder(mirror, &probe, block, tier, except)) != KVB_NO_ID;) {
+        const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
+        holders.groups |= group;
+        if ((group & mirror->groups.wanted[list]) && id < holders.lowest) {
+            holders.lowest = id;
+        }
+    }
+    return holders;
+}
+
+/* By an entry other than `except`, of any group. */
+static bool is_held_elsewhere(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
+{
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block);
+
+    return next_holder(mirror, &probe, block, tier, except) != KVB_NO_ID;
+}
+
+bool kvb_mirror_decides(
+    const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
+{
+    if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one */
+        return !is_held_elsewhere(mirror, block, kvb_mirror_tier_of(list), id);
+    }
+    const uint32_t wanted = mirror->groups.wanted[list];
+    const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
+    const uint32_t others = holders_of(mirror, block, list, id).groups;
+
+    return !(others & group) && ((others | group) & wanted) == wanted;
+}
+
+static bool is_whole(const struct kvb_mirror *mirror, unsigned list, struct holders holders)
+{
+    const uint32_t wanted = mirror->groups.wanted[list];
+
+    return holders.lowest != KVB_NO_ID && (holders.groups & wanted) == wanted;
+}
+
+bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
+{
+    return is_whole(mirror, list, holders_of(mirror, block, list, KVB_NO_ID));
+}
+
+uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
+{
+    const struct holders holders = holders_of(mirror, block, list, KVB_NO_ID);
+
+    return is_whole(mirror, list, holders) ? holders.lowest : KVB_NO_ID;
+}
+
+bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+
+    if (!entry->is_used || !kvb_mirror_holds(entry, tier) ||
+        kvb_mirror_list_of(mirror, entry, tier) != list) {
+        return false;
+    }
+    const struct holders holders =
+        holders_of(mirror, kvb_mirror_block(mirror, entry), list, KVB_NO_ID);
+    return holders.lowest == id && is_whole(mirror, list, holders);
+}
+
+/* ---- Filing ---- */
+
+static uint64_t entry_name_hash(const struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    return kind == name_of_engine
+               ? hash_engine(mirror, kvb_mirror_context(mirror, entry)->group, entry->engine)
+               : hash_block(mirror, kvb_mirror_block(mirror, entry));
+}
+
+static uint64_t hash_of_ref(const void *context, uint32_t ref)
+{
+    return entry_name_hash(context, ref / 2, (enum name_kind)(ref % 2));
+}
+
+/* Opens the table with the first name only: a stream that holds nothing takes no address
+ * space. */
+static kvb_status
+put_name(struct kvb_mirror *mirror, uint64_t hash, uint32_t id, enum name_kind kind)
+{
+    if (mirror->names.line_count == 0) {
+        KVB_TRY(kvb_line_table_open(
+            &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror));
+    }
+    return kvb_line_table_put(&mirror->names, hash, 2 * id + (uint32_t)kind);
+}
+
+static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind kind)
+{
+    kvb_line_table_remove(
+        &mirror->names, entry_name_hash(mirror, id, kind), 2 * id + (uint32_t)kind);
+}
+
+/* Under its published name, or its parent's. */
+static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    switch ((enum placement)entry->placement) {
+    case placement_rooted:
+        return put_name(mirror, hash_block(mirror, block), id, name_of_block);
+    case placement_waiting:
+        return kvb_mirror_wait(mirror, id);
+    case placement_unmatchable:
+    case placement_unplaced:
+        break;
+    }
+    return KVB_OK;
+}
+
+static void unfile_second(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    if (entry->placement == placement_rooted) {
+        remove_name(mirror, id, name_of_block);
+    } else if (entry->placement == placement_waiting) {
+        kvb_mirror_wait_no_more(mirror, id, entry);
+    }
+}
+
+static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+{
+    const uint64_t key = kvb_mirror_key(mirror, id);
+
+    if (key == 0) {
+        return file_second(mirror, id, block);
+    }
+    KVB_TRY(kvb_id_table_put(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id));
+    const kvb_status status = file_second(mirror, id, block);
+    if (status != KVB_OK) {
+        kvb_id_table_remove(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id);
+    }
+    return status;
+}
+
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+{
+    KVB_TRY(put_name(mirror, entry_name_hash(mirror, id, name_of_engine), id, name_of_engine));
+    const kvb_status status = file_key_and_second(mirror, id, block);
+    if (status != KVB_OK) {
+        remove_name(mirror, id, name_of_engine);
+    }
+    return status;
+}
+
+static void unfile_entry(struct kvb_mirror *mirror, uint32_t id)
+{
+    const uint64_t key = kvb_mirror_key(mirror, id);
+
+    remove_name(mirror, id, name_of_engine);
+    if (key) {
+        kvb_id_table_remove(&mirror->by_key, kvb_mirror_hash(mirror, key, 0), id);
+    }
+    unfile_second(mirror, id);
+}
+
+/* ---- Coming and going ---- */
+
+/* Where a key must be kept, those of all entries before it are. */
+static kvb_status write_entry_key(struct kvb_mirror *mirror, uint32_t id, uint64_t key)
+{
+    if (key == 0 && id >= mirror->key_end) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->keys, &mirror->key_capacity, (size_t)id + 1, sizeof *mirror->keys,
+        mirror->max_blocks));
+    for (; mirror->key_end <= id; mirror->key_end++) {
+        mirror->keys[mirror->key_end] = 0;
+    }
+    mirror->keys[id] = key;
+    return KVB_OK;
+}
+
+kvb_status
+kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
+{
+    uint32_t context = KVB_NO_ID;
+
+    KVB_TRY(kvb_mirror_take_context(mirror, block, &context));
+    const kvb_status status = write_entry_key(mirror, id, block->key);
+    if (status != KVB_OK) {
+        kvb_mirror_leave_context(mirror, context);
+        return status;
+    }
+    mirror->entries[id] = (struct mirror_entry){
+        .engine = block->engine,
+        .tokens = block->tokens,
+        .parent = block->parent,
+        .context = context & ((1U << context_bits) - 1),
+        .placement = (uint32_t)block->placement & 3,
+        .has_parent = block->has_parent,
+        .is_used = true,
+    };
+    return KVB_OK;
+}
+
+void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
+{
+    kvb_mirror_leave_context(mirror, mirror->entries[id].context);
+}
+
+/* *out_next: the free entry behind it. */
+static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
+{
+    if (mirror->first_free != KVB_NO_ID) {
+        *out_id = mirror->first_free;
+        *out_next = (uint32_t)mirror->entries[*out_id].parent;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
+        mirror->max_blocks));
+    *out_id = (uint32_t)mirror->entry_end;
+    *out_next = KVB_NO_ID;
+    return KVB_OK;
+}
+
+static kvb_status
+write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
+{
+    KVB_TRY(kvb_mirror_write(mirror, id, block));
+    const kvb_status status = kvb_mirror_file(mirror, id, block->block);
+    if (status != KVB_OK) {
+        kvb_mirror_wipe(mirror, id);
+    }
+    return status;
+}
+
+/* The entry is another one from here on. */
+static void forget_proof(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (mirror->proven && mirror->proven[id % proof_slots].id == id) {
+        mirror->proven[id % proof_slots].id = KVB_NO_ID;
+    }
+}
+
+kvb_status
+kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+{
+    uint32_t id = KVB_NO_ID;
+    uint32_t next = KVB_NO_ID;
+
+    KVB_TRY(draw_id(mirror, &id, &next));
+    const kvb_status status = write_and_file(mirror, id, block);
+    if (status != KVB_OK) {
+        mirror->entries[id] = (struct mirror_entry){ .parent = next };
+        return status;
+    }
+    if (id == mirror->first_free) {
+        mirror->first_free = next;
+    } else {
+        mirror->entry_end++;
+    }
+    mirror->entry_count++;
+    kvb_mirror_mark(mirror, id);
+    forget_proof(mirror, id);
+    mirror->counts.unrooted += block->placement == placement_waiting;
+    mirror->counts.unplaced += block->placement == placement_unplaced;
+    *out_id = id;
+    return KVB_OK;
+}
+
+void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id)
+{
+    const uint64_t bit = UINT64_C(1) << (id % 64);
+
+    if (mirror->changed.bits && !(mirror->changed.bits[id / 64] & bit)) {
+        mirror->changed.bits[id / 64] |= bit;
+        mirror->changed.count++;
+    }
+}
+
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+
+    if (kvb_mirror_is_doubtful(entry)) {
+        kvb_mirror_unlink(mirror, id);
+    }
+    mirror->counts.proven_copies -= kvb_mirror_copies(mirror, id, KVB_TIER_DEVICE).min;
+    kvb_mirror_forget_copies(mirror, id);
+    unfile_entry(mirror, id);
+    kvb_mirror_wipe(mirror, id);
+    mirror->counts.unrooted -= entry->placement == placement_waiting;
+    mirror->counts.unplaced -= entry->placement == placement_unplaced;
+    *entry = (struct mirror_entry){ .parent = mirror->first_free };
+    kvb_mirror_mark(mirror, id);
+    mirror->first_free = id;
+    mirror->entry_count--;
+}
+
+/* Its key and its copies stay. */
+kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+    const struct mirror_entry waiting = *entry;
+    const bool was_waiting = waiting.placement == placement_waiting;
+    uint32_t context = KVB_NO_ID;
+
+    assert(was_waiting || waiting.placement == placement_unplaced);
+    assert(named->placement == placement_rooted);
+    KVB_TRY(kvb_mirror_take_context(mirror, named, &context));
+    entry->placement = placement_rooted;
+    entry->tokens = named->tokens;
+    entry->parent = named->parent;
+    entry->has_parent = named->has_parent;
+    entry->context = context & ((1U << context_bits) - 1);
+    const kvb_status status = file_second(mirror, id, named->block);
+    if (status != KVB_OK) {
+        *entry = waiting;
+        kvb_mirror_leave_context(mirror, context);
+        return status;
+    }
+    if (was_waiting) {
+        kvb_mirror_wait_no_more(mirror, id, &waiting);
+    }
+    kvb_mirror_leave_context(mirror, waiting.context);
+    kvb_mirror_mark(mirror, id);
+    mirror->counts.unrooted -= was_waiting;
+    mirror->counts.unplaced -= !was_waiting;
+    return KVB_OK;
+}

@@ -1,0 +1,216 @@
+#include "stream/mirror/inside.h"
+
+#include <string.h>
+
+/* Cache groups of a stream, and the shapes of its blocks.
+ *
+ *     device list   names that every full-attention group holds on the device
+ *     window list   names that every sliding-window group holds there
+ *
+ * The same for the other tiers and the full-attention groups that have stored in them.  A
+ * group counts in a tier from its first Stored there on. */
+
+uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
+{
+    const struct mirror_groups *groups = &mirror->groups;
+
+    for (uint32_t i = 0; i < groups->count; i++) {
+        if (groups->list[i].number == number) {
+            return i;
+        }
+    }
+    return kvb_max_groups;
+}
+
+void kvb_mirror_settle_groups(struct mirror_groups *groups)
+{
+    memset(groups->wanted, 0, sizeof groups->wanted);
+    groups->window_mask = 0;
+    for (uint32_t i = 0; i < groups->count; i++) {
+        const struct mirror_group *group = &groups->list[i];
+        const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
+        for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
+            groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
+        }
+        if (group->kind == KVB_GROUP_WINDOW) {
+            groups->window_mask |= 1U << i;
+            groups->wanted[KVB_LIST_WINDOW] |= (uint32_t)is_on_device << i;
+        }
+    }
+}
+
+/* The largest window: among several sizes (which make the groups odd anyway) it requires most. */
+uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror)
+{
+    uint32_t tokens = 0;
+
+    for (uint32_t i = 0; i < mirror->groups.count; i++) {
+        const struct mirror_group *group = &mirror->groups.list[i];
+        if (group->kind == KVB_GROUP_WINDOW && group->window_tokens > tokens) {
+            tokens = group->window_tokens;
+        }
+    }
+    return tokens;
+}
+
+bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
+{
+    bool has_full = false;
+
+    for (uint32_t i = 0; i < mirror->groups.count; i++) {
+        has_full |= mirror->groups.list[i].kind == KVB_GROUP_FULL;
+    }
+    return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !has_full);
+}
+
+/* ---- Taking up ---- */
+
+uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event)
+{
+    return event->key ? 0 : event->group;
+}
+
+/* Of what the event says of its group, beside others and beside what was said before. */
+static bool is_odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const uint32_t known = kvb_mirror_window_tokens(mirror);
+
+    return event->window_tokens == 0 || mirror->hashes == KVB_HASHES_ENGINE ||
+           (known > 0 && known != event->window_tokens);
+}
+
+uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    struct mirror_groups *groups = &mirror->groups;
+    const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
+
+    groups->is_odd |= event->group_kind == KVB_GROUP_OTHER || groups->count == kvb_max_groups ||
+                      (is_window && is_odd_window(mirror, event));
+    if (groups->count == kvb_max_groups) {
+        return kvb_max_groups;
+    }
+    groups->list[groups->count] =
+        (struct mirror_group){ .number = kvb_mirror_group_number(event),
+                               .kind = event->group_kind,
+                               .window_tokens = is_window ? event->window_tokens : 0 };
+    kvb_mirror_settle_groups(&mirror->groups);
+    return groups->count++;
+}
+
+void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    mirror->groups.is_odd = true;
+    if (kvb_mirror_group_place(mirror, event->group) == kvb_max_groups) {
+        (void)kvb_mirror_add_group(mirror, event);
+    }
+}
+
+/* ---- Shapes ---- */
+
+/* True when the table has it, before or now. */
+static bool
+add_shape(struct kvb_mirror_counts *counts, enum kvb_tier tier, struct kvb_block_shape shape)
+{
+    for (size_t i = 0; i < counts->shape_count; i++) {
+        const struct kvb_tier_shape *known = &counts->shapes[i];
+        if (known->tier == tier && known->shape.block_size == shape.block_size &&
+            known->shape.lookahead == shape.lookahead) {
+            return true;
+        }
+    }
+    if (counts->shape_count == kvb_max_tier_shapes) {
+        return false;
+    }
+    counts->shapes[counts->shape_count++] = (struct kvb_tier_shape){ tier, shape };
+    return true;
+}
+
+/* Blocks moved to this tier came without their shape: they may have any known shape. */
+static bool copy_shapes(struct kvb_mirror *mirror, enum kvb_tier tier)
+{
+    const size_t count = mirror->counts.shape_count;
+    bool has_all = true;
+
+    if (mirror->tokenless_tiers >> tier & 1) {
+        return true;
+    }
+    for (size_t i = 0; i < count; i++) {
+        has_all &= add_shape(&mirror->counts, tier, mirror->counts.shapes[i].shape);
+    }
+    mirror->tokenless_tiers |= (uint32_t)has_all << tier;
+    return has_all;
+}
+
+static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const struct kvb_block_shape shape = { .block_size = event->block_size,
+                                           .lookahead = event->lookahead };
+    bool has_all = add_shape(&mirror->counts, event->tier, shape);
+
+    for (size_t tier = 0; mirror->tokenless_tiers >> tier; tier++) {
+        if (mirror->tokenless_tiers >> tier & 1) {
+            has_all &= add_shape(&mirror->counts, (enum kvb_tier)tier, shape);
+        }
+    }
+    return has_all;
+}
+
+/* A list has the names that all its groups hold, and a window cuts the device's list: so the
+ * blocks of all groups are of one size.  vLLM stores parts of blocks too where the groups' sizes
+ * differ.  A group that is alone may have several sizes. */
+static void compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event)
+{
+    if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
+        return;
+    }
+    if (groups->block_size == 0) {
+        groups->block_size = event->block_size;
+    }
+    groups->has_several_sizes |= event->block_size != groups->block_size;
+    groups->is_odd |= groups->has_several_sizes && groups->count > 1;
+}
+
+bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    if (event->token_count > 0) {
+        mirror->is_paired = event->is_paired;
+    }
+    if (event->key) { /* a pool's is configured */
+        return true;
+    }
+    compare_sizes(&mirror->groups, event);
+    if (event->group_kind == KVB_GROUP_WINDOW) {
+        return true;
+    }
+    return event->token_count > 0 ? add_shape_everywhere(mirror, event)
+                                  : copy_shapes(mirror, event->tier);
+}
+
+uint32_t kvb_mirror_size_of(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const struct kvb_mirror_counts *counts = &mirror->counts;
+
+    if (event->token_count == 0 || event->key || event->group_kind == KVB_GROUP_WINDOW) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < counts->shape_count; i++) {
+        if (counts->shapes[i].shape.block_size == event->block_size) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+/* ---- Forgetting ---- */
+
+void kvb_mirror_forget_shapes(struct kvb_mirror *mirror)
+{
+    mirror->counts.shape_count = 0;
+    memset(mirror->counts.shapes, 0, sizeof mirror->counts.shapes);
+    mirror->tokenless_tiers = 0;
+}
+
+void kvb_mirror_forget_groups(struct kvb_mirror *mirror)
+{
+    mirror->groups = (struct mirror_groups){ 0 };
+}

@@ -1,0 +1,305 @@
+#include "stream/mirror/mirror.h"
+
+#include "core/limits.h"
+#include "stream/mirror/change.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- New and free ---- */
+
+static void reset(struct kvb_mirror *mirror)
+{
+    mirror->changed.is_void = true;
+    mirror->entry_end = 0;
+    mirror->entry_count = 0;
+    mirror->first_free = KVB_NO_ID;
+    mirror->context_end = 0;
+    mirror->first_free_context = KVB_NO_ID;
+    mirror->newest_context = KVB_NO_ID;
+    mirror->key_end = 0;
+    mirror->waiting_count = 0;
+    mirror->link_count = 0;
+    for (size_t kind = 0; kind < doubt_kinds; kind++) {
+        mirror->doubtful[kind] = (struct doubtful_list){ .oldest = KVB_NO_ID, .newest = KVB_NO_ID };
+    }
+    mirror->extra_copies_count = 0;
+    mirror->forgot_full = false;
+    mirror->progress = (struct event_progress){ 0 };
+    mirror->pending_count = 0;
+    memset(mirror->counts.held, 0, sizeof mirror->counts.held);
+    memset(mirror->digests, 0, sizeof mirror->digests);
+    mirror->counts.proven_copies = 0;
+    mirror->counts.doubtful = 0;
+    mirror->counts.unrooted = 0;
+    mirror->counts.unplaced = 0;
+    kvb_mirror_forget_shapes(mirror);
+    kvb_mirror_forget_proofs(mirror);
+}
+
+static kvb_status keep_lora_name(struct kvb_mirror *mirror, const char *lora_name)
+{
+    const size_t len = lora_name ? strlen(lora_name) : 0;
+    uint8_t *copy = NULL;
+
+    if (len > 0) {
+        copy = malloc(len);
+        if (!copy) {
+            return KVB_NO_MEMORY;
+        }
+        memcpy(copy, lora_name, len);
+    }
+    mirror->default_lora = (kvb_span){ .data = copy, .len = len };
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror)
+{
+    if (options->max_blocks == 0 || options->max_blocks > kvb_max_stream_blocks) {
+        return KVB_TOO_LARGE;
+    }
+
+    struct kvb_mirror *mirror = calloc(1, sizeof *mirror);
+    if (!mirror) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = keep_lora_name(mirror, options->lora_name);
+    if (status != KVB_OK) {
+        free(mirror);
+        return status;
+    }
+    mirror->hash_key = kvb_hash_key_of(options->hash_key);
+    mirror->hashes = options->hashes;
+    mirror->copies = options->copies;
+    mirror->is_whole = true;
+    mirror->tiers = options->tiers;
+    mirror->max_blocks = options->max_blocks;
+    mirror->pool_block_size = options->pool_block_size;
+    reset(mirror);
+    *out_mirror = mirror;
+    return KVB_OK;
+}
+
+static void drop_bytes(kvb_span span)
+{
+    void *bytes = NULL;
+
+    memcpy(&bytes, &span.data, sizeof bytes); /* ours, const only towards readers */
+    free(bytes);
+}
+
+void kvb_mirror_free(struct kvb_mirror *mirror)
+{
+    if (!mirror) {
+        return;
+    }
+    kvb_line_table_close(&mirror->names);
+    kvb_id_table_done(&mirror->by_parent);
+    kvb_id_table_done(&mirror->by_waiting);
+    kvb_id_table_done(&mirror->by_key);
+    kvb_id_table_done(&mirror->by_context);
+    kvb_id_table_done(&mirror->by_doubtful);
+    kvb_id_table_done(&mirror->by_extra_copies);
+    drop_bytes(mirror->default_lora);
+    free(mirror->entries);
+    free(mirror->contexts);
+    free(mirror->keys);
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        kvb_entry_set_done(&mirror->in_tier[tier]);
+    }
+    free(mirror->waiting);
+    free(mirror->links);
+    free(mirror->extra_copies);
+    free(mirror->proven);
+    free(mirror->pending);
+    free(mirror->changed.bits);
+    kvb_mirror_refresh_end(mirror);
+    free(mirror);
+}
+
+/* The memory is kept: after a clear an engine usually stores as many blocks again. */
+void kvb_mirror_clear(struct kvb_mirror *mirror)
+{
+    kvb_line_table_empty(&mirror->names);
+    kvb_id_table_clear(&mirror->by_parent);
+    kvb_id_table_clear(&mirror->by_waiting);
+    kvb_id_table_clear(&mirror->by_key);
+    kvb_id_table_clear(&mirror->by_context);
+    kvb_id_table_clear(&mirror->by_doubtful);
+    kvb_id_table_clear(&mirror->by_extra_copies);
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        kvb_entry_set_clear(&mirror->in_tier[tier], mirror->entry_end);
+    }
+    kvb_mirror_refresh_clear(mirror);
+    reset(mirror);
+}
+
+/* The engine may be another one, with other groups: one of those before that never stores again
+ * would keep every name out of the lists.  Its groups show up again with their first Stored, all
+ * of them in one batch: nothing is listed in between that is not held. */
+void kvb_mirror_restart(struct kvb_mirror *mirror)
+{
+    kvb_mirror_clear(mirror);
+    kvb_mirror_forget_groups(mirror);
+    mirror->is_paired = false;
+}
+
+void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole)
+{
+    mirror->is_whole = is_whole;
+}
+
+bool kvb_mirror_is_paired(const struct kvb_mirror *mirror)
+{
+    return mirror->is_paired;
+}
+
+const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)
+{
+    return &mirror->counts;
+}
+
+/* ---- Removed, Cleared ---- */
+
+static struct copies one_less(struct copies copies)
+{
+    return (struct copies){ .min = copies.min > 0 ? copies.min - 1 : 0, .max = copies.max - 1 };
+}
+
+static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_tier tier = change->event->tier;
+    const bool is_object = change->event->key != 0;
+    const uint32_t id = kvb_mirror_find_known(mirror, change->event, change->group, engine);
+
+    if (id == KVB_NO_ID || mirror->entries[id].max[tier] == 0) {
+        mirror->counts.unknown_removed += !is_object; /* that says where it lies not, too */
+        return KVB_OK;
+    }
+    struct copies copies = kvb_mirror_copies(mirror, id, tier);
+    copies = is_object ? (struct copies){ 0, 0 } : one_less(copies);
+    KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
+    if (!kvb_mirror_has_copies(&mirror->entries[id])) {
+        kvb_mirror_drop(mirror, id);
+    }
+    return KVB_OK;
+}
+
+static kvb_status remove_blocks(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    struct event_progress *progress = change->progress;
+
+    for (; progress->next < event->hash_count && kvb_mirror_may_do(change, 1); progress->next++) {
+        const uint32_t at = event->hash_at + progress->next;
+        kvb_mirror_look_ahead(change->mirror, change->batch, change->group, at);
+        KVB_TRY(take_copy(change, change->batch->hashes[at]));
+    }
+    progress->is_unfinished = progress->next < event->hash_count;
+    return KVB_OK;
+}
+
+static kvb_status clear_tier(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_tier tier = change->event->tier;
+    const struct kvb_entry_set *set = &mirror->in_tier[tier];
+
+    change->progress->is_unfinished = false;
+    for (uint32_t id = 0; (id = kvb_entry_set_next(set, id)) != KVB_NO_ID;) {
+        if (!kvb_mirror_may_do(change, 1)) {
+            change->progress->is_unfinished = true;
+            return KVB_OK;
+        }
+        KVB_TRY(kvb_mirror_change_copies(change, id, tier, (struct copies){ 0, 0 }));
+        if (!kvb_mirror_has_copies(&mirror->entries[id])) {
+            kvb_mirror_drop(mirror, id);
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status clear_all(struct mirror_change *change)
+{
+    kvb_mirror_clear(change->mirror);
+    return kvb_router_batch_add_event(
+        change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+}
+
+void kvb_mirror_begin_batch(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
+    const struct kvb_router_batch *out)
+{
+    kvb_mirror_expect_batch(mirror, batch);
+    mirror->batch_out = out->event_count;
+}
+
+bool kvb_mirror_is_unfinished(const struct kvb_mirror *mirror)
+{
+    return mirror->progress.is_unfinished;
+}
+
+/* *out_is_taken: the event is one for the lists. */
+static kvb_status begin_mirror_event(struct mirror_change *change, bool *out_is_taken)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_event_kind kind = change->event->kind;
+
+    *out_is_taken = true;
+    *change->progress = (struct event_progress){ .last = KVB_NO_ID };
+    mirror->pending_count = 0;
+    if (change->at == 0) {
+        kvb_mirror_begin_proofs(mirror);
+    }
+    return kind == KVB_EVENT_STORED || kind == KVB_EVENT_REMOVED
+               ? kvb_mirror_meet_group(change, out_is_taken)
+               : KVB_OK;
+}
+
+static kvb_status apply_part(struct mirror_change *change)
+{
+    switch (change->event->kind) {
+    case KVB_EVENT_STORED:
+        return kvb_mirror_store(change);
+    case KVB_EVENT_REMOVED:
+        return remove_blocks(change);
+    case KVB_EVENT_CLEARED:
+        return change->event->all_tiers ? clear_all(change) : clear_tier(change);
+    case KVB_EVENT_SKIPPED:
+        break;
+    }
+    return KVB_OK;
+}
+
+static kvb_status apply_change(struct mirror_change *change)
+{
+    bool is_taken = true;
+
+    if (!change->progress->is_unfinished) {
+        KVB_TRY(begin_mirror_event(change, &is_taken));
+    } else if (change->event->kind != KVB_EVENT_CLEARED) {
+        kvb_mirror_find_group(change);
+    }
+    return is_taken ? apply_part(change) : KVB_OK;
+}
+
+kvb_status kvb_mirror_apply(
+    struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at, uint64_t *work,
+    struct kvb_router_batch *out)
+{
+    struct mirror_change change = { .mirror = mirror,
+                                    .batch = batch,
+                                    .event = &batch->events[at],
+                                    .at = at,
+                                    .progress = &mirror->progress,
+                                    .max_work = *work,
+                                    .out = out,
+                                    .first_out = out->event_count,
+                                    .named = KVB_NO_ID };
+    const kvb_status status = apply_change(&change);
+
+    *work = change.work;
+    return status;
+}

@@ -1,0 +1,268 @@
+#include "stream/mirror/change.h"
+
+#include "core/array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Which Stored events are of new copies, and which only repeat what is held.
+ *
+ * vLLM repeats what a request hits (kv_cache_report_mode "full"): from the root on, only blocks
+ * that are held.  And it stores second copies, of blocks that were computed twice.  So a Stored
+ * is a real one when
+ *
+ *     A   it names a parent;
+ *     B   it holds a block that was not there, in a full-attention group;
+ *     C   blocks are left out of it (window groups);
+ *
+ * or when a Stored of another group right before or behind it is, for they are of one request:
+ *
+ *     Stored group 0, Stored group 1, ...   one request's: a run, its group numbers ascend
+ *
+ * vLLM numbers groups in the order of the layers: the full-attention group is the first of some
+ * models and the last of others.
+ *
+ * B is believed only while nothing can be held that is not here.  And whoever stores behind a
+ * parent holds that parent, and all before it: their doubts end.
+ *
+ * All this is known of the device's blocks.  In other tiers no Stored is taken for real. */
+
+enum { max_proof_steps = 1 << 14 }; /* of one batch: a step looks one block up */
+
+/* One judgement looks at so many blocks: a prompt of a million tokens, 16 a block.  What is larger
+ * and begins with so many known ones is not taken for real. */
+enum { max_judged_blocks = 1 << 16 };
+
+/* ---- Real or not ---- */
+
+/* Rule B: some block of a root's Stored, from number `from` on, is not in the mirror.  *left: how
+ * many blocks may still be looked up. */
+static bool holds_new_block(
+    const struct mirror_change *change, const struct kvb_engine_event *event, uint32_t from,
+    uint32_t *left)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const uint32_t group = kvb_mirror_group_place(mirror, event->group);
+    bool is_new = false;
+
+    if (!mirror->is_whole || mirror->forgot_full) {
+        return false;
+    }
+    for (uint32_t i = from; i < event->hash_count && !is_new && *left > 0; i++, (*left)--) {
+        const kvb_engine_hash engine = change->batch->hashes[event->hash_at + i];
+        const uint32_t id = kvb_mirror_find(mirror, group, engine);
+        is_new = id == KVB_NO_ID || mirror->entries[id].max[event->tier] == 0;
+    }
+    return is_new;
+}
+
+static bool is_skipped_group(const struct kvb_engine_event *event)
+{
+    return event->kind == KVB_EVENT_SKIPPED && event->group_kind == KVB_GROUP_OTHER;
+}
+
+/* Of a run's event that is still to come. */
+static bool
+is_proof(const struct mirror_change *change, const struct kvb_engine_event *next, uint32_t *left)
+{
+    return next->is_sparse ||
+           (next->group_kind == KVB_GROUP_FULL && next->key == 0 && next->tier == KVB_TIER_DEVICE &&
+            holds_new_block(change, next, 0, left));
+}
+
+/* B or C of the run that goes on behind this event.  Ends: each has a higher number than the one
+ * before, and few numbers are groups.  What proves nothing is not looked at again for the next
+ * event of the run. */
+static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
+{
+    const struct kvb_event_batch *batch = change->batch;
+    uint32_t number = change->event->group;
+    size_t at = change->at + 1;
+
+    for (size_t i = 0; at < batch->event_count && i < kvb_max_groups; at++, i++) {
+        const struct kvb_engine_event *next = &batch->events[at];
+        if (is_skipped_group(next)) {
+            continue;
+        }
+        if (next->kind != KVB_EVENT_STORED || next->has_parent || next->group <= number) {
+            break;
+        }
+        if (at >= change->mirror->unproven_end && is_proof(change, next, left)) {
+            return true;
+        }
+        number = next->group;
+    }
+    change->mirror->unproven_end = at;
+    return false;
+}
+
+/* B or C of this event, by its own blocks; `i` of them are applied. */
+static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32_t *left)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const bool has_new = change->progress->has_new && mirror->is_whole && !mirror->forgot_full;
+
+    return change->is_window ? change->event->is_sparse
+                             : has_new || holds_new_block(change, change->event, i, left);
+}
+
+static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    uint32_t left = max_judged_blocks;
+
+    if (mirror->copies == KVB_COPIES_COUNTED) {
+        return true;
+    }
+    if (event->tier != KVB_TIER_DEVICE || event->key) {
+        return false;
+    }
+    if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
+        return true;
+    }
+    return is_real_alone(change, i, &left) || is_before_proof(change, &left);
+}
+
+bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)
+{
+    struct event_progress *progress = change->progress;
+
+    if (!progress->is_judged) {
+        progress->is_real = is_real_by_proof(change, i);
+        progress->is_judged = true;
+    }
+    return progress->is_real;
+}
+
+/* ---- Chains without doubt ----
+ *
+ * That a chain has none is remembered under its last entry, until a doubt comes up anywhere: so
+ * a prompt that grows block by block is not gone through again for each. */
+
+static bool is_proven(const struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct proven_chain *chain = mirror->proven ? &mirror->proven[id % proof_slots] : NULL;
+
+    return chain && chain->id == id && chain->doubt == mirror->doubts;
+}
+
+static void remember_proven(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (!mirror->proven) {
+        mirror->proven = malloc(proof_slots * sizeof *mirror->proven);
+        kvb_mirror_forget_proofs(mirror);
+    }
+    if (mirror->proven) { /* without memory for it the chain is walked again */
+        mirror->proven[id % proof_slots] =
+            (struct proven_chain){ .id = id, .doubt = mirror->doubts };
+    }
+}
+
+void kvb_mirror_forget_proofs(struct kvb_mirror *mirror)
+{
+    if (mirror->proven) {
+        memset(mirror->proven, 0xff, proof_slots * sizeof *mirror->proven);
+    }
+}
+
+void kvb_mirror_begin_proofs(struct kvb_mirror *mirror)
+{
+    mirror->proof_steps = max_proof_steps;
+    mirror->unproven_end = 0;
+    mirror->run = (struct stored_run){ 0 };
+}
+
+/* ---- Ancestors ---- */
+
+static uint32_t proof_parent(const struct kvb_mirror *mirror, uint32_t id, uint32_t group)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t named =
+        entry->placement == placement_waiting
+            ? KVB_NO_ID
+            : kvb_mirror_find_named(mirror, (kvb_block_hash){ entry->parent }, group);
+
+    return named != KVB_NO_ID || entry->placement == placement_rooted
+               ? named
+               : kvb_mirror_find(mirror, group, (kvb_engine_hash){ entry->parent });
+}
+
+/* Notes the doubtful ones in mirror->pending, from the parent up.  True: nothing above was left
+ * out. */
+static kvb_status
+note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_whole)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    *out_is_whole = false;
+    while (id != KVB_NO_ID && mirror->entries[id].max[KVB_TIER_DEVICE] > 0 &&
+           mirror->proof_steps > 0) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        mirror->proof_steps--;
+        *out_is_whole = is_proven(mirror, id);
+        if (*out_is_whole) {
+            return KVB_OK;
+        }
+        if (!kvb_mirror_holds(entry, KVB_TIER_DEVICE)) {
+            KVB_TRY(kvb_array_reserve(
+                &mirror->pending, &mirror->pending_capacity, mirror->pending_count + 1,
+                sizeof *mirror->pending, max_proof_steps));
+            mirror->pending[mirror->pending_count++] = id;
+        }
+        *out_is_whole = !entry->has_parent;
+        if (*out_is_whole) {
+            return KVB_OK;
+        }
+        id = proof_parent(mirror, id, change->group);
+    }
+    return KVB_OK;
+}
+
+/* From the root down, because parents are published first. */
+static kvb_status prove_pending(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    while (mirror->pending_count > 0) {
+        const uint32_t id = mirror->pending[--mirror->pending_count];
+        const struct copies copies = { .min = 1, .max = mirror->entries[id].max[KVB_TIER_DEVICE] };
+        KVB_TRY(kvb_mirror_change_copies(change, id, KVB_TIER_DEVICE, copies));
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    bool *is_proven = &change->progress->is_proven;
+
+    *is_proven = !event->has_parent;
+    if (event->tier != KVB_TIER_DEVICE || event->key || change->is_window ||
+        mirror->copies == KVB_COPIES_COUNTED || mirror->doubtful[doubt_full].count == 0 ||
+        !event->has_parent) {
+        return KVB_OK;
+    }
+    const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
+    KVB_TRY(note_doubtful_ancestors(change, parent, is_proven));
+    KVB_TRY(prove_pending(change));
+    if (*is_proven) {
+        remember_proven(mirror, parent);
+    }
+    return KVB_OK;
+}
+
+void kvb_mirror_end_stored(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+
+    mirror->run = (struct stored_run){ .is_real = kvb_mirror_is_real(change, event->hash_count),
+                                       .number = event->group };
+    const struct event_progress *progress = change->progress;
+    if (progress->is_proven && mirror->doubtful[doubt_full].count > 0 && !change->is_window &&
+        event->tier == KVB_TIER_DEVICE && event->token_count > 0 && progress->last != KVB_NO_ID) {
+        remember_proven(mirror, progress->last);
+    }
+}

@@ -1,0 +1,516 @@
+#include "stream/mirror/change.h"
+
+#include "core/array.h"
+#include "index/block_hash.h"
+
+enum { max_ahead = 8 };
+
+uint64_t kvb_mirror_seed_of(const struct mirror_change *change)
+{
+    const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
+
+    return kvb_block_seed(
+        named.len > 0 ? named : change->mirror->default_lora,
+        kvb_event_batch_text(change->batch, change->event->salt));
+}
+
+struct place kvb_mirror_place_after(const struct mirror_change *change, uint32_t id)
+{
+    const struct mirror_entry *entry = &change->mirror->entries[id];
+    const bool is_rooted = entry->placement == placement_rooted;
+
+    return (struct place){ .placement = (enum placement)entry->placement,
+                           .has_parent = true,
+                           .parent = is_rooted ? kvb_mirror_name_of(change, id).value
+                                               : entry->engine.value,
+                           .seed = kvb_mirror_context(change->mirror, entry)->seed };
+}
+
+/* No query computes a name from blocks of two sizes. */
+static void compare_size(struct mirror_change *change, uint32_t parent)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const uint32_t size = kvb_mirror_context(mirror, &mirror->entries[parent])->size;
+
+    mirror->groups.is_odd |= size != 0 && change->size != 0 && size != change->size;
+}
+
+static struct place first_store_place(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct kvb_mirror *mirror = change->mirror;
+
+    if (!event->has_parent) {
+        return (struct place){ .placement = placement_rooted, .seed = kvb_mirror_seed_of(change) };
+    }
+    const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
+    if (parent != KVB_NO_ID) {
+        struct place place = kvb_mirror_place_after(change, parent);
+        compare_size(change, parent);
+        if (event->salt.len > 0) { /* SGLang names it on each event, vLLM on a prompt's first */
+            place.seed = kvb_mirror_seed_of(change);
+        }
+        return place;
+    }
+    mirror->counts.unknown_parents++;
+    return (struct place){ .placement = mirror->hashes == KVB_HASHES_ENGINE ? placement_rooted
+                                                                            : placement_waiting,
+                           .has_parent = true,
+                           .parent = event->parent.value,
+                           .seed = kvb_mirror_seed_of(change) };
+}
+
+/* Block i's tokens_hash under a seed, its multimodal ids included. */
+static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32_t i, uint64_t seed)
+{
+    const struct kvb_engine_event *event = change->event;
+    const struct kvb_event_batch *batch = change->batch;
+
+    return event->token_count > 0 ? kvb_tokens_hash_of_event(batch, event, i, seed)
+                                  : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
+}
+
+static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
+{
+    const struct kvb_engine_event *event = change->event;
+    const uint32_t whole = change->mirror->pool_block_size;
+    const bool is_part =
+        event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
+
+    return is_part ||
+           (event->extra_count > 0 && change->batch->extras[event->extra_at + i].unmatchable);
+}
+
+static kvb_block_hash stored_name_at(
+    const struct kvb_mirror *mirror, const struct place *place, kvb_engine_hash engine,
+    kvb_tokens_hash tokens)
+{
+    if (mirror->hashes == KVB_HASHES_ENGINE) {
+        return (kvb_block_hash){ engine.value };
+    }
+    return place->has_parent ? kvb_block_hash_next((kvb_block_hash){ place->parent }, tokens)
+                             : kvb_block_hash_root(tokens);
+}
+
+void kvb_mirror_read_block(
+    const struct mirror_change *change, uint32_t i, const struct place *place,
+    struct mirror_block *block)
+{
+    const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
+
+    *block = (struct mirror_block){ .engine = engine,
+                                    .group = change->group,
+                                    .placement = place->placement,
+                                    .has_parent = place->has_parent,
+                                    .parent = place->parent,
+                                    .seed = place->seed,
+                                    .size = change->size,
+                                    .key = change->event->key };
+    if (is_unmatchable(change, i)) {
+        block->placement = placement_unmatchable;
+    }
+    if (block->placement == placement_rooted || block->placement == placement_waiting) {
+        block->tokens = tokens_hash_at(change, i, place->seed);
+    }
+    if (block->placement == placement_rooted) {
+        block->block = stored_name_at(change->mirror, place, engine, block->tokens);
+    }
+}
+
+/* Computes the next blocks of a Stored ahead, assuming that no known block comes between, to
+ * prefetch the memory of their names while earlier blocks are applied. */
+static void look_up_ahead(
+    const struct mirror_change *change, uint32_t i, struct place place,
+    struct mirror_block ahead[max_ahead])
+{
+    for (size_t at = 0; at < max_ahead && i < change->event->hash_count; at++, i++) {
+        struct mirror_block *block = &ahead[at];
+        kvb_mirror_read_block(change, i, &place, block);
+        if (block->placement == placement_rooted) {
+            kvb_mirror_expect(change->mirror, block->block);
+        }
+        place.placement = block->placement;
+        place.has_parent = true;
+        place.parent =
+            block->placement == placement_rooted ? block->block.value : block->engine.value;
+    }
+}
+
+/* Is it what a block at this place is?  False in doubt. */
+static bool is_of_place(const struct mirror_block *block, const struct place *place)
+{
+    return block->placement == place->placement && block->has_parent == place->has_parent &&
+           block->parent == place->parent && block->seed == place->seed;
+}
+
+/* Same content as far as both sides know it: a parent that was forgotten or became known
+ * meanwhile makes no difference. */
+static bool is_same_content(
+    const struct mirror_change *change, uint32_t i, const struct mirror_entry *known,
+    const struct mirror_block *stored)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+
+    if (known->placement == placement_unmatchable || stored->placement == placement_unmatchable) {
+        return known->placement == (uint32_t)stored->placement;
+    }
+    if (known->placement == placement_unplaced || stored->placement == placement_unplaced) {
+        return true;
+    }
+    if (known->placement == placement_rooted && stored->placement == placement_rooted) {
+        return kvb_mirror_block(mirror, known).value == stored->block.value &&
+               known->tokens.value == stored->tokens.value;
+    }
+    const uint64_t seed = kvb_mirror_context(mirror, known)->seed;
+    return known->tokens.value == tokens_hash_at(change, i, seed).value;
+}
+
+static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (mirror->counts.unrooted == 0 && mirror->counts.unplaced == 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &mirror->pending, &mirror->pending_capacity, mirror->pending_count + 1,
+        sizeof *mirror->pending, mirror->max_blocks));
+    mirror->pending[mirror->pending_count++] = id;
+    return KVB_OK;
+}
+
+static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
+{
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        KVB_TRY(kvb_mirror_change_copies(change, id, (enum kvb_tier)tier, (struct copies){ 0, 0 }));
+    }
+    kvb_mirror_drop(change->mirror, id);
+    return KVB_OK;
+}
+
+static bool is_refused(const struct mirror_change *change, const struct mirror_block *block)
+{
+    return block->placement == placement_rooted &&
+           kvb_mirror_is_name_full(change->mirror, block->block, block->group);
+}
+
+kvb_status
+kvb_mirror_name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
+{
+    if (is_refused(change, named)) {
+        change->mirror->counts.names_refused++;
+        return remove_all_copies(change, id);
+    }
+    KVB_TRY(kvb_mirror_name(change->mirror, id, named));
+    KVB_TRY(kvb_mirror_publish_named(change, id));
+    return remember_to_name_children(change->mirror, id);
+}
+
+/* Held under the engine's name alone: see store_in_chain(). */
+static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
+}
+
+/* A new entry, whose name is remembered: the hash of its parent's and its tokens'. */
+static kvb_status
+insert_entry(struct mirror_change *change, const struct mirror_block *stored, uint32_t *out_id)
+{
+    change->named = KVB_NO_ID;
+    KVB_TRY(kvb_mirror_insert(change->mirror, stored, out_id));
+    if (stored->placement == placement_rooted) {
+        change->named = *out_id;
+        change->name = stored->block;
+    }
+    return KVB_OK;
+}
+
+/* An engine hash that comes with other content than before: its copies are gone, unless
+ * no content was known of it. */
+static kvb_status
+replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *stored)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const bool is_new_name = is_nameless(mirror, &mirror->entries[*id]);
+    struct copies known[KVB_TIER_COUNT];
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        known[tier] = kvb_mirror_copies(mirror, *id, (enum kvb_tier)tier);
+    }
+    mirror->counts.aliases += !is_new_name;
+    KVB_TRY(remove_all_copies(change, *id));
+    KVB_TRY(insert_entry(change, stored, id));
+    for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
+        KVB_TRY(kvb_mirror_change_copies(change, *id, (enum kvb_tier)tier, known[tier]));
+    }
+    return KVB_OK;
+}
+
+static bool is_nameless_yet(const struct mirror_entry *entry)
+{
+    return entry->placement == placement_waiting || entry->placement == placement_unplaced;
+}
+
+kvb_status kvb_mirror_take_block(
+    struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    uint32_t id = kvb_mirror_find(mirror, stored->group, stored->engine);
+
+    const bool is_other =
+        id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
+    const bool is_nameless = id != KVB_NO_ID && is_nameless_yet(&mirror->entries[id]);
+    *out_id = KVB_NO_ID;
+    if ((id == KVB_NO_ID || is_other || is_nameless) && is_refused(change, stored)) {
+        mirror->counts.names_refused++;
+        return id != KVB_NO_ID ? remove_all_copies(change, id) : KVB_OK;
+    }
+    if (id == KVB_NO_ID || is_other) {
+        mirror->counts.unmatchable += stored->placement == placement_unmatchable;
+        KVB_TRY(is_other ? replace(change, &id, stored) : insert_entry(change, stored, &id));
+        if (stored->placement == placement_rooted) {
+            KVB_TRY(remember_to_name_children(mirror, id));
+        }
+    } else if (is_nameless && stored->placement == placement_rooted) {
+        KVB_TRY(kvb_mirror_name_entry(change, id, stored));
+    }
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* A block that was not there has one certain copy, whatever the Stored was: but in a window
+ * group vLLM repeats also what it does not hold. */
+kvb_status kvb_mirror_add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
+{
+    const enum kvb_tier tier = change->event->tier;
+    struct kvb_mirror *mirror = change->mirror;
+    struct copies copies = kvb_mirror_copies(mirror, id, tier);
+    const bool is_again = copies.max > 0;
+
+    if (copies.max == UINT32_MAX) {
+        return KVB_TOO_LARGE;
+    }
+    mirror->counts.duplicate_stored += is_again;
+    if ((is_again || change->is_window) && kvb_mirror_is_real(change, i)) {
+        copies.min++;
+    } else if (!change->is_window && copies.min == 0) {
+        copies.min = 1;
+    }
+    change->progress->has_new |= !is_again;
+    copies.max++;
+    return kvb_mirror_change_copies(change, id, tier, copies);
+}
+
+/* Child `id` of `parent`, which has its name now. */
+static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const struct mirror_context *context = kvb_mirror_context(mirror, entry);
+    const struct place place = kvb_mirror_place_after(change, parent);
+    const struct mirror_block named = {
+        .engine = entry->engine,
+        .block = stored_name_at(mirror, &place, entry->engine, entry->tokens),
+        .tokens = entry->tokens,
+        .parent = place.parent,
+        .seed = context->seed,
+        .group = context->group,
+        .size = context->size,
+        .placement = placement_rooted,
+        .has_parent = true,
+    };
+
+    return kvb_mirror_name_entry(change, id, &named);
+}
+
+/* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child hashed
+ * under another seed (its salt was in a block we never saw), or of another size, cannot be named
+ * and waits on. */
+static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
+{
+    const struct mirror_entry *entry = &mirror->entries[parent];
+    const bool has_name = entry->is_used && entry->placement == placement_rooted;
+
+    /* else it was forgotten since it was remembered */
+    return has_name ? kvb_mirror_first_waiting(mirror, parent) : KVB_NO_ID;
+}
+
+/* The same hash in window groups. */
+static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const bool may_place = mirror->counts.unplaced > 0 && entry->is_used &&
+                           entry->placement == placement_rooted &&
+                           kvb_mirror_group_of(mirror, entry)->kind == KVB_GROUP_FULL;
+
+    return may_place ? kvb_mirror_place_in_windows(change, id) : KVB_OK;
+}
+
+/* Names what waited for the entries just named, as far as this call may.  Ends because each
+ * round makes one waiting entry a rooted one. */
+static kvb_status name_waiting_children(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    while (mirror->pending_count > 0) {
+        const uint32_t parent = mirror->pending[mirror->pending_count - 1];
+        const uint32_t child = waiting_child(mirror, parent);
+        if (child == KVB_NO_ID) {
+            mirror->pending_count--;
+            KVB_TRY(place_windows_of(change, parent));
+            continue;
+        }
+        if (!kvb_mirror_may_do(change, 1)) {
+            return KVB_OK;
+        }
+        KVB_TRY(name_child(change, parent, child));
+    }
+    return KVB_OK;
+}
+
+static bool change_names_its_own_parent(const struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    for (uint32_t i = 0; event->has_parent && i < event->hash_count; i++) {
+        if (change->batch->hashes[event->hash_at + i].value == event->parent.value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A tokenless Stored of block i: true when it moves a block that is known. */
+static bool is_block_known(const struct mirror_change *change, uint32_t i, uint32_t *out_id)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    if (event->token_count > 0) {
+        return false;
+    }
+    *out_id = kvb_mirror_find_known(
+        change->mirror, event, change->group, change->batch->hashes[event->hash_at + i]);
+    return *out_id != KVB_NO_ID;
+}
+
+/* A key that is put again with another block has left the one it was. */
+static kvb_status forget_former(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct kvb_mirror *mirror = change->mirror;
+    const uint32_t id = event->key ? kvb_mirror_find_key(mirror, event->key) : KVB_NO_ID;
+
+    if (id == KVB_NO_ID || event->token_count == 0 ||
+        mirror->entries[id].engine.value == change->batch->hashes[event->hash_at].value) {
+        return KVB_OK;
+    }
+    mirror->counts.aliases++;
+    return remove_all_copies(change, id);
+}
+
+uint32_t kvb_mirror_part_end(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    const uint32_t next = change->progress->next;
+    const uint32_t work = 1 + event->block_size / kvb_mirror_tokens_a_unit; /* of a block */
+    const uint64_t room = change->max_work > work ? change->max_work / work : 1;
+    const uint32_t left = event->hash_count - next;
+    const uint32_t count = left < room ? left : (uint32_t)room;
+
+    change->work += (uint64_t)count * work;
+    return next + count;
+}
+
+/* Block i, which is not known, as what stands at this place; *ahead is that, when nothing known
+ * came between.  *out_id: KVB_NO_ID where it is passed over. */
+static kvb_status take_at(
+    struct mirror_change *change, uint32_t i, const struct place *place, struct mirror_block *ahead,
+    uint32_t *out_id)
+{
+    if (!is_of_place(ahead, place)) {
+        kvb_mirror_read_block(change, i, place, ahead);
+    }
+    return kvb_mirror_take_block(change, i, ahead, out_id);
+}
+
+static kvb_status store_in_chain(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct event_progress *progress = change->progress;
+    const bool takes_names = event->token_count > 0 || change->mirror->hashes == KVB_HASHES_ENGINE;
+    const uint32_t first = progress->next;
+    const uint32_t end = kvb_mirror_part_end(change);
+    struct place place = first == 0 && takes_names ? first_store_place(change) : progress->place;
+    struct mirror_block ahead[max_ahead];
+
+    for (uint32_t i = first; i < end; i++) {
+        uint32_t id = KVB_NO_ID;
+        kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
+        if (takes_names && (i - first) % max_ahead == 0) {
+            look_up_ahead(change, i, place, ahead);
+        }
+        if (!is_block_known(change, i, &id)) {
+            if (!takes_names) {
+                change->mirror->counts.no_tokens++;
+                continue;
+            }
+            KVB_TRY(take_at(change, i, &place, &ahead[(i - first) % max_ahead], &id));
+            if (id == KVB_NO_ID) {
+                progress->next = event->hash_count; /* the rest has no parent either */
+                return KVB_OK;
+            }
+        }
+        KVB_TRY(kvb_mirror_add_copy(change, i, id));
+        place = kvb_mirror_place_after(change, id);
+        progress->last = id;
+    }
+    progress->next = end;
+    progress->place = place;
+    return KVB_OK;
+}
+
+/* False: the event is passed over. */
+static bool is_acceptable(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    if (change_names_its_own_parent(change)) {
+        mirror->counts.self_parents++;
+        return false;
+    }
+    if (!kvb_mirror_learn_shape(mirror, change->event)) {
+        mirror->counts.shapes_refused++;
+        return false;
+    }
+    return true;
+}
+
+/* Its blocks, then the children of other events that waited for them. */
+static kvb_status store_part(struct mirror_change *change)
+{
+    struct event_progress *progress = change->progress;
+
+    change->size = kvb_mirror_size_of(change->mirror, change->event);
+    KVB_TRY(change->is_window ? kvb_mirror_store_in_window(change) : store_in_chain(change));
+    progress->is_unfinished = progress->next < change->event->hash_count;
+    if (!progress->is_unfinished) {
+        KVB_TRY(name_waiting_children(change));
+        progress->is_unfinished = change->mirror->pending_count > 0;
+    }
+    if (!progress->is_unfinished) {
+        kvb_mirror_end_stored(change);
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_store(struct mirror_change *change)
+{
+    if (change->progress->is_unfinished) {
+        return store_part(change);
+    }
+    if (!is_acceptable(change)) {
+        return KVB_OK;
+    }
+    KVB_TRY(forget_former(change));
+    KVB_TRY(kvb_mirror_prove_ancestors(change));
+    return store_part(change);
+}

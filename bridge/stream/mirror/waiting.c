@@ -1,0 +1,138 @@
+#include "core/array.h"
+#include "stream/mirror/inside.h"
+
+/* Entries that wait for their parent's name: one list for each parent and prompt context.  So a
+ * new parent finds exactly those entries that it can name, however many others wait.
+ *
+ *     by_parent    (parent's engine hash, context) -> first entry
+ *     waiting      first <-> ... <-> last       of the first, `previous` is the last
+ *
+ * An entry of another context has another seed, or another number of tokens a block: a query
+ * would compute another name. */
+
+static uint32_t
+waiting_hash(const struct kvb_mirror *mirror, const struct mirror_entry *entry, uint64_t parent)
+{
+    return kvb_mirror_hash(mirror, parent, entry->context);
+}
+
+static uint32_t waiting_cell(const struct kvb_mirror *mirror, uint32_t id)
+{
+    const uint32_t hash = kvb_mirror_hash(mirror, id, 0);
+    size_t at = kvb_id_table_start(&mirror->by_waiting, hash);
+    uint32_t place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
+
+    while (mirror->waiting[place].id != id) { /* ends: the entry has one */
+        place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
+    }
+    return place;
+}
+
+static struct waiting_link *link_of(const struct kvb_mirror *mirror, uint32_t id)
+{
+    return &mirror->waiting[waiting_cell(mirror, id)];
+}
+
+static uint32_t
+find_first(const struct kvb_mirror *mirror, const struct mirror_entry *like, uint64_t parent)
+{
+    const uint32_t hash = waiting_hash(mirror, like, parent);
+    size_t at = kvb_id_table_start(&mirror->by_parent, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_parent, hash, &at)) != KVB_NO_ID;) {
+        const struct mirror_entry *first = &mirror->entries[id];
+        if (first->parent == parent && first->context == like->context) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+uint32_t kvb_mirror_first_waiting(const struct kvb_mirror *mirror, uint32_t parent)
+{
+    const struct mirror_entry *entry = &mirror->entries[parent];
+
+    return find_first(mirror, entry, entry->engine.value);
+}
+
+/* Behind the last one, or as the first. */
+static kvb_status append_waiting(struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t first = find_first(mirror, entry, entry->parent);
+
+    if (first == KVB_NO_ID) {
+        return kvb_id_table_put(&mirror->by_parent, waiting_hash(mirror, entry, entry->parent), id);
+    }
+    struct waiting_link *own = link_of(mirror, id);
+    struct waiting_link *head = link_of(mirror, first);
+    own->previous = head->previous;
+    link_of(mirror, head->previous)->next = id;
+    head->previous = id;
+    return KVB_OK;
+}
+
+/* The last link takes the place of the one that goes. */
+static void drop_link(struct kvb_mirror *mirror, uint32_t id)
+{
+    const uint32_t place = waiting_cell(mirror, id);
+    const uint32_t last = (uint32_t)--mirror->waiting_count;
+    const uint32_t moved = mirror->waiting[last].id;
+
+    kvb_id_table_remove(&mirror->by_waiting, kvb_mirror_hash(mirror, id, 0), place);
+    if (place != last) {
+        kvb_id_table_remove(&mirror->by_waiting, kvb_mirror_hash(mirror, moved, 0), last);
+        const kvb_status status =
+            kvb_id_table_put(&mirror->by_waiting, kvb_mirror_hash(mirror, moved, 0), place);
+        assert(status == KVB_OK); /* two cells have just come free */
+        (void)status;
+        mirror->waiting[place] = mirror->waiting[last];
+    }
+}
+
+kvb_status kvb_mirror_wait(struct kvb_mirror *mirror, uint32_t id)
+{
+    KVB_TRY(kvb_array_reserve(
+        &mirror->waiting, &mirror->waiting_capacity, mirror->waiting_count + 1,
+        sizeof *mirror->waiting, mirror->max_blocks));
+    KVB_TRY(kvb_id_table_put(
+        &mirror->by_waiting, kvb_mirror_hash(mirror, id, 0), (uint32_t)mirror->waiting_count));
+    mirror->waiting[mirror->waiting_count++] =
+        (struct waiting_link){ .id = id, .previous = id, .next = KVB_NO_ID };
+    const kvb_status status = append_waiting(mirror, id);
+    if (status != KVB_OK) {
+        drop_link(mirror, id);
+    }
+    return status;
+}
+
+/* The first one goes, the next one is the first. */
+static void
+move_on(struct kvb_mirror *mirror, const struct mirror_entry *was, const struct waiting_link *own)
+{
+    const uint32_t hash = waiting_hash(mirror, was, was->parent);
+
+    kvb_id_table_remove(&mirror->by_parent, hash, own->id);
+    if (own->next != KVB_NO_ID) {
+        link_of(mirror, own->next)->previous = own->previous;
+        const kvb_status status = kvb_id_table_put(&mirror->by_parent, hash, own->next);
+        assert(status == KVB_OK); /* into a cell that has just come free */
+        (void)status;
+    }
+}
+
+void kvb_mirror_wait_no_more(struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *was)
+{
+    const struct waiting_link own = *link_of(mirror, id);
+    struct waiting_link *before = link_of(mirror, own.previous);
+
+    if (before->next != id) { /* the first one has no previous entry */
+        move_on(mirror, was, &own);
+    } else {
+        before->next = own.next;
+        const uint32_t behind =
+            own.next != KVB_NO_ID ? own.next : find_first(mirror, was, was->parent);
+        link_of(mirror, behind)->previous = own.previous;
+    }
+    drop_link(mirror, id);
+}

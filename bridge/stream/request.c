@@ -1,0 +1,261 @@
+#include "core/clock.h"
+#include "stream/inside.h"
+
+/* When a replay is requested, and from which batch: at most once a second, and for the whole
+ * buffer at most once in ten, because the engine does not publish during a replay. */
+static const uint64_t probe_every_ns = KVB_NS_PER_S;
+static const uint64_t replay_deadline_ns = 2 * KVB_NS_PER_S;
+static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
+static const uint64_t strange_cooldown_ns = 4 * KVB_NS_PER_S; /* four incarnations within seconds */
+static const uint64_t max_back_off_ns = 30 * KVB_NS_PER_S;
+
+static const uint64_t look_every_ns = 60 * KVB_NS_PER_S;
+
+enum { max_unproductive_rounds = 5 };
+
+/* Two incarnations of an engine whose batches have no timestamp may send equal bytes.  So after a
+ * reconnection this many of the last batches must match. */
+enum { proof_batches = 2 };
+
+/* A walk compares the live batches since the last walk, at most this many: the replay contains
+ * every batch from the first of them on, and the engine does not publish meanwhile. */
+enum { look_batches = 64 };
+
+/* The first of the newest batches, at most so many, as far as each is known and none is before
+ * floor. */
+static uint64_t walk_back(const struct kvb_stream *stream, uint64_t batches, uint64_t floor)
+{
+    uint64_t from = stream->last_seq;
+
+    while (--batches > 0 && from > floor && kvb_fingerprints_has(&stream->fingerprints, from - 1)) {
+        from--;
+    }
+    return from;
+}
+
+static bool is_last_live(const struct kvb_stream *stream)
+{
+    return stream->has_last && kvb_fingerprints_is_live(&stream->fingerprints, stream->last_seq);
+}
+
+static uint64_t from_where(const struct kvb_stream *stream)
+{
+    if (!stream->has_last) {
+        return 0;
+    }
+    if (stream->is_reconnected) {
+        return walk_back(stream, proof_batches, 0);
+    }
+    return stream->replay.is_walk ? walk_back(stream, look_batches, stream->verified_seq)
+                                  : stream->last_seq;
+}
+
+/* Requests a replay from the last batch applied, or from the beginning when there is none. */
+void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
+{
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    step->out->drops_replay |= replay_is_in_flight(replay);
+    replay->phase = replay_wanted;
+    replay->wanted_ns = step->in->now_ns;
+    replay->is_probe = is_probe;
+    replay->keeps_state = is_probe;
+    replay->overtakers = 0;
+    replay->is_proven = false;
+    replay->is_full_replay = !stream->has_last;
+    replay->is_walk = stream->origin == origin_found && is_probe &&
+                      kvb_stream_is_look_due(stream, step->in->now_ns);
+    replay->from = from_where(stream);
+    replay->not_before_ns =
+        replay->is_full_replay && stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
+    /* The round that confirms an END does not wait, because the list does not change until then.
+     * It waits only after several changes of incarnation in a row. */
+    const bool is_strange =
+        replay->met_new_incarnation && stream->cooldown_ns > strange_cooldown_ns;
+    const bool may_wait = replay->is_full_replay || is_probe || is_strange;
+    if (may_wait && stream->cooldown_ns > 0 &&
+        replay->not_before_ns < stream->incarnation_ns + stream->cooldown_ns) {
+        replay->not_before_ns = stream->incarnation_ns + stream->cooldown_ns;
+    }
+}
+
+/* A walk keeps its older first batch: its replay contains the newest one, too. */
+void kvb_stream_want_from_last(struct kvb_stream *stream)
+{
+    struct replay *replay = &stream->replay;
+
+    if (replay->phase == replay_wanted && !replay->is_full_replay && !replay->is_walk) {
+        replay->from = from_where(stream);
+    }
+}
+
+/* The round after a probe keeps the state, like the probe: replies that may have overtaken their
+ * live copies show no loss, and an idle engine takes 100 ms to reply. */
+void kvb_stream_want_confirmation(struct stream_step *step)
+{
+    struct replay *replay = &step->stream->replay;
+    const bool keeps_state = replay->keeps_state;
+    const uint64_t overtakers = replay->overtakers;
+
+    kvb_stream_want_replay(step, false);
+    replay->keeps_state = keeps_state;
+    replay->overtakers = overtakers;
+}
+
+/* Requests a replay of missing batches.  Gives up after some rounds that brought no new batch:
+ * the engine does not have them. */
+bool kvb_stream_want_missing(struct stream_step *step)
+{
+    struct replay *replay = &step->stream->replay;
+
+    replay->unproductive_rounds = replay->applied > 0 ? 0 : replay->unproductive_rounds + 1;
+    replay->applied = 0;
+    if (replay->unproductive_rounds > max_unproductive_rounds) {
+        replay->unproductive_rounds = 0;
+        return false;
+    }
+    kvb_stream_want_replay(step, false);
+    return true;
+}
+
+/* Requests the whole buffer although batches were applied already: the engine may still have
+ * those that an unanswered replay should have brought. */
+void kvb_stream_want_everything(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    kvb_stream_want_replay(step, true);
+    stream->replay.is_full_replay = true;
+    stream->replay.from = 0;
+    stream->replay.not_before_ns = stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
+}
+
+bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from)
+{
+    *out_from = stream->replay.from;
+    return stream->replay.phase == replay_wanted && stream->link == engine_connected &&
+           stream->share != share_quarantined && !stream->unfinished.is_there &&
+           now_ns >= stream->replay.not_before_ns;
+}
+
+bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream)
+{
+    return stream->link == engine_connected && stream->has_last && stream->is_reconnected;
+}
+
+enum kvb_replay_need kvb_stream_replay_need(const struct kvb_stream *stream)
+{
+    return kvb_stream_is_incarnation_unproven(stream) ? KVB_REPLAY_PROOF
+           : stream->replay.is_probe                  ? KVB_REPLAY_PROBE
+           : stream->replay.is_full_replay            ? KVB_REPLAY_HISTORY
+                                                      : KVB_REPLAY_MISSING;
+}
+
+uint64_t kvb_stream_replay_wanted_ns(const struct kvb_stream *stream)
+{
+    return stream->replay.wanted_ns;
+}
+
+/* True when the request waits longer than a reply may take: earlier replies that brought nothing
+ * have used up the rate limit. */
+bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    const struct replay *replay = &stream->replay;
+
+    return replay->phase == replay_wanted && !replay->is_probe &&
+           replay->not_before_ns > now_ns + replay_deadline_ns;
+}
+
+void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
+{
+    struct replay *replay = &stream->replay;
+
+    replay->phase = replay_requested;
+    replay->met_new_incarnation = false;
+    replay->applied = 0;
+    replay->is_verified = !replay->is_full_replay && stream->is_received_live;
+    replay->buffered_before = kvb_reorder_buffer_count(&stream->reorder_buffer);
+    replay->deadline_ns = now_ns + replay_deadline_ns;
+    stream->received_ns = now_ns; /* the next probe is due a second from now */
+    stream->requested_ns = now_ns;
+    if (replay->is_walk || (stream->origin != origin_found && is_last_live(stream))) {
+        stream->looked_ns = now_ns;
+    }
+    stream->counters.replays_requested++;
+    if (replay->is_full_replay) {
+        stream->full_ns = now_ns;
+    }
+}
+
+bool kvb_stream_is_replaying(const struct kvb_stream *stream)
+{
+    return replay_is_in_flight(&stream->replay);
+}
+
+void kvb_stream_back_off(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const uint64_t doubled = stream->back_off_ns * 2;
+
+    stream->back_off_ns = stream->back_off_ns == 0    ? probe_every_ns
+                          : doubled < max_back_off_ns ? doubled
+                                                      : max_back_off_ns;
+    stream->received_ns = step->in->now_ns;
+    stream->requested_ns = step->in->now_ns;
+}
+
+/* A quiet stream may have lost its newest batches.  After an unanswered replay a probe is due
+ * even while batches arrive, because a busy engine is never quiet. */
+bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
+    const bool is_owed = stream->is_unproven || is_suffix || stream->origin == origin_foreign;
+    const uint64_t wait_ns = stream->back_off_ns > 0 ? stream->back_off_ns : probe_every_ns;
+
+    if (stream->origin == origin_foreign && !stream->has_last) {
+        return false; /* every batch of the reply would be another engine's */
+    }
+    return now_ns >= (is_owed ? stream->requested_ns : stream->received_ns) + wait_ns;
+}
+
+/* ---- Does the replay endpoint belong to the publisher? ---- */
+
+/* The first live batch is searched for in the replay at once, and again until it or a later one
+ * is found; after that once a minute, if live batches have come since. */
+bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    const bool is_found = stream->origin == origin_found;
+    const uint64_t wait_ns = is_found ? look_every_ns : probe_every_ns;
+
+    if (stream->origin == origin_foreign || stream->back_off_ns > 0 || !is_last_live(stream)) {
+        return false; /* a probe that is due anyway shows the same */
+    }
+    return !(is_found && stream->verified_seq == stream->last_seq) &&
+           (stream->looked_ns == 0 || now_ns >= stream->looked_ns + wait_ns);
+}
+
+void kvb_stream_note_connection(struct kvb_stream *stream)
+{
+    const bool is_kept = stream->has_last && stream->origin == origin_found;
+
+    stream->origin = is_kept ? origin_found : origin_unknown;
+    stream->is_reconnected = stream->has_last;
+    stream->lists_replayed |= stream->has_last;
+    stream->looked_ns = 0;
+    stream->verified_seq = 0;
+    kvb_fingerprints_reconnect(&stream->fingerprints);
+}
+
+void kvb_stream_note_fingerprint(
+    struct kvb_stream *stream, const struct stream_arrival *arrival, bool is_live)
+{
+    struct kvb_fingerprint_ring *ring = &stream->fingerprints;
+    const bool is_again = kvb_fingerprints_match(ring, arrival->seq, arrival->fingerprint);
+    const bool was_live = is_again && kvb_fingerprints_is_live(ring, arrival->seq);
+
+    if (is_again && was_live != is_live) {
+        stream->origin = origin_found;
+    }
+    kvb_fingerprints_put(ring, arrival->seq, arrival->fingerprint, is_live || was_live);
+}

@@ -1,0 +1,189 @@
+#include "stream/serve.h"
+
+#include "core/clock.h"
+#include "stream/replay_turns.h"
+
+static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* a name; most take less */
+
+/* ---- One rank ---- */
+
+void kvb_serve_step(
+    struct kvb_server *server, struct kvb_served *rank, struct kvb_stream_input *input)
+{
+    const struct kvb_serve_world *world = server->world;
+
+    input->wall_us = server->wall_us;
+    if (kvb_stream_step(rank->stream, input, &rank->output) != KVB_OK) {
+        kvb_advertiser_void(&rank->advertiser);
+    }
+    if (rank->output.drops_replay) {
+        world->stop_replay(server->context, rank);
+    }
+    rank->advertiser.is_beat_due |= rank->output.is_changed;
+    kvb_agenda_note_step(&server->agenda, input->kind, &rank->output);
+    world->publish_step(server->context, rank, input->now_ns);
+}
+
+void kvb_serve_kind(
+    struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind,
+    uint64_t now_ns)
+{
+    struct kvb_stream_input input = { .kind = kind, .now_ns = now_ns };
+    kvb_serve_step(server, rank, &input);
+}
+
+/* The monitor is read after the run of batches that it may contradict. */
+static void follow_connection(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+{
+    struct kvb_connection_update update = server->world->read_monitor(server->context, rank);
+    enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
+
+    while (kvb_connection_next(&rank->connection, &update, now_ns, &kind)) {
+        kvb_serve_kind(server, rank, kind, now_ns);
+        server->world->connection_changed(server->context, rank, kind == KVB_INPUT_UP);
+    }
+}
+
+void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+{
+    const bool has_batches = server->world->receive(server->context, rank) > 0;
+
+    follow_connection(server, rank, now_ns);
+    rank->live_runs += has_batches;
+    server->live_runs += has_batches;
+    if (kvb_turn_is_quarantined(&rank->turn)) {
+        server->world->pass_over_received(server->context, rank); /* the replay to come has them */
+    } else {
+        server->world->apply_received(server->context, rank, now_ns);
+    }
+}
+
+/* False: no more are to be taken in this turn. */
+static bool serve_reply(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+{
+    const enum kvb_serve_reply reply = server->world->take_reply(server->context, rank, now_ns);
+
+    switch (reply) {
+    case KVB_SERVE_BATCH:
+        return true;
+    case KVB_SERVE_NO_REPLY:
+        return false;
+    case KVB_SERVE_REFUSED: /* the stream's deadline ends the replay */
+        server->world->stop_replay(server->context, rank);
+        return false;
+    case KVB_SERVE_END:
+    case KVB_SERVE_CUT:
+        break;
+    }
+    server->world->stop_replay(server->context, rank);
+    kvb_serve_kind(
+        server, rank, reply == KVB_SERVE_CUT ? KVB_INPUT_REPLAY_CUT : KVB_INPUT_REPLAY_END, now_ns);
+    return true;
+}
+
+void kvb_serve_replies(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+{
+    for (int i = 0; i < kvb_serve_replies_a_turn && !rank->output.has_more; i++) {
+        if (!serve_reply(server, rank, now_ns)) {
+            break;
+        }
+    }
+}
+
+void kvb_serve_tick(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+{
+    if (!rank->output.has_more) {
+        kvb_serve_kind(server, rank, KVB_INPUT_TICK, now_ns);
+    }
+}
+
+void kvb_serve_share(
+    struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
+    uint64_t now_ns)
+{
+    const enum kvb_turn_verdict verdict = kvb_turn_classify(&rank->turn, clock_ns, others);
+
+    if (verdict != KVB_TURN_GO_ON) {
+        server->world->share_changed(server->context, rank, verdict);
+        kvb_serve_kind(
+            server, rank, verdict == KVB_TURN_QUARANTINE ? KVB_INPUT_QUARANTINE : KVB_INPUT_RELEASE,
+            now_ns);
+    }
+}
+
+/* ---- All ranks ---- */
+
+void kvb_serve_lose_events(struct kvb_server *server, uint64_t not_before_ns)
+{
+    for (size_t i = 0; i < server->world->rank_count(server->context); i++) {
+        struct kvb_served *rank = server->world->rank(server->context, i);
+        if (rank) {
+            kvb_advertiser_lost(&rank->advertiser, not_before_ns);
+        }
+    }
+}
+
+/* At most kvb_max_replays_at_once run in the process, because each holds up its engine. */
+static void start_replays(struct kvb_server *server, uint64_t now_ns)
+{
+    const struct kvb_serve_world *world = server->world;
+    struct kvb_replay_turns turns = { .proofs = { .count = 0 } };
+    struct kvb_replay_turn turn;
+
+    for (size_t i = 0; i < world->rank_count(server->context); i++) {
+        const struct kvb_served *rank = world->rank(server->context, i);
+        if (rank && now_ns >= rank->replay_due_ns) {
+            kvb_replay_turns_offer(&turns, i, rank->stream, now_ns);
+        }
+    }
+    while (kvb_replay_turns_take(&turns, &turn)) {
+        struct kvb_served *rank = world->rank(server->context, turn.number);
+        if (!world->start_replay(server->context, rank, turn.from, now_ns)) {
+            rank->replay_due_ns = now_ns + resolve_ns; /* other ranks may replay until then */
+            continue;
+        }
+        kvb_stream_replay_started(rank->stream, now_ns);
+    }
+    const size_t running = kvb_replay_turns_running(&turns);
+    server->max_replaying = running > server->max_replaying ? running : server->max_replaying;
+}
+
+/* A new connection, or the first: what was published before may never have arrived. */
+static void follow_nats(struct kvb_server *server, uint64_t now_ns)
+{
+    const uint64_t connects = server->world->connects(server->context);
+    uint64_t announce_ns = 0;
+
+    if (kvb_agenda_takes_connection(&server->agenda, connects, now_ns, &announce_ns)) {
+        server->world->connected(server->context, now_ns);
+        kvb_serve_lose_events(server, announce_ns);
+    }
+}
+
+static void serve_time(struct kvb_server *server, uint64_t now_ns)
+{
+    const struct kvb_serve_world *world = server->world;
+
+    follow_nats(server, now_ns);
+    if (kvb_agenda_takes_tick(&server->agenda, now_ns)) {
+        world->tick(server->context, now_ns);
+    }
+    const bool is_round = kvb_agenda_takes_round(&server->agenda, now_ns);
+    if (is_round) {
+        start_replays(server, now_ns);
+    }
+    if (!world->may_publish(server->context, now_ns)) {
+        kvb_serve_lose_events(server, 0); /* while nothing is published, nothing counts as said */
+    } else if (is_round) {
+        world->publish_due(server->context, now_ns);
+    }
+}
+
+bool kvb_serve_turn(struct kvb_server *server, uint64_t now_ns)
+{
+    server->world->take_sockets(server->context, now_ns);
+    const bool is_work_left = server->world->work_slices(server->context, now_ns);
+
+    serve_time(server, now_ns);
+    return is_work_left;
+}

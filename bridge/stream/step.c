@@ -1,0 +1,823 @@
+#include "core/clock.h"
+#include "stream/inside.h"
+
+static const uint64_t next_reply_ns = 500 * KVB_NS_PER_MS;
+static const uint64_t odd_every_ns = KVB_NS_PER_S; /* as probes */
+
+/* A replayed batch may overtake its live copy, because they come on two connections.  At most this
+ * many do; if there are more, their live copies were lost. */
+enum { max_overtakers = 16 };
+
+/* The most that one jump of the sequence number counts: a larger jump is nonsense and no loss, and
+ * two of them would make the counter wrap around. */
+static const uint64_t max_counted_missed = UINT32_MAX;
+
+/* Max rounds in a row without a new batch, for a replay that may be another engine's. */
+enum { max_doubted_rounds = 2 };
+
+/* ---- Live batches ---- */
+
+enum disposition {
+    batch_next,      /* apply it */
+    batch_duplicate, /* seen: drop it */
+    batch_ahead,     /* something before it is missing */
+    batch_broken,    /* the next, but undecodable: the engine may have a good copy */
+    batch_odd        /* an old number with other bytes, or too old to tell */
+};
+
+static enum disposition
+classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arrival)
+{
+    if (!stream->has_last) {
+        const bool is_live_only = !stream->options.has_replay || stream->origin == origin_foreign;
+        return kvb_stream_is_base(arrival) || is_live_only ? batch_next : batch_ahead;
+    }
+    if (arrival->seq == stream->last_seq + 1) {
+        return arrival->batch || !stream->options.has_replay ? batch_next : batch_broken;
+    }
+    if (arrival->seq > stream->last_seq) {
+        return batch_ahead;
+    }
+    return kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)
+               ? batch_duplicate
+               : batch_odd;
+}
+
+/* The missing batches cannot be recovered: restart the list with this batch. */
+static kvb_status go_on_from(
+    struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement,
+    enum kvb_stream_reason cause)
+{
+    KVB_TRY(
+        placement == batch_odd ? kvb_stream_begin_incarnation(step, cause)
+                               : kvb_stream_restart_list(step, cause));
+    return kvb_stream_apply(step, arrival);
+}
+
+static void count_gap(struct kvb_stream *stream, const struct stream_arrival *arrival)
+{
+    /* how many came before the first is not known: some engines count from a clock */
+    const uint64_t missed = stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
+
+    stream->counters.gaps++;
+    stream->counters.batches_missed += missed < max_counted_missed ? missed : max_counted_missed;
+}
+
+static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_stream_reason cause);
+
+/* Buffers a live batch until the replay ends.  When the buffer is full the replay is given up:
+ * the buffered batches become the beginning of a new list. */
+static kvb_status hold_batch(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (kvb_reorder_buffer_add(
+            &stream->reorder_buffer, arrival->seq, arrival->fingerprint, arrival->batch) ==
+        KVB_OK) {
+        return KVB_OK;
+    }
+    stream->counters.buffer_refused++;
+    step->out->drops_replay |= replay_is_in_flight(&stream->replay);
+    stream->replay = (struct replay){ 0 };
+    KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_GONE));
+    KVB_TRY(apply_buffered_as_suffix(step, KVB_REASON_GONE));
+    if (kvb_reorder_buffer_add(
+            &stream->reorder_buffer, arrival->seq, arrival->fingerprint, arrival->batch) ==
+        KVB_OK) {
+        return apply_buffered_as_suffix(step, KVB_REASON_GONE);
+    }
+    if (kvb_reorder_buffer_oldest(&stream->reorder_buffer) || stream->unfinished.is_there) {
+        return KVB_OK; /* dropped: the next batch shows the gap */
+    }
+    const enum disposition placement = classify_batch(stream, arrival);
+    return placement == batch_next ? kvb_stream_apply(step, arrival)
+                                   : go_on_from(step, arrival, placement, KVB_REASON_GONE);
+}
+
+/* The first odd batch causes a request at once.  Later ones are rate-limited, because an engine
+ * may repeat many old numbers. */
+static void ration_odd(struct kvb_stream *stream, uint64_t now_ns)
+{
+    struct replay *replay = &stream->replay;
+    const uint64_t next_ns = stream->odd_ns > 0 ? stream->odd_ns + odd_every_ns : 0;
+
+    if (replay->not_before_ns < next_ns) {
+        replay->not_before_ns = next_ns;
+    }
+    stream->odd_ns = next_ns > now_ns ? next_ns : now_ns;
+}
+
+/* Buffers a live batch until the unfinished one is applied.  When the buffer is full the batch is
+ * dropped: the next batch, or a probe, shows the gap. */
+static void hold_behind(struct kvb_stream *stream, const struct stream_arrival *arrival)
+{
+    const struct replay *replay = &stream->replay;
+    const bool waits_for_replay =
+        replay_is_in_flight(replay) || (replay->phase == replay_wanted && !replay->is_probe);
+
+    if (kvb_reorder_buffer_add(
+            &stream->reorder_buffer, arrival->seq, arrival->fingerprint, arrival->batch) !=
+        KVB_OK) {
+        stream->counters.buffer_refused++;
+        return;
+    }
+    if (!waits_for_replay && stream->drain == drain_nothing) {
+        stream->drain = drain_what_follows;
+    }
+}
+
+static kvb_status take_live(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (stream->share == share_quarantined) {
+        return KVB_OK; /* the replay after the release has it */
+    }
+    if (stream->link != engine_connected && stream->options.has_replay) {
+        return KVB_OK; /* its incarnation is unknown; the replay after the next UP has it */
+    }
+    stream->received_ns = step->in->now_ns;
+    if (stream->unfinished.is_there) {
+        hold_behind(stream, arrival);
+        return KVB_OK;
+    }
+    if (replay_is_in_flight(&stream->replay) ||
+        (stream->replay.phase == replay_wanted && !stream->replay.is_probe)) {
+        return hold_batch(step, arrival);
+    }
+    if (stream->drain != drain_nothing) {
+        return hold_batch(step, arrival);
+    }
+    const enum disposition placement = classify_batch(stream, arrival);
+    switch (placement) {
+    case batch_next:
+        return kvb_stream_apply(step, arrival);
+    case batch_duplicate:
+        stream->counters.duplicates++;
+        kvb_stream_note_fingerprint(stream, arrival, true);
+        return KVB_OK;
+    case batch_ahead:
+        count_gap(stream, arrival);
+        break;
+    case batch_broken:
+    case batch_odd:
+        break;
+    }
+    if (!stream->options.has_replay) {
+        return go_on_from(step, arrival, placement, KVB_REASON_GONE);
+    }
+    stream->replay.unproductive_rounds = 0;
+    stream->replay.applied = 0;
+    kvb_stream_want_replay(step, false);
+    if (placement == batch_odd) {
+        ration_odd(stream, step->in->now_ns);
+    }
+    return hold_batch(step, arrival);
+}
+
+/* ---- The replay's replies ---- */
+
+/* The first reply to a request from the beginning: the list begins here. */
+static kvb_status begin_with(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    if (step->stream->has_last) {
+        KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_GONE)); /* a full replay of a known list */
+    }
+    if (step->stream->origin == origin_found) {
+        step->stream->origin = origin_unknown; /* unless it brings what came live */
+    }
+    step->stream->replay.applied++;
+    step->stream->replay.is_proven = true;
+    step->stream->replay.is_probe = false; /* history under way: no state stands */
+    step->stream->replay.keeps_state = false;
+    step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
+    return kvb_stream_apply(step, arrival);
+}
+
+/* The replay lacks a batch that came live, and never had one: its replies are another engine's.
+ * A list that contains any of them restarts, from live batches alone. */
+static kvb_status take_foreign(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const bool stands = stream->replay.is_probe && !stream->lists_replayed;
+
+    stream->origin = origin_foreign;
+    step->out->drops_replay = true;
+    stream->replay = (struct replay){ 0 };
+    kvb_stream_back_off(step);
+    if (!stands) {
+        kvb_fingerprints_clear(&stream->fingerprints);
+        KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_NO_BASE));
+    } else if (!stream->is_complete) {
+        stream->cause = KVB_REASON_NO_BASE;
+    }
+    stream->drain_cause = KVB_REASON_NO_BASE;
+    if (kvb_reorder_buffer_oldest(
+            &stream->reorder_buffer)) { /* soon, and not as what a replay brought */
+        stream->drain = stands ? drain_what_follows : drain_everything;
+    }
+    return KVB_OK;
+}
+
+/* The first requested batch came live on the current connection, and no batch of this list was
+ * ever found in the replay.  So its absence shows that the replay is another engine's, not that
+ * the engine restarted. */
+static bool is_foreign(const struct kvb_stream *stream)
+{
+    return stream->origin == origin_foreign ||
+           (stream->origin == origin_unknown && stream->last_connection == stream->connections &&
+            kvb_fingerprints_is_live(&stream->fingerprints, stream->last_seq));
+}
+
+/* The engine's buffer has wrapped past the first requested batch.  If a live batch follows that
+ * one directly, nothing was lost and nothing is proven: the next probe compares a newer batch. */
+static bool is_overtaken(const struct kvb_stream *stream)
+{
+    const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
+
+    return stream->replay.is_probe && oldest && oldest->seq == stream->last_seq + 1;
+}
+
+/* The engine no longer keeps the first requested batch, or another incarnation began with this
+ * batch: in both cases the reply is the engine's whole buffer. */
+static kvb_status begin_history(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    KVB_TRY(kvb_stream_begin_incarnation(step, KVB_REASON_GONE));
+    kvb_reorder_buffer_clear(&step->stream->reorder_buffer);
+    return begin_with(step, arrival);
+}
+
+static kvb_status take_wrapped(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (is_overtaken(stream)) {
+        step->out->drops_replay = true;
+        stream->replay = (struct replay){ 0 };
+        stream->drain = drain_what_follows;
+        return KVB_OK;
+    }
+    if (stream->origin == origin_foreign) {
+        return take_foreign(step);
+    }
+    return begin_history(step, arrival);
+}
+
+/* Another incarnation of the engine replies, or the engine restarted during the replay. */
+static kvb_status take_new_incarnation(struct stream_step *step)
+{
+    KVB_TRY(kvb_stream_begin_incarnation(step, KVB_REASON_REPLAYING));
+    kvb_reorder_buffer_clear(&step->stream->reorder_buffer);
+    kvb_stream_want_replay(step, false);
+    return KVB_OK;
+}
+
+/* The replay repeats a batch that was applied already. */
+static void note_repeated(struct kvb_stream *stream, const struct stream_arrival *arrival)
+{
+    kvb_stream_note_fingerprint(stream, arrival, false);
+    if (stream->replay.is_proven || arrival->seq != stream->last_seq) {
+        return;
+    }
+    stream->replay.is_proven = true;
+    stream->is_reconnected = false;
+    stream->is_unproven = false;
+    if (stream->replay.is_walk) {
+        stream->verified_seq = stream->last_seq;
+    }
+}
+
+/* The first reply must have the same bytes as the first requested batch.  If the engine's buffer
+ * has wrapped past that one, a newer applied batch proves the same. */
+static kvb_status take_first_reply(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    replay->phase = replay_answering;
+    if (replay->is_full_replay) {
+        return begin_with(step, arrival);
+    }
+    if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
+        note_repeated(stream, arrival);
+        return KVB_OK; /* once the newest is proven, the rest is what we missed */
+    }
+    /* A walk may begin later than requested: with the oldest batch in the engine's buffer. */
+    const bool is_known = replay->is_walk && arrival->seq <= stream->last_seq;
+    if (arrival->seq == replay->from || is_known) {
+        if (is_foreign(stream)) {
+            return take_foreign(step);
+        }
+        if (kvb_stream_is_base(arrival)) {
+            return begin_history(step, arrival);
+        }
+        stream->full_ns = 0; /* another publisher: its ration is untouched */
+        return take_new_incarnation(step);
+    }
+    return take_wrapped(step, arrival);
+}
+
+/* A number is missing inside the replay.  Right after the first requested batch, the engine
+ * itself lacks it; further on, the reply was cut: request again. */
+static kvb_status take_reply_hole(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    if (replay->applied > 0 && kvb_stream_want_missing(step)) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_HOLE));
+    replay->applied++;
+    return kvb_stream_apply(step, arrival);
+}
+
+static kvb_status take_reply_batch(struct stream_step *step, const struct stream_arrival *arrival)
+{
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    if (!replay_is_in_flight(replay)) {
+        return KVB_OK; /* of a replay that was given up */
+    }
+    stream->counters.batches_replayed++;
+    const enum disposition placement =
+        replay_has_answered(replay) ? classify_batch(stream, arrival) : batch_next;
+    if (placement != batch_duplicate) { /* an engine that repeats one for ever meets the deadline */
+        replay->deadline_ns = step->in->now_ns + next_reply_ns;
+    }
+    if (!replay_has_answered(replay)) {
+        return take_first_reply(step, arrival);
+    }
+    if (!replay->is_proven && placement != batch_duplicate) {
+        return take_new_incarnation(step); /* its last batches are not those that were applied */
+    }
+    switch (placement) {
+    case batch_next:
+    case batch_broken: /* so the engine has no better one */
+        replay->applied++;
+        replay->is_probe = false;
+        replay->keeps_state &= ++replay->overtakers <= max_overtakers;
+        return kvb_stream_apply(step, arrival);
+    case batch_duplicate:
+        note_repeated(stream, arrival);
+        return KVB_OK;
+    case batch_ahead:
+        return take_reply_hole(step, arrival);
+    case batch_odd:
+        break;
+    }
+    return take_new_incarnation(step); /* it restarted meanwhile */
+}
+
+/* ---- The replay's end ---- */
+
+static struct stream_arrival buffered_arrival(const struct kvb_reordered_batch *oldest)
+{
+    return (struct stream_arrival){ .seq = oldest->seq,
+                                    .fingerprint = oldest->fingerprint,
+                                    .batch = oldest->is_readable ? &oldest->batch : NULL,
+                                    .is_oldest_buffered = true };
+}
+
+static void drop_oldest_buffered(struct kvb_stream *stream)
+{
+    kvb_reorder_buffer_drop_oldest(&stream->reorder_buffer);
+    stream->replay.buffered_before -= stream->replay.buffered_before > 0;
+}
+
+/* The oldest buffered batch does not follow, or is undecodable: request again, or restart the
+ * list with it. */
+static kvb_status take_buffered_misfit(
+    struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement)
+{
+    /* Its bytes differ from a replay that may be another engine's: few more rounds are worth it. */
+    const bool is_doubted = placement == batch_odd && step->stream->origin == origin_unknown &&
+                            step->stream->replay.unproductive_rounds >= max_doubted_rounds;
+    if (!is_doubted && kvb_stream_want_missing(step)) {
+        return KVB_OK;
+    }
+    KVB_TRY(go_on_from(step, arrival, placement, KVB_REASON_HOLE));
+    drop_oldest_buffered(step->stream);
+    return KVB_OK;
+}
+
+/* The replay was requested after this batch had come, and still contained an earlier live batch:
+ * an older number is then a repetition, or from an earlier incarnation.  An undecodable batch has
+ * only a sequence number, and that one was already applied. */
+static bool is_left_behind(
+    const struct kvb_stream *stream, const struct kvb_reordered_batch *oldest,
+    enum disposition placement)
+{
+    const struct replay *replay = &stream->replay;
+
+    return placement == batch_odd && replay_has_answered(replay) && replay->buffered_before > 0 &&
+           (replay->is_verified || !oldest->is_readable);
+}
+
+/* Was a replay requested since the broken batch came?  Then the engine has no better copy. */
+static bool is_beyond_repair(const struct kvb_stream *stream, enum disposition placement)
+{
+    return placement == batch_broken && stream->replay.buffered_before > 0;
+}
+
+/* The oldest buffered batch; NULL when there is none, or this step may do no more work. */
+static const struct kvb_reordered_batch *next_buffered(const struct stream_step *step)
+{
+    return kvb_stream_is_step_full(step) ? NULL
+                                         : kvb_reorder_buffer_oldest(&step->stream->reorder_buffer);
+}
+
+/* Is buffered work left for the next steps? */
+static bool has_buffered_work(const struct kvb_stream *stream)
+{
+    return stream->unfinished.is_there || kvb_reorder_buffer_oldest(&stream->reorder_buffer);
+}
+
+/* Applies a slice of the buffered batches, up to the first gap.  Ends: each round drops a batch
+ * or requests a replay. */
+static kvb_status apply_buffered(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    for (const struct kvb_reordered_batch *oldest = NULL;
+         stream->replay.phase != replay_wanted && (oldest = next_buffered(step));) {
+        const struct stream_arrival arrival = buffered_arrival(oldest);
+        const enum disposition placement = classify_batch(stream, &arrival);
+        const bool is_old =
+            placement == batch_duplicate || is_left_behind(stream, oldest, placement);
+        const bool is_next = placement == batch_next || is_beyond_repair(stream, placement);
+        if (!is_old && !is_next) {
+            KVB_TRY(take_buffered_misfit(step, &arrival, placement));
+            continue;
+        }
+        stream->counters.duplicates += is_old;
+        step->work += is_old;
+        if (placement == batch_duplicate) {
+            kvb_stream_note_fingerprint(stream, &arrival, true);
+        }
+        if (is_next) {
+            KVB_TRY(kvb_stream_apply(step, &arrival));
+        }
+        drop_oldest_buffered(stream);
+    }
+    stream->drain = stream->replay.phase != replay_wanted && has_buffered_work(stream)
+                        ? drain_what_follows
+                        : drain_nothing;
+    return KVB_OK;
+}
+
+/* Applies a slice of the buffered batches, across gaps. */
+static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_stream_reason cause)
+{
+    struct kvb_stream *stream = step->stream;
+
+    for (const struct kvb_reordered_batch *oldest = NULL; (oldest = next_buffered(step));) {
+        const struct stream_arrival arrival = buffered_arrival(oldest);
+        const enum disposition placement = classify_batch(stream, &arrival);
+        step->work += placement == batch_duplicate;
+        if (placement == batch_next || placement == batch_broken || !stream->has_last) {
+            KVB_TRY(kvb_stream_apply(step, &arrival));
+        } else if (placement != batch_duplicate) {
+            KVB_TRY(go_on_from(step, &arrival, placement, cause));
+        }
+        kvb_reorder_buffer_drop_oldest(&stream->reorder_buffer);
+    }
+    stream->drain = has_buffered_work(stream) ? drain_everything : drain_nothing;
+    stream->drain_cause = cause;
+    return KVB_OK;
+}
+
+/* The next slice. */
+static kvb_status go_on_draining(struct stream_step *step)
+{
+    const struct kvb_stream *stream = step->stream;
+
+    return stream->drain == drain_everything ? apply_buffered_as_suffix(step, stream->drain_cause)
+                                             : apply_buffered(step);
+}
+
+/* The connection on which the last batch came still stands, and nothing that came since
+ * is of another incarnation. */
+static bool is_same_process(const struct kvb_stream *stream)
+{
+    const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
+
+    if (oldest) {
+        const struct stream_arrival arrival = buffered_arrival(oldest);
+        if (classify_batch(stream, &arrival) == batch_odd) {
+            return false;
+        }
+    }
+    return stream->last_connection == stream->connections;
+}
+
+/* The replay was requested from an applied batch and contains none.  The engine's buffer has no
+ * room, or another engine replies; is_foreign() tells the latter.  The list stays unproven. */
+static kvb_status take_end_alone(struct stream_step *step)
+{
+    if (is_foreign(step->stream)) {
+        return take_foreign(step);
+    }
+    step->stream->is_unproven = true;
+    kvb_stream_back_off(step);
+    return apply_buffered(step);
+}
+
+/* Does the END show that nothing follows?  An END comes after a cut reply, too.  So a replay that
+ * brought new batches, or only those of a reconnection's proof, is requested once more. */
+static bool is_tail_seen(const struct kvb_stream *stream)
+{
+    const struct replay *replay = &stream->replay;
+    const bool is_proof_alone =
+        !replay->is_full_replay && !replay->is_walk && replay->from < stream->last_seq;
+
+    return (replay->applied == 0 && !is_proof_alone) ||
+           kvb_reorder_buffer_oldest(&stream->reorder_buffer);
+}
+
+static kvb_status take_replay_end(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    struct replay *replay = &stream->replay;
+
+    if (!replay_is_in_flight(replay)) {
+        return KVB_OK;
+    }
+    const bool has_answered = replay_has_answered(replay);
+    replay->phase = has_answered ? replay_ended : replay_idle;
+    stream->counters.replays_completed++;
+    stream->back_off_ns = 0;
+    stream->is_unproven = false;
+    if (!has_answered && !replay->is_full_replay &&
+        (is_foreign(stream) || is_same_process(stream))) {
+        return take_end_alone(step);
+    }
+    if (!replay->is_proven && !replay->is_full_replay) {
+        /* It does not have the last of our batches: another incarnation, shorter than ours. */
+        stream->full_ns = 0;
+        return take_new_incarnation(step);
+    }
+    if (!has_answered && !stream->has_last) {
+        stream->cause = KVB_REASON_NO_BASE; /* it has published nothing yet, or keeps nothing */
+        stream->full_ns = 0;                /* an empty replay does not count for the limit */
+    }
+    const bool has_seen_tail = is_tail_seen(stream);
+    KVB_TRY(apply_buffered(step));
+    if (replay->phase == replay_wanted) {
+        return KVB_OK;
+    }
+    replay->unproductive_rounds = 0;
+    if (!has_seen_tail) {
+        kvb_stream_want_confirmation(step);
+        return KVB_OK;
+    }
+    const bool may_be_there = stream->cause == KVB_REASON_REPLAY_FAILED ||
+                              (stream->cause == KVB_REASON_NO_BASE && stream->has_last);
+    if (!stream->is_complete && may_be_there &&
+        stream->drain == drain_nothing) { /* else: after the next probe */
+        kvb_stream_want_everything(step);
+    }
+    return KVB_OK;
+}
+
+/* ---- Within a batch ---- */
+
+/* Applies the next slice.  A replay's deadline is extended, because its replies wait for the
+ * batch's end. */
+static kvb_status go_on_applying(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    KVB_TRY(kvb_stream_go_on(step));
+    stream->replay.deadline_ns = step->in->now_ns + next_reply_ns;
+    return KVB_OK;
+}
+
+/* Callers should not give a reply before the batch is finished; one that comes is handled here. */
+static kvb_status finish_applying(struct stream_step *step)
+{
+    while (step->stream->unfinished.is_there) {
+        KVB_TRY(go_on_applying(step));
+    }
+    return KVB_OK;
+}
+
+/* The connection is a new one.  The unfinished batch was received whole and is applied to its end,
+ * unless the list began with it or no replay can prove it: then the list restarts. */
+static kvb_status settle_unfinished(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (!stream->unfinished.is_there || (stream->has_last && stream->options.has_replay)) {
+        return KVB_OK;
+    }
+    kvb_stream_drop_unfinished(stream);
+    return kvb_stream_begin_incarnation(step, KVB_REASON_GONE);
+}
+
+/* ---- Time, connection ---- */
+
+/* The missing batches do not come, or not soon: the buffered ones are applied, and the missing
+ * ones are requested when the rate limit allows. */
+static kvb_status go_on_without(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->replay = (struct replay){ 0 };
+    if (stream->has_last) {
+        KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_REPLAY_FAILED));
+    }
+    stream->is_complete = false;
+    stream->cause = KVB_REASON_REPLAY_FAILED;
+    return apply_buffered_as_suffix(step, KVB_REASON_REPLAY_FAILED);
+}
+
+/* No reply in time.  Missing batches are given up; if none were missing, the list stays,
+ * unproven. */
+static kvb_status take_replay_failure(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const bool was_probe = stream->replay.is_probe;
+
+    stream->counters.replays_failed++;
+    step->out->drops_replay = true;
+    kvb_stream_back_off(step);
+    if (was_probe) {
+        stream->replay = (struct replay){ 0 };
+        stream->is_unproven = true;
+        return apply_buffered(step);
+    }
+    return go_on_without(step);
+}
+
+/* The replies ended without END: an engine that writes faster than its socket sends drops some,
+ * or the receive limit was reached.  The received batches are proven, the rest is requested
+ * again. */
+static kvb_status take_replay_cut(struct stream_step *step)
+{
+    const struct replay *replay = &step->stream->replay;
+
+    if (!replay_is_in_flight(replay) ||
+        (replay_has_answered(replay) && kvb_stream_want_missing(step))) {
+        return KVB_OK;
+    }
+    return take_replay_failure(step);
+}
+
+static kvb_status take_tick(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const struct replay *replay = &stream->replay;
+    const uint64_t now_ns = step->in->now_ns;
+
+    if (stream->share == share_quarantined) {
+        return KVB_OK;
+    }
+    if (stream->unfinished.is_there) {
+        return go_on_applying(step);
+    }
+    if (replay_is_in_flight(replay) && now_ns >= replay->deadline_ns) {
+        return take_replay_cut(step);
+    }
+    if (kvb_stream_is_put_off(stream, now_ns)) {
+        return go_on_without(step);
+    }
+    if (stream->drain != drain_nothing) {
+        return go_on_draining(step);
+    }
+    if (stream->origin == origin_found && stream->looked_ns == 0) {
+        stream->looked_ns = now_ns; /* found without a walk: the next walk is a minute away */
+    }
+    const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
+    if (stream->options.has_replay && stream->link == engine_connected && !is_busy &&
+        (kvb_stream_is_probe_due(stream, now_ns) || kvb_stream_is_look_due(stream, now_ns))) {
+        kvb_stream_want_replay(step, true);
+    }
+    return KVB_OK;
+}
+
+static kvb_status take_up(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    const bool is_unproved = !stream->options.has_replay && stream->has_last;
+
+    stream->link = engine_connected;
+    stream->connections++;
+    stream->received_ns = step->in->now_ns;
+    stream->odd_ns = 0;
+    stream->back_off_ns = 0;
+    kvb_stream_note_connection(stream);
+    if (stream->options.has_replay) {
+        stream->replay = (struct replay){ 0 };
+        kvb_stream_want_replay(step, false);
+    }
+    return is_unproved ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+}
+
+static kvb_status take_down(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->link = stream->link == engine_connecting ? engine_connecting : engine_away;
+    step->out->drops_replay |= replay_is_in_flight(&stream->replay);
+    stream->replay = (struct replay){ 0 };
+    kvb_reorder_buffer_clear(&stream->reorder_buffer); /* as what comes before the next UP */
+    stream->drain = drain_nothing;
+    return KVB_OK;
+}
+
+/* An unfinished batch stays unfinished until the release, so that its list is not lost. */
+static kvb_status take_quarantine(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->share = share_quarantined;
+    step->out->drops_replay |= replay_is_in_flight(&stream->replay);
+    stream->replay = (struct replay){ 0 };
+    kvb_reorder_buffer_clear(&stream->reorder_buffer);
+    stream->drain = drain_nothing;
+    return KVB_OK;
+}
+
+/* Batches that came during the quarantine are requested; without a replay endpoint they are lost.
+ */
+static kvb_status take_release(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    stream->share = share_catching_up;
+    KVB_TRY(settle_unfinished(step));
+    if (!stream->options.has_replay) {
+        return stream->has_last ? kvb_stream_restart_list(step, KVB_REASON_GONE) : KVB_OK;
+    }
+    if (stream->link == engine_connected) {
+        stream->replay = (struct replay){ 0 };
+        kvb_stream_want_replay(step, false);
+    }
+    return KVB_OK;
+}
+
+/* Caught up: no batch is left to request or to apply. */
+static void look_whether_behind(struct kvb_stream *stream)
+{
+    const bool is_behind = stream->link != engine_connected || kvb_stream_is_syncing(stream) ||
+                           stream->drain != drain_nothing || stream->unfinished.is_there;
+
+    if (stream->share == share_catching_up && !is_behind) {
+        stream->share = share_served;
+    }
+}
+
+static kvb_status take_input(struct stream_step *step)
+{
+    const struct stream_arrival arrival = { .seq = step->in->seq,
+                                            .fingerprint = step->in->fingerprint,
+                                            .batch = step->in->batch };
+
+    switch (step->in->kind) {
+    case KVB_INPUT_UP:
+        KVB_TRY(settle_unfinished(step));
+        return take_up(step);
+    case KVB_INPUT_DOWN:
+        return take_down(step);
+    case KVB_INPUT_LIVE:
+        return take_live(step, &arrival);
+    case KVB_INPUT_REPLAY:
+        KVB_TRY(finish_applying(step));
+        return take_reply_batch(step, &arrival);
+    case KVB_INPUT_REPLAY_END:
+        KVB_TRY(finish_applying(step));
+        return take_replay_end(step);
+    case KVB_INPUT_REPLAY_CUT:
+        KVB_TRY(finish_applying(step));
+        return take_replay_cut(step);
+    case KVB_INPUT_QUARANTINE:
+        return take_quarantine(step);
+    case KVB_INPUT_RELEASE:
+        return take_release(step);
+    case KVB_INPUT_TICK:
+        return take_tick(step);
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_stream_step(
+    struct kvb_stream *stream, const struct kvb_stream_input *input,
+    struct kvb_stream_output *output)
+{
+    struct stream_step step = { .stream = stream, .in = input, .out = output };
+    const struct stream_description before = kvb_stream_describe(stream);
+
+    kvb_router_batch_reset(&output->events);
+    output->drops_replay = false;
+    const kvb_status status = take_input(&step);
+    look_whether_behind(stream);
+    const struct stream_description now = kvb_stream_describe(stream);
+    output->is_changed = !kvb_stream_is_same_description(&now, &before);
+    output->has_more = stream->share != share_quarantined &&
+                       (stream->drain != drain_nothing || stream->unfinished.is_there);
+    kvb_stream_sign(stream, &output->events);
+    return status;
+}

@@ -1,0 +1,394 @@
+#include "wire/engine/event_sources.h"
+
+#include "core/own.h"
+#include "wire/json/tree.h"
+#include "wire/json/writer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    max_depth = 8,
+    max_containers = 4 * kvb_max_ranks,
+    max_values = 32 * kvb_max_ranks,
+    max_port = 65535
+};
+
+/* Labels for errors: "source 12", or "rank 12" where the ranks are keys. */
+enum { label_bytes = 32, publisher_bytes = 32, host_bytes = 128 };
+
+static kvb_status refuse_source(struct kvb_detail *detail, const char *label, const char *why)
+{
+    kvb_detail_set(detail, "%s: %s", label, why);
+    return KVB_BAD_INPUT;
+}
+
+/* A missing field or null reads as "". */
+static bool read_source_text(struct json_object *source, const char *name, char *out, size_t size)
+{
+    struct json_object *value = kvb_json_member(source, name);
+
+    return !value || (kvb_json_text(value, out, size) == KVB_OK && kvb_json_is_text(out));
+}
+
+/* A missing field or null leaves the number unchanged. */
+static bool
+read_source_number(struct json_object *source, const char *name, uint64_t max, uint64_t *out_number)
+{
+    struct json_object *value = kvb_json_member(source, name);
+
+    if (!value) {
+        return true;
+    }
+    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0) {
+        return false;
+    }
+    *out_number = json_object_get_uint64(value);
+    return *out_number <= max;
+}
+
+/* ---- vLLM ---- */
+
+/* Each rank states whether it publishes events. */
+static kvb_status read_publisher(
+    struct json_object *source, const char *label, bool *out_publishes, struct kvb_detail *detail)
+{
+    struct json_object *is_enabled = kvb_json_member(source, "enable_kv_cache_events");
+    char publisher[publisher_bytes] = "";
+
+    if (!read_source_text(source, "publisher", publisher, sizeof publisher)) {
+        return refuse_source(detail, label, "publisher is not a name");
+    }
+    *out_publishes =
+        strcmp(publisher, "null") != 0 && (!json_object_is_type(is_enabled, json_type_boolean) ||
+                                           json_object_get_boolean(is_enabled));
+    if (*out_publishes && publisher[0] != '\0' && strcmp(publisher, "zmq") != 0) {
+        return refuse_source(detail, label, "its publisher is not zmq");
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_source(
+    struct json_object *source, const char *label, struct kvb_event_source *out,
+    struct kvb_detail *detail)
+{
+    if (!read_source_number(source, "buffer_steps", UINT64_MAX, &out->buffer_steps)) {
+        return refuse_source(detail, label, "buffer_steps is not a number");
+    }
+    if (!read_source_text(source, "endpoint", out->endpoint, sizeof out->endpoint) ||
+        !read_source_text(
+            source, "replay_endpoint", out->replay_endpoint, sizeof out->replay_endpoint) ||
+        !read_source_text(source, "topic", out->topic, sizeof out->topic) ||
+        out->endpoint[0] == '\0') {
+        return refuse_source(
+            detail, label, "endpoint, replay_endpoint or topic is missing, too long or no text");
+    }
+    return KVB_OK;
+}
+
+/* key: the rank, if ranks are keys; else NULL. */
+static kvb_status add_source(
+    struct json_object *source, const char *label, const uint64_t *key,
+    struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    uint64_t dp_rank = key ? *key : 0;
+    bool publishes = false;
+
+    if (!json_object_is_type(source, json_type_object)) {
+        return refuse_source(detail, label, "expected an object");
+    }
+    if (!read_source_number(source, "data_parallel_rank", kvb_max_ranks - 1, &dp_rank)) {
+        return refuse_source(detail, label, "data_parallel_rank is not a rank");
+    }
+    if (key && dp_rank != *key) {
+        return refuse_source(detail, label, "data_parallel_rank is not its key");
+    }
+    KVB_TRY(read_publisher(source, label, &publishes, detail));
+    if (!publishes) {
+        return KVB_OK;
+    }
+    struct kvb_event_source *out = &sources->sources[sources->count];
+    out->dp_rank = (uint32_t)dp_rank;
+    KVB_TRY(read_source(source, label, out, detail));
+    sources->count++;
+    return KVB_OK;
+}
+
+static kvb_status check_count(size_t count, struct kvb_detail *detail)
+{
+    if (count > kvb_max_ranks) {
+        kvb_detail_set(detail, "%zu sources: at most %d", count, kvb_max_ranks);
+        return KVB_TOO_LARGE;
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_array(struct json_object *list, struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    const size_t count = json_object_array_length(list);
+    char label[label_bytes];
+
+    KVB_TRY(check_count(count, detail));
+    for (size_t i = 0; i < count; i++) {
+        (void)snprintf(label, sizeof label, "source %zu", i);
+        KVB_TRY(add_source(json_object_array_get_idx(list, i), label, NULL, sources, detail));
+    }
+    return KVB_OK;
+}
+
+/* Canonical decimal: no sign, blanks or leading zero, so each rank has exactly one key. */
+static bool read_rank_key(const char *key, uint64_t *out_rank)
+{
+    const size_t len = strspn(key, "0123456789");
+
+    if (len == 0 || len > 3 || key[len] != '\0' || (key[0] == '0' && len > 1)) {
+        return false;
+    }
+    *out_rank = strtoul(key, NULL, 10);
+    return *out_rank < kvb_max_ranks;
+}
+
+static kvb_status
+read_keyed(struct json_object *root, struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    char label[label_bytes];
+    uint64_t rank = 0;
+
+    KVB_TRY(check_count((size_t)json_object_object_length(root), detail));
+    json_object_object_foreach(root, key, source)
+    {
+        if (!read_rank_key(key, &rank)) {
+            kvb_detail_set(
+                detail, "expected an array of sources, or an object whose keys are ranks");
+            return KVB_BAD_INPUT;
+        }
+        (void)snprintf(label, sizeof label, "rank %s", key);
+        KVB_TRY(add_source(source, label, &rank, sources, detail));
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_vllm(struct json_object *root, struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    struct json_object *inside = kvb_json_member(root, "sources");
+    struct json_object *list = inside ? inside : root;
+
+    if (json_object_is_type(list, json_type_array)) {
+        return read_array(list, sources, detail);
+    }
+    if (!inside && json_object_is_type(list, json_type_object)) {
+        return read_keyed(list, sources, detail);
+    }
+    kvb_detail_set(detail, "expected an array of sources, or an object whose keys are ranks");
+    return KVB_BAD_INPUT;
+}
+
+/* ---- SGLang ---- */
+
+/* The addresses of all its ranks: rank r uses each base + r. */
+struct rank_bases {
+    uint64_t ranks;
+    uint64_t events;
+    uint64_t replay; /* 0: none */
+    char host[host_bytes];
+    char topic[kvb_event_source_topic_bytes];
+};
+
+static kvb_status refuse_kv_events(struct kvb_detail *detail, const char *key)
+{
+    kvb_detail_set(detail, "kv_events.%s is missing or invalid", key);
+    return KVB_BAD_INPUT;
+}
+
+static kvb_status
+read_bases(struct json_object *source, struct rank_bases *bases, struct kvb_detail *detail)
+{
+    char publisher[publisher_bytes] = "";
+
+    if (!read_source_text(source, "publisher", publisher, sizeof publisher) ||
+        strcmp(publisher, "zmq") != 0) {
+        return refuse_kv_events(detail, "publisher");
+    }
+    if (!read_source_text(source, "endpoint_host", bases->host, sizeof bases->host) ||
+        bases->host[0] == '\0') {
+        return refuse_kv_events(detail, "endpoint_host");
+    }
+    if (!read_source_text(source, "topic", bases->topic, sizeof bases->topic)) {
+        return refuse_kv_events(detail, "topic");
+    }
+    bases->ranks = 1;
+    if (!read_source_number(source, "dp_size", kvb_max_ranks, &bases->ranks) || bases->ranks == 0) {
+        return refuse_kv_events(detail, "dp_size");
+    }
+    const uint64_t max_base = max_port + 1 - bases->ranks;
+    if (!read_source_number(source, "endpoint_port_base", max_base, &bases->events) ||
+        bases->events == 0) {
+        return refuse_kv_events(detail, "endpoint_port_base");
+    }
+    return read_source_number(source, "replay_endpoint_port_base", max_base, &bases->replay)
+               ? KVB_OK
+               : refuse_kv_events(detail, "replay_endpoint_port_base");
+}
+
+/* An IPv6 address before a port needs brackets. */
+static void put_source_address(char *out, size_t size, const char *host, uint64_t port)
+{
+    const bool is_bare_v6 = strchr(host, ':') && host[0] != '[';
+
+    (void)snprintf(
+        out, size, is_bare_v6 ? "tcp://[%s]:%llu" : "tcp://%s:%llu", host,
+        (unsigned long long)port);
+}
+
+/* The replay socket's host is not given: it is the host that answered the request. */
+static void put_ranks(const struct rank_bases *bases, struct kvb_event_sources *sources)
+{
+    for (size_t rank = 0; rank < bases->ranks; rank++) {
+        struct kvb_event_source *out = &sources->sources[rank];
+        out->dp_rank = (uint32_t)rank;
+        put_source_address(out->endpoint, sizeof out->endpoint, bases->host, bases->events + rank);
+        if (bases->replay > 0) {
+            put_source_address(
+                out->replay_endpoint, sizeof out->replay_endpoint, "*", bases->replay + rank);
+        }
+        memcpy(out->topic, bases->topic, sizeof out->topic);
+    }
+    sources->count = bases->ranks;
+}
+
+static kvb_status read_sglang(
+    struct json_object *source, struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    struct rank_bases bases = { .ranks = 0 };
+
+    if (!source) {
+        return KVB_OK; /* null: it publishes none */
+    }
+    if (!json_object_is_type(source, json_type_object)) {
+        kvb_detail_set(detail, "kv_events: expected an object");
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(read_bases(source, &bases, detail));
+    put_ranks(&bases, sources);
+    return KVB_OK;
+}
+
+static kvb_status note_value(struct kvb_json_scan *scan, void *context)
+{
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_containers,
+                                      .values = max_values };
+    kvb_span *value = context;
+    const uint8_t *begin = scan->at;
+
+    KVB_TRY(kvb_json_skip(scan, &budget));
+    *value = (kvb_span){ .data = begin, .len = (size_t)(scan->at - begin) };
+    return KVB_OK;
+}
+
+/* Finds the bytes of the kv_events value.  Around it are hundreds of settings, and as many again
+ * for each scheduler of the engine; these are skipped without allocating. */
+static kvb_status find_kv_events(kvb_span json, kvb_span *out_value, struct kvb_detail *detail)
+{
+    static const struct kvb_json_field fields[] = { { "kv_events", false, note_value } };
+    struct kvb_json_scan scan = kvb_json_scan_of(json);
+    kvb_span value = { .data = NULL };
+
+    if (json.len > kvb_max_event_sources_bytes) {
+        kvb_detail_set(detail, "too large for a list of event sources");
+        return KVB_TOO_LARGE;
+    }
+    const kvb_status status = kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &value);
+    if (status != KVB_OK || kvb_json_finish(&scan) != KVB_OK) {
+        kvb_detail_set(detail, "no JSON object, or one that is nested too deep");
+        return status != KVB_OK ? status : KVB_BAD_INPUT;
+    }
+    if (!value.data) {
+        kvb_detail_set(detail, "kv_events is missing: SGLang reports it from 0.5.23 on");
+        return KVB_BAD_INPUT;
+    }
+    *out_value = value;
+    return KVB_OK;
+}
+
+/* ---- Both ---- */
+
+static int compare_source_ranks(const void *one, const void *other)
+{
+    const struct kvb_event_source *a = one;
+    const struct kvb_event_source *b = other;
+
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+static kvb_status sort_sources(struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    qsort(sources->sources, sources->count, sizeof sources->sources[0], compare_source_ranks);
+    for (size_t i = 1; i < sources->count; i++) {
+        if (sources->sources[i].dp_rank == sources->sources[i - 1].dp_rank) {
+            kvb_detail_set(detail, "rank %u is listed twice", sources->sources[i].dp_rank);
+            return KVB_BAD_INPUT;
+        }
+    }
+    return KVB_OK;
+}
+
+typedef kvb_status (*source_reader)(
+    struct json_object *root, struct kvb_event_sources *sources, struct kvb_detail *detail);
+
+static kvb_status parse_sources(
+    kvb_span json, source_reader read, struct kvb_event_sources *sources, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_containers,
+                                      .values = max_values };
+    kvb_status status = KVB_TOO_LARGE;
+
+    if (json.len <= kvb_max_event_sources_bytes) {
+        status = kvb_json_parse(json, &budget, &root);
+    }
+    if (status != KVB_OK) {
+        kvb_detail_set(
+            detail, status == KVB_TOO_LARGE ? "too large for a list of event sources" : "no JSON");
+        return status;
+    }
+    KVB_TRY(read(root, sources, detail));
+    return sort_sources(sources, detail);
+}
+
+static kvb_status decode_sources(
+    kvb_span json, source_reader read, struct kvb_event_sources *out_sources,
+    struct kvb_detail *detail)
+{
+    struct kvb_event_sources *sources = calloc(1, sizeof *sources);
+
+    if (!sources) {
+        kvb_detail_set(detail, "no memory");
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = parse_sources(json, read, sources, detail);
+    if (status == KVB_OK) {
+        *out_sources = *sources;
+    }
+    free(sources);
+    return status;
+}
+
+kvb_status kvb_event_sources_decode(
+    kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail)
+{
+    return decode_sources(json, read_vllm, out_sources, detail);
+}
+
+kvb_status kvb_event_sources_decode_server_info(
+    kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail)
+{
+    kvb_span value = { .data = NULL };
+
+    KVB_TRY(find_kv_events(json, &value, detail));
+    return decode_sources(value, read_sglang, out_sources, detail);
+}

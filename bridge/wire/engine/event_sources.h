@@ -1,0 +1,38 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/event_source.h"
+
+/* Decodes the HTTP answers in which engines list the event sockets of their ranks.
+ *
+ * vLLM, GET /kv_event_sources: an object keyed by rank, as vLLM 0.32 has it, an array, or
+ * an object around an array.
+ *
+ *     {"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://10.0.0.1:5557",
+ *           "replay_endpoint":null,"buffer_steps":10000,"topic":""}, "1":...}
+ *     [{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:5557",...}, ...]
+ *     {"sources":[...]}
+ *
+ * SGLang, GET /server_info: a large object; one key of it is used (0.5.23).
+ *
+ *     {"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,
+ *                   "topic":"kv-events","dp_size":2,"replay_endpoint_port_base":5657},...}
+ *
+ * The result has the addresses of each rank.  A wildcard host (* and 0.0.0.0) is not replaced.
+ * Unknown fields are skipped; a missing rank is rank 0; a rank that publishes nothing
+ * ("enable_kv_cache_events":false, "publisher":"null") is left out.  {} and "kv_events":null
+ * give an empty list.  Source: vllm/entrypoints/serve of vLLM 0.32; describe_kv_events_publisher
+ * of SGLang.
+ * Threads: any thread.
+ *
+ * KVB_BAD_INPUT  another format, a duplicate rank, or a publisher that is not zmq;
+ *                detail says where
+ * KVB_TOO_LARGE  more than kvb_max_event_sources_bytes or kvb_max_ranks
+ * KVB_NO_MEMORY
+ * In each case *out_sources is untouched. */
+kvb_status kvb_event_sources_decode(
+    kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
+kvb_status kvb_event_sources_decode_server_info(
+    kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);

@@ -1,0 +1,410 @@
+#include "wire/engine/fields.h"
+
+#include "core/limits.h"
+
+#include <ctype.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
+{
+    memset(fields, 0, offsetof(struct engine_fields, at)); /* the rest need not be cleared */
+    fields->end = end;
+}
+
+/* ---- Hashes ---- */
+
+/* Of sha256 and similar hashes the last 8 bytes are used, big-endian. */
+static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+{
+    kvb_span bytes = { 0 };
+    uint64_t hash = 0;
+
+    KVB_TRY(kvb_mp_take_bytes(cursor, &bytes));
+    if (bytes.len < sizeof hash) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = bytes.len - sizeof hash; i < bytes.len; i++) {
+        hash = hash << 8 | bytes.data[i];
+    }
+    *out_hash = hash;
+    return KVB_OK;
+}
+
+/* Of more than 16 digits the last 16 are used, as with bytes. */
+static kvb_status hash_of_hex(kvb_span digits, uint64_t *out_hash)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < digits.len; i++) {
+        const int digit = tolower(digits.data[i]);
+        if (!isxdigit(digit)) {
+            return KVB_BAD_INPUT;
+        }
+        hash = hash << 4 | (uint64_t)(isdigit(digit) ? digit - '0' : digit - 'a' + 10);
+    }
+    *out_hash = hash;
+    return digits.len > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status hash_of_decimal(kvb_span digits, uint64_t *out_hash)
+{
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < digits.len; i++) {
+        if (!isdigit(digits.data[i]) || __builtin_mul_overflow(hash, 10, &hash) ||
+            __builtin_add_overflow(hash, (uint64_t)(digits.data[i] - '0'), &hash)) {
+            return KVB_BAD_INPUT;
+        }
+    }
+    *out_hash = hash;
+    return digits.len > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash)
+{
+    const bool is_hex = text.len > 2 && text.data[0] == '0' && tolower(text.data[1]) == 'x';
+
+    return is_hex ? hash_of_hex((kvb_span){ text.data + 2, text.len - 2 }, out_hash)
+                  : hash_of_decimal(text, out_hash);
+}
+
+kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+{
+    kvb_span text = { 0 };
+
+    switch (kvb_mp_next(cursor)) {
+    case KVB_MP_BYTES:
+        return take_byte_hash(cursor, out_hash);
+    case KVB_MP_TEXT:
+        KVB_TRY(kvb_mp_take_text(cursor, &text));
+        return kvb_engine_hash_of_digits(text, out_hash);
+    default:
+        return kvb_mp_take_bits(cursor, out_hash);
+    }
+}
+
+/* ---- Finding ---- */
+
+/* Takes an array header whose count does not exceed the bytes left. */
+static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    return kvb_mp_take_array(cursor, out_count) == KVB_OK &&
+           *out_count <= (size_t)(cursor->end - cursor->at);
+}
+
+/* These functions return false for a list in another form, and for one that the batch has no
+ * room for; the reader of the field then finds out which.  The cursor is then anywhere in the
+ * list. */
+static bool read_hash_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    if (!take_backed_count(cursor, &list->count) ||
+        kvb_event_batch_reserve_hashes(batch, list->count) != KVB_OK) {
+        return false;
+    }
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (kvb_engine_take_hash(cursor, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool read_token_list(
+    struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
+{
+    if (!take_backed_count(cursor, &list->count) ||
+        kvb_event_batch_reserve_tokens(batch, list->count) != KVB_OK) {
+        return false;
+    }
+    return list->count == 0 /* the array may be NULL then */ ||
+           kvb_mp_take_u32s(cursor, list->count, batch->tokens + batch->token_count) == KVB_OK;
+}
+
+static bool read_list_field(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor)
+{
+    switch (field) {
+    case field_block_hashes:
+        return fields->hashes.is_read = read_hash_list(batch, &fields->hashes, cursor);
+    case field_token_ids:
+        return fields->tokens.is_read = read_token_list(batch, &fields->tokens, cursor);
+    default:
+        return false;
+    }
+}
+
+kvb_status kvb_engine_find_field(
+    struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
+    struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
+    fields->at[field] = cursor->at;
+    fields->has[field] = !kvb_mp_take_nil(cursor);
+    if (!fields->has[field] || read_list_field(batch, fields, field, cursor)) {
+        return KVB_OK;
+    }
+    cursor->at = fields->at[field];
+    return kvb_mp_skip_within(cursor, max_depth);
+}
+
+/* ---- Reading ---- */
+
+kvb_status kvb_engine_read_hashes(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    const bool has_block_hashes = fields->has[field_block_hashes];
+    struct kvb_mp_cursor cursor =
+        kvb_engine_cursor_at(fields, has_block_hashes ? field_block_hashes : field_seq_hashes);
+    uint32_t count = 0;
+
+    if (!has_block_hashes && !fields->has[field_seq_hashes]) {
+        return KVB_BAD_INPUT;
+    }
+    event->hash_at = (uint32_t)batch->hash_count;
+    if (has_block_hashes && fields->hashes.is_read) {
+        event->hash_count = fields->hashes.count;
+        batch->hash_count += event->hash_count;
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    KVB_TRY(kvb_event_batch_reserve_hashes(batch, count));
+    event->hash_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        KVB_TRY(kvb_engine_take_hash(&cursor, &batch->hashes[batch->hash_count].value));
+        batch->hash_count++;
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    const bool is_new = !fields->has[field_parent_block_hash] && fields->has[field_parent_hash];
+    const enum engine_field field = is_new ? field_parent_hash : field_parent_block_hash;
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
+
+    if (!fields->has[field]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_engine_take_hash(&cursor, &event->parent.value));
+    /* llm-d's fs_backend sends 0 for no parent, and no tokens */
+    event->has_parent = event->parent.value != 0 || event->token_count > 0;
+    return KVB_OK;
+}
+
+/* ---- Texts, extras ---- */
+
+kvb_status kvb_engine_add_text(
+    struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref known,
+    struct kvb_text_ref *out_ref)
+{
+    if (text.len == 0) {
+        *out_ref = (struct kvb_text_ref){ 0 };
+        return KVB_OK;
+    }
+    const bool has_room = text.len <= kvb_max_batch_text_bytes - batch->text_len;
+    const kvb_span before = kvb_event_batch_text(batch, known);
+
+    if (before.len == text.len && memcmp(before.data, text.data, text.len) == 0) {
+        *out_ref = known;
+        return KVB_OK;
+    }
+    /* checked here: the batch would report KVB_TOO_LARGE, which refuses all events */
+    return text.len > kvb_max_string_bytes || !has_room
+               ? KVB_BAD_INPUT
+               : kvb_event_batch_add_text(batch, text, out_ref);
+}
+
+kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    if (event->extra_count > 0 || event->hash_count == 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_event_batch_reserve_extras(batch, event->hash_count));
+    event->extra_at = (uint32_t)batch->extra_count;
+    event->extra_count = event->hash_count;
+    batch->extra_count += event->hash_count;
+    memset(batch->extras + event->extra_at, 0, event->extra_count * sizeof *batch->extras);
+    return KVB_OK;
+}
+
+/* ---- LoRA, model, group, tier ---- */
+
+static const struct kvb_engine_event *event_before(const struct kvb_event_batch *batch)
+{
+    static const struct kvb_engine_event none = { .kind = KVB_EVENT_SKIPPED };
+
+    return batch->event_count > 0 ? &batch->events[batch->event_count - 1] : &none;
+}
+
+kvb_status kvb_engine_read_lora(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor id_at = kvb_engine_cursor_at(fields, field_lora_id);
+    struct kvb_mp_cursor name_at = kvb_engine_cursor_at(fields, field_lora_name);
+    kvb_span name = { 0 };
+    char numbered[40];
+    uint64_t id = 0;
+
+    /* SGLang's salted form has a map in place of the name: see wire/engine/extra_keys.c */
+    if (fields->has[field_lora_name] && kvb_mp_next(&name_at) != KVB_MP_MAP) {
+        KVB_TRY(kvb_mp_take_text(&name_at, &name));
+    }
+    if (name.len == 0 && fields->has[field_lora_id]) {
+        KVB_TRY(kvb_mp_take_bits(&id_at, &id));
+        const int len = snprintf(numbered, sizeof numbered, "lora_id:%lld", (long long)id);
+        name = (kvb_span){ .data = (const uint8_t *)numbered, .len = (size_t)len };
+    }
+    return kvb_engine_add_text(batch, name, event_before(batch)->lora_name, &event->lora_name);
+}
+
+kvb_status kvb_engine_read_model(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    const enum engine_field field = fields->has[field_model_name] ? field_model_name : field_model;
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
+    kvb_span name = { 0 };
+
+    if (!fields->has[field]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_text(&cursor, &name));
+    return kvb_engine_add_text(batch, name, event_before(batch)->model_name, &event->model_name);
+}
+
+struct word {
+    const char *text;
+    uint8_t len;
+    uint8_t value;
+};
+
+/* Finds the text among the words, ignoring case; NULL: it is none of them. */
+static const struct word *find_word(const struct word *words, size_t count, kvb_span text)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (words[i].len == text.len &&
+            strncasecmp(words[i].text, (const char *)text.data, text.len) == 0) {
+            return &words[i];
+        }
+    }
+    return NULL;
+}
+
+/* clang-format off */
+#define WORD(text, value) { (text), sizeof(text) - 1, (value) }
+static const struct word media[] = {
+    WORD("GPU",        KVB_TIER_DEVICE),
+    WORD("DEVICE",     KVB_TIER_DEVICE),
+    WORD("CPU",        KVB_TIER_HOST),
+    WORD("CPU_PINNED", KVB_TIER_HOST),
+    WORD("MEMORY",     KVB_TIER_HOST),
+    WORD("CPU_TIER1",  KVB_TIER_HOST),
+    WORD("CPU_TIER2",  KVB_TIER_DISK),
+    WORD("DISK",       KVB_TIER_DISK),
+    WORD("LOCAL_DISK", KVB_TIER_DISK),
+    WORD("NVME",       KVB_TIER_DISK),
+    WORD("STORAGE",    KVB_TIER_DISK),
+    WORD("EXTERNAL",   KVB_TIER_EXTERNAL),
+    WORD("NETWORK",    KVB_TIER_EXTERNAL),
+    WORD("REMOTE",     KVB_TIER_EXTERNAL),
+    WORD("SHARED",     KVB_TIER_EXTERNAL),
+};
+
+/* vLLM's kinds of cache groups whose rules are known; the others are KVB_GROUP_OTHER. */
+static const struct word group_kinds[] = {
+    WORD("full_attention",      KVB_GROUP_FULL),
+    WORD("mla_attention",       KVB_GROUP_FULL),
+    WORD("sink_full_attention", KVB_GROUP_FULL),
+    WORD("sliding_window",      KVB_GROUP_WINDOW),
+    WORD("sliding_window_mla",  KVB_GROUP_WINDOW),
+};
+/* clang-format on */
+
+static enum kvb_group_kind kind_of_group(const struct engine_fields *fields)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_spec_kind);
+    kvb_span text = { 0 };
+
+    if (!fields->has[field_spec_kind]) {
+        return KVB_GROUP_FULL;
+    }
+    (void)kvb_mp_take_text(&cursor, &text); /* text stays empty if it is another type */
+    const struct word *word =
+        find_word(group_kinds, sizeof group_kinds / sizeof group_kinds[0], text);
+    return word ? (enum kvb_group_kind)word->value : KVB_GROUP_OTHER;
+}
+
+kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_group_idx);
+
+    event->group_kind = kind_of_group(fields);
+    if (!fields->has[field_group_idx]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_u32(&cursor, &event->group));
+    event->has_group = true; /* only now: it is also kept in a skipped event */
+    return KVB_OK;
+}
+
+kvb_status
+kvb_engine_read_window(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_spec_window);
+
+    if (event->group_kind != KVB_GROUP_WINDOW) {
+        return KVB_OK; /* full attention may state a window too, but holds all blocks */
+    }
+    if (fields->has[field_spec_window]) {
+        KVB_TRY(kvb_mp_take_u32(&cursor, &event->window_tokens));
+    }
+    if (event->window_tokens == 0) {
+        event->group_kind = KVB_GROUP_OTHER;
+    }
+    return KVB_OK;
+}
+
+bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
+{
+    const struct word *word = find_word(media, sizeof media / sizeof media[0], medium);
+
+    /* an unknown medium is not the device: its blocks are kept separate */
+    *out_tier = word ? (enum kvb_tier)word->value : KVB_TIER_EXTERNAL;
+    return word;
+}
+
+kvb_status
+kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_medium);
+    kvb_span text = { 0 };
+
+    event->tier = KVB_TIER_DEVICE;
+    if (!fields->has[field_medium]) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_mp_take_text(&cursor, &text));
+    event->is_medium_unknown = !kvb_engine_find_tier(text, &event->tier);
+    return KVB_OK;
+}
+
+enum kvb_skip
+kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor locality_at = kvb_engine_cursor_at(fields, field_locality);
+    kvb_span text = { 0 };
+    static const struct word remote = WORD("REMOTE", 0);
+
+    if (fields->has[field_locality] && kvb_mp_take_text(&locality_at, &text) == KVB_OK &&
+        find_word(&remote, 1, text)) {
+        return KVB_SKIP_REMOTE;
+    }
+    return event->group_kind == KVB_GROUP_OTHER ? KVB_SKIP_NOT_PREFIX : KVB_SKIP_NONE;
+}

@@ -1,0 +1,146 @@
+#include "core/hash.h"
+#include "core/limits.h"
+#include "wire/engine/fields.h"
+
+/* Objects of Mooncake's store, as described in its subscriber guide:
+ *
+ *     ["BlockStoreEvent", key, replicas, model_name, block_size, block_hash,
+ *                         parent_block_hash, token_ids]
+ *     ["BlockUpdateEvent", key, replicas]        replicas: [[medium, place]...]
+ *
+ * Unset fields are "", 0 or [].  An object is one block: all token_ids are its tokens, and
+ * block_size is in bytes.  An update lists all replicas of the object from now on; without
+ * replicas it was removed. */
+
+const unsigned kvb_engine_pool_tiers =
+    1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL;
+
+static bool is_unset(const struct kvb_mp_cursor *at)
+{
+    struct kvb_mp_cursor ahead = *at;
+    kvb_span text = { 0 };
+    uint64_t bits = 0;
+
+    return (kvb_mp_take_text(&ahead, &text) == KVB_OK && text.len == 0) ||
+           (kvb_mp_take_bits(&ahead, &bits) == KVB_OK && bits == 0);
+}
+
+/* A text that is not a number is hashed.  *out_is_set false: the field is not set. */
+static kvb_status take_set_hash(
+    const struct engine_fields *fields, enum engine_field field, uint64_t *out_hash,
+    bool *out_is_set)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field);
+    kvb_span text = { 0 };
+
+    *out_is_set = fields->has[field] && !is_unset(&cursor);
+    if (!*out_is_set || kvb_engine_take_hash(&cursor, out_hash) == KVB_OK) {
+        return KVB_OK;
+    }
+    cursor = kvb_engine_cursor_at(fields, field);
+    KVB_TRY(kvb_mp_take_text(&cursor, &text));
+    *out_hash = kvb_hash64(text, 0);
+    return KVB_OK;
+}
+
+/* The number of the object, from its key, and the block hash to use when the pool sends none. */
+static kvb_status read_pool_key(
+    const struct engine_fields *fields, struct kvb_engine_event *event, uint64_t *out_hash)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_object_key);
+    kvb_span text = { 0 };
+
+    if (!fields->has[field_object_key]) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_mp_take_text(&cursor, &text));
+    const uint64_t key = kvb_hash64(text, 0);
+    event->key = key ? key : 1; /* 0 means none */
+    if (kvb_engine_hash_of_digits(text, out_hash) != KVB_OK) {
+        *out_hash = event->key;
+    }
+    return text.len > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status
+add_hash(struct kvb_event_batch *batch, struct kvb_engine_event *event, uint64_t hash)
+{
+    KVB_TRY(kvb_event_batch_reserve_hashes(batch, 1));
+    event->hash_at = (uint32_t)batch->hash_count;
+    event->hash_count = 1;
+    batch->hashes[batch->hash_count++].value = hash;
+    return KVB_OK;
+}
+
+static kvb_status read_one_block(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_token_ids);
+    uint32_t count = 0;
+
+    if (fields->has[field_token_ids]) {
+        KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    }
+    if (count > kvb_max_block_tokens) {
+        return KVB_BAD_INPUT;
+    }
+    event->block_size = count;
+    return kvb_engine_read_token_list(batch, fields, event);
+}
+
+kvb_status kvb_engine_read_pool_store(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    uint64_t hash = 0;
+    uint64_t told = 0;
+    bool is_given = false;
+
+    KVB_TRY(read_pool_key(fields, event, &hash));
+    KVB_TRY(take_set_hash(fields, field_block_hash, &told, &is_given));
+    KVB_TRY(add_hash(batch, event, is_given ? told : hash));
+    KVB_TRY(
+        take_set_hash(fields, field_parent_block_hash, &event->parent.value, &event->has_parent));
+    KVB_TRY(kvb_engine_read_model(batch, fields, event));
+    return read_one_block(batch, fields, event);
+}
+
+kvb_status kvb_engine_read_pool_update(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    uint64_t hash = 0;
+
+    KVB_TRY(read_pool_key(fields, event, &hash));
+    (void)kvb_engine_read_model(batch, fields, event); /* an unreadable model name loses no block */
+    return add_hash(batch, event, hash);
+}
+
+kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_replicas);
+    uint32_t replicas = 0;
+    unsigned tiers = 0;
+
+    if (!fields->has[field_replicas]) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_mp_take_array(&cursor, &replicas));
+    for (uint32_t i = 0; i < replicas; i++) {
+        struct kvb_mp_cursor replica = cursor;
+        enum kvb_tier tier = KVB_TIER_EXTERNAL;
+        kvb_span medium = { 0 };
+        uint32_t parts = 0;
+        KVB_TRY(kvb_mp_take_array(&replica, &parts));
+        if (parts == 0) {
+            return KVB_BAD_INPUT;
+        }
+        KVB_TRY(kvb_mp_take_text(&replica, &medium));
+        (void)kvb_engine_find_tier(medium, &tier); /* else it is elsewhere: external */
+        tiers |= 1U << tier;
+        KVB_TRY(kvb_mp_skip(&cursor));
+    }
+    *out_tiers = tiers & kvb_engine_pool_tiers;
+    return KVB_OK;
+}

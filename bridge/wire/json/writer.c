@@ -1,0 +1,274 @@
+#include "wire/json/writer.h"
+
+#include "core/utf8.h"
+
+#include "core/decimal.h"
+
+#include <math.h>
+#include <string.h>
+
+struct kvb_json_writer kvb_json_writer_of(struct kvb_buf *out)
+{
+    return (struct kvb_json_writer){ .out = out, .status = KVB_OK };
+}
+
+static void put_json_bytes(struct kvb_json_writer *json, const void *bytes, size_t len)
+{
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append(json->out, bytes, len);
+    }
+}
+
+static void put_json_comma(struct kvb_json_writer *json)
+{
+    if (json->is_after_value) {
+        put_json_bytes(json, ",", 1);
+    }
+    json->is_after_value = true;
+}
+
+void kvb_json_write_begin(struct kvb_json_writer *json, char bracket)
+{
+    put_json_comma(json);
+    put_json_bytes(json, &bracket, 1);
+    json->is_after_value = false;
+}
+
+void kvb_json_write_end(struct kvb_json_writer *json, char bracket)
+{
+    put_json_bytes(json, &bracket, 1);
+    json->is_after_value = true;
+}
+
+/* ---- Text ---- */
+
+bool kvb_json_is_text(const char *text)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t left = strlen(text);
+    size_t len = 1;
+
+    for (; left > 0 && len > 0; at += len, left -= len) {
+        len = *at < ' ' || *at == 0x7f ? 0 : kvb_utf8_len(at, left);
+    }
+    return len > 0;
+}
+
+static void put_json_escaped(struct kvb_json_writer *json, uint8_t c)
+{
+    static const char hex[] = "0123456789abcdef";
+    static const char shorts[][2] = {
+        { '"', '"' }, { '\\', '\\' }, { '\n', 'n' }, { '\r', 'r' }, { '\t', 't' }
+    };
+    char text[6] = { '\\', 'u', '0', '0', hex[c >> 4U], hex[c & 15U] };
+
+    for (size_t i = 0; i < sizeof shorts / sizeof shorts[0]; i++) {
+        if ((uint8_t)shorts[i][0] == c) {
+            text[1] = shorts[i][1];
+            put_json_bytes(json, text, 2);
+            return;
+        }
+    }
+    put_json_bytes(json, text, sizeof text);
+}
+
+static bool is_plain(uint8_t c)
+{
+    return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f;
+}
+
+/* The number of bytes at the front that need no escape; mostly all of them. */
+static size_t plain_len(const uint8_t *at, size_t left)
+{
+    size_t len = 0;
+
+    while (len < left && at[len] < 0x80 && is_plain(at[len])) {
+        len++;
+    }
+    return len;
+}
+
+/* Writes one character that needs an escape; returns its length. */
+static size_t put_odd(struct kvb_json_writer *json, const uint8_t *at, size_t left)
+{
+    const size_t len = kvb_utf8_len(at, left);
+
+    if (len == 0) {
+        put_json_bytes(json, "\xef\xbf\xbd", 3);
+        return 1;
+    }
+    if (len == 1) {
+        put_json_escaped(json, *at);
+    } else {
+        put_json_bytes(json, at, len);
+    }
+    return len;
+}
+
+/* Fast path for nearly all keys and texts: no escapes, and room for them.  One check covers
+ * comma, quotes, text and colon.  false: nothing was written. */
+static bool put_plain(struct kvb_json_writer *json, kvb_span text, bool is_key)
+{
+    enum { around = 4 }; /* comma, two quotes, colon */
+    struct kvb_buf *out = json->out;
+
+    if (json->status != KVB_OK || out->capacity - out->len < text.len + around ||
+        plain_len(text.data, text.len) < text.len) {
+        return false;
+    }
+    uint8_t *at = out->data + out->len;
+    *at = ',';
+    at += json->is_after_value;
+    *at++ = '"';
+    if (text.len > 0) { /* the data of an empty span may be NULL */
+        memcpy(at, text.data, text.len);
+    }
+    at += text.len;
+    *at++ = '"';
+    *at = ':';
+    at += is_key;
+    out->len = (size_t)(at - out->data);
+    json->is_after_value = !is_key;
+    return true;
+}
+
+static void put_json_quoted(struct kvb_json_writer *json, kvb_span text)
+{
+    put_json_bytes(json, "\"", 1);
+    for (size_t at = 0; at < text.len;) {
+        const size_t len = plain_len(text.data + at, text.len - at);
+        put_json_bytes(json, text.data + at, len);
+        at += len;
+        if (at < text.len) {
+            at += put_odd(json, text.data + at, text.len - at);
+        }
+    }
+    put_json_bytes(json, "\"", 1);
+}
+
+static kvb_span text_span(const char *text)
+{
+    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text)
+{
+    if (!put_plain(json, text, false)) {
+        put_json_comma(json);
+        put_json_quoted(json, text);
+    }
+}
+
+void kvb_json_write_text(struct kvb_json_writer *json, const char *text)
+{
+    kvb_json_write_span(json, text_span(text));
+}
+
+void kvb_json_write_key(struct kvb_json_writer *json, const char *key)
+{
+    const kvb_span text = text_span(key);
+
+    if (!put_plain(json, text, true)) {
+        put_json_comma(json);
+        put_json_quoted(json, text);
+        put_json_bytes(json, ":", 1);
+        json->is_after_value = false;
+    }
+}
+
+void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
+{
+    put_json_comma(json);
+    put_json_bytes(json, "\"", 1);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_u64(json->out, key);
+    }
+    put_json_bytes(json, "\":", 2);
+    json->is_after_value = false;
+}
+
+/* ---- The rest ---- */
+
+/* Fast path, as put_plain(): there is room for comma and digits. */
+static bool put_number(struct kvb_json_writer *json, uint64_t value)
+{
+    struct kvb_buf *out = json->out;
+
+    if (json->status != KVB_OK || out->capacity - out->len < 1 + kvb_decimal_bytes) {
+        return false;
+    }
+    out->data[out->len] = ',';
+    out->len += json->is_after_value;
+    out->len += kvb_decimal_write((char *)out->data + out->len, value);
+    json->is_after_value = true;
+    return true;
+}
+
+void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value)
+{
+    if (put_number(json, value)) {
+        return;
+    }
+    put_json_comma(json);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_u64(json->out, value);
+    }
+}
+
+static void put_digits(struct kvb_json_writer *json, double value, int digits)
+{
+    if (!isfinite(value)) {
+        kvb_json_write_null(json);
+        return;
+    }
+    put_json_comma(json);
+    if (json->status == KVB_OK) {
+        json->status = kvb_buf_append_format(json->out, "%.*g", digits, value);
+    }
+}
+
+void kvb_json_write_number(struct kvb_json_writer *json, double value)
+{
+    const double max_whole = 1e9; /* from here on %.9g writes an exponent */
+
+    if (value > 0 && value < max_whole && value == (double)(uint64_t)value) {
+        kvb_json_write_u64(json, (uint64_t)value); /* the same digits, without printf */
+    } else {
+        put_digits(json, value, 9);
+    }
+}
+
+void kvb_json_write_time(struct kvb_json_writer *json, double value)
+{
+    put_digits(json, value, 16);
+}
+
+void kvb_json_write_bool(struct kvb_json_writer *json, bool value)
+{
+    put_json_comma(json);
+    put_json_bytes(json, value ? "true" : "false", value ? 4 : 5);
+}
+
+void kvb_json_write_null(struct kvb_json_writer *json)
+{
+    put_json_comma(json);
+    put_json_bytes(json, "null", 4);
+}
+
+void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, const char *text)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_text(json, text);
+}
+
+void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_u64(json, value);
+}
+
+void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_number(json, value);
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Writes compact JSON; adds commas and escapes itself:
+ *
+ *     kvb_json_write_begin(&json, '{');
+ *     kvb_json_write_pair_u64(&json, "worker_id", 7);
+ *     kvb_json_write_key(&json, "tokens");
+ *     kvb_json_write_begin(&json, '[');  ...  kvb_json_write_end(&json, ']');
+ *     kvb_json_write_end(&json, '}');
+ *     return json.status;
+ *
+ * The first failure stays in `status`, and later calls do nothing, so the caller checks once at
+ * the end.  Text appended before the failure stays in `out`.  The caller closes each bracket,
+ * and writes a key before each value of an object.
+ *
+ * Threads: the caller locks. */
+struct kvb_json_writer {
+    struct kvb_buf *out; /* borrowed */
+    kvb_status status;   /* KVB_OK, KVB_TOO_LARGE, KVB_NO_MEMORY */
+    bool is_after_value; /* the next value needs a comma before it */
+};
+
+struct kvb_json_writer kvb_json_writer_of(struct kvb_buf *out);
+
+void kvb_json_write_begin(struct kvb_json_writer *json, char bracket);
+void kvb_json_write_end(struct kvb_json_writer *json, char bracket);
+
+void kvb_json_write_key(struct kvb_json_writer *json, const char *key);
+void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key); /* "7": */
+
+/* Control characters, quotes and backslashes are escaped; bytes that are not UTF-8 become
+ * U+FFFD, because text may come from peers. */
+void kvb_json_write_text(struct kvb_json_writer *json, const char *text);
+
+/* Whether the text is valid UTF-8 (no overlong forms) without control characters: only then can
+ * a peer's name appear unchanged in our answers. */
+bool kvb_json_is_text(const char *text);
+void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
+void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
+/* 9 digits; NaN and infinity become null. */
+void kvb_json_write_number(struct kvb_json_writer *json, double value);
+/* 16 digits: a wall clock to the microsecond. */
+void kvb_json_write_time(struct kvb_json_writer *json, double value);
+void kvb_json_write_bool(struct kvb_json_writer *json, bool value);
+void kvb_json_write_null(struct kvb_json_writer *json);
+
+/* A key and its value. */
+void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, const char *text);
+void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value);
+void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value);

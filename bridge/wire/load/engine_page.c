@@ -1,0 +1,476 @@
+#include "wire/load/engine_page.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/load/prometheus_text.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The series of a page ---- */
+
+enum series {
+    running,
+    waiting,
+    usage,
+    usage_old,
+    hits,
+    hits_old,
+    queries,
+    queries_old,
+    config, /* its labels are read, not its value */
+    sgl_running,
+    sgl_waiting,
+    sgl_usage,
+    sgl_tokens,
+    sgl_page_size,
+    sgl_hit_rate,
+    series_count
+};
+
+/* clang-format off */
+static const struct row_of_series {
+    const char *name;
+    bool is_ratio; /* else a count */
+} names[series_count] = {
+    [running]       = { "vllm:num_requests_running",            false },
+    [waiting]       = { "vllm:num_requests_waiting",            false },
+    [usage]         = { "vllm:kv_cache_usage_perc",             true },
+    [usage_old]     = { "vllm:gpu_cache_usage_perc",            true },
+    [hits]          = { "vllm:prefix_cache_hits_total",         false },
+    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     false },
+    [queries]       = { "vllm:prefix_cache_queries_total",      false },
+    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false },
+    [config]        = { "vllm:cache_config_info",               false },
+    [sgl_running]   = { "sglang:num_running_reqs",              false },
+    [sgl_waiting]   = { "sglang:num_queue_reqs",                false },
+    [sgl_usage]     = { "sglang:token_usage",                   true },
+    [sgl_tokens]    = { "sglang:max_total_num_tokens",          false },
+    [sgl_page_size] = { "sglang:page_size",                     false },
+    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true },
+};
+/* clang-format on */
+
+/* The labels of cache_config_info; 0 for "None" or a missing label. */
+struct cache_config {
+    uint64_t gpu_blocks;
+    uint64_t block_size;
+    uint64_t size_tokens;
+};
+
+/* One rank over all pages, with its values on the current one. */
+struct row {
+    bool has_rank;
+    bool is_known; /* from a finished page */
+    uint32_t rank;
+    uint32_t tp_rank; /* SGLang: the lowest one so far */
+    unsigned told;    /* bit 1 << series for each value present */
+    double values[series_count];
+    struct cache_config config;
+    double hits_before; /* on the last finished page */
+    double queries_before;
+};
+
+struct kvb_engine_page {
+    struct kvb_text_lines lines;
+    uint32_t block_size;
+    struct row *rows; /* owned */
+    size_t row_count;
+    size_t row_capacity;
+    struct kvb_load_sample *samples; /* owned: room for row_capacity */
+    size_t sample_capacity;
+    uint64_t refused;
+    uint64_t resets;
+};
+
+/* ---- Lines ---- */
+
+static enum series series_of(kvb_span name)
+{
+    for (enum series i = 0; i < series_count; i++) {
+        if (name.len == strlen(names[i].name) && memcmp(name.data, names[i].name, name.len) == 0) {
+            return i;
+        }
+    }
+    return series_count;
+}
+
+/* Reads digits only; false: "None", or another text. */
+static bool read_label_number(kvb_span text, uint64_t *out_number)
+{
+    uint64_t number = 0;
+
+    for (size_t i = 0; i < text.len; i++) {
+        const unsigned digit = (unsigned)text.data[i] - '0';
+        if (digit > 9 || __builtin_mul_overflow(number, 10, &number) ||
+            __builtin_add_overflow(number, digit, &number)) {
+            return false;
+        }
+    }
+    *out_number = number;
+    return text.len > 0;
+}
+
+/* KVB_NOT_FOUND: the sample has no such label. */
+static kvb_status
+read_rank_label(const struct kvb_prometheus_sample *sample, const char *key, uint32_t *out_rank)
+{
+    kvb_span text = { .len = 0 };
+    uint64_t rank = 0;
+
+    if (!kvb_prometheus_label(sample, key, &text)) {
+        return KVB_NOT_FOUND;
+    }
+    if (!read_label_number(text, &rank) || rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    *out_rank = (uint32_t)rank;
+    return KVB_OK;
+}
+
+static kvb_status
+find_page_row(struct kvb_engine_page *page, bool has_rank, uint32_t rank, struct row **out_row)
+{
+    for (size_t i = 0; i < page->row_count; i++) {
+        if (page->rows[i].has_rank == has_rank && page->rows[i].rank == rank) {
+            *out_row = &page->rows[i];
+            return KVB_OK;
+        }
+    }
+    KVB_TRY(kvb_array_reserve(
+        &page->rows, &page->row_capacity, page->row_count + 1, sizeof *page->rows, kvb_max_ranks));
+    *out_row = &page->rows[page->row_count++];
+    **out_row = (struct row){ .has_rank = has_rank, .rank = rank };
+    return KVB_OK;
+}
+
+static uint64_t number_of_label(const struct kvb_prometheus_sample *sample, const char *key)
+{
+    kvb_span text = { .len = 0 };
+    uint64_t number = 0;
+
+    if (!kvb_prometheus_label(sample, key, &text) || !read_label_number(text, &number) ||
+        !kvb_load_can_be(false, (double)number)) {
+        return 0;
+    }
+    return number;
+}
+
+static void keep_config(struct row *row, const struct kvb_prometheus_sample *sample)
+{
+    row->config = (struct cache_config){
+        .gpu_blocks = number_of_label(sample, "num_gpu_blocks"),
+        .block_size = number_of_label(sample, "block_size"),
+        .size_tokens = number_of_label(sample, "kv_cache_size_tokens"),
+    };
+}
+
+/* All tensor-parallel ranks of a rank report the same values: one of them is used.  KVB_AGAIN:
+ * not this one. */
+static kvb_status
+choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct row *row)
+{
+    uint32_t tp_rank = 0;
+    const kvb_status status = read_rank_label(sample, "tp_rank", &tp_rank);
+
+    if (status == KVB_BAD_INPUT) {
+        return status;
+    }
+    if (tp_rank > 0 && (!has_rank || (row->told != 0 && tp_rank > row->tp_rank))) {
+        return KVB_AGAIN;
+    }
+    if (tp_rank < row->tp_rank) {
+        row->told = 0;
+    }
+    row->tp_rank = tp_rank;
+    return KVB_OK;
+}
+
+static kvb_status keep_sample(
+    struct kvb_engine_page *page, enum series series, const struct kvb_prometheus_sample *sample)
+{
+    const bool is_sglang = series >= sgl_running;
+    struct row *row = NULL;
+    uint32_t rank = 0;
+
+    if (!kvb_load_can_be(names[series].is_ratio, sample->value)) {
+        return KVB_BAD_INPUT;
+    }
+    const kvb_status found = read_rank_label(sample, is_sglang ? "dp_rank" : "engine", &rank);
+    if (found == KVB_BAD_INPUT) {
+        return found;
+    }
+    KVB_TRY(find_page_row(page, found == KVB_OK, rank, &row));
+    if (is_sglang) {
+        const kvb_status chosen = choose_tp_rank(sample, row->has_rank, row);
+        if (chosen != KVB_OK) {
+            return chosen == KVB_AGAIN ? KVB_OK : chosen;
+        }
+    }
+    row->values[series] = sample->value;
+    row->told |= 1U << series;
+    if (series == config) {
+        keep_config(row, sample);
+    }
+    return KVB_OK;
+}
+
+static kvb_status take_page_line(void *context, kvb_span line)
+{
+    struct kvb_engine_page *page = context;
+    const enum series series = series_of(kvb_prometheus_name(line));
+    struct kvb_prometheus_sample sample;
+
+    if (series == series_count) {
+        return KVB_OK; /* most series of a page are not used */
+    }
+    kvb_status status = kvb_prometheus_read(line, &sample);
+    if (status == KVB_OK) {
+        status = keep_sample(page, series, &sample);
+    }
+    if (status == KVB_BAD_INPUT) {
+        page->refused++;
+        return KVB_OK;
+    }
+    return status;
+}
+
+/* ---- Figures ---- */
+
+static bool has(const struct row *row, enum series series)
+{
+    return (row->told & (1U << series)) != 0;
+}
+
+/* Whether the rank has a value beside its cache configuration. */
+static bool is_alive(const struct row *row)
+{
+    return (row->told & ~(1U << config)) != 0;
+}
+
+/* The value under the newer name of a series, else under the old one. */
+static bool
+take_series_value(const struct row *row, enum series name, enum series old, double *out_value)
+{
+    if (!has(row, name) && !has(row, old)) {
+        return false;
+    }
+    *out_value = row->values[has(row, name) ? name : old];
+    return true;
+}
+
+static void add_page_requests(const struct row *row, struct kvb_load_sample *sample)
+{
+    double value = 0;
+
+    if (take_series_value(row, running, sgl_running, &value)) {
+        kvb_load_sample_set(sample, KVB_FIGURE_ACTIVE_SLOTS, value);
+    }
+    if (take_series_value(row, waiting, sgl_waiting, &value)) {
+        kvb_load_sample_set(sample, KVB_FIGURE_WAITING, value);
+    }
+}
+
+static uint64_t blocks_of_config(const struct cache_config *cache, size_t ranks)
+{
+    if (cache->size_tokens > 0 && cache->block_size > 0) {
+        return cache->size_tokens / cache->block_size;
+    }
+    return cache->gpu_blocks / ranks;
+}
+
+/* A cache_config_info without a rank is valid for all ranks. */
+static const struct cache_config *
+config_of(const struct kvb_engine_page *page, const struct row *row)
+{
+    for (size_t i = 0; i < page->row_count && !has(row, config); i++) {
+        if (!page->rows[i].has_rank && has(&page->rows[i], config)) {
+            return &page->rows[i].config;
+        }
+    }
+    return has(row, config) ? &row->config : NULL;
+}
+
+static uint64_t
+total_page_blocks(const struct kvb_engine_page *page, const struct row *row, size_t ranks)
+{
+    const struct cache_config *cache = config_of(page, row);
+    const double page_size =
+        has(row, sgl_page_size) ? row->values[sgl_page_size] : (double)page->block_size;
+
+    if (has(row, sgl_tokens) && page_size >= 1) {
+        return (uint64_t)(row->values[sgl_tokens] / page_size);
+    }
+    return cache ? blocks_of_config(cache, ranks) : 0;
+}
+
+static void add_blocks(
+    const struct kvb_engine_page *page, const struct row *row, size_t ranks,
+    struct kvb_load_sample *sample)
+{
+    const uint64_t total = total_page_blocks(page, row, ranks);
+    const uint64_t reserved = has(row, sgl_usage) ? 0 : 1; /* vLLM's null block */
+    double share = 0;
+
+    if (total > 0) {
+        kvb_load_sample_set(sample, KVB_FIGURE_TOTAL_BLOCKS, (double)total);
+    }
+    if (!take_series_value(row, usage, usage_old, &share) &&
+        !take_series_value(row, sgl_usage, sgl_usage, &share)) {
+        return;
+    }
+    kvb_load_sample_set(sample, KVB_FIGURE_USAGE, share);
+    if (total > 0) {
+        kvb_load_sample_set(
+            sample, KVB_FIGURE_ACTIVE_BLOCKS,
+            (double)kvb_load_active_blocks(share, total - reserved));
+    }
+}
+
+/* The hit rate of the queries since the last page. */
+static void
+add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_sample *sample)
+{
+    double hit = 0;
+    double queries_now = 0;
+
+    if (has(row, sgl_hit_rate)) {
+        kvb_load_sample_set(sample, KVB_FIGURE_HIT_RATE, row->values[sgl_hit_rate]);
+        return;
+    }
+    if (!take_series_value(row, hits, hits_old, &hit) ||
+        !take_series_value(row, queries, queries_old, &queries_now)) {
+        return;
+    }
+    if (hit < row->hits_before || queries_now < row->queries_before) {
+        row->hits_before = 0;
+        row->queries_before = 0;
+        page->resets++;
+    }
+    const double more_hits = hit - row->hits_before;
+    const double more_queries = queries_now - row->queries_before;
+    row->hits_before = hit;
+    row->queries_before = queries_now;
+    if (more_hits > more_queries) {
+        page->refused++;
+        return;
+    }
+    kvb_load_sample_set(
+        sample, KVB_FIGURE_HIT_RATE, more_queries > 0 ? more_hits / more_queries : 0);
+}
+
+/* Removes all other rows: a rank that is no longer reported must not stay for ever. */
+static void keep_rows(struct kvb_engine_page *page, bool (*is_kept)(const struct row *row))
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < page->row_count; i++) {
+        if (is_kept(&page->rows[i])) {
+            page->rows[kept++] = page->rows[i];
+        }
+    }
+    page->row_count = kept;
+}
+
+static bool is_given(const struct row *row)
+{
+    return row->told != 0;
+}
+
+static bool is_row_known(const struct row *row)
+{
+    return row->is_known;
+}
+
+static size_t count_alive(const struct kvb_engine_page *page)
+{
+    size_t alive = 0;
+
+    for (size_t i = 0; i < page->row_count; i++) {
+        alive += is_alive(&page->rows[i]);
+    }
+    return alive;
+}
+
+kvb_status kvb_engine_page_end(
+    struct kvb_engine_page *page, const struct kvb_load_sample **out_samples, size_t *out_count)
+{
+    size_t count = 0;
+
+    KVB_TRY(kvb_text_lines_end(&page->lines));
+    page->refused += page->lines.too_long;
+    page->lines.too_long = 0;
+    keep_rows(page, is_given);
+    const size_t ranks = count_alive(page);
+    if (ranks == 0) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_array_reserve(
+        &page->samples, &page->sample_capacity, ranks, sizeof *page->samples, kvb_max_ranks));
+    for (size_t i = 0; i < page->row_count; i++) {
+        struct row *row = &page->rows[i];
+        row->is_known = true;
+        if (is_alive(row)) {
+            struct kvb_load_sample sample = { .has_rank = row->has_rank, .dp_rank = row->rank };
+            add_page_requests(row, &sample);
+            add_blocks(page, row, ranks, &sample);
+            add_hit_rate(page, row, &sample);
+            page->samples[count] = sample;
+            count += sample.stats != 0; /* a hit rate needs both counters */
+        }
+    }
+    if (count == 0) {
+        return KVB_BAD_INPUT;
+    }
+    *out_samples = page->samples;
+    *out_count = count;
+    return KVB_OK;
+}
+
+kvb_status kvb_engine_page_feed(struct kvb_engine_page *page, kvb_span bytes)
+{
+    return kvb_text_lines_feed(&page->lines, bytes);
+}
+
+struct kvb_engine_page_counts kvb_engine_page_count(const struct kvb_engine_page *page)
+{
+    return (struct kvb_engine_page_counts){ .refused = page->refused, .resets = page->resets };
+}
+
+/* ---- Its life ---- */
+
+kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page)
+{
+    struct kvb_engine_page *page = calloc(1, sizeof *page);
+
+    if (!page) {
+        return KVB_NO_MEMORY;
+    }
+    page->block_size = block_size;
+    kvb_text_lines_init(&page->lines, take_page_line, page);
+    *out_page = page;
+    return KVB_OK;
+}
+
+void kvb_engine_page_free(struct kvb_engine_page *page)
+{
+    if (!page) {
+        return;
+    }
+    kvb_text_lines_done(&page->lines);
+    free(page->rows);
+    free(page->samples);
+    free(page);
+}
+
+void kvb_engine_page_begin(struct kvb_engine_page *page)
+{
+    kvb_text_lines_reset(&page->lines);
+    keep_rows(page, is_row_known);
+    for (size_t i = 0; i < page->row_count; i++) {
+        page->rows[i].told = 0;
+        page->rows[i].tp_rank = 0;
+    }
+}

@@ -1,0 +1,63 @@
+#pragma once
+
+#include "core/span.h"
+#include "core/status.h"
+#include "model/load.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads the load of each rank from an engine's GET /metrics page.
+ *
+ *     begin, feed, feed, ..., end --> samples      one page, in pieces as it arrives
+ *     begin, feed, ...                             the next one
+ *
+ * vLLM, with the label engine="rank" (old versions have none: the first rank):
+ *
+ *     vllm:num_requests_running, vllm:num_requests_waiting
+ *     vllm:kv_cache_usage_perc             before 0.10: vllm:gpu_cache_usage_perc
+ *     vllm:prefix_cache_{hits,queries}_total    before: vllm:gpu_prefix_cache_...
+ *     vllm:cache_config_info{num_gpu_blocks, block_size, kv_cache_size_tokens}
+ *
+ * num_gpu_blocks is the sum over the ranks of the page, so a rank has kv_cache_size_tokens /
+ * block_size blocks, or without these labels num_gpu_blocks / ranks.  The hit rate is that of
+ * the queries since the previous page; without queries it is 0.  The first page, and one whose
+ * counters decreased (a restart), are compared with 0.
+ *
+ * SGLang, of tp_rank 0 (with dp_rank: of the first tp_rank of each):
+ *
+ *     sglang:num_running_reqs, sglang:num_queue_reqs, sglang:token_usage,
+ *     sglang:max_total_num_tokens / page size, sglang:cache_hit_rate
+ *
+ * Names must match exactly.  A value that is NaN or out of range is ignored and counted.
+ *
+ * Threads: the caller locks.
+ * Memory:  250 bytes per rank, at most kvb_max_ranks, and a line. */
+struct kvb_engine_page;
+
+/* block_size: SGLang's page size in tokens, used when the page does not contain it.
+ * KVB_NO_MEMORY. */
+kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page);
+/* NULL is fine. */
+void kvb_engine_page_free(struct kvb_engine_page *page);
+
+/* Begins a page; an unfinished one is discarded. */
+void kvb_engine_page_begin(struct kvb_engine_page *page);
+
+/* KVB_TOO_LARGE  more ranks than kvb_max_ranks   KVB_NO_MEMORY */
+kvb_status kvb_engine_page_feed(struct kvb_engine_page *page, kvb_span bytes);
+
+/* Called once at the end of the page.  *out_samples is borrowed until the next call; each sample
+ * has a rank unless the engine reports none.
+ * KVB_BAD_INPUT  the page has no load values of an engine
+ * Others as kvb_engine_page_feed(). */
+kvb_status kvb_engine_page_end(
+    struct kvb_engine_page *page, const struct kvb_load_sample **out_samples, size_t *out_count);
+
+struct kvb_engine_page_counts {
+    uint64_t refused; /* unreadable lines, and values out of range */
+    uint64_t resets;  /* how often a rank's counters decreased */
+};
+
+/* Totals of all pages since _new(). */
+struct kvb_engine_page_counts kvb_engine_page_count(const struct kvb_engine_page *page);

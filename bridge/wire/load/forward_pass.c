@@ -1,0 +1,314 @@
+#include "wire/load/forward_pass.h"
+
+#include "core/limits.h"
+#include "wire/msgpack/guard.h"
+
+#include <math.h>
+#include <msgpack.h>
+#include <stddef.h>
+#include <string.h>
+
+/* The seven values in the order of the contract, and the group of each in the nested form. */
+/* clang-format off */
+static const struct figure {
+    const char *key;
+    const char *group;
+    enum kvb_load_figure figure;
+} stats[] = {
+    { "request_active_slots",      "worker_stats", KVB_FIGURE_ACTIVE_SLOTS },
+    { "request_total_slots",       "worker_stats", KVB_FIGURE_TOTAL_SLOTS },
+    { "kv_active_blocks",          "kv_stats",     KVB_FIGURE_ACTIVE_BLOCKS },
+    { "kv_total_blocks",           "kv_stats",     KVB_FIGURE_TOTAL_BLOCKS },
+    { "num_requests_waiting",      "worker_stats", KVB_FIGURE_WAITING },
+    { "gpu_cache_usage_perc",      "kv_stats",     KVB_FIGURE_USAGE },
+    { "gpu_prefix_cache_hit_rate", "kv_stats",     KVB_FIGURE_HIT_RATE },
+};
+/* clang-format on */
+
+enum { figure_count = sizeof stats / sizeof stats[0] };
+
+static const char *const groups[] = { "worker_stats", "kv_stats" };
+
+/* The groups of the scheduler's struct that count requests, and the load value of each. */
+static const struct request_group {
+    const char *key;
+    size_t offset; /* in struct kvb_load: a u64 */
+    enum kvb_load_figure figure;
+} request_groups[] = {
+    { "scheduled_requests", offsetof(struct kvb_load, request_active_slots),
+      KVB_FIGURE_ACTIVE_SLOTS },
+    { "queued_requests", offsetof(struct kvb_load, num_requests_waiting), KVB_FIGURE_WAITING },
+};
+
+static const char *const request_kinds[] = { "num_prefill_requests", "num_decode_requests" };
+
+/* ---- Reading ---- */
+
+static bool is_object_text(const msgpack_object *object, const char *text)
+{
+    return object->type == MSGPACK_OBJECT_STR && object->via.str.size == strlen(text) &&
+           memcmp(object->via.str.ptr, text, object->via.str.size) == 0;
+}
+
+/* NULL when the map lacks the key, or its value is nil. */
+static const msgpack_object *member(const msgpack_object *map, const char *key)
+{
+    for (uint32_t i = 0; i < map->via.map.size; i++) {
+        const msgpack_object_kv *pair = &map->via.map.ptr[i];
+        if (is_object_text(&pair->key, key)) {
+            return pair->val.type == MSGPACK_OBJECT_NIL ? NULL : &pair->val;
+        }
+    }
+    return NULL;
+}
+
+static kvb_status read_pass_count(const msgpack_object *value, uint64_t *out_count)
+{
+    if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        return KVB_BAD_INPUT;
+    }
+    *out_count = value->via.u64;
+    return KVB_OK;
+}
+
+static kvb_status read_ratio(const msgpack_object *value, float *out_ratio)
+{
+    double ratio = NAN;
+
+    if (value->type == MSGPACK_OBJECT_FLOAT32 || value->type == MSGPACK_OBJECT_FLOAT64) {
+        ratio = value->via.f64;
+    } else if (value->type == MSGPACK_OBJECT_POSITIVE_INTEGER) {
+        ratio = (double)value->via.u64;
+    }
+    if (!(ratio >= 0 && ratio <= 1)) { /* NaN is neither */
+        return KVB_BAD_INPUT;
+    }
+    *out_ratio = (float)ratio;
+    return KVB_OK;
+}
+
+static kvb_status read_pass_figure(
+    enum kvb_load_figure figure, const msgpack_object *value, struct kvb_load_sample *sample)
+{
+    uint8_t *at = (uint8_t *)&sample->load + kvb_load_fields[figure].offset;
+    uint64_t count = 0;
+    float ratio = 0;
+
+    if (kvb_load_fields[figure].is_ratio) {
+        KVB_TRY(read_ratio(value, &ratio));
+        memcpy(at, &ratio, sizeof ratio);
+    } else {
+        KVB_TRY(read_pass_count(value, &count));
+        memcpy(at, &count, sizeof count);
+    }
+    sample->stats |= 1U << figure;
+    return KVB_OK;
+}
+
+static kvb_status
+read_stats(const msgpack_object *map, const char *group, struct kvb_load_sample *sample)
+{
+    for (size_t i = 0; i < figure_count; i++) {
+        const bool is_here = !group || strcmp(stats[i].group, group) == 0;
+        const msgpack_object *value = is_here ? member(map, stats[i].key) : NULL;
+        if (value) {
+            KVB_TRY(read_pass_figure(stats[i].figure, value, sample));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_pass_rank(const msgpack_object *map, const char *key, struct kvb_load_sample *sample)
+{
+    const msgpack_object *value = member(map, key);
+    uint64_t rank = 0;
+
+    if (!value) {
+        return KVB_OK;
+    }
+    KVB_TRY(read_pass_count(value, &rank));
+    if (rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    sample->has_rank = true;
+    sample->dp_rank = (uint32_t)rank;
+    return KVB_OK;
+}
+
+/* Adds prefills and decodes; without either number the value is absent. */
+static kvb_status add_pass_requests(
+    const msgpack_object *group, const struct request_group *as, struct kvb_load_sample *sample)
+{
+    uint64_t sum = 0;
+    uint64_t count = 0;
+
+    for (size_t i = 0; i < sizeof request_kinds / sizeof request_kinds[0]; i++) {
+        const msgpack_object *value = member(group, request_kinds[i]);
+        if (value) {
+            KVB_TRY(read_pass_count(value, &count));
+            if (__builtin_add_overflow(sum, count, &sum)) {
+                return KVB_BAD_INPUT;
+            }
+            sample->stats |= 1U << as->figure;
+        }
+    }
+    memcpy((uint8_t *)&sample->load + as->offset, &sum, sizeof sum);
+    return KVB_OK;
+}
+
+static kvb_status read_scheduler(const msgpack_object *root, struct kvb_load_sample *sample)
+{
+    sample->is_of_scheduler = true;
+    for (size_t i = 0; i < sizeof request_groups / sizeof request_groups[0]; i++) {
+        const msgpack_object *group = member(root, request_groups[i].key);
+        if (group && group->type != MSGPACK_OBJECT_MAP) {
+            return KVB_BAD_INPUT;
+        }
+        if (group) {
+            KVB_TRY(add_pass_requests(group, &request_groups[i], sample));
+        }
+    }
+    return read_pass_rank(root, "dp_rank", sample);
+}
+
+static kvb_status read_nested(const msgpack_object *root, struct kvb_load_sample *sample)
+{
+    KVB_TRY(read_stats(root, NULL, sample));
+    KVB_TRY(read_pass_rank(root, "data_parallel_rank", sample));
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        const msgpack_object *group = member(root, groups[i]);
+        if (group && group->type != MSGPACK_OBJECT_MAP) {
+            return KVB_BAD_INPUT;
+        }
+        if (group) {
+            KVB_TRY(read_stats(group, groups[i], sample));
+            KVB_TRY(read_pass_rank(group, "data_parallel_rank", sample));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_sample(const msgpack_object *root, struct kvb_load_sample *out_sample)
+{
+    struct kvb_load_sample sample = { .has_rank = false };
+
+    if (root->type != MSGPACK_OBJECT_MAP) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(member(root, "version") ? read_scheduler(root, &sample) : read_nested(root, &sample));
+    if (sample.stats == 0) {
+        return KVB_BAD_INPUT; /* some other map */
+    }
+    *out_sample = sample;
+    return KVB_OK;
+}
+
+kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out_sample)
+{
+    msgpack_unpacked unpacked;
+    size_t used = 0;
+
+    if (payload.len > kvb_max_load_payload_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_mp_guard(payload, kvb_max_depth, &used));
+    if (used != payload.len) {
+        return KVB_BAD_INPUT;
+    }
+    /* the guard accepted it, so it is well-formed: only memory can fail now */
+    msgpack_unpacked_init(&unpacked);
+    used = 0;
+    const msgpack_unpack_return got =
+        msgpack_unpack_next(&unpacked, (const char *)payload.data, payload.len, &used);
+    const kvb_status status =
+        got == MSGPACK_UNPACK_SUCCESS ? read_sample(&unpacked.data, out_sample) : KVB_NO_MEMORY;
+    msgpack_unpacked_destroy(&unpacked);
+    return status;
+}
+
+/* ---- Writing ---- */
+
+struct sink {
+    struct kvb_buf *out;
+    kvb_status status; /* why the last write failed; msgpack-c reports no cause */
+};
+
+static int write_packed_bytes(void *data, const char *bytes, size_t len)
+{
+    struct sink *sink = data;
+
+    sink->status = kvb_buf_append(sink->out, bytes, len);
+    return sink->status == KVB_OK ? 0 : -1;
+}
+
+static int pack_text(msgpack_packer *packer, const char *text)
+{
+    return msgpack_pack_str_with_body(packer, text, strlen(text));
+}
+
+static int
+pack_figure(msgpack_packer *packer, const struct figure *figure, const struct kvb_load *load)
+{
+    const struct kvb_load_field *field = &kvb_load_fields[figure->figure];
+    const uint8_t *at = (const uint8_t *)load + field->offset;
+    uint64_t count = 0;
+    float ratio = 0;
+
+    if (pack_text(packer, figure->key) != 0) {
+        return -1;
+    }
+    if (field->is_ratio) {
+        memcpy(&ratio, at, sizeof ratio);
+        return msgpack_pack_float(packer, ratio);
+    }
+    memcpy(&count, at, sizeof count);
+    return msgpack_pack_uint64(packer, count);
+}
+
+static bool is_in(const struct figure *figure, const char *group)
+{
+    return !group || strcmp(figure->group, group) == 0;
+}
+
+static int pack_stats(
+    msgpack_packer *packer, const char *group, const struct kvb_load_sample *sample, bool with_rank)
+{
+    size_t count = with_rank ? 1 : 0;
+    int failed = 0;
+
+    for (size_t i = 0; i < figure_count; i++) {
+        count += is_in(&stats[i], group);
+    }
+    failed = msgpack_pack_map(packer, count);
+    for (size_t i = 0; i < figure_count && !failed; i++) {
+        failed = is_in(&stats[i], group) ? pack_figure(packer, &stats[i], &sample->load) : 0;
+    }
+    if (with_rank && !failed) {
+        failed =
+            pack_text(packer, "data_parallel_rank") || msgpack_pack_uint32(packer, sample->dp_rank);
+    }
+    return failed;
+}
+
+static int pack_nested(msgpack_packer *packer, const struct kvb_load_sample *sample)
+{
+    return msgpack_pack_map(packer, 2) || pack_text(packer, groups[0]) ||
+           pack_stats(packer, groups[0], sample, true) || pack_text(packer, groups[1]) ||
+           pack_stats(packer, groups[1], sample, false);
+}
+
+kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out)
+{
+    struct sink sink = { .out = out, .status = KVB_OK };
+    const size_t len_before = out->len;
+    msgpack_packer packer;
+
+    msgpack_packer_init(&packer, &sink, write_packed_bytes);
+    const int failed =
+        sample->has_rank ? pack_nested(&packer, sample) : pack_stats(&packer, NULL, sample, false);
+    if (failed) {
+        out->len = len_before;
+    }
+    return sink.status;
+}

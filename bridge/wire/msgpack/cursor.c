@@ -1,0 +1,341 @@
+#include "wire/msgpack/cursor.h"
+
+#include "core/limits.h"
+#include "wire/msgpack/guard.h"
+
+#include <string.h>
+
+enum {
+    code_float32 = 0xca,
+    code_float64 = 0xcb,
+    code_uint8 = 0xcc,
+    code_uint16 = 0xcd,
+    code_uint32 = 0xce,
+    code_uint64 = 0xcf,
+    code_int8 = 0xd0,
+    code_int64 = 0xd3,
+    first_negative_fixint = 0xe0,
+    last_positive_fixint = 0x7f
+};
+
+/* clang-format off */
+const uint8_t kvb_mp_types[256] = {
+    [0x00 ... 0x7f] = KVB_MP_INTEGER, [0x80 ... 0x8f] = KVB_MP_MAP,
+    [0x90 ... 0x9f] = KVB_MP_ARRAY,   [0xa0 ... 0xbf] = KVB_MP_TEXT,
+    [0xc0]          = KVB_MP_NIL,     [0xc1]          = KVB_MP_OTHER,
+    [0xc2 ... 0xc3] = KVB_MP_BOOL,    [0xc4 ... 0xc6] = KVB_MP_BYTES,
+    [0xc7 ... 0xc9] = KVB_MP_OTHER,   [0xca ... 0xcb] = KVB_MP_FLOAT,
+    [0xcc ... 0xd3] = KVB_MP_INTEGER, [0xd4 ... 0xd8] = KVB_MP_OTHER,
+    [0xd9 ... 0xdb] = KVB_MP_TEXT,    [0xdc ... 0xdd] = KVB_MP_ARRAY,
+    [0xde ... 0xdf] = KVB_MP_MAP,     [0xe0 ... 0xff] = KVB_MP_INTEGER,
+};
+/* clang-format on */
+
+struct kvb_mp_cursor kvb_mp_cursor_of(kvb_span bytes)
+{
+    /* arithmetic on NULL is undefined, even adding 0 */
+    return (struct kvb_mp_cursor){ .at = bytes.data,
+                                   .end = bytes.len > 0 ? bytes.data + bytes.len : bytes.data };
+}
+
+static size_t cursor_bytes_left(const struct kvb_mp_cursor *cursor)
+{
+    return (size_t)(cursor->end - cursor->at);
+}
+
+/* Loads 8 bytes, big-endian; the caller has checked that they exist. */
+static uint64_t load_be64(const uint8_t *bytes)
+{
+    uint64_t value = 0;
+
+    memcpy(&value, bytes, sizeof value);
+    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap64(value) : value;
+}
+
+static uint64_t big_endian(const uint8_t *bytes, size_t count)
+{
+    uint64_t value = 0;
+
+    if (count == sizeof value) { /* fast path: hashes */
+        return load_be64(bytes);
+    }
+    for (size_t i = 0; i < count; i++) {
+        value = value << 8 | bytes[i];
+    }
+    return value;
+}
+
+/* Sign-extends a value of `bytes` bytes. */
+static uint64_t extend(uint64_t value, size_t bytes)
+{
+    const unsigned unused_bits = (unsigned)(64 - 8 * bytes);
+
+    return (uint64_t)((int64_t)(value << unused_bits) >> unused_bits);
+}
+
+/* Reads an integer; *out_negative: it is negative, in two's complement. */
+static inline kvb_status
+take_integer(struct kvb_mp_cursor *cursor, uint64_t *out_bits, bool *out_negative)
+{
+    if (cursor_bytes_left(cursor) == 0) {
+        return KVB_BAD_INPUT;
+    }
+    const uint8_t code = *cursor->at;
+    if (code <= last_positive_fixint || code >= first_negative_fixint) {
+        *out_bits = extend(code, 1);
+        *out_negative = code >= first_negative_fixint;
+        cursor->at++;
+        return KVB_OK;
+    }
+    if (code < code_uint8 || code > code_int64) {
+        return KVB_BAD_INPUT;
+    }
+    const bool is_signed = code >= code_int8;
+    const size_t bytes = (size_t)1 << (code - (is_signed ? code_int8 : code_uint8));
+    if (cursor_bytes_left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const uint64_t value = big_endian(cursor->at + 1, bytes);
+    *out_bits = is_signed ? extend(value, bytes) : value;
+    *out_negative = is_signed && (int64_t)*out_bits < 0;
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
+{
+    bool is_negative = false;
+
+    if (cursor_bytes_left(cursor) > sizeof *out_bits &&
+        *cursor->at == code_uint64) { /* fast path: hashes */
+        *out_bits = load_be64(cursor->at + 1);
+        cursor->at += 1 + sizeof *out_bits;
+        return KVB_OK;
+    }
+    return take_integer(cursor, out_bits, &is_negative);
+}
+
+/* Moves the cursor back to where the item began. */
+static kvb_status refuse_msgpack_item(struct kvb_mp_cursor *cursor, const uint8_t *start)
+{
+    cursor->at = start;
+    return KVB_BAD_INPUT;
+}
+
+kvb_status kvb_mp_take_u64(struct kvb_mp_cursor *cursor, uint64_t *out_value)
+{
+    const uint8_t *start = cursor->at;
+    uint64_t bits = 0;
+    bool is_negative = false;
+
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
+    if (is_negative) {
+        return refuse_msgpack_item(cursor, start);
+    }
+    *out_value = bits;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
+{
+    const uint8_t *start = cursor->at;
+    uint64_t bits = 0;
+    bool is_negative = false;
+
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
+    if (is_negative || bits > UINT32_MAX) {
+        return refuse_msgpack_item(cursor, start);
+    }
+    *out_value = (uint32_t)bits;
+    return KVB_OK;
+}
+
+/* ---- Lists of integers ---- */
+
+/* How to extract a small number from the 8 big-endian bytes that begin with its code: shift
+ * right, then apply the mask; mask 0: it is another value. */
+/* clang-format off */
+static const struct small {
+    uint32_t mask;
+    uint8_t shift;
+} smalls[256] = {
+    [0x00 ... 0x7f] = {       0x7f, 56 },
+    [code_uint8]    = {       0xff, 48 },
+    [code_uint16]   = {     0xffff, 40 },
+    [code_uint32]   = { 0xffffffff, 24 },
+};
+/* clang-format on */
+
+/* Branch-free decoding of a run of small integers, as tokens are: engines mix the widths, so a
+ * branch on the width would be mispredicted often.
+ *
+ *     0x00 .. 0x7f              the number itself
+ *     0xcc  +1   0xcd  +2   0xce  +4 bytes behind: 1 << (low two bits)
+ *
+ * Stops at `count`, before another kind of value, and where fewer than 8 bytes are left; returns
+ * how many were read.  Cost: a load and four dependent steps per integer to find the next one. */
+static uint32_t take_small_ones(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    const uint8_t *at = cursor->at;
+    uint32_t taken = 0;
+
+    for (; taken < count && (size_t)(cursor->end - at) >= sizeof(uint64_t); taken++) {
+        const unsigned code = *at;
+        const struct small *small = &smalls[code];
+        if (small->mask == 0) {
+            break;
+        }
+        out[taken] = (uint32_t)(load_be64(at) >> small->shift) & small->mask;
+        at += 1 + ((code >> 7U) << (code & 3U));
+    }
+    cursor->at = at;
+    return taken;
+}
+
+kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
+{
+    const uint8_t *start = cursor->at;
+
+    for (uint32_t taken = 0; taken < count; taken++) {
+        taken += take_small_ones(cursor, count - taken, out + taken);
+        /* the last integers, and those in other forms */
+        if (taken < count && kvb_mp_take_u32(cursor, &out[taken]) != KVB_OK) {
+            return refuse_msgpack_item(cursor, start);
+        }
+    }
+    return KVB_OK;
+}
+
+/* ---- The rest ---- */
+
+static kvb_status take_float(struct kvb_mp_cursor *cursor, double *out_value)
+{
+    const size_t bytes = *cursor->at == code_float32 ? sizeof(float) : sizeof(double);
+
+    if (cursor_bytes_left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const uint64_t bits = big_endian(cursor->at + 1, bytes);
+    if (bytes == sizeof(float)) {
+        const uint32_t half = (uint32_t)bits;
+        float value = 0;
+        memcpy(&value, &half, sizeof value);
+        *out_value = (double)value;
+    } else {
+        memcpy(out_value, &bits, sizeof *out_value);
+    }
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_number(struct kvb_mp_cursor *cursor, double *out_value)
+{
+    uint64_t bits = 0;
+    bool is_negative = false;
+
+    if (kvb_mp_next(cursor) == KVB_MP_FLOAT) {
+        return take_float(cursor, out_value);
+    }
+    KVB_TRY(take_integer(cursor, &bits, &is_negative));
+    *out_value = is_negative ? (double)(int64_t)bits : (double)bits;
+    return KVB_OK;
+}
+
+/* A family of types whose count is in the type byte (small counts) or in 1 << width bytes behind
+ * it. */
+struct family {
+    uint8_t small; /* first small code; mask 0 = none */
+    uint8_t mask;
+    uint8_t sized; /* first sized code */
+    uint8_t count; /* of sized codes */
+    uint8_t width; /* of the first one: 0 = one byte, 1 = two bytes */
+};
+
+static const struct family texts = { 0xa0, 0x1f, 0xd9, 3, 0 };
+static const struct family byte_strings = { 0, 0, 0xc4, 3, 0 };
+static const struct family arrays = { 0x90, 0x0f, 0xdc, 2, 1 };
+static const struct family maps = { 0x80, 0x0f, 0xde, 2, 1 };
+
+static inline kvb_status
+take_count(struct kvb_mp_cursor *cursor, const struct family *family, uint32_t *out_count)
+{
+    if (cursor_bytes_left(cursor) == 0) {
+        return KVB_BAD_INPUT;
+    }
+    const uint8_t code = *cursor->at;
+    if (family->mask && (code & ~family->mask) == family->small) {
+        *out_count = code & family->mask;
+        cursor->at++;
+        return KVB_OK;
+    }
+    if (code < family->sized || code >= family->sized + family->count) {
+        return KVB_BAD_INPUT;
+    }
+    const size_t bytes = (size_t)1 << (code - family->sized + family->width);
+    if (cursor_bytes_left(cursor) < 1 + bytes) {
+        return KVB_BAD_INPUT;
+    }
+    *out_count = (uint32_t)big_endian(cursor->at + 1, bytes);
+    cursor->at += 1 + bytes;
+    return KVB_OK;
+}
+
+static inline kvb_status
+take_string(struct kvb_mp_cursor *cursor, const struct family *family, kvb_span *out_bytes)
+{
+    const uint8_t *start = cursor->at;
+    uint32_t len = 0;
+
+    KVB_TRY(take_count(cursor, family, &len));
+    if (len > cursor_bytes_left(cursor)) {
+        return refuse_msgpack_item(cursor, start);
+    }
+    *out_bytes = (kvb_span){ .data = cursor->at, .len = len };
+    cursor->at += len;
+    return KVB_OK;
+}
+
+kvb_status kvb_mp_take_sized_text(struct kvb_mp_cursor *cursor, kvb_span *out_text)
+{
+    return take_string(cursor, &texts, out_text);
+}
+
+kvb_status kvb_mp_take_bytes(struct kvb_mp_cursor *cursor, kvb_span *out_bytes)
+{
+    return take_string(cursor, &byte_strings, out_bytes);
+}
+
+kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+{
+    return take_count(cursor, &arrays, out_count);
+}
+
+kvb_status kvb_mp_take_map(struct kvb_mp_cursor *cursor, uint32_t *out_pairs)
+{
+    return take_count(cursor, &maps, out_pairs);
+}
+
+kvb_status kvb_mp_skip(struct kvb_mp_cursor *cursor)
+{
+    return kvb_mp_skip_within(cursor, kvb_max_depth);
+}
+
+/* clang-format off */
+const uint8_t kvb_mp_sizes[256] = {
+    [0xa0] = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
+    25, 26, 27, 28, 29, 30, 31, 32, /* 0xbf: a text of 31 bytes */
+    [0x00 ... 0x7f] = 1, [0xc0] = 1, [0xc2 ... 0xc3] = 1, [0xca] = 5, [0xcb] = 9,
+    [0xcc] = 2, [0xcd] = 3, [0xce] = 5, [0xcf] = 9, [0xd0] = 2, [0xd1] = 3, [0xd2] = 5, [0xd3] = 9,
+    [0xe0 ... 0xff] = 1,
+};
+/* clang-format on */
+
+kvb_status kvb_mp_skip_any(struct kvb_mp_cursor *cursor, unsigned max_depth)
+{
+    size_t used = 0;
+
+    KVB_TRY(kvb_mp_guard(
+        (kvb_span){ .data = cursor->at, .len = cursor_bytes_left(cursor) }, max_depth, &used));
+    cursor->at += used;
+    return KVB_OK;
+}

@@ -1,0 +1,359 @@
+#include "wire/query/json.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/json/tree.h"
+#include "wire/query/list.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    max_depth = 16,
+    max_containers = 1024,
+    max_other_values = 1024, /* in addition to the tokens or hashes */
+    described_bytes = 64
+};
+
+/* The state while a body is read. */
+struct reading {
+    struct json_object *root;  /* borrowed */
+    bool has_wide_integer;     /* json-c has replaced some number by the nearest 64-bit one */
+    struct kvb_detail *detail; /* borrowed; may be NULL */
+};
+
+/* ---- one number -------------------------------------------------------------- */
+
+/* An integer of the text, before its range is checked. */
+struct integer {
+    bool is_negative;
+    uint64_t bits; /* two's complement when negative */
+};
+
+static bool
+read_json_integer(const struct reading *reading, struct json_object *value, struct integer *out)
+{
+    if (!json_object_is_type(value, json_type_int)) {
+        return false;
+    }
+    /* get_int64 of a u64 above i64 gives the largest i64, not a negative. */
+    const int64_t as_signed = json_object_get_int64(value);
+    *out = (struct integer){
+        .is_negative = as_signed < 0,
+        .bits = as_signed < 0 ? (uint64_t)as_signed : json_object_get_uint64(value),
+    };
+    /* These are the two values that json-c substitutes for wider ones.  If the text has a wider
+     * number anywhere, a genuine value of these two is refused as well. */
+    return !(reading->has_wide_integer && (out->bits == UINT64_MAX || as_signed == INT64_MIN));
+}
+
+/* "[-]digits" of 64 bits; nothing else, not even white space. */
+static bool parse_decimal(struct json_object *value, struct integer *out)
+{
+    const char *text = json_object_get_string(value);
+    const char *past = text + json_object_get_string_len(value);
+    const bool is_negative = text[0] == '-';
+    const char first = text[is_negative];
+    char *end = NULL;
+
+    if (first < '0' || first > '9') {
+        return false;
+    }
+    errno = 0;
+    *out = (struct integer){
+        .is_negative = is_negative,
+        .bits = is_negative ? (uint64_t)strtoll(text, &end, 10) : strtoull(text, &end, 10),
+    };
+    return errno == 0 && end == past; /* also false for a NUL inside */
+}
+
+static const char *describe(const struct reading *reading, struct json_object *value, char *text)
+{
+    static const char *const names[] = {
+        [json_type_null] = "null",
+        [json_type_boolean] = "true or false",
+        [json_type_double] = "a number with a fraction or an exponent",
+        [json_type_int] = "a number beyond 64 bits",
+        [json_type_object] = "an object",
+        [json_type_array] = "an array",
+        [json_type_string] = "a string",
+    };
+    struct integer integer = { 0 };
+
+    if (!read_json_integer(reading, value, &integer)) {
+        return names[json_object_get_type(value)];
+    }
+    if (integer.is_negative) {
+        (void)snprintf(text, described_bytes, "%" PRId64, (int64_t)integer.bits);
+    } else {
+        (void)snprintf(text, described_bytes, "%" PRIu64, integer.bits);
+    }
+    return text;
+}
+
+/* Returns KVB_NOT_FOUND with "what: expected ..., got ...". */
+static kvb_status refuse_query(
+    const struct reading *reading, const char *what, const char *expected,
+    struct json_object *value)
+{
+    char text[described_bytes];
+
+    kvb_detail_set(
+        reading->detail, "%s: expected %s, got %s", what, expected, describe(reading, value, text));
+    return KVB_NOT_FOUND;
+}
+
+static kvb_status refuse_item(
+    const struct reading *reading, const char *name, size_t at, const char *expected,
+    struct json_object *value)
+{
+    char what[described_bytes];
+
+    (void)snprintf(what, sizeof what, "%s[%zu]", name, at);
+    return refuse_query(reading, what, expected, value);
+}
+
+/* ---- the list ---------------------------------------------------------------- */
+
+/* Fails with KVB_NO_MEMORY only; allocates at least one item, so that an empty list is not NULL. */
+static kvb_status take_query_list(size_t count, size_t item_bytes, void **out_list)
+{
+    *out_list = calloc(count > 0 ? count : 1, item_bytes);
+    return *out_list ? KVB_OK : KVB_NO_MEMORY;
+}
+
+static kvb_status read_query_tokens(
+    const struct reading *reading, const char *name, struct json_object *list,
+    struct kvb_query *query)
+{
+    void *tokens = NULL;
+
+    KVB_TRY(take_query_list(query->count, sizeof *query->tokens, &tokens));
+    query->tokens = tokens;
+    for (size_t i = 0; i < query->count; i++) {
+        struct json_object *value = json_object_array_get_idx(list, i);
+        struct integer token = { 0 };
+        if (!read_json_integer(reading, value, &token) || token.is_negative ||
+            token.bits > UINT32_MAX) {
+            return refuse_item(reading, name, i, "an integer from 0 to 4294967295", value);
+        }
+        query->tokens[i] = (uint32_t)token.bits;
+    }
+    return KVB_OK;
+}
+
+static bool
+read_query_hash(const struct reading *reading, struct json_object *value, struct integer *out)
+{
+    if (json_object_is_type(value, json_type_string)) {
+        return parse_decimal(value, out);
+    }
+    return read_json_integer(reading, value, out);
+}
+
+static kvb_status read_hashes(
+    const struct reading *reading, const char *name, struct json_object *list,
+    struct kvb_query *query)
+{
+    void *hashes = NULL;
+
+    KVB_TRY(take_query_list(query->count, sizeof *query->hashes, &hashes));
+    query->hashes = hashes;
+    for (size_t i = 0; i < query->count; i++) {
+        struct json_object *value = json_object_array_get_idx(list, i);
+        struct integer hash = { 0 };
+        if (!read_query_hash(reading, value, &hash)) {
+            return refuse_item(
+                reading, name, i, "an integer of 64 bits or a string of its digits", value);
+        }
+        query->hashes[i] = hash.bits;
+    }
+    return KVB_OK;
+}
+
+static const struct form {
+    const char *name;
+    enum kvb_query_form form;
+    kvb_status (*read)(
+        const struct reading *, const char *, struct json_object *, struct kvb_query *);
+} forms[] = {
+    { "token_ids", KVB_QUERY_TOKENS, read_query_tokens },
+    { "block_hashes", KVB_QUERY_TOKENS_HASHES, read_hashes },
+    { "seq_hashes", KVB_QUERY_BLOCK_HASHES, read_hashes },
+};
+
+/* Finds the form of the body's list; there must be exactly one. */
+static kvb_status find_query_form(const struct reading *reading, const struct form **out_form)
+{
+    const struct form *found = NULL;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(forms); i++) {
+        if (!kvb_json_member(reading->root, forms[i].name)) {
+            continue;
+        }
+        if (found) {
+            kvb_detail_set(
+                reading->detail,
+                "%s: only one of token_ids, block_hashes and seq_hashes, not %s too", forms[i].name,
+                found->name);
+            return KVB_NOT_FOUND;
+        }
+        found = &forms[i];
+    }
+    if (!found) {
+        kvb_detail_set(
+            reading->detail, "token_ids: missing, and so are block_hashes and seq_hashes");
+        return KVB_NOT_FOUND;
+    }
+    *out_form = found;
+    return KVB_OK;
+}
+
+static kvb_status read_query_list(const struct reading *reading, struct kvb_query *query)
+{
+    const struct form *form = NULL;
+
+    KVB_TRY(find_query_form(reading, &form));
+    if (query->count > 0) {
+        return KVB_OK; /* kvb_query_list_read() has read it already */
+    }
+    struct json_object *list = kvb_json_member(reading->root, form->name);
+    if (!json_object_is_type(list, json_type_array)) {
+        return refuse_query(reading, form->name, "an array", list);
+    }
+    query->form = form->form;
+    query->count = json_object_array_length(list);
+    if (query->count > kvb_max_query_tokens) {
+        kvb_detail_set(
+            reading->detail, "%s: at most %d, got %zu", form->name, kvb_max_query_tokens,
+            query->count);
+        return KVB_TOO_LARGE;
+    }
+    return form->read(reading, form->name, list, query);
+}
+
+/* ---- the names --------------------------------------------------------------- */
+
+/* out is unchanged when the field is missing or null. */
+static kvb_status
+read_query_name(const struct reading *reading, const char *name, char out[kvb_model_bytes + 1])
+{
+    struct json_object *value = kvb_json_member(reading->root, name);
+
+    if (!value) {
+        return KVB_OK;
+    }
+    if (!json_object_is_type(value, json_type_string)) {
+        return refuse_query(reading, name, "a string", value);
+    }
+    if (kvb_json_text(value, out, kvb_model_bytes + 1) != KVB_OK) {
+        kvb_detail_set(
+            reading->detail, "%s: expected at most %d bytes and no NUL, got %d bytes", name,
+            kvb_model_bytes, json_object_get_string_len(value));
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_query_model(const struct reading *reading, struct kvb_query *query)
+{
+    char alias[kvb_model_bytes + 1] = "";
+    const bool has_alias = kvb_json_member(reading->root, "model_name") != NULL;
+
+    query->has_model = has_alias || kvb_json_member(reading->root, "model") != NULL;
+    KVB_TRY(read_query_name(reading, "model_name", alias));
+    memcpy(query->model, alias, sizeof alias);
+    KVB_TRY(read_query_name(reading, "model", query->model));
+    if (has_alias && strcmp(alias, query->model) != 0) {
+        kvb_detail_set(reading->detail, "model: differs from model_name; give one of them");
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_query_instance(const struct reading *reading, struct kvb_query *query)
+{
+    struct json_object *value = kvb_json_member(reading->root, "instance_id");
+    struct integer id = { 0 };
+
+    if (!value) {
+        return KVB_OK;
+    }
+    if (!read_json_integer(reading, value, &id) || id.is_negative) {
+        return refuse_query(reading, "instance_id", "an integer from 0 to 2^64-1", value);
+    }
+    query->has_instance_id = true;
+    query->instance_id = id.bits;
+    return KVB_OK;
+}
+
+static kvb_status read_query_object(const struct reading *reading, struct kvb_query *query)
+{
+    if (!json_object_is_type(reading->root, json_type_object)) {
+        return refuse_query(reading, "body", "an object", reading->root);
+    }
+    KVB_TRY(read_query_model(reading, query));
+    KVB_TRY(read_query_name(reading, "lora_name", query->lora_name));
+    KVB_TRY(read_query_name(reading, "cache_salt", query->cache_salt));
+    KVB_TRY(read_query_instance(reading, query));
+    return read_query_list(reading, query);
+}
+
+/* Reads the list without json-c if it is simple, and the rest with json-c. */
+static kvb_status parse_parts(
+    kvb_span json, struct kvb_query *query, struct kvb_json_budget *budget,
+    struct json_object **out_root)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf rest = { 0 };
+
+    if (json.len > kvb_max_query_body_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    kvb_buf_init(&rest, kvb_max_query_body_bytes);
+    const kvb_status status = kvb_query_list_read(json, query, &rest);
+    if (status == KVB_NOT_FOUND) {
+        return kvb_json_parse(json, budget, out_root);
+    }
+    KVB_TRY(status);
+    return kvb_json_parse(kvb_buf_span(&rest), budget, out_root);
+}
+
+static kvb_status parse_query(
+    kvb_span json, struct kvb_query *query, struct kvb_json_budget *budget,
+    struct json_object **out_root, struct kvb_detail *detail)
+{
+    const kvb_status status = parse_parts(json, query, budget, out_root);
+
+    if (status == KVB_TOO_LARGE) {
+        kvb_detail_set(
+            detail, "body: at most %d bytes, %d tokens or hashes, %d levels",
+            kvb_max_query_body_bytes, kvb_max_query_tokens, max_depth);
+    } else if (status == KVB_BAD_INPUT) {
+        kvb_detail_set(detail, "body: no JSON");
+    }
+    return status;
+}
+
+kvb_status
+kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_containers,
+                                      .values = kvb_max_query_tokens + max_other_values };
+
+    KVB_TRY(parse_query(json, &query, &budget, &root, detail));
+    const struct reading reading = {
+        .root = root,
+        .has_wide_integer = budget.has_wide_integer,
+        .detail = detail,
+    };
+    KVB_TRY(read_query_object(&reading, &query));
+    *out_query = query;
+    query = (struct kvb_query){ 0 }; /* now the caller's */
+    return KVB_OK;
+}

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/query.h"
+
+/* The body of a query to the aggregator, HTTP and NATS alike:
+ *
+ *     {"token_ids":[...]                     or "block_hashes": tokens_hash values,
+ *                                            or "seq_hashes": rolling hashes
+ *      ,"model"|"model_name":"m", "lora_name", "cache_salt", "tenant_id", "instance_id"}
+ *
+ * Hashes may be u64, i64 (cast) or decimal strings.  Unknown fields are ignored.  On KVB_OK the
+ * caller owns *out_query and frees it with kvb_query_done().
+ *
+ * KVB_BAD_INPUT  not JSON at all                                  (HTTP 400)
+ * KVB_NOT_FOUND  JSON, but a field is missing or wrong; detail names it
+ *                ("token_ids[3]: expected an integer from 0 to 4294967295, got -1") (HTTP 422)
+ * KVB_TOO_LARGE  more tokens or hashes than kvb_max_query_tokens   (HTTP 413)
+ * KVB_NO_MEMORY */
+kvb_status
+kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);

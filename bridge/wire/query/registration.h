@@ -1,0 +1,30 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/registration.h"
+
+/* The bodies of POST /register and /unregister, with the field names of both known clients:
+ *
+ *     Dynamo's stand-alone indexer   {"instance_id":1,"endpoint":"tcp://h:5557",
+ *         "model_name":"m","block_size":16,"dp_rank":0,"replay_endpoint":...,"tenant_id":...}
+ *     Mooncake's conductor           {"instance_id":"vllm-1","endpoint":...,"type":"vLLM",
+ *         "replay_endpoint":...,"modelname":"m","block_size":16,"dp_rank":0,"lora_name":...}
+ *
+ * and "topic", which kvbridge adds.  An id in quotes that is not a number is replaced by its
+ * hash, below 2^53.  A tenant or a salt is not supported, and is refused: queries would find
+ * blocks that cannot be used.  Unknown fields are skipped.  Sources: ai-dynamo-runtime 1.6.1 as
+ * recorded; conductor-ctrl's API documentation.
+ * Threads: any thread.
+ *
+ * KVB_BAD_INPUT  not JSON                                                   (HTTP 400)
+ * KVB_NOT_FOUND  JSON, but a field is missing or wrong; detail names it     (HTTP 422)
+ * KVB_TOO_LARGE  larger than kvb_max_register_bytes, or nested too deep     (HTTP 413)
+ * KVB_NO_MEMORY */
+kvb_status kvb_register_json_decode(
+    kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);
+
+/* Only instance_id is required here; dp_rank and the model restrict the request further. */
+kvb_status kvb_unregister_json_decode(
+    kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);

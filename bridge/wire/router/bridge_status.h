@@ -1,0 +1,13 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/bridge_report.h"
+
+/* The JSON of P.bridge_status and of the bridge's GET /state.
+ *
+ * decode: KVB_BAD_INPUT  not JSON, or without bridge_id and profile
+ * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, struct kvb_buf *out);
+kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *out_identity);

@@ -1,0 +1,399 @@
+#include "wire/router/heartbeat.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvbridge.pb-c.h"
+#include "wire/json/writer.h"
+#include "wire/protobuf/guard.h"
+#include "wire/protobuf/number.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    max_message_bytes = 4096, /* ours have at most 400 */
+    max_fields = 64,          /* the message has 26; the rest is for newer versions */
+    digest_words = 2          /* per tier: low, high */
+};
+
+static const uint32_t states[KVB_STREAM_STATE_COUNT] = {
+    [KVB_STREAM_SYNCING] = KVB__STREAM_HEARTBEAT__STATE__SYNCING,
+    [KVB_STREAM_EXACT] = KVB__STREAM_HEARTBEAT__STATE__EXACT,
+    [KVB_STREAM_PARTIAL] = KVB__STREAM_HEARTBEAT__STATE__PARTIAL,
+    [KVB_STREAM_UNVERIFIED] = KVB__STREAM_HEARTBEAT__STATE__UNVERIFIED,
+    [KVB_STREAM_STALE] = KVB__STREAM_HEARTBEAT__STATE__STALE,
+    [KVB_STREAM_DOWN] = KVB__STREAM_HEARTBEAT__STATE__DOWN,
+};
+
+static const uint32_t reasons[KVB_REASON_COUNT] = {
+    [KVB_REASON_NONE] = KVB__STREAM_HEARTBEAT__REASON__NONE,
+    [KVB_REASON_CONNECTING] = KVB__STREAM_HEARTBEAT__REASON__CONNECTING,
+    [KVB_REASON_REPLAYING] = KVB__STREAM_HEARTBEAT__REASON__REPLAYING,
+    [KVB_REASON_GONE] = KVB__STREAM_HEARTBEAT__REASON__GONE,
+    [KVB_REASON_HOLE] = KVB__STREAM_HEARTBEAT__REASON__HOLE,
+    [KVB_REASON_POISON] = KVB__STREAM_HEARTBEAT__REASON__POISON,
+    [KVB_REASON_SKIPPED] = KVB__STREAM_HEARTBEAT__REASON__SKIPPED,
+    [KVB_REASON_UNROOTED] = KVB__STREAM_HEARTBEAT__REASON__UNROOTED,
+    [KVB_REASON_NO_REPLAY] = KVB__STREAM_HEARTBEAT__REASON__NO_REPLAY,
+    [KVB_REASON_REPLAY_FAILED] = KVB__STREAM_HEARTBEAT__REASON__REPLAY_FAILED,
+    [KVB_REASON_UNKNOWN_EVENT] = KVB__STREAM_HEARTBEAT__REASON__UNKNOWN_EVENT,
+    [KVB_REASON_NO_HEARTBEAT] = KVB__STREAM_HEARTBEAT__REASON__NO_HEARTBEAT,
+    [KVB_REASON_MISSED_EVENTS] = KVB__STREAM_HEARTBEAT__REASON__MISSED_EVENTS,
+    [KVB_REASON_JOINED_LATE] = KVB__STREAM_HEARTBEAT__REASON__JOINED_LATE,
+    [KVB_REASON_DIFFERS] = KVB__STREAM_HEARTBEAT__REASON__DIFFERS,
+    [KVB_REASON_SILENT] = KVB__STREAM_HEARTBEAT__REASON__SILENT,
+    [KVB_REASON_ENGINE_AWAY] = KVB__STREAM_HEARTBEAT__REASON__ENGINE_AWAY,
+    [KVB_REASON_BRIDGE_STOPPED] = KVB__STREAM_HEARTBEAT__REASON__BRIDGE_STOPPED,
+    [KVB_REASON_NATS_AWAY] = KVB__STREAM_HEARTBEAT__REASON__NATS_AWAY,
+    [KVB_REASON_MEMORY] = KVB__STREAM_HEARTBEAT__REASON__MEMORY,
+    [KVB_REASON_TWO_BRIDGES] = KVB__STREAM_HEARTBEAT__REASON__TWO_BRIDGES,
+    [KVB_REASON_GROUPS] = KVB__STREAM_HEARTBEAT__REASON__GROUPS,
+    [KVB_REASON_NO_BASE] = KVB__STREAM_HEARTBEAT__REASON__NO_BASE,
+    [KVB_REASON_OVERLOAD] = KVB__STREAM_HEARTBEAT__REASON__OVERLOAD,
+    [KVB_REASON_LAGGING] = KVB__STREAM_HEARTBEAT__REASON__LAGGING,
+};
+
+static const uint32_t profiles[KVB_PROFILE_COUNT] = {
+    [KVB_PROFILE_JSON] = KVB__STREAM_HEARTBEAT__PROFILE__JSON,
+    [KVB_PROFILE_PROTOBUF] = KVB__STREAM_HEARTBEAT__PROFILE__PROTOBUF,
+};
+
+static const uint32_t hash_kinds[KVB_HASHES_COUNT] = {
+    [KVB_HASHES_CANONICAL] = KVB__STREAM_HEARTBEAT__HASHES__CANONICAL,
+    [KVB_HASHES_ENGINE] = KVB__STREAM_HEARTBEAT__HASHES__ENGINE,
+};
+
+/* ---- encode ------------------------------------------------------------------ */
+
+/* The columns of the tiers with blocks. */
+struct tier_columns {
+    uint32_t tiers[KVB_LIST_COUNT];
+    uint64_t blocks[KVB_LIST_COUNT];
+    uint64_t digests[KVB_LIST_COUNT * digest_words];
+    size_t count;
+};
+
+static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_columns *columns)
+{
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
+        const struct kvb_tier_count *tier = &heartbeat->tiers[i];
+        if (tier->blocks == 0 && tier->digest.low == 0 && tier->digest.high == 0) {
+            continue;
+        }
+        const size_t at = columns->count++;
+        columns->tiers[at] = kvb_proto_tiers[i];
+        columns->blocks[at] = tier->blocks;
+        columns->digests[at * digest_words] = tier->digest.low;
+        columns->digests[at * digest_words + 1] = tier->digest.high;
+    }
+}
+
+struct shape_columns {
+    uint32_t tiers[kvb_max_tier_shapes];
+    uint32_t block_sizes[kvb_max_tier_shapes];
+    uint32_t lookaheads[kvb_max_tier_shapes];
+};
+
+static void fill_shapes(
+    const struct kvb_heartbeat *heartbeat, struct shape_columns *columns,
+    Kvb__StreamHeartbeat *message)
+{
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        const struct kvb_tier_shape *row = &heartbeat->shapes[i];
+        columns->tiers[i] = kvb_proto_tiers[row->tier];
+        columns->block_sizes[i] = row->shape.block_size;
+        columns->lookaheads[i] = row->shape.lookahead;
+    }
+    message->shape_tiers = columns->tiers;
+    message->n_shape_tiers = heartbeat->shape_count;
+    message->shape_block_sizes = columns->block_sizes;
+    message->n_shape_block_sizes = heartbeat->shape_count;
+    message->shape_lookaheads = columns->lookaheads;
+    message->n_shape_lookaheads = heartbeat->shape_count;
+}
+
+static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
+{
+    assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
+    assert((unsigned)heartbeat->reason < KVB_REASON_COUNT);
+    assert((unsigned)heartbeat->profile < KVB_PROFILE_COUNT);
+    assert((unsigned)heartbeat->hashes < KVB_HASHES_COUNT);
+    message->state = (Kvb__StreamHeartbeat__State)states[heartbeat->state];
+    message->reason = (Kvb__StreamHeartbeat__Reason)reasons[heartbeat->reason];
+    message->profile = (Kvb__StreamHeartbeat__Profile)profiles[heartbeat->profile];
+    message->hashes = (Kvb__StreamHeartbeat__Hashes)hash_kinds[heartbeat->hashes];
+    message->doubtful = heartbeat->doubtful;
+    if (heartbeat->has_missing_at_most) {
+        message->missing_case = KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST;
+        message->missing_at_most = heartbeat->missing_at_most;
+    }
+}
+
+kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out)
+{
+    struct kvb_heartbeat copy = *heartbeat; /* protobuf-c's types need writable memory */
+    struct tier_columns columns = { 0 };
+    struct shape_columns shapes = { 0 };
+    Kvb__StreamHeartbeat message;
+
+    kvb__stream_heartbeat__init(&message);
+    message.epoch.data = copy.epoch.bytes;
+    message.epoch.len = sizeof copy.epoch.bytes;
+    message.worker_id = copy.worker_id;
+    message.dp_rank = copy.dp_rank;
+    message.epoch_first_id = copy.epoch_first_id;
+    message.last_id = copy.last_id;
+    message.model = copy.model;
+    message.block_size = copy.block_size;
+    message.eagle = copy.lookahead > 0;
+    message.lookahead = copy.lookahead;
+    message.window_tokens = copy.window_tokens;
+    message.period_ms = copy.period_ms;
+    message.paired = copy.is_paired;
+    message.store = copy.is_store;
+    message.bye = copy.is_bye;
+    message.digest_seed = copy.digest_seed;
+    fill_trust(&copy, &message);
+    fill_tiers(&copy, &columns);
+    fill_shapes(&copy, &shapes, &message);
+    message.tiers = columns.tiers;
+    message.n_tiers = columns.count;
+    message.tier_blocks = columns.blocks;
+    message.n_tier_blocks = columns.count;
+    message.tier_digests = columns.digests;
+    message.n_tier_digests = columns.count * digest_words;
+
+    KVB_TRY(kvb_buf_reserve(out, kvb__stream_heartbeat__get_packed_size(&message)));
+    out->len += kvb__stream_heartbeat__pack(&message, out->data + out->len);
+    return KVB_OK;
+}
+
+/* ---- JSON -------------------------------------------------------------------- */
+
+static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
+{
+    char text[2 * sizeof epoch->bytes + 1];
+
+    for (size_t i = 0; i < sizeof epoch->bytes; i++) {
+        (void)snprintf(text + 2 * i, 3, "%02x", epoch->bytes[i]);
+    }
+    kvb_json_write_pair_text(json, "epoch", text);
+}
+
+static void write_flag(struct kvb_json_writer *json, const char *key, bool value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_bool(json, value);
+}
+
+static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "blocks");
+    kvb_json_write_begin(json, '{');
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
+        kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)i), heartbeat->tiers[i].blocks);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "shapes");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < heartbeat->shape_count; i++) {
+        const struct kvb_tier_shape *row = &heartbeat->shapes[i];
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_text(json, "tier", kvb_tier_name(row->tier));
+        kvb_json_write_pair_u64(json, "block_size", row->shape.block_size);
+        kvb_json_write_pair_u64(json, "lookahead", row->shape.lookahead);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+}
+
+/* Digests as 32 hexadecimal digits, the high half first: a JSON number cannot have 128 bits. */
+static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "digests");
+    kvb_json_write_begin(json, '{');
+    for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
+        const struct kvb_hash128 *digest = &heartbeat->tiers[i].digest;
+        char text[33];
+        (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest->high, digest->low);
+        kvb_json_write_pair_text(json, kvb_tier_name((enum kvb_tier)i), text);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void
+write_heartbeat_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_key(json, "missing_at_most");
+    if (heartbeat->has_missing_at_most) {
+        kvb_json_write_u64(json, heartbeat->missing_at_most);
+    } else {
+        kvb_json_write_null(json);
+    }
+}
+
+void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", heartbeat->worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", heartbeat->dp_rank);
+    kvb_json_write_pair_text(json, "model", heartbeat->model);
+    kvb_json_write_pair_u64(json, "block_size", heartbeat->block_size);
+    kvb_json_write_pair_u64(json, "lookahead", heartbeat->lookahead);
+    write_shapes(heartbeat, json);
+    kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
+    kvb_json_write_pair_u64(json, "period_ms", heartbeat->period_ms);
+    write_flag(json, "paired", heartbeat->is_paired);
+    write_flag(json, "store", heartbeat->is_store);
+    kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
+    kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
+    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));
+    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
+    write_flag(json, "bye", heartbeat->is_bye);
+    write_tier_blocks(heartbeat, json);
+    kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
+    write_heartbeat_missing(heartbeat, json);
+    kvb_json_write_pair_u64(json, "last_event_id", heartbeat->last_id);
+    kvb_json_write_pair_u64(json, "epoch_first_id", heartbeat->epoch_first_id);
+    write_epoch(&heartbeat->epoch, json);
+    kvb_json_write_pair_u64(json, "digest_seed", heartbeat->digest_seed);
+    write_tier_digests(heartbeat, json);
+    kvb_json_write_end(json, '}');
+}
+
+/* ---- decode ------------------------------------------------------------------ */
+
+static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    unsigned state = 0;
+    unsigned reason = 0;
+    unsigned profile = 0;
+    unsigned hashes = 0;
+
+    KVB_TRY(kvb_proto_number_find(states, KVB_COUNT_OF(states), message->state, &state));
+    KVB_TRY(kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->reason, &reason));
+    KVB_TRY(kvb_proto_number_find(profiles, KVB_COUNT_OF(profiles), message->profile, &profile));
+    KVB_TRY(kvb_proto_number_find(hash_kinds, KVB_COUNT_OF(hash_kinds), message->hashes, &hashes));
+    heartbeat->state = (enum kvb_stream_state)state;
+    heartbeat->reason = (enum kvb_stream_reason)reason;
+    heartbeat->profile = (enum kvb_profile)profile;
+    heartbeat->hashes = (enum kvb_hashes)hashes;
+    return KVB_OK;
+}
+
+static kvb_status read_tiers(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    bool seen[KVB_LIST_COUNT] = { 0 };
+
+    if (message->n_tier_blocks != message->n_tiers ||
+        message->n_tier_digests != message->n_tiers * digest_words) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_tiers; i++) {
+        unsigned tier = 0;
+        KVB_TRY(kvb_proto_number_find(kvb_proto_tiers, KVB_LIST_COUNT, message->tiers[i], &tier));
+        if (seen[tier]) {
+            return KVB_BAD_INPUT;
+        }
+        seen[tier] = true;
+        heartbeat->tiers[tier] = (struct kvb_tier_count){
+            .blocks = message->tier_blocks[i],
+            .digest = { .low = message->tier_digests[i * digest_words],
+                        .high = message->tier_digests[i * digest_words + 1] },
+        };
+    }
+    return KVB_OK;
+}
+
+/* Refuses more shapes than a stream may have, and blocks of 0 tokens: a query is hashed once for
+ * each shape. */
+static kvb_status read_shapes(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    if (message->n_shape_tiers > kvb_max_tier_shapes ||
+        message->n_shape_block_sizes != message->n_shape_tiers ||
+        message->n_shape_lookaheads != message->n_shape_tiers ||
+        heartbeat->lookahead > kvb_max_lookahead_tokens) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_shape_tiers; i++) {
+        unsigned tier = 0;
+        const struct kvb_block_shape shape = { .block_size = message->shape_block_sizes[i],
+                                               .lookahead = message->shape_lookaheads[i] };
+        KVB_TRY(
+            kvb_proto_number_find(kvb_proto_tiers, KVB_TIER_COUNT, message->shape_tiers[i], &tier));
+        if (shape.block_size == 0 || shape.lookahead > kvb_max_lookahead_tokens) {
+            return KVB_BAD_INPUT;
+        }
+        heartbeat->shapes[i] = (struct kvb_tier_shape){ (enum kvb_tier)tier, shape };
+    }
+    heartbeat->shape_count = message->n_shape_tiers;
+    return KVB_OK;
+}
+
+static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    const size_t model_len = strlen(message->model);
+
+    if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes ||
+        model_len > kvb_model_bytes || !kvb_json_is_text(message->model)) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(heartbeat->epoch.bytes, message->epoch.data, sizeof heartbeat->epoch.bytes);
+    memcpy(heartbeat->model, message->model, model_len);
+    return KVB_OK;
+}
+
+static kvb_status
+read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *out)
+{
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = message->worker_id,
+        .dp_rank = message->dp_rank,
+        .epoch_first_id = message->epoch_first_id,
+        .last_id = message->last_id,
+        .block_size = message->block_size,
+        .lookahead = message->lookahead > 0 ? message->lookahead : (uint32_t)message->eagle,
+        .window_tokens = message->window_tokens,
+        .period_ms = message->period_ms,
+        .is_paired = message->paired,
+        .is_store = message->store,
+        .is_bye = message->bye,
+        .digest_seed = message->digest_seed,
+        .doubtful = message->doubtful,
+    };
+
+    KVB_TRY(read_names(message, &heartbeat));
+    KVB_TRY(read_trust(message, &heartbeat));
+    KVB_TRY(read_tiers(message, &heartbeat));
+    KVB_TRY(read_shapes(message, &heartbeat));
+    if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
+        heartbeat.has_missing_at_most = true;
+        heartbeat.missing_at_most = message->missing_at_most;
+    }
+    *out = heartbeat;
+    return KVB_OK;
+}
+
+kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat)
+{
+    if (bytes.len > max_message_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    KVB_TRY(kvb_proto_guard(bytes, max_fields));
+
+    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
+    Kvb__StreamHeartbeat *message =
+        kvb__stream_heartbeat__unpack(&memory.allocator, bytes.len, bytes.data);
+    if (!message) {
+        return kvb_proto_refusal(&memory);
+    }
+    const kvb_status status = read_heartbeat_message(message, out_heartbeat);
+    kvb__stream_heartbeat__free_unpacked(message, &memory.allocator);
+    return status;
+}

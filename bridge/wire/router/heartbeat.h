@@ -1,0 +1,23 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/stream.h"
+#include "wire/json/writer.h"
+
+/* StreamHeartbeat (proto/kvbridge.proto) on P.kv_heartbeat, and its JSON form on
+ * P.kv_heartbeat_json.
+ *
+ * decode: KVB_BAD_INPUT  not such a message, or an invalid value: an unknown
+ *                        state, a worker_id above 2^63-1, a model name too long
+ * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
+kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
+
+/* The same content as one JSON object, keys named as in the aggregator's answers:
+ *
+ *     {"worker_id":7,"dp_rank":0,"model":"m","block_size":16,...,"state":"EXACT",...}
+ *
+ * proto/README.md lists the keys.  Errors stay in json->status. */
+void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);

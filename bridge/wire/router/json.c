@@ -1,0 +1,373 @@
+#include "wire/router/json.h"
+
+#include "core/decimal.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "wire/json/scan.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* A staging buffer, so that several blocks cost one append instead of five each.  Between two
+ * checks of its free space at most the head of a stored event (160 bytes) or one block is
+ * written. */
+struct piece {
+    char bytes[1024];
+    size_t len;
+};
+
+enum { max_put_at_once = 192 };
+
+static const uint64_t max_worker_id = INT64_MAX; /* readers store it as an i64 */
+
+/* Dynamo's names of the tiers; its name for the host differs from ours. */
+static const char *const tier_words[KVB_LIST_COUNT] = {
+    [KVB_TIER_DEVICE] = "device",     [KVB_TIER_HOST] = "host_pinned", [KVB_TIER_DISK] = "disk",
+    [KVB_TIER_EXTERNAL] = "external", [KVB_LIST_WINDOW] = "window", /* on P.kv_window_events alone:
+                                                                       Dynamo knows no such list */
+};
+
+const char *kvb_router_json_tier(enum kvb_tier tier)
+{
+    return tier_words[tier];
+}
+
+/* ---- encode ------------------------------------------------------------------ */
+
+static inline void put_piece_text(struct piece *piece, const char *text)
+{
+    const size_t len = strlen(text);
+
+    assert(len <= sizeof piece->bytes - piece->len);
+    memcpy(piece->bytes + piece->len, text, len);
+    piece->len += len;
+}
+
+/* Writes a comma before all items but the first. */
+static void put_piece_comma(struct piece *piece, uint32_t number)
+{
+    piece->bytes[piece->len] = ',';
+    piece->len += number > 0;
+}
+
+static void put_u64(struct piece *piece, uint64_t value)
+{
+    assert(kvb_decimal_bytes <= sizeof piece->bytes - piece->len);
+    piece->len += kvb_decimal_write(piece->bytes + piece->len, value);
+}
+
+static kvb_status flush_piece(struct piece *piece, struct kvb_buf *out)
+{
+    const size_t len = piece->len;
+
+    piece->len = 0;
+    return kvb_buf_append(out, piece->bytes, len);
+}
+
+static kvb_status make_piece_room(struct piece *piece, struct kvb_buf *out)
+{
+    return sizeof piece->bytes - piece->len < max_put_at_once ? flush_piece(piece, out) : KVB_OK;
+}
+
+static void put_event_head(
+    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    put_piece_text(piece, "{\"worker_id\":");
+    put_u64(piece, batch->worker_id);
+    /* A clear applies to all tiers, so it names none. */
+    if (event->tier != KVB_TIER_DEVICE && event->kind != KVB_ROUTER_CLEARED) {
+        put_piece_text(piece, ",\"storage_tier\":\"");
+        put_piece_text(piece, tier_words[event->tier]);
+        put_piece_text(piece, "\"");
+    }
+    put_piece_text(piece, ",\"event\":{\"event_id\":");
+    put_u64(piece, event->event_id);
+    put_piece_text(piece, ",\"data\":");
+}
+
+static kvb_status put_stored(
+    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event,
+    struct kvb_buf *out)
+{
+    put_piece_text(piece, "{\"stored\":{\"parent_hash\":");
+    if (event->has_parent) {
+        put_u64(piece, event->parent.value);
+    } else {
+        put_piece_text(piece, "null");
+    }
+    put_piece_text(piece, ",\"blocks\":[");
+    for (uint32_t i = 0; i < event->block_count; i++) {
+        KVB_TRY(make_piece_room(piece, out));
+        put_piece_comma(piece, i);
+        put_piece_text(piece, "{\"block_hash\":");
+        put_u64(piece, batch->blocks[event->block_at + i].value);
+        put_piece_text(piece, ",\"tokens_hash\":");
+        put_u64(piece, batch->tokens[event->block_at + i].value);
+        put_piece_text(piece, "}");
+    }
+    KVB_TRY(make_piece_room(piece, out));
+    put_piece_text(piece, "]}}");
+    return KVB_OK;
+}
+
+static kvb_status put_removed(
+    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event,
+    struct kvb_buf *out)
+{
+    put_piece_text(piece, "{\"removed\":{\"block_hashes\":[");
+    for (uint32_t i = 0; i < event->block_count; i++) {
+        KVB_TRY(make_piece_room(piece, out));
+        put_piece_comma(piece, i);
+        put_u64(piece, batch->blocks[event->block_at + i].value);
+    }
+    KVB_TRY(make_piece_room(piece, out));
+    put_piece_text(piece, "]}}");
+    return KVB_OK;
+}
+
+static kvb_status put_cleared(
+    struct piece *piece, [[maybe_unused]] const struct kvb_router_batch *batch,
+    [[maybe_unused]] const struct kvb_router_event *event, [[maybe_unused]] struct kvb_buf *out)
+{
+    put_piece_text(piece, "\"cleared\"");
+    return KVB_OK;
+}
+
+static kvb_status
+put_event_json(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out)
+{
+    static kvb_status (*const put_data[])(
+        struct piece *, const struct kvb_router_batch *, const struct kvb_router_event *,
+        struct kvb_buf *) = {
+        [KVB_ROUTER_STORED] = put_stored,
+        [KVB_ROUTER_REMOVED] = put_removed,
+        [KVB_ROUTER_CLEARED] = put_cleared,
+    };
+    const struct kvb_router_event *event = &batch->events[at];
+    struct piece piece;
+
+    piece.len = 0; /* not {0}, which would clear 1 KiB per message */
+    put_event_head(&piece, batch, event);
+    KVB_TRY(put_data[event->kind](&piece, batch, event, out));
+    KVB_TRY(make_piece_room(&piece, out));
+    put_piece_text(&piece, ",\"dp_rank\":");
+    put_u64(&piece, batch->dp_rank);
+    put_piece_text(&piece, "}}");
+    return flush_piece(&piece, out);
+}
+
+kvb_status
+kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out)
+{
+    const size_t before = out->len;
+
+    assert(at < batch->event_count);
+    const kvb_status status = put_event_json(batch, at, out);
+    if (status != KVB_OK) {
+        out->len = before;
+    }
+    return status;
+}
+
+/* ---- decode ------------------------------------------------------------------ */
+
+/* The keys of an object may have any order, so an event is added first, and completed as its
+ * fields are read. */
+struct reading {
+    struct kvb_router_batch *batch;
+    enum kvb_tier tier;
+    /* of the block being read */
+    kvb_block_hash block;
+    kvb_tokens_hash tokens;
+};
+
+static struct kvb_router_event *event_of(struct reading *reading)
+{
+    return &reading->batch->events[0];
+}
+
+static kvb_status read_block_hash(struct kvb_json_scan *scan, void *context)
+{
+    struct reading *reading = context;
+
+    return kvb_json_u64(scan, &reading->block.value);
+}
+
+static kvb_status read_tokens_hash(struct kvb_json_scan *scan, void *context)
+{
+    struct reading *reading = context;
+
+    return kvb_json_u64(scan, &reading->tokens.value);
+}
+
+static kvb_status read_event_block(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { .name = "block_hash", .is_required = true, .read = read_block_hash },
+        { .name = "tokens_hash", .is_required = true, .read = read_tokens_hash },
+    };
+    struct reading *reading = context;
+
+    KVB_TRY(kvb_json_object(scan, fields, KVB_COUNT_OF(fields), reading));
+    return kvb_router_batch_add_block(reading->batch, reading->block, reading->tokens);
+}
+
+static kvb_status read_event_blocks(struct kvb_json_scan *scan, void *context)
+{
+    return kvb_json_array(scan, read_event_block, context);
+}
+
+static kvb_status read_parent(struct kvb_json_scan *scan, void *context)
+{
+    struct kvb_router_event *event = event_of(context);
+
+    if (kvb_json_take_word(scan, "null")) {
+        return KVB_OK;
+    }
+    event->has_parent = true;
+    return kvb_json_u64(scan, &event->parent.value);
+}
+
+static kvb_status read_event_stored(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { .name = "parent_hash", .read = read_parent },
+        { .name = "blocks", .is_required = true, .read = read_event_blocks },
+    };
+
+    event_of(context)->kind = KVB_ROUTER_STORED;
+    return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), context);
+}
+
+static kvb_status read_removed_hash(struct kvb_json_scan *scan, void *context)
+{
+    struct reading *reading = context;
+    kvb_block_hash block = { 0 };
+
+    KVB_TRY(kvb_json_u64(scan, &block.value));
+    return kvb_router_batch_add_block(reading->batch, block, (kvb_tokens_hash){ 0 });
+}
+
+static kvb_status read_removed_hashes(struct kvb_json_scan *scan, void *context)
+{
+    return kvb_json_array(scan, read_removed_hash, context);
+}
+
+static kvb_status read_event_removed(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { .name = "block_hashes", .is_required = true, .read = read_removed_hashes },
+    };
+
+    event_of(context)->kind = KVB_ROUTER_REMOVED;
+    return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), context);
+}
+
+static kvb_status read_event_data(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field kinds[] = {
+        { .name = "stored", .read = read_event_stored },
+        { .name = "removed", .read = read_event_removed },
+    };
+
+    if (kvb_json_take_word(scan, "\"cleared\"")) {
+        event_of(context)->kind = KVB_ROUTER_CLEARED;
+        return KVB_OK;
+    }
+    return kvb_json_one_of(scan, kinds, KVB_COUNT_OF(kinds), context);
+}
+
+static kvb_status read_event_id(struct kvb_json_scan *scan, void *context)
+{
+    return kvb_json_u64(scan, &event_of(context)->event_id);
+}
+
+static kvb_status read_event_rank(struct kvb_json_scan *scan, void *context)
+{
+    struct reading *reading = context;
+    uint64_t rank = 0;
+
+    KVB_TRY(kvb_json_u64(scan, &rank));
+    if (rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    reading->batch->dp_rank = (uint32_t)rank;
+    return KVB_OK;
+}
+
+static kvb_status read_router_event(struct kvb_json_scan *scan, void *context)
+{
+    static const struct kvb_json_field fields[] = {
+        { .name = "event_id", .is_required = true, .read = read_event_id },
+        { .name = "data", .is_required = true, .read = read_event_data },
+        { .name = "dp_rank", .read = read_event_rank },
+    };
+
+    return kvb_json_object(scan, fields, KVB_COUNT_OF(fields), context);
+}
+
+static kvb_status read_event_worker(struct kvb_json_scan *scan, void *context)
+{
+    struct reading *reading = context;
+
+    KVB_TRY(kvb_json_u64(scan, &reading->batch->worker_id));
+    return reading->batch->worker_id <= max_worker_id ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status read_tier(struct kvb_json_scan *scan, void *context)
+{
+    /* Accepts our name for the host as well as Dynamo's, because scripts will use it. */
+    static const struct {
+        const char *word;
+        enum kvb_tier tier;
+    } words[] = {
+        { "device", KVB_TIER_DEVICE },     { "host_pinned", KVB_TIER_HOST },
+        { "host", KVB_TIER_HOST },         { "disk", KVB_TIER_DISK },
+        { "external", KVB_TIER_EXTERNAL }, { "window", KVB_LIST_WINDOW },
+    };
+    struct reading *reading = context;
+    kvb_span word = { 0 };
+
+    KVB_TRY(kvb_json_string(scan, &word));
+    for (size_t i = 0; i < KVB_COUNT_OF(words); i++) {
+        if (strlen(words[i].word) == word.len && memcmp(words[i].word, word.data, word.len) == 0) {
+            reading->tier = words[i].tier;
+            return KVB_OK;
+        }
+    }
+    return KVB_BAD_INPUT;
+}
+
+static kvb_status read_event_message(kvb_span json, struct kvb_router_batch *batch)
+{
+    static const struct kvb_json_field fields[] = {
+        { .name = "worker_id", .is_required = true, .read = read_event_worker },
+        { .name = "event", .is_required = true, .read = read_router_event },
+        { .name = "storage_tier", .read = read_tier },
+    };
+    struct reading reading = { .batch = batch };
+    struct kvb_json_scan scan = kvb_json_scan_of(json);
+
+    KVB_TRY(kvb_router_batch_add_event(batch, &(struct kvb_router_event){ 0 }));
+    KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &reading));
+    KVB_TRY(kvb_json_finish(&scan));
+    if (batch->events[0].kind != KVB_ROUTER_CLEARED) {
+        batch->events[0].tier = reading.tier;
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_router_json_decode(kvb_span json, struct kvb_router_batch *batch)
+{
+    kvb_router_batch_reset(batch);
+    batch->worker_id = 0;
+    batch->dp_rank = 0;
+    if (json.len > kvb_max_payload_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    const kvb_status status = read_event_message(json, batch);
+    if (status != KVB_OK) {
+        kvb_router_batch_reset(batch);
+    }
+    return status;
+}

@@ -1,0 +1,113 @@
+"""Does a realtime clock that is set back or forward, as NTP does on a host that boots, keep
+nobody away from NATS?  The daemons run with a clock that the test sets (clock_shim.c)."""
+
+import signal
+import time
+
+import pytest
+
+import engine
+from clock import Clock, build_shim
+from conftest import worker
+from programs import PATIENCE, wait_for
+
+HOUR_S = 3600
+jumps = pytest.mark.parametrize("jump_s", [-HOUR_S, HOUR_S], ids=["back", "forward"])
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    return build_shim(tmp_path_factory.mktemp("clock"))
+
+
+class World:
+    """A stream that is EXACT, with both daemons on a clock of their own."""
+
+    def __init__(self, scene, clock):
+        self.scene, self.clock = scene, clock
+        self.vllm = scene.engine()
+        self.stored = 0
+        self.aggregator = scene.aggregator(block_size=4)
+        self.bridge = scene.bridge(worker(self.vllm, block_size=4), profile="protobuf")
+        self.daemons = (self.bridge, self.aggregator)
+        self.store()
+        self.await_exact()
+
+    def store(self):
+        self.stored += 1
+        self.vllm.publish(engine.batch(engine.stored([self.stored], [self.stored] * 4, 4)))
+
+    def is_exact(self):
+        streams = self.aggregator.get("/streams")["streams"]
+        return [(s["state"], s["blocks"]["device"]) for s in streams] == [("EXACT", self.stored)]
+
+    def await_exact(self):
+        wait_for("EXACT with all that is held", self.is_exact)
+
+    def connects(self):
+        return [d.metric("kvb_nats_connects_total") for d in self.daemons]
+
+
+@pytest.fixture
+def world(scene, shim, tmp_path, monkeypatch):
+    clock = Clock(tmp_path / "clock")
+    with monkeypatch.context() as patch:
+        for name, value in clock.environment(shim).items():
+            patch.setenv(name, value)
+        one = World(scene, clock)
+    return one
+
+
+@jumps
+def test_a_jump_while_nats_is_away_keeps_nobody_away(world, jump_s):
+    world.scene.started[0].kill()
+    for daemon in world.daemons:
+        wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready())
+    time.sleep(0.5)  # in the middle of its waits for the next attempt
+    world.clock.jump(jump_s)
+    world.store()
+    world.scene.start_nats(world.scene.nats_port)
+    for daemon in world.daemons:
+        wait_for(f"{daemon.name} is back", daemon.is_ready)
+    world.await_exact()
+
+
+@jumps
+def test_a_frozen_server_is_found_after_a_jump(world, jump_s):
+    world.clock.jump(jump_s)
+    world.store()
+    world.await_exact()
+    world.scene.started[0].process.send_signal(signal.SIGSTOP)
+    try:
+        for daemon in world.daemons:
+            wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready(), 6)
+    finally:
+        world.scene.started[0].process.send_signal(signal.SIGCONT)
+    world.store()
+    world.await_exact()
+
+
+@jumps
+def test_a_jump_alone_costs_no_connection(world, jump_s):
+    before = world.connects()
+    world.clock.jump(jump_s)
+    for _ in range(30):
+        world.store()
+        time.sleep(0.1)
+    world.await_exact()
+    assert world.connects() == before
+
+
+@jumps
+def test_nothing_hangs_at_the_end(world, jump_s):
+    """A clock that jumps while NATS is frozen, then SIGTERM."""
+    world.scene.started[0].process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(0.3)
+        world.clock.jump(jump_s)
+        for daemon in world.daemons:
+            began = time.monotonic()
+            assert daemon.stop() == 0
+            assert time.monotonic() - began < 5 * PATIENCE, daemon.name
+    finally:
+        world.scene.started[0].process.send_signal(signal.SIGCONT)

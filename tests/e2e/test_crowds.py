@@ -1,0 +1,258 @@
+"""Does a crowd of HTTP clients that never finish cost anybody else an answer, or the daemon its
+memory?  Are open files enough for all, or is it said?"""
+
+import json
+import resource
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+import engine
+import programs
+from conftest import worker
+from programs import wait_for
+from test_faults import store
+from test_json_readers import is_exact, listed
+
+MIB = 1 << 20
+QUERY = {"token_ids": list(range(16)), "model_name": "m"}
+
+
+def resident(daemon):
+    with open(f"/proc/{daemon.process.pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) << 10
+
+
+def refused(daemon, reason):
+    return daemon.metric("kvb_http_refused_total", reason=reason)
+
+
+def closed(daemon, reason):
+    return daemon.metric("kvb_http_closed_total", reason=reason)
+
+
+class Crowd:
+    """Connections that say the same and then, a few times a second, a little more."""
+
+    def __init__(self, port, count, first, more=b"", buffer_bytes=0):
+        self.sockets = []
+        for _ in range(count):
+            one = socket.socket()
+            if buffer_bytes:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+            one.settimeout(5)
+            one.connect(("127.0.0.1", port))
+            self.sockets.append(one)
+            self.say(one, first)
+        self.more, self.is_over = more, threading.Event()
+        self.thread = threading.Thread(target=self.drip)
+        self.thread.start()
+
+    @staticmethod
+    def say(one, text):
+        try:
+            one.sendall(text)
+        except OSError:
+            pass  # the server has hung up
+
+    def drip(self):
+        while not self.is_over.wait(0.5):
+            for one in self.sockets:
+                self.say(one, self.more)
+
+    def leave(self):
+        self.is_over.set()
+        self.thread.join()
+        for one in self.sockets:
+            one.close()
+
+
+@pytest.fixture
+def served(scene):
+    vllm = scene.engine()
+    scene.bridge(worker(vllm))
+    aggregator = scene.aggregator()
+    vllm.publish(store(1))
+    wait_for("a block", lambda: listed(aggregator, 1) and is_exact(aggregator))
+    return aggregator
+
+
+def assert_health(daemon):
+    """A probe that comes while the crowd still pours in may have to come once more."""
+    for path in ("/livez", "/readyz"):
+        wait_for(f"an answer to {path}", lambda path=path: daemon.http("GET", path)[0] == 200, 3)
+
+
+def test_headers_that_drip_keep_nobody_out(served):
+    crowd = Crowd(served.port, 600, b"GET /livez HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
+    try:
+        assert_health(served)
+        wait_for("a question is answered", lambda: served.http("POST", "/query", QUERY)[0] == 200, 5)
+        began, answered = time.monotonic(), 0
+        while time.monotonic() < began + 3:
+            assert_health(served)
+            answered += served.http("POST", "/query", QUERY)[0] == 200
+        assert answered > 0
+        wait_for("the others are hung up on", lambda: closed(served, "header_late") > 300, 15)
+        assert closed(served, "crowded") > 0
+    finally:
+        crowd.leave()
+    wait_for("all are gone", lambda: served.metric("kvb_http_connections") <= 2)
+
+
+def test_bodies_that_are_not_finished_take_a_bounded_memory(served):
+    body = b'{"model_name":"m","token_ids":[' + b"1," * (7 * MIB)
+    head = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    before = resident(served)
+    crowd = Crowd(served.port, 30, head + b"Content-Length: %d\r\n\r\n" % (len(body) + 10) + body)
+    try:
+        assert resident(served) - before < 100 * MIB
+        assert served.metric("kvb_http_held_bytes") <= 64 * MIB
+        assert refused(served, "memory") > 20
+        assert_health(served)
+        status, _ = served.http("POST", "/query", QUERY)
+        assert status == 200, "a small body has room of its own"
+        wait_for("they are hung up on", lambda: served.metric("kvb_http_held_bytes") == 0, 60)
+    finally:
+        crowd.leave()
+
+
+def test_slow_readers_of_a_dump_take_a_bounded_memory(scene):
+    blocks = 200_000
+    aggregator = hold(scene, blocks)
+    before = resident(aggregator)
+    request = b"GET /dump HTTP/1.1\r\nHost: x\r\n\r\n"
+    crowd = Crowd(aggregator.port, 100, request, buffer_bytes=4096)
+    try:
+        wait_for("all are being answered", lambda: aggregator.metric("kvb_http_connections") > 100)
+        assert_health(aggregator)
+        status, text = aggregator.http("GET", "/dump?format=rows")
+        assert status == 200 and len(text.splitlines()) == blocks
+        assert resident(aggregator) - before < 128 * MIB  # the answer has 20 MiB, or 2 GiB in all
+        assert aggregator.metric("kvb_http_held_bytes") <= 64 * MIB
+    finally:
+        crowd.leave()
+
+
+def hold(scene, blocks):
+    """An aggregator with so many blocks of one stream."""
+    vllm = scene.engine()
+    scene.bridge(worker(vllm, block_size=1))
+    aggregator = scene.aggregator(block_size=1)
+    for first in range(1, blocks, 50_000):
+        numbers = range(first, min(first + 50_000, blocks + 1))
+        vllm.publish(engine.batch(engine.stored(numbers, numbers, 1)))
+    wait_for("all blocks", lambda: aggregator.metric("kvb_index_blocks") == blocks, 30)
+    return aggregator
+
+
+def read_pages(bus, ask=b""):
+    """Every row, the pages, and the question for the last of them."""
+    rows, pages = [], 0
+    while True:
+        page = json.loads(bus.request("namespace.dynamo.component.Router.kv_get.dump", ask))
+        rows += page["rows"].splitlines()
+        pages += 1
+        if "stream" not in page:
+            return rows, pages, ask
+        ask = json.dumps({"stream": page["stream"], "row": page["row"]}).encode()
+
+
+def test_pages_of_a_dump_show_every_block_once(scene):
+    aggregator = hold(scene, 60_000)
+    rows, pages, last = read_pages(scene.bus())
+    assert len(rows) == len(set(rows)) == 60_000
+    assert pages > 10
+    _, text = aggregator.http("GET", "/dump?format=rows")
+    assert sorted(rows) == sorted(text.splitlines())
+    again, one, _ = read_pages(scene.bus(), last)
+    assert one == 1 and again == rows[-len(again):], "the last page by itself"
+
+
+def test_questions_are_answered_between_the_parts_of_dumps(scene):
+    """Each part is a turn of its own: a dump alone takes a hundred of them."""
+    aggregator = hold(scene, 200_000)
+    is_over, read = threading.Event(), []
+
+    def read_dumps(path):
+        while not is_over.is_set():
+            status, text = aggregator.http("GET", path)
+            read.append((status, len(text)))
+
+    readers = [threading.Thread(target=read_dumps, args=[path]) for path in ("/dump", "/dump?format=rows")]
+    for reader in readers:
+        reader.start()
+    try:
+        before = aggregator.metric("kvb_turns_total")
+        wait_for("two dumps", lambda: len(read) >= 2, 30)
+        assert aggregator.metric("kvb_turns_total") - before > 150
+        for _ in range(20):
+            assert aggregator.http("POST", "/query", QUERY)[0] == 200
+            assert_health(aggregator)
+    finally:
+        is_over.set()
+        for reader in readers:
+            reader.join()
+    assert all(status == 200 and length > 5 * MIB for status, length in read), read
+
+
+def test_the_bridge_is_as_strict(scene):
+    vllm = scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    crowd = Crowd(bridge.port, 250, b"GET /state HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
+    try:
+        assert_health(bridge)
+        wait_for("a page is read", lambda: bridge.http("GET", "/metrics")[0] == 200, 5)
+        wait_for("the state is", lambda: bridge.http("GET", "/state")[0] == 200, 5)
+    finally:
+        crowd.leave()
+
+
+def run_limited(scene, workers, files):
+    rows = ",".join(
+        f'{{ id = {i}; model = "m"; block_size = 16; events = "tcp://127.0.0.1:{10000 + i}"; }}'
+        for i in range(1, workers + 1))
+    config = scene.folder / "limited.cfg"
+    config.write_text(
+        f'nats = {{ url = "{scene.nats_url}"; }};\nhttp = "127.0.0.1:0";\n'
+        f'publish = {{ namespace = "n"; component = "c"; }};\nworkers = ({rows});\n')
+    return subprocess.run(
+        [programs.BIN / "kvbridge", "--config", config, "--check"], capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files))
+
+
+def test_connections_of_http_count_into_the_open_files(scene):
+    """160 streams alone would fit; what HTTP takes then would lack for replays."""
+    done = run_limited(scene, 160, (1024, 1024))
+    assert done.returncode == 78, done
+    assert "160 ranks need 1200 open files, the limit is 1024" in done.stderr
+    assert "LimitNOFILE" in done.stderr
+    assert run_limited(scene, 160, (256, 4096)).returncode == 0  # it raises what it may
+    assert run_limited(scene, 120, (1024, 1024)).returncode == 0
+
+
+def test_an_aggregator_with_few_open_files_has_fewer_connections(scene):
+    config, log = scene.folder / "few.cfg", scene.folder / "few.log"
+    config.write_text(
+        f'nats = {{ url = "{scene.nats_url}"; }};\nhttp = "127.0.0.1:0";\n'
+        'subscribe = { namespace = "*"; component = "*"; };\n'
+        'router = { namespace = "n"; component = "r"; };\n')
+
+    def start(files):
+        with open(log, "w") as out:
+            return subprocess.Popen(
+                [programs.BIN / "kvaggregator", "--config", config], stderr=out,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+
+    process = start(300)
+    try:
+        wait_for("it is said", lambda: "fewer connections" in log.read_text())
+        wait_for("and it serves", lambda: "listening" in log.read_text())
+    finally:
+        process.terminate()
+        process.wait(10)
+    assert start(150).wait(10) == 78
+    assert "the limit is 150" in log.read_text()

@@ -1,0 +1,204 @@
+"""Engines that are given by name: one whose name server is silent holds up nobody, names are
+asked for as rarely as their TTL allows, and an engine that has moved is found."""
+
+import types
+
+import pytest
+import zmq
+
+import programs
+from conftest import worker
+from name_server import NO_NAME, SILENT, NameServer
+from programs import wait_for
+from test_faults import Reader, name_of, store
+from test_load import page, sources
+from web import Web
+
+
+@pytest.fixture
+def names(scene):
+    one = NameServer(scene.folder)
+    scene.engines.append(one)
+    return one
+
+
+@pytest.fixture
+def web(scene):
+    one = Web()
+    scene.engines.append(one)
+    return one
+
+
+def named(one, host):
+    """The engine, by this name."""
+    return types.SimpleNamespace(
+        events=one.events.replace("127.0.0.1", host), replay=one.replay.replace("127.0.0.1", host)
+    )
+
+
+def stream(bridge, worker_id=7):
+    return next(one for one in bridge.get("/state")["streams"] if one["worker_id"] == worker_id)
+
+
+def is_exact(bridge, worker_id=7):
+    return lambda: stream(bridge, worker_id)["state"] == "EXACT"
+
+
+@pytest.mark.sanitize
+def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web):
+    names.names = {"good.fleet": (3600, ["127.0.0.1"]), "silent.fleet": SILENT}
+    hosts = []
+
+    def load_page(request):
+        hosts.append(request.headers["Host"])
+        body = page(3).encode()
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    web.pages["/metrics"] = load_page
+    reader = Reader(scene.bus())
+    vllm = scene.engine()
+    feed = scene.load_feed()
+    silent = types.SimpleNamespace(events="tcp://silent.fleet:5557", replay="tcp://silent.fleet:6557")
+    bridge = scene.bridge(
+        worker(named(vllm, "good.fleet"), more=f'load = {{ prometheus = "http://good.fleet:{web.port}/metrics";'
+               f' scrape_ms = 100; zmq = "{feed.endpoint.replace("127.0.0.1", "good.fleet")}"; }};'),
+        worker(silent, worker_id=8, more='load = { prometheus = "http://silent.fleet:8000/metrics"; scrape_ms = 100;'
+               ' zmq = "tcp://silent.fleet:7557"; };'),
+        'id = 9L; model = "m"; block_size = 16; discover = "http://silent.fleet:8000";',
+        prefix=names.prefix,
+    )
+    number = 0
+
+    def is_asked_twice():
+        """While the events and load of the good engine come."""
+        nonlocal number
+        number += 1
+        pages = len(hosts)
+        feed.send({"request_active_slots": number, "request_total_slots": 99, "num_requests_waiting": 0})
+        vllm.publish(store(number))
+        # a wait for the name server takes 3 s, of each of its askers
+        wait_for(f"block {number}", lambda: name_of(number) in reader.names(), 2.5)
+        wait_for("a page more", lambda: len(hosts) > pages, 2.5)
+        return names.asked["silent.fleet"] >= 8 and bridge.metric("kvb_dns_failures_total", reason="timeout") >= 2
+
+    wait_for("block 0", lambda: vllm.publish(store(0)) is None or stream(bridge)["state"] == "EXACT")
+    wait_for("the silent name was asked for twice", is_asked_twice, 40)
+    assert stream(bridge)["state"] == "EXACT"
+    assert set(hosts) == {f"good.fleet:{web.port}"}
+    assert sources(bridge)[7, "prometheus"]["state"] == sources(bridge)[7, "zmq"]["state"] == "fresh"
+    why = "the name silent.fleet cannot be resolved: no name server answers"
+    assert stream(bridge, 8)["why"] == why
+    assert sources(bridge)[8, "zmq"]["why"] == sources(bridge)[8, "prometheus"]["why"] == why
+    assert names.asked["good.fleet"] == 2, "A and AAAA, once for ZMQ and pages together"
+    assert "an engine's name cannot be resolved: it is asked again" in bridge.text()
+
+    # It asks now, and is not answered: nobody waits for that.
+    asked = names.asked["silent.fleet"]
+    wait_for("it is asked for again", lambda: names.asked["silent.fleet"] > asked, 40)
+    assert bridge.stop(2.0) == 0
+
+
+def test_an_idle_stream_asks_for_nothing(scene, names):
+    names.names = {"good.fleet": (1, ["127.0.0.1"])}
+    engines = [scene.engine() for _ in range(10)]
+    bridge = scene.bridge(
+        *(worker(named(one, "good.fleet"), worker_id=n) for n, one in enumerate(engines, 1)), prefix=names.prefix
+    )
+    for one in engines:
+        one.publish(store(1))
+    wait_for("all are EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 10)
+    asked = names.asked["good.fleet"]
+    beats = scene.bus().watch("*.*.component.*.kv_heartbeat_json")
+    wait_for("three TTLs pass", lambda: len(beats) >= 10 * 3, 30)
+    assert names.asked["good.fleet"] == asked
+
+
+@pytest.mark.sanitize
+def test_an_engine_that_has_moved_is_found_and_one_that_is_there_is_kept(scene, names):
+    names.names = {"engine.fleet": (1, ["127.0.0.1"])}
+    places = [programs.free_port(), programs.free_port()]
+    old, new = (
+        scene.engine(bind=f"tcp://{address}:{places[0]}", bind_replay=f"tcp://{address}:{places[1]}")
+        for address in ("127.0.0.1", "127.0.0.2")
+    )
+    reader = Reader(scene.bus())
+    bridge = scene.bridge(worker(named(old, "engine.fleet")), prefix=names.prefix)
+    old.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    new.publish(store(5))
+
+    names.names["engine.fleet"] = (1, ["127.0.0.2"])
+    beats = scene.bus().watch("*.*.component.*.kv_heartbeat_json")
+    wait_for("the TTL passes", lambda: len(beats) >= 3, 30)
+    old.publish(store(2))
+    wait_for("the old connection goes on", reader.holds(1, 2))
+    assert names.asked["engine.fleet"] == 2
+
+    old.go_away()
+    wait_for("the engine at the new address is read, and its replay", reader.holds(5), 20)
+    wait_for("EXACT", is_exact(bridge))
+    assert new.requests
+    assert names.asked["engine.fleet"] <= 8, "a question a second at most"
+
+
+@pytest.mark.sanitize
+def test_each_address_of_a_name_is_tried(scene, names):
+    names.names = {"engine.fleet": (3600, ["127.0.0.3", "127.0.0.4", "127.0.0.1"])}
+    vllm = scene.engine()
+    reader = Reader(scene.bus())
+    bridge = scene.bridge(worker(named(vllm, "engine.fleet")), prefix=names.prefix)
+    vllm.publish(store(1))
+    wait_for("block 1", reader.holds(1))
+    wait_for("EXACT", is_exact(bridge))
+    assert bridge.metric("kvb_replays_total", step="failed") == 0, "asked for where the events come from"
+    vllm.restart()
+    vllm.publish(store(2))
+    wait_for("block 2, at the address that was good", reader.holds(2))
+    assert names.asked["engine.fleet"] == 2
+
+
+@pytest.mark.sanitize
+def test_a_name_that_is_made_known_later_is_found(scene, names):
+    names.names = {"engine.fleet": NO_NAME}
+    vllm = scene.engine()
+    feed = scene.load_feed()
+    reader = Reader(scene.bus())
+    load = f'load = {{ zmq = "{feed.endpoint.replace("127.0.0.1", "engine.fleet")}"; }};'
+    bridge = scene.bridge(worker(named(vllm, "engine.fleet"), more=load), prefix=names.prefix)
+    vllm.publish(store(1))
+    wait_for("it is said", lambda: "no such name" in stream(bridge).get("why", ""))
+    assert bridge.metric("kvb_dns_failures_total", reason="no_name") >= 1
+
+    names.names["engine.fleet"] = (3600, ["127.0.0.1"])
+    wait_for("block 1", reader.holds(1), 20)
+    wait_for("EXACT", lambda: is_exact(bridge)() and "why" not in stream(bridge))
+
+    def is_load_heard():
+        feed.send({"request_active_slots": 4, "request_total_slots": 99, "num_requests_waiting": 0})
+        return sources(bridge)[7, "zmq"]["state"] == "fresh"
+
+    wait_for("its load", is_load_heard)
+    assert names.asked["engine.fleet"] <= 12
+
+
+def test_a_bridge_listens_at_a_name(scene, names):
+    names.names = {"here.fleet": (3600, ["127.0.0.1"])}
+    port = programs.free_port()
+    scene.bridge(
+        f'id = 7L; model = "m"; block_size = 16; events = "tcp://here.fleet:{port}"; bind = true;', prefix=names.prefix
+    )
+
+    def has_connected():
+        with zmq.Context() as context, context.socket(zmq.PUB) as pub:
+            pub.set(zmq.LINGER, 0)
+            monitor = pub.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            pub.connect(f"tcp://127.0.0.1:{port}")
+            seen = monitor.poll(500)
+            pub.disable_monitor()
+            monitor.close()
+            return seen
+
+    wait_for("an engine connects", has_connected)

@@ -1,0 +1,199 @@
+"""One engine whose batches are much work: other engines' streams are served meanwhile, in the
+middle of such a batch, live and in a replay.  And what says so when the working thread hangs."""
+
+import ctypes
+import os
+import pathlib
+import threading
+import time
+
+import pytest
+
+import contract
+import engine
+from conftest import PUBLISH, worker
+from programs import wait_for
+
+LARGE = 60_000  # events
+
+
+class TierCleared(engine.KVCacheEvent, tag="AllBlocksCleared"):
+    medium: str
+
+
+def natural():
+    return [engine.stored([number + 1], [number], 1) for number in range(LARGE)]
+
+
+def orphans():
+    """Children of one parent that nobody knows: nothing is listed, so an end is."""
+    children = [engine.stored([number + 100], [number], 1, parent=7) for number in range(LARGE - 1)]
+    return children + [engine.stored([1], [1], 1)]
+
+
+def tier_clears():
+    blocks = engine.stored(range(1, 100_001), range(100_000), 1)
+    return [blocks, *(TierCleared("CPU") for _ in range(LARGE - 2)), engine.stored([100_001], [200_000], 1)]
+
+
+class Feed(threading.Thread):
+    """A block of a well-behaved engine every two milliseconds, until it is stopped."""
+
+    def __init__(self, one):
+        super().__init__(daemon=True)
+        self.one, self.stopping, self.count = one, threading.Event(), 0
+        self.start()
+
+    def run(self):
+        while not self.stopping.wait(0.002):
+            self.count += 1
+            self.one.publish(engine.batch(engine.stored([self.count], [self.count] * 4, 4)))
+
+    def stop(self):
+        self.stopping.set()
+        self.join()
+
+
+def workers_of(messages):
+    return [7 if b'"worker_id":7,' in message.data else 8 for message in messages]
+
+
+def state_of(bridge, worker_id):
+    return next(s["state"] for s in bridge.get("/state")["streams"] if s["worker_id"] == worker_id)
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "replayed"])
+def test_others_are_served_within_a_large_batch(scene, is_live):
+    seen = scene.bus().watch(f"{PUBLISH}.kv_events")
+    good, bad = scene.engine(), scene.engine()
+    payload = engine.batch(*natural())
+    feed = Feed(good)
+    bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1))
+    bad.publish(engine.batch(engine.cleared()))
+    wait_for("both are EXACT", lambda: {state_of(bridge, one) for one in (7, 8)} == {"EXACT"})
+    seen.clear()
+    bad.publish(payload, live=is_live)
+    if not is_live:
+        bad.publish(engine.batch(engine.stored([LARGE + 1], [LARGE], 1)))  # shows the gap
+    wait_for("the batch is applied", lambda: workers_of(list(seen)).count(8) >= LARGE, 60)
+    feed.stop()
+    workers = workers_of(list(seen))
+    first = workers.index(8)
+    last = len(workers) - 1 - workers[::-1].index(8)
+    assert 7 in workers[first:last], "nobody else was served within the batch"
+    wait_for("EXACT", lambda: state_of(bridge, 8) == "EXACT", 30)
+
+
+@pytest.mark.parametrize("made", [orphans, tier_clears])
+def test_events_that_change_little_cost_little(scene, made):
+    """Also after a restart, for the batch is in the replay."""
+    seen = scene.bus().watch(f"{PUBLISH}.kv_events")
+    good, bad = scene.engine(), scene.engine()
+    bad.publish(engine.batch(*made()), live=False)
+    feed = Feed(good)
+    for name in ("first", "second"):
+        bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1), name=name)
+        applied = lambda: bridge.metric("kvb_batches_applied_total") > 0 and 8 in workers_of(list(seen))
+        wait_for("the batch is applied", applied, 60)
+        wait_for("the other is EXACT", lambda: state_of(bridge, 7) == "EXACT", 30)
+        turns, before = bridge.metric("kvb_turns_total"), len(seen)
+        wait_for("turns", lambda: bridge.metric("kvb_turns_total") > turns + 20, 30)
+        wait_for("events of the other", lambda: 7 in workers_of(seen[before:]), 30)
+        assert bridge.http("GET", "/livez") == (200, "ok\n")
+        bridge.kill()
+        seen.clear()
+    feed.stop()
+
+
+# ---- A thread that hangs ----
+
+PTRACE_ATTACH, PTRACE_DETACH, WALL = 16, 17, 0x40000000
+
+
+class Held:
+    """One thread of another process does not run meanwhile."""
+
+    def __init__(self, pid, name):
+        tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
+        self.tid = next(int(one.name) for one in tasks if (one / "comm").read_text().strip() == name)
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def __enter__(self):
+        if self.libc.ptrace(PTRACE_ATTACH, self.tid, 0, 0) != 0:
+            pytest.skip(f"ptrace is not allowed: {os.strerror(ctypes.get_errno())}")
+        os.waitpid(self.tid, WALL)
+        return self
+
+    def __exit__(self, *_):
+        self.libc.ptrace(PTRACE_DETACH, self.tid, 0, 0)
+
+
+@pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
+def test_a_working_thread_that_hangs_is_told(scene, program):
+    daemon = scene.aggregator() if program == "kvaggregator" else scene.bridge(worker(scene.engine()))
+    thread = "kvb-index" if program == "kvaggregator" else "kvb-ingest"
+    assert daemon.http("GET", "/livez") == (200, "ok\n")
+    with Held(daemon.process.pid, thread):
+        began = time.monotonic()
+        wait_for("/livez fails", lambda: daemon.http("GET", "/livez")[0] == 503, 30)
+        assert time.monotonic() - began > 5, "a thread may take a while"
+        assert "no turn for 10 s" in daemon.http("GET", "/livez")[1]
+        assert daemon.http("GET", "/readyz")[0] == 503
+    wait_for("it is alive again", lambda: daemon.http("GET", "/livez")[0] == 200)
+    wait_for("and ready", daemon.is_ready)
+
+
+# ---- More than its share ----
+
+
+class Flood(threading.Thread):
+    """A large batch of an engine after the other, a few ahead of what the bridge has applied.
+    Its buffer keeps none of them."""
+
+    AHEAD = 3
+
+    def __init__(self, one, bridge):
+        super().__init__(daemon=True)
+        self.one, self.bridge, self.stopping = one, bridge, threading.Event()
+        self.payload = engine.batch(*natural())
+        self.start()
+
+    def run(self):
+        sent = 0
+        while not self.stopping.wait(0.01):
+            if sent * LARGE < self.bridge.metric("kvb_events_applied_total") + self.AHEAD * LARGE:
+                self.one.publish(self.payload, buffered=False)
+                sent += 1
+
+    def stop(self):
+        self.stopping.set()
+        self.join()
+
+
+def test_who_takes_more_than_its_share_is_quarantined_and_comes_back(scene):
+    good, bad = scene.engine(), scene.engine()
+    feed = Feed(good)
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1))
+    bad.publish(engine.batch(engine.stored([1], [1], 1)))
+    rows = lambda: {s["worker_id"]: s for s in aggregator.get("/streams")["streams"]}
+    wait_for("both are EXACT", lambda: [s["state"] for s in rows().values()] == ["EXACT"] * 2)
+
+    flood = Flood(bad, bridge)
+    wait_for("quarantine", lambda: rows()[8]["reason"] == "overload", 60)
+    assert (rows()[8]["state"], rows()[8]["blocks"]["device"]) == ("PARTIAL", 0), "its list is withdrawn"
+    assert bridge.metric("kvb_quarantines_total") >= 1
+    wait_for("the other goes on", lambda: rows()[7]["state"] == "EXACT")
+    held = rows()[7]["blocks"]["device"]
+    wait_for("and grows", lambda: rows()[7]["blocks"]["device"] > held)
+    flood.stop()
+    wait_for("nothing of it is on its way", lambda: bridge.metric("kvb_streams_quarantined") == 0, 60)
+    bad.publish(engine.batch(engine.cleared(), engine.stored([2], [2], 1)))
+
+    def is_served_again():
+        bad.publish(engine.batch())  # EXACT needs a batch that came live and by replay
+        return (rows()[8]["state"], rows()[8]["blocks"]["device"]) == ("EXACT", 1)
+
+    wait_for("it is served again", is_served_again, 60)
+    feed.stop()

@@ -1,0 +1,119 @@
+"""Does /readyz say what nats-server does not permit?  The server drops what may not be published
+and says so only in passing."""
+
+import signal
+
+import pytest
+
+import engine
+from conftest import PUBLISH, ROUTER, worker
+from programs import wait_for
+
+pytestmark = pytest.mark.no_nats
+
+ALL = 'publish: ">", subscribe: ">"'
+
+
+def start(scene, bridge, aggregator=ALL):
+    """A server with these permissions for the user of either daemon."""
+    config = scene.folder / "nats.conf"
+    config.write_text(
+        "authorization { users = [\n"
+        f"  {{ user: b, password: p, permissions: {{ {bridge} }} }}\n"
+        f"  {{ user: a, password: p, permissions: {{ {aggregator} }} }}\n] }}\n")
+    scene.start_nats(config=config)
+
+
+def daemons(scene, profile="protobuf"):
+    vllm = scene.engine()
+    aggregator = scene.aggregator(wait=False, user="a:p@")
+    bridge = scene.bridge(worker(vllm), profile=profile, wait=False, user="b:p@")
+    vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} answers", lambda one=daemon: one.http("GET", "/livez")[0] == 200)
+    return bridge, aggregator
+
+
+def says(daemon, what, subject):
+    def is_said():
+        status, text = daemon.http("GET", "/readyz")
+        return status == 503 and f"no permission to {what} {subject}" in text
+
+    return is_said
+
+
+@pytest.mark.parametrize("allowed, missing", [
+    ('"_INBOX.>"', "bridge_status"),
+    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_events", "_INBOX.>"]', "kv_heartbeat"),
+    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_heartbeat", "{PUBLISH}.kv_heartbeat_json"]', "kv_events"),
+], ids=["nothing", "no-heartbeats", "no-events"])
+def test_a_bridge_that_may_not_publish_is_not_ready(scene, allowed, missing):
+    start(scene, f'publish: {allowed}, subscribe: ">"')
+    bridge, _ = daemons(scene)
+    wait_for("/readyz names the subject", says(bridge, "publish on", f"{PUBLISH}.{missing}"))
+    assert bridge.metric("kvb_nats_denied_total", what="publish") > 0
+    line = f'Permissions Violation for Publish to \\"{PUBLISH}.{missing}\\"'
+    wait_for("it is counted again", lambda: bridge.metric("kvb_nats_denied_total", what="publish") > 2)
+    assert bridge.text().count(line) == 1, "each subject is said once"
+
+
+def test_a_bridge_that_may_not_be_asked_is_not_ready(scene):
+    start(scene, f'publish: ">", subscribe: {{ allow: ">", deny: "{PUBLISH}.kv_sync.>" }}')
+    bridge, _ = daemons(scene)
+    wait_for("/readyz names the subject", says(bridge, "subscribe to", f"{PUBLISH}.kv_sync.*.*"))
+
+
+@pytest.mark.parametrize("permissions, profile", [
+    (f'publish: ["{PUBLISH}.>", "_INBOX.>"], subscribe: "{PUBLISH}.kv_sync.>"', "protobuf"),
+    (f'publish: "{PUBLISH}.>", subscribe: {{ deny: ">" }}', "json"),
+], ids=["protobuf", "json"])
+def test_the_least_that_a_bridge_needs_is_enough(scene, permissions, profile):
+    start(scene, permissions)
+    bridge, aggregator = daemons(scene, profile)
+    wait_for("kvbridge is ready", bridge.is_ready)
+    wait_for("three statuses are sent", lambda: bridge.get("/state")["uptime_s"] >= 5)
+    assert bridge.is_ready()
+    wait_for("EXACT", lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT"])
+
+
+def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):
+    """Whoever asks names the place of the answer."""
+    start(scene, f'publish: "{PUBLISH}.>", subscribe: ">"')
+    bridge, _ = daemons(scene)
+    wait_for("kvbridge is ready", bridge.is_ready)
+    bus = scene.bus(user="a:p@")
+    for _ in range(20):
+        bus.publish("$SRV.PING", b"", reply="elsewhere")
+    wait_for("it is counted", lambda: bridge.metric("kvb_nats_denied_total", what="publish") >= 20)
+    assert bridge.is_ready()
+
+
+@pytest.mark.parametrize("permissions, what, subject", [
+    ('publish: ">", subscribe: ["namespace.*.component.*.kv_heartbeat", "_INBOX.>"]',
+     "subscribe to", "namespace.*.component.*.*:"),
+    ('publish: { allow: ">", deny: "_INBOX.>" }, subscribe: ">"', "publish on", "_INBOX."),
+    ('publish: ">", subscribe: "namespace.>"', "subscribe to", "_INBOX."),
+], ids=["no-events", "no-echo", "no-inbox"])
+def test_an_aggregator_that_hears_nothing_is_not_ready(scene, permissions, what, subject):
+    start(scene, ALL, permissions)
+    _, aggregator = daemons(scene)
+    wait_for("/readyz names the subject", says(aggregator, what, subject))
+
+
+def test_statistics_are_vital_to_no_aggregator(scene):
+    start(scene, ALL, f'publish: {{ allow: ">", deny: "{ROUTER}.>" }}, subscribe: ">"')
+    _, aggregator = daemons(scene)
+    wait_for("kvaggregator is ready", aggregator.is_ready)
+    wait_for("it is counted", lambda: aggregator.metric("kvb_nats_denied_total", what="publish") > 0)
+    assert aggregator.is_ready()
+
+
+def test_a_permission_that_comes_is_noticed(scene):
+    """The server reads its configuration anew, and keeps the connection."""
+    start(scene, f'publish: {{ allow: ">", deny: "{PUBLISH}.>" }}, subscribe: ">"')
+    bridge, _ = daemons(scene)
+    wait_for("/readyz names the subject", says(bridge, "publish on", PUBLISH))
+    config = scene.folder / "nats.conf"
+    config.write_text(config.read_text().replace(f', deny: "{PUBLISH}.>"', ""))
+    scene.started[0].process.send_signal(signal.SIGHUP)
+    wait_for("kvbridge is ready", bridge.is_ready, 75)

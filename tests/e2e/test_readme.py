@@ -1,0 +1,182 @@
+"""Does "Your own vLLM in five minutes" of README.md work as it is printed?  Its commands, its
+configuration and its answer are taken from there; only port numbers are replaced.  Do the links of
+all documents lead somewhere?"""
+
+import http.server
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import textwrap
+import threading
+
+import pytest
+
+import engine
+import programs
+from programs import wait_for
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BLOCK = 16
+
+
+def blocks_of(title):
+    """The texts between ``` in the section with this title."""
+    section = (ROOT / "README.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    return [textwrap.dedent(text).strip("\n") for text in re.findall(r"^ *```\n(.*?)^ *```$", section, re.M | re.S)]
+
+
+VLLM, CONFIG, START, REQUESTS, ANSWER = blocks_of("Your own vLLM in five minutes")
+
+
+def vllm_options():
+    words = shlex.split(VLLM)
+    assert words[:2] == ["vllm", "serve"] and "--enable-prefix-caching" in words
+    return {
+        "model": words[2], "block_size": int(words[words.index("--block-size") + 1]),
+        "events": json.loads(words[words.index("--kv-events-config") + 1])}
+
+
+class Vllm(engine.Engine):
+    """It publishes as `vllm serve` does with these options, and takes /v1/completions."""
+
+    def __init__(self, options):
+        super().__init__(topic=options["events"]["topic"].encode())
+        self.web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler(options))
+        self.port = self.web.server_port
+        self.web_thread = threading.Thread(target=self.web.serve_forever, daemon=True)
+        self.web_thread.start()
+
+    def handler(vllm, options):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                is_right = self.path == "/v1/completions" and request["model"] == options["model"]
+                if is_right:
+                    vllm.compute(request["prompt"])
+                self.send_response(200 if is_right else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_words):
+                pass
+
+        return Handler
+
+    def compute(self, prompt):
+        """All whole blocks of a prompt that is new."""
+        hashes = [(1 << 60) + i for i in range(len(prompt) // BLOCK)]
+        self.publish(engine.batch(engine.MapForm.stored(hashes, prompt[:len(hashes) * BLOCK], BLOCK)))
+
+    def close(self):
+        self.web.shutdown()
+        self.web.server_close()
+        self.web_thread.join()
+        super().close()
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+def replaced(text, ports):
+    """Each port of the text in place of which there is another; a port that is not there fails."""
+    for old, new in ports.items():
+        assert f":{old}" in text, (old, text)
+        text = text.replace(f":{old}", f":{new}")
+    return text
+
+
+def test_your_own_vllm_answers_as_printed(scene):
+    options = vllm_options()
+    vllm = scene.engine_of(Vllm, options=options)
+    assert options["block_size"] == BLOCK
+
+    started = [shlex.split(line) for line in START.splitlines()]
+    assert [pathlib.Path(words[0]).name for words in started] == ["nats-server", "kvbridge", "kvaggregator"]
+    assert started[1][1:] == ["--config", "kvbridge.cfg"]
+    aggregator_config = (ROOT / started[2][2]).read_text()
+
+    bridge_port, aggregator_port = programs.free_port(), programs.free_port()
+    bridge = scene.daemon("kvbridge", replaced(CONFIG, {
+        4222: scene.nats_port,
+        port_of(options["events"]["endpoint"]): port_of(vllm.events),
+        port_of(options["events"]["replay_endpoint"]): port_of(vllm.replay),
+    }) + f'\nhttp = "127.0.0.1:{bridge_port}";\n', bridge_port)
+    aggregator = scene.daemon("kvaggregator", replaced(
+        aggregator_config, {4222: scene.nats_port, 9402: aggregator_port}), aggregator_port)
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+
+    wait_for("the bridge has connected", lambda: vllm.requests)
+    prompt, completion, query = replaced(REQUESTS, {8000: vllm.port, 9402: aggregator_port}).splitlines()
+    subprocess.run(["bash", "-ec", f"{prompt}\n{completion} --fail"], check=True, timeout=20)
+
+    def answer():
+        done = subprocess.run(
+            ["bash", "-ec", f"{prompt}\n{query} --fail --silent"], check=True, timeout=20, stdout=subprocess.PIPE)
+        return json.loads(done.stdout)
+
+    wait_for(f"{ANSWER}, not {answer()}", lambda: answer() == json.loads(ANSWER))
+
+
+def test_its_configuration_is_free_of_mistakes(tmp_path):
+    (tmp_path / "kvbridge.cfg").write_text(CONFIG)
+    done = subprocess.run(
+        [programs.BIN / "kvbridge", "--config", "kvbridge.cfg", "--check"], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.returncode == 0 and done.stdout + done.stderr == "kvbridge.cfg: ok\n", done
+
+
+# ---- Links -------------------------------------------------------------------------
+
+SKIPPED = ("build", ".git", "data")  # of others, or made
+
+
+def documents():
+    found = ROOT.rglob("*.md")
+    return sorted(path.relative_to(ROOT) for path in found if not set(path.relative_to(ROOT).parts) & set(SKIPPED))
+
+
+def anchors(path):
+    """As GitHub makes them of titles."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", documents(), ids=str)
+def test_links_lead_somewhere(document):
+    text = (ROOT / document).read_text()
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / document).parent / name if name else ROOT / document
+        assert path.exists(), f"{document}: {target}"
+        assert not anchor or anchor in anchors(path), f"{document}: {target}"
+
+
+# ---- Files -------------------------------------------------------------------------
+
+OF_OTHERS = {"/etc/resolv.conf"}  # of the machine
+
+
+def is_file(document, name):
+    folders = [ROOT, ROOT / "bridge", ROOT / "tests", (ROOT / document).parent]
+    return any((folder / name).exists() for folder in folders) or any(
+        next((ROOT / top).rglob(name), None) for top in ("bridge", "tests", "etc", "proto") if "/" not in name)
+
+
+@pytest.mark.parametrize("document", documents())
+def test_files_are_where_documents_say(document):
+    text = (ROOT / document).read_text()
+    named = set(re.findall(r"`([\w./-]+\.(?:c|h|py|sh|cfg|proto|patch|txt|yml|html))`", text)) - OF_OTHERS
+    assert not [name for name in sorted(named) if not is_file(document, name)]
+
+
+def test_the_suite_that_newcomers_build_exists():
+    text = (ROOT / "tests/README.md").read_text()
+    for room, suite in re.findall(r"unit\.(\w+)\.(\w+)", text):
+        assert (ROOT / f"tests/unit/{room}/test_{suite}.c").exists(), suite

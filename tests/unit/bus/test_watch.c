@@ -1,0 +1,136 @@
+#include "bus/watch.h"
+#include "core/clock.h"
+
+#include "kvb_test.h"
+
+static const uint64_t ms = KVB_NS_PER_MS;
+static const uint64_t start_ns = 5 * KVB_NS_PER_S;
+
+/* Looks as the keeper does, up to and at until_ns; the first step that is not REST, or REST. */
+static enum kvb_bus_watch_step
+look_until(struct kvb_bus_watch *watch, uint64_t *now_ns, uint64_t until_ns)
+{
+    while (*now_ns < until_ns) {
+        *now_ns += kvb_bus_look_ms * ms;
+        const enum kvb_bus_watch_step step = kvb_bus_watch_look(watch, *now_ns);
+        if (step != KVB_BUS_WATCH_REST) {
+            return step;
+        }
+    }
+    return KVB_BUS_WATCH_REST;
+}
+
+static void asks_a_second_after_the_last_question(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 999 * ms), KVB_BUS_WATCH_PING);
+    assert_int_equal(now_ns, start_ns + 1000 * ms);
+    kvb_bus_watch_pinged(&watch, now_ns);
+    kvb_bus_watch_answered(&watch);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1750 * ms), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_PING);
+}
+
+static void what_others_ask_counts(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 750 * ms), KVB_BUS_WATCH_REST);
+    kvb_bus_watch_pinged(&watch, now_ns);
+    kvb_bus_watch_answered(&watch);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1500 * ms), KVB_BUS_WATCH_REST);
+}
+
+static void closes_when_nothing_answers_for_two_seconds(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    kvb_bus_watch_pinged(&watch, start_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1750 * ms), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
+}
+
+static void asking_again_and_again_does_not_put_it_off(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    for (int i = 0; i < 7; i++) {
+        kvb_bus_watch_pinged(&watch, now_ns);
+        now_ns += kvb_bus_look_ms * ms;
+        assert_int_equal(kvb_bus_watch_look(&watch, now_ns), KVB_BUS_WATCH_REST);
+    }
+    kvb_bus_watch_pinged(&watch, now_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
+}
+
+/* A stopped process, or a paused machine: the PONG may lie in the socket. */
+static void a_time_in_which_nobody_looked_is_no_silence(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    kvb_bus_watch_pinged(&watch, start_ns);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 1000 * ms), KVB_BUS_WATCH_REST);
+    now_ns += 10 * KVB_NS_PER_S;
+    assert_int_equal(kvb_bus_watch_look(&watch, now_ns), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 11750 * ms), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 12000 * ms), KVB_BUS_WATCH_CLOSE);
+}
+
+static void what_was_asked_after_a_standstill_is_not_of_the_future(void **state)
+{
+    struct kvb_bus_watch watch;
+    const uint64_t woken_ns = start_ns + 10 * KVB_NS_PER_S;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    kvb_bus_watch_pinged(&watch, woken_ns); /* another thread was quicker than the keeper */
+    uint64_t now_ns = woken_ns;
+    assert_int_equal(kvb_bus_watch_look(&watch, now_ns), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, woken_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
+    assert_int_equal(now_ns, woken_ns + 2000 * ms);
+}
+
+static void a_new_connection_owes_nothing(void **state)
+{
+    struct kvb_bus_watch watch;
+    uint64_t now_ns = start_ns;
+
+    (void)state;
+    kvb_bus_watch_begin(&watch, start_ns);
+    kvb_bus_watch_pinged(&watch, start_ns);
+    kvb_bus_watch_begin(&watch, start_ns + 1500 * ms);
+    now_ns = start_ns + 1500 * ms;
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2250 * ms), KVB_BUS_WATCH_REST);
+    assert_int_equal(look_until(&watch, &now_ns, start_ns + 2500 * ms), KVB_BUS_WATCH_PING);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(asks_a_second_after_the_last_question),
+        cmocka_unit_test(what_others_ask_counts),
+        cmocka_unit_test(closes_when_nothing_answers_for_two_seconds),
+        cmocka_unit_test(asking_again_and_again_does_not_put_it_off),
+        cmocka_unit_test(a_time_in_which_nobody_looked_is_no_silence),
+        cmocka_unit_test(what_was_asked_after_a_standstill_is_not_of_the_future),
+        cmocka_unit_test(a_new_connection_owes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+#include "kvb_test.h"
+
+#include "core/utf8.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* Bytes that the first byte promises; 0: it begins no character. */
+static size_t promised_len(uint8_t first)
+{
+    if (first < 0x80) {
+        return 1;
+    }
+    return first < 0xc0 || first > 0xf7 ? 0 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+}
+
+/* The definition, slowly: decode as many bits as the first byte promises, then look whether the
+ * code point may exist and needs that many bytes. */
+static size_t plain_len(const uint8_t *at, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    const size_t len = promised_len(at[0]);
+    uint32_t point = len == 1 ? at[0] : at[0] & (0xffU >> (len + 1));
+
+    if (len == 0 || len > left) {
+        return 0;
+    }
+    for (size_t i = 1; i < len; i++) {
+        if ((at[i] & 0xc0U) != 0x80) {
+            return 0;
+        }
+        point = point << 6U | (at[i] & 0x3fU);
+    }
+    const bool is_surrogate = point >= 0xd800 && point <= 0xdfff;
+    return point < least[len] || point > 0x10ffff || is_surrogate ? 0 : len;
+}
+
+static void every_three_bytes_are_read_as_the_definition_says(void **state)
+{
+    (void)state;
+    static const uint8_t fourth[] = { 0x00, 0x7f, 0x80, 0xbf, 0xc0, 0xff };
+
+    for (uint32_t bytes = 0; bytes < UINT32_C(1) << 24; bytes++) {
+        const uint8_t last = fourth[bytes % sizeof fourth];
+        const uint8_t text[] = { (uint8_t)(bytes >> 16), (uint8_t)(bytes >> 8), (uint8_t)bytes,
+                                 last };
+        if (kvb_utf8_len(text, 4) != plain_len(text, 4)) {
+            fail_msg("%02x %02x %02x %02x", text[0], text[1], text[2], text[3]);
+        }
+    }
+}
+
+static void a_character_that_is_cut_is_none(void **state)
+{
+    (void)state;
+    static const char *const characters[] = { "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80" };
+
+    for (size_t i = 0; i < sizeof characters / sizeof characters[0]; i++) {
+        const uint8_t *text = (const uint8_t *)characters[i];
+        const size_t len = strlen(characters[i]);
+        assert_int_equal(kvb_utf8_len(text, len), len);
+        for (size_t left = 1; left < len; left++) {
+            assert_int_equal(kvb_utf8_len(text, left), 0);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_three_bytes_are_read_as_the_definition_says),
+        cmocka_unit_test(a_character_that_is_cut_is_none),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

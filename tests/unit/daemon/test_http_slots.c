@@ -1,0 +1,295 @@
+#include "core/clock.h"
+#include "daemon/http_slots.h"
+
+#include "kvb_test.h"
+
+enum { max = 8, extra = 4, max_client = 6, own = 100, max_held = 1000, max_client_held = 600 };
+
+static const uint64_t second = KVB_NS_PER_S;
+static const uint64_t start_ns = 1000 * KVB_NS_PER_S;
+
+static void init(struct kvb_http_slots *slots)
+{
+    const struct kvb_http_slots_options options = {
+        .max_connections = max,
+        .max_extra = extra,
+        .max_per_client = max_client,
+        .max_held_bytes = max_held,
+        .max_client_bytes = max_client_held,
+        .own_bytes = own,
+        .grace_ns = 10 * KVB_NS_PER_S,
+        .young_ns = KVB_NS_PER_S,
+        .bytes_a_second = 1000,
+    };
+
+    assert_ok(kvb_http_slots_init(slots, &options));
+}
+
+/* A connection that nobody has to go for. */
+static struct kvb_http_slot *
+open_one(struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns)
+{
+    struct kvb_http_victim victim = { .fd = 0 };
+    struct kvb_http_slot *slot = kvb_http_slots_open(slots, client, fd, now_ns, &victim);
+
+    assert_non_null(slot);
+    assert_int_equal(victim.fd, -1);
+    return slot;
+}
+
+/* Connections of clients 1 and 2, by turns, a millisecond apart. */
+static void fill(struct kvb_http_slots *slots, struct kvb_http_slot *out[max])
+{
+    for (int i = 0; i < max; i++) {
+        out[i] = open_one(slots, 1 + i % 2, i, start_ns + (uint64_t)i * KVB_NS_PER_MS);
+        assert_false(out[i]->is_extra);
+    }
+}
+
+static bool next_late(struct kvb_http_slots *slots, uint64_t now_ns, int fd, enum kvb_http_end why)
+{
+    struct kvb_http_victim victim = { .fd = -1 };
+
+    return kvb_http_slots_next_late(slots, now_ns, &victim) && victim.fd == fd && victim.why == why;
+}
+
+static bool is_anyone_late(struct kvb_http_slots *slots, uint64_t now_ns)
+{
+    struct kvb_http_victim victim = { .fd = -1 };
+
+    return kvb_http_slots_next_late(slots, now_ns, &victim);
+}
+
+/* ---- Who makes room ---- */
+
+static void the_one_that_waits_longest_makes_room(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    kvb_http_slots_enter(slot[0], KVB_HTTP_WORK, start_ns); /* does not wait for its client */
+    kvb_http_slots_enter(slot[1], KVB_HTTP_BODY, start_ns); /* comes after all headers */
+    assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 2);
+    assert_int_equal(victim.why, KVB_HTTP_END_CROWDED);
+    assert_int_equal(slot[2]->phase, KVB_HTTP_CLOSING);
+    for (int i = 3; i < max; i++) {
+        kvb_http_slots_enter(slot[i], KVB_HTTP_ANSWER, start_ns);
+    }
+    kvb_http_slots_close(&slots, slot[2]);
+    assert_non_null(kvb_http_slots_open(&slots, 4, 51, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 1); /* the newcomer before has not waited for long */
+    kvb_http_slots_close(&slots, slot[1]);
+    assert_true(
+        open_one(&slots, 5, 52, start_ns + 2 * second)->is_extra); /* the rest do not wait */
+    kvb_http_slots_done(&slots);
+}
+
+static void the_young_do_not_make_room_and_the_newcomer_is_extra(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    assert_true(open_one(&slots, 3, 50, start_ns + second / 2)->is_extra);
+    kvb_http_slots_done(&slots);
+}
+
+/* Else a crowd that never sends a request would keep out who asks for /livez. */
+static void an_extra_makes_room_for_an_extra_however_young(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+    int gone = 0;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    for (int i = 0; i < 100; i++) {
+        struct kvb_http_slot *one =
+            kvb_http_slots_open(&slots, 3, 100 + i, start_ns + second / 2, &victim);
+        assert_non_null(one);
+        assert_true(one->is_extra);
+        for (size_t at = 0; at < slots.slot_count; at++) {
+            if (slots.slots[at].phase == KVB_HTTP_CLOSING) {
+                assert_true(slots.slots[at].is_extra);
+                kvb_http_slots_close(&slots, &slots.slots[at]);
+                gone++;
+            }
+        }
+    }
+    assert_int_equal(gone, 100 - extra / 2);
+    kvb_http_slots_done(&slots);
+}
+
+static void a_client_above_its_share_makes_room_itself(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    (void)open_one(&slots, 2, 90, start_ns);
+    for (int i = 0; i < max_client; i++) {
+        assert_false(open_one(&slots, 1, i, start_ns + 1)->is_extra);
+    }
+    assert_true(open_one(&slots, 1, 50, start_ns + second / 2)->is_extra);
+    assert_non_null(kvb_http_slots_open(&slots, 1, 51, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 0); /* not client 2's, which waits longer */
+    assert_false(open_one(&slots, 2, 91, start_ns + second / 2)->is_extra);
+    kvb_http_slots_done(&slots);
+}
+
+static void without_a_free_slot_nobody_is_let_in(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    for (int i = 0; i < extra; i++) {
+        struct kvb_http_slot *one =
+            kvb_http_slots_open(&slots, 3, 100 + i, start_ns + second / 2, &victim);
+        kvb_http_slots_enter(one, KVB_HTTP_ANSWER, start_ns);
+    }
+    assert_null(kvb_http_slots_open(&slots, 3, 200, start_ns + second / 2, &victim));
+    assert_int_equal(victim.fd, -1);
+    assert_int_equal(slots.open_count, max + extra);
+    kvb_http_slots_done(&slots);
+}
+
+/* ---- Deadlines ---- */
+
+static void a_header_has_its_grace_however_it_drips(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    (void)open_one(&slots, 1, 7, start_ns);
+    assert_false(is_anyone_late(&slots, start_ns + 10 * second - 1));
+    assert_true(next_late(&slots, start_ns + 10 * second, 7, KVB_HTTP_END_HEADER_LATE));
+    assert_false(is_anyone_late(&slots, start_ns + 99 * second)); /* once */
+    kvb_http_slots_done(&slots);
+}
+
+static void bytes_that_moved_earn_time(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    struct kvb_http_slot *slot = open_one(&slots, 1, 7, start_ns);
+    kvb_http_slots_enter(slot, KVB_HTTP_BODY, start_ns + second);
+    slot->moved_bytes = 2000;
+    assert_false(is_anyone_late(&slots, start_ns + 13 * second - 1));
+    kvb_http_slots_enter(slot, KVB_HTTP_WORK, start_ns + 12 * second);
+    assert_false(is_anyone_late(&slots, start_ns + 99 * second)); /* ours, not the client's */
+    kvb_http_slots_enter(slot, KVB_HTTP_ANSWER, start_ns + 100 * second);
+    assert_false(is_anyone_late(&slots, start_ns + 110 * second - 1)); /* what it sent is over */
+    slot->moved_bytes = 1000;
+    assert_false(is_anyone_late(&slots, start_ns + 111 * second - 1));
+    assert_true(next_late(&slots, start_ns + 111 * second, 7, KVB_HTTP_END_ANSWER_LATE));
+    kvb_http_slots_enter(slot, KVB_HTTP_HEADER, start_ns + 112 * second);
+    assert_int_equal(slot->phase, KVB_HTTP_CLOSING);
+    kvb_http_slots_done(&slots);
+}
+
+static void a_body_that_stops_is_late(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    struct kvb_http_slot *slot = open_one(&slots, 1, 7, start_ns);
+    kvb_http_slots_enter(slot, KVB_HTTP_BODY, start_ns);
+    slot->moved_bytes = 2000;
+    assert_true(next_late(&slots, start_ns + 12 * second, 7, KVB_HTTP_END_BODY_LATE));
+    kvb_http_slots_done(&slots);
+}
+
+/* ---- Bytes ---- */
+
+static void bodies_and_answers_share_one_budget(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    struct kvb_http_slot *one = open_one(&slots, 1, 1, start_ns);
+    struct kvb_http_slot *two = open_one(&slots, 2, 2, start_ns);
+    struct kvb_http_slot *three = open_one(&slots, 3, 3, start_ns);
+
+    assert_ok(kvb_http_slots_hold(&slots, one, own + 500));
+    assert_ok(kvb_http_slots_hold(&slots, two, own + 400));
+    assert_int_equal(slots.held_bytes, 900);
+    assert_int_equal(kvb_http_slots_hold(&slots, three, own + 101), KVB_AGAIN);
+    assert_int_equal(three->held_bytes, 0);
+    assert_ok(kvb_http_slots_hold(&slots, three, own)); /* what each has of its own */
+    assert_ok(kvb_http_slots_hold(&slots, three, own + 100));
+    assert_ok(kvb_http_slots_hold(&slots, one, own + 10)); /* less is always right */
+    kvb_http_slots_close(&slots, two);
+    assert_int_equal(slots.held_bytes, 110);
+    kvb_http_slots_done(&slots);
+}
+
+static void no_client_has_all_bytes(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    struct kvb_http_slot *one = open_one(&slots, 1, 1, start_ns);
+    struct kvb_http_slot *two = open_one(&slots, 1, 2, start_ns);
+    struct kvb_http_slot *other = open_one(&slots, 2, 3, start_ns);
+
+    assert_ok(kvb_http_slots_hold(&slots, one, own + 300));
+    assert_int_equal(kvb_http_slots_hold(&slots, two, own + 301), KVB_AGAIN);
+    assert_ok(kvb_http_slots_hold(&slots, two, own + 300));
+    assert_ok(kvb_http_slots_hold(&slots, other, own + 400));
+    kvb_http_slots_done(&slots);
+}
+
+static void one_that_is_too_large_passes_alone(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    struct kvb_http_slot *one = open_one(&slots, 1, 1, start_ns);
+    struct kvb_http_slot *two = open_one(&slots, 2, 2, start_ns);
+
+    assert_ok(kvb_http_slots_hold(&slots, one, own + 5000));
+    assert_int_equal(kvb_http_slots_hold(&slots, two, own + 1), KVB_AGAIN);
+    kvb_http_slots_close(&slots, one);
+    assert_ok(kvb_http_slots_hold(&slots, two, own + 1));
+    kvb_http_slots_done(&slots);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_one_that_waits_longest_makes_room),
+        cmocka_unit_test(the_young_do_not_make_room_and_the_newcomer_is_extra),
+        cmocka_unit_test(an_extra_makes_room_for_an_extra_however_young),
+        cmocka_unit_test(a_client_above_its_share_makes_room_itself),
+        cmocka_unit_test(without_a_free_slot_nobody_is_let_in),
+        cmocka_unit_test(a_header_has_its_grace_however_it_drips),
+        cmocka_unit_test(bytes_that_moved_earn_time),
+        cmocka_unit_test(a_body_that_stops_is_late),
+        cmocka_unit_test(bodies_and_answers_share_one_budget),
+        cmocka_unit_test(no_client_has_all_bytes),
+        cmocka_unit_test(one_that_is_too_large_passes_alone),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kvaggregator/query_scene.h"
+
+/* Streams that hold what a test says, list by list and block by block, of the prompt
+ * 100 101 102 ... of model m; they are EXACT. */
+
+struct lists {
+    uint64_t worker_id;
+    struct kvb_block_shape shape; /* of the device's blocks */
+    const char *device;           /* blocks held from the beginning: "111" is 3; NULL: none */
+    const char *window;           /* blocks in the window list: "0110"; NULL: none */
+    uint32_t window_tokens;       /* 0: no hybrid model */
+    struct kvb_block_shape host_shape;
+    const char *host; /* NULL: none */
+    enum kvb_hashes hashes;
+    bool is_paired;
+    bool is_store;
+};
+
+/* What the worker's engine calls block i where hashes are its own. */
+kvb_block_hash engine_name(uint32_t i);
+
+void hold_lists(struct scene *scene, const struct lists *lists);
+
+/* The overlap of a worker, or of a store; NULL: it is not listed. */
+const struct kvb_overlap *overlap_of(const struct scene *scene, uint64_t worker_id);
+const struct kvb_overlap *shared_of(const struct scene *scene, uint64_t worker_id);
+
+/* Asks with so many tokens of the prompt, as a router does. */
+void query_tokens(struct scene *scene, size_t token_count);

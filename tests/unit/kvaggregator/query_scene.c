@@ -1,0 +1,175 @@
+#include "kvaggregator/query_scene.h"
+
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "index/block_hash.h"
+#include "model/router_batch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { max_tokens = 1024 };
+
+static const uint64_t now_ns = scene_now_s * KVB_NS_PER_S;
+
+void scene_empty(struct scene *scene)
+{
+    const struct kvb_prefix_index_options index = { .max_nodes = 10000, .max_slots = 256 };
+    const struct kvb_load_options load = { .max_endpoints = 64,
+                                           .expire_ms = 3000,
+                                           .forget_ms = 60000 };
+
+    *scene = (struct scene){ .event_id = 1000 };
+    assert_ok(kvb_prefix_index_new(&index, &scene->index));
+    const struct kvb_followers_options followers = {
+        .max_streams = 1024,
+        .heartbeat_ms = 1000,
+        .forget_ms = 60000,
+        .max_window_blocks = 10000,
+        .index = scene->index,
+    };
+    assert_ok(kvb_followers_new(&followers, &scene->followers));
+    assert_ok(kvb_load_tracker_new(&load, &scene->tracker));
+    scene->ctx = (struct kvb_query_context){
+        .index = scene->index,
+        .followers = scene->followers,
+        .tracker = scene->tracker,
+        .route = { .policy = KVB_ROUTE_KV, .overlap_weight = 1 },
+        .default_model = "",
+    };
+}
+
+void scene_done(struct scene *scene)
+{
+    kvb_query_context_done(&scene->ctx);
+    kvb_load_tracker_free(scene->tracker);
+    kvb_followers_free(scene->followers);
+    kvb_prefix_index_free(scene->index);
+}
+
+static struct kvb_stream_id id_of(uint64_t worker_id, uint32_t dp_rank)
+{
+    return (struct kvb_stream_id){ .name_space = "dynamo",
+                                   .component = "VllmWorker",
+                                   .worker_id = worker_id,
+                                   .dp_rank = dp_rank };
+}
+
+static uint64_t next_id(struct scene *scene)
+{
+    return scene->event_id++;
+}
+
+static void
+add_blocks(struct scene *scene, struct kvb_router_batch *batch, const struct scene_holding *holding)
+{
+    const struct kvb_router_event stored = {
+        .kind = KVB_ROUTER_STORED,
+        .tier = holding->tier,
+        .event_id = next_id(scene),
+    };
+    const uint32_t width = holding->block_size + holding->is_eagle;
+    uint32_t tokens[max_tokens];
+    kvb_block_hash block = { 0 };
+
+    assert_ok(kvb_router_batch_add_event(batch, &stored));
+    for (uint32_t i = 0; i < holding->count; i++) {
+        for (uint32_t n = 0; n < width; n++) {
+            tokens[n] = 100 + (i * holding->block_size) + n;
+        }
+        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, width, NULL, 0, 1337);
+        block = i == 0 ? kvb_block_hash_root(hash) : kvb_block_hash_next(block, hash);
+        assert_ok(kvb_router_batch_add_block(batch, block, hash));
+    }
+}
+
+static void beat(struct scene *scene, const struct scene_holding *holding, bool is_bye)
+{
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = holding->worker_id,
+        .dp_rank = holding->dp_rank,
+        .last_id = scene->event_id - 1,
+        .state = KVB_STREAM_EXACT,
+        .block_size = holding->block_size,
+        .lookahead = holding->is_eagle,
+        .is_bye = is_bye,
+    };
+
+    (void)snprintf(heartbeat.model, sizeof heartbeat.model, "%s", holding->model);
+    heartbeat.tiers[holding->tier].blocks = holding->count;
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
+void scene_hold(struct scene *scene, const struct scene_holding *holding)
+{
+    struct kvb_router_batch batch = { .worker_id = holding->worker_id,
+                                      .dp_rank = holding->dp_rank };
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED,
+                                              .event_id = next_id(scene) };
+
+    assert_ok(kvb_router_batch_add_event(&batch, &cleared));
+    add_blocks(scene, &batch, holding);
+    assert_ok(kvb_followers_apply(scene->followers, &id, &batch, now_ns));
+    if (holding->model) {
+        beat(scene, holding, false);
+    }
+    kvb_router_batch_done(&batch);
+}
+
+void scene_bye(struct scene *scene, const struct scene_holding *holding)
+{
+    beat(scene, holding, true);
+}
+
+void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint64_t active_blocks)
+{
+    const struct kvb_stream_id id = id_of(worker_id, dp_rank);
+    const struct kvb_load_report report = {
+        .worker_id = worker_id,
+        .dp_rank = dp_rank,
+        .endpoint_name = "generate",
+        .load = { .kv_active_blocks = active_blocks,
+                  .kv_total_blocks = 100,
+                  .request_total_slots = 8,
+                  .num_requests_waiting = 2 },
+    };
+
+    assert_ok(kvb_load_tracker_report(scene->tracker, &id, &report, now_ns));
+}
+
+void scene_recorded(struct scene *scene)
+{
+    /* clang-format off */
+    static const struct scene_holding holdings[] = {
+        { 1, 0, "m", scene_block_size, KVB_TIER_DEVICE, 4, false },
+        { 2, 0, "m", scene_block_size, KVB_TIER_DEVICE, 1, false },
+        { 2, 1, "m", scene_block_size, KVB_TIER_DEVICE, 2, false },
+    };
+    /* clang-format on */
+
+    scene_empty(scene);
+    for (size_t i = 0; i < sizeof holdings / sizeof holdings[0]; i++) {
+        scene_hold(scene, &holdings[i]);
+    }
+}
+
+struct kvb_query scene_query(size_t token_count, const char *model)
+{
+    struct kvb_query query = { .form = KVB_QUERY_TOKENS,
+                               .has_model = model != NULL,
+                               .count = token_count };
+
+    if (model) {
+        (void)snprintf(query.model, sizeof query.model, "%s", model);
+    }
+    query.tokens = calloc(token_count + 1, sizeof *query.tokens);
+    assert_non_null(query.tokens);
+    for (size_t i = 0; i < token_count; i++) {
+        query.tokens[i] = (uint32_t)(100 + i);
+    }
+    return query;
+}

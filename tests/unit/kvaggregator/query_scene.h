@@ -1,0 +1,43 @@
+#pragma once
+
+#include "kvaggregator/answers/query_context.h"
+
+/* The fleet of which Dynamo's stand-alone indexer was recorded: model m, blocks of
+ * 16 tokens, prompt 100 101 102 ...; worker 1 holds 4 blocks, worker 2 one on rank
+ * 0 and two on rank 1.  All are EXACT. */
+struct scene {
+    struct kvb_prefix_index *index;
+    struct kvb_followers *followers;
+    struct kvb_load_tracker *tracker;
+    struct kvb_query_context ctx;
+    uint64_t event_id;
+};
+
+enum { scene_block_size = 16, scene_now_s = 100 };
+
+/* A fleet of nobody. */
+void scene_empty(struct scene *scene);
+void scene_recorded(struct scene *scene);
+void scene_done(struct scene *scene);
+
+/* A stream of the model comes to hold the prompt's blocks from .. from+count-1 in a
+ * tier, by events and a heartbeat that proves them. */
+struct scene_holding {
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    const char *model; /* NULL: no heartbeat */
+    uint32_t block_size;
+    enum kvb_tier tier;
+    uint32_t count;
+    bool is_eagle;
+};
+void scene_hold(struct scene *scene, const struct scene_holding *holding);
+
+/* A load report. */
+void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint64_t active_blocks);
+
+/* The stream's bridge says goodbye. */
+void scene_bye(struct scene *scene, const struct scene_holding *holding);
+
+/* A query by tokens 100, 101, ... of the model, or of none. */
+struct kvb_query scene_query(size_t token_count, const char *model);

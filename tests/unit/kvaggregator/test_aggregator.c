@@ -1,0 +1,591 @@
+#include "bus/bus.h"
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "index/block_hash.h"
+#include "kvaggregator/aggregator.h"
+#include "process.h"
+#include "wire/load/json.h"
+#include "wire/router/heartbeat.h"
+#include "wire/router/json.h"
+#include "wire/router/proto.h"
+
+#include "kvb_test.h"
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* The whole aggregator against a real nats-server, asked over NATS and HTTP. */
+
+enum { patience_ms = 15000, text_bytes = 16384, block_size = 16, blocks = 3 };
+
+#define P "namespace.dynamo.component.VllmWorker."
+#define R "namespace.dynamo.component.Router."
+
+/* What came on the subjects that the test listens to. */
+struct inbox {
+    pthread_mutex_t lock;
+    unsigned load_stats;
+    unsigned hit_rates;
+    char load_text[text_bytes];
+    char hit_text[text_bytes];
+};
+
+struct world {
+    struct nats_server server;
+    struct kvb_aggregator_config config;
+    struct kvb_aggregator *aggregator;
+    struct kvb_bus *bus; /* the bridge's and the router's */
+    struct kvb_bus_subscription *received;
+    struct inbox inbox;
+    uint64_t last_id;
+    char answer[text_bytes];
+};
+
+/* ---- Building it ---- */
+
+static void set_config(struct world *world, const char *url)
+{
+    struct kvb_aggregator_config *config = &world->config;
+
+    (void)snprintf(config->nats.url, sizeof config->nats.url, "%s", url);
+    memcpy(config->subscribe.name_space, "*", sizeof "*");
+    memcpy(config->subscribe.component, "*", sizeof "*");
+    memcpy(config->router.name_space, "dynamo", sizeof "dynamo");
+    memcpy(config->router.component, "Router", sizeof "Router");
+    memcpy(config->http, "127.0.0.1:0", sizeof "127.0.0.1:0");
+    config->router.overlap_weight = 1;
+    config->load.expire_ms = 3000;
+    config->load.publish_ms = 1000;
+    config->forget_ms = 60000;
+    config->limits.max_index_blocks = 100000;
+    config->limits.max_query_body_bytes = 1 << 16;
+    config->limits.event_ring = 1024;
+    config->limits.query_ring = 64;
+}
+
+static void start_aggregator(struct world *world)
+{
+    struct kvb_detail detail = { { 0 } };
+
+    if (kvb_aggregator_start(&world->config, NULL, &world->aggregator, &detail) != KVB_OK) {
+        fail_msg("%s", detail.text);
+    }
+}
+
+static void keep(unsigned *count, char *text, kvb_span payload)
+{
+    const size_t len = payload.len < text_bytes - 1 ? payload.len : text_bytes - 1;
+
+    memcpy(text, payload.data, len);
+    text[len] = '\0';
+    ++*count;
+}
+
+static void on_message(void *context, const struct kvb_bus_message *message)
+{
+    struct inbox *inbox = context;
+
+    pthread_mutex_lock(&inbox->lock);
+    if (strcmp(message->subject, R "load_stats") == 0) {
+        keep(&inbox->load_stats, inbox->load_text, message->payload);
+    } else if (strcmp(message->subject, R "kv-hit-rate") == 0) {
+        keep(&inbox->hit_rates, inbox->hit_text, message->payload);
+    }
+    pthread_mutex_unlock(&inbox->lock);
+}
+
+static bool is_connected(void *context)
+{
+    return kvb_bus_is_connected(context);
+}
+
+static void open_client(struct world *world)
+{
+    const struct kvb_bus_options options = { .url = world->server.url, .name = "test" };
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_bus_open(&options, &world->bus, &detail));
+    assert_ok(kvb_bus_subscribe(world->bus, R "*", on_message, &world->inbox, &world->received));
+    assert_true(wait_until(is_connected, world->bus, patience_ms));
+    assert_ok(kvb_bus_flush(world->bus, patience_ms));
+}
+
+static void close_world(struct world *world)
+{
+    int exit_code = 0;
+
+    kvb_aggregator_stop(world->aggregator);
+    kvb_bus_unsubscribe(world->received);
+    kvb_bus_close(world->bus);
+    (void)process_end(world->server.pid, SIGTERM, patience_ms, &exit_code);
+    folder_remove(world->server.folder);
+    pthread_mutex_destroy(&world->inbox.lock);
+}
+
+/* ---- Speaking as a bridge ---- */
+
+static void publish(struct world *world, const char *subject, const struct kvb_buf *buf)
+{
+    assert_ok(kvb_bus_publish(world->bus, subject, kvb_buf_span(buf)));
+}
+
+static void publish_text(struct world *world, const char *subject, const char *text)
+{
+    assert_ok(kvb_bus_publish(
+        world->bus, subject, (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) }));
+}
+
+/* Tokens 100, 101, ... in blocks; the first three of them are cached. */
+static void fill_batch(struct world *world, struct kvb_router_batch *batch, uint64_t worker_id)
+{
+    const struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED, .event_id = 1000 };
+    const struct kvb_router_event stored = { .kind = KVB_ROUTER_STORED, .event_id = 1001 };
+    kvb_block_hash block = { 0 };
+
+    batch->worker_id = worker_id;
+    batch->has_epoch = true;
+    memset(batch->epoch.bytes, 7, sizeof batch->epoch.bytes);
+    assert_ok(kvb_router_batch_add_event(batch, &cleared));
+    assert_ok(kvb_router_batch_add_event(batch, &stored));
+    for (uint32_t i = 0; i < blocks; i++) {
+        uint32_t tokens[block_size];
+        for (uint32_t n = 0; n < block_size; n++) {
+            tokens[n] = 100 + (i * block_size) + n;
+        }
+        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, block_size, NULL, 0, 1337);
+        block = i == 0 ? kvb_block_hash_root(hash) : kvb_block_hash_next(block, hash);
+        assert_ok(kvb_router_batch_add_block(batch, block, hash));
+    }
+    world->last_id = 1001;
+}
+
+static void beat(struct world *world, uint64_t worker_id)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = worker_id,
+        .epoch_first_id = 1000,
+        .last_id = world->last_id,
+        .state = KVB_STREAM_EXACT,
+        .profile = KVB_PROFILE_PROTOBUF,
+        .model = "m",
+        .block_size = block_size,
+    };
+
+    memset(heartbeat.epoch.bytes, 7, sizeof heartbeat.epoch.bytes);
+    heartbeat.tiers[KVB_TIER_DEVICE].blocks = blocks;
+    kvb_buf_init(&buf, 4096);
+    assert_ok(kvb_heartbeat_encode(&heartbeat, &buf));
+    publish(world, P "kv_heartbeat", &buf);
+}
+
+static void hold(struct world *world, uint64_t worker_id)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    fill_batch(world, &batch, worker_id);
+    kvb_buf_init(&buf, 4096);
+    assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
+    publish(world, P "kv_events", &buf);
+    beat(world, worker_id);
+}
+
+static void say_load(struct world *world, uint64_t worker_id, uint64_t active_blocks)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    const struct kvb_load_report report = {
+        .worker_id = worker_id,
+        .endpoint_name = "generate",
+        .load = { .kv_active_blocks = active_blocks, .kv_total_blocks = 100 },
+    };
+
+    kvb_buf_init(&buf, 4096);
+    assert_ok(kvb_load_json_encode(&report, &buf));
+    publish(world, P "load_metrics", &buf);
+}
+
+/* ---- Asking ---- */
+
+static void keep_answer(void *context, const struct kvb_bus_message *message)
+{
+    struct world *world = context;
+    unsigned count = 0;
+
+    keep(&count, world->answer, message->payload);
+}
+
+static const char *ask(struct world *world, const char *subject, const char *question)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_span payload = { .data = (const uint8_t *)question, .len = strlen(question) };
+
+    assert_ok(
+        kvb_bus_request(world->bus, subject, payload, patience_ms, keep_answer, world, &detail));
+    return world->answer;
+}
+
+static void read_all(int fd, char out[text_bytes])
+{
+    size_t used = 0;
+    ssize_t got = 0;
+
+    while (used < text_bytes - 1 && (got = recv(fd, out + used, text_bytes - 1 - used, 0)) > 0) {
+        used += (size_t)got;
+    }
+    out[used] = '\0';
+    close(fd);
+}
+
+static const char *http(struct world *world, const char *method, const char *path, const char *body)
+{
+    struct sockaddr_in address = {
+        .sin_family = AF_INET,
+        .sin_port = htons(kvb_aggregator_http_port(world->aggregator)),
+    };
+    char request[1024];
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int len = snprintf(
+        request, sizeof request,
+        "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        "Content-Length: %zu\r\n\r\n%s",
+        method, path, strlen(body), body);
+
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(send(fd, request, (size_t)len, MSG_NOSIGNAL), len);
+    read_all(fd, world->answer);
+    return world->answer;
+}
+
+/* ---- Waiting ---- */
+
+struct wish {
+    struct world *world;
+    const char *path;
+    const char *words; /* of the answer to GET path */
+};
+
+static bool is_answered(void *context)
+{
+    const struct wish *wish = context;
+
+    return strstr(http(wish->world, "GET", wish->path, ""), wish->words) != NULL;
+}
+
+static void wait_for(struct world *world, const char *path, const char *words)
+{
+    struct wish wish = { .world = world, .path = path, .words = words };
+
+    if (!wait_until(is_answered, &wish, patience_ms)) {
+        fail_msg("%s: no %s in %s", path, words, world->answer);
+    }
+}
+
+static void open_world(struct world *world)
+{
+    *world = (struct world){ 0 };
+    pthread_mutex_init(&world->inbox.lock, NULL);
+    assert_ok(nats_server_start(&world->server, 0, NULL));
+    set_config(world, world->server.url);
+    start_aggregator(world);
+    open_client(world);
+    wait_for(world, "/readyz", "ready\n");
+}
+
+#define PROMPT                                                                                     \
+    "{\"token_ids\":[100,101,102,103,104,105,106,107,108,109,110,111,112,113,114,115,"             \
+    "116,117,118,119,120,121,122,123,124,125,126,127,128,129,130,131,7]}"
+
+/* ---- Tests ---- */
+
+static void what_a_bridge_publishes_is_matched_over_nats_and_http(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    assert_non_null(strstr(
+        ask(&world, R "kv_match", PROMPT),
+        "\"blocks\":2,\"workers\":[{\"worker_id\":7,\"dp_rank\":0,"));
+    const char *answer = http(&world, "POST", "/query", PROMPT);
+    assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
+    assert_non_null(strstr(answer, "{\"scores\":{\"7\":{\"0\":32}}"));
+    close_world(&world);
+}
+
+/* One message of so many events that it takes several turns, and a removal at its end. */
+static void a_long_message_is_applied_whole_and_in_order(void **state)
+{
+    enum { runs = 100, run_blocks = 64 };
+    (void)state;
+    struct world world;
+    open_world(&world);
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    struct kvb_router_event event = { .kind = KVB_ROUTER_STORED };
+
+    fill_batch(&world, &batch, 7);
+    for (uint64_t run = 0; run < runs; run++) {
+        event.event_id = ++world.last_id;
+        assert_ok(kvb_router_batch_add_event(&batch, &event));
+        for (uint64_t i = 0; i < run_blocks; i++) {
+            const uint64_t block = (1 + run) * 1000 + i;
+            assert_ok(kvb_router_batch_add_block(
+                &batch, (kvb_block_hash){ block }, (kvb_tokens_hash){ block }));
+        }
+    }
+    event.kind = KVB_ROUTER_REMOVED;
+    for (uint64_t run = 0; run < runs; run++) {
+        event.event_id = ++world.last_id;
+        assert_ok(kvb_router_batch_add_event(&batch, &event));
+        for (uint64_t i = run_blocks; i-- > 0;) {
+            assert_ok(kvb_router_batch_add_block(
+                &batch, (kvb_block_hash){ (1 + run) * 1000 + i }, (kvb_tokens_hash){ 0 }));
+        }
+    }
+    kvb_buf_init(&buf, 1U << 20U);
+    assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
+    publish(&world, P "kv_events", &buf);
+    beat(&world, 7); /* proves that three blocks are left, and every event was applied */
+    wait_for(&world, "/streams", "\"state\":\"EXACT\"");
+    close_world(&world);
+}
+
+/* json says them on a subject of their own; a clear on the other is of both lists. */
+static void window_events_of_json_change_the_window_list(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    publish_text(
+        &world, P "kv_window_events",
+        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":4,\"data\":{"
+        "\"stored\":{"
+        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
+    wait_for(&world, "/dump?format=rows", "9 0 window 5\n");
+    publish_text(
+        &world, P "kv_events",
+        "{\"worker_id\":9,\"event\":{\"event_id\":5,\"data\":\"cleared\",\"dp_rank\":0}}");
+    publish_text(
+        &world, P "kv_window_events",
+        "{\"worker_id\":9,\"storage_tier\":\"window\",\"event\":{\"event_id\":6,\"data\":{"
+        "\"stored\":{"
+        "\"parent_hash\":null,\"blocks\":[{\"block_hash\":7,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
+    wait_for(&world, "/dump?format=rows", "9 0 window 7\n");
+    wait_for(&world, "/streams", "\"disk\":0,\"window\":1}");
+    close_world(&world);
+}
+
+static void a_json_stream_without_heartbeats_is_unverified(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    publish_text(
+        &world, P "kv_events",
+        "{\"worker_id\":9,\"event\":{\"event_id\":4,\"data\":{\"stored\":{\"parent_hash\":null,"
+        "\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
+    wait_for(&world, "/streams", "\"state\":\"UNVERIFIED\",\"reason\":\"no_heartbeat\"");
+    wait_for(&world, "/dump?format=rows", "9 0 device 5\n");
+    close_world(&world);
+}
+
+static void everything_may_be_asked_for(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    assert_non_null(strstr(ask(&world, R "kv_get.state", ""), "\"EXACT\":1"));
+    assert_non_null(strstr(ask(&world, R "kv_get.streams", ""), "\"worker_id\":7"));
+    assert_non_null(strstr(ask(&world, R "kv_get.streams", "{\"from\":1}"), "\"streams\":[]"));
+    assert_non_null(strstr(ask(&world, R "kv_get.load", ""), "\"load_avg\":0"));
+    assert_non_null(strstr(ask(&world, R "kv_get.dump", ""), "7 0 device "));
+    assert_non_null(strstr(ask(&world, R "kv_get.dump", "{\"row\":-1}"), "\"error\""));
+    assert_non_null(strstr(ask(&world, R "kv_get.nonsense", ""), "\"error\":\"unknown query"));
+    assert_non_null(strstr(ask(&world, R "kv_match", "nonsense"), "\"error\""));
+    assert_non_null(strstr(
+        ask(&world, R "kv_match", "{\"token_ids\":[1],\"model\":\"zz\"}"),
+        "{\"error\":\"no indexer for model=zz routing_group=default\"}"));
+    close_world(&world);
+}
+
+static bool has_hit_rate(void *context)
+{
+    struct world *world = context;
+
+    pthread_mutex_lock(&world->inbox.lock);
+    const bool has = world->inbox.hit_rates > 1;
+    pthread_mutex_unlock(&world->inbox.lock);
+    return has;
+}
+
+static void a_route_decision_is_answered_and_published(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    assert_non_null(strstr(ask(&world, R "kv_route", PROMPT), "{\"worker_id\":7,\"dp_rank\":0,"));
+    assert_non_null(strstr(http(&world, "POST", "/route", PROMPT), "{\"worker_id\":7,"));
+    assert_true(wait_until(has_hit_rate, &world, patience_ms));
+    assert_string_equal(
+        world.inbox.hit_text, "{\"worker_id\":7,\"isl_tokens\":33,\"hit_tokens\":32,"
+                              "\"isl_blocks\":2,\"overlap_blocks\":2}");
+    wait_for(&world, "/metrics", "\nkvb_route_decisions_total 2\n");
+    close_world(&world);
+}
+
+static bool has_load(void *context)
+{
+    struct world *world = context;
+
+    pthread_mutex_lock(&world->inbox.lock);
+    const bool has = strstr(world->inbox.load_text, "\"load_avg\":0.25,") != NULL;
+    pthread_mutex_unlock(&world->inbox.lock);
+    return has;
+}
+
+static void a_change_of_load_is_published_at_once(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    const uint64_t before_ns = kvb_clock_monotonic_ns();
+    say_load(&world, 7, 20);
+    say_load(&world, 8, 30);
+    assert_true(wait_until(has_load, &world, patience_ms));
+    /* Not by the period: the changes alone; generous, for a busy machine. */
+    assert_true(kvb_clock_monotonic_ns() - before_ns < 900 * KVB_NS_PER_MS);
+    close_world(&world);
+}
+
+static void bad_messages_are_counted_and_the_next_one_is_applied(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    publish_text(&world, P "kv_events", "nonsense");
+    publish_text(&world, P "kv_events", "{}");
+    publish_text(&world, P "kv_heartbeat", "\x08");
+    publish_text(&world, P "load_metrics", "[]");
+    publish_text(&world, P "bridge_status", "ignored");
+    publish_text(&world, P "kv_heartbeat_json", "ignored");
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    wait_for(&world, "/metrics", "kvb_messages_refused_total{reason=\"bad_input\"} 4\n");
+    wait_for(&world, "/metrics", "kvb_messages_received_total{kind=\"kv_heartbeat\"} 2\n");
+    close_world(&world);
+}
+
+static void without_nats_it_starts_and_says_why_it_is_not_ready(void **state)
+{
+    (void)state;
+    struct world world = { 0 };
+    char url[64];
+    uint16_t port = 0;
+
+    pthread_mutex_init(&world.inbox.lock, NULL);
+    assert_ok(free_port(&port));
+    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", (unsigned)port);
+    set_config(&world, url);
+    start_aggregator(&world);
+    const char *answer = http(&world, "GET", "/readyz", "");
+    assert_int_equal(strncmp(answer, "HTTP/1.1 503", 12), 0);
+    assert_non_null(strstr(answer, "not connected to NATS"));
+    assert_ok(nats_server_start(&world.server, port, NULL));
+    wait_for(&world, "/readyz", "ready\n");
+    close_world(&world);
+}
+
+static void after_a_loss_of_nats_a_stream_is_stale_until_its_heartbeat(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+    const uint16_t port = world.server.port;
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    nats_server_kill(&world.server);
+    wait_for(&world, "/streams", "\"state\":\"STALE\",\"reason\":\"nats_away\"");
+    assert_ok(nats_server_start(&world.server, port, NULL));
+    wait_for(&world, "/readyz", "ready\n");
+    assert_true(wait_until(is_connected, world.bus, patience_ms));
+    assert_non_null(strstr(http(&world, "GET", "/streams", ""), "STALE"));
+    beat(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    close_world(&world);
+}
+
+static void an_unknown_path_is_404_and_a_long_body_413(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+    char body[512];
+
+    world.config.http[0] = '\0'; /* read at the start only */
+    assert_int_equal(strncmp(http(&world, "GET", "/nope", ""), "HTTP/1.1 404", 12), 0);
+    assert_int_equal(strncmp(http(&world, "GET", "/query", ""), "HTTP/1.1 405", 12), 0);
+    memset(body, ' ', sizeof body - 1);
+    body[sizeof body - 1] = '\0';
+    kvb_aggregator_stop(world.aggregator);
+    set_config(&world, world.server.url);
+    world.config.limits.max_query_body_bytes = 100;
+    start_aggregator(&world);
+    assert_int_equal(strncmp(http(&world, "POST", "/query", body), "HTTP/1.1 413", 12), 0);
+    close_world(&world);
+}
+
+static void stops_in_time_while_it_is_being_flooded(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    for (size_t i = 0; i < 20000; i++) {
+        say_load(&world, i % 50, i);
+    }
+    const uint64_t before_ns = kvb_clock_monotonic_ns();
+    kvb_aggregator_stop(world.aggregator);
+    world.aggregator = NULL;
+    assert_true(kvb_clock_monotonic_ns() - before_ns < 2 * KVB_NS_PER_S);
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_bridge_publishes_is_matched_over_nats_and_http),
+        cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
+        cmocka_unit_test(window_events_of_json_change_the_window_list),
+        cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
+        cmocka_unit_test(everything_may_be_asked_for),
+        cmocka_unit_test(a_route_decision_is_answered_and_published),
+        cmocka_unit_test(a_change_of_load_is_published_at_once),
+        cmocka_unit_test(bad_messages_are_counted_and_the_next_one_is_applied),
+        cmocka_unit_test(without_nats_it_starts_and_says_why_it_is_not_ready),
+        cmocka_unit_test(after_a_loss_of_nats_a_stream_is_stale_until_its_heartbeat),
+        cmocka_unit_test(an_unknown_path_is_404_and_a_long_body_413),
+        cmocka_unit_test(stops_in_time_while_it_is_being_flooded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

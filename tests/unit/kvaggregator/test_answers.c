@@ -1,0 +1,611 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "fail_alloc.h"
+#include "kvaggregator/answers/answers.h"
+#include "kvaggregator/query_scene.h"
+
+#include <string.h>
+
+enum { all_rows = kvb_max_streams };
+
+static void assert_text(struct kvb_buf *buf, const char *expected)
+{
+    assert_ok(kvb_buf_append(buf, "", 1));
+    assert_string_equal((const char *)buf->data, expected);
+    kvb_buf_done(buf);
+}
+
+static struct kvb_buf new_buf(void)
+{
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, kvb_max_answer_bytes);
+    return buf;
+}
+
+static void assert_match(struct scene *scene, size_t tokens, size_t max_rows, const char *expected)
+{
+    struct kvb_query query = scene_query(tokens, "m");
+    struct kvb_buf buf = new_buf();
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_answer_match(&scene->ctx, &query, max_rows, &buf, &detail));
+    assert_text(&buf, expected);
+    kvb_query_done(&query);
+}
+
+static void match_lists_every_holder_best_first(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_match(
+        &scene, 96, all_rows,
+        "{\"block_size\":16,\"blocks\":6,\"workers\":["
+        "{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
+        "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":4,\"percent\":66.6666667,\"doubtful\":0,"
+        "\"tokens\":{\"device\":64,\"host\":64,\"disk\":64},\"hit_tokens\":64},"
+        "{\"worker_id\":2,\"dp_rank\":1,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
+        "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,\"percent\":33.3333333,\"doubtful\":0,"
+        "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32},"
+        "{\"worker_id\":2,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
+        "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":1,\"percent\":16.6666667,\"doubtful\":0,"
+        "\"tokens\":{\"device\":16,\"host\":16,\"disk\":16},\"hit_tokens\":16}]}");
+    scene_done(&scene);
+}
+
+static void match_says_how_many_rows_it_left_out(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_match(&scene, 96, 0, "{\"block_size\":16,\"blocks\":6,\"workers\":[],\"more\":3}");
+    scene_done(&scene);
+}
+
+static void match_without_a_hit_still_says_what_was_asked(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_match(&scene, 15, all_rows, "{\"block_size\":16,\"blocks\":0,\"workers\":[]}");
+    assert_match(&scene, 0, all_rows, "{\"block_size\":16,\"blocks\":0,\"workers\":[]}");
+    scene_done(&scene);
+}
+
+/* ---- What is listed at all ---- */
+
+static size_t count_overlaps(struct scene *scene, const char *model, struct kvb_listing_options ask)
+{
+    struct kvb_query query = scene_query(96, model);
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_query_context_overlaps(&scene->ctx, &query, ask, &detail));
+    kvb_query_done(&query);
+    return scene->ctx.overlap_count;
+}
+
+static void streams_that_are_down_are_listed_only_when_asked_for(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 1);
+    scene_bye(&scene, &holding);
+    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 0);
+    assert_int_equal(
+        count_overlaps(&scene, "m", (struct kvb_listing_options){ .with_down = true }), 1);
+    scene_done(&scene);
+}
+
+static void only_streams_of_the_model_are_listed(void **state)
+{
+    (void)state;
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &other);
+    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 3);
+    assert_int_equal(count_overlaps(&scene, "other", (struct kvb_listing_options){ 0 }), 1);
+    scene_done(&scene);
+}
+
+static void a_query_is_hashed_for_each_block_size_in_use(void **state)
+{
+    (void)state;
+    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &wide);
+    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 4);
+    const struct kvb_overlap *best = &scene.ctx.overlaps[0];
+    assert_int_equal(best->follower->id.worker_id, 5); /* 3 * 32 tokens against 4 * 16 */
+    assert_int_equal(best->blocks, 3);
+    assert_int_equal(best->request_blocks, 3);
+    assert_int_equal(scene.ctx.overlaps[1].request_blocks, 6);
+    scene_done(&scene);
+}
+
+static void eagle_streams_are_asked_in_windows_of_one_token_more(void **state)
+{
+    (void)state;
+    const struct scene_holding eagle = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, true };
+    struct kvb_query query = scene_query(48, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &eagle);
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlaps[0].request_blocks, 2); /* the third lacks its pair */
+    assert_int_equal(scene.ctx.overlaps[0].blocks, 2);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void streams_without_heartbeats_use_the_default_model(void **state)
+{
+    (void)state;
+    const struct scene_holding foreign = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene.ctx.default_model = "fallback";
+    scene.ctx.default_block_size = 16;
+    scene_hold(&scene, &foreign);
+    assert_int_equal(count_overlaps(&scene, "fallback", (struct kvb_listing_options){ 0 }), 1);
+    assert_int_equal(count_overlaps(&scene, NULL, (struct kvb_listing_options){ 0 }), 1);
+    scene_done(&scene);
+}
+
+static void the_model_may_be_left_out_where_there_is_one(void **state)
+{
+    (void)state;
+    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
+    struct kvb_query query = scene_query(96, NULL);
+    struct kvb_detail detail = { { 0 } };
+    const char *model = NULL;
+    struct scene scene;
+    scene_empty(&scene);
+
+    assert_int_equal(
+        kvb_query_context_find_model(&scene.ctx, &query, &model, &detail), KVB_NOT_FOUND);
+    scene_done(&scene);
+    scene_recorded(&scene);
+    assert_ok(kvb_query_context_find_model(&scene.ctx, &query, &model, &detail));
+    assert_string_equal(model, "m");
+    scene_hold(&scene, &other);
+    assert_int_equal(
+        kvb_query_context_find_model(&scene.ctx, &query, &model, &detail), KVB_BAD_INPUT);
+    assert_non_null(strstr(detail.text, "model_name"));
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void lora_and_salt_change_the_hashes(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    const struct kvb_listing_options ask = { 0 };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    memcpy(query.lora_name, "adapter", sizeof "adapter");
+    assert_ok(kvb_query_context_overlaps(&scene.ctx, &query, ask, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 0);
+    query.lora_name[0] = '\0';
+    memcpy(query.cache_salt, "salt", sizeof "salt");
+    assert_ok(kvb_query_context_overlaps(&scene.ctx, &query, ask, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 0);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void one_worker_alone_may_be_asked_for(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    query.has_instance_id = true;
+    query.instance_id = 2;
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 2);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void hashes_find_the_same_as_tokens(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    uint64_t hashes[6];
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    for (size_t i = 0; i < 6; i++) {
+        hashes[i] = scene.ctx.hashes[i].value;
+    }
+    struct kvb_query hashed = { .form = KVB_QUERY_TOKENS_HASHES,
+                                .has_model = true,
+                                .model = "m",
+                                .hashes = hashes,
+                                .count = 6 };
+    assert_ok(kvb_query_context_overlaps(
+        &scene.ctx, &hashed, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 3);
+    assert_int_equal(scene.ctx.overlaps[0].blocks, 4);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+/* ---- Tiers ---- */
+
+static void cpu_and_disk_are_cumulative(void **state)
+{
+    (void)state;
+    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &host);
+    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+    assert_text(
+        &buf, "{\"scores\":{\"3\":{}},\"frequencies\":[],\"instances\":{\"3\":{"
+              "\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48}},"
+              "\"hits\":{\"3\":{}}}");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void states_other_than_exact_are_added_for_those_ranks_alone(void **state)
+{
+    (void)state;
+    const struct scene_holding exact = { 5, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
+    const struct scene_holding foreign = { 5, 1, NULL, 16, KVB_TIER_DEVICE, 1, false };
+    struct kvb_query query = scene_query(16, NULL);
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene.ctx.default_model = "m";
+    scene.ctx.default_block_size = 16;
+    scene_hold(&scene, &exact);
+    scene_hold(&scene, &foreign);
+    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+    assert_text(
+        &buf, "{\"scores\":{\"5\":{\"0\":16,\"1\":16}},\"frequencies\":[],\"instances\":{\"5\":{"
+              "\"longest_matched\":16,\"gpu\":16,\"dp\":{\"0\":16,\"1\":16},\"cpu\":16,"
+              "\"disk\":16}},\"hits\":{\"5\":{\"0\":0,\"1\":0}},"
+              "\"states\":{\"5\":{\"1\":\"UNVERIFIED(no_heartbeat)\"}}}");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+/* ---- Route ---- */
+
+static void route_answers_the_cheapest_with_all_scores(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_load(&scene, 1, 0, 50);
+    scene_load(&scene, 2, 0, 3);
+    scene_load(&scene, 2, 1, 1);
+    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+    assert_text(
+        &buf,
+        "{\"worker_id\":2,\"dp_rank\":1,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
+        "\"policy\":\"kv\",\"overlap_blocks\":2,\"reason\":\"lowest cost 5 of 3\",\"scores\":["
+        "{\"worker_id\":2,\"dp_rank\":1,\"cost\":5,\"overlap_blocks\":2,\"decode_blocks\":1,"
+        "\"waiting\":2},"
+        "{\"worker_id\":2,\"dp_rank\":0,\"cost\":8,\"overlap_blocks\":1,\"decode_blocks\":3,"
+        "\"waiting\":2},"
+        "{\"worker_id\":1,\"dp_rank\":0,\"cost\":52,\"overlap_blocks\":4,\"decode_blocks\":50,"
+        "\"waiting\":2}]}");
+    assert_int_equal(decision.hit_tokens, 32);
+    struct kvb_buf event = new_buf();
+    assert_ok(kvb_answer_hit_rate(&decision, &event));
+    assert_text(
+        &event, "{\"worker_id\":2,\"isl_tokens\":96,\"hit_tokens\":32,\"isl_blocks\":6,"
+                "\"overlap_blocks\":2}");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static uint64_t route_once(struct scene *scene)
+{
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision;
+
+    assert_ok(kvb_answer_route(&scene->ctx, &query, all_rows, &buf, &decision, &detail));
+    kvb_buf_done(&buf);
+    kvb_query_done(&query);
+    return (decision.id.worker_id * 10) + decision.id.dp_rank;
+}
+
+static void what_was_routed_counts_until_the_next_load(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_load(&scene, 1, 0, 0);
+    scene_load(&scene, 2, 0, 0);
+    scene_load(&scene, 2, 1, 0);
+    assert_int_equal(route_once(&scene), 10); /* cost 2 against 5 and 4 */
+    assert_int_equal(route_once(&scene), 21); /* 2 + 6 against 5 and 4 */
+    assert_int_equal(route_once(&scene), 20);
+    scene_load(&scene, 1, 0, 0);
+    assert_int_equal(route_once(&scene), 10);
+    scene_done(&scene);
+}
+
+static void an_idle_fleet_without_load_takes_turns(void **state)
+{
+    (void)state;
+    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &one);
+    scene_hold(&scene, &two);
+    const uint64_t first = route_once(&scene);
+    assert_int_not_equal(route_once(&scene), first);
+    assert_int_equal(route_once(&scene), first);
+    scene_done(&scene);
+}
+
+/* It holds more than worker 1, and nobody vouches for it. */
+static void route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone(void **state)
+{
+    (void)state;
+    const struct scene_holding known = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    const struct scene_holding foreign = { 2, 0, NULL, 16, KVB_TIER_DEVICE, 4, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene.ctx.default_model = "m";
+    scene.ctx.default_block_size = 16;
+    scene_hold(&scene, &known);
+    scene_hold(&scene, &foreign);
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(route_once(&scene), 10);
+    }
+    scene_load(&scene, 1, 0, 50);
+    scene_load(&scene, 2, 0, 0);
+    assert_int_equal(route_once(&scene), 20);
+    (void)kvb_load_tracker_expire(scene.tracker, 1000 * KVB_NS_PER_S);
+    assert_int_equal(route_once(&scene), 10);
+    scene_done(&scene);
+}
+
+static void route_never_chooses_a_worker_that_is_down(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision;
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    scene_bye(&scene, &holding);
+    assert_int_equal(
+        kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail), KVB_AGAIN);
+    assert_string_equal(detail.text, "no worker of the model is up");
+    kvb_buf_done(&buf);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+/* ---- The rest ---- */
+
+static void load_lists_endpoints_averages_and_the_stale(void **state)
+{
+    (void)state;
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_load(&scene, 9, 0, 50);
+    (void)kvb_load_tracker_expire(scene.tracker, (scene_now_s + 3) * KVB_NS_PER_S);
+    scene_load(&scene, 1, 0, 20);
+    scene_load(&scene, 1, 1, 40);
+    assert_ok(kvb_answer_load(&scene.ctx, all_rows, &buf));
+    assert_text(
+        &buf,
+        "{\"endpoints\":[{\"worker_id\":1,\"dp_rank\":0,\"name\":\"generate\",\"data\":{"
+        "\"request_active_slots\":0,\"request_total_slots\":8,\"kv_active_blocks\":20,"
+        "\"kv_total_blocks\":100,\"gpu_cache_usage_perc\":0,\"gpu_prefix_cache_hit_rate\":0,"
+        "\"num_requests_waiting\":2}},{\"worker_id\":1,\"dp_rank\":1,\"name\":\"generate\","
+        "\"data\":{\"request_active_slots\":0,\"request_total_slots\":8,\"kv_active_blocks\":40,"
+        "\"kv_total_blocks\":100,\"gpu_cache_usage_perc\":0,\"gpu_prefix_cache_hit_rate\":0,"
+        "\"num_requests_waiting\":2}}],\"worker_ids\":[1],\"load_avg\":0.3,"
+        "\"load_std\":0.141421356,\"stale\":[{\"worker_id\":9,\"dp_rank\":0,"
+        "\"name\":\"generate\"}]}");
+    scene_done(&scene);
+}
+
+static void streams_tell_state_blocks_and_load(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_HOST, 3, false };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    scene_load(&scene, 1, 0, 25);
+    assert_ok(kvb_answer_streams(&scene.ctx, 0, all_rows, &buf));
+    assert_text(
+        &buf, "{\"streams\":[{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\","
+              "\"component\":\"VllmWorker\",\"model\":\"m\",\"block_size\":16,"
+              "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":{\"device\":0,\"host\":3,\"disk\":0},"
+              "\"doubtful\":0,\"missing_at_most\":null,\"last_event_id\":1001,\"load\":0.25}]}");
+    scene_done(&scene);
+}
+
+static void streams_come_in_pages(void **state)
+{
+    (void)state;
+    struct kvb_buf first = new_buf();
+    struct kvb_buf last = new_buf();
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_ok(kvb_answer_streams(&scene.ctx, 0, 2, &first));
+    assert_ok(kvb_buf_append(&first, "", 1));
+    assert_non_null(strstr((const char *)first.data, "\"next\":2}"));
+    assert_ok(kvb_answer_streams(&scene.ctx, 2, 2, &last));
+    assert_ok(kvb_buf_append(&last, "", 1));
+    assert_null(strstr((const char *)last.data, "next"));
+    assert_non_null(strstr((const char *)last.data, "\"worker_id\":2,\"dp_rank\":1"));
+    kvb_buf_done(&first);
+    kvb_buf_done(&last);
+    scene_done(&scene);
+}
+
+static size_t count_lines(const struct kvb_buf *buf)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < buf->len; i++) {
+        lines += buf->data[i] == '\n';
+    }
+    return lines;
+}
+
+static void rows_name_every_held_block_once_whatever_the_page_size(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    struct kvb_buf whole = new_buf();
+    struct kvb_dump_place place = { 0 };
+    assert_ok(kvb_answer_dump_rows(&scene.ctx, 1 << 20, &place, &whole));
+    assert_true(place.is_end);
+    assert_int_equal(count_lines(&whole), 7);
+    for (size_t page_bytes = 1; page_bytes < 300; page_bytes += 37) {
+        struct kvb_buf pages = new_buf();
+        place = (struct kvb_dump_place){ 0 };
+        while (!place.is_end) {
+            assert_ok(kvb_answer_dump_rows(&scene.ctx, page_bytes, &place, &pages));
+        }
+        assert_int_equal(pages.len, whole.len);
+        assert_memory_equal(pages.data, whole.data, whole.len);
+        kvb_buf_done(&pages);
+    }
+    kvb_buf_done(&whole);
+    scene_done(&scene);
+}
+
+static void a_page_says_where_to_go_on_until_the_last(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    struct kvb_buf page = new_buf();
+    assert_ok(kvb_answer_dump_page(&scene.ctx, 1, (struct kvb_dump_place){ 0 }, &page));
+    assert_ok(kvb_buf_append(&page, "", 1));
+    assert_non_null(strstr((const char *)page.data, "\\n\",\"stream\":0,\"row\":"));
+    kvb_buf_reset(&page);
+    assert_ok(kvb_answer_dump_page(
+        &scene.ctx, 1 << 20, (struct kvb_dump_place){ .stream = 2, .row = UINT64_MAX }, &page));
+    assert_text(&page, "{\"rows\":\"\"}");
+    scene_done(&scene);
+}
+
+static void survives_every_failing_allocation(void **state)
+{
+    (void)state;
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status != KVB_OK; n++) {
+        struct scene scene;
+        scene_recorded(&scene);
+        struct kvb_query query = scene_query(96, "m");
+        struct kvb_detail detail = { { 0 } };
+        struct kvb_buf buf = new_buf();
+        struct kvb_route_decision decision;
+        fail_alloc_after(n);
+        status = kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail);
+        if (status == KVB_OK) {
+            status = kvb_answer_streams(&scene.ctx, 0, all_rows, &buf);
+        }
+        if (status == KVB_OK) {
+            status = kvb_answer_dump_page(&scene.ctx, 100, (struct kvb_dump_place){ 0 }, &buf);
+        }
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        kvb_buf_done(&buf);
+        kvb_query_done(&query);
+        scene_done(&scene);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(match_lists_every_holder_best_first),
+        cmocka_unit_test(match_says_how_many_rows_it_left_out),
+        cmocka_unit_test(match_without_a_hit_still_says_what_was_asked),
+        cmocka_unit_test(streams_that_are_down_are_listed_only_when_asked_for),
+        cmocka_unit_test(only_streams_of_the_model_are_listed),
+        cmocka_unit_test(a_query_is_hashed_for_each_block_size_in_use),
+        cmocka_unit_test(eagle_streams_are_asked_in_windows_of_one_token_more),
+        cmocka_unit_test(streams_without_heartbeats_use_the_default_model),
+        cmocka_unit_test(the_model_may_be_left_out_where_there_is_one),
+        cmocka_unit_test(lora_and_salt_change_the_hashes),
+        cmocka_unit_test(one_worker_alone_may_be_asked_for),
+        cmocka_unit_test(hashes_find_the_same_as_tokens),
+        cmocka_unit_test(cpu_and_disk_are_cumulative),
+        cmocka_unit_test(states_other_than_exact_are_added_for_those_ranks_alone),
+        cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
+        cmocka_unit_test(what_was_routed_counts_until_the_next_load),
+        cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
+        cmocka_unit_test(route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone),
+        cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
+        cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),
+        cmocka_unit_test(streams_tell_state_blocks_and_load),
+        cmocka_unit_test(streams_come_in_pages),
+        cmocka_unit_test(rows_name_every_held_block_once_whatever_the_page_size),
+        cmocka_unit_test(a_page_says_where_to_go_on_until_the_last),
+        cmocka_unit_test(survives_every_failing_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

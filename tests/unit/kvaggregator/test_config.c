@@ -1,0 +1,182 @@
+#include "kvb_test.h"
+
+#include "config_file.h"
+#include "fail_alloc.h"
+#include "kvaggregator/config.h"
+
+#include <string.h>
+
+#define SAMPLE KVB_DATA "/../../etc/kvaggregator.cfg"
+
+static void read_bad(const char *text, const char *const expected[])
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_aggregator_config config = { .forget_ms = 77 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_aggregator_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, expected);
+    assert_int_equal(status, KVB_BAD_CONFIG);
+    assert_int_equal(config.forget_ms, 77); /* untouched */
+    config_file_remove(&file);
+}
+
+#define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
+
+/* The caller undoes it. */
+static struct kvb_aggregator_config read_good(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_aggregator_config config = { .forget_ms = 0 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_aggregator_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, (const char *const[]){ NULL });
+    assert_ok(status);
+    config_file_remove(&file);
+    return config;
+}
+
+/* The sample says of itself that it holds the defaults. */
+static void the_sample_is_the_defaults_and_has_every_key(void **state)
+{
+    (void)state;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_aggregator_config sample;
+    struct kvb_aggregator_config defaults = read_good("");
+
+    memset(&sample, 0, sizeof sample);
+    const kvb_status status = kvb_aggregator_config_read(SAMPLE, &sample, &errors);
+    kvb_conf_errors_print(&errors, stderr);
+    assert_ok(status);
+    assert_string_equal(sample.subscribe.name_space, defaults.subscribe.name_space);
+    assert_string_equal(sample.router.component, defaults.router.component);
+    assert_true(sample.router.overlap_weight == defaults.router.overlap_weight);
+    assert_memory_equal(&sample.load, &defaults.load, sizeof sample.load);
+    assert_memory_equal(&sample.limits, &defaults.limits, sizeof sample.limits);
+    assert_int_equal(sample.forget_ms, defaults.forget_ms);
+    assert_string_equal(sample.http, defaults.http);
+    kvb_aggregator_config_done(&sample);
+    kvb_aggregator_config_done(&defaults);
+    assert_sample_has_every_key("kvaggregator.cfg", kvb_aggregator_config_keys());
+}
+
+static void an_empty_file_is_enough(void **state)
+{
+    (void)state;
+    struct kvb_aggregator_config config = read_good("");
+
+    assert_string_equal(config.subscribe.name_space, "*");
+    assert_string_equal(config.subscribe.component, "*");
+    assert_string_equal(config.subscribe.fallback.model, "");
+    assert_string_equal(config.router.name_space, "dynamo");
+    assert_string_equal(config.router.component, "Router");
+    assert_int_equal(config.router.policy, KVB_ROUTE_KV);
+    assert_true(config.router.overlap_weight == 1.0);
+    assert_true(config.router.temperature == 0.0);
+    assert_false(config.router.hit_rate_alias);
+    assert_int_equal(config.load.expire_ms, 3000);
+    assert_int_equal(config.load.publish_ms, 1000);
+    assert_int_equal(config.load.statistic, KVB_LOAD_USAGE);
+    assert_int_equal(config.forget_ms, 60000);
+    assert_string_equal(config.http, "127.0.0.1:9402");
+    kvb_aggregator_config_done(&config);
+}
+
+static void what_is_given_is_read(void **state)
+{
+    (void)state;
+    struct kvb_aggregator_config config =
+        read_good("nats = { url = \"nats://a:1,nats://b:2\"; };\n"
+                  "subscribe = { namespace = \"n\"; component = \"c\";"
+                  "  default = { model = \"m\"; block_size = 64; }; };\n"
+                  "router = { namespace = \"r\"; overlap_weight = 2; temperature = 0.5;"
+                  "  hit_rate_alias = true; };\n"
+                  "load = { statistic = \"active_blocks\"; }; log = { level = \"debug\";"
+                  "  format = \"json\"; }; http = \"\";");
+
+    assert_string_equal(config.nats.url, "nats://a:1,nats://b:2");
+    assert_string_equal(config.subscribe.fallback.model, "m");
+    assert_int_equal(config.subscribe.fallback.block_size, 64);
+    assert_string_equal(config.router.name_space, "r");
+    assert_true(config.router.overlap_weight == 2.0);
+    assert_true(config.router.temperature == 0.5);
+    assert_true(config.router.hit_rate_alias);
+    assert_int_equal(config.load.statistic, KVB_LOAD_ACTIVE_BLOCKS);
+    assert_int_equal(config.log.level, KVB_LOG_DEBUG);
+    assert_int_equal(config.log.format, KVB_LOG_JSON);
+    assert_string_equal(config.http, "");
+    kvb_aggregator_config_done(&config);
+}
+
+static void everything_wrong_is_said_at_once(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "nats = { ca_file = \"/nowhere/ca.pem\"; };\n"
+        "subscribe = { namespace = \"a.b\"; component = \">\"; };\n"
+        "router = { namespace = \"*\"; policy = \"best\"; temperature = -1; };\n"
+        "limits = { event_ring = 2000000; query_ring = 0; rings = 1; };\n"
+        "http = \"9402\";\n"
+        "workers = ();\n",
+        "4: limits.rings: unknown key", "6: workers: unknown key",
+        "3: router.policy: expected \"kv\"", "3: router.temperature: is out of range",
+        "4: limits.event_ring: 2000000 is out of range: give 64 .. 1048576",
+        "4: limits.query_ring: 0 is out of range", "1: nats.ca_file: cannot read /nowhere/ca.pem",
+        "2: subscribe.namespace: \"a.b\" cannot stand in a subject",
+        "2: subscribe.component: \">\" cannot", "3: router.namespace: \"*\" cannot",
+        "5: http: expected address:port");
+}
+
+static void a_default_model_and_its_block_size_belong_together(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "subscribe = {\n default = { model = \"m\"; }; };",
+        "2: subscribe.default.block_size: model and block_size belong together");
+    assert_wrong(
+        "subscribe = {\n default = { block_size = 16; }; };",
+        "2: subscribe.default.model: model and block_size belong together");
+}
+
+static void what_is_forgotten_has_expired_before(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "load = { expire_ms = 5000; };\nforget_ms = 4000;",
+        "2: forget_ms: 4000 is below load.expire_ms (5000)");
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_conf_errors errors = { 0 };
+        struct kvb_aggregator_config config = { .forget_ms = 0 };
+        fail_alloc_after(n);
+        status = kvb_aggregator_config_read(SAMPLE, &config, &errors);
+        fail_alloc_after(-1);
+        assert_int_equal(errors.count, 0);
+        kvb_aggregator_config_done(&config);
+        assert_true(n < 20);
+    }
+    assert_ok(status);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),
+        cmocka_unit_test(an_empty_file_is_enough),
+        cmocka_unit_test(what_is_given_is_read),
+        cmocka_unit_test(everything_wrong_is_said_at_once),
+        cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
+        cmocka_unit_test(what_is_forgotten_has_expired_before),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,322 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvaggregator/answers/dashboard.h"
+#include "kvaggregator/query_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { text_bytes = 1 << 16, all = kvb_max_overview_rows };
+
+static const uint64_t began_ns = 1000 * KVB_NS_PER_S;
+
+static uint64_t at_ms(uint64_t ms)
+{
+    return began_ns + (ms * KVB_NS_PER_MS);
+}
+
+static struct kvb_dashboard *dashboard_of(enum kvb_load_statistic statistic)
+{
+    const struct kvb_dashboard_options options = {
+        .now_ns = began_ns,
+        .started_ms = 1700000000123,
+        .statistic = statistic,
+    };
+    struct kvb_dashboard *dashboard = NULL;
+
+    assert_ok(kvb_dashboard_new(&options, &dashboard));
+    return dashboard;
+}
+
+/* ---- Asking ---- */
+
+static void assert_fits(const struct kvb_buf *buf, char out[text_bytes])
+{
+    assert_true(buf->len < text_bytes);
+    memcpy(out, buf->data, buf->len);
+    out[buf->len] = '\0';
+}
+
+static void overview(
+    struct kvb_dashboard *dashboard, const char *filter, size_t rows, uint64_t ms,
+    char out[text_bytes])
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    const struct kvb_dashboard_query ask = { .filter = filter,
+                                             .max_rows = rows,
+                                             .now_ns = at_ms(ms) };
+
+    kvb_buf_init(&buf, kvb_max_answer_bytes);
+    assert_ok(kvb_dashboard_streams(dashboard, &ask, &buf));
+    assert_fits(&buf, out);
+}
+
+static void
+history(struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, char *out)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+
+    kvb_buf_init(&buf, kvb_max_answer_bytes);
+    assert_ok(kvb_dashboard_history(dashboard, after, not_ready, &buf));
+    assert_fits(&buf, out);
+}
+
+static size_t times(const char *text, const char *word)
+{
+    size_t found = 0;
+
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word)) {
+        found++;
+    }
+    return found;
+}
+
+/* Shows what the query context has now. */
+static void look(struct kvb_dashboard *dashboard, const struct scene *scene, uint64_t ms)
+{
+    char out[text_bytes];
+
+    overview(dashboard, "", 0, ms, out);
+    kvb_dashboard_renew(dashboard, &scene->ctx, at_ms(ms));
+}
+
+/* ---- History ---- */
+
+static void history_is_a_row_a_second(void **state)
+{
+    (void)state;
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    const struct kvb_history_reading reading = {
+        .events_applied = 1234,
+        .asked_blocks = 10,
+        .hit_blocks = 4,
+        .held_blocks = 99,
+        .load_avg = 1.0 / 3,
+        .load_std = 0.5,
+        .streams = { [KVB_STREAM_EXACT] = 7, [KVB_STREAM_DOWN] = 1 },
+    };
+    char out[text_bytes];
+
+    for (uint64_t ms = 0; ms <= 2000; ms += 100) {
+        kvb_dashboard_add_sample(dashboard, &reading, at_ms(ms));
+    }
+    history(dashboard, 0, NULL, out);
+    assert_string_equal(
+        out, "{\"version\":\"" KVB_VERSION "\",\"started_ms\":1700000000123,\"not_ready\":null,"
+             "\"load_statistic\":\"ratio\",\"columns\":[\"second\",\"events_per_s\","
+             "\"asked_blocks\",\"hit_blocks\",\"held_blocks\",\"load_avg\",\"load_std\","
+             "\"SYNCING\",\"EXACT\",\"PARTIAL\",\"UNVERIFIED\",\"STALE\",\"DOWN\"],"
+             "\"samples\":[[1,1234,10,4,99,0.3333,0.5,0,7,0,0,0,1],"
+             "[2,0,0,0,99,0.3333,0.5,0,7,0,0,0,1]]}");
+    history(dashboard, 1, "not connected", out);
+    assert_non_null(strstr(out, "\"not_ready\":\"not connected\""));
+    assert_non_null(strstr(out, "\"samples\":[[2,"));
+    history(dashboard, 2, NULL, out);
+    assert_non_null(strstr(out, "\"samples\":[]}"));
+    kvb_dashboard_free(dashboard);
+}
+
+static void history_names_the_statistic(void **state)
+{
+    (void)state;
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_ACTIVE_BLOCKS);
+    char out[text_bytes];
+
+    history(dashboard, 0, NULL, out);
+    assert_non_null(strstr(out, "\"load_statistic\":\"active_blocks\""));
+    kvb_dashboard_free(dashboard);
+}
+
+/* ---- The list of streams ---- */
+
+static void nothing_is_listed_until_somebody_looks(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(0));
+    overview(dashboard, "", all, 10, out);
+    assert_string_equal(
+        out, "{\"age_ms\":null,\"states\":{\"SYNCING\":0,\"EXACT\":0,\"PARTIAL\":0,"
+             "\"UNVERIFIED\":0,\"STALE\":0,\"DOWN\":0},\"streams\":[],\"matching\":0}");
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(100));
+    overview(dashboard, "", all, 110, out);
+    assert_non_null(strstr(out, "{\"age_ms\":10,\"states\":{\"SYNCING\":0,\"EXACT\":3,"));
+    assert_int_equal(times(out, "\"worker_id\":"), 3);
+    assert_non_null(strstr(out, "],\"matching\":3}"));
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+static void the_list_follows_while_somebody_looks_and_then_stands_still(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 4, false };
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+
+    look(dashboard, &scene, 0);
+    scene_bye(&scene, &holding);
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(499)); /* not yet */
+    overview(dashboard, "", all, 499, out);
+    assert_int_equal(times(out, "\"state\":\"DOWN\""), 0);
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(500));
+    overview(dashboard, "", all, 500, out);
+    assert_int_equal(times(out, "\"state\":\"DOWN\",\"reason\":\"bridge_stopped\""), 1);
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(5400));
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(6000)); /* nobody has looked for 5.5 s */
+    overview(dashboard, "", all, 6400, out);
+    assert_non_null(strstr(out, "{\"age_ms\":1000,"));
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+static void those_in_trouble_come_first(void **state)
+{
+    (void)state;
+    const struct scene_holding unheard = { 8, 0, NULL, 16, KVB_TIER_DEVICE, 1, false };
+    const struct scene_holding gone = { 9, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+
+    scene_hold(&scene, &unheard);
+    scene_hold(&scene, &gone);
+    scene_bye(&scene, &gone);
+    look(dashboard, &scene, 0);
+    overview(dashboard, "", 3, 0, out);
+    const char *first = strstr(out, "\"worker_id\":9,");
+    const char *second = strstr(out, "\"worker_id\":8,");
+    const char *third = strstr(out, "\"worker_id\":1,");
+    assert_true(first && second && third && first < second && second < third);
+    assert_int_equal(times(out, "\"worker_id\":"), 3);
+    assert_non_null(strstr(out, "],\"matching\":5}"));
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+static void a_filter_wants_all_its_words_in_any_case(void **state)
+{
+    /* clang-format off */
+    static const struct {
+        const char *filter;
+        size_t matching;
+    } rows[] = {
+        { "", 3 }, { "  ", 3 }, { "exact", 3 }, { "EXACT vllmworker", 3 }, { "2/1", 1 },
+        { " dynamo   2/ ", 2 }, { "down", 0 }, { "exact down", 0 }, { "model-x", 0 },
+        { "e x a c t d y n zz", 3 }, /* eight words count */
+    };
+    /* clang-format on */
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+    char expected[32];
+
+    look(dashboard, &scene, 0);
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        overview(dashboard, rows[i].filter, all, 0, out);
+        (void)snprintf(expected, sizeof expected, "],\"matching\":%zu}", rows[i].matching);
+        if (!strstr(out, expected)) {
+            fail_msg("\"%s\": expected %s in %s", rows[i].filter, expected, out);
+        }
+        assert_int_equal(times(out, "\"worker_id\":"), rows[i].matching);
+    }
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+static void a_list_grows_old_without_memory_and_recovers(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+    long failed = 0;
+
+    look(dashboard, &scene, 0);
+    for (uint64_t ms = 500;; ms += 500, failed++) {
+        overview(dashboard, "", 0, ms, out);
+        fail_alloc_after(failed);
+        kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(ms));
+        fail_alloc_after(-1);
+        overview(dashboard, "", all, ms, out);
+        assert_int_equal(times(out, "\"worker_id\":"), 3);
+        if (strstr(out, "{\"age_ms\":0,")) {
+            break;
+        }
+    }
+    assert_true(failed > 2);
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+static kvb_status read_history(struct kvb_dashboard *dashboard, struct kvb_buf *buf)
+{
+    return kvb_dashboard_history(dashboard, 0, NULL, buf);
+}
+
+static kvb_status read_streams(struct kvb_dashboard *dashboard, struct kvb_buf *buf)
+{
+    const struct kvb_dashboard_query ask = { .filter = "", .max_rows = all, .now_ns = began_ns };
+
+    return kvb_dashboard_streams(dashboard, &ask, buf);
+}
+
+static long failures_survived(
+    struct kvb_dashboard *dashboard, kvb_status (*ask)(struct kvb_dashboard *, struct kvb_buf *))
+{
+    kvb_status status = KVB_NO_MEMORY;
+    long n = 0;
+
+    for (; status != KVB_OK; n++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf buf = { .ceiling = kvb_max_answer_bytes };
+        fail_alloc_after(n);
+        status = ask(dashboard, &buf);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+    }
+    return n;
+}
+
+static void answers_survive_each_allocation_failing(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+
+    look(dashboard, &scene, 0);
+    assert_true(failures_survived(dashboard, read_history) > 2);
+    assert_true(failures_survived(dashboard, read_streams) > 2);
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(history_is_a_row_a_second),
+        cmocka_unit_test(history_names_the_statistic),
+        cmocka_unit_test(nothing_is_listed_until_somebody_looks),
+        cmocka_unit_test(the_list_follows_while_somebody_looks_and_then_stands_still),
+        cmocka_unit_test(those_in_trouble_come_first),
+        cmocka_unit_test(a_filter_wants_all_its_words_in_any_case),
+        cmocka_unit_test(a_list_grows_old_without_memory_and_recovers),
+        cmocka_unit_test(answers_survive_each_allocation_failing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

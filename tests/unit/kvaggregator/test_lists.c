@@ -1,0 +1,532 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "index/block_hash.h"
+#include "kvaggregator/answers/answers.h"
+#include "kvaggregator/list_scene.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Streams whose lists are of several shapes, of hybrid models, and of stores. */
+
+static const struct kvb_block_shape plain = { 16, 0 };
+
+static void assert_device(struct scene *scene, uint64_t worker_id, uint64_t held, uint64_t hit)
+{
+    const struct kvb_overlap *overlap = overlap_of(scene, worker_id);
+
+    assert_non_null(overlap);
+    assert_int_equal(overlap->tokens[KVB_TIER_DEVICE], held);
+    assert_int_equal(overlap->hit_tokens, hit);
+}
+
+/* ---- Hybrid models ---- */
+
+static const struct lists hybrid = {
+    .worker_id = 5,
+    .shape = { 16, 0 },
+    .device = "111111",
+    .window = "110110",
+    .window_tokens = 33, /* 2 blocks behind the next token */
+};
+
+static void a_hybrid_model_holds_what_its_window_list_can_use(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &hybrid);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 80, 80); /* block 5 is not in the window list */
+    assert_int_equal(overlap_of(&scene, 5)->blocks, 5);
+    query_tokens(&scene, 64);
+    assert_device(&scene, 5, 32, 32); /* 4 blocks of it: the run at 3 is cut */
+    query_tokens(&scene, 40);
+    assert_device(&scene, 5, 32, 32);
+    scene_done(&scene);
+}
+
+/* The whole prompt is held; a request takes 4 blocks of it at most, and those end otherwise. */
+static void the_hit_is_the_rule_with_the_last_token_left_out(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &hybrid);
+    query_tokens(&scene, 80);
+    assert_device(&scene, 5, 80, 32);
+    query_tokens(&scene, 81);
+    assert_device(&scene, 5, 80, 80);
+    scene_done(&scene);
+}
+
+static void an_empty_window_list_leaves_nothing_to_use(void **state)
+{
+    (void)state;
+    struct lists lists = hybrid;
+    struct scene scene;
+    scene_empty(&scene);
+
+    lists.window = NULL;
+    hold_lists(&scene, &lists);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 0, 0);
+    scene_done(&scene);
+}
+
+static void a_window_list_of_another_prompt_is_of_no_use(void **state)
+{
+    (void)state;
+    struct lists lists = hybrid;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_empty(&scene);
+
+    lists.window = "111111";
+    hold_lists(&scene, &lists);
+    memcpy(query.cache_salt, "salt", sizeof "salt");
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 0);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static uint64_t
+hybrid_by_hashes(struct scene *scene, enum kvb_query_form form, const uint64_t *hashes)
+{
+    uint64_t own[6];
+    struct kvb_query query = {
+        .form = form, .has_model = true, .model = "m", .hashes = own, .count = 6
+    };
+    struct kvb_detail detail = { { 0 } };
+
+    memcpy(own, hashes, sizeof own);
+    assert_ok(kvb_query_context_overlaps(
+        &scene->ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    const struct kvb_overlap *overlap = overlap_of(scene, 5);
+    assert_true(!overlap || overlap->hit_tokens == 0);
+    return overlap ? overlap->tokens[KVB_TIER_DEVICE] : 0;
+}
+
+static void hashes_find_the_same_of_a_hybrid_model(void **state)
+{
+    (void)state;
+    uint64_t own[6];
+    uint64_t rolling[6];
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &hybrid);
+    query_tokens(&scene, 96);
+    for (size_t i = 0; i < 6; i++) {
+        own[i] = scene.ctx.hashes[i].value;
+        rolling[i] = scene.ctx.names[i].value;
+    }
+    assert_int_equal(hybrid_by_hashes(&scene, KVB_QUERY_TOKENS_HASHES, own), 80);
+    assert_int_equal(hybrid_by_hashes(&scene, KVB_QUERY_BLOCK_HASHES, rolling), 80);
+    scene_done(&scene);
+}
+
+static void names_of_the_engine_are_found_by_those_names_alone(void **state)
+{
+    (void)state;
+    struct lists lists = hybrid;
+    uint64_t own[6];
+    uint64_t names[6];
+    struct scene scene;
+    scene_empty(&scene);
+
+    lists.hashes = KVB_HASHES_ENGINE;
+    hold_lists(&scene, &lists);
+    query_tokens(&scene, 96);
+    assert_device(&scene, 5, 0, 0);
+    for (uint32_t i = 0; i < 6; i++) {
+        own[i] = scene.ctx.hashes[i].value;
+        names[i] = engine_name(i).value;
+    }
+    assert_int_equal(hybrid_by_hashes(&scene, KVB_QUERY_TOKENS_HASHES, own), 0);
+    assert_int_equal(hybrid_by_hashes(&scene, KVB_QUERY_BLOCK_HASHES, names), 80);
+    scene_done(&scene);
+}
+
+static void every_failing_allocation_of_a_query_is_said(void **state)
+{
+    (void)state;
+
+    for (long n = 0;; n++) {
+        struct kvb_query query = scene_query(200, "m");
+        struct kvb_detail detail = { { 0 } };
+        struct scene scene;
+        scene_empty(&scene);
+        hold_lists(&scene, &hybrid);
+        fail_alloc_after(n);
+        const kvb_status status = kvb_query_context_overlaps(
+            &scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        query_tokens(&scene, 200); /* nothing of the failed query is left */
+        assert_device(&scene, 5, 80, 80);
+        kvb_query_done(&query);
+        scene_done(&scene);
+        if (status == KVB_OK) {
+            assert_true(n > 2);
+            return;
+        }
+    }
+}
+
+/* ---- Random lists, by the rule's words ---- */
+
+enum { rounds = 2000, max_blocks = 12 };
+
+static void draw_list(unsigned *seed, char *out, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        out[i] = rand_r(seed) % 3 ? '1' : '0';
+    }
+    out[count] = '\0';
+}
+
+/* The longest prefix of at most n blocks whose last `need` blocks, or all that there are, are
+ * held. */
+static uint64_t longest_usable(const char *held, size_t n, size_t need)
+{
+    for (; n > 0; n--) {
+        size_t run = 0;
+        while (run < n && run < need && n - 1 - run < strlen(held) && held[n - 1 - run] == '1') {
+            run++;
+        }
+        if (run == need || run == n) {
+            return n;
+        }
+    }
+    return 0;
+}
+
+static void random_lists_give_what_the_rule_says(void **state)
+{
+    (void)state;
+    unsigned seed = 7;
+    size_t cut = 0;
+
+    for (int round = 0; round < rounds; round++) {
+        char device[max_blocks + 1] = "";
+        char window[max_blocks + 1];
+        const size_t held = 1 + (size_t)rand_r(&seed) % max_blocks;
+        const size_t need = 1 + (size_t)rand_r(&seed) % 4;
+        const size_t tokens = 1 + (size_t)rand_r(&seed) % (max_blocks * 4 + 8);
+        memset(device, '1', held);
+        draw_list(&seed, window, held);
+        const struct lists lists = { .worker_id = 5,
+                                     .shape = { 4, 0 },
+                                     .device = device,
+                                     .window = window,
+                                     .window_tokens = (uint32_t)(4 * need) };
+        struct scene scene;
+        scene_empty(&scene);
+        hold_lists(&scene, &lists);
+        query_tokens(&scene, tokens);
+        const size_t asked = tokens / 4 < held ? tokens / 4 : held;
+        const size_t given = (tokens - 1) / 4 < held ? (tokens - 1) / 4 : held;
+        assert_device(
+            &scene, 5, 4 * longest_usable(window, asked, need),
+            4 * longest_usable(window, given, need));
+        cut += longest_usable(window, asked, need) < asked;
+        scene_done(&scene);
+    }
+    assert_true(cut > rounds / 4 && cut < rounds * 3 / 4);
+}
+
+/* ---- What a request is given ---- */
+
+static void a_request_is_not_given_its_last_token(void **state)
+{
+    (void)state;
+    const struct lists whole = { .worker_id = 5, .shape = plain, .device = "1111" };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &whole);
+    query_tokens(&scene, 64);
+    assert_device(&scene, 5, 64, 48);
+    query_tokens(&scene, 65);
+    assert_device(&scene, 5, 64, 64);
+    query_tokens(&scene, 16);
+    assert_device(&scene, 5, 16, 0);
+    scene_done(&scene);
+}
+
+/* The same shape of block, and not the same hit: SGLang's pairs leave out one token more. */
+static void pairs_leave_out_one_token_more_than_lookahead(void **state)
+{
+    (void)state;
+    const struct lists vllm = { .worker_id = 5, .shape = { 16, 1 }, .device = "1111" };
+    const struct lists sglang = {
+        .worker_id = 6, .shape = { 16, 1 }, .device = "1111", .is_paired = true
+    };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &vllm);
+    hold_lists(&scene, &sglang);
+    query_tokens(&scene, 65);
+    assert_device(&scene, 5, 64, 64);
+    assert_device(&scene, 6, 64, 48);
+    query_tokens(&scene, 66);
+    assert_device(&scene, 6, 64, 64);
+    query_tokens(&scene, 64); /* the fourth block has no name without the token behind it */
+    assert_device(&scene, 5, 48, 48);
+    assert_device(&scene, 6, 48, 48);
+    scene_done(&scene);
+}
+
+/* ---- Shapes ---- */
+
+static const struct lists chunked = {
+    .worker_id = 5,
+    .shape = { 16, 0 },
+    .device = "111",
+    .host_shape = { 64, 0 },
+    .host = "11",
+};
+
+static void a_tier_of_larger_blocks_counts_in_tokens(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &chunked);
+    query_tokens(&scene, 200);
+    const struct kvb_overlap *overlap = overlap_of(&scene, 5);
+    assert_int_equal(overlap->tokens[KVB_TIER_DEVICE], 48);
+    assert_int_equal(overlap->tokens[KVB_TIER_HOST], 128); /* 2 blocks are not less than 3 */
+    assert_int_equal(overlap->max_tokens, 128);
+    assert_int_equal(overlap->blocks, 8); /* of the device's size */
+    assert_int_equal(overlap->request_blocks, 12);
+    assert_int_equal(overlap->hit_tokens, 48);
+    assert_false(scene.ctx.head.has_several); /* workers have one size on the device */
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    scene_done(&scene);
+}
+
+static void blocks_of_a_shape_that_the_tier_does_not_have_are_not_found(void **state)
+{
+    (void)state;
+    /* A block of 17 tokens, and one of 16 with one of lookahead, hash alike. */
+    const struct lists odd = { .worker_id = 5, .shape = { 17, 0 }, .device = "1" };
+    const struct lists eagle = { .worker_id = 6, .shape = { 16, 1 }, .device = "1" };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &odd);
+    hold_lists(&scene, &eagle);
+    query_tokens(&scene, 40);
+    assert_device(&scene, 5, 17, 17);
+    assert_device(&scene, 6, 16, 16);
+    scene_done(&scene);
+}
+
+static void hashes_say_nothing_about_tiers_of_another_shape(void **state)
+{
+    (void)state;
+    const struct lists same = {
+        .worker_id = 6, .shape = { 16, 0 }, .host_shape = { 16, 0 }, .host = "11"
+    };
+    uint64_t large[2];
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &chunked);
+    hold_lists(&scene, &same);
+    struct kvb_query query = { .form = KVB_QUERY_TOKENS_HASHES,
+                               .has_model = true,
+                               .model = "m",
+                               .hashes = large,
+                               .count = 2 };
+    struct kvb_detail detail = { { 0 } };
+    uint32_t tokens[64];
+    for (uint32_t i = 0; i < 128; i++) {
+        tokens[i % 64] = 100 + i;
+        if (i % 64 == 63) {
+            large[i / 64] = kvb_tokens_hash_of(tokens, 64, NULL, 0, 1337).value;
+        }
+    }
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 0); /* the host's blocks, and not asked for */
+    query_tokens(&scene, 32);
+    uint64_t small[2] = { scene.ctx.hashes[0].value, scene.ctx.hashes[1].value };
+    query.hashes = small;
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(overlap_of(&scene, 5)->max_tokens, 32);
+    assert_int_equal(overlap_of(&scene, 6)->tokens[KVB_TIER_HOST], 32);
+    scene_done(&scene);
+}
+
+/* ---- Stores ---- */
+
+static const struct lists store = {
+    .worker_id = 90,
+    .shape = { 16, 0 },
+    .host_shape = { 16, 0 },
+    .host = "1111",
+    .is_store = true,
+};
+
+static void assert_answer(
+    struct scene *scene,
+    kvb_status (*answer)(
+        struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_buf *out,
+        struct kvb_detail *detail),
+    const char *expected)
+{
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, kvb_max_answer_bytes);
+    assert_ok(answer(&scene->ctx, &query, &buf, &detail));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_string_equal((const char *)buf.data, expected);
+    kvb_buf_done(&buf);
+    kvb_query_done(&query);
+}
+
+static kvb_status query(
+    struct kvb_query_context *ctx, const struct kvb_query *asked, struct kvb_buf *out,
+    struct kvb_detail *detail)
+{
+    return kvb_answer_query(ctx, asked, false, out, detail);
+}
+
+static kvb_status match(
+    struct kvb_query_context *ctx, const struct kvb_query *asked, struct kvb_buf *out,
+    struct kvb_detail *detail)
+{
+    return kvb_answer_match(ctx, asked, 10, out, detail);
+}
+
+#define SHARED                                                                                     \
+    "\"shared\":[{\"worker_id\":90,\"dp_rank\":0,\"state\":\"EXACT\",\"reason\":\"\","             \
+    "\"tokens\":{\"host\":64,\"disk\":64}}]"
+
+static void a_store_is_a_shared_cache_and_no_worker(void **state)
+{
+    (void)state;
+    const struct lists worker = { .worker_id = 5, .shape = plain, .device = "11" };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &store);
+    hold_lists(&scene, &worker);
+    assert_answer(
+        &scene, query,
+        "{\"scores\":{\"5\":{\"0\":32}},\"frequencies\":[],\"instances\":{\"5\":{"
+        "\"longest_matched\":32,\"gpu\":32,\"dp\":{\"0\":32},\"cpu\":32,\"disk\":32}},"
+        "\"hits\":{\"5\":{\"0\":32}}," SHARED "}");
+    assert_answer(
+        &scene, match,
+        "{\"block_size\":16,\"blocks\":6,\"workers\":["
+        "{\"worker_id\":5,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
+        "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,\"percent\":33.3333333,\"doubtful\":0,"
+        "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32}]," SHARED "}");
+    scene_done(&scene);
+}
+
+static void a_store_is_no_candidate_of_a_route(void **state)
+{
+    (void)state;
+    struct kvb_query asked = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_route_decision decision;
+    struct kvb_buf buf;
+    struct scene scene;
+    scene_empty(&scene);
+
+    kvb_buf_init(&buf, kvb_max_answer_bytes);
+    hold_lists(&scene, &store);
+    assert_int_equal(kvb_answer_route(&scene.ctx, &asked, 10, &buf, &decision, &detail), KVB_AGAIN);
+    hold_lists(&scene, &(struct lists){ .worker_id = 5, .shape = plain, .device = "1" });
+    assert_ok(kvb_answer_route(&scene.ctx, &asked, 10, &buf, &decision, &detail));
+    assert_int_equal(decision.id.worker_id, 5);
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_null(strstr((const char *)buf.data, "\"worker_id\":90"));
+    kvb_buf_done(&buf);
+    kvb_query_done(&asked);
+    scene_done(&scene);
+}
+
+static void one_worker_can_load_from_every_store(void **state)
+{
+    (void)state;
+    struct kvb_query asked = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &store);
+    hold_lists(&scene, &(struct lists){ .worker_id = 5, .shape = plain, .device = "1" });
+    hold_lists(&scene, &(struct lists){ .worker_id = 6, .shape = plain, .device = "1" });
+    asked.has_instance_id = true;
+    asked.instance_id = 5;
+    assert_ok(
+        kvb_query_context_overlaps(&scene.ctx, &asked, (struct kvb_listing_options){ 0 }, &detail));
+    assert_int_equal(scene.ctx.overlap_count, 1);
+    assert_non_null(shared_of(&scene, 90));
+    kvb_query_done(&asked);
+    scene_done(&scene);
+}
+
+/* Its blocks are of its own size; the head speaks of workers. */
+static void a_store_has_no_part_in_the_head(void **state)
+{
+    (void)state;
+    struct lists large = store;
+    struct scene scene;
+    scene_empty(&scene);
+
+    large.worker_id = 3; /* the first by id */
+    large.shape = (struct kvb_block_shape){ 64, 0 };
+    large.host_shape = large.shape;
+    hold_lists(&scene, &large);
+    hold_lists(&scene, &(struct lists){ .worker_id = 5, .shape = plain });
+    query_tokens(&scene, 96);
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    assert_int_equal(scene.ctx.head.blocks, 6);
+    assert_false(scene.ctx.head.has_several);
+    assert_int_equal(shared_of(&scene, 3)->tokens[KVB_TIER_HOST], 64);
+    scene_done(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hybrid_model_holds_what_its_window_list_can_use),
+        cmocka_unit_test(the_hit_is_the_rule_with_the_last_token_left_out),
+        cmocka_unit_test(an_empty_window_list_leaves_nothing_to_use),
+        cmocka_unit_test(a_window_list_of_another_prompt_is_of_no_use),
+        cmocka_unit_test(hashes_find_the_same_of_a_hybrid_model),
+        cmocka_unit_test(names_of_the_engine_are_found_by_those_names_alone),
+        cmocka_unit_test(every_failing_allocation_of_a_query_is_said),
+        cmocka_unit_test(random_lists_give_what_the_rule_says),
+        cmocka_unit_test(a_request_is_not_given_its_last_token),
+        cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead),
+        cmocka_unit_test(a_tier_of_larger_blocks_counts_in_tokens),
+        cmocka_unit_test(blocks_of_a_shape_that_the_tier_does_not_have_are_not_found),
+        cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),
+        cmocka_unit_test(a_store_is_a_shared_cache_and_no_worker),
+        cmocka_unit_test(a_store_is_no_candidate_of_a_route),
+        cmocka_unit_test(one_worker_can_load_from_every_store),
+        cmocka_unit_test(a_store_has_no_part_in_the_head),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,192 @@
+#include "kvaggregator/query_scene.h"
+
+#include "kvb_test.h"
+
+#include <string.h>
+
+/* One query after another: what an earlier one has listed is no part of the next answer. */
+
+static const struct kvb_listing_options only_holders = { 0 };
+static const struct kvb_listing_options all = { .with_none = true, .with_down = true };
+
+static void ask(struct scene *scene, const struct kvb_query *query, struct kvb_listing_options how)
+{
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_query_context_overlaps(&scene->ctx, query, how, &detail));
+}
+
+static size_t count_holders(struct scene *scene, const char *model)
+{
+    struct kvb_query query = scene_query(96, model);
+
+    ask(scene, &query, only_holders);
+    kvb_query_done(&query);
+    return scene->ctx.overlap_count;
+}
+
+static void a_query_leaves_nothing_to_the_next(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct scene scene;
+    scene_recorded(&scene);
+
+    for (int round = 0; round < 2; round++) {
+        ask(&scene, &query, only_holders);
+        assert_int_equal(scene.ctx.overlap_count, 3);
+        assert_int_equal(scene.ctx.overlaps[0].blocks, 4);
+        memcpy(query.lora_name, "adapter", sizeof "adapter");
+        ask(&scene, &query, all);
+        assert_int_equal(scene.ctx.overlap_count, 3);
+        assert_int_equal(scene.ctx.overlaps[0].blocks, 0);
+        assert_int_equal(scene.ctx.overlaps[0].tokens[KVB_TIER_DEVICE], 0);
+        query.lora_name[0] = '\0';
+    }
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void one_worker_alone_is_forgotten_by_the_next_query(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct scene scene;
+    scene_recorded(&scene);
+
+    for (int round = 0; round < 2; round++) {
+        query.has_instance_id = true;
+        query.instance_id = 2;
+        ask(&scene, &query, only_holders);
+        assert_int_equal(scene.ctx.overlap_count, 2);
+        query.has_instance_id = false;
+        ask(&scene, &query, only_holders);
+        assert_int_equal(scene.ctx.overlap_count, 3);
+    }
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void a_stream_that_comes_is_seen_by_the_next_query(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_recorded(&scene);
+
+    for (uint64_t worker = 10; worker < 60; worker++) {
+        const struct scene_holding holding = { worker, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+        const size_t before = count_holders(&scene, "m");
+        scene_hold(&scene, &holding);
+        assert_int_equal(count_holders(&scene, "m"), before + 1);
+    }
+    scene_done(&scene);
+}
+
+static void a_stream_that_serves_another_model_now_answers_for_that(void **state)
+{
+    (void)state;
+    struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 4);
+    holding.model = "other";
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 3);
+    assert_int_equal(count_holders(&scene, "other"), 1);
+    scene_done(&scene);
+}
+
+static void a_stream_of_another_block_size_now_is_asked_in_that(void **state)
+{
+    (void)state;
+    struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 1);
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    assert_int_equal(scene.ctx.head.blocks, 6);
+    holding.block_size = 32;
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 1);
+    assert_int_equal(scene.ctx.head.block_size, 32);
+    assert_int_equal(scene.ctx.head.blocks, 3);
+    holding.is_eagle = true;
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 1);
+    assert_int_equal(scene.ctx.head.blocks, 2); /* the third lacks the token behind it */
+    scene_done(&scene);
+}
+
+static void a_stream_that_is_down_and_comes_back_is_seen_both_times(void **state)
+{
+    (void)state;
+    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    for (int round = 0; round < 2; round++) {
+        scene_hold(&scene, &holding);
+        assert_int_equal(count_holders(&scene, "m"), 4);
+        scene_bye(&scene, &holding);
+        assert_int_equal(count_holders(&scene, "m"), 3);
+    }
+    scene_done(&scene);
+}
+
+static void a_first_heartbeat_gives_a_stream_its_model(void **state)
+{
+    (void)state;
+    struct scene_holding holding = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3, false };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 3);
+    holding.model = "m";
+    scene_hold(&scene, &holding);
+    assert_int_equal(count_holders(&scene, "m"), 4);
+    scene_done(&scene);
+}
+
+/* The head speaks of the best, or of the first where nobody holds anything. */
+static void the_head_is_told_without_a_holder_too(void **state)
+{
+    (void)state;
+    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct scene scene;
+    scene_recorded(&scene);
+
+    ask(&scene, &query, only_holders);
+    assert_false(scene.ctx.head.has_several);
+    scene_hold(&scene, &wide);
+    ask(&scene, &query, only_holders);
+    assert_int_equal(scene.ctx.head.block_size, 32); /* 3 * 32 tokens against 4 * 16 */
+    assert_true(scene.ctx.head.has_several);
+    memcpy(query.cache_salt, "salt", sizeof "salt");
+    ask(&scene, &query, only_holders);
+    assert_int_equal(scene.ctx.overlap_count, 0);
+    assert_int_equal(scene.ctx.head.block_size, 16);
+    assert_int_equal(scene.ctx.head.blocks, 6);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_query_leaves_nothing_to_the_next),
+        cmocka_unit_test(one_worker_alone_is_forgotten_by_the_next_query),
+        cmocka_unit_test(a_stream_that_comes_is_seen_by_the_next_query),
+        cmocka_unit_test(a_stream_that_serves_another_model_now_answers_for_that),
+        cmocka_unit_test(a_stream_of_another_block_size_now_is_asked_in_that),
+        cmocka_unit_test(a_stream_that_is_down_and_comes_back_is_seen_both_times),
+        cmocka_unit_test(a_first_heartbeat_gives_a_stream_its_model),
+        cmocka_unit_test(the_head_is_told_without_a_holder_too),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,305 @@
+#include "kvaggregator/inside.h"
+
+#include "core/clock.h"
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What lies between the threads of an aggregator, and what becomes of it, without threads:
+ * an aggregator that is only half made. */
+
+struct half {
+    struct kvb_aggregator aggregator;
+    struct kvb_prefix_index *index;
+};
+
+static void make_half(struct half *half)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+    const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
+
+    *half = (struct half){ 0 };
+    assert_ok(kvb_prefix_index_new(&index, &half->index));
+    const struct kvb_followers_options followers = { .max_streams = 10,
+                                                     .heartbeat_ms = 1000,
+                                                     .forget_ms = 60000,
+                                                     .max_window_blocks = 10,
+                                                     .index = half->index };
+    assert_ok(kvb_followers_new(&followers, &aggregator->followers));
+    aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
+                                                  .context = aggregator,
+                                                  .followers = aggregator->followers };
+    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_query, &aggregator->queries));
+    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_event, &aggregator->events));
+    kvb_byte_budget_init(&aggregator->query_bytes, 1 << 16);
+    (void)pthread_mutex_init(&aggregator->service.lock, NULL);
+    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                                .values = aggregator->values,
+                                                .count = kvb_aggregator_metric_count };
+}
+
+static void take_messages(struct half *half, uint64_t now_ns)
+{
+    while (kvb_aggregator_take_message(&half->aggregator, now_ns)) {
+    }
+}
+
+static void drop_half(struct half *half)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+
+    kvb_ring_free(aggregator->queries);
+    kvb_ring_free(aggregator->events);
+    assert_int_equal(aggregator->query_bytes.taken_bytes, 0);
+    kvb_byte_budget_done(&aggregator->query_bytes);
+    (void)pthread_mutex_destroy(&aggregator->service.lock);
+    kvb_bus_close(aggregator->bus);
+    kvb_followers_free(aggregator->followers);
+    kvb_router_batch_done(&aggregator->batch);
+    kvb_prefix_index_free(half->index);
+}
+
+/* Where nobody listens: what is refused is told to nobody. */
+static void open_bus(struct half *half)
+{
+    const struct kvb_bus_options options = { .url = "nats://127.0.0.1:1", .name = "test" };
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_bus_open(&options, &half->aggregator.bus, &detail));
+}
+
+static uint64_t metric(const struct half *half, enum kvb_aggregator_metric metric)
+{
+    return kvb_metric_get(&half->aggregator.metrics, metric);
+}
+
+/* ---- Queries ---- */
+
+/* Its tokens take some 40 KiB where they wait. */
+static void make_large_query(struct kvb_buf *buf)
+{
+    kvb_buf_init(buf, 1 << 20);
+    assert_ok(kvb_buf_append_text(buf, "{\"token_ids\":[1"));
+    for (int i = 1; i < 10000; i++) {
+        assert_ok(kvb_buf_append_text(buf, ",1"));
+    }
+    assert_ok(kvb_buf_append_text(buf, "]}"));
+}
+
+static void on_message(struct half *half, const struct kvb_buf *body)
+{
+    const struct kvb_bus_message message = { .subject =
+                                                 "namespace.dynamo.component.Router.kv_match",
+                                             .reply = "inbox",
+                                             .payload = kvb_buf_span(body) };
+
+    kvb_aggregator_receive_query(&half->aggregator, &message);
+}
+
+static void questions_that_wait_are_bounded_in_bytes_too(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    make_large_query(&body);
+
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    on_message(&half, &body); /* places are free, but no bytes */
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 0);
+
+    void *item = NULL;
+    assert_ok(kvb_ring_take(half.aggregator.queries, &item));
+    kvb_aggregator_drop_query(item); /* which gives its bytes back */
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
+static void over_http_such_a_question_is_told_why(void **state)
+{
+    (void)state;
+    const struct kvb_http_request request = { .method = "POST",
+                                              .path = "/query",
+                                              .query = "",
+                                              .content_type = "application/json",
+                                              .authorization = "",
+                                              .if_none_match = "" };
+    struct kvb_http_request with_body = request;
+    struct kvb_http_answer answer = { 0 };
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    make_large_query(&body);
+    kvb_buf_init(&answer.body, 4096);
+
+    on_message(&half, &body);
+    with_body.body = kvb_buf_span(&body);
+    kvb_aggregator_answer_http(&half.aggregator, &with_body, &answer);
+    assert_int_equal(answer.status, 503);
+    assert_ok(kvb_buf_append(&answer.body, "", 1));
+    assert_non_null(strstr((const char *)answer.body.data, "too large"));
+    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
+    kvb_buf_done(&answer.body);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
+static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    kvb_buf_init(&body, 4096);
+    assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":[1]}"));
+
+    for (int i = 0; i < 20; i++) {
+        on_message(&half, &body);
+    }
+    assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 4);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 0);
+    kvb_buf_done(&body);
+    drop_half(&half); /* checks that all bytes came back */
+}
+
+/* ---- The rest of a message ---- */
+
+static void leave_rest(struct half *half, uint64_t worker_id)
+{
+    struct kvb_aggregator *aggregator = &half->aggregator;
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_CLEARED, .event_id = 1 };
+
+    kvb_router_batch_reset(&aggregator->batch);
+    assert_ok(kvb_router_batch_add_event(&aggregator->batch, &event));
+    aggregator->next_event = 0;
+    aggregator->batch_id = (struct kvb_stream_id){ .worker_id = worker_id };
+}
+
+static void a_rest_that_is_refused_is_counted_as_what_it_is(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half(&half);
+
+    leave_rest(&half, 0);
+    fail_alloc_after(0);
+    take_messages(&half, 1);
+    fail_alloc_after(-1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_no_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_stream), 0);
+    for (uint64_t worker = 0; worker < 10; worker++) {
+        const struct kvb_stream_id id = { .worker_id = worker };
+        const struct kvb_heartbeat heartbeat = { .worker_id = worker };
+        assert_ok(kvb_followers_heartbeat(half.aggregator.followers, &id, &heartbeat, 1));
+    }
+    leave_rest(&half, 10); /* one more than there may be */
+    take_messages(&half, 1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_no_memory), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_stream), 1);
+    drop_half(&half);
+}
+
+/* ---- Lag ---- */
+
+static void receive_event(struct half *half)
+{
+    static const char event[] = "{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}";
+    const struct kvb_bus_message message = {
+        .subject = "namespace.dynamo.component.W.kv_events",
+        .payload = { .data = (const uint8_t *)event, .len = sizeof event - 1 },
+    };
+
+    kvb_aggregator_receive(&half->aggregator, &message);
+}
+
+static const char *state_after(struct half *half, uint64_t now_ns)
+{
+    kvb_replica_watch_lag(&half->aggregator.turn, now_ns);
+    return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
+}
+
+static void make_half_with_echo(struct half *half)
+{
+    make_half(half);
+    kvb_byte_budget_init(&half->aggregator.event_bytes, 1 << 16);
+    receive_event(half);
+    take_messages(half, 1);
+}
+
+static void drop_half_that_received(struct half *half)
+{
+    kvb_byte_budget_done(&half->aggregator.event_bytes);
+    drop_half(half);
+}
+
+static void a_message_that_waits_for_more_than_a_second_is_lag(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    assert_string_equal(state_after(&half, UINT64_MAX), "no_heartbeat"); /* nothing waits */
+    receive_event(&half);
+    receive_event(&half);
+    const uint64_t received_ns = kvb_clock_monotonic_ns();
+    assert_string_equal(state_after(&half, received_ns), "no_heartbeat");
+    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S), "lagging");
+    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S / 2), "lagging"); /* still */
+    take_messages(&half, kvb_clock_monotonic_ns());
+    assert_string_equal(state_after(&half, received_ns + 9 * KVB_NS_PER_S), "no_heartbeat");
+    drop_half_that_received(&half);
+}
+
+static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    leave_rest(&half, 1);
+    half.aggregator.batch_arrived_ns = 1;
+    assert_string_equal(state_after(&half, 1 + KVB_NS_PER_S), "lagging");
+    half.aggregator.next_event = half.aggregator.batch.event_count;
+    assert_string_equal(state_after(&half, 2 * KVB_NS_PER_S), "no_heartbeat");
+    drop_half_that_received(&half);
+}
+
+/* What came while there was no room lay in nats.c, and for how long nobody knows. */
+static void what_waited_before_the_ring_counts_from_the_first_that_did(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    half.aggregator.received_since_ns = now_ns - 2 * KVB_NS_PER_S;
+    receive_event(&half);
+    assert_int_equal(half.aggregator.received_since_ns, 0); /* nothing is behind it */
+    assert_string_equal(state_after(&half, now_ns), "lagging");
+    drop_half_that_received(&half);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(questions_that_wait_are_bounded_in_bytes_too),
+        cmocka_unit_test(over_http_such_a_question_is_told_why),
+        cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+        cmocka_unit_test(a_rest_that_is_refused_is_counted_as_what_it_is),
+        cmocka_unit_test(a_message_that_waits_for_more_than_a_second_is_lag),
+        cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
+        cmocka_unit_test(what_waited_before_the_ring_counts_from_the_first_that_did),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,224 @@
+#include "kvb_test.h"
+
+#include "kvbridge/checkpoint_store.h"
+#include "process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Each test has a directory of its own, and the store over it. */
+struct scene {
+    char directory[64];
+    struct kvb_checkpoint_store *store;
+    struct kvb_detail detail;
+};
+
+static void begin(struct scene *scene)
+{
+    assert_ok(folder_make(scene->directory));
+    assert_ok(kvb_checkpoint_store_open(scene->directory, &scene->store, &scene->detail));
+}
+
+static void end(struct scene *scene)
+{
+    kvb_checkpoint_store_close(scene->store);
+    folder_remove(scene->directory);
+}
+
+static void
+push(struct scene *scene, const struct kvb_checkpoint_name *name, const char *text, unsigned parts)
+{
+    struct kvb_buf *room = kvb_checkpoint_store_wait(scene->store);
+
+    assert_ok(kvb_buf_append_text(room, text));
+    kvb_checkpoint_store_push(scene->store, name, parts);
+}
+
+static kvb_status outcome(struct scene *scene)
+{
+    (void)kvb_checkpoint_store_wait(scene->store);
+    return kvb_checkpoint_store_take_outcome(scene->store, &scene->detail);
+}
+
+static kvb_status
+read_back(struct scene *scene, const struct kvb_checkpoint_name *name, char *text, size_t len)
+{
+    struct kvb_checkpoint_file file = { .fd = -1 };
+
+    KVB_TRY(kvb_checkpoint_file_open(scene->store, name, &file));
+    const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
+    const kvb_status status = source.read(source.context, text, len);
+    text[len] = '\0';
+    kvb_checkpoint_file_close(&file);
+    return status;
+}
+
+static size_t files_in(const struct scene *scene)
+{
+    DIR *directory = opendir(scene->directory);
+    size_t count = 0;
+
+    assert_non_null(directory);
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): this folder is ours alone */
+    for (const struct dirent *entry; (entry = readdir(directory));) {
+        count += entry->d_name[0] != '.';
+    }
+    (void)closedir(directory);
+    return count;
+}
+
+static void parts_come_back_as_one_file_that_is_private(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char text[16] = "";
+    char path[160];
+    struct stat about;
+
+    begin(&scene);
+    push(&scene, &name, "one ", KVB_CHECKPOINT_FIRST);
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND); /* not half of it */
+    push(&scene, &name, "two ", 0);
+    push(&scene, &name, "end", KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    assert_int_equal(outcome(&scene), KVB_AGAIN); /* once */
+    assert_ok(read_back(&scene, &name, text, 11));
+    assert_string_equal(text, "one two end");
+    assert_int_equal(read_back(&scene, &name, text, 12), KVB_NOT_FOUND);
+    (void)snprintf(path, sizeof path, "%s/%s", scene.directory, name.text);
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+    assert_int_equal(files_in(&scene), 1);
+    end(&scene);
+}
+
+static void the_old_one_stays_until_the_new_one_is_whole(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    const struct kvb_checkpoint_name other = kvb_checkpoint_name_of(1, 8, 0);
+    char text[16] = "";
+
+    begin(&scene);
+    push(&scene, &name, "old", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    push(&scene, &name, "new", KVB_CHECKPOINT_FIRST);
+    push(&scene, &other, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST); /* given up */
+    assert_ok(outcome(&scene));
+    assert_ok(read_back(&scene, &name, text, 3));
+    assert_string_equal(text, "old");
+    end(&scene);
+}
+
+static void what_is_void_is_not_found_again(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char text[16] = "";
+
+    begin(&scene);
+    kvb_checkpoint_store_void(scene.store, &name); /* none there: fine */
+    push(&scene, &name, "old", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    kvb_checkpoint_store_void(scene.store, &name);
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND);
+    push(&scene, &name, "later", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene));
+    assert_ok(read_back(&scene, &name, text, 5));
+    assert_int_equal(files_in(&scene), 1);
+    end(&scene);
+}
+
+static void what_is_made_void_while_it_is_written_never_comes(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char text[16] = "";
+
+    begin(&scene);
+    push(&scene, &name, "old", KVB_CHECKPOINT_FIRST);
+    kvb_checkpoint_store_void(scene.store, &name);
+    push(&scene, &name, "end", KVB_CHECKPOINT_LAST);
+    assert_int_equal(outcome(&scene), KVB_CLOSED);
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND);
+    assert_int_equal(files_in(&scene), 0);
+    end(&scene);
+}
+
+static void a_failing_disk_is_said_and_the_next_one_is_tried(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    const struct kvb_checkpoint_name name = kvb_checkpoint_name_of(1, 7, 0);
+    char path[160];
+
+    begin(&scene);
+    (void)snprintf(path, sizeof path, "%s/%s.new", scene.directory, name.text);
+    assert_int_equal(symlink("/dev/full", path), 0); /* nothing is written through a link */
+    push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_int_equal(outcome(&scene), KVB_IO);
+    assert_non_null(strstr(scene.detail.text, "cannot make a checkpoint's file"));
+    push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
+    assert_ok(outcome(&scene)); /* the link went with the failed one */
+    end(&scene);
+}
+
+static void a_directory_belongs_to_one_process(void **state)
+{
+    (void)state;
+    struct scene scene = { .store = NULL };
+    struct kvb_checkpoint_store *other = NULL;
+
+    begin(&scene);
+    assert_int_equal(kvb_checkpoint_store_open(scene.directory, &other, &scene.detail), KVB_AGAIN);
+    assert_non_null(strstr(scene.detail.text, "another process uses it"));
+    kvb_checkpoint_store_close(scene.store);
+    assert_ok(kvb_checkpoint_store_open(scene.directory, &scene.store, &scene.detail));
+    end(&scene);
+}
+
+static void what_is_no_directory_is_the_operators_mistake(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_store *store = NULL;
+    struct kvb_detail detail = { .text = "" };
+
+    assert_int_equal(kvb_checkpoint_store_open("/nowhere", &store, &detail), KVB_BAD_CONFIG);
+    assert_string_equal(
+        detail.text, "checkpoint: /nowhere: No such file or directory: make the directory, or set "
+                     "checkpoint = \"\"");
+    assert_int_equal(kvb_checkpoint_directory_check("/dev/null", &detail), KVB_BAD_CONFIG);
+}
+
+static void names_are_of_numbers_alone(void **state)
+{
+    (void)state;
+
+    assert_string_equal(
+        kvb_checkpoint_name_of(UINT64_MAX, INT64_MAX, UINT32_MAX).text,
+        "ffffffffffffffff-9223372036854775807-4294967295");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_come_back_as_one_file_that_is_private),
+        cmocka_unit_test(the_old_one_stays_until_the_new_one_is_whole),
+        cmocka_unit_test(what_is_void_is_not_found_again),
+        cmocka_unit_test(what_is_made_void_while_it_is_written_never_comes),
+        cmocka_unit_test(a_failing_disk_is_said_and_the_next_one_is_tried),
+        cmocka_unit_test(a_directory_belongs_to_one_process),
+        cmocka_unit_test(what_is_no_directory_is_the_operators_mistake),
+        cmocka_unit_test(names_are_of_numbers_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

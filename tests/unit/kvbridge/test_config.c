@@ -1,0 +1,506 @@
+#include "kvb_test.h"
+
+#include "config_file.h"
+#include "core/hash.h"
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvbridge/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SAMPLE KVB_DATA "/../../etc/kvbridge.cfg"
+
+/* Line 1 of most files below; what they are about begins in line 2. */
+#define PUBLISH "publish = { namespace = \"n\"; component = \"c\"; };\n"
+#define WORKER(id, more) "{ id = " id "; model = \"m\"; block_size = 16; " more "}"
+
+static void read_bad(const char *text, const char *const expected[])
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { .worker_count = 77 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, expected);
+    assert_int_equal(status, KVB_BAD_CONFIG);
+    assert_int_equal(config.worker_count, 77); /* untouched */
+    config_file_remove(&file);
+}
+
+#define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
+
+/* The caller undoes it. */
+static struct kvb_bridge_config read_good(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, (const char *const[]){ NULL });
+    assert_ok(status);
+    config_file_remove(&file);
+    return config;
+}
+
+static void the_sample_reads_without_error_and_has_every_key(void **state)
+{
+    (void)state;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+
+    const kvb_status status = kvb_bridge_config_read(SAMPLE, &config, &errors);
+    kvb_conf_errors_print(&errors, stderr);
+    assert_ok(status);
+    assert_int_equal(config.worker_count, 2);
+    assert_int_equal(config.workers[0].ranks, 2);
+    assert_true(config.workers[1].id == UINT64_C(9007199254740993));
+    kvb_bridge_config_done(&config);
+    assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
+}
+
+static void what_is_left_out_has_the_documented_default(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config =
+        read_good(PUBLISH "workers = (" WORKER("5", "events = \"tcp://h:1\";") ");");
+
+    assert_string_equal(config.nats.url, "nats://127.0.0.1:4222");
+    assert_string_equal(config.publish.name_space, "n");
+    assert_string_equal(config.publish.endpoint_name, "generate");
+    assert_int_equal(config.publish.profile, KVB_PROFILE_JSON);
+    assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
+    assert_int_equal(config.publish.clear, KVB_CLEAR_EVENT);
+    assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
+    assert_false(config.workers[0].store);
+    assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);
+    assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
+    assert_int_equal(config.publish.refresh_s, 60);
+    assert_true(kvb_bridge_config_refreshes(&config));
+    assert_int_equal(config.publish.down_clear_ms, 5000);
+    assert_int_equal(config.publish.load_period_ms, 100);
+    assert_int_equal(config.publish.heartbeat_ms, 1000);
+    assert_string_equal(config.http, "127.0.0.1:9401");
+    assert_int_equal(config.log.level, KVB_LOG_INFO);
+    assert_int_equal(config.log.format, KVB_LOG_TEXT);
+    assert_int_equal(config.worker_count, 1);
+    assert_int_equal(config.workers[0].id, 5);
+    assert_string_equal(config.workers[0].events, "tcp://h:1");
+    assert_string_equal(config.workers[0].replay, "");
+    assert_string_equal(config.workers[0].load.zmq, "");
+    assert_string_equal(config.workers[0].load.prometheus, "");
+    assert_string_equal(config.workers[0].load.coordinator, "");
+    assert_int_equal(config.workers[0].load.scrape_ms, 1000);
+    assert_int_equal(config.publish.load_expire_ms, 3000);
+    assert_int_equal(config.workers[0].ranks, 1);
+    assert_false(config.workers[0].bind);
+    kvb_bridge_config_done(&config);
+    kvb_bridge_config_done(&config); /* {0} is fine */
+}
+
+/* A pool whose events hold no tokens, beside engines whose events do. */
+static void a_worker_may_be_named_otherwise_than_the_rest(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config =
+        read_good("publish = { namespace = \"n\"; component = \"c\"; hashes = \"engine\"; };\n"
+                  "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
+                      "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
+
+    assert_int_equal(kvb_worker_hashes(&config, &config.workers[0]), KVB_HASHES_ENGINE);
+    assert_int_equal(kvb_worker_hashes(&config, &config.workers[1]), KVB_HASHES_CANONICAL);
+    kvb_bridge_config_done(&config);
+}
+
+static void everything_wrong_is_said_at_once(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "nats = { url = \"http://x\"; credentials = \"/nowhere/x.creds\"; };\n"
+        "publish = { namespace = \"a b\"; component = 5;\n"
+        "  profile = \"xml\"; };\n"
+        "workers = (\n"
+        "  { id = 9223372036854775808L; model = \"m\"; block_size = 0; events = \"x://y\"; },\n"
+        "  { id = 1; model = \"m\"; block_size = 1.5; events = \"tcp://h:1\"; } );\n"
+        "colour = 1;\n"
+        "http = \"localhost:9401\";\n",
+        "7: colour: unknown key", "2: publish.component: expected a string",
+        "3: publish.profile: expected \"json\" or \"protobuf\"",
+        "5: workers[0].id: expected a whole number in 0 .. 9223372036854775807",
+        "5: workers[0].block_size: 0 is out of range: give 1 .. 65536",
+        "6: workers[1].block_size: expected a whole number", "1: nats.url: expected nats://",
+        "1: nats.credentials: cannot read /nowhere/x.creds: No such file",
+        "2: publish.namespace: \"a b\" cannot stand in a subject", "8: http: expected address:port",
+        "5: workers[0].events: expected tcp://host:port, ipc://path or inproc://name");
+}
+
+static void what_has_no_default_must_be_there(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "", "1: publish.namespace: is missing", "1: publish.component: is missing",
+        "1: workers: has no group: add one, or set register.token_file");
+    assert_wrong(
+        PUBLISH "workers = (\n{} );", "3: workers[0].model: is missing",
+        "3: workers[0].block_size: is missing", "3: workers[0].events: is missing");
+    assert_wrong(PUBLISH "workers = ();", "2: workers: has no group");
+}
+
+#define UNNAMED(more) "{ model = \"m\"; block_size = 16; " more "}"
+
+static uint64_t made_id(const char *worker)
+{
+    char text[1024];
+
+    (void)snprintf(text, sizeof text, "%sworkers = (%s);", PUBLISH, worker);
+    struct kvb_bridge_config config = read_good(text);
+    const uint64_t id = config.workers[0].id;
+    assert_true(config.workers[0].is_id_made);
+    kvb_bridge_config_done(&config);
+    return id;
+}
+
+static void a_worker_without_an_id_has_one_of_its_address(void **state)
+{
+    (void)state;
+    const uint64_t id = made_id(UNNAMED("events = \"tcp://10.0.0.7:5557\";"));
+
+    /* XXH3-64 of " tcp://10.0.0.7:5557", below 2^53: it must never become another one. */
+    assert_true(id == UINT64_C(6177855544601522));
+    assert_true(
+        made_id(UNNAMED("lora = \"x\"; events = \"tcp://10.0.0.7:5557\"; replay = "
+                        "\"tcp://10.0.0.7:6557\";")) == id);
+    assert_true(made_id(UNNAMED("events = \"tcp://10.0.0.7:5558\";")) != id);
+    assert_true(
+        made_id(UNNAMED("events = \"tcp://10.0.0.7:5556\"; first_rank = 1;")) == id); /* 5557 */
+}
+
+static void the_same_words_mean_another_address_on_another_host(void **state)
+{
+    struct kvb_worker_config worker = { .events = "tcp://127.0.0.1:5557" };
+    char host[64] = "";
+    char text[128];
+
+    (void)state;
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    const int len = snprintf(text, sizeof text, "%s tcp://127.0.0.1:5557", host);
+    const uint64_t hash = kvb_hash64((kvb_span){ (const uint8_t *)text, (size_t)len }, 0);
+    assert_true(kvb_worker_id_of_address(&worker) == (hash & ((UINT64_C(1) << 53) - 1)));
+}
+
+static void a_made_id_may_not_be_anothers(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" UNNAMED("events = \"tcp://10.0.0.7:5557\";") ",\n" WORKER(
+            "6177855544601522L", "events = \"tcp://h:2\";") ");",
+        "4: workers[1].id: worker id 6177855544601522 is used in line 3 already");
+}
+
+static void a_token_is_checked_with_the_rest(void **state)
+{
+    struct config_file short_one;
+    struct config_file good;
+    char text[1024];
+
+    (void)state;
+    config_file_write(&short_one, "short\n", 6);
+    config_file_write(&good, "0123456789abcdef\n", 17);
+    (void)snprintf(
+        text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", short_one.path);
+    assert_wrong(text, "2: register.token_file: the first line of");
+    assert_wrong(
+        PUBLISH "register = { token_file = \"/nowhere/x\"; };",
+        "2: register.token_file: cannot read /nowhere/x: No such file");
+    (void)snprintf(text, sizeof text, PUBLISH "register = { token_file = \"%s\"; };", good.path);
+    assert_int_equal(chmod(good.path, 0644), 0);
+    assert_wrong(text, "2: register.token_file: every user may read");
+    assert_int_equal(chmod(good.path, 0640), 0);
+    struct kvb_bridge_config config = read_good(text); /* and needs no worker */
+    assert_int_equal(config.worker_count, 0);
+    kvb_bridge_config_done(&config);
+    config_file_remove(&good);
+    config_file_remove(&short_one);
+}
+
+static void load_sources_are_addresses(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n"
+                "{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\";\n"
+                "  load = { prometheus = \"h:8000/metrics\";\n"
+                "  coordinator = \"http://h:1\";\n"
+                "  scrape_ms = 10; }; },\n"
+                "{ id = 2; model = \"m\"; block_size = 16; events = \"tcp://h:2\";\n"
+                "  load = { prometheus = \"http://h:8000/metrics\";\n"
+                "  coordinator = \"tcp://h:1\"; }; } );",
+        "6: workers[0].load.scrape_ms: 10 is out of range: give 50 .. 60000",
+        "4: workers[0].load.prometheus: expected http://host:port/path",
+        "5: workers[0].load.coordinator: expected tcp://host:port",
+        "9: workers[1].load.coordinator: its ports 1 .. 1 are also those of workers[0].events");
+}
+
+/* One page and one coordinator speak for the ranks of several workers. */
+static void load_sources_may_be_shared(void **state)
+{
+    (void)state;
+    const char *const load = "load = { prometheus = \"http://h:8000/metrics\"; scrape_ms = 50; "
+                             "coordinator = \"tcp://h:9\"; };";
+    char text[1024];
+
+    (void)snprintf(
+        text, sizeof text,
+        PUBLISH "workers = (" WORKER("1", "events = \"tcp://h:1\"; %s") "," WORKER(
+            "2", "events = \"tcp://h:1\"; first_rank = 1; %s") ");",
+        load, load);
+    struct kvb_bridge_config config = read_good(text);
+    assert_string_equal(config.workers[1].load.coordinator, "tcp://h:9");
+    assert_string_equal(config.workers[1].load.prometheus, "http://h:8000/metrics");
+    assert_int_equal(config.workers[1].load.scrape_ms, 50);
+    kvb_bridge_config_done(&config);
+}
+
+static void a_worker_id_is_used_once(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" WORKER("7", "events = \"tcp://h:1\";") ",\n" WORKER(
+            "8", "events = \"tcp://h:2\";") ",\n" WORKER("\"7\"", "events = \"tcp://h:3\";") ");",
+        "5: workers[2].id: worker id 7 is used in line 3 already");
+}
+
+static void worker_ids_go_up_to_the_greatest_that_routers_hold(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "workers = (" WORKER("9223372036854775807L", "events = \"tcp://h:1\";") "," WORKER(
+            "\"9223372036854775806\"",
+            "events = \"tcp://h:2\";") "," WORKER("0", "events = \"tcp://h:3\";") ");");
+
+    assert_true(config.workers[0].id == INT64_MAX);
+    assert_true(config.workers[1].id == INT64_MAX - 1);
+    assert_int_equal(config.workers[2].id, 0);
+    kvb_bridge_config_done(&config);
+    assert_wrong(
+        PUBLISH "workers = (\n" WORKER("\"9223372036854775808\"", "events = \"tcp://h:1\";") ");",
+        "3: workers[0].id: 9223372036854775808 is out of range");
+}
+
+static void each_rank_may_have_an_id_of_its_own(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "workers = ({ ids = (7, \"9223372036854775807\"); model = \"m\"; block_size = 16;"
+                "events = \"tcp://h:1\"; ranks = 2; first_rank = 3; }, " WORKER(
+                    "8", "events = \"tcp://h:9\";") ");");
+
+    assert_true(kvb_worker_id_of_rank(&config.workers[0], 0) == 7);
+    assert_true(kvb_worker_id_of_rank(&config.workers[0], 1) == INT64_MAX);
+    assert_true(kvb_worker_id_of_rank(&config.workers[1], 0) == 8);
+    kvb_bridge_config_done(&config);
+}
+
+#define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
+
+static void ids_are_as_many_as_ranks_and_all_different(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, 8, 9);") ");",
+        "3: workers[0].ids: has 3 ids for 2 ranks: give one for each");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7,\n7);") ");",
+        "4: workers[0].ids[1]: worker id 7 is used in line 3 already");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, 8); id = 9;") ");",
+        "3: workers[0].id: leave it out: `ids` stands in its place");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = (7, -1);") ");",
+        "3: workers[0].ids: -1 is out of range");
+    assert_wrong(
+        PUBLISH "workers = (\n" RANKS("ids = 7;") ");",
+        "3: workers[0].ids: expected numbers ( 1, 2 )");
+}
+
+static void port_ranges_of_one_worker_must_not_overlap(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" WORKER(
+            "1", "events = \"tcp://h:5557\";\nreplay = \"tcp://h:5558\"; ranks = 2;") ");",
+        "4: workers[0].replay: its ports 5558 .. 5559 are also those of workers[0].events in line "
+        "3 (5557 .. 5558)");
+}
+
+static void port_ranges_of_different_workers_must_not_overlap(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH
+        "workers = (\n" WORKER("1", "events = \"tcp://*:5557\"; first_rank = 2;") ",\n" WORKER(
+            "2",
+            "events = \"tcp://127.0.0.1:5559\";") ",\n" WORKER("3", "events = \"tcp://h:1\"; load = { zmq = \"tcp://localhost:5559\"; };") ");",
+        "4: workers[1].events: its ports 5559 .. 5559 are also those of workers[0].events in line "
+        "3",
+        "5: workers[2].load.zmq: its ports 5559 .. 5559 are also those of workers[0].events");
+}
+
+static void neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config = read_good(PUBLISH "workers = (" WORKER(
+        "1",
+        "events = \"tcp://h:10\"; replay = \"tcp://h:14\"; ranks = 4;"
+        "load = { zmq = \"tcp://h:9\"; };") "," WORKER("2", "events = \"tcp://h:18\"; replay = \"tcp://g:10\"; ranks = 4;") "," WORKER("3", "events = \"tcp://h:18\"; first_rank = 4;") ");");
+
+    assert_int_equal(config.worker_count, 3);
+    kvb_bridge_config_done(&config);
+}
+
+static void ranks_beyond_what_an_endpoint_can_carry_are_errors(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (\n" WORKER("1", "events = \"tcp://h:65535\"; ranks = 2;") ",\n" WORKER(
+            "2", "events = \"ipc:///tmp/x\"; first_rank = 1;") ");",
+        "3: workers[0].events: port + rank goes beyond 65535",
+        "4: workers[1].events: ipc:// works for rank 0 only");
+}
+
+static void names_must_fit_into_a_subject(void **state)
+{
+    (void)state;
+    static const char *const bad[] = { "a.b", "a b", "*", ">", "\xc3\xbc", "a/b" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            "publish={namespace=\"%s\";component=\"c\";endpoint_name=\"%s\";};workers=(" WORKER(
+                "1", "events=\"tcp://h:1\";") ");",
+            bad[i], bad[i]);
+        assert_wrong(text, "1: publish.namespace: \"", "1: publish.endpoint_name: \"");
+    }
+}
+
+static void http_is_an_address_and_a_port_or_off(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *listen;
+        bool is_good;
+    } cases[] = {
+        { "", true },
+        { "127.0.0.1:0", true },
+        { "[::1]:9401", true },
+        { "0.0.0.0:65535", true },
+        { ":9401", false },
+        { "9401", false },
+        { "localhost:1", false },
+        { "127.0.0.1", false },
+        { "127.0.0.1:65536", false },
+        { "127.0.0.1:x", false },
+        { "::1:9401", false },
+        { "1.2.3.4:1:2", false },
+        { "[1.2.3.4]:1", false },
+        { "*:1", false },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char text[256];
+        (void)snprintf(
+            text, sizeof text,
+            PUBLISH "workers=(" WORKER("1", "events=\"tcp://h:1\";") ");http=\"%s\";",
+            cases[i].listen);
+        if (cases[i].is_good) {
+            struct kvb_bridge_config config = read_good(text);
+            assert_string_equal(config.http, cases[i].listen);
+            kvb_bridge_config_done(&config);
+        } else {
+            assert_wrong(text, "2: http: expected address:port in numbers");
+        }
+    }
+}
+
+/* 1,024 workers, all alike: one line each, and it ends soon. */
+static void a_whole_list_of_clashes_is_bounded(void **state)
+{
+    (void)state;
+    enum { workers = 1024 };
+    char *text = NULL;
+    size_t len = 0;
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+    FILE *out = open_memstream(&text, &len);
+
+    (void)fprintf(out, PUBLISH "workers = (");
+    for (int i = 0; i < workers; i++) {
+        (void)fprintf(
+            out, "%s" WORKER("%d", "events = \"tcp://h:1\"; ranks = 128;"), i ? "," : "", i);
+    }
+    (void)fprintf(out, ");");
+    (void)fclose(out);
+    config_file_write(&file, text, len);
+    assert_int_equal(kvb_bridge_config_read(file.path, &config, &errors), KVB_BAD_CONFIG);
+    assert_int_equal(errors.count, 1 + workers - 1); /* and one: too many streams */
+    assert_non_null(
+        strstr(errors.texts[0].text, "workers: has 131072 ranks in all: at most 65536"));
+    config_file_remove(&file);
+    free(text);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    kvb_status status = KVB_NO_MEMORY;
+
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_conf_errors errors = { 0 };
+        struct kvb_bridge_config config = { 0 };
+        fail_alloc_after(n);
+        status = kvb_bridge_config_read(SAMPLE, &config, &errors);
+        fail_alloc_after(-1);
+        assert_int_equal(errors.count, 0);
+        kvb_bridge_config_done(&config);
+        assert_true(n < 20);
+    }
+    assert_ok(status);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_sample_reads_without_error_and_has_every_key),
+        cmocka_unit_test(what_is_left_out_has_the_documented_default),
+        cmocka_unit_test(a_worker_may_be_named_otherwise_than_the_rest),
+        cmocka_unit_test(everything_wrong_is_said_at_once),
+        cmocka_unit_test(what_has_no_default_must_be_there),
+        cmocka_unit_test(load_sources_are_addresses),
+        cmocka_unit_test(load_sources_may_be_shared),
+        cmocka_unit_test(a_worker_without_an_id_has_one_of_its_address),
+        cmocka_unit_test(the_same_words_mean_another_address_on_another_host),
+        cmocka_unit_test(a_made_id_may_not_be_anothers),
+        cmocka_unit_test(a_token_is_checked_with_the_rest),
+        cmocka_unit_test(a_worker_id_is_used_once),
+        cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
+        cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
+        cmocka_unit_test(ids_are_as_many_as_ranks_and_all_different),
+        cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
+        cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
+        cmocka_unit_test(neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine),
+        cmocka_unit_test(ranks_beyond_what_an_endpoint_can_carry_are_errors),
+        cmocka_unit_test(names_must_fit_into_a_subject),
+        cmocka_unit_test(http_is_an_address_and_a_port_or_off),
+        cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

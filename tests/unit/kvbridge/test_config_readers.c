@@ -1,0 +1,216 @@
+#include "kvb_test.h"
+
+#include "config_file.h"
+#include "core/own.h"
+#include "kvbridge/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What --check says of settings that the readers of P.kv_events cannot follow. */
+
+#define PUBLISH "publish = { namespace = \"n\"; component = \"c\"; };\n"
+#define WORKER(id, more) "{ id = " id "; model = \"m\"; block_size = 16; " more "}"
+#define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
+
+static void read_bad(const char *text, const char *const expected[])
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { .worker_count = 77 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, expected);
+    assert_int_equal(status, KVB_BAD_CONFIG);
+    assert_int_equal(config.worker_count, 77); /* untouched */
+    config_file_remove(&file);
+}
+
+#define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
+
+/* The caller undoes it. */
+static struct kvb_bridge_config read_good(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
+    assert_errors(&file, &errors, (const char *const[]){ NULL });
+    assert_ok(status);
+    config_file_remove(&file);
+    return config;
+}
+
+static struct kvb_conf_errors read_warned(const char *text)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
+    kvb_bridge_config_done(&config);
+    config_file_remove(&file);
+    return errors;
+}
+
+static void warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks(void **state)
+{
+    (void)state;
+    const struct kvb_conf_errors shared =
+        read_warned(PUBLISH "workers = (\n" RANKS("id = 7;") ");");
+    const struct kvb_conf_errors own =
+        read_warned(PUBLISH "workers = (" RANKS("ids = (7, 8);") ");");
+
+    assert_int_equal(shared.warning_count, 1);
+    assert_non_null(
+        strstr(shared.warnings[0].text, ":3: warning: workers[0].id: 2 ranks share it"));
+    assert_int_equal(own.warning_count, 0);
+    assert_int_equal(
+        read_warned("publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\"; };\n"
+                    "workers = (" RANKS("id = 7;") ");")
+            .warning_count,
+        0);
+}
+
+#define TIERS(more) "publish = { namespace = \"n\"; component = \"c\"; " more " };\n"
+
+/* Of a store on line 3. */
+static struct kvb_conf_errors read_store(const char *publish, const char *more)
+{
+    char text[512];
+
+    (void)snprintf(
+        text, sizeof text,
+        "%sworkers = (\n{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\"; %s } );",
+        publish, more);
+    return read_warned(text);
+}
+
+static void warns_of_a_store_of_which_nothing_is_published(void **state)
+{
+    (void)state;
+    struct kvb_conf_errors errors = read_store(PUBLISH, "store = true;");
+
+    assert_int_equal(errors.warning_count, 1);
+    assert_non_null(strstr(
+        errors.warnings[0].text,
+        ":3: warning: workers[0].store: nothing of this store is published: json has the device "
+        "tier only; set publish.tiers = \"all\""));
+    errors = read_store(PUBLISH, "replay_request = \"mooncake\";");
+    assert_int_equal(errors.warning_count, 1);
+    assert_non_null(strstr(errors.warnings[0].text, "workers[0].replay_request: nothing of this"));
+    assert_int_equal(read_store(PUBLISH, "").warning_count, 0);
+    assert_int_equal(read_store(TIERS("tiers = \"all\";"), "store = true;").warning_count, 0);
+    assert_int_equal(
+        read_store(TIERS("profile = \"protobuf\";"), "store = true;").warning_count, 0);
+}
+
+static void all_tiers_are_published_to_readers_that_know_them(void **state)
+{
+    (void)state;
+    const unsigned window = 1U << KVB_LIST_WINDOW;
+    const unsigned all = (1U << KVB_LIST_COUNT) - 1;
+    static const struct {
+        const char *publish;
+        bool is_all;
+    } rows[] = {
+        { TIERS(""), false },
+        { TIERS("tiers = \"device\";"), false },
+        { TIERS("tiers = \"all\";"), true },
+        { TIERS("profile = \"protobuf\";"), true },
+        { TIERS("profile = \"protobuf\"; tiers = \"device\";"), true },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        char text[256];
+        (void)snprintf(
+            text, sizeof text, "%sworkers = (" WORKER("1", "events = \"tcp://h:1\";") ");",
+            rows[i].publish);
+        struct kvb_bridge_config config = read_good(text);
+        assert_int_equal(
+            kvb_published_lists(&config), rows[i].is_all ? all : window | 1U << KVB_TIER_DEVICE);
+        kvb_bridge_config_done(&config);
+    }
+    assert_wrong(
+        TIERS("tiers = \"all\"; clear = \"removed\";") "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";") ");",
+        "1: publish.tiers: \"all\" is for readers that know tiers");
+}
+
+static void a_clear_is_spelt_out_in_json_only(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\";\n"
+        "clear = \"removed\"; };\n"
+        "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");",
+        "2: publish.clear: \"removed\" is for readers of json");
+}
+
+#define REFRESHED(more)                                                                            \
+    "publish = { namespace = \"n\"; component = \"c\";\n" more " };\n"                             \
+    "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");"
+
+static void warns_of_a_refresh_that_has_no_effect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        const char *warning; /* NULL: none */
+    } cases[] = {
+        { REFRESHED("refresh_s = 5;"), NULL },
+        { REFRESHED("profile = \"protobuf\";"), NULL },
+        { REFRESHED("refresh_s = 0; profile = \"protobuf\";"), NULL },
+        { REFRESHED("refresh_s = 5; profile = \"protobuf\";"), "with publish.profile" },
+        { REFRESHED("refresh_s = 5; reannounce = \"never\";"), "with publish.reannounce" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        const struct kvb_conf_errors errors = read_warned(cases[i].text);
+        assert_int_equal(errors.warning_count, cases[i].warning != NULL);
+        assert_true(
+            !cases[i].warning ||
+            (strstr(errors.warnings[0].text, ":2: warning: publish.refresh_s: has no effect") &&
+             strstr(errors.warnings[0].text, cases[i].warning)));
+    }
+}
+
+static void a_refresh_is_of_json_that_is_announced(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t refresh_s;
+        bool refreshes;
+    } cases[] = {
+        { REFRESHED("refresh_s = 5;"), 5, true },
+        { REFRESHED("refresh_s = 0;"), 0, true },
+        { REFRESHED("reannounce = \"on_loss\";"), 60, true },
+        { REFRESHED("reannounce = \"never\";"), 0, false },
+        { REFRESHED("profile = \"protobuf\"; reannounce = \"on_loss\";"), 0, false },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct kvb_bridge_config config = read_good(cases[i].text);
+        assert_int_equal(config.publish.refresh_s, cases[i].refresh_s);
+        assert_int_equal(kvb_bridge_config_refreshes(&config), cases[i].refreshes);
+        kvb_bridge_config_done(&config);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(warns_of_a_refresh_that_has_no_effect),
+        cmocka_unit_test(a_refresh_is_of_json_that_is_announced),
+        cmocka_unit_test(warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks),
+        cmocka_unit_test(warns_of_a_store_of_which_nothing_is_published),
+        cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),
+        cmocka_unit_test(a_clear_is_spelt_out_in_json_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

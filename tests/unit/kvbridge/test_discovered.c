@@ -1,0 +1,153 @@
+#include "kvb_test.h"
+
+#include "kvbridge/discovery.h"
+#include "kvbridge/endpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct kvb_worker_config advertised[kvb_max_ranks + 1];
+
+static struct kvb_worker_config worker_at(const char *url)
+{
+    struct kvb_worker_config worker = { .id = 7, .block_size = 16, .ranks = 1 };
+
+    (void)snprintf(worker.model, sizeof worker.model, "m");
+    (void)snprintf(worker.discover, sizeof worker.discover, "%s", url);
+    (void)snprintf(worker.load.zmq, sizeof worker.load.zmq, "tcp://engine:7557");
+    (void)snprintf(worker.load.prometheus, sizeof worker.load.prometheus, "http://engine/metrics");
+    return worker;
+}
+
+static const struct kvb_event_sources two = {
+    .sources = { { .dp_rank = 0,
+                   .endpoint = "tcp://*:41001",
+                   .replay_endpoint = "tcp://0.0.0.0:41003",
+                   .topic = "kv" },
+                 { .dp_rank = 3, .endpoint = "tcp://10.0.0.9:41002" } },
+    .count = 2,
+};
+
+static void each_rank_has_the_address_that_was_told_at_the_host_that_told(void **state)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    size_t count = 0;
+
+    (void)state;
+    assert_ok(kvb_discovery_workers_of(&worker, &two, advertised, &count, NULL));
+    assert_int_equal(count, 3);
+    assert_string_equal(advertised[0].events, "tcp://engine:41001");
+    assert_string_equal(advertised[0].replay, "tcp://engine:41003");
+    assert_string_equal(advertised[0].topic, "kv");
+    assert_true(advertised[0].has_own_addresses);
+    assert_int_equal(advertised[0].id, 7);
+    assert_int_equal(advertised[1].first_rank, 3);
+    assert_string_equal(advertised[1].events, "tcp://10.0.0.9:41002"); /* it names a host */
+    assert_string_equal(advertised[1].replay, "");
+    assert_string_equal(advertised[1].load.zmq, "");
+    assert_string_equal(advertised[1].load.prometheus, "");
+    assert_true(advertised[2].is_discovered); /* for its source of load */
+    assert_int_equal(advertised[2].ranks, 4);
+}
+
+static void an_id_is_there_for_each_rank_or_one_for_all(void **state)
+{
+    struct kvb_worker_config worker = worker_at("http://engine:8000");
+    struct kvb_detail why = { "" };
+    size_t count = 0;
+
+    (void)state;
+    worker.ids[0] = 5;
+    worker.id_count = 1;
+    assert_int_equal(
+        kvb_discovery_workers_of(&worker, &two, advertised, &count, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "it has rank 3, and `ids` has 1"));
+    worker.ids[3] = 8;
+    worker.id_count = 4;
+    assert_ok(kvb_discovery_workers_of(&worker, &two, advertised, &count, &why));
+    assert_int_equal(advertised[0].id, 5);
+    assert_int_equal(advertised[1].id, 8);
+}
+
+static void what_is_no_address_is_refused(void **state)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    const struct kvb_event_sources bad = { .sources = { { .endpoint = "nonsense" } }, .count = 1 };
+    struct kvb_detail why = { "" };
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(
+        kvb_discovery_workers_of(&worker, &bad, advertised, &count, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "nonsense is no address"));
+}
+
+static bool is_taken_to_connect(const char *endpoint)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    struct kvb_event_sources sources = { .count = 1 };
+    size_t count = 0;
+
+    (void)snprintf(sources.sources[0].endpoint, sizeof sources.sources[0].endpoint, "%s", endpoint);
+    assert_ok(kvb_discovery_workers_of(&worker, &sources, advertised, &count, NULL));
+    return advertised[0].may_connect;
+}
+
+/* By the rule of vLLM's and SGLang's publishers. */
+static void what_has_no_star_may_be_connected_to_by_the_engine(void **state)
+{
+    (void)state;
+    assert_false(is_taken_to_connect("tcp://*:5557"));
+    assert_false(is_taken_to_connect("tcp://[::]:5557"));
+    assert_false(is_taken_to_connect("ipc:///tmp/kv"));
+    assert_true(is_taken_to_connect("tcp://127.0.0.1:5557"));
+    assert_true(is_taken_to_connect("tcp://bridge:5557"));
+    assert_true(is_taken_to_connect("tcp://0.0.0.0:5557"));
+}
+
+static void what_nobody_else_can_reach_is_refused(void **state)
+{
+    const struct kvb_worker_config worker = worker_at("http://engine:8000");
+    const struct kvb_event_sources inside = { .sources = { { .endpoint = "inproc://kv" } },
+                                              .count = 1 };
+    struct kvb_detail why = { "" };
+    size_t count = 0;
+
+    (void)state;
+    assert_int_equal(
+        kvb_discovery_workers_of(&worker, &inside, advertised, &count, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "inproc://kv is inside the engine's process"));
+}
+
+static void the_host_of_a_url_is_found(void **state)
+{
+    static const char *const rows[][2] = {
+        { "http://engine:8000", "engine" },
+        { "http://engine", "engine" },
+        { "https://engine/a:b@c", "engine" },
+        { "http://me:word@engine:8000/x", "engine" },
+        { "http://[::1]:8000/", "[::1]" },
+        { "http://10.0.0.1:8000?x=http://y", "10.0.0.1" },
+        { "nonsense", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const kvb_span host = kvb_endpoint_host_of_url(rows[i][0]);
+        assert_int_equal(host.len, strlen(rows[i][1]));
+        assert_memory_equal(host.data, rows[i][1], host.len);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rank_has_the_address_that_was_told_at_the_host_that_told),
+        cmocka_unit_test(an_id_is_there_for_each_rank_or_one_for_all),
+        cmocka_unit_test(what_is_no_address_is_refused),
+        cmocka_unit_test(what_has_no_star_may_be_connected_to_by_the_engine),
+        cmocka_unit_test(what_nobody_else_can_reach_is_refused),
+        cmocka_unit_test(the_host_of_a_url_is_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,438 @@
+#include "kvb_test.h"
+
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvbridge/event_publisher.h"
+#include "wire/router/json.h"
+#include "wire/router/proto.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What leaves a publisher, message by message: the linker puts these in the place of the
+ * bus's functions (--wrap). */
+enum { max_messages = 256 };
+
+static struct {
+    struct kvb_router_batch messages[max_messages]; /* as a reader takes them */
+    bool is_window[max_messages];                   /* on the subject of window events */
+    size_t count;
+    size_t takes; /* so many, then NATS is away */
+    size_t max_payload;
+} nats;
+
+static kvb_status take_message(kvb_span payload)
+{
+    if (nats.takes == 0) {
+        return KVB_AGAIN;
+    }
+    nats.takes--;
+    if (payload.len > nats.max_payload) {
+        return KVB_TOO_LARGE;
+    }
+    assert_true(nats.count < max_messages);
+    assert_ok(kvb_router_payload_decode(payload, &nats.messages[nats.count++]));
+    return KVB_OK;
+}
+
+/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
+kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
+{
+    (void)bus;
+    const bool is_window = strcmp(subject, "namespace.a.component.b.kv_window_events") == 0;
+
+    if (!is_window) {
+        assert_string_equal(subject, "namespace.a.component.b.kv_events");
+    }
+    nats.is_window[nats.count] = is_window;
+    return take_message(payload);
+}
+
+kvb_status __wrap_kvb_bus_publish_many(
+    struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
+    size_t *out_sent);
+kvb_status __wrap_kvb_bus_publish_many(
+    struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
+    size_t *out_sent)
+{
+    kvb_status status = KVB_OK;
+
+    for (*out_sent = 0; *out_sent < count && status == KVB_OK; *out_sent += status == KVB_OK) {
+        status = __wrap_kvb_bus_publish(bus, subject, payloads[*out_sent]);
+    }
+    return status;
+}
+
+size_t __wrap_kvb_bus_max_payload(const struct kvb_bus *bus);
+size_t __wrap_kvb_bus_max_payload(const struct kvb_bus *bus)
+{
+    (void)bus;
+    return nats.max_payload;
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+static struct kvb_event_publisher *begin(enum kvb_profile profile)
+{
+    struct kvb_event_publisher *publisher = malloc(sizeof *publisher);
+
+    assert_non_null(publisher);
+    nats.takes = SIZE_MAX;
+    nats.max_payload = 1 << 20;
+    assert_ok(kvb_event_publisher_init(publisher, NULL, profile, "a", "b"));
+    return publisher;
+}
+
+static void end(struct kvb_event_publisher *publisher)
+{
+    kvb_event_publisher_done(publisher);
+    free(publisher);
+    for (size_t i = 0; i < nats.count; i++) {
+        kvb_router_batch_done(&nats.messages[i]);
+        nats.messages[i] = (struct kvb_router_batch){ 0 };
+    }
+    nats.count = 0;
+}
+
+/* Adds stored event `id` of so many blocks, of this worker and rank in epoch `epoch`. */
+static kvb_status add_of(
+    struct kvb_event_publisher *publisher, uint64_t worker_id, uint32_t dp_rank, uint8_t epoch,
+    uint64_t id, uint32_t blocks)
+{
+    struct kvb_router_batch batch = { .worker_id = worker_id,
+                                      .dp_rank = dp_rank,
+                                      .has_epoch = true,
+                                      .epoch = { .bytes = { epoch } } };
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED, .event_id = id };
+
+    assert_ok(kvb_router_batch_add_event(&batch, &event));
+    for (uint32_t i = 0; i < blocks; i++) {
+        assert_ok(kvb_router_batch_add_block(
+            &batch, (kvb_block_hash){ 1000 * id + i }, (kvb_tokens_hash){ i }));
+    }
+    const kvb_status status = kvb_event_publisher_add(publisher, &batch);
+    kvb_router_batch_done(&batch);
+    return status;
+}
+
+/* Of worker 7. */
+static kvb_status
+add(struct kvb_event_publisher *publisher, uint8_t epoch, uint64_t id, uint32_t blocks)
+{
+    return add_of(publisher, 7, 0, epoch, id, blocks);
+}
+
+static void assert_message(size_t number, uint64_t first_id, size_t events)
+{
+    const struct kvb_router_batch *message = &nats.messages[number];
+
+    assert_true(number < nats.count);
+    assert_int_equal(message->worker_id, 7);
+    assert_int_equal(message->event_count, events);
+    for (size_t i = 0; i < events; i++) {
+        const struct kvb_router_event *event = &message->events[i];
+        assert_int_equal(event->event_id, first_id + i);
+        for (uint32_t at = 0; at < event->block_count; at++) {
+            assert_int_equal(
+                message->blocks[event->block_at + at].value, 1000 * (first_id + i) + at);
+        }
+    }
+}
+
+static void what_is_added_until_a_flush_is_one_message(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing waits */
+    for (uint64_t id = 1; id <= 20; id++) {
+        assert_ok(add(publisher, 1, id, (uint32_t)id % 4));
+    }
+    assert_int_equal(nats.count, 0);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 1);
+    assert_message(0, 1, 20);
+    assert_int_equal(publisher->events, 20);
+    assert_int_equal(publisher->messages, 1);
+    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is said twice */
+    assert_int_equal(nats.count, 1);
+    end(publisher);
+}
+
+static void what_does_not_follow_is_a_message_of_its_own(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    assert_ok(add(publisher, 1, 5, 1));
+    assert_ok(add(publisher, 1, 7, 1)); /* an id is missing between */
+    assert_ok(add(publisher, 2, 8, 1)); /* another epoch */
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 3);
+    assert_message(0, 5, 1);
+    assert_message(1, 7, 1);
+    assert_message(2, 8, 1);
+    assert_int_equal(nats.messages[1].epoch.bytes[0], 1);
+    assert_int_equal(nats.messages[2].epoch.bytes[0], 2);
+    end(publisher);
+}
+
+/* Though ids and epoch go on: those of two streams may do so by chance. */
+static void two_streams_share_no_message(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    assert_ok(add_of(publisher, 7, 0, 1, 5, 1));
+    assert_ok(add_of(publisher, 7, 1, 1, 6, 1));
+    assert_ok(add_of(publisher, 8, 1, 1, 7, 1));
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 3);
+    assert_int_equal(nats.messages[0].dp_rank, 0);
+    assert_int_equal(nats.messages[1].dp_rank, 1);
+    assert_int_equal(nats.messages[1].worker_id, 7);
+    assert_int_equal(nats.messages[2].worker_id, 8);
+    end(publisher);
+}
+
+/* Stored events from id 1 on, in one batch. */
+static kvb_status add_many(struct kvb_event_publisher *publisher, uint64_t events, uint32_t blocks)
+{
+    struct kvb_router_batch batch = { .worker_id = 7, .has_epoch = true };
+
+    for (uint64_t id = 1; id <= events; id++) {
+        const struct kvb_router_event event = {
+            .kind = KVB_ROUTER_STORED, .event_id = id, .has_parent = true, .parent = { UINT64_MAX }
+        };
+        assert_ok(kvb_router_batch_add_event(&batch, &event));
+        for (uint32_t i = 0; i < blocks; i++) {
+            assert_ok(kvb_router_batch_add_block(
+                &batch, (kvb_block_hash){ UINT64_MAX - i }, (kvb_tokens_hash){ UINT64_MAX - i }));
+        }
+    }
+    const kvb_status status = kvb_event_publisher_add(publisher, &batch);
+    kvb_router_batch_done(&batch);
+    return status;
+}
+
+static void all_messages_fit_what_the_server_takes(void **state)
+{
+    static const struct {
+        uint64_t events;
+        uint32_t blocks;
+    } shapes[] = { { 40, kvb_max_event_blocks }, { 9000, 1 }, { 6000, 2 } };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(shapes); i++) {
+        struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+        nats.max_payload = kvb_min_nats_payload_bytes;
+        assert_ok(add_many(publisher, shapes[i].events, shapes[i].blocks));
+        assert_ok(kvb_event_publisher_flush(publisher));
+        assert_int_equal(publisher->events, shapes[i].events);
+        assert_in_range(nats.count, 2, shapes[i].events / 4); /* and they are well filled */
+        end(publisher);
+    }
+}
+
+static void an_event_of_our_own_fits_as_json(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+
+    nats.max_payload = kvb_min_nats_payload_bytes;
+    assert_ok(add_many(publisher, 3, kvb_max_event_blocks));
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(publisher->messages, 3);
+    end(publisher);
+}
+
+static void no_more_waits_than_its_ceiling(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    const uint32_t half = kvb_publisher_waiting_blocks / 2;
+
+    assert_ok(add(publisher, 1, 1, half));
+    assert_ok(add(publisher, 1, 2, half)); /* both and what they weigh themselves: too much */
+    assert_int_equal(nats.count, 1);
+    assert_ok(add(publisher, 1, 3, 2 * kvb_publisher_waiting_blocks)); /* waits for nothing */
+    assert_int_equal(nats.count, 3);
+    assert_message(0, 1, 1);
+    assert_message(1, 2, 1);
+    assert_message(2, 3, 1);
+    end(publisher);
+}
+
+static void json_is_a_message_an_event_in_order(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    const uint64_t last = kvb_publisher_waiting_messages + 10;
+
+    for (uint64_t id = 1; id <= last; id++) {
+        assert_ok(add(publisher, 1, id, 2));
+    }
+    assert_int_equal(nats.count, kvb_publisher_waiting_messages);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, last);
+    for (uint64_t id = 1; id <= last; id++) {
+        assert_message(id - 1, id, 1);
+    }
+    assert_int_equal(publisher->messages, last);
+    end(publisher);
+}
+
+/* A large one does not wait for others to fill the room. */
+static void json_that_waits_is_bounded_in_bytes(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+
+    assert_ok(add(publisher, 1, 1, 1));
+    assert_int_equal(nats.count, 0);
+    assert_ok(add(publisher, 1, 2, 1000));
+    assert_int_equal(nats.count, 2);
+    end(publisher);
+}
+
+static void what_nats_does_not_take_is_dropped_and_counted(void **state)
+{
+    static const enum kvb_profile profiles[] = { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(profiles); i++) {
+        struct kvb_event_publisher *publisher = begin(profiles[i]);
+        assert_ok(add(publisher, 1, 1, 1));
+        nats.takes = 0;
+        assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+        nats.takes = SIZE_MAX;
+        assert_ok(kvb_event_publisher_flush(publisher)); /* nothing waits any more */
+        assert_int_equal(nats.count, 0);
+        assert_int_equal(publisher->failures, 1);
+        assert_int_equal(publisher->events, 0);
+        assert_ok(add(publisher, 1, 2, 1));
+        assert_ok(kvb_event_publisher_flush(publisher));
+        assert_message(0, 2, 1);
+        end(publisher);
+    }
+}
+
+static void a_failure_amid_many_tells_how_many_left(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+
+    for (uint64_t id = 1; id <= 3; id++) {
+        assert_ok(add(publisher, 1, id, 1));
+    }
+    nats.takes = 2;
+    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+    assert_int_equal(publisher->messages, 2);
+    assert_int_equal(publisher->failures, 1);
+    end(publisher);
+}
+
+/* ---- The window list ---- */
+
+/* An event of one block of the list, or a clear of all lists. */
+static void add_to_list(
+    struct kvb_event_publisher *publisher, enum kvb_router_kind kind, enum kvb_tier list,
+    uint64_t id)
+{
+    struct kvb_router_batch batch = { .worker_id = 7, .has_epoch = true };
+    const struct kvb_router_event event = { .kind = kind, .tier = list, .event_id = id };
+
+    assert_ok(kvb_router_batch_add_event(&batch, &event));
+    if (kind != KVB_ROUTER_CLEARED) {
+        assert_ok(kvb_router_batch_add_block(
+            &batch, (kvb_block_hash){ 1000 * id }, (kvb_tokens_hash){ 1 }));
+    }
+    assert_ok(kvb_event_publisher_add(publisher, &batch));
+    kvb_router_batch_done(&batch);
+}
+
+static void json_says_window_events_where_readers_of_tiers_do_not_listen(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kvb_router_kind kind;
+        enum kvb_tier list;
+        bool is_window;
+    } events[] = {
+        { KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, false },
+        { KVB_ROUTER_STORED, KVB_TIER_DEVICE, false },
+        { KVB_ROUTER_STORED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_REMOVED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_STORED, KVB_TIER_HOST, false },
+        { KVB_ROUTER_STORED, KVB_LIST_WINDOW, true },
+        { KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, false },
+    };
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
+        add_to_list(publisher, events[i].kind, events[i].list, i + 1);
+    }
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, KVB_COUNT_OF(events));
+    assert_int_equal(publisher->messages, KVB_COUNT_OF(events));
+    for (size_t i = 0; i < nats.count; i++) { /* in the order of their ids, across subjects */
+        assert_int_equal(nats.messages[i].events[0].event_id, i + 1);
+        assert_int_equal(nats.messages[i].events[0].tier, events[i].list);
+        assert_int_equal(nats.is_window[i], events[i].is_window);
+    }
+    end(publisher);
+}
+
+static void window_events_that_nats_does_not_take_are_dropped_with_what_follows(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_router_batch batch = { .worker_id = 7 };
+    const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .event_id = 2 };
+
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 1);
+    nats.takes = 0;
+    assert_ok(kvb_router_batch_add_event(&batch, &event));
+    assert_int_equal(kvb_event_publisher_add(publisher, &batch), KVB_AGAIN); /* the other subject */
+    nats.takes = SIZE_MAX;
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 0);
+    assert_int_equal(publisher->failures, 1);
+    kvb_router_batch_done(&batch);
+    end(publisher);
+}
+
+static void protobuf_says_window_events_with_the_others(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 2);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 1);
+    assert_false(nats.is_window[0]);
+    assert_int_equal(nats.messages[0].events[1].tier, KVB_LIST_WINDOW);
+    end(publisher);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_added_until_a_flush_is_one_message),
+        cmocka_unit_test(what_does_not_follow_is_a_message_of_its_own),
+        cmocka_unit_test(two_streams_share_no_message),
+        cmocka_unit_test(all_messages_fit_what_the_server_takes),
+        cmocka_unit_test(an_event_of_our_own_fits_as_json),
+        cmocka_unit_test(no_more_waits_than_its_ceiling),
+        cmocka_unit_test(json_is_a_message_an_event_in_order),
+        cmocka_unit_test(json_that_waits_is_bounded_in_bytes),
+        cmocka_unit_test(what_nats_does_not_take_is_dropped_and_counted),
+        cmocka_unit_test(a_failure_amid_many_tells_how_many_left),
+        cmocka_unit_test(json_says_window_events_where_readers_of_tiers_do_not_listen),
+        cmocka_unit_test(window_events_that_nats_does_not_take_are_dropped_with_what_follows),
+        cmocka_unit_test(protobuf_says_window_events_with_the_others),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,162 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the log says of an engine whose page of metrics cannot be read.  The linker puts the
+ * script in the place of the scraper (--wrap). */
+
+static struct {
+    bool has_page; /* one reading waits to be taken */
+    bool is_good;
+    uint64_t now_ns;
+} script;
+
+/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+kvb_status
+__wrap_kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **out_result);
+kvb_status
+__wrap_kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **out_result)
+{
+    (void)scraper;
+    if (!script.has_page) {
+        return KVB_AGAIN;
+    }
+    struct kvb_scrape_result *result = calloc(1, sizeof *result + sizeof result->samples[0]);
+    assert_non_null(result);
+    result->key = 5;
+    result->outcome = script.is_good ? KVB_FETCH_OK : KVB_FETCH_UNREACHABLE;
+    result->count = script.is_good;
+    result->at_ns = script.now_ns;
+    kvb_detail_set(&result->why, "nobody is there");
+    script.has_page = false;
+    *out_result = result;
+    return KVB_OK;
+}
+
+uint64_t __wrap_kvb_scraper_lost(const struct kvb_scraper *scraper);
+uint64_t __wrap_kvb_scraper_lost(const struct kvb_scraper *scraper)
+{
+    (void)scraper;
+    return 0;
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+static const struct kvb_bridge_config config = { .publish = { .load_expire_ms = 3000 } };
+
+/* One rank of worker 7 with a page of metrics; its log goes into a pipe. */
+struct world {
+    struct kvb_bridge *bridge;
+    struct bridge_rank rank;
+    struct bridge_rank *ranks[1];
+    struct bridge_load load;
+    struct bridge_load *loads[1];
+    struct kvb_log log;
+    int read_fd;
+};
+
+static void begin(struct world *world)
+{
+    int fds[2];
+
+    *world = (struct world){ .rank = { .worker_id = 7 } };
+    assert_int_equal(pipe(fds), 0);
+    world->read_fd = fds[0];
+    world->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = fds[1] };
+    world->load.settings =
+        (struct kvb_worker_config){ .id = 7, .ranks = 1, .load = { .scrape_ms = 1000 } };
+    world->load.scrape_key = 5;
+    world->load.feeds[KVB_LOAD_OF_PROMETHEUS].is_there = true;
+    world->ranks[0] = &world->rank;
+    world->loads[0] = &world->load;
+    world->bridge = calloc(1, sizeof *world->bridge);
+    assert_non_null(world->bridge);
+    world->bridge->config = &config;
+    world->bridge->log = &world->log;
+    world->bridge->membership.ranks = world->ranks;
+    world->bridge->membership.rank_count = 1;
+    world->bridge->membership.loads = world->loads;
+    world->bridge->membership.load_count = 1;
+    world->bridge->ingest.scraper = (struct kvb_scraper *)world; /* never looked into */
+    world->bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                         .values = world->bridge->shown.values,
+                                                         .count = kvb_bridge_metric_count };
+}
+
+static void end(struct world *world)
+{
+    close(world->log.fd);
+    close(world->read_fd);
+    free(world->bridge);
+}
+
+static void read_page(struct world *world, uint64_t now_s, bool is_good)
+{
+    script.has_page = true;
+    script.is_good = is_good;
+    script.now_ns = now_s * KVB_NS_PER_S;
+    kvb_bridge_take_pages(world->bridge, script.now_ns);
+    kvb_bridge_watch_loads(world->bridge, script.now_ns);
+}
+
+/* The lines since the last call, of which so many have the words. */
+static size_t lines(struct world *world, const char *words)
+{
+    static char text[1 << 16];
+    size_t count = 0;
+
+    kvb_log_write(&world->log, KVB_LOG_INFO, "test", "mark", NULL); /* so that there is one */
+    const ssize_t len = read(world->read_fd, text, sizeof text - 1);
+    assert_true(len > 0);
+    text[len] = '\0';
+    for (const char *at = text; (at = strstr(at, words)); at++) {
+        count++;
+    }
+    return count;
+}
+
+static void an_engine_that_is_away_is_said_in_pauses_that_grow(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    for (uint64_t now_s = 1; now_s <= 3600; now_s++) {
+        read_page(&world, now_s, false);
+    }
+    /* at 0, 10, 30, 70, 150, 310, 630, and then every 600 s */
+    assert_int_equal(lines(&world, " worker=7 "), 7 + 4);
+    end(&world);
+}
+
+static void its_return_is_said_once(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    for (uint64_t now_s = 1; now_s <= 100; now_s++) {
+        read_page(&world, now_s, false);
+    }
+    assert_int_equal(lines(&world, "heard again"), 0);
+    for (uint64_t now_s = 101; now_s <= 200; now_s++) {
+        read_page(&world, now_s, true);
+    }
+    assert_int_equal(lines(&world, "heard again"), 1);
+    read_page(&world, 201, false); /* away once more: the pauses begin again */
+    assert_int_equal(lines(&world, "nobody is there"), 1);
+    end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_engine_that_is_away_is_said_in_pauses_that_grow),
+        cmocka_unit_test(its_return_is_said_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

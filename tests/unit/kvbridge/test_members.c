@@ -1,0 +1,277 @@
+#include "kvb_test.h"
+
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvbridge/members.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct kvb_worker_config worker_of(uint64_t id, unsigned port, uint32_t ranks)
+{
+    struct kvb_worker_config worker = { .id = id, .block_size = 16, .ranks = ranks };
+
+    (void)snprintf(worker.model, sizeof worker.model, "m");
+    (void)snprintf(worker.events, sizeof worker.events, "tcp://h:%u", port);
+    (void)snprintf(worker.replay, sizeof worker.replay, "tcp://h:%u", port + 1000);
+    return worker;
+}
+
+static struct kvb_members members_of(const struct kvb_worker_config *workers, size_t count)
+{
+    struct kvb_members members = { 0 };
+
+    assert_ok(kvb_members_of(workers, count, &members));
+    return members;
+}
+
+static void each_rank_has_its_own_id_and_addresses(void **state)
+{
+    struct kvb_worker_config worker = worker_of(0, 5557, 2);
+
+    (void)state;
+    worker.ids[0] = 7;
+    worker.ids[1] = 9;
+    worker.id_count = 2;
+    worker.first_rank = 3;
+    worker.load.total_slots = 256;
+    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(&worker, 1);
+    assert_int_equal(members.rank_count, 2);
+    assert_int_equal(members.load_count, 0);
+    assert_int_equal(members.ranks[0].id, 7);
+    assert_int_equal(members.ranks[1].id, 9);
+    assert_int_equal(members.ranks[1].id_count, 0);
+    assert_int_equal(members.ranks[1].first_rank, 4);
+    assert_int_equal(members.ranks[1].ranks, 1);
+    assert_string_equal(members.ranks[0].events, "tcp://h:5560");
+    assert_string_equal(members.ranks[1].events, "tcp://h:5561");
+    assert_string_equal(members.ranks[1].replay, "tcp://h:6561");
+    assert_int_equal(members.ranks[1].load.total_slots, 256);
+}
+
+static void addresses_of_a_rank_alone_stay_as_they_are(void **state)
+{
+    struct kvb_worker_config worker = worker_of(7, 5557, 1);
+
+    (void)state;
+    worker.first_rank = 3;
+    worker.has_own_addresses = true;
+    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(&worker, 1);
+    assert_string_equal(members.ranks[0].events, "tcp://h:5557");
+    assert_string_equal(members.ranks[0].replay, "tcp://h:6557");
+}
+
+static void a_source_of_load_stands_for_all_ranks_of_its_worker(void **state)
+{
+    struct kvb_worker_config workers[4] = { worker_of(6, 5547, 1), worker_of(7, 5557, 1),
+                                            worker_of(8, 5567, 2), worker_of(9, 5577, 1) };
+
+    (void)state;
+    (void)snprintf(workers[1].load.prometheus, sizeof workers[1].load.prometheus, "http://h/m");
+    (void)snprintf(workers[2].load.zmq, sizeof workers[2].load.zmq, "tcp://h:7557");
+    (void)snprintf(workers[3].load.coordinator, sizeof workers[3].load.coordinator, "tcp://h:1");
+    workers[1].load.scrape_ms = 500;
+    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(workers, 4);
+    assert_int_equal(members.rank_count, 5);
+    assert_int_equal(members.load_count, 3);
+    assert_int_equal(members.loads[0].id, 7);
+    assert_int_equal(members.loads[1].id, 8);
+    assert_int_equal(members.loads[1].ranks, 2);
+    assert_int_equal(members.loads[2].id, 9);
+    /* They would change with the source. */
+    assert_string_equal(members.ranks[1].load.prometheus, "");
+    assert_int_equal(members.ranks[1].load.scrape_ms, 0);
+    assert_string_equal(members.ranks[3].load.zmq, "");
+    assert_string_equal(members.ranks[4].load.coordinator, "");
+}
+
+/* Nothing is known of its ranks before. */
+static void a_worker_to_be_discovered_has_load_when_it_was(void **state)
+{
+    struct kvb_worker_config worker = worker_of(7, 5557, 2);
+
+    (void)state;
+    (void)snprintf(worker.discover, sizeof worker.discover, "http://h:8000");
+    (void)snprintf(worker.load.prometheus, sizeof worker.load.prometheus, "http://h:8000/metrics");
+    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&worker, 1);
+    assert_int_equal(before.rank_count + before.load_count, 0);
+    worker.is_discovered = true;
+    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&worker, 1);
+    assert_int_equal(after.rank_count, 0);
+    assert_int_equal(after.load_count, 1);
+}
+
+/* ---- Two lists ---- */
+
+static struct kvb_member_changes
+compare(const struct kvb_members *old, const struct kvb_members *new)
+{
+    const struct kvb_worker_config *list[8];
+    struct kvb_member_changes changes = { 0 };
+
+    for (size_t i = 0; i < old->rank_count; i++) {
+        list[i] = &old->ranks[i];
+    }
+    assert_ok(kvb_members_compare(list, old->rank_count, new->ranks, new->rank_count, &changes));
+    return changes;
+}
+
+static void what_is_gone_goes_and_what_is_new_comes(void **state)
+{
+    const struct kvb_worker_config old[2] = { worker_of(7, 5557, 2), worker_of(8, 5567, 1) };
+    const struct kvb_worker_config new[2] = { worker_of(9, 5577, 1), worker_of(7, 5557, 2) };
+    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(old, 2);
+    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(new, 2);
+    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes changes = compare(&before, &after);
+
+    (void)state;
+    assert_int_equal(changes.same, 2);
+    assert_int_equal(changes.gone, 1);
+    assert_int_equal(changes.added, 1);
+    assert_int_equal(changes.changed, 0);
+    assert_false(changes.is_removed[0] || changes.is_removed[1]);
+    assert_true(changes.is_removed[2]);
+    assert_true(changes.is_added[0]);
+    assert_false(changes.is_added[1] || changes.is_added[2]);
+}
+
+/* One rank more, or fewer, leaves the others alone. */
+static void a_worker_grows_rank_by_rank(void **state)
+{
+    const struct kvb_worker_config two = worker_of(7, 5557, 2);
+    const struct kvb_worker_config three = worker_of(7, 5557, 3);
+    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&two, 1);
+    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&three, 1);
+    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes more = compare(&before, &after);
+    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes fewer = compare(&after, &before);
+
+    (void)state;
+    assert_true(more.same == 2 && more.added == 1 && more.gone == 0 && more.is_added[2]);
+    assert_true(fewer.same == 2 && fewer.added == 0 && fewer.gone == 1 && fewer.is_removed[2]);
+}
+
+static void put_model(struct kvb_worker_config *worker)
+{
+    (void)snprintf(worker->model, sizeof worker->model, "other");
+}
+
+static void put_block_size(struct kvb_worker_config *worker)
+{
+    worker->block_size = 32;
+}
+
+static void put_replay(struct kvb_worker_config *worker)
+{
+    (void)snprintf(worker->replay, sizeof worker->replay, "tcp://h:9557");
+}
+
+static void put_topic(struct kvb_worker_config *worker)
+{
+    (void)snprintf(worker->topic, sizeof worker->topic, "kv");
+}
+
+static void put_bind(struct kvb_worker_config *worker)
+{
+    worker->bind = true;
+}
+
+static void put_slots(struct kvb_worker_config *worker)
+{
+    worker->load.total_slots = 5;
+}
+
+static void put_hashes(struct kvb_worker_config *worker)
+{
+    worker->hashes = 1;
+}
+
+static void put_replay_request(struct kvb_worker_config *worker)
+{
+    worker->replay_request = (enum kvb_replay_request)(worker->replay_request + 1);
+}
+
+static void put_unknown_medium(struct kvb_worker_config *worker)
+{
+    worker->unknown_medium = KVB_TIER_EXTERNAL;
+}
+
+static void put_total_blocks(struct kvb_worker_config *worker)
+{
+    worker->total_blocks = 5;
+}
+
+static void whatever_changes_a_rank_closes_and_opens_it(void **state)
+{
+    static void (*const changes_of[])(struct kvb_worker_config *) = {
+        put_model, put_block_size, put_replay,         put_topic,          put_bind,
+        put_slots, put_hashes,     put_replay_request, put_unknown_medium, put_total_blocks,
+    };
+    const struct kvb_worker_config old = worker_of(7, 5557, 1);
+    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&old, 1);
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(changes_of); i++) {
+        struct kvb_worker_config new = old;
+        changes_of[i](&new);
+        KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&new, 1);
+        KVB_OWN(kvb_member_changes_done)
+        struct kvb_member_changes changes = compare(&before, &after);
+        assert_true(changes.changed == 1 && changes.same == 0 && changes.gone == 0);
+        assert_true(changes.is_removed[0] && changes.is_added[0]);
+    }
+}
+
+/* Another way to write the same: the second worker as a pod of its own. */
+static void the_same_ranks_in_other_groups_are_the_same(void **state)
+{
+    const struct kvb_worker_config one = worker_of(7, 5557, 2);
+    struct kvb_worker_config two[2] = { worker_of(7, 5557, 1), worker_of(7, 5557, 1) };
+    two[0].first_rank = 1;
+    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&one, 1);
+    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(two, 2);
+    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes changes = compare(&before, &after);
+
+    (void)state;
+    assert_int_equal(changes.same, 2);
+}
+
+static void without_memory_nothing_is_made(void **state)
+{
+    const struct kvb_worker_config worker = worker_of(7, 5557, 2);
+    const struct kvb_worker_config *old[1] = { &worker };
+    struct kvb_members members = { 0 };
+    struct kvb_member_changes changes = { 0 };
+
+    (void)state;
+    for (long n = 0; n < 2; n++) {
+        fail_alloc_after(n);
+        const kvb_status status = kvb_members_of(&worker, 1, &members);
+        fail_alloc_after(-1);
+        assert_int_equal(status, KVB_NO_MEMORY);
+        assert_null(members.ranks);
+    }
+    for (long n = 0; n < 3; n++) {
+        fail_alloc_after(n);
+        const kvb_status status = kvb_members_compare(old, 1, &worker, 1, &changes);
+        fail_alloc_after(-1);
+        assert_int_equal(status, KVB_NO_MEMORY);
+        assert_null(changes.is_removed);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rank_has_its_own_id_and_addresses),
+        cmocka_unit_test(addresses_of_a_rank_alone_stay_as_they_are),
+        cmocka_unit_test(a_source_of_load_stands_for_all_ranks_of_its_worker),
+        cmocka_unit_test(a_worker_to_be_discovered_has_load_when_it_was),
+        cmocka_unit_test(what_is_gone_goes_and_what_is_new_comes),
+        cmocka_unit_test(a_worker_grows_rank_by_rank),
+        cmocka_unit_test(whatever_changes_a_rank_closes_and_opens_it),
+        cmocka_unit_test(the_same_ranks_in_other_groups_are_the_same),
+        cmocka_unit_test(without_memory_nothing_is_made),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

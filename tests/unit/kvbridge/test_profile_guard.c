@@ -1,0 +1,87 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "kvbridge/profile_guard.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void on_message(struct kvb_profile_guard *guard, const char *json)
+{
+    const struct kvb_bus_message message = {
+        .subject = "s", .payload = { .data = (const uint8_t *)json, .len = strlen(json) }
+    };
+    kvb_profile_guard_receive(guard, &message);
+}
+
+struct received {
+    const char *json;
+    bool we_publish; /* when it is heard */
+    bool may_publish;
+};
+
+#define OTHER(id, profile, publishing)                                                             \
+    "{\"bridge_id\":\"" id "\",\"profile\":\"" profile "\",\"publishing\":" publishing "}"
+
+/* We are "me" and speak json. */
+static void another_profile_stops_the_one_that_has_no_right(void **state)
+{
+    (void)state;
+    const struct received cases[] = {
+        { OTHER("a", "json", "true"), false, true },
+        { OTHER("z", "protobuf", "true"), false, false },
+        { OTHER("z", "of a later version", "true"), false, false },
+        { OTHER("a", "protobuf", "false"), true, true },   /* a newcomer */
+        { OTHER("a", "protobuf", "false"), false, false }, /* both new: the smaller id */
+        { OTHER("z", "protobuf", "false"), false, true },
+        { OTHER("a", "protobuf", "true"), true, false },
+        { OTHER("z", "protobuf", "true"), true, true },
+        { OTHER("me", "protobuf", "true"), false, true },                   /* our own, echoed */
+        { "{\"bridge_id\":\"z\",\"profile\":\"protobuf\"}", false, false }, /* says not */
+        { "not JSON", false, true },
+        { "{\"profile\":\"protobuf\"}", false, true }, /* no bridge's */
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kvb_profile_guard guard;
+        struct kvb_detail why = { .text = "" };
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        const uint64_t later_ns = now_ns + 2 * KVB_NS_PER_S;
+        kvb_profile_guard_init(&guard, "me", KVB_PROFILE_JSON);
+        kvb_profile_guard_begin(&guard, now_ns);
+        if (cases[i].we_publish) {
+            assert_true(kvb_profile_guard_allows(&guard, later_ns, &why));
+        }
+        on_message(&guard, cases[i].json);
+        assert_int_equal(kvb_profile_guard_allows(&guard, later_ns, &why), cases[i].may_publish);
+        assert_int_equal(strstr(why.text, "publishes profile") != NULL, !cases[i].may_publish);
+        assert_true(kvb_profile_guard_allows(&guard, now_ns + 9 * KVB_NS_PER_S, &why));
+        kvb_profile_guard_done(&guard);
+    }
+}
+
+static void nothing_is_published_before_the_first_listening_is_over(void **state)
+{
+    (void)state;
+    struct kvb_profile_guard guard;
+    struct kvb_detail why = { .text = "" };
+    const uint64_t now_ns = KVB_NS_PER_S;
+
+    kvb_profile_guard_init(&guard, "me", KVB_PROFILE_JSON);
+    assert_false(kvb_profile_guard_allows(&guard, now_ns, &why));
+    kvb_profile_guard_begin(&guard, now_ns);
+    assert_false(kvb_profile_guard_allows(&guard, now_ns + 1400 * KVB_NS_PER_MS, &why));
+    assert_true(kvb_profile_guard_allows(&guard, now_ns + 1600 * KVB_NS_PER_MS, &why));
+    kvb_profile_guard_begin(&guard, now_ns + 1600 * KVB_NS_PER_MS); /* a reconnection */
+    assert_true(kvb_profile_guard_allows(&guard, now_ns + 1700 * KVB_NS_PER_MS, &why));
+    kvb_profile_guard_done(&guard);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(another_profile_stops_the_one_that_has_no_right),
+        cmocka_unit_test(nothing_is_published_before_the_first_listening_is_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,260 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "kvbridge/refresh_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Streams of so many blocks each, told by the plan in virtual time, a turn every 20 ms. */
+enum { max_streams = 32, bytes_a_block = 72, turn_ms = 20 };
+
+struct world {
+    struct kvb_refresh_plan plan;
+    uint64_t now_ns;
+    size_t count;
+    uint64_t blocks[max_streams];
+    size_t at;           /* the stream at work */
+    uint64_t advertised; /* of it */
+    uint64_t rounds;
+    uint64_t began_ns[max_streams]; /* the newest time it was told from its beginning */
+    uint64_t ended_ns[max_streams];
+    uint64_t longest_ns;   /* from just behind one beginning to the end of the next telling */
+    uint64_t max_a_second; /* bytes */
+};
+
+static struct world *new_world(uint32_t period_s, size_t count, uint64_t blocks)
+{
+    struct world *world = calloc(1, sizeof *world);
+    uint64_t all = 0;
+    uint64_t largest = 0;
+
+    assert_non_null(world);
+    world->now_ns = KVB_NS_PER_S;
+    world->count = count;
+    kvb_refresh_plan_init(&world->plan, period_s, world->now_ns);
+    for (size_t i = 0; i < count; i++) {
+        world->blocks[i] = blocks;
+        all += blocks;
+        largest = blocks > largest ? blocks : largest;
+    }
+    kvb_refresh_plan_measure(&world->plan, all, largest);
+    return world;
+}
+
+static void resize(struct world *world, size_t stream, uint64_t blocks)
+{
+    uint64_t all = 0;
+    uint64_t largest = 0;
+
+    world->blocks[stream] = blocks;
+    for (size_t i = 0; i < world->count; i++) {
+        all += world->blocks[i];
+        largest = world->blocks[i] > largest ? world->blocks[i] : largest;
+    }
+    kvb_refresh_plan_measure(&world->plan, all, largest);
+}
+
+static void end_stream(struct world *world)
+{
+    world->advertised = 0;
+    world->at = (world->at + 1) % world->count;
+    world->rounds += world->at == 0;
+}
+
+/* Who joined just behind the last beginning has the stream only now. */
+static void note_end(struct world *world, uint64_t previous_ns)
+{
+    const uint64_t waited_ns = previous_ns > 0 ? world->now_ns - previous_ns : 0;
+
+    world->longest_ns = waited_ns > world->longest_ns ? waited_ns : world->longest_ns;
+}
+
+/* Returns how many blocks a turn told. */
+static uint64_t take_turn(struct world *world, bool is_requested)
+{
+    static const uint64_t ns_a_block = 200;
+    uint64_t all = 0;
+
+    for (size_t allowed = 0; all < 5000 && (allowed = kvb_refresh_plan_allows(
+                                                &world->plan, world->now_ns,
+                                                world->blocks[world->at], is_requested)) > 0;) {
+        const uint64_t left = world->blocks[world->at] - world->advertised;
+        const uint64_t now = allowed < left ? allowed : left;
+        const uint64_t previous_ns = world->began_ns[world->at];
+        if (world->advertised == 0) {
+            world->ended_ns[world->at] = previous_ns; /* begun before */
+            world->began_ns[world->at] = world->now_ns;
+        }
+        kvb_refresh_plan_published(&world->plan, now, now * bytes_a_block, is_requested);
+        world->advertised += now;
+        all += now;
+        if (world->advertised == world->blocks[world->at]) {
+            note_end(world, world->ended_ns[world->at]);
+            end_stream(world);
+        }
+    }
+    if (all > 0) {
+        kvb_refresh_plan_rest(&world->plan, world->now_ns, all * ns_a_block);
+    }
+    world->now_ns += turn_ms * KVB_NS_PER_MS;
+    return all;
+}
+
+static void pass(struct world *world, unsigned seconds)
+{
+    for (unsigned second = 0; second < seconds; second++) {
+        uint64_t advertised = 0;
+        for (unsigned i = 0; i < 1000 / turn_ms; i++) {
+            advertised += take_turn(world, false);
+        }
+        if (advertised * bytes_a_block > world->max_a_second) {
+            world->max_a_second = advertised * bytes_a_block;
+        }
+    }
+}
+
+static void who_joins_at_any_time_has_all_within_the_period(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t period_s;
+        size_t count;
+        uint64_t blocks, of_the_first;
+    } cases[] = {
+        { 60, 16, 4096, 4096 }, { 60, 1, 4096, 4096 }, { 60, 1, 1, 1 },       { 60, 32, 3, 3 },
+        { 60, 8, 10, 100000 },  { 10, 3, 200, 129 },   { 2, 16, 4096, 4096 }, { 1, 2, 127, 1 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct world *world = new_world(cases[i].period_s, cases[i].count, cases[i].blocks);
+        resize(world, 0, cases[i].of_the_first);
+        pass(world, 5 * cases[i].period_s);
+        assert_true(world->rounds >= 4);
+        assert_true(world->longest_ns > 0);
+        assert_true(world->longest_ns <= cases[i].period_s * KVB_NS_PER_S);
+        free(world);
+    }
+}
+
+/* 16 streams of 4,096 blocks in 60 s: some 1,300 a second, and so in each second. */
+static void it_is_spread_evenly(void **state)
+{
+    (void)state;
+    struct world *world = new_world(60, 16, 4096);
+
+    pass(world, 120);
+    assert_true(world->max_a_second < (uint64_t)1500 * bytes_a_block);
+    free(world);
+}
+
+static void bytes_a_second_are_bounded(void **state)
+{
+    (void)state;
+    struct world *world = new_world(1, 1, 1 << 24);
+
+    pass(world, 10);
+    assert_true(world->max_a_second > kvb_max_refresh_bytes_a_second / 2);
+    assert_true(world->max_a_second <= kvb_max_refresh_bytes_a_second * 11 / 10);
+    free(world);
+}
+
+static void the_processor_rests_after_work(void **state)
+{
+    (void)state;
+    struct world *world = new_world(1, 1, 1 << 20);
+    uint64_t worked_ns = 0;
+
+    for (uint64_t end_ns = world->now_ns + 10 * KVB_NS_PER_S; world->now_ns < end_ns;) {
+        if (kvb_refresh_plan_allows(&world->plan, world->now_ns, 1 << 20, true) > 0) {
+            worked_ns += KVB_NS_PER_MS;
+            world->now_ns += KVB_NS_PER_MS;
+            kvb_refresh_plan_rest(&world->plan, world->now_ns, KVB_NS_PER_MS);
+        }
+        world->now_ns += KVB_NS_PER_MS / 10;
+    }
+    assert_true(worked_ns > 10 * KVB_NS_PER_S * (kvb_max_refresh_cpu_percent - 1) / 100);
+    assert_true(worked_ns <= 10 * KVB_NS_PER_S * kvb_max_refresh_cpu_percent / 100 + KVB_NS_PER_MS);
+    free(world);
+}
+
+/* 65,536 blocks of 72 bytes at 8 MiB a second. */
+static void who_asks_does_not_wait_for_the_period(void **state)
+{
+    (void)state;
+    struct world *world = new_world(3600, 16, 4096);
+    const uint64_t began_ns = world->now_ns;
+
+    while (world->rounds == 0) {
+        (void)take_turn(world, true);
+        assert_true(world->now_ns < began_ns + KVB_NS_PER_S);
+    }
+    free(world);
+}
+
+static void without_a_period_only_who_asks_gets_anything(void **state)
+{
+    (void)state;
+    struct world *world = new_world(0, 1, 1000);
+
+    pass(world, 100);
+    assert_int_equal(world->rounds, 0);
+    assert_int_equal(world->advertised, 0);
+    assert_true(take_turn(world, true) > 0);
+    free(world);
+}
+
+/* Nothing was sent for an hour: no burst makes up for it. */
+static void a_pause_is_not_made_up_for(void **state)
+{
+    (void)state;
+    struct world *world = new_world(60, 16, 4096);
+
+    world->now_ns += 3600 * KVB_NS_PER_S;
+    assert_true(take_turn(world, false) < 1500);
+    free(world);
+}
+
+static void a_stream_is_asked_for_once_in_ten_seconds(void **state)
+{
+    (void)state;
+    struct kvb_refresh_turn turn = { 0 };
+
+    assert_true(kvb_refresh_turn_request(&turn, 5));
+    assert_true(turn.is_requested);
+    turn.is_requested = false;
+    assert_false(kvb_refresh_turn_request(&turn, 5 + 10 * KVB_NS_PER_S - 1));
+    assert_false(turn.is_requested);
+    assert_true(kvb_refresh_turn_request(&turn, 5 + 10 * KVB_NS_PER_S));
+    assert_true(turn.is_requested);
+}
+
+static void a_round_says_how_long_it_took(void **state)
+{
+    (void)state;
+    struct kvb_refresh_plan plan;
+
+    kvb_refresh_plan_init(&plan, 60, 5);
+    assert_int_equal(plan.round, 1);
+    assert_int_equal(kvb_refresh_plan_next_round(&plan, 100), 0);
+    assert_int_equal(kvb_refresh_plan_next_round(&plan, 150), 50);
+    assert_int_equal(plan.round, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_joins_at_any_time_has_all_within_the_period),
+        cmocka_unit_test(it_is_spread_evenly),
+        cmocka_unit_test(bytes_a_second_are_bounded),
+        cmocka_unit_test(the_processor_rests_after_work),
+        cmocka_unit_test(who_asks_does_not_wait_for_the_period),
+        cmocka_unit_test(without_a_period_only_who_asks_gets_anything),
+        cmocka_unit_test(a_pause_is_not_made_up_for),
+        cmocka_unit_test(a_stream_is_asked_for_once_in_ten_seconds),
+        cmocka_unit_test(a_round_says_how_long_it_took),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

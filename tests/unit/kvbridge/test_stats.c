@@ -1,0 +1,116 @@
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvbridge/config.h"
+#include "kvbridge/inside.h"
+
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The page of a bridge that has ranks and values, and nothing behind them. */
+
+enum { max_page_bytes = 40000000 };
+
+static const struct kvb_bridge_config config = { .limits = { .max_stream_blocks = 12345 } };
+
+static struct kvb_bridge *bridge_of(size_t ranks)
+{
+    struct kvb_bridge *bridge = calloc(1, sizeof *bridge);
+
+    assert_non_null(bridge);
+    bridge->config = &config;
+    bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                  .values = bridge->shown.values,
+                                                  .count = kvb_bridge_metric_count };
+    assert_int_equal(pthread_rwlock_init(&bridge->shown.sets_lock, NULL), 0);
+    bridge->membership.ranks = calloc(ranks, sizeof(struct bridge_rank *));
+    assert_non_null(bridge->membership.ranks);
+    bridge->membership.rank_count = ranks;
+    for (size_t i = 0; i < ranks; i++) {
+        bridge->membership.ranks[i] = calloc(1, sizeof *bridge->membership.ranks[i]);
+        assert_non_null(bridge->membership.ranks[i]);
+        bridge->membership.ranks[i]->worker_id = (uint64_t)INT64_MAX - i / kvb_max_ranks;
+        bridge->membership.ranks[i]->dp_rank = (uint32_t)(i % kvb_max_ranks);
+        kvb_bridge_begin_stats(bridge->membership.ranks[i]);
+    }
+    return bridge;
+}
+
+static void drop_bridge(struct kvb_bridge **bridge)
+{
+    kvb_bridge_close_stats(&(*bridge)->shown);
+    for (size_t i = 0; i < (*bridge)->membership.rank_count; i++) {
+        free((*bridge)->membership.ranks[i]);
+    }
+    free((void *)(*bridge)->membership.ranks);
+    (void)pthread_rwlock_destroy(&(*bridge)->shown.sets_lock);
+    free(*bridge);
+}
+
+static bool says(const struct kvb_buf *page, const char *line)
+{
+    return memmem(page->data, page->len, line, strlen(line)) != NULL;
+}
+
+static void each_rank_has_lines_of_its_own(void **state)
+{
+    KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(2);
+    KVB_OWN(kvb_buf_done) struct kvb_buf page = { 0 };
+
+    (void)state;
+    assert_ok(kvb_bridge_open_stats(bridge));
+    kvb_bridge_list_stats(bridge);
+    kvb_metric_set(&bridge->membership.ranks[1]->metrics, kvb_rank_missed, 3);
+    kvb_buf_init(&page, kvb_max_answer_bytes);
+    assert_ok(kvb_bridge_metrics_page(&bridge->shown, &page));
+    assert_true(says(
+        &page, "\nkvcache_zmq_missed_events_total{pod_key=\"9223372036854775807\",dp_rank=\"0\"} 0"
+               "\nkvcache_zmq_missed_events_total{pod_key=\"9223372036854775807\",dp_rank=\"1\"} "
+               "3\n"));
+    assert_true(says(&page, "\nkvb_streams_unlisted 0\n"));
+    assert_true(says(&page, "\nkvb_stream_blocks_limit 12345\n"));
+}
+
+/* Every label and value as long as it can be. */
+static void the_largest_page_fits_an_answer_and_says_what_it_leaves_out(void **state)
+{
+    KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(kvb_max_metric_ranks + 5);
+    KVB_OWN(kvb_buf_done) struct kvb_buf page = { 0 };
+
+    (void)state;
+    assert_ok(kvb_bridge_open_stats(bridge));
+    kvb_bridge_list_stats(bridge);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        for (size_t id = 0; id < kvb_rank_metric_count; id++) {
+            kvb_metric_set(&bridge->membership.ranks[i]->metrics, id, UINT64_MAX - 1 - i);
+        }
+    }
+    kvb_buf_init(&page, kvb_max_answer_bytes);
+    assert_ok(kvb_bridge_metrics_page(&bridge->shown, &page));
+    assert_in_range(page.len, max_page_bytes / 2, max_page_bytes);
+    assert_true(says(&page, "\nkvb_streams_unlisted 5\n"));
+}
+
+static void without_memory_nothing_is_opened(void **state)
+{
+    KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(1);
+
+    (void)state;
+    fail_alloc_after(0);
+    const kvb_status status = kvb_bridge_open_stats(bridge);
+    fail_alloc_after(-1);
+    assert_int_equal(status, KVB_NO_MEMORY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_rank_has_lines_of_its_own),
+        cmocka_unit_test(the_largest_page_fits_an_answer_and_says_what_it_leaves_out),
+        cmocka_unit_test(without_memory_nothing_is_opened),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

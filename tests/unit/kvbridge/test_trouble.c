@@ -1,0 +1,212 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What the log says of one rank, and when its engine is asked where it publishes.  The linker
+ * puts these in the place of the source's and the discovery's functions (--wrap). */
+
+static struct kvb_source_counters link_counters;
+static size_t asked;
+
+/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+const struct kvb_source_counters *__wrap_kvb_source_count(const struct kvb_source *source);
+const struct kvb_source_counters *__wrap_kvb_source_count(const struct kvb_source *source)
+{
+    (void)source;
+    return &link_counters;
+}
+
+void __wrap_kvb_discovery_retry(struct kvb_discovery *discovery, uint32_t origin);
+void __wrap_kvb_discovery_retry(struct kvb_discovery *discovery, uint32_t origin)
+{
+    (void)discovery;
+    assert_int_equal(origin, KVB_BRIDGE_OF_DISCOVERED);
+    asked++;
+}
+
+static struct kvb_mirror_counts held;
+
+const struct kvb_mirror_counts *__wrap_kvb_stream_mirror_count(const struct kvb_stream *stream);
+const struct kvb_mirror_counts *__wrap_kvb_stream_mirror_count(const struct kvb_stream *stream)
+{
+    (void)stream;
+    return &held;
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+/* Rank 0 of worker 7, which its engine has told; the log goes into a pipe. */
+struct world {
+    struct kvb_bridge *bridge;
+    struct bridge_rank rank;
+    struct kvb_heartbeat beat;
+    struct kvb_log log;
+    int read_fd;
+};
+
+static void begin(struct world *world)
+{
+    int fds[2];
+
+    *world = (struct world){ .rank = { .worker_id = 7, .origin = KVB_BRIDGE_OF_DISCOVERED },
+                             .beat = { .state = KVB_STREAM_DOWN, .block_size = 16 } };
+    (void)snprintf(
+        world->rank.settings.events, sizeof world->rank.settings.events, "tcp://10.0.0.5:5557");
+    world->rank.settings.block_size = 16;
+    assert_int_equal(pipe(fds), 0);
+    world->read_fd = fds[0];
+    world->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = fds[1] };
+    world->bridge = calloc(1, sizeof *world->bridge);
+    assert_non_null(world->bridge);
+    world->bridge->log = &world->log;
+    link_counters = (struct kvb_source_counters){ 0 };
+    asked = 0;
+}
+
+static void end(struct world *world)
+{
+    close(world->log.fd);
+    close(world->read_fd);
+    free(world->bridge);
+}
+
+static void watch(struct world *world, uint64_t from_s, uint64_t to_s)
+{
+    for (uint64_t now_s = from_s; now_s <= to_s; now_s++) {
+        kvb_bridge_watch_state(world->bridge, &world->rank, &world->beat, now_s * KVB_NS_PER_S);
+    }
+}
+
+/* The lines since the last call, of which so many have the words. */
+static size_t lines(struct world *world, const char *words)
+{
+    static char text[1 << 16];
+    size_t count = 0;
+
+    kvb_log_write(&world->log, KVB_LOG_INFO, "test", "mark", NULL); /* so that there is one */
+    const ssize_t len = read(world->read_fd, text, sizeof text - 1);
+    assert_true(len > 0);
+    text[len] = '\0';
+    for (const char *at = text; (at = strstr(at, words)); at++) {
+        count++;
+    }
+    return count;
+}
+
+static void an_engine_that_is_away_is_asked_where_it_has_gone(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    watch(&world, 1, 100);
+    assert_int_equal(asked, 100); /* the discovery makes pauses between them */
+    assert_int_equal(lines(&world, "cannot be subscribed to"), 0);
+    assert_string_equal(world.rank.trouble.why.text, "");
+    end(&world);
+}
+
+static void an_engine_that_connects_is_said_once_and_hardly_asked_again(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    world.rank.settings.may_connect = true;
+    watch(&world, 1, 5);
+    assert_string_equal(world.rank.trouble.why.text, "");
+    watch(&world, 6, 605);
+    assert_non_null(strstr(world.rank.trouble.why.text, "tcp://10.0.0.5:5557, and nobody listens"));
+    assert_in_range(asked, 5, 5 + 10);
+    assert_int_equal(lines(&world, "cannot be subscribed to"), 1);
+    end(&world);
+}
+
+/* It was given port 0, and names the one that it got. */
+static void an_engine_that_was_connected_does_not_connect_itself(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    world.rank.settings.may_connect = true;
+    world.rank.served.connection.state = KVB_CONNECTION_UP;
+    link_counters.connects = 1;
+    watch(&world, 1, 10);
+    assert_int_equal(asked, 0);
+    world.rank.served.connection.state = KVB_CONNECTION_AWAY;
+    watch(&world, 11, 110);
+    assert_int_equal(asked, 100);
+    assert_int_equal(lines(&world, "cannot be subscribed to"), 0);
+    assert_string_equal(world.rank.trouble.why.text, "");
+    end(&world);
+}
+
+static void it_may_be_started_again_otherwise(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    world.rank.settings.may_connect = true;
+    watch(&world, 1, 20);
+    assert_string_not_equal(world.rank.trouble.why.text, "");
+    world.rank.served.connection.state = KVB_CONNECTION_UP;
+    link_counters.connects = 1;
+    watch(&world, 21, 21);
+    assert_string_equal(world.rank.trouble.why.text, "");
+    end(&world);
+}
+
+static void another_block_size_than_configured_is_said_once_by_name(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    world.rank.served.connection.state = KVB_CONNECTION_UP;
+    world.beat.state = KVB_STREAM_EXACT;
+    watch(&world, 1, 10);
+    assert_int_equal(lines(&world, "block_size"), 0);
+    world.beat.block_size = 32;
+    watch(&world, 11, 30);
+    assert_int_equal(lines(&world, " worker=7 dp_rank=0 configured=16 engine=32\n"), 1);
+    end(&world);
+}
+
+static void a_total_that_the_engine_exceeded_is_said_once(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    world.rank.served.connection.state = KVB_CONNECTION_UP;
+    world.beat.state = KVB_STREAM_EXACT;
+    held.max_proven = 17;
+    watch(&world, 1, 10); /* none is configured */
+    world.rank.settings.total_blocks = 17;
+    watch(&world, 11, 20);
+    assert_int_equal(lines(&world, "total_blocks"), 0);
+    held.max_proven = 18;
+    watch(&world, 21, 30);
+    assert_int_equal(lines(&world, " worker=7 dp_rank=0 configured=17 engine=18\n"), 1);
+    end(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_engine_that_is_away_is_asked_where_it_has_gone),
+        cmocka_unit_test(an_engine_that_connects_is_said_once_and_hardly_asked_again),
+        cmocka_unit_test(an_engine_that_was_connected_does_not_connect_itself),
+        cmocka_unit_test(it_may_be_started_again_otherwise),
+        cmocka_unit_test(another_block_size_than_configured_is_said_once_by_name),
+        cmocka_unit_test(a_total_that_the_engine_exceeded_is_said_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

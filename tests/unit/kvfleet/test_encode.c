@@ -1,0 +1,572 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "../../fuzz/engine_same.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvfleet/encode/encode.h"
+#include "wire/engine/batch.h"
+#include "wire/msgpack/guard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Random batches, from a fixed seed ---- */
+
+struct dice {
+    uint64_t state;
+};
+
+static uint64_t roll(struct dice *dice)
+{
+    dice->state ^= dice->state << 13;
+    dice->state ^= dice->state >> 7;
+    dice->state ^= dice->state << 17;
+    return dice->state * 0x2545f4914f6cdd1dull;
+}
+
+static uint32_t below(struct dice *dice, uint32_t limit)
+{
+    return (uint32_t)((roll(dice) >> 33) % limit);
+}
+
+static bool one_in(struct dice *dice, uint32_t count)
+{
+    return below(dice, count) == 0;
+}
+
+/* Any number, the borders of the wire's integer widths among them. */
+static uint64_t any_u64(struct dice *dice)
+{
+    const uint64_t borders[] = {
+        0,          127,       128,        255,        256,   UINT16_MAX,     UINT32_MAX,
+        1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, 65536, UINT64_MAX - 31
+    };
+
+    return one_in(dice, 3) ? borders[below(dice, sizeof borders / sizeof borders[0])] : roll(dice);
+}
+
+static struct kvb_text_ref
+add_text(struct dice *dice, struct kvb_event_batch *batch, uint32_t longest)
+{
+    uint8_t text[64];
+    struct kvb_text_ref ref = { 0 };
+    const uint32_t len = 1 + below(dice, longest);
+
+    for (uint32_t i = 0; i < len; i++) {
+        text[i] = (uint8_t)('a' + below(dice, 26));
+    }
+    assert_ok(kvb_event_batch_add_text(batch, (kvb_span){ text, len }, &ref));
+    return ref;
+}
+
+static void
+add_hashes(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->hash_at = (uint32_t)batch->hash_count;
+    event->hash_count = one_in(dice, 10) ? 20 : below(dice, 4);
+    assert_ok(kvb_event_batch_reserve_hashes(batch, event->hash_count));
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        batch->hashes[batch->hash_count++].value = any_u64(dice);
+    }
+}
+
+/* As many as the blocks need, or some more; in a group with a window more would leave open
+ * which of them are the blocks'. */
+static void
+add_tokens(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->block_size = 1 + below(dice, 20);
+    const uint32_t covered = event->hash_count * event->block_size;
+    const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
+    const uint32_t extra = !is_window && (one_in(dice, 3) || covered == 0) ? 1 + below(dice, 5) : 0;
+
+    event->token_at = (uint32_t)batch->token_count;
+    event->token_count = covered + extra;
+    event->is_paired = event->token_count > 0 && one_in(dice, 4);
+    if (event->hash_count > 0) {
+        event->lookahead = one_in(dice, 4) ? below(dice, 4) : 0;
+    }
+    event->lookahead = event->is_paired ? 1 : event->lookahead;
+    event->lookahead_at = event->token_at + event->token_count;
+    const uint32_t all = event->token_count + (event->lookahead * event->hash_count);
+    assert_ok(kvb_event_batch_reserve_tokens(batch, all));
+    for (uint32_t i = 0; i < all; i++) {
+        batch->tokens[batch->token_count++] = (uint32_t)any_u64(dice);
+    }
+}
+
+static void
+add_extras(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    event->extra_at = (uint32_t)batch->extra_count;
+    event->extra_count = event->hash_count;
+    assert_ok(kvb_event_batch_reserve_extras(batch, event->hash_count));
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        struct kvb_block_extra *extra = &batch->extras[batch->extra_count++];
+        *extra = (struct kvb_block_extra){ .key_at = (uint32_t)batch->key_count,
+                                           .key_count = one_in(dice, 20) ? 64 : below(dice, 3),
+                                           .unmatchable = one_in(dice, 4) };
+        assert_ok(kvb_event_batch_reserve_keys(batch, extra->key_count));
+        for (uint32_t k = 0; k < extra->key_count; k++) {
+            batch->keys[batch->key_count++] = any_u64(dice);
+        }
+    }
+}
+
+static void
+make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    add_hashes(dice, batch, event);
+    event->has_parent = one_in(dice, 2);
+    event->parent.value = event->has_parent ? any_u64(dice) | 1 : 0; /* 0 may be none */
+    if (one_in(dice, 5)) {
+        event->block_size = below(dice, 3); /* tokenless */
+    } else {
+        add_tokens(dice, batch, event);
+    }
+    if (one_in(dice, 3)) {
+        event->lora_name = add_text(dice, batch, 60);
+    }
+    if (one_in(dice, 3) && event->hash_count > 0) {
+        add_extras(dice, batch, event);
+    }
+    if (one_in(dice, 3) && event->hash_count > 0) {
+        const bool is_twin = event->lora_name.len > 0 && one_in(dice, 2);
+        event->salt = is_twin ? event->lora_name : add_text(dice, batch, 60);
+    }
+}
+
+static struct kvb_engine_event random_event(struct dice *dice, struct kvb_event_batch *batch)
+{
+    struct kvb_engine_event event = { .kind = (enum kvb_event_kind)below(dice, 4) };
+
+    if (event.kind == KVB_EVENT_SKIPPED) {
+        event.skip = KVB_SKIP_UNKNOWN_EVENT;
+        return event;
+    }
+    event.all_tiers = event.kind == KVB_EVENT_CLEARED && one_in(dice, 2);
+    event.tier = event.all_tiers ? KVB_TIER_DEVICE : (enum kvb_tier)below(dice, KVB_TIER_COUNT);
+    if (event.kind != KVB_EVENT_CLEARED && one_in(dice, 2)) {
+        event.has_group = true;
+        event.group = below(dice, 300);
+        if (event.kind == KVB_EVENT_STORED && one_in(dice, 3)) {
+            event.group_kind = KVB_GROUP_WINDOW;
+            event.window_tokens = 1 + below(dice, 5000);
+        }
+    }
+    if (event.kind == KVB_EVENT_STORED) {
+        make_stored(dice, batch, &event);
+    } else if (event.kind == KVB_EVENT_REMOVED) {
+        add_hashes(dice, batch, &event);
+    }
+    return event;
+}
+
+static void random_batch(struct dice *dice, struct kvb_event_batch *batch)
+{
+    const uint32_t count = one_in(dice, 20) ? 100 : below(dice, 6);
+
+    kvb_event_batch_reset(batch);
+    batch->timestamp_s = (double)any_u64(dice) / 1000;
+    batch->has_rank = one_in(dice, 2);
+    batch->rank = batch->has_rank ? (uint32_t)any_u64(dice) : 0;
+    assert_ok(kvb_event_batch_reserve_events(batch, count));
+    for (uint32_t i = 0; i < count; i++) {
+        const struct kvb_engine_event event = random_event(dice, batch);
+        batch->events[batch->event_count++] = event;
+    }
+}
+
+/* ---- What a dialect cannot carry ---- */
+
+static void forget_medium(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->tier = KVB_TIER_DEVICE;
+}
+
+static void forget_lora(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->lora_name = (struct kvb_text_ref){ 0 };
+}
+
+static void forget_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->extra_count = 0;
+}
+
+static void forget_bytes(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    for (uint32_t i = 0; i < event->extra_count; i++) {
+        batch->extras[event->extra_at + i].unmatchable = false;
+    }
+}
+
+/* Pairs hold theirs. */
+static void forget_lookahead(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->lookahead = event->is_paired ? event->lookahead : 0;
+}
+
+/* What only the prompt's first event says, its children inherit. */
+static void forget_salt_of_child(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    if (event->has_parent) {
+        event->salt = (struct kvb_text_ref){ 0 };
+    }
+}
+
+static void forget_salt(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->salt = (struct kvb_text_ref){ 0 };
+}
+
+static void forget_group(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    event->has_group = false;
+    event->group = 0;
+    event->group_kind = KVB_GROUP_FULL;
+    event->window_tokens = 0;
+}
+
+/* A Cleared of one tier turns into one of all: the reader drops too much, not too little. */
+static void widen_cleared(struct kvb_event_batch *batch, struct kvb_engine_event *event)
+{
+    (void)batch;
+    if (event->kind == KVB_EVENT_CLEARED) {
+        event->all_tiers = true;
+        event->tier = KVB_TIER_DEVICE;
+    }
+}
+
+/* Each is lost by the dialects that have none of the fields. */
+static const struct loss {
+    unsigned fields;
+    void (*forget)(struct kvb_event_batch *batch, struct kvb_engine_event *event);
+} losses[] = {
+    { KVB_FIELD_MEDIUM, forget_medium },
+    { KVB_FIELD_LORA_NAME | KVB_FIELD_NAMESPACE, forget_lora },
+    { KVB_FIELD_EXTRA_KEYS | KVB_FIELD_MM_KEYS, forget_extras },
+    { KVB_FIELD_EXTRA_KEYS, forget_bytes },
+    { KVB_FIELD_EXTRA_KEYS | KVB_FIELD_SALT_MAP | KVB_FIELD_NAMESPACE, forget_salt },
+    { KVB_FIELD_SALT_MAP | KVB_FIELD_NAMESPACE, forget_salt_of_child },
+    { KVB_FIELD_LOOKAHEAD, forget_lookahead },
+    { KVB_FIELD_GROUP, forget_group },
+    { KVB_FIELD_CLEARED_MEDIUM, widen_cleared },
+};
+
+/* Changes the batch into what is left of it after a journey in the dialect.  Skipped
+ * events are lost by all. */
+static void lose(struct kvb_event_batch *batch, const struct kvb_dialect_row *dialect)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < batch->event_count; i++) {
+        for (size_t k = 0; k < KVB_COUNT_OF(losses); k++) {
+            if ((dialect->fields & losses[k].fields) == 0) {
+                losses[k].forget(batch, &batch->events[i]);
+            }
+        }
+        if (batch->events[i].kind != KVB_EVENT_SKIPPED) {
+            batch->events[kept++] = batch->events[i];
+        }
+    }
+    batch->event_count = kept;
+    if (!dialect->has_rank) {
+        batch->has_rank = false;
+        batch->rank = 0;
+    }
+}
+
+/* ---- What a store of objects says, block by block ---- */
+
+/* One line for each block; what is said again in other tiers is one line. */
+struct story {
+    struct kvb_buf text;
+    size_t last; /* where the newest line begins */
+    bool has_moves;
+    uint64_t stored; /* by the newest line, in this tier */
+    enum kvb_tier tier;
+};
+
+static void end_line(struct story *story, size_t begin)
+{
+    const size_t len = story->text.len - begin;
+
+    assert_ok(kvb_buf_append(&story->text, "\n", 1));
+    if (begin - story->last == len + 1 && story->text.data[begin] == 'R' &&
+        memcmp(story->text.data + story->last, story->text.data + begin, len) == 0) {
+        story->text.len = begin;
+    } else {
+        story->last = begin;
+    }
+}
+
+/* An object that is said to lie in one tier is heard to be gone from the others. */
+static bool
+is_part_of_a_move(const struct story *story, const struct kvb_engine_event *event, uint64_t hash)
+{
+    return story->has_moves && story->text.len > 0 && story->text.data[story->last] == 'S' &&
+           story->stored == hash && story->tier != event->tier;
+}
+
+static void tokens_of_story(
+    struct story *story, const struct kvb_event_batch *batch, const struct kvb_engine_event *event,
+    uint32_t block)
+{
+    for (uint32_t i = 0; event->token_count > 0 && i < event->block_size; i++) {
+        const uint32_t *tokens = batch->tokens + event->token_at;
+        assert_ok(kvb_buf_append_format(
+            &story->text, " %u", tokens[(size_t)block * event->block_size + i]));
+    }
+}
+
+static void publish_stored(
+    struct story *story, const struct kvb_event_batch *batch, const struct kvb_engine_event *event,
+    uint32_t block, bool with_tokens)
+{
+    const kvb_engine_hash *hashes = batch->hashes + event->hash_at;
+    const bool is_near = event->tier == KVB_TIER_DEVICE || event->tier == KVB_TIER_HOST;
+    const size_t begin = story->text.len;
+
+    story->stored = hashes[block].value;
+    story->tier = event->tier;
+    assert_ok(kvb_buf_append_format(
+        &story->text, "S %016llx %s", (unsigned long long)hashes[block].value,
+        is_near ? "host" : "disk"));
+    if (with_tokens && (block > 0 || event->has_parent)) {
+        const uint64_t parent = block > 0 ? hashes[block - 1].value : event->parent.value;
+        assert_ok(
+            kvb_buf_append_format(&story->text, " after %016llx", (unsigned long long)parent));
+    }
+    if (with_tokens) {
+        tokens_of_story(story, batch, event, block);
+    }
+    end_line(story, begin);
+}
+
+static void publish_removed(
+    struct story *story, const struct kvb_event_batch *batch, const struct kvb_engine_event *event,
+    uint32_t block)
+{
+    const uint64_t hash = batch->hashes[event->hash_at + block].value;
+    const size_t begin = story->text.len;
+
+    if (!is_part_of_a_move(story, event, hash)) {
+        assert_ok(kvb_buf_append_format(&story->text, "R %016llx", (unsigned long long)hash));
+        end_line(story, begin);
+    }
+}
+
+static void publish_event(
+    struct story *story, const struct kvb_event_batch *batch, const struct kvb_engine_event *event,
+    bool with_tokens)
+{
+    if (event->kind == KVB_EVENT_CLEARED) {
+        const size_t begin = story->text.len;
+        assert_ok(kvb_buf_append_text(&story->text, "C"));
+        end_line(story, begin);
+    }
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        if (event->kind == KVB_EVENT_STORED) {
+            publish_stored(story, batch, event, i, with_tokens);
+        } else if (event->kind == KVB_EVENT_REMOVED) {
+            publish_removed(story, batch, event, i);
+        }
+    }
+}
+
+static void tell(
+    struct story *story, const struct kvb_event_batch *batch, const struct kvb_dialect_row *dialect)
+{
+    const bool with_tokens = (dialect->fields & KVB_FIELD_TOKENS) != 0;
+
+    kvb_buf_init(&story->text, kvb_max_payload_bytes);
+    for (size_t i = 0; i < batch->event_count; i++) {
+        publish_event(story, batch, &batch->events[i], with_tokens);
+    }
+}
+
+static void assert_same_story(
+    const struct kvb_event_batch *batch, const struct kvb_event_batch *again,
+    const struct kvb_dialect_row *dialect)
+{
+    struct story told = { 0 };
+    struct story received = { .has_moves = dialect->events == KVB_EVENTS_REPLICAS };
+
+    tell(&told, batch, dialect);
+    tell(&received, again, dialect);
+    assert_int_equal(told.text.len, received.text.len);
+    assert_memory_equal(told.text.data, received.text.data, told.text.len);
+    for (size_t i = 0; i < again->event_count; i++) {
+        assert_int_not_equal(again->events[i].kind, KVB_EVENT_SKIPPED);
+    }
+    kvb_buf_done(&told.text);
+    kvb_buf_done(&received.text);
+}
+
+/* ---- There and back ---- */
+
+static void assert_read_again(
+    struct kvb_event_batch *batch, enum kvb_dialect dialect, const struct kvb_event_batch *again)
+{
+    const struct kvb_dialect_row *row = kvb_dialect_row_of(dialect);
+
+    if (row->events == KVB_EVENTS_REPLICAS || row->events == KVB_EVENTS_OBJECTS) {
+        assert_same_story(batch, again, row);
+        return;
+    }
+    lose(batch, row);
+    assert_true(is_same_engine_batch(batch, again));
+}
+
+static void what_is_written_in_any_dialect_is_read_again(void **state)
+{
+    (void)state;
+    struct dice dice = { 42 };
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_event_batch again = { 0 };
+    struct kvb_buf bytes;
+    size_t used = 0;
+
+    kvb_buf_init(&bytes, kvb_max_payload_bytes);
+    for (unsigned round = 0; round < 600 * KVB_DIALECT_COUNT; round++) {
+        const enum kvb_dialect dialect = (enum kvb_dialect)(round % KVB_DIALECT_COUNT);
+        random_batch(&dice, &batch);
+        kvb_buf_reset(&bytes);
+        assert_ok(kvb_engine_batch_encode(&batch, dialect, &bytes));
+        assert_ok(kvb_mp_guard(kvb_buf_span(&bytes), kvb_max_depth, &used));
+        assert_int_equal(used, bytes.len); /* one value, whoever reads it */
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
+        assert_read_again(&batch, dialect, &again);
+    }
+    kvb_buf_done(&bytes);
+    kvb_event_batch_done(&batch);
+    kvb_event_batch_done(&again);
+}
+
+/* ---- The bytes themselves ---- */
+
+/* The tokens were not kept: what is written for them says only that they are more. */
+static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
+{
+    (void)state;
+    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
+                                      .has_group = true,
+                                      .group = 1,
+                                      .group_kind = KVB_GROUP_WINDOW,
+                                      .window_tokens = 64,
+                                      .is_sparse = true,
+                                      .block_size = 16 };
+    kvb_engine_hash hash = { 7 };
+    uint32_t token = 0; /* not used: so that no array is NULL */
+    uint64_t key = 0;
+    struct kvb_block_extra extra = { 0 };
+    const struct kvb_event_batch batch = { .events = &event,
+                                           .event_count = 1,
+                                           .hashes = &hash,
+                                           .hash_count = 1,
+                                           .tokens = &token,
+                                           .extras = &extra,
+                                           .keys = &key };
+    struct kvb_event_batch again = { 0 };
+    struct kvb_buf bytes;
+
+    for (; event.hash_count < 2; event.hash_count++) {
+        kvb_buf_init(&bytes, kvb_max_payload_bytes);
+        assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes));
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
+        assert_true(is_same_engine_batch(&batch, &again));
+        kvb_buf_done(&bytes);
+    }
+    kvb_event_batch_done(&again);
+}
+
+static void appends_behind_what_is_there(void **state)
+{
+    (void)state;
+    const struct kvb_event_batch batch = { .timestamp_s = 1 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 100);
+    assert_ok(kvb_buf_append_text(&bytes, "head"));
+    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes));
+    assert_int_equal(bytes.len, 4 + 12);
+    assert_memory_equal(bytes.data, "head", 4);
+    kvb_buf_done(&bytes);
+}
+
+/* ---- Ceiling and torture ---- */
+
+static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
+{
+    (void)state;
+    struct dice dice = { 7 };
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf whole;
+
+    random_batch(&dice, &batch);
+    while (batch.event_count < 3) {
+        random_batch(&dice, &batch);
+    }
+    kvb_buf_init(&whole, kvb_max_payload_bytes);
+    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &whole));
+    for (size_t ceiling = 4; ceiling < 4 + whole.len; ceiling++) {
+        struct kvb_buf bytes;
+        kvb_buf_init(&bytes, ceiling);
+        assert_ok(kvb_buf_append_text(&bytes, "head"));
+        assert_int_equal(
+            kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes), KVB_TOO_LARGE);
+        assert_int_equal(bytes.len, 4);
+        kvb_buf_done(&bytes);
+    }
+    kvb_buf_done(&whole);
+    kvb_event_batch_done(&batch);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    (void)state;
+    struct dice dice = { 9 };
+    struct kvb_event_batch batch = { 0 };
+    kvb_status status = KVB_NO_MEMORY;
+    long failures = 0;
+
+    do {
+        random_batch(&dice, &batch);
+    } while (batch.event_count < 100);
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        struct kvb_buf bytes;
+        kvb_buf_init(&bytes, kvb_max_payload_bytes);
+        fail_alloc_after(n);
+        status = kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_22, &bytes);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || bytes.len == 0);
+        failures += status == KVB_NO_MEMORY;
+        kvb_buf_done(&bytes);
+        assert_true(n < 50);
+    }
+    assert_ok(status);
+    assert_true(failures > 5); /* it grew several times */
+    kvb_event_batch_done(&batch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_in_any_dialect_is_read_again),
+        cmocka_unit_test(a_window_that_leaves_blocks_out_is_written_as_one),
+        cmocka_unit_test(appends_behind_what_is_there),
+        cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

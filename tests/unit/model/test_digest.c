@@ -1,0 +1,97 @@
+#include "kvb_test.h"
+
+#include "model/digest.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
+
+static kvb_block_hash block(uint64_t value)
+{
+    return (kvb_block_hash){ value * UINT64_C(0x9e3779b97f4a7c15) };
+}
+
+static void what_comes_and_goes_leaves_no_trace_in_any_order(void **state)
+{
+    (void)state;
+    struct kvb_digest digest = { 0 };
+    const struct kvb_digest empty = { 0 };
+
+    for (uint64_t i = 0; i < 1000; i++) {
+        kvb_digest_add(&digest, &key, KVB_TIER_DEVICE, block(i));
+    }
+    assert_memory_not_equal(&digest, &empty, sizeof empty);
+    for (uint64_t i = 1000; i-- > 0;) {
+        kvb_digest_subtract(&digest, &key, KVB_TIER_DEVICE, block(i * 7 % 1000));
+    }
+    assert_memory_equal(&digest, &empty, sizeof empty);
+}
+
+static void the_total_is_the_sum_of_the_buckets(void **state)
+{
+    (void)state;
+    struct kvb_digest digest = { 0 };
+    unsigned __int128 sum = 0;
+
+    for (uint64_t i = 0; i < 1000; i++) {
+        kvb_digest_add(&digest, &key, KVB_TIER_HOST, block(i));
+    }
+    for (size_t i = 0; i < kvb_digest_buckets; i++) {
+        sum += (unsigned __int128)digest.buckets[i].high << 64 | digest.buckets[i].low;
+    }
+    assert_true((uint64_t)sum == digest.total.low);
+    assert_true((uint64_t)(sum >> 64) == digest.total.high);
+}
+
+static void a_block_counts_in_its_bucket_alone(void **state)
+{
+    (void)state;
+    struct kvb_digest digest = { 0 };
+
+    kvb_digest_add(&digest, &key, KVB_TIER_DISK, block(5));
+    for (size_t i = 0; i < kvb_digest_buckets; i++) {
+        const bool is_empty = digest.buckets[i].low == 0 && digest.buckets[i].high == 0;
+        assert_int_equal(is_empty, i != kvb_digest_bucket(&key, KVB_TIER_DISK, block(5)));
+    }
+}
+
+static struct kvb_hash128 total_of(struct kvb_digest_key of, enum kvb_tier tier, int times)
+{
+    struct kvb_digest digest = { 0 };
+
+    for (int i = 0; i < times; i++) {
+        kvb_digest_add(&digest, &of, tier, block(5));
+    }
+    return digest.total;
+}
+
+static void worker_rank_tier_seed_and_count_all_show(void **state)
+{
+    (void)state;
+    const struct kvb_hash128 totals[] = {
+        total_of(key, KVB_TIER_DEVICE, 1),
+        total_of(key, KVB_TIER_DEVICE, 2),
+        total_of(key, KVB_TIER_HOST, 1),
+        total_of((struct kvb_digest_key){ 8, 1, 42 }, KVB_TIER_DEVICE, 1),
+        total_of((struct kvb_digest_key){ 7, 2, 42 }, KVB_TIER_DEVICE, 1),
+        total_of((struct kvb_digest_key){ 7, 1, 43 }, KVB_TIER_DEVICE, 1),
+    };
+
+    for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++) {
+        for (size_t j = 0; j < i; j++) {
+            assert_memory_not_equal(&totals[i], &totals[j], sizeof totals[i]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_and_goes_leaves_no_trace_in_any_order),
+        cmocka_unit_test(the_total_is_the_sum_of_the_buckets),
+        cmocka_unit_test(a_block_counts_in_its_bucket_alone),
+        cmocka_unit_test(worker_rank_tier_seed_and_count_all_show),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

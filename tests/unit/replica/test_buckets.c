@@ -1,0 +1,155 @@
+#include "kvb_test.h"
+
+#include "follower_scene.h"
+#include "model/digest.h"
+
+/* A list that is another than its bridge's, though no event is missing, and the bridge's
+ * answers, made by hand. */
+
+static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
+
+/* Of the one block that the bridge holds. */
+static struct kvb_digest its_digest(void)
+{
+    struct kvb_digest digest = { .total = { 0 } };
+
+    kvb_digest_add(&digest, &key, KVB_TIER_DEVICE, (kvb_block_hash){ 6 });
+    return digest;
+}
+
+static void beat_with_digest(struct scene *scene)
+{
+    struct kvb_heartbeat beat = beat_of(1, first_id + 1, 1);
+
+    beat.digest_seed = key.seed;
+    beat.tiers[KVB_TIER_DEVICE].digest = its_digest().total;
+    beat_as(scene, &beat);
+}
+
+/* The list is {5}, the bridge's {6}, at the same event: as many, so only the digest knows. */
+static struct scene begin_differing(void)
+{
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    beat_with_digest(&scene);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_DIFFERS);
+    return scene;
+}
+
+static void send_sums(struct scene *scene, uint64_t seed)
+{
+    const struct kvb_follower_request ask = asked(scene, KVB_SYNC_DIGEST);
+    const struct kvb_digest digest = its_digest();
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_SUMS, first_id + 1);
+
+    reply.digest_seed = seed;
+    reply.sums[KVB_TIER_DEVICE] = digest.buckets;
+    start_batch(scene, 1);
+    answer(scene, &ask, &reply);
+}
+
+static bool is_asked_for(const struct kvb_follower_request *ask, uint64_t block)
+{
+    const size_t bucket = kvb_digest_bucket(&key, KVB_TIER_DEVICE, (kvb_block_hash){ block });
+
+    return ask->request.buckets.words[bucket / 64] >> (bucket % 64) & 1;
+}
+
+static void what_differs_takes_the_place_of_what_is_listed(void **state)
+{
+    (void)state;
+    struct scene scene = begin_differing();
+
+    send_sums(&scene, key.seed);
+    assert_int_equal(counters_of(&scene).buckets_differ, 2);
+    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
+    assert_true(ask.request.has_buckets && is_asked_for(&ask, 5) && is_asked_for(&ask, 6));
+    assert_false(is_asked_for(&ask, 7));
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 1);
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 1); /* 6 without 5 */
+    assert_int_equal(counters_of(&scene).digests_repaired, 1);
+    beat_with_digest(&scene);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* Sums of another epoch's seed differ in every bucket. */
+static void sums_of_another_seed_are_no_answer(void **state)
+{
+    (void)state;
+    struct scene scene = begin_differing();
+
+    send_sums(&scene, key.seed + 1);
+    assert_int_equal(counters_of(&scene).buckets_differ, 0);
+    assert_int_equal(counters_of(&scene).requests_failed, 1);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_DIFFERS);
+    end(&scene);
+}
+
+/* ---- The digest of a snapshot is counted while it comes ---- */
+
+static void beat_with_seed(struct scene *scene, uint64_t seed)
+{
+    const struct kvb_digest_key other = { .worker_id = 7, .dp_rank = 1, .seed = seed };
+    struct kvb_heartbeat beat = beat_of(1, first_id + 1, 1);
+    struct kvb_digest digest = { .total = { 0 } };
+
+    kvb_digest_add(&digest, &other, KVB_TIER_DEVICE, (kvb_block_hash){ 6 });
+    beat.digest_seed = seed;
+    beat.tiers[KVB_TIER_DEVICE].digest = digest.total;
+    beat_as(scene, &beat);
+}
+
+static void assert_proven_by(uint64_t seed_before, uint64_t seed_after)
+{
+    struct scene scene = begin_requests();
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 1);
+
+    beat_with_seed(&scene, seed_before);
+    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
+    reply.is_last = false;
+    answer(&scene, &ask, &reply);
+    if (seed_after != seed_before) {
+        beat_with_seed(&scene, seed_after);
+    }
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE); /* said twice, counted once */
+    reply.is_last = true;
+    reply.chunk = 1;
+    answer(&scene, &ask, &reply);
+    beat_with_seed(&scene, seed_after);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_snapshot_is_proven_by_its_digest(void **state)
+{
+    (void)state;
+    assert_proven_by(42, 42);
+    assert_proven_by(0, 0);
+}
+
+static void a_seed_that_is_new_while_a_snapshot_comes_is_the_one_that_counts(void **state)
+{
+    (void)state;
+    assert_proven_by(42, 43);
+    assert_proven_by(0, 43);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_differs_takes_the_place_of_what_is_listed),
+        cmocka_unit_test(sums_of_another_seed_are_no_answer),
+        cmocka_unit_test(a_snapshot_is_proven_by_its_digest),
+        cmocka_unit_test(a_seed_that_is_new_while_a_snapshot_comes_is_the_one_that_counts),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

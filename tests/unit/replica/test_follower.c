@@ -1,0 +1,361 @@
+#include "kvb_test.h"
+
+#include "replica/follower_scene.h"
+
+/* ---- Becoming exact ---- */
+
+static void a_whole_epoch_and_an_equal_heartbeat_take_over_the_bridges_state(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    cleared(&scene, 1, first_id);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT);
+    stored(&scene, 1, first_id + 1, 5);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(follower(&scene)->heartbeat.doubtful, 2);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 2);
+    end(&scene);
+}
+
+static void the_bridges_own_reason_is_taken_over(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(1, first_id, 0);
+
+    cleared(&scene, 1, first_id);
+    heartbeat.state = KVB_STREAM_PARTIAL;
+    heartbeat.reason = KVB_REASON_GONE;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+    end(&scene);
+}
+
+static void json_becomes_exact_by_its_first_heartbeat(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 1);
+    end(&scene);
+}
+
+/* ---- Joining late ---- */
+
+static void a_stream_first_seen_in_the_middle_is_joined_late_until_cleared(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    stored(&scene, 1, first_id + 50, 5);
+    beat(&scene, 1, first_id + 50, 30);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    assert_blocks(&scene, 1); /* a suffix is a subset: it may be listed */
+    assert_int_equal(counters_of(&scene).differs, 0);
+    cleared(&scene, 1, first_id + 51);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE);
+    beat(&scene, 1, first_id + 51, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void json_first_seen_in_the_middle_is_joined_late(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    stored(&scene, 0, first_id + 50, 5);
+    beat(&scene, 1, first_id + 50, 30);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    end(&scene);
+}
+
+static void an_idle_stream_known_by_its_heartbeat_alone_is_joined_late(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    beat(&scene, 1, first_id + 50, 30);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    stored(&scene, 1, first_id + 51, 5);
+    assert_int_equal(counters_of(&scene).holes, 0);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    end(&scene);
+}
+
+static void a_late_joiner_with_all_the_bridge_counts_is_exact(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    beat(&scene, 1, first_id + 50, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* ---- Epochs that begin without `cleared` ---- */
+
+/* Nothing of the epoch was published yet. */
+static void opening(struct scene *scene, int epoch, uint64_t next_id)
+{
+    struct kvb_heartbeat heartbeat = beat_of(epoch, next_id - 1, 0);
+
+    heartbeat.epoch_first_id = next_id;
+    heartbeat.state = KVB_STREAM_SYNCING;
+    heartbeat.reason = KVB_REASON_REPLAYING;
+    beat_as(scene, &heartbeat);
+}
+
+static void an_epoch_that_its_heartbeat_opens_needs_no_cleared(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(2, first_id + 501, 1);
+
+    make_exact(&scene, 0);
+    opening(&scene, 2, first_id + 500);
+    assert_blocks(&scene, 0);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    removed(&scene, 0, first_id + 500, 5); /* what other readers may hold */
+    stored(&scene, 0, first_id + 501, 6);
+    heartbeat.epoch_first_id = first_id + 500;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).epochs_missed, 0);
+    end(&scene);
+}
+
+static void a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    opening(&scene, 1, first_id);
+    stored(&scene, 0, first_id, 5);
+    beat(&scene, 1, first_id, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_lost_event_after_an_opening_is_found(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    opening(&scene, 1, first_id);
+    stored(&scene, 0, first_id + 1, 5);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
+/* ---- Holes, repeats ---- */
+
+static void a_hole_in_the_ids_empties_the_stream_until_cleared(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 3, 6);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    assert_blocks(&scene, 1); /* block 5 may have been removed in the hole */
+    assert_int_equal(counters_of(&scene).holes, 1);
+    stored(&scene, 1, first_id + 4, 8);
+    beat(&scene, 1, first_id + 4, 3);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    cleared(&scene, 1, first_id + 5);
+    beat(&scene, 1, first_id + 5, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_hole_in_json_with_heartbeats_is_found_too(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 0);
+    stored(&scene, 0, first_id + 9, 6);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
+static void a_cleared_is_no_hole_at_any_later_id(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    cleared(&scene, 1, first_id + 500);
+    stored(&scene, 1, first_id + 501, 8);
+    assert_int_equal(counters_of(&scene).holes, 0);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE);
+    beat(&scene, 1, first_id + 501, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void repeated_and_older_ids_are_dropped_and_counted(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    removed(&scene, 1, first_id + 2, 5);
+    stored(&scene, 1, first_id + 1, 5);  /* again, after its removal */
+    cleared(&scene, 1, first_id);        /* the opening, again */
+    removed(&scene, 1, first_id + 2, 5); /* the newest, again */
+    assert_int_equal(counters_of(&scene).events_old, 3);
+    assert_blocks(&scene, 0);
+    beat(&scene, 1, first_id + 2, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* ---- Streams of others ---- */
+
+static void a_foreign_stream_may_count_as_it_likes(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    stored(&scene, 0, 10, 1);
+    stored(&scene, 0, 10, 2);
+    stored(&scene, 0, 900, 3);
+    stored(&scene, 0, 3, 4);
+    removed(&scene, 0, 3, 3);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT);
+    assert_blocks(&scene, 3);
+    assert_int_equal(counters_of(&scene).events_old, 0);
+    scene.now_ns += 59 * S;
+    kvb_followers_tick(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT);
+    cleared(&scene, 0, 1);
+    assert_blocks(&scene, 0);
+    end(&scene);
+}
+
+static void a_heartbeat_after_unexplained_jumps_empties_the_stream(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    cleared(&scene, 0, first_id);
+    stored(&scene, 0, first_id + 1, 5);
+    stored(&scene, 0, first_id + 9, 6);
+    beat(&scene, 1, first_id + 9, 4);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    assert_blocks(&scene, 0);
+    end(&scene);
+}
+
+/* ---- Heartbeats that disagree ---- */
+
+static void other_counts_at_our_last_id_are_differs_and_counted_once(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    beat(&scene, 1, first_id + 1, 9);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
+    assert_blocks(&scene, 0); /* no telling which of ours are wrong */
+    beat(&scene, 1, first_id + 1, 9);
+    assert_int_equal(counters_of(&scene).differs, 1);
+    cleared(&scene, 1, first_id + 2);
+    beat(&scene, 1, first_id + 2, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void counts_are_compared_tier_by_tier(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(1, first_id + 2, 1);
+
+    cleared(&scene, 1, first_id);
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, first_id + 1, 5, KVB_TIER_DEVICE);
+    add(&scene, KVB_ROUTER_STORED, first_id + 2, 5, KVB_TIER_HOST);
+    say(&scene);
+    heartbeat.tiers[KVB_TIER_HOST].blocks = 1;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    removed(&scene, 1, first_id + 3, 5);
+    assert_blocks(&scene, 0);
+    assert_int_equal(blocks_in(&scene, KVB_TIER_HOST), 1);
+    heartbeat.last_id = first_id + 3;
+    heartbeat.tiers[KVB_TIER_DEVICE].blocks = 1;
+    heartbeat.tiers[KVB_TIER_HOST].blocks = 0; /* the same sum */
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
+    end(&scene);
+}
+
+static void one_heartbeat_ahead_is_forgiven_two_are_missed_events(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    beat(&scene, 1, first_id + 2, 2);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stored(&scene, 1, first_id + 2, 6);
+    beat(&scene, 1, first_id + 2, 2);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    beat(&scene, 1, first_id + 3, 3);
+    beat(&scene, 1, first_id + 3, 3);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    assert_blocks(&scene, 0);
+    stored(&scene, 1, first_id + 4, 7); /* the next one after them: no new hole */
+    assert_int_equal(counters_of(&scene).holes, 0);
+    end(&scene);
+}
+
+static void a_heartbeat_that_was_overtaken_changes_nothing(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 2, 6);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 2);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_whole_epoch_and_an_equal_heartbeat_take_over_the_bridges_state),
+        cmocka_unit_test(the_bridges_own_reason_is_taken_over),
+        cmocka_unit_test(json_becomes_exact_by_its_first_heartbeat),
+        cmocka_unit_test(a_stream_first_seen_in_the_middle_is_joined_late_until_cleared),
+        cmocka_unit_test(json_first_seen_in_the_middle_is_joined_late),
+        cmocka_unit_test(an_idle_stream_known_by_its_heartbeat_alone_is_joined_late),
+        cmocka_unit_test(a_late_joiner_with_all_the_bridge_counts_is_exact),
+        cmocka_unit_test(an_epoch_that_its_heartbeat_opens_needs_no_cleared),
+        cmocka_unit_test(a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning),
+        cmocka_unit_test(a_lost_event_after_an_opening_is_found),
+        cmocka_unit_test(a_hole_in_the_ids_empties_the_stream_until_cleared),
+        cmocka_unit_test(a_hole_in_json_with_heartbeats_is_found_too),
+        cmocka_unit_test(a_cleared_is_no_hole_at_any_later_id),
+        cmocka_unit_test(repeated_and_older_ids_are_dropped_and_counted),
+        cmocka_unit_test(a_foreign_stream_may_count_as_it_likes),
+        cmocka_unit_test(a_heartbeat_after_unexplained_jumps_empties_the_stream),
+        cmocka_unit_test(other_counts_at_our_last_id_are_differs_and_counted_once),
+        cmocka_unit_test(counts_are_compared_tier_by_tier),
+        cmocka_unit_test(one_heartbeat_ahead_is_forgiven_two_are_missed_events),
+        cmocka_unit_test(a_heartbeat_that_was_overtaken_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,286 @@
+#include "kvb_test.h"
+
+#include "follower_scene.h"
+#include "model/digest.h"
+
+/* What no bridge has said, for whoever may publish can say it: found out by what the bridge
+ * goes on to say, within three of its heartbeats. */
+
+static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
+
+/* Of the bridge, which holds block 5 alone. */
+static struct kvb_digest its_digest(void)
+{
+    struct kvb_digest digest = { .total = { 0 } };
+
+    kvb_digest_add(&digest, &key, KVB_TIER_DEVICE, (kvb_block_hash){ 5 });
+    return digest;
+}
+
+static struct kvb_heartbeat true_beat(uint64_t last_id)
+{
+    struct kvb_heartbeat heartbeat = beat_of(1, last_id, 1);
+
+    heartbeat.digest_seed = key.seed;
+    heartbeat.tiers[KVB_TIER_DEVICE].digest = its_digest().total;
+    return heartbeat;
+}
+
+static void say_truth(struct scene *scene, uint64_t last_id)
+{
+    const struct kvb_heartbeat heartbeat = true_beat(last_id);
+
+    beat_as(scene, &heartbeat);
+}
+
+/* EXACT at first_id + 1, with block 5. */
+static struct scene begin_exact(void)
+{
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    say_truth(&scene, first_id + 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    return scene;
+}
+
+static void assert_requests_nothing(struct scene *scene)
+{
+    struct kvb_follower_request ask;
+
+    assert_false(kvb_followers_next_request(scene->followers, scene->now_ns, &ask));
+}
+
+static void send_sums(struct scene *scene, uint64_t last_id)
+{
+    const struct kvb_follower_request ask = asked(scene, KVB_SYNC_DIGEST);
+    const struct kvb_digest digest = its_digest();
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_SUMS, last_id);
+
+    reply.digest_seed = key.seed;
+    reply.sums[KVB_TIER_DEVICE] = digest.buckets;
+    start_batch(scene, 1);
+    answer(scene, &ask, &reply);
+}
+
+static void send_list(struct scene *scene, uint64_t last_id)
+{
+    const struct kvb_follower_request ask = asked(scene, KVB_SYNC_SNAPSHOT);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, last_id);
+
+    start_batch(scene, 1);
+    add(scene, KVB_ROUTER_STORED, 0, 5, KVB_TIER_DEVICE);
+    answer(scene, &ask, &reply);
+}
+
+/* ---- Ids ---- */
+
+static void ids_far_ahead_of_the_heartbeat_are_refused_and_counted(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    cleared(&scene, 0, UINT64_MAX);
+    cleared(&scene, 1, first_id + (UINT64_C(1) << 27));
+    stored(&scene, 1, first_id + (UINT64_C(1) << 27), 9);
+    stored(&scene, 0, first_id + (UINT64_C(1) << 40), 9);
+    assert_int_equal(counters_of(&scene).events_ahead, 4);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_blocks(&scene, 1);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_blocks(&scene, 2);
+    end(&scene);
+}
+
+/* Its first id is the wall clock, its heartbeat is to come. */
+static void an_epoch_that_json_begins_far_ahead_is_followed(void **state)
+{
+    (void)state;
+    const uint64_t begins = first_id + (UINT64_C(1) << 45);
+    struct kvb_heartbeat heartbeat = beat_of(2, begins + 1, 1);
+    struct scene scene = begin();
+
+    make_exact(&scene, 0);
+    cleared(&scene, 0, begins);
+    stored(&scene, 0, begins + 1, 9);
+    assert_blocks(&scene, 1);
+    heartbeat.epoch_first_id = begins;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(counters_of(&scene).events_ahead, 0);
+    end(&scene);
+}
+
+static void an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    cleared(&scene, 1, first_id + 1000);
+    assert_blocks(&scene, 0);
+    scene.now_ns += S;
+    say_truth(&scene, first_id + 1);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_DIFFERS);
+    assert_int_equal(counters_of(&scene).contradicted, 1);
+    send_sums(&scene, first_id + 1);
+    send_list(&scene, first_id + 1);
+    assert_blocks(&scene, 1);
+    scene.now_ns += S;
+    say_truth(&scene, first_id + 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stored(&scene, 1, first_id + 2, 6); /* its ids count again */
+    assert_blocks(&scene, 2);
+    end(&scene);
+}
+
+/* Somebody goes on and on: then none of our ids is old enough. */
+static void two_heartbeats_behind_are_no_accident(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    cleared(&scene, 1, first_id + 1000);
+    say_truth(&scene, first_id + 1); /* as if an answer had overtaken it */
+    assert_requests_nothing(&scene);
+    assert_int_equal(counters_of(&scene).contradicted, 0);
+    cleared(&scene, 1, first_id + 2000);
+    say_truth(&scene, first_id + 1);
+    send_sums(&scene, first_id + 1);
+    send_list(&scene, first_id + 1);
+    assert_blocks(&scene, 1);
+    end(&scene);
+}
+
+static void an_id_that_harmed_no_list_is_taken_back_alone(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    cleared(&scene, 1, first_id + 1000);
+    stored(&scene, 1, first_id + 1001, 5);
+    scene.now_ns += S;
+    say_truth(&scene, first_id + 1);
+    send_sums(&scene, first_id + 1);
+    assert_requests_nothing(&scene);
+    assert_int_equal(follower(&scene)->last_id, first_id + 1);
+    say_truth(&scene, first_id + 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* The forged one may be the heartbeat. */
+static void a_heartbeat_behind_the_bridge_costs_nothing(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    scene.now_ns += S;
+    say_truth(&scene, first_id - 1);
+    assert_blocks(&scene, 1);
+    send_sums(&scene, first_id + 1);
+    assert_requests_nothing(&scene);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_int_equal(counters_of(&scene).holes, 0);
+    end(&scene);
+}
+
+static void a_bridge_that_cannot_be_asked_is_believed_from_here_on(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    cleared(&scene, 1, first_id + 1000);
+    stored(&scene, 1, first_id + 1001, 9);
+    scene.now_ns += S;
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
+    assert_blocks(&scene, 0);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_blocks(&scene, 1);
+    cleared(&scene, 1, first_id + 3);
+    beat(&scene, 1, first_id + 3, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* Restored from a checkpoint, it has still to hear again what it said before it ended. */
+static void a_bridge_on_its_way_to_where_it_was_is_left_alone(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+    struct kvb_heartbeat restored = true_beat(first_id);
+
+    restored.state = KVB_STREAM_DOWN;
+    restored.reason = KVB_REASON_CONNECTING;
+    for (int i = 0; i < 3; i++) {
+        scene.now_ns += S;
+        beat_as(&scene, &restored);
+    }
+    assert_requests_nothing(&scene);
+    say_truth(&scene, first_id + 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* ---- Epochs ---- */
+
+/* The bridge goes on once a second, from half a second after the forgery. */
+static void assert_found_back(struct scene *scene)
+{
+    scene->now_ns += S / 2;
+    say_truth(scene, first_id + 1);
+    scene->now_ns += S;
+    say_truth(scene, first_id + 1);
+    assert_state(scene, KVB_STREAM_UNVERIFIED, KVB_REASON_TWO_BRIDGES);
+    scene->now_ns += S;
+    say_truth(scene, first_id + 1);
+    send_list(scene, first_id + 1);
+    assert_blocks(scene, 1);
+    assert_state(scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stored(scene, 2, 5002, 9); /* more of the forger's: old by now */
+    assert_blocks(scene, 1);
+    end(scene);
+}
+
+static void an_epoch_made_up_in_an_event_is_outlived(void **state)
+{
+    (void)state;
+    struct scene scene = begin_exact();
+
+    cleared(&scene, 2, 5000);
+    stored(&scene, 2, 5001, 9);
+    assert_found_back(&scene);
+}
+
+static void an_epoch_made_up_in_a_heartbeat_is_outlived_whatever_its_period(void **state)
+{
+    (void)state;
+    struct kvb_heartbeat heartbeat = beat_of(2, 5001, 1);
+    struct scene scene = begin_exact();
+
+    heartbeat.epoch_first_id = 5000;
+    heartbeat.period_ms = UINT32_MAX;
+    beat_as(&scene, &heartbeat);
+    assert_blocks(&scene, 0);
+    assert_found_back(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_far_ahead_of_the_heartbeat_are_refused_and_counted),
+        cmocka_unit_test(an_epoch_that_json_begins_far_ahead_is_followed),
+        cmocka_unit_test(an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats),
+        cmocka_unit_test(two_heartbeats_behind_are_no_accident),
+        cmocka_unit_test(an_id_that_harmed_no_list_is_taken_back_alone),
+        cmocka_unit_test(a_heartbeat_behind_the_bridge_costs_nothing),
+        cmocka_unit_test(a_bridge_that_cannot_be_asked_is_believed_from_here_on),
+        cmocka_unit_test(a_bridge_on_its_way_to_where_it_was_is_left_alone),
+        cmocka_unit_test(an_epoch_made_up_in_an_event_is_outlived),
+        cmocka_unit_test(an_epoch_made_up_in_a_heartbeat_is_outlived_whatever_its_period),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

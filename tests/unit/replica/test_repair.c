@@ -1,0 +1,462 @@
+#include "kvb_test.h"
+
+#include "follower_scene.h"
+
+#include <string.h>
+
+/* The follower that asks, with answers made by hand: true, torn and forged ones. */
+
+static const uint64_t ms = KVB_NS_PER_MS;
+
+static void assert_requests_nothing(struct scene *scene)
+{
+    struct kvb_follower_request ask;
+
+    assert_false(kvb_followers_next_request(scene->followers, scene->now_ns, &ask));
+}
+
+static void pass(struct scene *scene, uint64_t milliseconds)
+{
+    scene->now_ns += milliseconds * ms;
+    kvb_followers_tick(scene->followers, scene->now_ns);
+}
+
+/* ---- Ranges ---- */
+
+static void a_hole_is_filled_while_the_list_stands(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 4, 8); /* 2 and 3 are missing */
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
+    assert_blocks(&scene, 1);
+    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_RANGE);
+    assert_true(ask.request.from_id == first_id + 2 && ask.request.to_id == first_id + 3);
+    assert_requests_nothing(&scene); /* one at a time */
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
+    add(&scene, KVB_ROUTER_REMOVED, first_id + 3, 5, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
+    answer(&scene, &ask, &reply);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* what was proven goes on */
+    assert_blocks(&scene, 2);                                /* 6 and 8 */
+    beat(&scene, 1, first_id + 4, 2);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 3, 8);
+    (void)asked(&scene, KVB_SYNC_RANGE);
+    pass(&scene, 1400);
+    assert_blocks(&scene, 1);
+    pass(&scene, 150);
+    assert_blocks(&scene, 1); /* 8, which waited; 5 may be gone */
+    beat(&scene, 1, first_id + 3, 2);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
+    (void)asked(&scene, KVB_SYNC_SNAPSHOT);
+    end(&scene);
+}
+
+/* NATS was away, and the first word after it was a heartbeat of `blocks` blocks at the
+ * event that the answer ends with. */
+static void heartbeat_before_its_events(struct scene *scene, uint64_t blocks)
+{
+    make_exact(scene, 1);
+    kvb_followers_nats_away(scene->followers, scene->now_ns);
+    kvb_followers_nats_back(scene->followers, scene->now_ns);
+    beat(scene, 1, first_id + 2, blocks);
+    const struct kvb_follower_request ask = asked(scene, KVB_SYNC_RANGE);
+    stored(scene, 1, first_id + 3, 7); /* meanwhile */
+    start_batch(scene, 1);
+    add(scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 3);
+    answer(scene, &ask, &reply);
+}
+
+static void a_heartbeat_heard_before_its_events_proves_them_when_they_came(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    heartbeat_before_its_events(&scene, 2);
+    assert_blocks(&scene, 3);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nobody waits for the next */
+    end(&scene);
+}
+
+static void a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    heartbeat_before_its_events(&scene, 3);
+    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    beat(&scene, 1, first_id + 3, 3);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_range_that_lacks_an_event_is_not_applied(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 4, 8); /* 2 and 3 are missing */
+    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_RANGE);
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, first_id + 3, 7, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).requests_failed, 1);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
+static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 3, 8);
+    const struct kvb_follower_request range = asked(&scene, KVB_SYNC_RANGE);
+    start_batch(&scene, 1);
+    struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 3);
+    answer(&scene, &range, &gone);
+    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
+    stored(&scene, 1, first_id + 4, 9); /* meanwhile */
+    start_batch(&scene, 1);
+    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
+    add(&scene, KVB_ROUTER_STORED, 1, 8, KVB_TIER_DEVICE);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 3);
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 3); /* 6, 8, and 9 from what followed the barrier */
+    beat(&scene, 1, first_id + 4, 3);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* The removal of what waited may have been said to nobody. */
+static void events_that_waited_while_nats_was_away_are_not_listed(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    stored(&scene, 1, first_id + 3, 8);
+    (void)asked(&scene, KVB_SYNC_RANGE);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    pass(&scene, 5000);
+    kvb_followers_nats_back(scene.followers, scene.now_ns);
+    const struct kvb_follower_request range = asked(&scene, KVB_SYNC_RANGE);
+    start_batch(&scene, 1);
+    struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 9);
+    answer(&scene, &range, &gone);
+    assert_blocks(&scene, 0);
+    stored(&scene, 1, first_id + 4, 9); /* what follows on it does count */
+    assert_blocks(&scene, 1);
+    (void)asked(&scene, KVB_SYNC_SNAPSHOT);
+    end(&scene);
+}
+
+/* ---- Snapshots ---- */
+
+static struct kvb_follower_request join_late(struct scene *scene)
+{
+    beat(scene, 1, first_id + 50, 2);
+    assert_state(scene, KVB_STREAM_SYNCING, KVB_REASON_JOINED_LATE);
+    return asked(scene, KVB_SYNC_SNAPSHOT);
+}
+
+static void put_two_blocks(struct scene *scene)
+{
+    start_batch(scene, 1);
+    add(scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
+    add(scene, KVB_ROUTER_STORED, 1, 8, KVB_TIER_HOST);
+}
+
+static void a_late_joiner_shows_nothing_of_half_a_snapshot(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+    struct kvb_heartbeat heartbeat = beat_of(1, first_id + 50, 1);
+
+    put_two_blocks(&scene);
+    reply.is_last = false;
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 0);
+    start_batch(&scene, 1);
+    reply.is_last = true;
+    reply.chunk = 1;
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 1);
+    assert_true(blocks_in(&scene, KVB_TIER_HOST) == 1);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* until a heartbeat proves it */
+    heartbeat.tiers[KVB_TIER_HOST].blocks = 1;
+    beat_as(&scene, &heartbeat);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void of_another_worker(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->worker_id++;
+}
+
+static void of_another_rank(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->dp_rank++;
+}
+
+static void of_another_epoch(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->epoch.bytes[0] = 2;
+}
+
+static void without_its_beginning(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->chunk = 1;
+}
+
+static void with_a_barrier_to_come(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->barrier_id = reply->last_id + 1;
+}
+
+static void with_a_removal(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)reply;
+    add(scene, KVB_ROUTER_REMOVED, 2, 6, KVB_TIER_DEVICE);
+}
+
+static void with_a_clear(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)reply;
+    add(scene, KVB_ROUTER_CLEARED, 2, 0, KVB_TIER_DEVICE);
+}
+
+static void of_another_kind(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->answer = KVB_SYNC_EVENTS;
+}
+
+static void sums_nobody_asked_for(struct scene *scene, struct kvb_sync_reply *reply)
+{
+    (void)scene;
+    reply->answer = KVB_SYNC_SUMS;
+}
+
+static void a_forged_or_torn_answer_is_refused_counted_and_asked_for_again(void **state)
+{
+    (void)state;
+    void (*const forgeries[])(struct scene *, struct kvb_sync_reply *) = {
+        of_another_worker,     of_another_rank,        of_another_epoch,
+        without_its_beginning, with_a_barrier_to_come, with_a_removal,
+        with_a_clear,          of_another_kind,        sums_nobody_asked_for,
+    };
+
+    for (size_t i = 0; i < sizeof forgeries / sizeof forgeries[0]; i++) {
+        struct scene scene = begin_requests();
+        const struct kvb_follower_request ask = join_late(&scene);
+        struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+        put_two_blocks(&scene);
+        forgeries[i](&scene, &reply);
+        answer(&scene, &ask, &reply);
+        assert_blocks(&scene, 0);
+        assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+        assert_int_equal(counters_of(&scene).requests_failed, 1);
+        assert_requests_nothing(&scene);
+        pass(&scene, 110);
+        const struct kvb_follower_request again = asked(&scene, KVB_SYNC_SNAPSHOT);
+        put_two_blocks(&scene);
+        reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+        answer(&scene, &ask, &reply); /* to the request that is over */
+        assert_blocks(&scene, 0);
+        answer(&scene, &again, &reply);
+        assert_blocks(&scene, 1);
+        end(&scene);
+    }
+}
+
+static void a_snapshot_that_stops_half_way_is_thrown_away(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    put_two_blocks(&scene);
+    reply.is_last = false;
+    answer(&scene, &ask, &reply);
+    pass(&scene, 1010);
+    assert_int_equal(counters_of(&scene).requests_failed, 1);
+    start_batch(&scene, 1);
+    reply.chunk = 1;
+    reply.is_last = true;
+    answer(&scene, &ask, &reply); /* its end, too late */
+    assert_blocks(&scene, 0);
+    end(&scene);
+}
+
+/* The walk had passed the block before it went. */
+static void events_that_a_snapshot_may_lack_are_applied_over_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    removed(&scene, 1, first_id + 51, 6);
+    put_two_blocks(&scene);
+    reply.last_id = first_id + 51;
+    answer(&scene, &ask, &reply);
+    assert_blocks(&scene, 0);
+    assert_int_equal(follower(&scene)->last_id, first_id + 51);
+    end(&scene);
+}
+
+static void events_between_a_snapshot_and_what_waited_are_asked_for(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    stored(&scene, 1, first_id + 51, 9);
+    put_two_blocks(&scene);
+    reply.barrier_id = first_id + 48;
+    answer(&scene, &ask, &reply);
+    const struct kvb_follower_request range = asked(&scene, KVB_SYNC_RANGE);
+    assert_int_equal(range.request.from_id, first_id + 49);
+    assert_int_equal(range.request.to_id, first_id + 50);
+    end(&scene);
+}
+
+/* Part of it was walked later than the event that the heartbeat speaks of. */
+static void a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
+
+    put_two_blocks(&scene);
+    reply.last_id = first_id + 51;
+    answer(&scene, &ask, &reply);
+    beat(&scene, 1, first_id + 50, 3);
+    assert_int_equal(counters_of(&scene).differs, 0);
+    assert_requests_nothing(&scene);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* nor proves it */
+    end(&scene);
+}
+
+static void a_busy_bridge_is_left_alone_for_as_long_as_it_says(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    const struct kvb_follower_request ask = join_late(&scene);
+    struct kvb_sync_reply busy = reply_of(KVB_SYNC_BUSY, 0);
+
+    start_batch(&scene, 1);
+    memset(&busy.epoch, 0, sizeof busy.epoch);
+    busy.retry_ms = 200;
+    answer(&scene, &ask, &busy);
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_JOINED_LATE);
+    pass(&scene, 190);
+    assert_requests_nothing(&scene);
+    pass(&scene, 20);
+    (void)asked(&scene, KVB_SYNC_SNAPSHOT);
+    assert_int_equal(counters_of(&scene).requests_failed, 0);
+    end(&scene);
+}
+
+static void a_bridge_that_never_answers_is_asked_ever_more_seldom(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+    struct kvb_follower_request ask;
+    int sends_requests = 1;
+
+    (void)join_late(&scene);
+    for (int i = 0; i < 600; i++) { /* a minute, with its heartbeats */
+        pass(&scene, 100);
+        if (i % 10 == 0) {
+            beat(&scene, 1, first_id + 50, 2);
+        }
+        sends_requests += kvb_followers_next_request(scene.followers, scene.now_ns, &ask);
+    }
+    assert_in_range(sends_requests, 8, 16);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    end(&scene);
+}
+
+/* ---- Impossible words ---- */
+
+static void an_impossible_count_is_never_exact(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    beat(&scene, 1, first_id + 1, UINT64_MAX);
+    assert_true(follower(&scene)->state != KVB_STREAM_EXACT);
+    beat(&scene, 1, first_id + 1, UINT64_MAX);
+    assert_true(follower(&scene)->state != KVB_STREAM_EXACT);
+    end(&scene);
+}
+
+static void an_id_that_goes_back_changes_nothing(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    removed(&scene, 1, first_id, 5);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).events_old, 1);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_requests_nothing(&scene);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_hole_is_filled_while_the_list_stands),
+        cmocka_unit_test(a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie),
+        cmocka_unit_test(a_heartbeat_heard_before_its_events_proves_them_when_they_came),
+        cmocka_unit_test(a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it),
+        cmocka_unit_test(a_range_that_lacks_an_event_is_not_applied),
+        cmocka_unit_test(events_that_the_bridge_forgot_come_as_a_whole),
+        cmocka_unit_test(events_that_waited_while_nats_was_away_are_not_listed),
+        cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
+        cmocka_unit_test(a_forged_or_torn_answer_is_refused_counted_and_asked_for_again),
+        cmocka_unit_test(a_snapshot_that_stops_half_way_is_thrown_away),
+        cmocka_unit_test(events_that_a_snapshot_may_lack_are_applied_over_it),
+        cmocka_unit_test(events_between_a_snapshot_and_what_waited_are_asked_for),
+        cmocka_unit_test(a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it),
+        cmocka_unit_test(a_busy_bridge_is_left_alone_for_as_long_as_it_says),
+        cmocka_unit_test(a_bridge_that_never_answers_is_asked_ever_more_seldom),
+        cmocka_unit_test(an_impossible_count_is_never_exact),
+        cmocka_unit_test(an_id_that_goes_back_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

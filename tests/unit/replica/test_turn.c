@@ -1,0 +1,341 @@
+#include "kvb_test.h"
+
+#include "replica/follower_scene.h"
+#include "replica/turn.h"
+
+#include <string.h>
+
+/* A world whose clock, connection and messages are what a test says. */
+struct world {
+    struct scene scene;
+    struct kvb_replica_turn turn;
+    uint64_t message_ns; /* that one message takes */
+    bool is_connected;
+    uint64_t connects;
+    bool is_silent; /* echoes do not come back */
+    uint64_t echoes, echoes_sent;
+    uint64_t dropped;
+    size_t messages; /* that wait */
+    uint64_t lag_ns;
+    size_t requests;
+    char log[64]; /* a letter for each thing that was done */
+};
+
+static void note(struct world *world, char letter)
+{
+    const size_t len = strlen(world->log);
+
+    if (len + 1 < sizeof world->log) {
+        world->log[len] = letter;
+    }
+}
+
+static uint64_t clock_ns(void *context)
+{
+    const struct world *world = context;
+
+    return world->scene.now_ns;
+}
+
+static bool is_connected(void *context)
+{
+    const struct world *world = context;
+
+    return world->is_connected;
+}
+
+static uint64_t connects(void *context)
+{
+    const struct world *world = context;
+
+    return world->connects;
+}
+
+static bool send_echo(void *context)
+{
+    struct world *world = context;
+
+    world->echoes_sent++;
+    world->echoes += !world->is_silent;
+    return true;
+}
+
+static uint64_t echoes(void *context)
+{
+    const struct world *world = context;
+
+    return world->echoes;
+}
+
+static uint64_t dropped(void *context)
+{
+    const struct world *world = context;
+
+    return world->dropped;
+}
+
+static bool take_message(void *context, uint64_t now_ns)
+{
+    struct world *world = context;
+
+    (void)now_ns;
+    if (world->messages == 0) {
+        return false;
+    }
+    world->messages--;
+    world->scene.now_ns += world->message_ns;
+    note(world, 'm');
+    return true;
+}
+
+static uint64_t lag_ns(void *context, uint64_t now_ns)
+{
+    const struct world *world = context;
+
+    (void)now_ns;
+    return world->lag_ns;
+}
+
+static bool answer_queries(void *context)
+{
+    note(context, 'q');
+    return false;
+}
+
+static void send_request(void *context, const struct kvb_follower_request *request)
+{
+    struct world *world = context;
+
+    (void)request;
+    world->requests++;
+    note(world, 'r');
+}
+
+static void tick(void *context, uint64_t now_ns)
+{
+    (void)now_ns;
+    note(context, 't');
+}
+
+static const struct kvb_replica_world outside = {
+    .clock_ns = clock_ns,
+    .is_connected = is_connected,
+    .connects = connects,
+    .send_echo = send_echo,
+    .echoes = echoes,
+    .dropped = dropped,
+    .take_message = take_message,
+    .lag_ns = lag_ns,
+    .answer_queries = answer_queries,
+    .send_request = send_request,
+    .tick = tick,
+};
+
+/* Connected, with a stream that is EXACT, after a first turn. */
+static void begin_world(struct world *world)
+{
+    uint64_t now_ns = 0;
+
+    *world = (struct world){ .is_connected = true, .connects = 1 };
+    world->scene = begin_requests();
+    world->turn = (struct kvb_replica_turn){ .world = &outside,
+                                             .context = world,
+                                             .followers = world->scene.followers };
+    (void)kvb_replica_take_turn(&world->turn, &now_ns);
+    make_exact(&world->scene, 1);
+    memset(world->log, 0, sizeof world->log);
+}
+
+static bool turn_after(struct world *world, uint64_t ns)
+{
+    uint64_t now_ns = 0;
+
+    world->scene.now_ns += ns;
+    return kvb_replica_take_turn(&world->turn, &now_ns);
+}
+
+/* ---- Order ---- */
+
+static void messages_come_before_queries_and_time_comes_last(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.messages = 2;
+    assert_true(turn_after(&world, S));
+    assert_string_equal(world.log, "mmqt");
+    assert_false(turn_after(&world, 0)); /* nothing to do: its thread may wait */
+    assert_string_equal(world.log, "mmqtq");
+    end(&world.scene);
+}
+
+static void queries_wait_for_few_messages_however_many_there_are(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.messages = 10;
+    world.message_ns = KVB_NS_PER_MS / 10; /* 2 of them are 0.2 ms */
+    assert_true(turn_after(&world, 0));
+    assert_int_equal(world.messages, 8);
+    assert_string_equal(world.log, "mmq");
+    end(&world.scene);
+}
+
+static void requests_are_sent_in_the_turn_that_found_what_is_missing(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    stored(&world.scene, 1, first_id + 5, 9); /* a hole */
+    world.is_connected = false;
+    (void)turn_after(&world, 0);
+    assert_int_equal(world.requests, 0);
+    world.is_connected = true;
+    (void)turn_after(&world, KVB_NS_PER_MS);
+    assert_true(world.requests > 0);
+    end(&world.scene);
+}
+
+/* ---- NATS ---- */
+
+static void a_lost_connection_makes_lists_stale(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_connected = false;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    end(&world.scene);
+}
+
+static void a_connection_replaced_between_two_turns_was_lost(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.connects++;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    beat(&world.scene, 1, first_id + 1, 1);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    (void)turn_after(&world, 0); /* not once more */
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
+static void a_server_that_passes_nothing_on_is_away_after_a_second_and_a_half(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, S / 2); /* the first echo that is lost */
+    for (int i = 0; i < 14; i++) {
+        (void)turn_after(&world, S / 10);
+        assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    }
+    (void)turn_after(&world, S / 10);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    (void)turn_after(&world, S / 10);
+    assert_int_equal(world.turn.echo_silences, 1);
+    world.is_silent = false;
+    (void)turn_after(&world, S / 2); /* one that comes back is enough */
+    (void)turn_after(&world, 0);
+    assert_true(world.turn.was_connected);
+    end(&world.scene);
+}
+
+static void echoes_are_sent_twice_a_second(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+    const uint64_t before = world.echoes_sent;
+
+    for (int i = 0; i < 100; i++) {
+        (void)turn_after(&world, S / 20);
+    }
+    assert_int_equal(world.echoes_sent - before, 10);
+    end(&world.scene);
+}
+
+static void echoes_of_a_connection_that_is_gone_are_not_awaited(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, S / 2); /* an echo that is lost with its connection */
+    (void)turn_after(&world, 14 * S / 10);
+    world.connects++;
+    (void)turn_after(&world, 0);
+    (void)turn_after(&world, S / 5); /* the one of the new connection is under way */
+    assert_true(world.turn.was_connected);
+    assert_int_equal(world.turn.echo_silences, 0);
+    end(&world.scene);
+}
+
+/* ---- Lag and drops ---- */
+
+static void lag_begins_at_a_second_and_ends_below_a_quarter(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.lag_ns = S - 1;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    world.lag_ns = S;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    world.lag_ns = S / 4;
+    (void)turn_after(&world, 0);
+    assert_true(world.turn.is_lagging);
+    world.lag_ns = S / 4 - 1;
+    (void)turn_after(&world, 0);
+    assert_false(world.turn.is_lagging);
+    end(&world.scene);
+}
+
+static void dropped_messages_make_lists_stale_until_they_are_proven(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.dropped = 3;
+    (void)turn_after(&world, S / 10);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    beat(&world.scene, 1, first_id + 1, 1);
+    (void)turn_after(&world, S / 10);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(messages_come_before_queries_and_time_comes_last),
+        cmocka_unit_test(queries_wait_for_few_messages_however_many_there_are),
+        cmocka_unit_test(requests_are_sent_in_the_turn_that_found_what_is_missing),
+        cmocka_unit_test(a_lost_connection_makes_lists_stale),
+        cmocka_unit_test(a_connection_replaced_between_two_turns_was_lost),
+        cmocka_unit_test(a_server_that_passes_nothing_on_is_away_after_a_second_and_a_half),
+        cmocka_unit_test(echoes_are_sent_twice_a_second),
+        cmocka_unit_test(echoes_of_a_connection_that_is_gone_are_not_awaited),
+        cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
+        cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,711 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/clock.h"
+#include "core/random.h"
+#include "stream/advertiser.h"
+#include "stream_world.h"
+
+#include <string.h>
+
+static const uint64_t s = KVB_NS_PER_S;
+
+/* An advertiser, its stream, and one reader of what it publishes. */
+struct scene {
+    struct stream_world world;
+    struct kvb_advertiser advertiser;
+    struct kvb_advertiser_input input;
+    uint64_t held[64]; /* by the reader */
+    size_t held_count;
+    size_t batches, flushes, clears, openings, beats;
+    struct kvb_heartbeat opening;
+    bool is_failing; /* NATS takes nothing ... */
+    bool is_late;    /* ... or says so, and delivers it */
+};
+
+static struct kvb_advertiser_options
+options_of(enum kvb_profile profile, enum kvb_clear clear, enum kvb_reannounce reannounce)
+{
+    return (struct kvb_advertiser_options){ .profile = profile,
+                                            .clear = clear,
+                                            .reannounce = reannounce,
+                                            .down_clear_ns = 10 * s,
+                                            .heartbeat_ns = s,
+                                            .max_chunk_blocks = 2,
+                                            .max_names = 64,
+                                            .hash_key = 1 };
+}
+
+static void begin(struct scene *scene, const struct kvb_advertiser_options *options)
+{
+    memset(scene, 0, sizeof *scene);
+    begin_exact(&scene->world, 3);
+    assert_ok(kvb_advertiser_init(&scene->advertiser, options, scene->world.stream));
+    scene->input = (struct kvb_advertiser_input){ .now_ns = 100 * s, .is_proven = true };
+}
+
+static void begin_json(struct scene *scene)
+{
+    const struct kvb_advertiser_options options =
+        options_of(KVB_PROFILE_JSON, KVB_CLEAR_EVENT, KVB_REANNOUNCE_AUTO);
+    begin(scene, &options);
+}
+
+/* Readers that do not know `cleared`. */
+static void begin_removing(struct scene *scene)
+{
+    const struct kvb_advertiser_options options =
+        options_of(KVB_PROFILE_JSON, KVB_CLEAR_REMOVED, KVB_REANNOUNCE_AUTO);
+    begin(scene, &options);
+}
+
+static void begin_protobuf(struct scene *scene)
+{
+    const struct kvb_advertiser_options options =
+        options_of(KVB_PROFILE_PROTOBUF, KVB_CLEAR_EVENT, KVB_REANNOUNCE_AUTO);
+    begin(scene, &options);
+}
+
+static void end(struct scene *scene)
+{
+    kvb_advertiser_done(&scene->advertiser);
+    stream_world_end(&scene->world);
+}
+
+/* ---- The reader ---- */
+
+static void reader_drop(struct scene *scene, uint64_t block)
+{
+    for (size_t i = 0; i < scene->held_count; i++) {
+        if (scene->held[i] == block) {
+            scene->held[i] = scene->held[--scene->held_count];
+            return;
+        }
+    }
+}
+
+static void read_events(struct scene *scene, const struct kvb_router_batch *events)
+{
+    for (size_t i = 0; i < events->event_count; i++) {
+        const struct kvb_router_event *event = &events->events[i];
+        if (event->kind == KVB_ROUTER_CLEARED) {
+            scene->held_count = 0;
+            scene->clears++;
+        }
+        for (size_t at = event->block_at; at < event->block_at + event->block_count; at++) {
+            reader_drop(scene, events->blocks[at].value);
+            if (event->kind == KVB_ROUTER_STORED) {
+                scene->held[scene->held_count++] = events->blocks[at].value;
+            }
+        }
+    }
+}
+
+static bool reader_holds_all(const struct scene *scene)
+{
+    size_t found = 0;
+
+    for (size_t i = 0; i < scene->held_count; i++) {
+        found += router_holds(&scene->world, (kvb_block_hash){ scene->held[i] });
+    }
+    return found == scene->held_count && found == scene->world.held_count;
+}
+
+static kvb_status take(void *context, const struct kvb_router_batch *events)
+{
+    struct scene *scene = context;
+
+    scene->batches++;
+    if (!scene->is_failing || scene->is_late) {
+        read_events(scene, events);
+    }
+    return scene->is_failing ? KVB_IO : KVB_OK;
+}
+
+static kvb_status flush(void *context)
+{
+    struct scene *scene = context;
+
+    scene->flushes++;
+    return scene->is_failing ? KVB_IO : KVB_OK;
+}
+
+static void open_epoch(void *context, const struct kvb_heartbeat *beat)
+{
+    struct scene *scene = context;
+
+    scene->openings++;
+    if (beat) {
+        scene->beats++;
+        scene->opening = *beat;
+    }
+}
+
+static struct kvb_advertiser_port port_of(struct scene *scene)
+{
+    return (struct kvb_advertiser_port){
+        .publish = take, .flush = flush, .open = open_epoch, .context = scene
+    };
+}
+
+/* ---- Driving it ---- */
+
+static bool carry_out(struct scene *scene, enum kvb_advertiser_action action)
+{
+    const struct kvb_advertiser_port port = port_of(scene);
+    const uint64_t now_ns = scene->input.now_ns;
+    const bool shows_siblings =
+        kvb_advertiser_do(&scene->advertiser, action, &port, now_ns, now_ns / 1000);
+
+    scene->world.last_id = kvb_stream_last_id(scene->world.stream);
+    return shows_siblings;
+}
+
+/* What is due is done; returns what it was. */
+static enum kvb_advertiser_action turn(struct scene *scene)
+{
+    const enum kvb_advertiser_action action =
+        kvb_advertiser_next(&scene->advertiser, &scene->input);
+
+    (void)carry_out(scene, action);
+    return action;
+}
+
+static bool publish_step(struct scene *scene)
+{
+    const struct kvb_advertiser_port port = port_of(scene);
+
+    return kvb_advertiser_step(
+        &scene->advertiser, &scene->world.output.events, &port, scene->input.now_ns);
+}
+
+static bool store(struct scene *scene, uint64_t seq)
+{
+    live(&scene->world, seq, first_incarnation, (uint32_t)seq + 1);
+    return publish_step(scene);
+}
+
+static bool clear(struct scene *scene, uint64_t seq)
+{
+    add_cleared(&scene->world.batch);
+    give_batch(&scene->world, KVB_INPUT_LIVE, seq, first_incarnation, false);
+    return publish_step(scene);
+}
+
+static void begin_advertised(struct scene *scene)
+{
+    begin_json(scene);
+    assert_int_equal(turn(scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene->advertiser.state, KVB_ADVERTISED);
+    scene->input.now_ns += s;
+}
+
+/* ---- States ---- */
+
+enum transition { by_loss, by_void, by_resume, by_announcement, by_withdrawal };
+
+static void pass(struct scene *scene, enum transition transition)
+{
+    switch (transition) {
+    case by_loss:
+        kvb_advertiser_lost(&scene->advertiser, 0);
+        break;
+    case by_void:
+        kvb_advertiser_void(&scene->advertiser);
+        break;
+    case by_resume:
+        scene->input.is_proven = false; /* nothing may be announced */
+        (void)kvb_advertiser_next(&scene->advertiser, &scene->input);
+        break;
+    case by_announcement:
+        (void)carry_out(scene, KVB_ADVERTISER_ANNOUNCE);
+        break;
+    case by_withdrawal:
+        (void)carry_out(scene, KVB_ADVERTISER_WITHDRAW);
+        break;
+    }
+}
+
+static void each_state_goes_where_the_table_says(void **state)
+{
+    (void)state;
+    const enum kvb_advertiser_state none = KVB_UNADVERTISED;
+    const enum kvb_advertiser_state advertised = KVB_ADVERTISED;
+    const enum kvb_advertiser_state gone = KVB_WITHDRAWN;
+    const enum kvb_advertiser_state advertised_gap = KVB_ADVERTISED_GAP;
+    const enum kvb_advertiser_state gone_gap = KVB_WITHDRAWN_GAP;
+    const struct {
+        enum kvb_advertiser_state from;
+        enum kvb_advertiser_state to[5]; /* by loss, void, resume, announcement, withdrawal */
+    } rows[] = {
+        { none, { none, none, none, advertised, gone } },
+        { advertised, { advertised_gap, none, advertised, advertised, gone } },
+        { gone, { gone_gap, none, gone, advertised, gone } },
+        { advertised_gap, { advertised_gap, none, advertised, advertised, gone } },
+        { gone_gap, { gone_gap, none, gone, advertised, gone } },
+    };
+
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        for (int transition = 0; transition < 5; transition++) {
+            struct scene scene;
+            begin_protobuf(&scene);
+            scene.advertiser.state = rows[row].from;
+            pass(&scene, (enum transition)transition);
+            assert_int_equal(scene.advertiser.state, rows[row].to[transition]);
+            end(&scene);
+        }
+    }
+}
+
+static void a_new_stream_is_announced_once_and_holds_all(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    assert_int_equal(scene.clears, 1);
+    assert_int_equal(scene.openings, 1);
+    assert_int_equal(scene.beats, 0);
+    assert_true(reader_holds_all(&scene));
+    assert_int_equal(scene.flushes, scene.batches); /* each chunk leaves at once */
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+static void nothing_is_announced_before_the_engine_is_proven(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    scene.input.is_proven = false;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.is_proven = true;
+    give(&scene.world, KVB_INPUT_DOWN);
+    give(&scene.world, KVB_INPUT_UP); /* a proof is wanted again */
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    assert_int_equal(scene.batches, 0);
+    end(&scene);
+}
+
+static void an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    scene.input.is_proven = false;
+    scene.input.down_ns = scene.input.now_ns;
+    scene.input.now_ns += 10 * s - 1;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.now_ns += 1;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
+    assert_int_equal(scene.held_count, 0);
+    assert_true(kvb_stream_is_withdrawn(scene.world.stream));
+    scene.input.now_ns += s;
+    scene.input.down_ns = 0;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.is_proven = true;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_true(reader_holds_all(&scene));
+    end(&scene);
+}
+
+static void without_a_limit_an_engine_is_never_withdrawn(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    scene.advertiser.options.down_clear_ns = 0;
+    scene.input.down_ns = 1;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+static void an_overloaded_stream_is_withdrawn(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    give(&scene.world, KVB_INPUT_QUARANTINE);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
+    end(&scene);
+}
+
+/* ---- Steps ---- */
+
+static void steps_are_published_to_readers_that_know_what_was_before(void **state)
+{
+    (void)state;
+    static const size_t published[KVB_ADVERTISER_STATE_COUNT] = { [KVB_ADVERTISED] = 1 };
+
+    for (int at = 0; at < KVB_ADVERTISER_STATE_COUNT; at++) {
+        struct scene scene;
+        begin_removing(&scene);
+        scene.advertiser.state = (enum kvb_advertiser_state)at;
+        assert_false(store(&scene, 3));
+        assert_int_equal(scene.batches, published[at]);
+        assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 1); /* in any case */
+        end(&scene);
+    }
+}
+
+static void a_step_that_may_be_lost_leaves_a_gap(void **state)
+{
+    (void)state;
+    struct scene scene;
+    const struct kvb_advertiser_port port = port_of(&scene);
+
+    begin_advertised(&scene);
+    scene.is_failing = true;
+    assert_false(store(&scene, 3));
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
+    scene.advertiser.state = KVB_ADVERTISED;
+    kvb_advertiser_flush(&scene.advertiser, &port);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
+    scene.advertiser.state = KVB_ADVERTISED;
+    kvb_advertiser_publish(&scene.advertiser, &scene.world.output.events, &port, 1);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
+    end(&scene);
+}
+
+static void a_clear_is_published_and_shown_to_siblings(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    assert_true(clear(&scene, 3));
+    assert_int_equal(scene.clears, 2);
+    assert_int_equal(scene.held_count, 0);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
+    end(&scene);
+}
+
+static void a_clear_is_spelt_out_as_removals_where_readers_know_none(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_removing(&scene);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene.held_count, 3);
+    assert_false(clear(&scene, 3));
+    assert_int_equal(scene.held_count, 3);
+    assert_int_equal(scene.advertiser.state, KVB_UNADVERTISED);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE); /* at once */
+    assert_int_equal(scene.held_count, 0);
+    assert_int_equal(scene.clears, 0);
+    end(&scene);
+}
+
+static void removals_that_open_an_epoch_follow_a_heartbeat_that_counts_nothing(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_heartbeat beat;
+
+    begin_removing(&scene);
+    (void)turn(&scene);
+    kvb_stream_heartbeat(scene.world.stream, &beat);
+    assert_int_equal(scene.beats, 1);
+    assert_int_equal(scene.opening.state, KVB_STREAM_SYNCING);
+    assert_int_equal(scene.opening.reason, KVB_REASON_REPLAYING);
+    assert_int_equal(scene.opening.tiers[KVB_TIER_DEVICE].blocks, 0);
+    assert_memory_equal(&scene.opening.epoch, &beat.epoch, sizeof beat.epoch);
+    assert_true(scene.opening.last_id < beat.epoch_first_id);
+    end(&scene);
+}
+
+/* ---- Losses ---- */
+
+static void an_announcement_that_fails_is_made_again_later(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    scene.is_failing = true;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene.advertiser.state, KVB_UNADVERTISED);
+    scene.is_failing = false;
+    scene.input.now_ns += s / 2 - 1;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.now_ns += 1;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_true(reader_holds_all(&scene));
+    end(&scene);
+}
+
+static void after_a_loss_readers_of_json_are_sent_all_when_they_are_back(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    kvb_advertiser_lost(&scene.advertiser, scene.input.now_ns + s);
+    kvb_advertiser_lost(&scene.advertiser, 0); /* does not make it sooner */
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.now_ns += s;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene.openings, 2);
+    end(&scene);
+}
+
+static void readers_that_request_what_they_lack_are_sent_a_heartbeat_alone(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_protobuf(&scene);
+    (void)turn(&scene);
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    kvb_advertiser_beat_sent(&scene.advertiser);
+    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    kvb_advertiser_lost(&scene.advertiser, scene.input.now_ns + s);
+    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    assert_int_equal(scene.openings, 1);
+    end(&scene);
+}
+
+static void what_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_protobuf(&scene);
+    (void)turn(&scene);
+    kvb_advertiser_void(&scene.advertiser);
+    scene.input.now_ns += s;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene.openings, 2);
+    end(&scene);
+}
+
+static void a_restored_stream_goes_on_where_readers_request_what_they_lack(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_protobuf(&scene);
+    kvb_advertiser_restored(&scene.advertiser, false);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
+    kvb_advertiser_restored(&scene.advertiser, true);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    end(&scene);
+    begin_json(&scene);
+    kvb_advertiser_restored(&scene.advertiser, false);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    end(&scene);
+}
+
+/* ---- Siblings ---- */
+
+static void a_sibling_of_a_cleared_rank_is_republished_in_its_epoch(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    scene.held_count = 0; /* the reader knows no ranks */
+    kvb_advertiser_sibling_cleared(&scene.advertiser);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REPUBLISH);
+    assert_int_equal(scene.openings, 1);
+    assert_int_equal(scene.clears, 1);
+    assert_true(reader_holds_all(&scene));
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+static void a_sibling_is_not_republished_to_readers_that_know_ranks(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_protobuf(&scene);
+    (void)turn(&scene);
+    kvb_advertiser_sibling_cleared(&scene.advertiser);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+/* The announcement contains it all. */
+static void a_sibling_that_is_to_be_announced_is_not_republished(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    kvb_advertiser_sibling_cleared(&scene.advertiser);
+    assert_true(carry_out(&scene, turn(&scene)));
+    scene.input.now_ns += s;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+static void republishing_that_fails_leaves_a_gap(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    scene.is_failing = true;
+    kvb_advertiser_sibling_cleared(&scene.advertiser);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REPUBLISH);
+    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
+    end(&scene);
+}
+
+/* ---- Goodbye, heartbeats, names ---- */
+
+static void a_goodbye_withdraws_what_readers_of_json_hold(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    assert_int_equal(kvb_advertiser_last(&scene.advertiser), KVB_ADVERTISER_REST);
+    (void)turn(&scene);
+    assert_int_equal(kvb_advertiser_last(&scene.advertiser), KVB_ADVERTISER_WITHDRAW);
+    kvb_advertiser_lost(&scene.advertiser, 0);
+    assert_int_equal(kvb_advertiser_last(&scene.advertiser), KVB_ADVERTISER_WITHDRAW);
+    end(&scene);
+    begin_protobuf(&scene);
+    (void)turn(&scene);
+    assert_int_equal(kvb_advertiser_last(&scene.advertiser), KVB_ADVERTISER_REST);
+    end(&scene);
+}
+
+static bool takes_beat(struct scene *scene, uint64_t at_ns)
+{
+    const bool takes = kvb_advertiser_takes_beat(&scene->advertiser, at_ns);
+
+    if (takes) {
+        kvb_advertiser_beat_sent(&scene->advertiser);
+    }
+    return takes;
+}
+
+static void heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    assert_false(takes_beat(&scene, 100 * s)); /* nothing was announced */
+    (void)turn(&scene);
+    assert_true(takes_beat(&scene, 100 * s));
+    assert_false(takes_beat(&scene, 101 * s - 1));
+    assert_true(takes_beat(&scene, 101 * s));
+    scene.advertiser.is_beat_due = true;
+    assert_true(takes_beat(&scene, 101 * s + 1));
+    scene.advertiser.is_beat_wanted = true;
+    assert_false(takes_beat(&scene, 101 * s + s / 5));
+    assert_true(takes_beat(&scene, 101 * s + s / 5 + 1));
+    assert_false(takes_beat(&scene, 101 * s + s / 2));
+    end(&scene);
+}
+
+/* One that could not be sent is sent in the next turn, if the state has changed. */
+static void a_heartbeat_that_was_not_sent_stays_due(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_json(&scene);
+    (void)turn(&scene);
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, 100 * s));
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, 100 * s + 1));
+    end(&scene);
+}
+
+static void names_stay_while_a_checkpoint_is_made(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_removing(&scene);
+    (void)turn(&scene);
+    kvb_router_batch_reset(&scene.world.output.events);
+    assert_ok(kvb_router_batch_add_event(
+        &scene.world.output.events, &(struct kvb_router_event){ .kind = KVB_ROUTER_REMOVED }));
+    assert_ok(
+        kvb_router_batch_add_block(&scene.world.output.events, root(1), (kvb_tokens_hash){ 0 }));
+    (void)publish_step(&scene);
+    scene.input.now_ns += 2 * kvb_advertised_leave_ns;
+    scene.input.is_saving = true;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 3);
+    scene.input.is_saving = false;
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 2);
+    end(&scene);
+}
+
+/* ---- Random ---- */
+
+/* Whatever is lost, late or cleared: a reader of a stream that is ADVERTISED holds what the
+ * stream holds. */
+static void an_advertised_stream_is_what_its_reader_holds(void **state)
+{
+    (void)state;
+
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        struct scene scene;
+        uint64_t random = seed;
+        seed % 2 ? begin_removing(&scene) : begin_json(&scene);
+        for (uint64_t seq = 3; seq < 40; seq++) {
+            scene.is_failing = kvb_random_below(&random, 4) == 0;
+            scene.is_late = kvb_random_below(&random, 2) == 0;
+            scene.input.down_ns = kvb_random_below(&random, 8) == 0 ? 1 : 0;
+            (void)(kvb_random_below(&random, 8) == 0 ? clear(&scene, seq) : store(&scene, seq));
+            scene.input.now_ns += kvb_random_below(&random, s);
+            (void)turn(&scene);
+            if (scene.advertiser.state == KVB_ADVERTISED) {
+                assert_true(reader_holds_all(&scene));
+            } else if (scene.advertiser.state == KVB_WITHDRAWN) {
+                assert_int_equal(scene.held_count, 0);
+            }
+        }
+        end(&scene);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_state_goes_where_the_table_says),
+        cmocka_unit_test(a_new_stream_is_announced_once_and_holds_all),
+        cmocka_unit_test(nothing_is_announced_before_the_engine_is_proven),
+        cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
+        cmocka_unit_test(without_a_limit_an_engine_is_never_withdrawn),
+        cmocka_unit_test(an_overloaded_stream_is_withdrawn),
+        cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
+        cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),
+        cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),
+        cmocka_unit_test(a_clear_is_spelt_out_as_removals_where_readers_know_none),
+        cmocka_unit_test(removals_that_open_an_epoch_follow_a_heartbeat_that_counts_nothing),
+        cmocka_unit_test(an_announcement_that_fails_is_made_again_later),
+        cmocka_unit_test(after_a_loss_readers_of_json_are_sent_all_when_they_are_back),
+        cmocka_unit_test(readers_that_request_what_they_lack_are_sent_a_heartbeat_alone),
+        cmocka_unit_test(what_no_gap_of_ids_shows_needs_a_new_epoch),
+        cmocka_unit_test(a_restored_stream_goes_on_where_readers_request_what_they_lack),
+        cmocka_unit_test(a_sibling_of_a_cleared_rank_is_republished_in_its_epoch),
+        cmocka_unit_test(a_sibling_is_not_republished_to_readers_that_know_ranks),
+        cmocka_unit_test(a_sibling_that_is_to_be_announced_is_not_republished),
+        cmocka_unit_test(republishing_that_fails_leaves_a_gap),
+        cmocka_unit_test(a_goodbye_withdraws_what_readers_of_json_hold),
+        cmocka_unit_test(heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer),
+        cmocka_unit_test(a_heartbeat_that_was_not_sent_stays_due),
+        cmocka_unit_test(names_stay_while_a_checkpoint_is_made),
+        cmocka_unit_test(an_advertised_stream_is_what_its_reader_holds),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

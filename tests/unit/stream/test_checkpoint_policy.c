@@ -1,0 +1,465 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/clock.h"
+#include "core/random.h"
+#include "stream/checkpoint/policy.h"
+#include "stream_world.h"
+
+#include <string.h>
+
+static const uint64_t s = KVB_NS_PER_S;
+static const uint64_t period_ns = 30 * KVB_NS_PER_S;
+
+enum { all_items = kvb_checkpoint_step_items };
+
+/* One stream of a process that has a disk, and what is on it. */
+struct scene {
+    struct stream_world world;
+    struct kvb_checkpoint_policy policy;
+    struct kvb_checkpoint_maker maker;
+    struct kvb_buf bytes;
+    uint64_t now_ns;
+};
+
+static void begin(struct scene *scene)
+{
+    memset(scene, 0, sizeof *scene);
+    begin_exact(&scene->world, 5);
+    kvb_buf_init(&scene->bytes, 1 << 20);
+    scene->now_ns = 100 * s;
+}
+
+static void end(struct scene *scene)
+{
+    kvb_checkpoint_forget(&scene->maker, &scene->policy);
+    kvb_buf_done(&scene->bytes);
+    stream_world_end(&scene->world);
+}
+
+static kvb_status begin_making(struct scene *scene)
+{
+    return kvb_checkpoint_begin(
+        &scene->maker, &scene->policy, scene->world.stream, NULL, scene->now_ns, period_ns);
+}
+
+static kvb_status make(struct scene *scene, size_t items, struct kvb_checkpoint_progress *made)
+{
+    return kvb_checkpoint_step(&scene->maker, items, &scene->bytes, scene->now_ns, made);
+}
+
+static void make_whole(struct scene *scene)
+{
+    struct kvb_checkpoint_progress made;
+
+    assert_ok(begin_making(scene));
+    assert_ok(make(scene, all_items, &made));
+    assert_true(made.is_first && made.is_last);
+    assert_int_equal(scene->maker.stage, KVB_CHECKPOINT_STORING);
+}
+
+static void begin_on_disk(struct scene *scene)
+{
+    begin(scene);
+    make_whole(scene);
+    kvb_checkpoint_written(&scene->maker, KVB_OK);
+    assert_int_equal(scene->policy.state, KVB_CHECKPOINT_ON_DISK);
+    scene->now_ns += period_ns;
+}
+
+/* ---- States ---- */
+
+enum transition { by_making, by_writing, by_failing, by_closing, by_void };
+
+static void pass(struct scene *scene, enum transition transition)
+{
+    static const kvb_status outcomes[] = {
+        [by_writing] = KVB_OK, [by_failing] = KVB_IO, [by_closing] = KVB_CLOSED
+    };
+
+    switch (transition) {
+    case by_making:
+        make_whole(scene);
+        break;
+    case by_writing:
+    case by_failing:
+    case by_closing:
+        scene->maker.stage = KVB_CHECKPOINT_STORING;
+        scene->maker.policy = &scene->policy;
+        kvb_checkpoint_written(&scene->maker, outcomes[transition]);
+        assert_int_equal(scene->maker.stage, KVB_CHECKPOINT_IDLE);
+        break;
+    case by_void: {
+        const bool was_there = scene->policy.state != KVB_CHECKPOINT_NONE;
+        assert_int_equal(kvb_checkpoint_becomes_void(&scene->policy), was_there);
+        break;
+    }
+    }
+}
+
+static void each_state_goes_where_the_table_says(void **state)
+{
+    (void)state;
+    const enum kvb_checkpoint_state none = KVB_CHECKPOINT_NONE;
+    const enum kvb_checkpoint_state disk = KVB_CHECKPOINT_ON_DISK;
+    const enum kvb_checkpoint_state first = KVB_CHECKPOINT_WRITING;
+    const enum kvb_checkpoint_state next = KVB_CHECKPOINT_REPLACING;
+    const struct {
+        enum kvb_checkpoint_state from;
+        enum kvb_checkpoint_state to[5]; /* by making, writing, failing, closing, void */
+    } rows[] = {
+        { none, { first, none, none, none, none } },
+        { first, { first, disk, none, none, none } },
+        { disk, { next, disk, disk, disk, none } },
+        { next, { next, disk, disk, disk, none } },
+    };
+
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        for (int transition = 0; transition < 5; transition++) {
+            struct scene scene;
+            begin(&scene);
+            scene.policy.state = rows[row].from;
+            pass(&scene, (enum transition)transition);
+            assert_int_equal(scene.policy.state, rows[row].to[transition]);
+            end(&scene);
+        }
+    }
+}
+
+/* ---- When one is made ---- */
+
+static void one_is_made_when_it_is_due_and_the_stream_has_changed(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    live(&scene.world, 5, first_incarnation, 6);
+    scene.now_ns -= 1;
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    scene.now_ns += 1;
+    make_whole(&scene);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_REPLACING);
+    end(&scene);
+}
+
+static void another_epoch_is_a_change(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    kvb_stream_open_epoch(scene.world.stream, 1, false);
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
+static void a_base_that_was_found_is_a_change(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    scene.policy.has_base = !scene.policy.has_base;
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
+/* A thousand streams without a batch must not be looked at in every turn. */
+static void a_stream_that_cannot_be_saved_waits_a_period(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    stream_world_end(&scene.world);
+    begin_exact(&scene.world, 0);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
+    stream_world_end(&scene.world);
+    stream_world_begin(&scene.world, false); /* without a replay nothing proves it */
+    give(&scene.world, KVB_INPUT_UP);
+    live(&scene.world, 0, first_incarnation, 1);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    assert_true(scene.policy.next_ns == scene.now_ns + period_ns);
+    end(&scene);
+}
+
+static void the_first_and_the_last_part_are_named(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_checkpoint_progress made = { .is_last = false };
+    size_t firsts = 0;
+    size_t parts = 0;
+
+    begin(&scene);
+    assert_ok(begin_making(&scene));
+    while (!made.is_last) {
+        assert_true(kvb_checkpoint_is_making(&scene.maker, &scene.policy));
+        assert_ok(make(&scene, 1, &made));
+        firsts += made.is_first;
+        assert_int_equal(made.is_first, parts++ == 0);
+    }
+    assert_true(parts > 1 && firsts == 1);
+    assert_false(kvb_checkpoint_is_making(&scene.maker, &scene.policy));
+    end(&scene);
+}
+
+static void a_stream_that_is_cleared_meanwhile_begins_again_in_a_second(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_checkpoint_progress made;
+
+    begin(&scene);
+    assert_ok(begin_making(&scene));
+    assert_ok(make(&scene, 1, &made));
+    add_cleared(&scene.world.batch);
+    give_batch(&scene.world, KVB_INPUT_LIVE, 5, first_incarnation, false);
+    assert_int_equal(make(&scene, all_items, &made), KVB_CLOSED);
+    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    scene.now_ns += s;
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
+/* What is on the disk is older than what was made. */
+static void one_that_could_not_be_written_is_made_again_in_a_period(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    live(&scene.world, 5, first_incarnation, 6);
+    make_whole(&scene);
+    kvb_checkpoint_written(&scene.maker, KVB_IO);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
+    scene.now_ns += period_ns;
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
+static void at_the_end_what_has_changed_is_due_at_once(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    scene.now_ns -= s;
+    live(&scene.world, 5, first_incarnation, 6);
+    kvb_checkpoint_hurry(&scene.policy, scene.now_ns);
+    assert_ok(begin_making(&scene));
+    kvb_checkpoint_give_up(&scene.maker, scene.now_ns);
+    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
+    end(&scene);
+}
+
+static void a_stream_may_leave_while_its_checkpoint_is_made_or_written(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    assert_ok(begin_making(&scene));
+    kvb_checkpoint_forget(&scene.maker, &scene.policy);
+    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
+    scene.now_ns += period_ns;
+    make_whole(&scene);
+    kvb_checkpoint_forget(&scene.maker, &scene.policy);
+    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_STORING); /* the writer is busy */
+    kvb_checkpoint_written(&scene.maker, KVB_OK);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_WRITING); /* nobody looks any more */
+    end(&scene);
+}
+
+/* ---- Void ---- */
+
+static void events_of_another_epoch_make_it_void(void **state)
+{
+    (void)state;
+    struct scene scene;
+    const kvb_epoch other = { .bytes = { 1 } };
+
+    begin_on_disk(&scene);
+    const kvb_epoch same = kvb_stream_epoch(scene.world.stream);
+    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &same));
+    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &other));
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &other)); /* once */
+    end(&scene);
+}
+
+/* The one on the disk is of the old epoch, the one that is being written of the new. */
+static void one_that_is_written_is_void_with_that_on_the_disk(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_on_disk(&scene);
+    kvb_stream_open_epoch(scene.world.stream, 1, false);
+    make_whole(&scene);
+    const kvb_epoch now = kvb_stream_epoch(scene.world.stream);
+    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &now));
+    kvb_checkpoint_written(&scene.maker, KVB_OK); /* too late */
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    end(&scene);
+}
+
+static void what_was_restored_is_on_the_disk_and_not_proven(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    give(&scene.world, KVB_INPUT_DOWN);
+    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
+    kvb_checkpoint_restored(&scene.policy, scene.world.stream);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
+    assert_int_equal(begin_making(&scene), KVB_NOT_FOUND); /* nothing has changed */
+    assert_false(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
+    give(&scene.world, KVB_INPUT_UP);
+    assert_false(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
+    (void)start_wanted_replay(&scene.world);
+    replayed(&scene.world, 3, first_incarnation, 4);
+    replayed(&scene.world, 4, first_incarnation, 5);
+    end_replay(&scene.world, first_incarnation);
+    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
+    give(&scene.world, KVB_INPUT_DOWN); /* proven once is proven */
+    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
+    end(&scene);
+}
+
+/* ---- Random ---- */
+
+struct disk {
+    bool is_there;
+    kvb_epoch epoch;
+    unsigned repeats; /* of the list, when it was made */
+};
+
+struct model {
+    struct scene scene;
+    struct disk disk;
+    struct disk coming; /* is_there: and not void */
+    unsigned repeats;
+    uint64_t random;
+};
+
+static void remove_when(struct model *model, bool is_void)
+{
+    if (is_void) {
+        model->disk.is_there = false;
+        model->coming.is_there = false;
+    }
+}
+
+static void write_one(struct model *model)
+{
+    struct kvb_checkpoint_maker *maker = &model->scene.maker;
+    const bool fails = kvb_random_below(&model->random, 3) == 0;
+
+    if (fails || !model->coming.is_there) {
+        kvb_checkpoint_written(maker, model->coming.is_there ? KVB_IO : KVB_CLOSED);
+    } else {
+        model->disk = model->coming;
+        kvb_checkpoint_written(maker, KVB_OK);
+    }
+    model->coming.is_there = false;
+}
+
+static void make_some(struct model *model)
+{
+    struct scene *scene = &model->scene;
+    struct kvb_checkpoint_progress made = { .is_last = false };
+
+    if (scene->maker.stage == KVB_CHECKPOINT_STORING) {
+        write_one(model);
+    } else if (scene->maker.stage == KVB_CHECKPOINT_IDLE) {
+        kvb_buf_reset(&scene->bytes);
+        (void)begin_making(scene);
+    } else if (make(scene, 2, &made) == KVB_OK && made.is_last) {
+        model->coming = (struct disk){ .is_there = true,
+                                       .epoch = kvb_stream_epoch(scene->world.stream),
+                                       .repeats = model->repeats };
+    }
+}
+
+static void publish_some(struct model *model, uint64_t *seq)
+{
+    struct scene *scene = &model->scene;
+
+    switch (kvb_random_below(&model->random, 8)) {
+    case 0:
+        kvb_stream_open_epoch(scene->world.stream, scene->now_ns / 1000, false);
+        scene->world.last_id = kvb_stream_last_id(scene->world.stream);
+        break;
+    case 1:
+        remove_when(model, kvb_checkpoint_becomes_void(&scene->policy));
+        model->repeats++;
+        break;
+    default:
+        live(&scene->world, *seq, first_incarnation, (uint32_t)*seq + 1);
+        (*seq)++;
+    }
+    const kvb_epoch epoch = kvb_stream_epoch(scene->world.stream);
+    remove_when(model, kvb_checkpoint_enters_epoch(&scene->policy, &epoch));
+}
+
+/* A process that is killed at any moment leaves nothing on the disk from which the next must
+ * not go on. */
+static void what_is_on_the_disk_is_of_the_published_epoch_and_list(void **state)
+{
+    (void)state;
+    uint64_t written = 0;
+
+    for (uint64_t seed = 1; seed <= 200; seed++) {
+        struct model model = { .random = seed };
+        uint64_t seq = 5;
+        begin(&model.scene);
+        for (int i = 0; i < 150; i++) {
+            const kvb_epoch epoch = kvb_stream_epoch(model.scene.world.stream);
+            model.scene.now_ns += kvb_random_below(&model.random, period_ns);
+            kvb_random_below(&model.random, 4) == 0 ? publish_some(&model, &seq)
+                                                    : make_some(&model);
+            const enum kvb_checkpoint_state now = model.scene.policy.state;
+            assert_int_equal(
+                model.disk.is_there,
+                now == KVB_CHECKPOINT_ON_DISK || now == KVB_CHECKPOINT_REPLACING);
+            if (model.disk.is_there) {
+                const kvb_epoch after = kvb_stream_epoch(model.scene.world.stream);
+                assert_memory_equal(&model.disk.epoch, &after, sizeof after);
+                assert_int_equal(model.disk.repeats, model.repeats);
+                written += memcmp(&epoch, &after, sizeof after) == 0;
+            }
+        }
+        end(&model.scene);
+    }
+    assert_true(written > 1000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_state_goes_where_the_table_says),
+        cmocka_unit_test(one_is_made_when_it_is_due_and_the_stream_has_changed),
+        cmocka_unit_test(another_epoch_is_a_change),
+        cmocka_unit_test(a_base_that_was_found_is_a_change),
+        cmocka_unit_test(a_stream_that_cannot_be_saved_waits_a_period),
+        cmocka_unit_test(the_first_and_the_last_part_are_named),
+        cmocka_unit_test(a_stream_that_is_cleared_meanwhile_begins_again_in_a_second),
+        cmocka_unit_test(one_that_could_not_be_written_is_made_again_in_a_period),
+        cmocka_unit_test(at_the_end_what_has_changed_is_due_at_once),
+        cmocka_unit_test(a_stream_may_leave_while_its_checkpoint_is_made_or_written),
+        cmocka_unit_test(events_of_another_epoch_make_it_void),
+        cmocka_unit_test(one_that_is_written_is_void_with_that_on_the_disk),
+        cmocka_unit_test(what_was_restored_is_on_the_disk_and_not_proven),
+        cmocka_unit_test(what_is_on_the_disk_is_of_the_published_epoch_and_list),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

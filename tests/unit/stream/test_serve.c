@@ -1,0 +1,376 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "stream/serve.h"
+
+#include <string.h>
+
+static const uint64_t start_ns = 100 * KVB_NS_PER_S;
+
+/* One rank, and a world that does what a test says. */
+struct scene {
+    struct kvb_served rank; /* first: the server passes it */
+    struct kvb_server server;
+    uint64_t now_ns;
+    struct kvb_connection_update update; /* the monitor's next word */
+    enum kvb_serve_reply reply;          /* the next one; NO_REPLY: none */
+    bool is_unresolved;                  /* the engine's name */
+    bool is_denied;                      /* nothing may be published */
+    uint64_t connects;
+    size_t starts, stops, rounds, passed_over, applied;
+};
+
+static size_t receive(void *context, struct kvb_served *rank)
+{
+    (void)context;
+    (void)rank;
+    return 1;
+}
+
+static void apply_received(void *context, struct kvb_served *rank, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    (void)rank;
+    (void)now_ns;
+    scene->applied++;
+}
+
+static void pass_over_received(void *context, struct kvb_served *rank)
+{
+    struct scene *scene = context;
+
+    (void)rank;
+    scene->passed_over++;
+}
+
+static struct kvb_connection_update read_monitor(void *context, struct kvb_served *rank)
+{
+    struct scene *scene = context;
+    const struct kvb_connection_update update = scene->update;
+
+    (void)rank;
+    scene->update.was_lost = false;
+    return update;
+}
+
+static enum kvb_serve_reply take_reply(void *context, struct kvb_served *rank, uint64_t now_ns)
+{
+    struct scene *scene = context;
+    const enum kvb_serve_reply reply = scene->reply;
+
+    (void)rank;
+    (void)now_ns;
+    scene->reply = KVB_SERVE_NO_REPLY;
+    return reply;
+}
+
+static void stop_replay(void *context, struct kvb_served *rank)
+{
+    struct scene *scene = context;
+
+    (void)rank;
+    scene->stops++;
+}
+
+static bool start_replay(void *context, struct kvb_served *rank, uint64_t from, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    (void)rank;
+    (void)from;
+    (void)now_ns;
+    scene->starts++;
+    return !scene->is_unresolved;
+}
+
+static void publish_step(void *context, struct kvb_served *rank, uint64_t now_ns)
+{
+    (void)context;
+    (void)rank;
+    (void)now_ns;
+}
+
+static void connection_changed(void *context, struct kvb_served *rank, bool is_up)
+{
+    (void)context;
+    (void)rank;
+    (void)is_up;
+}
+
+static void share_changed(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict)
+{
+    (void)context;
+    (void)rank;
+    (void)verdict;
+}
+
+static size_t rank_count(void *context)
+{
+    (void)context;
+    return 2; /* the second is another bridge's */
+}
+
+static struct kvb_served *rank_at(void *context, size_t number)
+{
+    struct scene *scene = context;
+
+    return number == 0 ? &scene->rank : NULL;
+}
+
+static void take_sockets(void *context, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    kvb_serve_replies(&scene->server, &scene->rank, now_ns);
+    kvb_serve_live(&scene->server, &scene->rank, now_ns);
+}
+
+static bool work_slices(void *context, uint64_t now_ns)
+{
+    (void)context;
+    (void)now_ns;
+    return false;
+}
+
+static void tick(void *context, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    kvb_serve_tick(&scene->server, &scene->rank, now_ns);
+}
+
+static uint64_t connects(void *context)
+{
+    const struct scene *scene = context;
+
+    return scene->connects;
+}
+
+static void connected(void *context, uint64_t now_ns)
+{
+    (void)context;
+    (void)now_ns;
+}
+
+static bool may_publish(void *context, uint64_t now_ns)
+{
+    const struct scene *scene = context;
+
+    (void)now_ns;
+    return !scene->is_denied;
+}
+
+static void publish_due(void *context, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    (void)now_ns;
+    scene->rounds++;
+}
+
+static const struct kvb_serve_world outside = {
+    .receive = receive,
+    .apply_received = apply_received,
+    .pass_over_received = pass_over_received,
+    .read_monitor = read_monitor,
+    .take_reply = take_reply,
+    .stop_replay = stop_replay,
+    .start_replay = start_replay,
+    .publish_step = publish_step,
+    .connection_changed = connection_changed,
+    .share_changed = share_changed,
+    .rank_count = rank_count,
+    .rank = rank_at,
+    .take_sockets = take_sockets,
+    .work_slices = work_slices,
+    .tick = tick,
+    .connects = connects,
+    .connected = connected,
+    .may_publish = may_publish,
+    .publish_due = publish_due,
+};
+
+static void turn_after(struct scene *scene, uint64_t ms)
+{
+    scene->now_ns += ms * KVB_NS_PER_MS;
+    (void)kvb_serve_turn(&scene->server, scene->now_ns);
+}
+
+/* The engine is connected, and its first replay is wanted. */
+static void begin(struct scene *scene)
+{
+    const struct kvb_stream_options options = {
+        .has_replay = true,
+        .max_held_bytes = 1 << 20,
+        .mirror = { .max_blocks = 64, .tiers = 1U << KVB_TIER_DEVICE },
+    };
+    const struct kvb_advertiser_options advertiser = { .profile = KVB_PROFILE_JSON,
+                                                       .heartbeat_ns = KVB_NS_PER_S,
+                                                       .max_chunk_blocks = 2 };
+
+    *scene = (struct scene){ .now_ns = start_ns, .connects = 1, .update = { .is_up = true } };
+    scene->server = (struct kvb_server){ .world = &outside, .context = scene };
+    assert_ok(kvb_stream_new(&options, &scene->rank.stream));
+    assert_ok(kvb_advertiser_init(&scene->rank.advertiser, &advertiser, scene->rank.stream));
+}
+
+static void end(struct scene *scene)
+{
+    kvb_advertiser_done(&scene->rank.advertiser);
+    kvb_stream_output_done(&scene->rank.output);
+    kvb_stream_free(scene->rank.stream);
+}
+
+static uint64_t completed(const struct scene *scene)
+{
+    return kvb_stream_count(scene->rank.stream)->replays_completed;
+}
+
+/* ---- Replays ---- */
+
+static void a_replay_is_requested_once_and_ends_with_its_end(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    turn_after(&scene, 10);
+    assert_int_equal(scene.starts, 1);
+    assert_int_equal(scene.server.max_replaying, 1);
+    scene.reply = KVB_SERVE_END;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.stops, 1);
+    assert_int_equal(completed(&scene), 1);
+    end(&scene);
+}
+
+static void a_cut_replay_is_not_complete(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    scene.reply = KVB_SERVE_CUT;
+    turn_after(&scene, 10);
+    assert_true(scene.stops > 0);
+    assert_int_equal(completed(&scene), 0);
+    end(&scene);
+}
+
+static void an_unreadable_reply_stops_the_replay_without_an_end(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    scene.reply = KVB_SERVE_REFUSED;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.stops, 1);
+    assert_true(kvb_stream_is_replaying(scene.rank.stream)); /* until its deadline */
+    end(&scene);
+}
+
+static void a_lost_connection_stops_the_replay(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    turn_after(&scene, 10);
+    assert_int_equal(scene.stops, 1);
+    end(&scene);
+}
+
+static void an_unresolved_name_leaves_its_place_to_others_for_half_a_second(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    scene.is_unresolved = true;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.starts, 1);
+    assert_false(kvb_stream_is_replaying(scene.rank.stream));
+    turn_after(&scene, 490);
+    assert_int_equal(scene.starts, 1);
+    scene.is_unresolved = false;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.starts, 2);
+    assert_true(kvb_stream_is_replaying(scene.rank.stream));
+    end(&scene);
+}
+
+/* ---- NATS ---- */
+
+static void what_was_published_before_a_new_connection_counts_as_lost(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    scene.rank.advertiser.state = KVB_ADVERTISED;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
+    scene.connects++;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+    assert_true(scene.rank.advertiser.not_before_ns > scene.now_ns); /* readers connect first */
+    end(&scene);
+}
+
+static void nothing_is_published_while_it_is_denied_and_all_counts_as_lost(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    assert_int_equal(scene.rounds, 1);
+    scene.rank.advertiser.state = KVB_ADVERTISED;
+    scene.is_denied = true;
+    turn_after(&scene, 10);
+    assert_int_equal(scene.rounds, 1);
+    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+    end(&scene);
+}
+
+/* ---- Live batches ---- */
+
+static void live_batches_are_applied_or_passed_over(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    assert_int_equal(scene.applied, 1);
+    scene.rank.turn.until_ns = scene.now_ns + KVB_NS_PER_S; /* quarantined */
+    turn_after(&scene, 10);
+    assert_int_equal(scene.applied, 1);
+    assert_int_equal(scene.passed_over, 1);
+    assert_int_equal(scene.server.live_runs, 2);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
+        cmocka_unit_test(a_cut_replay_is_not_complete),
+        cmocka_unit_test(an_unreadable_reply_stops_the_replay_without_an_end),
+        cmocka_unit_test(a_lost_connection_stops_the_replay),
+        cmocka_unit_test(an_unresolved_name_leaves_its_place_to_others_for_half_a_second),
+        cmocka_unit_test(what_was_published_before_a_new_connection_counts_as_lost),
+        cmocka_unit_test(nothing_is_published_while_it_is_denied_and_all_counts_as_lost),
+        cmocka_unit_test(live_batches_are_applied_or_passed_over),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

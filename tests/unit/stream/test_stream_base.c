@@ -1,0 +1,515 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "checkpoint_bytes.h"
+#include "stream_world.h"
+
+/* What shows that a list is the engine's: a batch that came live and by replay. */
+
+static void
+give_life(struct stream_world *world, uint64_t count, uint64_t life, uint32_t first_token)
+{
+    for (uint64_t seq = 0; seq < count; seq++) {
+        replayed(world, seq, life, first_token + (uint32_t)seq);
+    }
+}
+
+/* The history of an idle engine: right as far as anybody knows, which is not far. */
+static void begin_idle(struct stream_world *world, uint64_t count)
+{
+    stream_world_begin(world, true);
+    give(world, KVB_INPUT_UP);
+    (void)start_wanted_replay(world);
+    give_life(world, count, first_incarnation, 1);
+    end_replay(world, first_incarnation);
+    assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    assert_int_equal(world->held_count, count);
+}
+
+/* ---- No base ---- */
+
+/* vLLM's buffer_steps = 0, or a replay port where nobody publishes. */
+static void an_end_without_any_batch_proves_nothing(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 0);
+    for (int i = 0; i < 4; i++) {
+        pass_ms(&world, 1100);
+        assert_int_equal(start_wanted_replay(&world), 0);
+        give(&world, KVB_INPUT_REPLAY_END);
+        assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    }
+    stream_world_end(&world);
+}
+
+static void what_an_engine_that_keeps_nothing_says_live_is_unverified(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_idle(&world, 0);
+    live(&world, 50, first_incarnation, 51); /* its 50 batches before are nowhere */
+    for (int i = 0; i < 20; i++) {
+        if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+            (void)start_wanted_replay(&world);
+            give(&world, KVB_INPUT_REPLAY_END);
+        }
+        pass_ms(&world, 50);
+    }
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    assert_true(world.held_count == 1 && router_holds(&world, root(51)));
+    live(&world, 51, first_incarnation, 52);
+    live(&world, 52, first_incarnation, 53);
+    assert_int_equal(world.held_count, 3);
+    stream_world_end(&world);
+}
+
+static void a_history_is_not_exact_before_a_live_batch_is_found_in_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 3);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_incarnation, 3); /* a replay that agrees with itself proves nothing */
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    live(&world, 3, first_incarnation, 4);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    find_live(&world, 3, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 4);
+    stream_world_end(&world);
+}
+
+static void a_batch_held_during_the_replay_that_brings_it_is_found(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give_life(&world, 3, first_incarnation, 1);
+    live(&world, 2, first_incarnation, 3);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* ---- Another engine's replay ---- */
+
+/* Batches 0 to 2 are another's; 3 is not in that one's buffer. */
+static void a_list_of_another_engine_begins_again_from_live_batches(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_idle(&world, 3);
+    live(&world, 3, second_incarnation, 14);
+    pass_ms(&world, 50);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    live(&world, 4, second_incarnation, 15);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_true(world.saw_cleared);
+    pass_ms(&world, 50); /* what was held */
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    assert_true(world.held_count == 1 && router_holds(&world, root(15)));
+    live(&world, 5, second_incarnation, 16);
+    assert_int_equal(world.held_count, 2);
+    pass_ms(&world, 900);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from)); /* backs off */
+    pass_ms(&world, 200);
+    assert_int_equal(start_wanted_replay(&world), 5); /* never its whole buffer */
+    replayed(&world, 5, first_incarnation, 6);
+    assert_int_equal(world.held_count, 2); /* nothing of it is listed */
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    stream_world_end(&world);
+}
+
+static void one_that_is_further_is_another_engine_too(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 3);
+    live(&world, 3, second_incarnation, 14);
+    pass_ms(&world, 50);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_incarnation, 4);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    pass_ms(&world, 5000); /* nobody asks it for its list again */
+    assert_int_equal(world.held_count, 0);
+    live(&world, 4, second_incarnation, 15);
+    assert_int_equal(world.held_count, 1);
+    stream_world_end(&world);
+}
+
+/* The replay was another's for a while only, as behind a proxy. */
+static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 3);
+    live(&world, 3, second_incarnation, 14);
+    pass_ms(&world, 50);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    live(&world, 4, second_incarnation, 15);
+    pass_ms(&world, 1100);
+    assert_int_equal(start_wanted_replay(&world), 4);
+    replayed(&world, 4, second_incarnation, 15);
+    give(&world, KVB_INPUT_REPLAY_END);
+    pass_ms(&world, 10000); /* its whole buffer was asked for just now */
+    assert_int_equal(start_wanted_replay(&world), 0);
+    give_life(&world, 5, second_incarnation, 11);
+    end_replay(&world, second_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+/* ---- A buffer that wraps ---- */
+
+/* The engine is quicker than the look: its oldest batch is newer than the one looked for. */
+static void a_batch_that_the_buffer_wrapped_past_shows_nothing(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 3);
+    live(&world, 3, first_incarnation, 4);
+    pass_ms(&world, 50);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    for (uint32_t seq = 4; seq < 9; seq++) {
+        live(&world, seq, first_incarnation, seq + 1);
+    }
+    replayed(&world, 6, first_incarnation, 7);
+    assert_false(world.saw_cleared);
+    pass_ms(&world, 50);
+    assert_int_equal(world.held_count, 9); /* all of it, and nothing was lost */
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    pass_ms(&world, 1000);
+    assert_int_equal(start_wanted_replay(&world), 8); /* the newest, next */
+    replayed(&world, 8, first_incarnation, 9);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    stream_world_end(&world);
+}
+
+/* The same, when batches were lost: what the buffer still has is a part. */
+static void a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_for(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    live(&world, 80, first_incarnation, 81);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 31, first_incarnation, 32);
+    for (uint32_t seq = 32; seq < 82; seq++) {
+        replayed(&world, seq, first_incarnation, seq + 1);
+    }
+    live(&world, 81, first_incarnation, 82);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+    assert_int_equal(world.held_count, 51);
+    stream_world_end(&world);
+}
+
+/* ---- Once a minute ---- */
+
+/* A busy engine is never quiet, so it is never probed; its replay may be another's by now. */
+static void live_batches_are_looked_for_once_a_minute(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+    uint64_t seq = 3;
+    int looks = 0;
+
+    begin_exact(&world, 3);
+    for (int i = 0; i < 300; i++, seq++) { /* 150 s */
+        live(&world, seq, first_incarnation, (uint32_t)seq + 1);
+        pass_ms(&world, 500);
+        if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+            (void)start_wanted_replay(&world);
+            looks++;
+            assert_int_equal(seq - from, 63); /* with those before, as many as it may */
+            for (; from <= seq; from++) {
+                replayed(&world, from, first_incarnation, (uint32_t)from + 1);
+            }
+            give(&world, KVB_INPUT_REPLAY_END);
+        }
+    }
+    assert_int_equal(looks, 2);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    stream_world_end(&world);
+}
+
+/* Flipped on its way, past TCP's sum: nothing else ever compares it. */
+static void an_older_batch_with_other_bytes_is_found(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+    const uint64_t flipped = 10;
+    uint64_t seq = 3;
+
+    begin_exact(&world, 3);
+    while (!kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+        assert_true(seq < 200);
+        live(
+            &world, seq, seq == flipped ? second_incarnation : first_incarnation,
+            (uint32_t)seq + 1);
+        seq++;
+        pass_ms(&world, 950);
+    }
+    assert_true(from <= flipped && seq - from <= 64);
+    (void)start_wanted_replay(&world);
+    for (; !world.saw_cleared; from++) {
+        assert_true(from <= flipped);
+        replayed(&world, from, first_incarnation, (uint32_t)from + 1);
+    }
+    assert_int_equal(start_wanted_replay(&world), 0); /* the engine's own words for all of it */
+    stream_world_end(&world);
+}
+
+/* Its buffer is smaller than a walk: it begins where that does. */
+static void a_walk_begins_where_the_buffer_does(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+    uint64_t seq = 3;
+
+    begin_exact(&world, 3);
+    while (!kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
+        live(&world, seq, first_incarnation, (uint32_t)seq + 1);
+        seq++;
+        pass_ms(&world, 900);
+    }
+    (void)start_wanted_replay(&world);
+    for (uint64_t at = seq - 5; at < seq; at++) {
+        assert_true(at > from);
+        replayed(&world, at, first_incarnation, (uint32_t)at + 1);
+        assert_false(world.saw_cleared);
+    }
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, seq);
+    stream_world_end(&world);
+}
+
+/* ---- One batch is no proof ---- */
+
+/* An engine that writes no times says the same batch 2 in its next life. */
+static void an_equal_last_batch_is_not_the_same_life(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, second_incarnation, 12);
+    assert_true(world.saw_cleared);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, second_incarnation, 11);
+    replayed(&world, 1, second_incarnation, 12);
+    replayed(&world, 2, first_incarnation, 3);
+    end_replay(&world, first_incarnation);
+    assert_int_equal(world.held_count, 3);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    stream_world_end(&world);
+}
+
+/* Nor an equal one before the last, when that is another, or missing. */
+static void an_equal_batch_before_the_last_is_not_the_same_life(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    for (int is_missing = 0; is_missing < 2; is_missing++) {
+        begin_exact(&world, 3);
+        give(&world, KVB_INPUT_DOWN);
+        give(&world, KVB_INPUT_UP);
+        (void)start_wanted_replay(&world);
+        replayed(&world, 1, first_incarnation, 2);
+        assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
+        if (is_missing) {
+            give(&world, KVB_INPUT_REPLAY_END);
+        } else {
+            replayed(&world, 2, second_incarnation, 13);
+        }
+        assert_true(world.saw_cleared);
+        assert_int_equal(world.held_count, 0);
+        stream_world_end(&world);
+    }
+}
+
+static void a_reconnection_to_the_same_life_keeps_what_was_found(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 1, first_incarnation, 2);
+    replayed(&world, 2, first_incarnation, 3);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    stream_world_end(&world);
+}
+
+/* Nor is how batches came before: the replay may be another process's than it was. */
+/* What follows the batches of the proof may have been cut off. */
+static void an_end_behind_the_proof_is_asked_for_once_more(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    replayed(&world, 1, first_incarnation, 2);
+    replayed(&world, 2, first_incarnation, 3);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 4);
+    stream_world_end(&world);
+}
+
+static void an_empty_history_of_another_life_is_asked_for_once(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    stream_world_end(&world);
+}
+
+static void what_came_live_before_a_reconnection_proves_nothing_after_it(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 0);
+    live(&world, 0, first_incarnation, 1);
+    live(&world, 1, first_incarnation, 2); /* not looked for yet */
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_incarnation, 1);
+    replayed(&world, 1, first_incarnation, 2);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+    live(&world, 2, first_incarnation, 3);
+    find_live(&world, 2, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* An engine that has said one batch has one to prove. */
+static void the_only_batch_proves_its_life(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 1);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_incarnation, 1);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* The next process knows as much, and no more. */
+static void a_checkpoint_keeps_whether_it_was_found(void **state)
+{
+    (void)state;
+    const struct kvb_stream_options options = stream_world_options(true);
+
+    for (int is_found = 0; is_found < 2; is_found++) {
+        struct stream_world world;
+        struct kvb_buf bytes;
+        enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
+        bool needs_epoch = false;
+        if (is_found) {
+            begin_exact(&world, 3);
+        } else {
+            begin_idle(&world, 3);
+        }
+        save_whole(world.stream, &bytes);
+        kvb_stream_free(world.stream);
+        assert_ok(kvb_stream_new(&options, &world.stream));
+        assert_ok(restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &cause));
+        give(&world, KVB_INPUT_UP);
+        assert_int_equal(start_wanted_replay(&world), 1);
+        replayed(&world, 1, first_incarnation, 2);
+        replayed(&world, 2, first_incarnation, 3);
+        end_replay(&world, first_incarnation);
+        assert_state(
+            &world, is_found ? KVB_STREAM_EXACT : KVB_STREAM_UNVERIFIED,
+            is_found ? KVB_REASON_NONE : KVB_REASON_NO_BASE);
+        kvb_buf_done(&bytes);
+        stream_world_end(&world);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_end_without_any_batch_proves_nothing),
+        cmocka_unit_test(what_an_engine_that_keeps_nothing_says_live_is_unverified),
+        cmocka_unit_test(a_history_is_not_exact_before_a_live_batch_is_found_in_it),
+        cmocka_unit_test(a_batch_held_during_the_replay_that_brings_it_is_found),
+        cmocka_unit_test(a_list_of_another_engine_begins_again_from_live_batches),
+        cmocka_unit_test(one_that_is_further_is_another_engine_too),
+        cmocka_unit_test(a_replay_that_is_the_engines_after_all_is_taken),
+        cmocka_unit_test(a_batch_that_the_buffer_wrapped_past_shows_nothing),
+        cmocka_unit_test(a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_for),
+        cmocka_unit_test(live_batches_are_looked_for_once_a_minute),
+        cmocka_unit_test(an_older_batch_with_other_bytes_is_found),
+        cmocka_unit_test(a_walk_begins_where_the_buffer_does),
+        cmocka_unit_test(an_equal_last_batch_is_not_the_same_life),
+        cmocka_unit_test(an_equal_batch_before_the_last_is_not_the_same_life),
+        cmocka_unit_test(a_reconnection_to_the_same_life_keeps_what_was_found),
+        cmocka_unit_test(an_end_behind_the_proof_is_asked_for_once_more),
+        cmocka_unit_test(an_empty_history_of_another_life_is_asked_for_once),
+        cmocka_unit_test(what_came_live_before_a_reconnection_proves_nothing_after_it),
+        cmocka_unit_test(the_only_batch_proves_its_life),
+        cmocka_unit_test(a_checkpoint_keeps_whether_it_was_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

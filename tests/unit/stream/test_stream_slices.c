@@ -1,0 +1,740 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "core/buf.h"
+#include "core/clock.h"
+#include "core/own.h"
+#include "stream/checkpoint/checkpoint.h"
+#include "stream_world.h"
+
+#include <stdlib.h>
+
+/* A batch of much work is applied in slices: the list at its end, and the ids, are those of the
+ * batch, whatever comes between. */
+
+enum { keys = 200, rounds = 40, huge = 1 << 30 };
+
+/* ---- Batches of one made-up engine ---- */
+
+enum { chain_length = 24 };
+
+/* What is larger than a slice: a long prompt, or its removal; the clear of a tier; the parent of
+ * all the blocks that came as children of an unknown one. */
+static void add_large(struct kvb_event_batch *batch, unsigned *seed)
+{
+    const uint64_t parent = 5000;
+    uint64_t hashes[chain_length];
+    uint32_t tokens[chain_length];
+
+    for (uint32_t i = 0; i < chain_length; i++) {
+        hashes[i] = 6000 + i;
+        tokens[i] = 6000 + i;
+    }
+    switch (rand_r(seed) % 5) {
+    case 0:
+        add_stored(batch, NULL, hashes, tokens, chain_length);
+        last_event(batch)->tier = rand_r(seed) % 2 ? KVB_TIER_DEVICE : KVB_TIER_HOST;
+        break;
+    case 1:
+        add_removed(batch, hashes, chain_length);
+        break;
+    case 2:
+        add_cleared(batch);
+        last_event(batch)->all_tiers = false;
+        last_event(batch)->tier = KVB_TIER_HOST;
+        break;
+    case 3:
+        for (uint32_t i = 0; i < chain_length; i++) {
+            add_stored(batch, &parent, &(uint64_t){ 7000 + i }, &tokens[i], 1);
+        }
+        break;
+    case 4:
+        add_removed(batch, &parent, 1);
+        add_stored(batch, NULL, &parent, &(uint32_t){ 5 }, 1);
+        break;
+    }
+}
+
+/* Stores and removes of a forest of prompts of two tokens, rarely a clear or something large, and
+ * where is_odd an event that cannot be read: the list begins again within the batch. */
+static void fill(struct kvb_event_batch *batch, unsigned *seed, bool is_odd)
+{
+    const int events = 1 + rand_r(seed) % 40;
+
+    for (int i = 0; i < events; i++) {
+        const uint32_t key = 1 + (uint32_t)rand_r(seed) % keys;
+        const uint64_t hashes[2] = { key, 1000 + key };
+        const uint32_t tokens[2] = { key, 1000 + key };
+        const int what = rand_r(seed) % 400;
+        if (what == 0) {
+            add_cleared(batch);
+        } else if (what == 1) {
+            add_skipped(batch, is_odd ? KVB_SKIP_BAD_REMOVED : KVB_SKIP_NO_BLOCK);
+        } else if (what < 20) {
+            add_large(batch, seed);
+        } else if (what < 240) {
+            add_stored(batch, NULL, hashes, tokens, 2);
+        } else {
+            add_removed(batch, hashes, 2);
+        }
+    }
+}
+
+static void begin_sliced(struct stream_world *world, size_t slice_work, bool has_replay)
+{
+    struct kvb_stream_options options = stream_world_options(has_replay);
+
+    options.slice_work = slice_work;
+    options.max_held_bytes = 1 << 20;
+    *world = (struct stream_world){ .now_ns = KVB_NS_PER_S };
+    assert_ok(kvb_stream_new(&options, &world->stream));
+    give(world, KVB_INPUT_UP);
+    if (has_replay) {
+        (void)start_wanted_replay(world);
+    }
+}
+
+/* Ends the batch under way; returns how many steps that took. */
+static int finish(struct stream_world *world)
+{
+    int steps = 0;
+
+    while (world->output.has_more) {
+        give(world, KVB_INPUT_TICK);
+        assert_true(++steps < 10000);
+    }
+    return steps;
+}
+
+static uint64_t newest_seq(const struct stream_world *world)
+{
+    uint64_t seq = UINT64_MAX;
+
+    return kvb_stream_last_seq(world->stream, &seq) ? seq : UINT64_MAX;
+}
+
+static void assert_same_list(const struct stream_world *one, const struct stream_world *other)
+{
+    struct kvb_heartbeat a;
+    struct kvb_heartbeat b;
+
+    kvb_stream_heartbeat(one->stream, &a);
+    kvb_stream_heartbeat(other->stream, &b);
+    assert_int_equal(a.state, b.state);
+    assert_int_equal(a.reason, b.reason);
+    assert_memory_equal(&a.epoch, &b.epoch, sizeof a.epoch);
+    assert_memory_equal(a.tiers, b.tiers, sizeof a.tiers); /* counts and digests */
+    assert_int_equal(one->held_count, other->held_count);
+    assert_int_equal(newest_seq(one), newest_seq(other));
+}
+
+/* ---- As the batch at once ---- */
+
+static void of_any_size_make_the_list_that_the_batch_makes(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = { 1, 2, 3, 7, 20, 100 };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        static struct stream_world sliced;
+        static struct stream_world whole;
+        unsigned seeds[2] = { 7, 7 };
+        int steps = 0;
+        begin_sliced(&sliced, sizes[i], true);
+        begin_sliced(&whole, huge, true);
+        give(&sliced, KVB_INPUT_REPLAY_END);
+        give(&whole, KVB_INPUT_REPLAY_END);
+        for (uint64_t seq = 0; seq < rounds; seq++) {
+            fill(&sliced.batch, &seeds[0], true);
+            fill(&whole.batch, &seeds[1], true);
+            give_batch(&sliced, KVB_INPUT_LIVE, seq, first_incarnation, false);
+            give_batch(&whole, KVB_INPUT_LIVE, seq, first_incarnation, false);
+            assert_false(whole.output.has_more);
+            steps += finish(&sliced);
+            assert_same_list(&sliced, &whole);
+        }
+        assert_true(steps > 0);
+        stream_world_end(&sliced);
+        stream_world_end(&whole);
+    }
+}
+
+/* What a restarted bridge is told by a replay has the ids that the live batches had. */
+static void make_the_same_ids_however_the_steps_come(void **state)
+{
+    (void)state;
+    static struct stream_world live_one;
+    static struct stream_world replayed_one;
+    unsigned seeds[2] = { 9, 9 };
+
+    begin_sliced(&live_one, 10, true);
+    begin_sliced(&replayed_one, 10, true);
+    give(&live_one, KVB_INPUT_REPLAY_END);
+    for (uint64_t seq = 0; seq < rounds; seq++) {
+        fill(&live_one.batch, &seeds[0], false);
+        fill(&replayed_one.batch, &seeds[1], false);
+        give_batch(
+            &live_one, KVB_INPUT_LIVE, seq, first_incarnation, false); /* held behind the first */
+        give_batch(&replayed_one, KVB_INPUT_REPLAY, seq, first_incarnation, false);
+        if (seq % 3 == 0) {
+            (void)finish(&live_one);
+        }
+    }
+    (void)finish(&live_one);
+    (void)finish(&replayed_one);
+    assert_int_equal(live_one.last_id, replayed_one.last_id);
+    assert_int_equal(live_one.held_count, replayed_one.held_count);
+    assert_int_equal(newest_seq(&live_one), newest_seq(&replayed_one));
+    stream_world_end(&live_one);
+    stream_world_end(&replayed_one);
+}
+
+static void are_of_bounded_work(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    const uint32_t token = 5;
+
+    begin_sliced(&world, 30, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    for (uint64_t hash = 1; hash <= 300; hash++) { /* each is work of 2 */
+        add_stored(&world.batch, NULL, &hash, &token, 1);
+        add_removed(&world.batch, &hash, 1);
+    }
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    assert_true(world.output.events.event_count <= 15);
+    int steps = 1;
+    for (; world.output.has_more; steps++) {
+        give(&world, KVB_INPUT_TICK);
+        assert_in_range(world.output.events.event_count, 1, 15);
+    }
+    assert_int_equal(steps, 600 / 15);
+    stream_world_end(&world);
+}
+
+/* ---- Within an event ---- */
+
+enum { many = 100, slice = 10 };
+
+/* Blocks 1 .. many of one prompt; in its order, or in the other. */
+static void number(uint64_t hashes[many], uint32_t tokens[many])
+{
+    for (uint32_t i = 0; i < many; i++) {
+        hashes[i] = 1 + i;
+        tokens[i] = 1 + i;
+    }
+}
+
+/* Gives the batch and the steps that it needs: each changes something, and at most a slice. */
+static void assert_given_in_slices(struct stream_world *world, uint64_t seq)
+{
+    int steps = 1;
+
+    give_batch(world, KVB_INPUT_LIVE, seq, first_incarnation, false);
+    for (; world->output.has_more; steps++) {
+        assert_in_range(world->output.events.block_count, 1, slice);
+        assert_in_range(newest_seq(world) + 1, 0, seq);
+        give(world, KVB_INPUT_TICK);
+    }
+    assert_in_range(steps, many / slice, many / slice + 1);
+    assert_int_equal(newest_seq(world), seq);
+}
+
+static void a_large_event_is_applied_in_parts(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t hashes[many];
+    uint32_t tokens[many];
+
+    number(hashes, tokens);
+    begin_sliced(&world, slice, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_stored(&world.batch, NULL, hashes, tokens, many);
+    assert_given_in_slices(&world, 0);
+    assert_int_equal(world.held_count, many);
+    assert_true(router_holds(&world, name_of(tokens, many)));
+    assert_int_equal(kvb_stream_count(world.stream)->events_applied, 1);
+    add_removed(&world.batch, hashes, many);
+    assert_given_in_slices(&world, 1);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+static void the_clear_of_a_tier_is_applied_in_parts(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t hashes[many];
+    uint32_t tokens[many];
+
+    number(hashes, tokens);
+    begin_sliced(&world, slice, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_stored(&world.batch, NULL, hashes, tokens, many);
+    assert_given_in_slices(&world, 0);
+    add_cleared(&world.batch);
+    last_event(&world.batch)->all_tiers = false;
+    assert_given_in_slices(&world, 1);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+static void children_are_named_in_parts(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    const uint64_t parent = 1000;
+    const uint32_t token = 1000;
+
+    begin_sliced(&world, slice, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    for (uint32_t i = 1; i < many; i++) {
+        add_stored(&world.batch, &parent, &(uint64_t){ i }, &i, 1);
+    }
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    (void)finish(&world);
+    assert_int_equal(world.held_count, 0);
+    add_stored(&world.batch, NULL, &parent, &token, 1);
+    assert_given_in_slices(&world, 1);
+    assert_int_equal(world.held_count, many);
+    assert_true(router_holds(&world, name_of((uint32_t[]){ token, 5 }, 2)));
+    stream_world_end(&world);
+}
+
+/* An event that is refused as a whole is not looked at again for each of its parts. */
+static void what_is_refused_is_refused_once(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t hashes[many];
+    uint32_t tokens[many];
+
+    number(hashes, tokens);
+    begin_sliced(&world, slice, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_stored(&world.batch, &hashes[many - 1], hashes, tokens, many);
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    assert_false(world.output.has_more);
+    assert_int_equal(kvb_stream_mirror_count(world.stream)->self_parents, 1);
+    stream_world_end(&world);
+}
+
+static void a_list_that_begins_again_drops_the_rest_of_an_event(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t hashes[many];
+    uint32_t tokens[many];
+
+    number(hashes, tokens);
+    begin_sliced(&world, slice, false);
+    add_stored(&world.batch, NULL, hashes, tokens, many);
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    assert_true(world.output.has_more);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    live(&world, 7, second_incarnation, 200);
+    (void)finish(&world);
+    assert_int_equal(world.held_count, 1);
+    assert_true(router_holds(&world, root(200)));
+    stream_world_end(&world);
+}
+
+/* ---- Within a batch ---- */
+
+/* Roots of tokens 1 .. count. */
+static void add_roots(struct stream_world *world, uint32_t count)
+{
+    for (uint32_t token = 1; token <= count; token++) {
+        add_stored(&world->batch, NULL, &(uint64_t){ 900 + token }, &token, 1);
+    }
+}
+
+/* One small batch, and the larger one behind it is half applied. */
+static void begin_within(struct stream_world *world, bool has_replay)
+{
+    begin_sliced(world, 10, has_replay);
+    if (has_replay) {
+        give(world, KVB_INPUT_REPLAY_END);
+    }
+    live(world, 0, first_incarnation, 100);
+    assert_false(world->output.has_more);
+    add_roots(world, 20);
+    give_batch(world, KVB_INPUT_LIVE, 1, first_incarnation, false);
+    assert_true(world->output.has_more);
+    assert_int_equal(world->held_count, 1 + 5);
+}
+
+static void half_a_batch_is_not_applied(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    struct kvb_checkpoint_save save = { 0 };
+
+    begin_within(&world, true);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(newest_seq(&world), 0);
+    assert_int_equal(kvb_stream_count(world.stream)->batches_applied, 1);
+    assert_int_equal(kvb_checkpoint_save_begin(&save, world.stream, NULL), KVB_NOT_FOUND);
+    (void)finish(&world);
+    find_live(&world, 1, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(newest_seq(&world), 1);
+    assert_int_equal(world.held_count, 21);
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    kvb_checkpoint_save_end(&save);
+    stream_world_end(&world);
+}
+
+static void a_save_ends_with_no_half_of_a_batch(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    struct kvb_checkpoint_save save = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    bool is_done = false;
+
+    kvb_buf_init(&out, 1 << 20);
+    begin_sliced(&world, 10, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    live(&world, 0, first_incarnation, 100);
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_LIVE, 1, first_incarnation, false);
+    assert_int_equal(kvb_checkpoint_save_step(&save, 100, &out, &is_done), KVB_CLOSED);
+    kvb_checkpoint_save_end(&save);
+    stream_world_end(&world);
+}
+
+static void what_is_live_waits_behind_the_batch(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_within(&world, true);
+    live(&world, 2, first_incarnation, 200);
+    assert_int_equal(world.output.events.event_count, 0);
+    assert_false(router_holds(&world, root(200)));
+    assert_int_equal(finish(&world), 4); /* three slices of five roots, and the batch behind */
+    assert_true(router_holds(&world, root(200)));
+    assert_int_equal(newest_seq(&world), 2);
+    find_live(&world, 2, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* What there is no room for is asked for again. */
+static void what_does_not_fit_behind_the_batch_is_a_gap(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t seq = 2;
+
+    begin_within(&world, true);
+    for (; kvb_stream_count(world.stream)->buffer_refused == 0; seq++) {
+        live(&world, seq, first_incarnation, (uint32_t)seq + 200);
+        assert_true(seq < 100000);
+    }
+    (void)finish(&world);
+    assert_int_equal(newest_seq(&world), seq - 2);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    live(&world, seq, first_incarnation, (uint32_t)seq + 200);
+    assert_int_equal(start_wanted_replay(&world), seq - 2);
+    stream_world_end(&world);
+}
+
+static void no_replay_begins_within_a_batch(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t from = 0;
+
+    begin_sliced(&world, 10, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    live(&world, 0, first_incarnation, 100);
+    live(&world, 1, first_incarnation, 101);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    (void)finish(&world);
+    assert_int_equal(newest_seq(&world), 2);
+    assert_int_equal(start_wanted_replay(&world), 1); /* two batches are to prove its life */
+    stream_world_end(&world);
+}
+
+static void a_batch_is_finished_although_its_engine_has_gone(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_within(&world, true);
+    live(&world, 2, first_incarnation, 200);
+    give(&world, KVB_INPUT_DOWN);
+    assert_true(world.output.has_more);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
+    (void)finish(&world);
+    assert_int_equal(newest_seq(&world), 1); /* what waited is dropped, as ever */
+    assert_int_equal(world.held_count, 21);
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 0, first_incarnation, 100);
+    give_batch(&world, KVB_INPUT_REPLAY, 1, first_incarnation, false);
+    replayed(&world, 2, first_incarnation, 200);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE); /* nothing came live here */
+    live(&world, 2, first_incarnation, 200);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
+/* Without a replay endpoint nobody proves what the other half belongs to. */
+static void another_connection_without_replays_begins_again(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_within(&world, false);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_true(world.saw_cleared);
+    assert_false(world.output.has_more);
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(newest_seq(&world), UINT64_MAX);
+    stream_world_end(&world);
+}
+
+/* The first batch of all is half applied: there is nothing to ask from. */
+static void another_connection_within_the_first_batch_begins_again(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_sliced(&world, 10, true);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    assert_false(world.output.has_more);
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
+    (void)finish(&world);
+    end_replay(&world, first_incarnation);
+    give_batch(&world, KVB_INPUT_LIVE, 0, first_incarnation, false);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 20);
+    stream_world_end(&world);
+}
+
+/* An engine that has answered waits for us, however long the batch takes. */
+static void a_replay_does_not_time_out_within_a_batch(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_sliced(&world, 10, true);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
+    for (int i = 0; i < 3; i++) {
+        world.now_ns += 5 * KVB_NS_PER_S;
+        give(&world, KVB_INPUT_TICK);
+    }
+    assert_false(world.output.has_more);
+    assert_true(kvb_stream_is_replaying(world.stream));
+    give(&world, KVB_INPUT_TICK);
+    assert_true(kvb_stream_is_replaying(world.stream));
+    stream_world_end(&world);
+}
+
+/* A reply that comes all the same is applied behind the batch. */
+static void a_reply_within_a_batch_ends_it_first(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_sliced(&world, 10, true);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
+    assert_int_equal(world.held_count, 5);
+    replayed(&world, 1, first_incarnation, 200);
+    assert_int_equal(world.held_count, 21);
+    assert_int_equal(newest_seq(&world), 1);
+    stream_world_end(&world);
+}
+
+/* ---- Quarantine ---- */
+
+static void a_quarantined_stream_takes_nothing_and_says_so(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_QUARANTINE);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD);
+    assert_true(kvb_stream_is_overloaded(world.stream));
+    live(&world, 3, first_incarnation, 4);
+    pass_ms(&world, 40000);
+    assert_int_equal(world.held_count, 3);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD);
+    stream_world_end(&world);
+}
+
+/* Its list is old until it has caught up. */
+static void a_released_stream_fetches_what_it_missed(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_QUARANTINE);
+    live(&world, 3, first_incarnation, 4);
+    give(&world, KVB_INPUT_RELEASE);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    give_batch(&world, KVB_INPUT_REPLAY, 2, first_incarnation, false);
+    replayed(&world, 3, first_incarnation, 4);
+    assert_true(kvb_stream_is_overloaded(world.stream));
+    end_replay(&world, first_incarnation);
+    assert_false(kvb_stream_is_overloaded(world.stream));
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(world.held_count, 4);
+    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
+    stream_world_end(&world);
+}
+
+static void a_quarantine_ends_the_replay_and_keeps_what_it_brought(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_sliced(&world, 10, true);
+    replayed(&world, 0, first_incarnation, 100);
+    add_roots(&world, 20);
+    give_batch(&world, KVB_INPUT_REPLAY, 1, first_incarnation, false);
+    give(&world, KVB_INPUT_QUARANTINE);
+    assert_true(world.output.drops_replay);
+    assert_false(world.output.has_more); /* the unfinished batch waits too */
+    give(&world, KVB_INPUT_TICK);
+    assert_int_equal(world.held_count, 6);
+    give(&world, KVB_INPUT_RELEASE);
+    assert_true(world.output.has_more);
+    (void)finish(&world);
+    assert_int_equal(world.held_count, 21);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    stream_world_end(&world);
+}
+
+static void without_replays_a_release_begins_the_list_again(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+
+    begin_within(&world, false);
+    give(&world, KVB_INPUT_QUARANTINE);
+    give(&world, KVB_INPUT_RELEASE);
+    assert_true(world.saw_cleared);
+    assert_false(world.output.has_more);
+    assert_int_equal(world.held_count, 0);
+    assert_false(kvb_stream_is_overloaded(world.stream));
+    stream_world_end(&world);
+}
+
+/* Down and up again in the middle of it. */
+static void a_quarantine_outlasts_a_connection(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    uint64_t from = 0;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_QUARANTINE);
+    give(&world, KVB_INPUT_DOWN);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
+    give(&world, KVB_INPUT_UP);
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_RELEASE);
+    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
+    give(&world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&world), 1);
+    stream_world_end(&world);
+}
+
+/* ---- Memory ---- */
+
+/* Without memory for a copy the batch is applied at once; whatever fails, the list is the
+ * batch's, or begins again. */
+static void survive_each_allocation_failing(void **state)
+{
+    (void)state;
+    static struct stream_world world;
+    bool was_cleared = true;
+
+    for (int n = 0; was_cleared || n < 20; n++) {
+        begin_sliced(&world, 10, true);
+        give(&world, KVB_INPUT_REPLAY_END);
+        live(&world, 0, first_incarnation, 100);
+        add_roots(&world, 40);
+        struct kvb_stream_input input = { .kind = KVB_INPUT_LIVE,
+                                          .now_ns = world.now_ns,
+                                          .wall_us = 2000,
+                                          .seq = 1,
+                                          .fingerprint = { .low = 1, .high = first_incarnation },
+                                          .batch = &world.batch };
+        fail_alloc_after(n);
+        (void)kvb_stream_step(world.stream, &input, &world.output); /* NO_MEMORY is an answer */
+        input.kind = KVB_INPUT_TICK;
+        while (world.output.has_more) {
+            (void)kvb_stream_step(world.stream, &input, &world.output);
+        }
+        fail_alloc_after(-1);
+        struct kvb_heartbeat beat;
+        kvb_stream_heartbeat(world.stream, &beat);
+        was_cleared = kvb_stream_count(world.stream)->clears > 0;
+        assert_true(was_cleared || beat.tiers[KVB_TIER_DEVICE].blocks == 41);
+        assert_true(was_cleared || beat.reason == KVB_REASON_NO_BASE); /* nothing else */
+        assert_true(n < 1000);
+        stream_world_end(&world);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(of_any_size_make_the_list_that_the_batch_makes),
+        cmocka_unit_test(make_the_same_ids_however_the_steps_come),
+        cmocka_unit_test(are_of_bounded_work),
+        cmocka_unit_test(a_large_event_is_applied_in_parts),
+        cmocka_unit_test(the_clear_of_a_tier_is_applied_in_parts),
+        cmocka_unit_test(children_are_named_in_parts),
+        cmocka_unit_test(what_is_refused_is_refused_once),
+        cmocka_unit_test(a_list_that_begins_again_drops_the_rest_of_an_event),
+        cmocka_unit_test(half_a_batch_is_not_applied),
+        cmocka_unit_test(a_save_ends_with_no_half_of_a_batch),
+        cmocka_unit_test(what_is_live_waits_behind_the_batch),
+        cmocka_unit_test(what_does_not_fit_behind_the_batch_is_a_gap),
+        cmocka_unit_test(no_replay_begins_within_a_batch),
+        cmocka_unit_test(a_batch_is_finished_although_its_engine_has_gone),
+        cmocka_unit_test(another_connection_without_replays_begins_again),
+        cmocka_unit_test(another_connection_within_the_first_batch_begins_again),
+        cmocka_unit_test(a_replay_does_not_time_out_within_a_batch),
+        cmocka_unit_test(a_reply_within_a_batch_ends_it_first),
+        cmocka_unit_test(a_quarantined_stream_takes_nothing_and_says_so),
+        cmocka_unit_test(a_released_stream_fetches_what_it_missed),
+        cmocka_unit_test(a_quarantine_ends_the_replay_and_keeps_what_it_brought),
+        cmocka_unit_test(without_replays_a_release_begins_the_list_again),
+        cmocka_unit_test(a_quarantine_outlasts_a_connection),
+        cmocka_unit_test(survive_each_allocation_failing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

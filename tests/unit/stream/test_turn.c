@@ -1,0 +1,130 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "stream/turn.h"
+
+/* One stream, judged every 50 ms. */
+struct loop {
+    struct kvb_turn turn;
+    uint64_t now_ns;
+    uint64_t others;
+};
+
+static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
+
+/* The stream takes so much of the thread's time until the verdict changes or the time is over;
+ * others are served meanwhile, or not. */
+static enum kvb_turn_verdict
+run(struct loop *loop, unsigned percent, bool others_are_served, uint64_t seconds)
+{
+    const uint64_t end_ns = loop->now_ns + seconds * KVB_NS_PER_S;
+
+    while (loop->now_ns < end_ns) {
+        loop->now_ns += tick_ns;
+        kvb_turn_use(&loop->turn, tick_ns * percent / 100);
+        loop->others += others_are_served;
+        const enum kvb_turn_verdict verdict =
+            kvb_turn_classify(&loop->turn, loop->now_ns, loop->others);
+        if (verdict != KVB_TURN_GO_ON) {
+            return verdict;
+        }
+    }
+    return KVB_TURN_GO_ON;
+}
+
+static struct loop begin(void)
+{
+    return (struct loop){ .now_ns = KVB_NS_PER_S };
+}
+
+/* From the quarantine to the release, in seconds. */
+static uint64_t wait_for_release(struct loop *loop)
+{
+    const uint64_t from_ns = loop->now_ns;
+
+    assert_true(kvb_turn_is_quarantined(&loop->turn));
+    assert_int_equal(run(loop, 0, true, 40), KVB_TURN_RELEASE);
+    assert_false(kvb_turn_is_quarantined(&loop->turn));
+    return (loop->now_ns - from_ns) / KVB_NS_PER_S;
+}
+
+static void a_stream_within_its_share_is_served_for_ever(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+
+    assert_int_equal(run(&loop, 49, true, 600), KVB_TURN_GO_ON);
+}
+
+static void one_that_has_the_thread_to_itself_may_use_it(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+
+    assert_int_equal(run(&loop, 100, false, 600), KVB_TURN_GO_ON);
+}
+
+static void one_above_its_share_for_ten_seconds_is_quarantined(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+
+    assert_int_equal(run(&loop, 90, true, 9), KVB_TURN_GO_ON);
+    assert_int_equal(run(&loop, 90, true, 2), KVB_TURN_QUARANTINE);
+    assert_int_equal(wait_for_release(&loop), 1);
+}
+
+/* A prompt that takes long, or a restart of the engine, is no reason. */
+static void a_pause_within_ten_seconds_forgives(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(run(&loop, 90, true, 8), KVB_TURN_GO_ON);
+        assert_int_equal(run(&loop, 10, true, 2), KVB_TURN_GO_ON);
+    }
+}
+
+static void the_wait_doubles_up_to_thirty_seconds(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+    static const uint64_t waits_s[] = { 1, 2, 4, 8, 16, 30, 30, 30 };
+
+    assert_int_equal(run(&loop, 90, true, 11), KVB_TURN_QUARANTINE);
+    for (size_t i = 0; i < sizeof waits_s / sizeof waits_s[0]; i++) {
+        assert_int_equal(wait_for_release(&loop), waits_s[i]);
+        const uint64_t from_ns = loop.now_ns;
+        assert_int_equal(run(&loop, 90, true, 11), KVB_TURN_QUARANTINE);
+        assert_true(loop.now_ns - from_ns < 3 * KVB_NS_PER_S); /* less patience than at first */
+    }
+}
+
+static void half_a_minute_within_the_share_forgets_the_past(void **state)
+{
+    (void)state;
+    struct loop loop = begin();
+
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(run(&loop, 90, true, 11), KVB_TURN_QUARANTINE);
+        (void)wait_for_release(&loop);
+    }
+    assert_int_equal(run(&loop, 20, true, 32), KVB_TURN_GO_ON);
+    assert_int_equal(run(&loop, 90, true, 9), KVB_TURN_GO_ON);
+    assert_int_equal(run(&loop, 90, true, 2), KVB_TURN_QUARANTINE);
+    assert_int_equal(wait_for_release(&loop), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stream_within_its_share_is_served_for_ever),
+        cmocka_unit_test(one_that_has_the_thread_to_itself_may_use_it),
+        cmocka_unit_test(one_above_its_share_for_ten_seconds_is_quarantined),
+        cmocka_unit_test(a_pause_within_ten_seconds_forgives),
+        cmocka_unit_test(the_wait_doubles_up_to_thirty_seconds),
+        cmocka_unit_test(half_a_minute_within_the_share_forgets_the_past),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
