@@ -10,6 +10,7 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,6 +231,17 @@ static void *watch_connections(void *context)
 }
 
 /* ---- Callbacks of libmicrohttpd, on its threads ------------------------------------- */
+
+/* Counts the requests that libmicrohttpd refuses itself, which no other callback is told of. */
+static void on_message(void *context, const char *format, va_list values)
+{
+    static const char refused[] = "Error processing request";
+
+    (void)values;
+    if (strncmp(format, refused, sizeof refused - 1) == 0) {
+        count_http(context, count_http_refused_malformed);
+    }
+}
 
 /* Called first for each request; the only callback that gets the query part undecoded. */
 static void *begin_exchange(void *context, const char *uri, struct MHD_Connection *connection)
@@ -463,6 +475,7 @@ static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, s
     if (!exchange->is_too_large && !exchange->is_refused) {
         const kvb_status status = make_body_room(exchange, *len);
         if (status == KVB_NO_MEMORY) {
+            count_http(exchange->http, count_http_refused_memory);
             return MHD_NO;
         }
         if (status == KVB_OK) {
@@ -477,7 +490,11 @@ static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, s
         note_moved(exchange, exchange->refused_bytes);
     }
     *len = 0;
-    return is_hopeless(exchange->http, exchange->refused_bytes) ? MHD_NO : MHD_YES;
+    if (is_hopeless(exchange->http, exchange->refused_bytes)) {
+        count_http(exchange->http, count_http_refused_request);
+        return MHD_NO;
+    }
+    return MHD_YES;
 }
 
 static enum MHD_Result answer_whole(
@@ -548,9 +565,9 @@ static enum MHD_Result on_request(
 {
     struct exchange *exchange = *at;
 
-    (void)context;
     (void)version;
     if (!exchange) {
+        count_http(context, count_http_refused_memory);
         return send_busy(connection, "out of memory");
     }
     if (!exchange->is_known) {
@@ -638,8 +655,8 @@ static struct MHD_Daemon *start_daemon(
 {
     /* With epoll, libmicrohttpd 0.9.75 loses a wake-up of one connection in 100,000 on a busy
      * machine: its request is never read. */
-    const unsigned flags =
-        MHD_USE_POLL_INTERNAL_THREAD | (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
+    const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
+                           (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     /* libmicrohttpd rejects a pool of one thread; without a pool it has one thread. */
     const unsigned pool = options->threads > 1 ? options->threads : 0;
 
@@ -653,6 +670,7 @@ static struct MHD_Daemon *start_daemon(
     /* clang-format off */
     return MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http,
+        MHD_OPTION_EXTERNAL_LOGGER, on_message, http, /* first: it gets what the others report */
         MHD_OPTION_SOCK_ADDR, address,
         MHD_OPTION_THREAD_POOL_SIZE, pool,
         MHD_OPTION_CONNECTION_LIMIT, max,

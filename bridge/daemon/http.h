@@ -33,10 +33,11 @@ enum { kvb_http_grace_s = 10, kvb_http_bytes_a_second = 256 << 10 };
 #define KVB_HTTP_METRICS(X) \
     X(http_connections, GAUGE, "kvb_http_connections", "", "HTTP connections that are open") \
     X(http_held, GAUGE, "kvb_http_held_bytes", "", "Memory that bodies and answers of HTTP take, beyond 64 KiB of each connection; at most 64 MiB") \
-    X(http_refused_crowded, COUNTER, "kvb_http_refused_total", "reason=\"connections\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
-    X(http_refused_memory, COUNTER, "kvb_http_refused_total", "reason=\"memory\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
-    X(http_refused_denied, COUNTER, "kvb_http_refused_total", "reason=\"denied\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
-    X(http_refused_request, COUNTER, "kvb_http_refused_total", "reason=\"request\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; request: any other 4xx") \
+    X(http_refused_crowded, COUNTER, "kvb_http_refused_total", "reason=\"connections\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
+    X(http_refused_memory, COUNTER, "kvb_http_refused_total", "reason=\"memory\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
+    X(http_refused_denied, COUNTER, "kvb_http_refused_total", "reason=\"denied\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
+    X(http_refused_malformed, COUNTER, "kvb_http_refused_total", "reason=\"malformed\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
+    X(http_refused_request, COUNTER, "kvb_http_refused_total", "reason=\"request\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_closed_header, COUNTER, "kvb_http_closed_total", "reason=\"header_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
     X(http_closed_body, COUNTER, "kvb_http_closed_total", "reason=\"body_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
     X(http_closed_answer, COUNTER, "kvb_http_closed_total", "reason=\"answer_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \

@@ -137,7 +137,7 @@ connect_source(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_
     }
 }
 
-/* A silent socket may be one that libzmq has given up. */
+/* Also for a silent socket: libzmq may have given it up. */
 static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
 {
     struct bridge_feed *feed = &load->feeds[kind];
@@ -145,6 +145,22 @@ static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint
 
     if (source && kvb_log_backoff_due(&feed->renewal, now_ns)) {
         (void)kvb_load_source_renew(source, now_ns); /* else: the next time */
+    }
+}
+
+/* A peer that sent what libzmq refuses. */
+static void look_for_cut(
+    struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
+    uint64_t now_ns)
+{
+    struct kvb_load_source *source = source_of(load, kind);
+
+    if (source && kvb_load_source_is_cut(source, now_ns)) {
+        count_load(&bridge->shown, kvb_bridge_load_refused_protocol, 1);
+        refuse_load_sample(
+            bridge, load, kind,
+            "protocol error: a message above 64 KiB, or bytes that are not ZMTP", now_ns);
+        renew(load, kind, now_ns);
     }
 }
 
@@ -160,6 +176,7 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
                 continue;
             }
             connect_source(load, kind, now_ns);
+            look_for_cut(bridge, load, kind, now_ns);
             if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
                 feed->state = KVB_LOAD_SOURCE_STALE;
                 warn(bridge, load, kind, "a source of load is silent", now_ns);

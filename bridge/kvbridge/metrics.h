@@ -88,9 +88,10 @@
     X(load_samples_zmq, COUNTER, "kvb_load_samples_total", "source=\"zmq\"", "Load samples received, each of one rank") \
     X(load_samples_prometheus, COUNTER, "kvb_load_samples_total", "source=\"prometheus\"", "Load samples received, each of one rank") \
     X(load_samples_coordinator, COUNTER, "kvb_load_samples_total", "source=\"coordinator\"", "Load samples received, each of one rank") \
-    X(load_refused_message, COUNTER, "kvb_load_samples_refused_total", "reason=\"message\"", "Load messages, samples and single values refused, by reason") \
-    X(load_refused_rank, COUNTER, "kvb_load_samples_refused_total", "reason=\"rank\"", "Load messages, samples and single values refused, by reason") \
-    X(load_refused_figure, COUNTER, "kvb_load_samples_refused_total", "reason=\"figure\"", "Load messages, samples and single values refused, by reason") \
+    X(load_refused_message, COUNTER, "kvb_load_samples_refused_total", "reason=\"message\"", "Load messages, samples and single values refused, by reason; protocol: connections that libzmq ended, for a message above 64 KiB or bytes that are not ZMTP") \
+    X(load_refused_protocol, COUNTER, "kvb_load_samples_refused_total", "reason=\"protocol\"", "Load messages, samples and single values refused, by reason; protocol: connections that libzmq ended, for a message above 64 KiB or bytes that are not ZMTP") \
+    X(load_refused_rank, COUNTER, "kvb_load_samples_refused_total", "reason=\"rank\"", "Load messages, samples and single values refused, by reason; protocol: connections that libzmq ended, for a message above 64 KiB or bytes that are not ZMTP") \
+    X(load_refused_figure, COUNTER, "kvb_load_samples_refused_total", "reason=\"figure\"", "Load messages, samples and single values refused, by reason; protocol: connections that libzmq ended, for a message above 64 KiB or bytes that are not ZMTP") \
     X(load_scheduler_samples, COUNTER, "kvb_load_scheduler_samples_total", "", "Load samples of the scheduler's struct (version 1), which has only the numbers of active and waiting requests") \
     X(load_counter_resets, COUNTER, "kvb_load_counter_resets_total", "", "Counters on engines' metrics pages that were reset") \
     X(load_sources_waiting, GAUGE, "kvb_load_sources", "state=\"waiting\"", "Sources of load figures, by state") \

@@ -410,8 +410,12 @@ def test_what_is_no_page_and_no_endpoint_is_an_error_of_check(scene):
     assert "load.scrape_ms: 10 is out of range" in done.stderr + done.stdout
 
 
-def test_a_socket_of_load_is_heard_again_after_a_message_that_is_too_large(scene):
-    """libzmq ends the connection at it, and never connects again by itself."""
+def protocol_errors(bridge):
+    return bridge.metric("kvb_load_samples_refused_total", reason="protocol")
+
+
+def test_a_load_message_above_the_limit_is_counted_and_the_next_one_is_read(scene):
+    """libzmq ends the connection at it, reports nothing and never connects again."""
     scene.start_nats()
     feed, loads = scene.load_feed(), Loads(scene)
     bridge = scene.bridge(row(zmq=feed.endpoint))
@@ -420,7 +424,38 @@ def test_a_socket_of_load_is_heard_again_after_a_message_that_is_too_large(scene
         feed.send({"num_requests_waiting": waiting, "kv_active_blocks": 7})
         return (7, 0) in loads.look() and loads.look()[7, 0]["num_requests_waiting"] == waiting
 
-    wait_for("the figures are heard", lambda: fed(1))
-    feed.pub.send(bytes(1 << 20))
-    wait_for("they are missed", lambda: "a source of load is silent" in bridge.text())
-    wait_for("they are heard again", lambda: fed(2), 30)
+    wait_for("the figures are read", lambda: fed(1))
+    for count in (1, 2):
+        feed.pub.send(bytes(1 << 20))
+        wait_for("it is counted", lambda: protocol_errors(bridge) == count)
+        wait_for("figures are read again", lambda: fed(count + 1), 30)
+    wait_for("the log says why", lambda: "a message above 64 KiB, or bytes that are not ZMTP" in bridge.text())
+    assert protocol_errors(bridge) == 2
+
+
+def test_an_engine_that_is_away_for_a_while_is_no_protocol_error(scene, coordinator):
+    scene.start_nats()
+    loads = Loads(scene)
+    bridge = scene.bridge(row(coordinator=coordinator.endpoint))
+    coordinator.wait_for_listener()
+    coordinator.say([[1, 2]])
+    loads.wait((7, 0), num_requests_waiting=1)
+    coordinator.socket.unbind(coordinator.endpoint)
+    coordinator.socket.close()
+    wait_for("it is missed", lambda: "a source of load is silent" in bridge.text(), 30)
+    assert protocol_errors(bridge) == 0
+
+
+def test_a_coordinator_whose_message_is_too_large_is_read_again(scene, coordinator):
+    scene.start_nats()
+    loads = Loads(scene)
+    bridge = scene.bridge(row(coordinator=coordinator.endpoint))
+    coordinator.wait_for_listener()
+    coordinator.send(bytes(1 << 20))
+    wait_for("it is counted", lambda: protocol_errors(bridge) == 1)
+
+    def read():
+        coordinator.say([[3, 2]])
+        return loads.look().get((7, 0), {}).get("num_requests_waiting") == 3
+
+    wait_for("the next is read", read)

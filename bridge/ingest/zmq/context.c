@@ -10,12 +10,13 @@
  *
  *     publisher   SUB, both ends of its monitor    3 mailboxes, connection or listener,
  *                                                  a second connection for a moment
- *     load        SUB                              1 mailbox, 1 or 2 connections
+ *     load        SUB, both ends of its monitor    3 mailboxes, 1 or 2 connections
  *     replay      DEALER, at most 8 at once        the one before may not be closed yet */
 enum {
     sockets_per_publisher = 3,
+    sockets_per_load = 3,
     descriptors_per_publisher = 5,
-    descriptors_per_load = 3,
+    descriptors_per_load = 5,
     sockets_for_replays = 4 * kvb_max_replays_at_once,
     descriptors_for_replays = 2 * sockets_for_replays,
     own_descriptors = 128, /* of the process: NATS, pages, checkpoints, log, epoll, timers */
@@ -58,8 +59,8 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
 static bool is_sized(void *context)
 {
     const int publishers = kvb_max_streams / kvb_max_zmq_contexts;
-    const int sockets =
-        publishers * sockets_per_publisher + kvb_max_workers + sockets_for_replays + spare_sockets;
+    const int sockets = publishers * sockets_per_publisher + kvb_max_workers * sockets_per_load +
+                        sockets_for_replays + spare_sockets;
 
     return zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets) == 0 &&
            zmq_ctx_set(context, ZMQ_IO_THREADS, 1) == 0;

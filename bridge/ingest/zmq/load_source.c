@@ -4,6 +4,7 @@
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
 #include "ingest/zmq/inside.h"
+#include "ingest/zmq/monitor.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/socket.h"
 #include "wire/load/forward_pass.h"
@@ -17,8 +18,10 @@
 enum { load_high_water = 1000, heartbeat_ms = 0 };
 
 struct kvb_load_source {
-    void *context; /* borrowed */
-    void *sub;     /* owned; NULL: it could not be opened */
+    void *context;    /* borrowed */
+    void *sub;        /* owned; NULL: it could not be opened */
+    void *monitor;    /* owned; NULL when sub is */
+    uint64_t lost_ns; /* its connection has ended, and no other was reported; 0: not so */
     struct kvb_named_endpoint endpoint;
     struct kvb_poller *poller; /* borrowed, like the next */
     struct kvb_resolver *resolver;
@@ -40,6 +43,9 @@ static kvb_status open_load_sub(struct kvb_load_source *source)
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, "", 0) != 0) {
         return KVB_IO;
     }
+    KVB_TRY(kvb_zmq_monitor_open(
+        source->context, source->sub, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
+        &source->monitor));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
     return zmq_connect(source->sub, address) == 0 ? KVB_OK : KVB_BAD_CONFIG;
 }
@@ -47,9 +53,11 @@ static kvb_status open_load_sub(struct kvb_load_source *source)
 static void close_load_sub(struct kvb_load_source *source)
 {
     if (source->sub) {
+        kvb_zmq_monitor_close(source->sub, &source->monitor);
         kvb_poller_drop_socket(source->poller, source->owner, source->sub);
         kvb_zmq_socket_close(&source->sub);
     }
+    source->lost_ns = 0;
 }
 
 static kvb_status reopen_load_sub(struct kvb_load_source *source)
@@ -88,6 +96,21 @@ kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns
         return status;
     }
     return reopen_load_sub(source) == KVB_OK ? KVB_OK : KVB_IO;
+}
+
+bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns)
+{
+    uint16_t event = 0;
+    int value = 0;
+
+    while (source->sub && kvb_zmq_monitor_next(source->monitor, &event, &value) == KVB_OK) {
+        source->lost_ns = event == ZMQ_EVENT_DISCONNECTED ? now_ns : 0;
+    }
+    if (source->lost_ns == 0 || now_ns - source->lost_ns < kvb_retry_report_ms * KVB_NS_PER_MS) {
+        return false;
+    }
+    source->lost_ns = 0; /* said once */
+    return true;
 }
 
 static kvb_status open_first(struct kvb_load_source *source, const char *endpoint)

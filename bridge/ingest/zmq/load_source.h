@@ -6,6 +6,7 @@
 #include "model/load.h"
 #include "wire/load/coordinator.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -48,8 +49,12 @@ void kvb_load_source_close(struct kvb_load_source *source);
 kvb_status
 kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const char **out_why);
 
-/* Opens the socket again, at the next address of its host: after a protocol error libzmq never
- * reconnects and does not report that.  Call it for a silent source, in growing intervals.
+/* True once for each connection that a protocol error has ended, such as a message above
+ * kvb_max_load_payload_bytes: libzmq will not connect again.  Call it a few times a second. */
+bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
+
+/* Opens the socket again, at the next address of its host.  Call it for a source that is cut or
+ * silent, in growing intervals.
  * KVB_IO: it has no socket until the next call */
 kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns);
 

@@ -4,6 +4,7 @@
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
 #include "ingest/zmq/inside.h"
+#include "ingest/zmq/monitor.h"
 #include "ingest/zmq/peers.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/reply_queue.h"
@@ -18,9 +19,7 @@
 
 enum { receive_high_water = 2000, heartbeat_ms = 200, topic_bytes = 256 };
 
-/* libzmq reports within milliseconds of a loss that it will connect again.  After a protocol
- * error it reports nothing and never connects. */
-static const uint64_t first_renewal_ns = KVB_NS_PER_S;
+static const uint64_t first_renewal_ns = kvb_retry_report_ms * KVB_NS_PER_MS;
 static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
 
 /* While libzmq tries to connect, it reports an event at least every 5 s. */
@@ -92,20 +91,9 @@ enum {
  * connections but completes no handshake is not an engine. */
 static kvb_status open_monitor(struct kvb_source *source)
 {
-    const int none = 0;
-    char address[64];
-
-    (void)snprintf(address, sizeof address, "inproc://monitor-%p", source->sub);
-    if (zmq_socket_monitor(
-            source->sub, address, source->is_bound ? followed_when_bound : followed) != 0) {
-        return KVB_IO;
-    }
-    source->monitor = zmq_socket(source->context, ZMQ_PAIR);
-    if (!source->monitor || zmq_setsockopt(source->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
-        zmq_setsockopt(source->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0) {
-        return KVB_IO;
-    }
-    return zmq_connect(source->monitor, address) == 0 ? KVB_OK : KVB_IO;
+    return kvb_zmq_monitor_open(
+        source->context, source->sub, source->is_bound ? followed_when_bound : followed,
+        &source->monitor);
 }
 
 static kvb_status open_event_sub(struct kvb_source *source)
@@ -141,10 +129,10 @@ static void close_watched(struct kvb_source *source, void **socket)
 
 static void close_event_sub(struct kvb_source *source)
 {
-    if (source->sub) {
-        (void)zmq_socket_monitor(source->sub, NULL, 0); /* ends the PAIR's other side */
+    if (source->monitor) {
+        kvb_poller_drop_socket(source->poller, source->owner, source->monitor);
+        kvb_zmq_monitor_close(source->sub, &source->monitor);
     }
-    close_watched(source, &source->monitor);
     close_watched(source, &source->sub);
 }
 
@@ -341,32 +329,15 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
     }
 }
 
-/* 16 bits of event and 32 of value, in the order of this machine. */
-static void
-read_monitor_event(const struct kvb_zmq_message *message, uint16_t *out_event, int *out_value)
-{
-    const kvb_span frame = message->frames.frame[0];
-
-    *out_event = 0;
-    *out_value = -1;
-    if (frame.len >= sizeof *out_event + sizeof *out_value) {
-        memcpy(out_event, frame.data, sizeof *out_event);
-        memcpy(out_value, frame.data + sizeof *out_event, sizeof *out_value);
-    }
-}
-
 struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
 {
     struct kvb_source_link link = { .was_lost = false };
-    struct kvb_zmq_message message;
+    uint16_t event = 0;
+    int value = 0;
 
-    while (kvb_zmq_message_receive(source->monitor, &message) == KVB_OK) {
-        uint16_t event = 0;
-        int value = 0;
-        read_monitor_event(&message, &event, &value);
+    while (kvb_zmq_monitor_next(source->monitor, &event, &value) == KVB_OK) {
         follow_monitor(source, event, value, &link);
         source->renewal.is_received = true;
-        kvb_zmq_message_close(&message);
     }
     const size_t engines = kvb_peers_count(&source->peers);
     link.is_up = source->is_bound ? engines == 1 : source->is_up;

@@ -11,7 +11,9 @@ from programs import wait_for
 
 ADDRESS = ("127.66.0.1", 0)  # another host than the probers': limits are of each host
 DENIED = ("bridge", "kvb_http_refused_total", {"reason": "denied"})
-REFUSED = tuple((side, "kvb_http_refused_total", {"reason": "request"}) for side in ("bridge", "aggregator"))
+REFUSED, MALFORMED = (
+    tuple((side, "kvb_http_refused_total", {"reason": reason}) for side in ("bridge", "aggregator"))
+    for reason in ("request", "malformed"))
 JSON = b"Content-Type: application/json\r\n"
 # What a client of TLS says first.
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(32)) + bytes.fromhex("20") + bytes(160)
@@ -130,15 +132,18 @@ class HostileBrowser:
             request(b"POST /query", nested, JSON), request(b"POST /query", b"\xff" * 99, JSON),
             request(b"POST /route", b'{"model_name":"m","token_ids":"x"}', JSON), request(b"PUT /query", b"{}", JSON),
             request(b"POST /register", nested, JSON), request(b"GET /nowhere"), request(b"DELETE /livez"))
+        self._shoot_until_answered(lambda: whole, 3)
+
+    def malformed_requests(self):
         broken = (
-            b"GET /livez HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"H: x\r\n" * 5000 + b"\r\n", b"\r\n" * 500,
+            b"GET /livez HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"H: x\r\n" * 5000 + b"\r\n", b"no request\r\n\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551616\r\n\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
-            b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n",
-            request(b"GET /streams") * 200, request(b"GET /overview?filter=" + b"%" * 300))
-        self._shoot_until_answered(lambda: whole, 3)
-        self._shoot(lambda: (*broken, self.random.randbytes(1500)), 3)
+            b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n")
+        strange = (b"\r\n" * 500, request(b"GET /streams") * 200, request(b"GET /overview?filter=" + b"%" * 300))
+        self._shoot_until_answered(lambda: broken, 3)
+        self._shoot(lambda: (*strange, self.random.randbytes(1500)), 3)
 
     def registrations(self):
         """Of engines that are not there; each leaves again."""
@@ -162,4 +167,5 @@ def attacks(one):
         one.headers_without_end, one.bodies_without_end, one.readers_that_do_not_read, one.dumps_in_a_loop,
         one.tls_greetings, one.registrations)] + [
         Attack("wrong_tokens", one.wrong_tokens, (DENIED,), 2 * 2 * 9 * 10),
-        Attack("garbage_requests", one.garbage_requests, REFUSED, 3 * 4 * 4)]
+        Attack("garbage_requests", one.garbage_requests, REFUSED, 3 * 4 * 4),
+        Attack("malformed_requests", one.malformed_requests, MALFORMED, 3 * 4 * 7)]

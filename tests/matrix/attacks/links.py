@@ -16,6 +16,7 @@ from proxy import Proxy
 
 PERIOD_S = 0.02
 REFUSED = ("bridge", "kvb_load_samples_refused_total", {"reason": "message"})
+ENDED = ("bridge", "kvb_load_samples_refused_total", {"reason": "protocol"})
 ERRORS = ("bridge", "kvcache_zmq_errors_total", {})
 FIGURES = {"request_active_slots": 1, "request_total_slots": 9, "num_requests_waiting": 0}
 LEAST_FLIPPED = 20
@@ -166,7 +167,9 @@ class LinkedEngine(HostileEngine):
 
         good = msgspec.msgpack.encode(FIGURES)
         self._take_again(self.feed, good, "zmq")
+        before = self.count(ENDED)
         wait_for("the connection ends", oversized, MOST_PAUSE_S)
+        wait_for("that is counted", lambda: self.count(ENDED) > before, MOST_PAUSE_S)
         self._take_again(self.feed, good, "zmq")
 
 
@@ -184,5 +187,5 @@ def attacks(one, metric, count):
         (one.flipped_bytes, (ERRORS,), 1),
         (one.load_of_garbage, (REFUSED,), 20),
         (one.coordinator_of_garbage, (REFUSED,), 20),
-        (one.oversized_load, (), 0),
+        (one.oversized_load, (ENDED,), 1),
     ))

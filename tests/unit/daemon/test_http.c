@@ -325,6 +325,38 @@ static void an_endless_body_is_hung_up_on(void **state)
     assert_true(sent < (size_t)100 << 20);
     close(fd);
     assert_int_equal(atomic_load(&room.calls), 0);
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_request), 1);
+    kvb_http_stop(room.http);
+}
+
+/* libmicrohttpd answers these itself, before any handler or after its headers were read. */
+static void what_the_library_refuses_is_counted(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *status;
+    } bad[] = {
+        { "GET /livez HTTP/9.9\r\n\r\n", "505" },
+        { "GET /livez\r\n\r\n", "400" },
+        { "no request\r\n\r\n", "400" },
+        { "GET / HTTP/1.1\r\nHost: h\r\nno header\r\n\r\n", "400" },
+        { "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", "400" },
+        { "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 18446744073709551616\r\n\r\n", "413" },
+        { "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n", "400" },
+        /* on a connection that has served another */
+        { "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/9.9\r\n\r\n", "200" },
+    };
+    struct room room = { 0 };
+    char answer[answer_bytes];
+
+    (void)state;
+    start(&room, echo);
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        ask(&room, bad[i].text, answer);
+        assert_status(answer, bad[i].status);
+        assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_malformed), i + 1);
+    }
+    assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_request), 0);
     kvb_http_stop(room.http);
 }
 
@@ -873,6 +905,7 @@ int main(void)
         cmocka_unit_test(a_body_above_the_ceiling_gets_413_and_a_sentence),
         cmocka_unit_test(a_body_far_above_the_ceiling_is_not_waited_for),
         cmocka_unit_test(an_endless_body_is_hung_up_on),
+        cmocka_unit_test(what_the_library_refuses_is_counted),
         cmocka_unit_test(what_is_no_http_leaves_nothing_behind),
         cmocka_unit_test(two_hundred_connections_are_served_at_once),
         cmocka_unit_test(a_connection_above_the_share_is_told_so_but_for_vital_paths),
