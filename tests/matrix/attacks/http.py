@@ -15,6 +15,8 @@ REFUSED, MALFORMED = (
     tuple((side, "kvb_http_refused_total", {"reason": reason}) for side in ("bridge", "aggregator"))
     for reason in ("request", "malformed"))
 JSON = b"Content-Type: application/json\r\n"
+CLOSED = tuple((side, "kvb_http_closed_total", {}) for side in ("bridge", "aggregator"))
+TURNED_AWAY = CLOSED + tuple((side, "kvb_http_refused_total", {}) for side in ("bridge", "aggregator"))
 # What a client of TLS says first.
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(32)) + bytes.fromhex("20") + bytes(160)
 
@@ -139,9 +141,10 @@ class HostileBrowser:
             b"GET /livez HTTP/9.9\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"H: x\r\n" * 5000 + b"\r\n", b"no request\r\n\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551616\r\n\r\n",
-            b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
             b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\ng\r\n")
-        strange = (b"\r\n" * 500, request(b"GET /streams") * 200, request(b"GET /overview?filter=" + b"%" * 300))
+        strange = (
+            b"POST /query HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n", b"\r\n" * 500,
+            request(b"GET /streams") * 200, request(b"GET /overview?filter=" + b"%" * 300))
         self._shoot_until_answered(lambda: broken, 3)
         self._shoot(lambda: (*strange, self.random.randbytes(1500)), 3)
 
@@ -164,8 +167,9 @@ FIRST_REGISTERED = 20_000_000
 
 def attacks(one):
     return [Attack(run.__name__, run) for run in (
-        one.headers_without_end, one.bodies_without_end, one.readers_that_do_not_read, one.dumps_in_a_loop,
-        one.tls_greetings, one.registrations)] + [
+        one.readers_that_do_not_read, one.dumps_in_a_loop, one.tls_greetings, one.registrations)] + [
+        Attack("headers_without_end", one.headers_without_end, CLOSED, 100),
+        Attack("bodies_without_end", one.bodies_without_end, TURNED_AWAY, 20),
         Attack("wrong_tokens", one.wrong_tokens, (DENIED,), 2 * 2 * 9 * 10),
         Attack("garbage_requests", one.garbage_requests, REFUSED, 3 * 4 * 4),
-        Attack("malformed_requests", one.malformed_requests, MALFORMED, 3 * 4 * 7)]
+        Attack("malformed_requests", one.malformed_requests, MALFORMED, 3 * 4 * 6)]

@@ -166,10 +166,11 @@ class LinkedEngine(HostileEngine):
             return not self.feed.has_subscriber
 
         good = msgspec.msgpack.encode(FIGURES)
-        self._take_again(self.feed, good, "zmq")
+        wait_for("a subscriber", lambda: self.feed.send(good), MOST_PAUSE_S)
         before = self.count(ENDED)
         wait_for("the connection ends", oversized, MOST_PAUSE_S)
         wait_for("that is counted", lambda: self.count(ENDED) > before, MOST_PAUSE_S)
+        wait_for("the next subscriber", lambda: self.feed.send(good), MOST_PAUSE_S)
         self._take_again(self.feed, good, "zmq")
 
 
