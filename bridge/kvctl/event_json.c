@@ -60,8 +60,7 @@ static void write_group(struct kvb_json_writer *json, const struct kvb_engine_ev
     write_u64(json, "group", event->has_group, event->group);
     write_text_or_null(json, "group_kind", is_said ? names[event->group_kind] : NULL);
     write_u64(json, "window_tokens", event->window_tokens > 0, event->window_tokens);
-    kvb_json_write_key(json, "is_sparse");
-    kvb_json_write_bool(json, event->is_sparse);
+    kvb_json_write_pair_bool(json, "is_sparse", event->is_sparse);
 }
 
 /* Writes the media keys of each block; [] when no block has any. */

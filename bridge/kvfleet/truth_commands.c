@@ -4,6 +4,7 @@
 #include "core/own.h"
 #include "kvfleet/malformed.h"
 #include "kvfleet/truth_format.h"
+#include "wire/json/writer.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -40,9 +41,20 @@ static bool read_number_word(const char *word, uint64_t *out_value)
     return errno == 0 && *word >= '0' && *word <= '9' && *end == '\0';
 }
 
+static kvb_status end_object_line(struct kvb_json_writer *json)
+{
+    kvb_json_write_end(json, '}');
+    KVB_TRY(json->status);
+    return kvb_buf_append(json->out, "\n", 1);
+}
+
 static kvb_status say_error(struct kvb_truth_session *session, const char *text)
 {
-    KVB_TRY(kvb_buf_append_format(session->out, "{\"error\":\"%s\"}\n", text));
+    struct kvb_json_writer json = kvb_json_writer_of(session->out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "error", text);
+    KVB_TRY(end_object_line(&json));
     return session->send(session->context, session->out);
 }
 
@@ -124,6 +136,7 @@ static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct k
 {
     const struct kvb_engine_stats *stats = &state->stats;
     const struct kvb_publisher_counts *counts = &state->counts;
+    struct kvb_json_writer json = kvb_json_writer_of(out);
     const struct {
         const char *name;
         uint64_t value;
@@ -148,26 +161,29 @@ static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct k
         { "failures", counts->failures },
     };
 
+    kvb_json_write_begin(&json, '{');
     for (size_t i = 0; i < KVB_COUNT_OF(fields); i++) {
-        KVB_TRY(kvb_buf_append_format(
-            out, "%s\"%s\":%llu", i ? "," : "{", fields[i].name,
-            (unsigned long long)fields[i].value));
+        kvb_json_write_pair_u64(&json, fields[i].name, fields[i].value);
     }
-    return kvb_buf_append_text(out, "}\n");
+    return end_object_line(&json);
 }
 
 static kvb_status append_totals(const struct kvb_fleet_totals *totals, struct kvb_buf *out)
 {
-    return kvb_buf_append_format(
-        out,
-        "{\"requests\":%llu,\"refused\":%llu,\"too_large\":%llu,\"finished\":%llu,"
-        "\"batches\":%llu,\"failures\":%llu,\"held_blocks\":%llu,\"running\":%llu,"
-        "\"waiting\":%llu,\"paused\":%s}\n",
-        (unsigned long long)totals->requests, (unsigned long long)totals->refused,
-        (unsigned long long)totals->too_large, (unsigned long long)totals->finished,
-        (unsigned long long)totals->batches, (unsigned long long)totals->failures,
-        (unsigned long long)totals->held_blocks, (unsigned long long)totals->running,
-        (unsigned long long)totals->waiting, totals->is_paused ? "true" : "false");
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "requests", totals->requests);
+    kvb_json_write_pair_u64(&json, "refused", totals->refused);
+    kvb_json_write_pair_u64(&json, "too_large", totals->too_large);
+    kvb_json_write_pair_u64(&json, "finished", totals->finished);
+    kvb_json_write_pair_u64(&json, "batches", totals->batches);
+    kvb_json_write_pair_u64(&json, "failures", totals->failures);
+    kvb_json_write_pair_u64(&json, "held_blocks", totals->held_blocks);
+    kvb_json_write_pair_u64(&json, "running", totals->running);
+    kvb_json_write_pair_u64(&json, "waiting", totals->waiting);
+    kvb_json_write_pair_bool(&json, "paused", totals->is_paused);
+    return end_object_line(&json);
 }
 
 static kvb_status do_stats(struct kvb_truth_session *session, const struct words *words)

@@ -1,106 +1,99 @@
 #include "kvfleet/truth_format.h"
 
-#include <inttypes.h>
+#include "wire/json/writer.h"
 
-static kvb_status append_tokens(const uint32_t *tokens, uint32_t count, struct kvb_buf *out)
+static void write_tokens(const uint32_t *tokens, uint32_t count, struct kvb_json_writer *json)
 {
+    kvb_json_write_begin(json, '[');
     for (uint32_t i = 0; i < count; i++) {
-        if (i > 0) {
-            KVB_TRY(kvb_buf_append(out, ",", 1));
-        }
-        KVB_TRY(kvb_buf_append_u64(out, tokens[i]));
+        kvb_json_write_u64(json, tokens[i]);
     }
-    return KVB_OK;
+    kvb_json_write_end(json, ']');
 }
 
-/* The fleet's own salts need no escapes. */
-static kvb_status append_salt(const char *before, const char *salt, struct kvb_buf *out)
+static void write_truth_block(
+    const struct kvb_truth *truth, const struct kvb_truth_block *block,
+    struct kvb_json_writer *json)
 {
-    return salt ? kvb_buf_append_format(out, "%s\"%s\"", before, salt) : KVB_OK;
-}
-
-static kvb_status append_block(
-    const struct kvb_truth *truth, const struct kvb_truth_block *block, struct kvb_buf *out)
-{
-    KVB_TRY(kvb_buf_append(out, "{", 1));
+    kvb_json_write_begin(json, '{');
     if (truth->by_hash) {
-        KVB_TRY(kvb_buf_append_text(out, "\"hash\":"));
-        KVB_TRY(kvb_buf_append_u64(out, block->hash.value));
-        KVB_TRY(kvb_buf_append(out, ",", 1));
+        kvb_json_write_pair_u64(json, "hash", block->hash.value);
     }
-    KVB_TRY(kvb_buf_append_text(out, "\"tokens\":["));
-    KVB_TRY(append_tokens(block->tokens, truth->block_size, out));
-    KVB_TRY(kvb_buf_append_text(out, "],\"parent\":"));
+    kvb_json_write_key(json, "tokens");
+    write_tokens(block->tokens, truth->block_size, json);
+    kvb_json_write_key(json, "parent");
     if (block->parent == kvb_no_parent) {
-        KVB_TRY(kvb_buf_append_text(out, "-1"));
+        kvb_json_write_number(json, -1);
     } else {
-        KVB_TRY(kvb_buf_append_u64(out, block->parent));
+        kvb_json_write_u64(json, block->parent);
     }
-    KVB_TRY(kvb_buf_append_text(out, ",\"copies\":"));
-    KVB_TRY(kvb_buf_append_u64(out, block->copies));
-    KVB_TRY(append_salt(",\"salt\":", block->salt, out));
-    return kvb_buf_append(out, "}", 1);
+    kvb_json_write_pair_u64(json, "copies", block->copies);
+    if (block->salt) {
+        kvb_json_write_pair_text(json, "salt", block->salt);
+    }
+    kvb_json_write_end(json, '}');
 }
 
-static kvb_status append_truth_head(const struct kvb_truth *truth, struct kvb_buf *out)
+static kvb_status end_line(const struct kvb_json_writer *json)
 {
-    KVB_TRY(kvb_buf_append_text(out, "{\"worker_id\":"));
-    KVB_TRY(kvb_buf_append_u64(out, truth->worker_id));
-    KVB_TRY(kvb_buf_append_text(out, ",\"dp_rank\":"));
-    KVB_TRY(kvb_buf_append_u64(out, truth->rank));
-    KVB_TRY(kvb_buf_append_text(out, ",\"seq\":"));
-    if (truth->has_seq) {
-        KVB_TRY(kvb_buf_append_u64(out, truth->seq));
-    } else {
-        KVB_TRY(kvb_buf_append_text(out, "-1"));
-    }
-    KVB_TRY(kvb_buf_append_text(out, ",\"unsent\":"));
-    KVB_TRY(kvb_buf_append_u64(out, truth->unsent));
-    KVB_TRY(kvb_buf_append_text(out, ",\"block_size\":"));
-    KVB_TRY(kvb_buf_append_u64(out, truth->block_size));
-    if (truth->by_hash) {
-        KVB_TRY(kvb_buf_append_text(out, ",\"by_hash\":true"));
-    }
-    return kvb_buf_append_text(out, ",\"blocks\":[");
+    KVB_TRY(json->status);
+    return kvb_buf_append(json->out, "\n", 1);
 }
 
 kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out)
 {
-    KVB_TRY(append_truth_head(truth, out));
-    for (uint32_t i = 0; i < truth->count; i++) {
-        if (i > 0) {
-            KVB_TRY(kvb_buf_append(out, ",", 1));
-        }
-        KVB_TRY(append_block(truth, &truth->blocks[i], out));
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "worker_id", truth->worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", truth->rank);
+    kvb_json_write_key(&json, "seq");
+    if (truth->has_seq) {
+        kvb_json_write_u64(&json, truth->seq);
+    } else {
+        kvb_json_write_number(&json, -1);
     }
-    return kvb_buf_append_text(out, "]}\n");
+    kvb_json_write_pair_u64(&json, "unsent", truth->unsent);
+    kvb_json_write_pair_u64(&json, "block_size", truth->block_size);
+    if (truth->by_hash) {
+        kvb_json_write_pair_bool(&json, "by_hash", true);
+    }
+    kvb_json_write_key(&json, "blocks");
+    kvb_json_write_begin(&json, '[');
+    for (uint32_t i = 0; i < truth->count && json.status == KVB_OK; i++) {
+        write_truth_block(truth, &truth->blocks[i], &json);
+    }
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_end(&json, '}');
+    return end_line(&json);
 }
 
-static kvb_status
-append_change(const struct kvb_content_log *log, uint64_t number, struct kvb_buf *out)
+/* ["stored",ns,hash,parent,[tokens],salt]  ["removed",ns,hash]  ["cleared",ns]; the salt when the
+ * block has one. */
+static void
+write_change(const struct kvb_content_log *log, uint64_t number, struct kvb_json_writer *json)
 {
     static const char *const names[] = {
-        [KVB_CONTENT_STORED] = "[\"stored\",",
-        [KVB_CONTENT_REMOVED] = "[\"removed\",",
-        [KVB_CONTENT_CLEARED] = "[\"cleared\",",
+        [KVB_CONTENT_STORED] = "stored",
+        [KVB_CONTENT_REMOVED] = "removed",
+        [KVB_CONTENT_CLEARED] = "cleared",
     };
     const struct kvb_content_change *change = kvb_content_log_at(log, number);
 
-    KVB_TRY(kvb_buf_append_text(out, names[change->kind]));
-    KVB_TRY(kvb_buf_append_u64(out, change->at_ns));
+    kvb_json_write_begin(json, '[');
+    kvb_json_write_text(json, names[change->kind]);
+    kvb_json_write_u64(json, change->at_ns);
     if (change->kind != KVB_CONTENT_CLEARED) {
-        KVB_TRY(kvb_buf_append(out, ",", 1));
-        KVB_TRY(kvb_buf_append_u64(out, change->hash.value));
+        kvb_json_write_u64(json, change->hash.value);
     }
     if (change->kind == KVB_CONTENT_STORED) {
-        KVB_TRY(kvb_buf_append(out, ",", 1));
-        KVB_TRY(kvb_buf_append_u64(out, change->parent.value));
-        KVB_TRY(kvb_buf_append_text(out, ",["));
-        KVB_TRY(append_tokens(kvb_content_log_tokens(log, number), log->block_size, out));
-        KVB_TRY(kvb_buf_append(out, "]", 1));
-        KVB_TRY(append_salt(",", change->salt, out));
+        kvb_json_write_u64(json, change->parent.value);
+        write_tokens(kvb_content_log_tokens(log, number), log->block_size, json);
+        if (change->salt) {
+            kvb_json_write_text(json, change->salt);
+        }
     }
-    return kvb_buf_append(out, "]", 1);
+    kvb_json_write_end(json, ']');
 }
 
 kvb_status kvb_changes_format(
@@ -110,15 +103,20 @@ kvb_status kvb_changes_format(
     const uint64_t from = head->since < first ? first : head->since;
     const uint64_t left = log->next > from ? log->next - from : 0;
     const uint64_t to = from + (left < kvb_max_changes_shown ? left : kvb_max_changes_shown);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
 
-    KVB_TRY(kvb_buf_append_format(
-        out,
-        "{\"worker_id\":%" PRIu64 ",\"dp_rank\":%" PRIu32 ",\"now_ns\":%" PRIu64
-        ",\"lost\":%" PRIu64 ",\"next\":%" PRIu64 ",\"changes\":[",
-        head->worker_id, head->rank, head->now_ns, from - head->since, to));
-    for (uint64_t number = from; number < to; number++) {
-        KVB_TRY(number > from ? kvb_buf_append(out, ",", 1) : KVB_OK);
-        KVB_TRY(append_change(log, number, out));
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "worker_id", head->worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", head->rank);
+    kvb_json_write_pair_u64(&json, "now_ns", head->now_ns);
+    kvb_json_write_pair_u64(&json, "lost", from - head->since);
+    kvb_json_write_pair_u64(&json, "next", to);
+    kvb_json_write_key(&json, "changes");
+    kvb_json_write_begin(&json, '[');
+    for (uint64_t number = from; number < to && json.status == KVB_OK; number++) {
+        write_change(log, number, &json);
     }
-    return kvb_buf_append_text(out, "]}\n");
+    kvb_json_write_end(&json, ']');
+    kvb_json_write_end(&json, '}');
+    return end_line(&json);
 }

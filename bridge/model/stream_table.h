@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/id_table.h"
 #include "core/status.h"
 #include "model/stream.h"
 
@@ -8,15 +9,14 @@
 
 /* Gives every stream a small number, so that the caller can keep its data in arrays.
  *
- *     id  --hash-->  cells [ 2 | free | 0 | free ... ]     cell = number + 1
- *                            |          |
+ *     id  --hash-->  numbers [ 2 | free | 0 | free ... ]
+ *                              |          |
  *     entries  [ 0: id ][ 1: free ][ 2: id ] ...           number = position
  *
  * A number stays with its stream until it is removed; then it is used again.
- * Open addressing, linear probing, at most half full, deleting by shifting back.
  *
  * Threads: the caller locks.
- * Memory:  144 bytes a stream and 8 to 16 of cells; never shrinks. */
+ * Memory:  144 bytes a stream and 11 to 22 for its number; never shrinks. */
 struct kvb_stream_entry {
     struct kvb_stream_id id;
     uint32_t next_free; /* number + 1 of the next free entry; 0 ends the list */
@@ -30,8 +30,7 @@ struct kvb_stream_table {
     size_t capacity;
     size_t count; /* in use */
     size_t max_streams;
-    uint32_t *cells; /* owned */
-    size_t cell_count;
+    struct kvb_id_table numbers; /* owned */
     uint32_t first_free;
     uint64_t hash_key;
 };

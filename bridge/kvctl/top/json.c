@@ -13,16 +13,10 @@ write_figure(struct kvb_json_writer *json, const char *key, const struct kvctl_t
     }
 }
 
-static void write_bool(struct kvb_json_writer *json, const char *key, bool value)
-{
-    kvb_json_write_key(json, key);
-    kvb_json_write_bool(json, value);
-}
-
 static void write_link(struct kvb_json_writer *json, const struct kvctl_top_link *link)
 {
-    write_bool(json, "nats_connected", link->is_connected);
-    write_bool(json, "aggregator_answers", link->is_answering);
+    kvb_json_write_pair_bool(json, "nats_connected", link->is_connected);
+    kvb_json_write_pair_bool(json, "aggregator_answers", link->is_answering);
     kvb_json_write_pair_text(json, "aggregator_version", link->version);
     kvb_json_write_pair_text(json, "trouble", link->trouble);
 }

@@ -5,6 +5,8 @@
 #include "core/decimal.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct kvb_json_writer kvb_json_writer_of(struct kvb_buf *out)
@@ -238,6 +240,24 @@ void kvb_json_write_number(struct kvb_json_writer *json, double value)
     }
 }
 
+void kvb_json_write_float(struct kvb_json_writer *json, float value)
+{
+    enum { max_digits = 9, longest_float = 32 };
+    char text[longest_float] = "0.0";
+
+    for (int digits = 1; isfinite(value) && digits <= max_digits; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) {
+            break;
+        }
+    }
+    put_json_comma(json);
+    put_json_bytes(json, text, strlen(text));
+    if (!strpbrk(text, ".e")) {
+        put_json_bytes(json, ".0", 2);
+    }
+}
+
 void kvb_json_write_time(struct kvb_json_writer *json, double value)
 {
     put_digits(json, value, 16);
@@ -265,6 +285,12 @@ void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint
 {
     kvb_json_write_key(json, key);
     kvb_json_write_u64(json, value);
+}
+
+void kvb_json_write_pair_bool(struct kvb_json_writer *json, const char *key, bool value)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_bool(json, value);
 }
 
 void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value)

@@ -46,6 +46,9 @@ void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
 /* 9 digits; NaN and infinity become null. */
 void kvb_json_write_number(struct kvb_json_writer *json, double value);
+/* The fewest digits that read back as the same float, always with a point or an exponent, so that
+ * a typed reader does not take it for an integer.  0.0 for NaN and infinity. */
+void kvb_json_write_float(struct kvb_json_writer *json, float value);
 /* 16 digits: a wall clock to the microsecond. */
 void kvb_json_write_time(struct kvb_json_writer *json, double value);
 void kvb_json_write_bool(struct kvb_json_writer *json, bool value);
@@ -54,4 +57,5 @@ void kvb_json_write_null(struct kvb_json_writer *json);
 /* A key and its value. */
 void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, const char *text);
 void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value);
+void kvb_json_write_pair_bool(struct kvb_json_writer *json, const char *key, bool value);
 void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value);

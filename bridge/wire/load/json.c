@@ -2,18 +2,16 @@
 
 #include "core/own.h"
 #include "wire/json/tree.h"
+#include "wire/json/writer.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
     max_message_bytes = 4096, /* ours have at most 500 */
     max_depth = 16,
     max_containers = 64,
-    max_values = 256,
-    longest_float = 32
+    max_values = 256
 };
 
 /* The seven values in the order of the contract.  `group` is their object in Dynamo 0.3 and
@@ -37,123 +35,86 @@ static const struct figure {
 
 /* ---- encode ------------------------------------------------------------------ */
 
-/* Writes the fewest digits that read back as the same float, always with a point or an exponent,
- * so that a typed reader does not take it for an integer. */
-static kvb_status put_float(struct kvb_buf *out, float value)
-{
-    char text[longest_float] = "0.0"; /* for NaN and infinity, which JSON does not have */
-
-    for (int digits = 1; isfinite(value) && digits <= 9; digits++) {
-        (void)snprintf(text, sizeof text, "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value) {
-            break;
-        }
-    }
-    KVB_TRY(kvb_buf_append_text(out, text));
-    return strpbrk(text, ".e") ? KVB_OK : kvb_buf_append_text(out, ".0");
-}
-
-/* A valid name needs no escapes, but a bad one from a configuration file must not break the
- * message for every reader. */
-static kvb_status put_string(struct kvb_buf *out, const char *text)
-{
-    KVB_TRY(kvb_buf_append_text(out, "\""));
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char)*text;
-        if (c < 0x20) {
-            KVB_TRY(kvb_buf_append_format(out, "\\u%04x", c));
-            continue;
-        }
-        if (c == '"' || c == '\\') {
-            KVB_TRY(kvb_buf_append_text(out, "\\"));
-        }
-        KVB_TRY(kvb_buf_append(out, &c, 1));
-    }
-    return kvb_buf_append_text(out, "\"");
-}
-
-static kvb_status
-put_figure(struct kvb_buf *out, const struct figure *figure, const struct kvb_load *load)
+static void write_load_value(
+    struct kvb_json_writer *json, const struct figure *figure, const struct kvb_load *load)
 {
     const char *at = (const char *)load + figure->at;
     uint64_t count = 0;
     float share = 0;
 
-    KVB_TRY(kvb_buf_append_format(out, "\"%s\":", figure->name));
+    kvb_json_write_key(json, figure->name);
     if (figure->is_float) {
         memcpy(&share, at, sizeof share);
-        return put_float(out, share);
+        kvb_json_write_float(json, share);
+    } else {
+        memcpy(&count, at, sizeof count);
+        kvb_json_write_u64(json, count);
     }
-    memcpy(&count, at, sizeof count);
-    return kvb_buf_append_u64(out, count);
 }
 
 /* group NULL: all values. */
-static kvb_status
-put_values(struct kvb_buf *out, const struct kvb_load *load, const char *group, bool is_first)
+static void
+write_load_values(struct kvb_json_writer *json, const struct kvb_load *load, const char *group)
 {
     for (size_t i = 0; i < KVB_COUNT_OF(stats); i++) {
-        if (group && strcmp(stats[i].group, group) != 0) {
-            continue;
+        if (!group || strcmp(stats[i].group, group) == 0) {
+            write_load_value(json, &stats[i], load);
         }
-        KVB_TRY(kvb_buf_append_text(out, is_first ? "" : ","));
-        KVB_TRY(put_figure(out, &stats[i], load));
-        is_first = false;
     }
-    return KVB_OK;
 }
 
-static kvb_status put_report(const struct kvb_load_report *report, struct kvb_buf *out)
+/* What failed half-way leaves nothing behind. */
+static kvb_status finish_load_json(const struct kvb_json_writer *json, size_t before)
 {
-    KVB_TRY(kvb_buf_append_text(out, "{\"worker_id\":"));
-    KVB_TRY(kvb_buf_append_u64(out, report->worker_id));
-    KVB_TRY(kvb_buf_append_text(out, ",\"dp_rank\":"));
-    KVB_TRY(kvb_buf_append_u64(out, report->dp_rank));
-    KVB_TRY(kvb_buf_append_text(out, ",\"endpoint_name\":"));
-    KVB_TRY(put_string(out, report->endpoint_name));
-    KVB_TRY(kvb_buf_append_text(out, ",\"metrics\":{"));
-    KVB_TRY(put_values(out, &report->load, NULL, true));
-    return kvb_buf_append_text(out, "}}");
+    if (json->status != KVB_OK) {
+        json->out->len = before;
+    }
+    return json->status;
 }
 
 kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb_buf *out)
 {
     const size_t before = out->len;
-    const kvb_status status = put_report(report, out);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
 
-    if (status != KVB_OK) {
-        out->len = before;
-    }
-    return status;
-}
-
-static kvb_status
-put_stats(struct kvb_buf *out, const struct kvb_load *load, const uint32_t *dp_rank)
-{
-    KVB_TRY(kvb_buf_append_text(out, "{"));
-    KVB_TRY(put_values(out, load, NULL, true));
-    KVB_TRY(kvb_buf_append_text(out, ",\"worker_stats\":{\"data_parallel_rank\":"));
-    if (dp_rank) {
-        KVB_TRY(kvb_buf_append_u64(out, *dp_rank));
-    } else {
-        KVB_TRY(kvb_buf_append_text(out, "null"));
-    }
-    KVB_TRY(put_values(out, load, "worker_stats", false));
-    KVB_TRY(kvb_buf_append_text(out, "},\"kv_stats\":{"));
-    KVB_TRY(put_values(out, load, "kv_stats", true));
-    return kvb_buf_append_text(out, "},\"spec_decode_stats\":null}");
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "worker_id", report->worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", report->dp_rank);
+    kvb_json_write_pair_text(&json, "endpoint_name", report->endpoint_name);
+    kvb_json_write_key(&json, "metrics");
+    kvb_json_write_begin(&json, '{');
+    write_load_values(&json, &report->load, NULL);
+    kvb_json_write_end(&json, '}');
+    kvb_json_write_end(&json, '}');
+    return finish_load_json(&json, before);
 }
 
 kvb_status kvb_load_json_encode_stats(
     const struct kvb_load *load, const uint32_t *dp_rank, struct kvb_buf *out)
 {
     const size_t before = out->len;
-    const kvb_status status = put_stats(out, load, dp_rank);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
 
-    if (status != KVB_OK) {
-        out->len = before;
+    kvb_json_write_begin(&json, '{');
+    write_load_values(&json, load, NULL);
+    kvb_json_write_key(&json, "worker_stats");
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "data_parallel_rank");
+    if (dp_rank) {
+        kvb_json_write_u64(&json, *dp_rank);
+    } else {
+        kvb_json_write_null(&json);
     }
-    return status;
+    write_load_values(&json, load, "worker_stats");
+    kvb_json_write_end(&json, '}');
+    kvb_json_write_key(&json, "kv_stats");
+    kvb_json_write_begin(&json, '{');
+    write_load_values(&json, load, "kv_stats");
+    kvb_json_write_end(&json, '}');
+    kvb_json_write_key(&json, "spec_decode_stats");
+    kvb_json_write_null(&json);
+    kvb_json_write_end(&json, '}');
+    return finish_load_json(&json, before);
 }
 
 /* ---- decode ------------------------------------------------------------------ */

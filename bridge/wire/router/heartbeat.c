@@ -182,12 +182,6 @@ static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
     kvb_json_write_pair_text(json, "epoch", text);
 }
 
-static void write_flag(struct kvb_json_writer *json, const char *key, bool value)
-{
-    kvb_json_write_key(json, key);
-    kvb_json_write_bool(json, value);
-}
-
 static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
     kvb_json_write_key(json, "blocks");
@@ -249,13 +243,13 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     write_shapes(heartbeat, json);
     kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
     kvb_json_write_pair_u64(json, "period_ms", heartbeat->period_ms);
-    write_flag(json, "paired", heartbeat->is_paired);
-    write_flag(json, "store", heartbeat->is_store);
+    kvb_json_write_pair_bool(json, "paired", heartbeat->is_paired);
+    kvb_json_write_pair_bool(json, "store", heartbeat->is_store);
     kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
     kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
-    write_flag(json, "bye", heartbeat->is_bye);
+    kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
     write_tier_blocks(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
     write_heartbeat_missing(heartbeat, json);
