@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Head, names, entries and state of one step share a buffer. */
+/* One part of a checkpoint may consist of several sections; they share a buffer. */
 enum { max_buffer_bytes = kvb_max_checkpoint_section_bytes, path_bytes = 80 };
 
 struct kvb_checkpoint_store {
@@ -22,20 +22,20 @@ struct kvb_checkpoint_store {
     pthread_t thread;
     bool has_thread;
 
-    /* The owner's while is_full is false, the writer's while it is true. */
+    /* Used by the owner while is_full is false, by the writer thread while it is true. */
     struct kvb_buf buf;
     struct kvb_checkpoint_name name;
     unsigned parts;
 
-    /* The writer's own. */
-    int file_fd; /* -1: none is being written */
+    /* Used by the writer thread only. */
+    int file_fd; /* -1: no file is being written */
     kvb_status status;
     struct kvb_detail detail;
 
-    pthread_mutex_t lock; /* of all below; and no rename without it */
+    pthread_mutex_t lock; /* protects all below; also held for every rename */
     pthread_cond_t changed;
     bool is_full;
-    bool is_void; /* what is being written is of no more use */
+    bool is_void; /* the checkpoint being written was voided: do not keep it */
     bool is_directory_changed;
     bool is_closing;
     bool has_outcome;
@@ -78,14 +78,14 @@ static void begin_file(struct kvb_checkpoint_store *store)
     char path[path_bytes];
 
     if (store->file_fd >= 0) {
-        (void)close(store->file_fd); /* given up half-way */
+        (void)close(store->file_fd); /* a checkpoint that was never finished */
     }
     store->status = KVB_OK;
     store->file_fd = openat(
         store->directory_fd, path_of(path, &store->name, ".new"),
         O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (store->file_fd < 0) {
-        fail_write(store, "make a checkpoint's file");
+        fail_write(store, "create a checkpoint file");
     }
 }
 
@@ -108,8 +108,9 @@ static void write_checkpoint_part(struct kvb_checkpoint_store *store)
     }
 }
 
-/* Under the lock: what is made void cannot come in between.  Who holds the old file puts
- * off the work of freeing it, which takes milliseconds, until nobody waits. */
+/* Renames NAME.new to NAME.  The lock keeps kvb_checkpoint_store_void() from running between the
+ * check of is_void and the rename.  The old file is held open during the rename, because freeing
+ * its blocks takes milliseconds: close() does that after the lock is released. */
 static void put_file_in_place(struct kvb_checkpoint_store *store)
 {
     char from[path_bytes];
@@ -124,11 +125,11 @@ static void put_file_in_place(struct kvb_checkpoint_store *store)
     if (store->status == KVB_OK && renameat(
                                        store->directory_fd, path_of(from, &store->name, ".new"),
                                        store->directory_fd, path_of(to, &store->name, "")) != 0) {
-        fail_write(store, "put a checkpoint in its place");
+        fail_write(store, "rename a checkpoint file");
     }
     (void)pthread_mutex_unlock(&store->lock);
     if (old_fd >= 0) {
-        (void)close(old_fd); /* nothing was written through it */
+        (void)close(old_fd); /* O_PATH: close cannot report a write error */
     }
     if (store->status != KVB_OK) {
         (void)unlinkat(store->directory_fd, path_of(from, &store->name, ".new"), 0);
@@ -140,16 +141,16 @@ static void end_file(struct kvb_checkpoint_store *store)
     char path[path_bytes];
 
     if (store->status == KVB_OK && fsync(store->file_fd) != 0) {
-        fail_write(store, "write a checkpoint to the disk");
+        fail_write(store, "flush a checkpoint to the disk");
     }
     if (store->file_fd >= 0) {
-        (void)close(store->file_fd); /* written already */
+        (void)close(store->file_fd); /* fsync has reported any error */
         store->file_fd = -1;
     }
     put_file_in_place(store);
     (void)unlinkat(store->directory_fd, path_of(path, &store->name, ".void"), 0);
     if (store->status == KVB_OK && fsync(store->directory_fd) != 0) {
-        fail_write(store, "write the directory of checkpoints to the disk");
+        fail_write(store, "flush the checkpoint directory to the disk");
     }
 }
 
@@ -182,8 +183,8 @@ static bool ends_with(const char *text, const char *end)
     return len > strlen(end) && strcmp(text + len - strlen(end), end) == 0;
 }
 
-/* Of no use to anybody: what is void, and what was begun for streams that have left.  The
- * name at hand may be the writer's own. */
+/* Files that nobody will read: voided checkpoints, and unfinished ones of streams that have left.
+ * The unfinished file of the current checkpoint is still being written and stays. */
 static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *name)
 {
     return ends_with(name, ".void") ||
@@ -191,7 +192,7 @@ static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *nam
             strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
 }
 
-/* Freeing a large file takes milliseconds: here nobody waits for them. */
+/* Deleting a large file takes milliseconds, so the writer thread does it. */
 static void sweep_old_files(struct kvb_checkpoint_store *store)
 {
     const int fd = openat(store->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -201,9 +202,9 @@ static void sweep_old_files(struct kvb_checkpoint_store *store)
         if (fd >= 0) {
             (void)close(fd);
         }
-        return; /* the next time, then */
+        return; /* tried again after the next checkpoint is voided */
     }
-    /* A stream that one thread has is safe with glibc. */
+    /* glibc's readdir() is safe when each thread has a DIR of its own. */
     for (const struct dirent *entry;
          (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe) */
         if (is_rubbish(store, entry->d_name)) {
@@ -223,7 +224,8 @@ static void *run_checkpoint_store(void *context)
         if (store->is_directory_changed) {
             store->is_directory_changed = false;
             (void)pthread_mutex_unlock(&store->lock);
-            (void)fsync(store->directory_fd); /* else: the machine's end may bring it back */
+            (void)fsync(
+                store->directory_fd); /* without it, a voided file may return after a crash */
             sweep_old_files(store);
             (void)pthread_mutex_lock(&store->lock);
         } else if (store->is_full) {
@@ -299,7 +301,7 @@ void kvb_checkpoint_store_void(
 
     (void)pthread_mutex_lock(&store->lock);
     store->is_void |= strcmp(store->name.text, name->text) == 0;
-    /* else: there is none, or the directory is gone: then the next process finds none */
+    /* on failure there is no such file or no directory, so the next process finds none either */
     if (renameat(
             store->directory_fd, path_of(from, name, ""), store->directory_fd,
             path_of(to, name, ".void")) == 0) {
@@ -317,7 +319,7 @@ static kvb_status open_directory(const char *directory, int *out_fd, struct kvb_
 
     if (fd < 0) {
         kvb_detail_set(
-            detail, "checkpoint: %s: %s: make the directory, or set checkpoint = \"\"", directory,
+            detail, "checkpoint: %s: %s: create the directory, or set checkpoint = \"\"", directory,
             strerrordesc_np(errno));
         return KVB_BAD_CONFIG;
     }
@@ -341,7 +343,7 @@ kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_deta
     return KVB_OK;
 }
 
-/* Goes with the process, however it ends. */
+/* The kernel releases the lock when the process ends, also after a crash. */
 static kvb_status lock_directory(int fd, const char *directory, struct kvb_detail *detail)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
@@ -423,7 +425,7 @@ kvb_status kvb_checkpoint_file_open(
 {
     struct stat about;
 
-    /* NONBLOCK: a pipe in its place must not stop the start */
+    /* O_NONBLOCK: opening a FIFO of that name must not block the start */
     const int fd =
         openat(store->directory_fd, name->text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {

@@ -13,71 +13,73 @@
  *
  *     owner (ingest thread)              writer thread
  *       room -> fill -> push   ------>     write to NAME.new
- *       room: none while it writes         ...
- *       push the last          ------>     write, fsync, rename to NAME, fsync directory
+ *       room: NULL while it writes         ...
+ *       push the last part     ------>     write, fsync, rename to NAME, fsync directory
  *       take_outcome           <------     done, or failed
  *
- * The owner never waits for the disk: where there is no room, it comes again later.
+ * The owner does not wait for the disk: room() returns NULL, and the owner tries again later.
  *
- * void_name() makes a checkpoint useless at once, by one rename.  It is called before events
- * are published that the next process would not publish identically.  The effect survives the
- * end of this process as soon as the call returns, and a crash of the machine once the
- * directory is written, some ms later.
+ * kvb_checkpoint_store_void() invalidates a checkpoint with one rename.  It is called before
+ * events are published that a process restored from this checkpoint would not publish
+ * identically.  The effect survives the end of this process as soon as the call returns, and a
+ * crash of the machine some ms later, when the directory has been written to the disk.
  *
- * Threads: only the thread that made it, but for the writer of its own.
+ * Threads: the owner's thread calls everything; the store has one writer thread of its own.
  * Memory:  one buffer, 2 MiB at most. */
 struct kvb_checkpoint_store;
 
-/* Of a file: made from numbers alone, so it is inside the directory. */
+/* A file name.  It is made of numbers only, so it cannot lead out of the directory. */
 struct kvb_checkpoint_name {
     char text[64];
 };
 
-/* home: a hash of what makes streams of equal numbers different, as their subject. */
+/* home: a hash that differs between streams of equal worker_id and dp_rank, such as the hash of
+ * their NATS subject. */
 struct kvb_checkpoint_name
 kvb_checkpoint_name_of(uint64_t home, uint64_t worker_id, uint32_t dp_rank);
 
-/* Is it a directory in which files can be made?  KVB_BAD_CONFIG: it says why not. */
+/* Checks that files can be created in the directory.  KVB_BAD_CONFIG: detail says why not. */
 kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_detail *detail);
 
 /* Takes the directory for this process alone.
  * KVB_BAD_CONFIG  as above
- * KVB_AGAIN       another process has it, perhaps one that is about to end: two that go on
- *                 from the same checkpoint would both be the same bridge
+ * KVB_AGAIN       another process uses it, perhaps one that is about to end; two processes
+ *                 restored from one checkpoint would publish as the same bridge
  * KVB_IO, KVB_NO_MEMORY */
 kvb_status kvb_checkpoint_store_open(
     const char *directory, struct kvb_checkpoint_store **out_store, struct kvb_detail *detail);
 
-/* Waits for the writer; a checkpoint that was not pushed to its end is dropped.  NULL is
+/* Waits for the writer thread; a checkpoint whose last part was not pushed is dropped.  NULL is
  * fine. */
 void kvb_checkpoint_store_close(struct kvb_checkpoint_store *store);
 
 /* ---- Writing, one checkpoint at a time ---- */
 
-/* Where the next part goes; NULL: the writer still has the last one. */
+/* The buffer for the next part; NULL: the writer thread still uses it. */
 struct kvb_buf *kvb_checkpoint_store_room(struct kvb_checkpoint_store *store);
 
-/* The same, but waits for it. */
+/* The same, but waits until the buffer is free. */
 struct kvb_buf *kvb_checkpoint_store_wait(struct kvb_checkpoint_store *store);
 
 enum kvb_checkpoint_part { KVB_CHECKPOINT_FIRST = 1, KVB_CHECKPOINT_LAST = 2 };
 
-/* Hands what was appended to the writer.  parts: bits of the enum above. */
+/* Hands the buffer's content to the writer thread.  parts: bits of the enum above. */
 void kvb_checkpoint_store_push(
     struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name, unsigned parts);
 
-/* How the checkpoint whose last part was pushed ended, once, when the writer is through
- * with it; KVB_AGAIN until then, and when there is none.
- * KVB_CLOSED  it was made void while it was written
+/* The result of the checkpoint whose last part was pushed; returned once.
+ * KVB_OK      it is on the disk
+ * KVB_AGAIN   it is still being written, or there is none
+ * KVB_CLOSED  it was voided while it was being written
  * KVB_IO      *out_detail says what failed */
 kvb_status kvb_checkpoint_store_take_outcome(
     struct kvb_checkpoint_store *store, struct kvb_detail *out_detail);
 
-/* Makes the checkpoint void, whether it is on the disk or still being written. */
+/* Invalidates the checkpoint, whether it is on the disk or still being written. */
 void kvb_checkpoint_store_void(
     struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name);
 
-/* ---- Reading, before anything is written ---- */
+/* ---- Reading, before the first checkpoint is written ---- */
 
 struct kvb_checkpoint_file {
     int fd;
@@ -89,5 +91,5 @@ kvb_status kvb_checkpoint_file_open(
     struct kvb_checkpoint_file *out_file);
 void kvb_checkpoint_file_close(struct kvb_checkpoint_file *file);
 
-/* Borrows the file. */
+/* A reader for the checkpoint decoder; borrows the file. */
 struct kvb_checkpoint_source kvb_checkpoint_file_source(struct kvb_checkpoint_file *file);

@@ -7,18 +7,18 @@
 
 #include <string.h>
 
-/* POST /register and /unregister: the body is read here, on an HTTP thread; the ingest
- * thread decides and does it, and this one waits.  Whoever registered is read until it
- * unregisters or the bridge ends: the file does not know it. */
+/* POST /register and /unregister.  The body is parsed on an HTTP thread, which then waits while
+ * the ingest thread accepts or rejects the request.  A registered rank stays until it is
+ * unregistered or the bridge ends; it is not written to the configuration file. */
 
-/* ---- Who may ---- */
+/* ---- Authorization ---- */
 
 static const struct kvb_http_header wants_token[] = {
     { "WWW-Authenticate", "Bearer" },
     { NULL, NULL },
 };
 
-/* False: the answer says why not. */
+/* False: *answer is complete. */
 static bool may_register(
     const struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
@@ -28,12 +28,10 @@ static bool may_register(
 
     if (path[0] == '\0') {
         kvb_http_refuse(
-            answer, 403, "nobody may register here: register.token_file is not configured");
+            answer, 403, "registration is disabled: register.token_file is not configured");
     } else if (kvb_register_token_read(path, token, NULL) != KVB_OK) {
         kvb_http_refuse(
-            answer, 503,
-            "the file that register.token_file names holds no token now, or every user may read "
-            "it");
+            answer, 503, "register.token_file: the file holds no token, or every user may read it");
     } else if (!kvb_register_token_is_shown(request->authorization, token)) {
         kvb_http_refuse(
             answer, 401, "the token is missing or wrong: send Authorization: Bearer TOKEN");
@@ -49,7 +47,8 @@ static bool may_register(
 
 /* ---- Answers ---- */
 
-/* What a body that cannot be read, or a wish that cannot be met, means to who sent it. */
+/* Answers with the HTTP status for `status`.  is_body: the body is invalid; else the ingest thread
+ * has rejected the request. */
 static void refuse_registration(
     struct kvb_http_answer *answer, kvb_status status, bool is_body, const struct kvb_detail *why)
 {
@@ -102,7 +101,7 @@ static void end_answer(struct kvb_json_writer *json, struct kvb_http_answer *ans
 {
     kvb_json_write_end(json, '}');
     if (json->status != KVB_OK) {
-        kvb_buf_reset(&answer->body); /* the status alone must do */
+        kvb_buf_reset(&answer->body); /* out of memory: the status alone */
     }
 }
 
@@ -120,7 +119,8 @@ static kvb_status check_address(const char *key, const char *address, struct kvb
     return KVB_BAD_CONFIG;
 }
 
-/* One rank, at addresses of its own: nothing is added to their ports. */
+/* One rank at the registered addresses; the rank is not added to their ports, as it is to those
+ * of a configured worker. */
 static kvb_status make_worker(
     const struct kvb_registration *who, struct kvb_worker_config *out, struct kvb_detail *detail)
 {
@@ -135,7 +135,7 @@ static kvb_status make_worker(
     KVB_TRY(check_address("endpoint", who->endpoint, detail));
     KVB_TRY(check_address("replay_endpoint", who->replay_endpoint, detail));
     if (strcmp(who->endpoint, who->replay_endpoint) == 0) {
-        kvb_detail_set(detail, "replay_endpoint: is the endpoint of the events");
+        kvb_detail_set(detail, "replay_endpoint: must differ from endpoint");
         return KVB_BAD_CONFIG;
     }
     memcpy(worker.events, who->endpoint, sizeof worker.events);

@@ -12,8 +12,8 @@
 
 /* ---- Heartbeats ---- */
 
-/* People read the JSON form: once a second and on a change are enough for them, however
- * often aggregators are sent the other. */
+/* The JSON form of heartbeats is for people, who need it once a second and on a change;
+ * aggregators read the binary form, which may be sent more often. */
 static const uint64_t beat_json_ns = KVB_NS_PER_S;
 
 static kvb_status publish_buf(struct bridge_publisher *publisher, const char *subject)
@@ -83,7 +83,7 @@ void kvb_bridge_beat_opening(
     beat.period_ms = bridge->config->publish.heartbeat_ms;
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
-        bridge->publisher.events.failures++; /* aggregators then miss the epoch, and say so */
+        bridge->publisher.events.failures++; /* aggregators detect and count the missing epoch */
     }
 }
 
@@ -161,7 +161,8 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 
-/* With the streams and loads, as far as they fit max_bytes. */
+/* Writes the status into publisher.buf: with streams and loads if all of it fits max_bytes, else
+ * without both. */
 static kvb_status
 make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size_t max_bytes)
 {
@@ -196,8 +197,8 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
     kvb_buf_reset(&bridge->publisher.buf);
     kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.buf);
     if (status == KVB_TOO_LARGE ||
-        (status == KVB_OK && bridge->publisher.buf.len >
-                                 max_bytes)) { /* who and which profile must be said in any case */
+        (status == KVB_OK &&
+         bridge->publisher.buf.len > max_bytes)) { /* bridge_id and profile must always be sent */
         report.stream_count = 0;
         report.load_count = 0;
         kvb_buf_reset(&bridge->publisher.buf);
@@ -208,20 +209,22 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
     return status;
 }
 
-/* HTTP threads read the newest status and the reason why we are not ready. */
+/* Copies the status and the reason why the bridge is not ready to where HTTP threads read them. */
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
     const kvb_span text = kvb_buf_span(&bridge->publisher.buf);
 
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
-    (void)kvb_buf_append(&bridge->shown.state_text, text.data, text.len); /* else: an empty page */
+    (void)kvb_buf_append(
+        &bridge->shown.state_text, text.data, text.len); /* on failure /state is empty */
     bridge->shown.not_ready = *not_ready;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
 
-/* All that we say is of the contract; where an answer goes, whoever asks decides.  Requests for
- * a list come from readers of protobuf alone. */
+/* True: the bridge cannot do its work without this permission.  Denied publishes count only on our
+ * own subjects, because a requester chooses the subject of its answer.  Requests for a list are
+ * sent by readers of protobuf only. */
 static bool is_vital_denial(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
@@ -231,7 +234,8 @@ static bool is_vital_denial(const void *context, const struct kvb_denial *denial
                                     strstr(denial->subject, ".kv_sync.") != NULL;
 }
 
-/* Without the permission to listen to statuses, our own cannot be awaited. */
+/* True: subscribing to the status subject is denied, so the echo of our own status cannot arrive.
+ */
 static bool is_deaf(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
@@ -239,7 +243,7 @@ static bool is_deaf(const void *context, const struct kvb_denial *denial)
     return !denial->is_publish && strcmp(denial->subject, bridge->publisher.status_subject) == 0;
 }
 
-/* May what we have to say be heard?  If not, *out_why says so. */
+/* Fills *out_why when NATS permissions keep the bridge from publishing or subscribing. */
 static void
 look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detail *out_why)
 {
@@ -257,13 +261,15 @@ look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detai
         !kvb_bus_is_denied(bridge->publisher.bus, is_deaf, bridge, &deaf)) {
         kvb_detail_set(
             out_why,
-            "connected to NATS, but what is published on %s does not come back: is there the "
-            "permission to publish on it?",
+            "connected to NATS, but messages published on %s do not return: check the permission "
+            "to "
+            "publish on it",
             bridge->publisher.status_subject);
     }
 }
 
-/* Of what was shown over HTTP a server may take less. */
+/* max_payload of the server may be smaller than the status made for /state: a shorter one is then
+ * made. */
 static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
 {
     const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);
@@ -272,7 +278,7 @@ static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_p
          make_status(bridge, now_ns, is_publishing, max_bytes) == KVB_OK) &&
         kvb_bus_publish(
             bridge->publisher.bus, bridge->publisher.status_subject,
-            kvb_buf_span(&bridge->publisher.buf)) == KVB_OK) { /* else: again in 1 s */
+            kvb_buf_span(&bridge->publisher.buf)) == KVB_OK) { /* on failure: sent again in 1 s */
         kvb_echo_sent(&bridge->publisher.echo, now_ns);
     }
 }
@@ -295,7 +301,7 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         }
     }
     if (make_status(bridge, now_ns, is_publishing, kvb_max_nats_payload_bytes) != KVB_OK) {
-        return; /* memory is out: the last status stands */
+        return; /* out of memory: keep the previous status */
     }
     show_status(bridge, &not_ready);
     if (is_connected) {

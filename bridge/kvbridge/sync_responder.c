@@ -12,13 +12,13 @@
 #include <sys/random.h>
 
 enum {
-    ring_requests = 1024, /* on their way to the owner */
+    ring_requests = 1024, /* from nats.c's thread to the owner's */
     max_reply_bytes = 256,
     max_chunk_blocks = 4096,
     busy_ms = 200
 };
 
-/* One request, waiting or under way. */
+/* One request, queued or being answered. */
 struct kvb_pending_sync {
     uint64_t requester;
     bool is_returning;
@@ -52,7 +52,7 @@ void kvb_sync_responder_done(struct kvb_sync_responder *responder)
 
 /* ---- On nats.c's thread ---- */
 
-/* kv_sync.{worker_id}.{dp_rank}, as the subject's tail. */
+/* Parses the subject's tail, kv_sync.{worker_id}.{dp_rank}. */
 static bool read_tail(const char *subject, struct kvb_pending_sync *pending)
 {
     static const char first[] = "kv_sync.";
@@ -74,7 +74,7 @@ static bool read_tail(const char *subject, struct kvb_pending_sync *pending)
     return *end == '\0' && rank <= UINT32_MAX;
 }
 
-/* _INBOX.abc.7: whoever has the inbox _INBOX.abc. */
+/* A reply subject _INBOX.abc.7 belongs to the requester with the inbox _INBOX.abc. */
 static uint64_t requester_of(const struct kvb_sync_responder *responder, const char *reply)
 {
     const char *last = strrchr(reply, '.');
@@ -102,14 +102,15 @@ static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pend
                                           .worker_id = pending->worker_id,
                                           .dp_rank = pending->dp_rank,
                                           .is_last = true,
-                                          .chunk = pending->job.chunk, /* the one it waits for */
+                                          .chunk =
+                                              pending->job.chunk, /* the next chunk it expects */
                                           .retry_ms = busy_ms };
 
     responder->busy++;
     kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
     if (kvb_sync_reply_encode(&reply, &buf) == KVB_OK) {
         (void)kvb_bus_publish(
-            responder->bus, pending->reply, kvb_buf_span(&buf)); /* it asks again */
+            responder->bus, pending->reply, kvb_buf_span(&buf)); /* lost: it requests again */
     }
 }
 
@@ -178,7 +179,7 @@ static void begin_job(struct kvb_sync_responder *responder, struct kvb_pending_s
     struct kvb_sync_displaced displaced = { 0 };
 
     if (!stream) {
-        free(pending); /* of another bridge of the component */
+        free(pending); /* a stream of another bridge of the component */
         return;
     }
     kvb_sync_job_begin(&pending->job, stream, &pending->request);
@@ -200,7 +201,7 @@ static void begin_jobs(struct kvb_sync_responder *responder)
     }
 }
 
-/* A snapshot's blocks may each be an event of its own. */
+/* How many blocks surely fit one message, even when each is an event of its own. */
 static size_t chunk_blocks(const struct kvb_sync_responder *responder)
 {
     const size_t blocks = kvb_sync_reply_room(kvb_bus_max_payload(responder->bus));

@@ -11,25 +11,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Requests on P.kv_sync.{worker_id}.{dp_rank}, from nats.c's thread to the thread that
- * owns the streams, and their answers, a slice at a time.
+/* Answers the sync requests of aggregators, on P.kv_sync.{worker_id}.{dp_rank}.  nats.c's thread
+ * receives them; the thread that owns the streams sends the answers, a chunk at a time.
  *
  *     nats.c --> token buckets --> ring --> queue --> chunks --> reply subject
  *                   | empty          | full    | full
  *                   +-----> BUSY <---+---------+
  *
- * The queue (sync_queue.h) is fair between streams, then between requesters, and a flood from
- * ever new inboxes costs the flooder, not the others, and never the engines.
+ * The queue (sync_queue.h) is fair between streams, then between requesters.  A flood from ever
+ * new inboxes delays neither known requesters nor the engines.
  *
- * Threads: hear() on nats.c's; the rest on the owner's. */
+ * Threads: kvb_sync_responder_receive() on nats.c's thread; the rest on the owner's. */
 
 struct kvb_pending_sync;
 
-/* Borrowed; NULL: not ours. */
+/* The stream of a rank, borrowed; NULL: this bridge does not have it. */
 typedef const struct kvb_stream *(*kvb_sync_find)(
     void *context, uint64_t worker_id, uint32_t dp_rank);
 
-/* All of an answer was sent. */
+/* Called when the last chunk of an answer was sent. */
 typedef void (*kvb_sync_answered)(void *context, uint64_t worker_id, uint32_t dp_rank);
 
 struct kvb_sync_responder {
@@ -38,17 +38,17 @@ struct kvb_sync_responder {
     kvb_sync_answered answered;
     void *context;
     struct kvb_ring *incoming; /* owned */
-    pthread_mutex_t lock;      /* requesters */
+    pthread_mutex_t lock;      /* protects requesters */
     struct kvb_sync_requesters requesters;
-    uint64_t secret; /* goes into the requesters' keys */
+    uint64_t secret; /* seeds the hashes of requesters, so that nobody can construct collisions */
 
-    struct kvb_sync_queue queue;    /* of kvb_pending_sync, owned; under way */
+    struct kvb_sync_queue queue;    /* the requests being answered; owns their kvb_pending_sync */
     struct kvb_router_batch events; /* owned: the chunk being made */
     struct kvb_buf buf;
 
     _Atomic uint64_t requests;
     _Atomic uint64_t busy;
-    _Atomic uint64_t refused; /* no request, or no place for the answer */
+    _Atomic uint64_t refused; /* malformed, or without a usable reply subject */
     _Atomic uint64_t failures;
     uint64_t chunks;
 };
@@ -63,6 +63,6 @@ void kvb_sync_responder_receive(void *context, const struct kvb_bus_message *mes
 /* Readable while requests wait.  Borrowed. */
 int kvb_sync_responder_fd(const struct kvb_sync_responder *responder);
 
-/* Works for about budget_ns; true when there is more to do. */
+/* Sends chunks for about budget_ns.  True: more are to be sent. */
 bool kvb_sync_responder_work(
     struct kvb_sync_responder *responder, uint64_t now_ns, uint64_t budget_ns);

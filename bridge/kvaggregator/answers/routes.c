@@ -52,12 +52,12 @@ static void answer_sentence(
     struct kvb_http_answer *answer, unsigned status, const char *before, const char *sentence)
 {
     set_answer_type(answer, status, text_type);
-    /* Without memory for a sentence the status alone must do. */
+    /* out of memory: the answer is the status alone, without a body */
     (void)kvb_buf_append_format(&answer->body, "%s%s", before, sentence);
 }
 
-/* What a failed answer means to the requester.  Rows: status, HTTP status, how the
- * sentence begins; NULL: as {"error":...}. */
+/* Answers with the HTTP status for `status` and with the reason; the fallback text is sent when
+ * `why` is empty. */
 static void
 refuse_http_request(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *why)
 {
@@ -69,7 +69,7 @@ refuse_http_request(struct kvb_http_answer *answer, kvb_status status, const str
     } rows[] = {
         { KVB_NOT_FOUND, 404, "not found" },
         { KVB_AGAIN,     503, "no worker of the model is up" },
-        { KVB_TOO_LARGE, 503, "the answer is larger than may be sent; ask for less" },
+        { KVB_TOO_LARGE, 503, "the answer exceeds the size limit; request less" },
         { KVB_NO_MEMORY, 503, "out of memory; try again later" },
     };
     /* clang-format on */
@@ -103,7 +103,7 @@ finish_answer(struct kvb_http_answer *answer, kvb_status status, const struct kv
 
 /* ---- Queries with a body ---- */
 
-/* False: the answer says what is wrong with the body. */
+/* False: the body is invalid and *answer is complete. */
 static bool read_query_body(
     const struct kvb_http_request *request, struct kvb_http_answer *answer,
     struct kvb_query *out_query)
@@ -179,7 +179,7 @@ static void route(
     finish_answer(answer, status, &detail);
 }
 
-/* ---- Queries without ---- */
+/* ---- Queries without a body ---- */
 
 static void workers(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
@@ -219,7 +219,8 @@ begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request
     if (is_rows(request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* else all */
+    (void)kvb_http_parameter(
+        request->query, "model_name", model, sizeof model); /* absent: all models */
     return kvb_dump_begin(&context->dump, context->ctx, model);
 }
 
@@ -287,11 +288,11 @@ static void metrics(
 
 /* ---- The status page and what it polls ---- */
 
-/* Another address than our own is never asked, nothing but what is in the page is run,
- * and no text becomes markup. */
+/* The policy allows requests to our own address only and runs no script but the page's own, so
+ * that a worker's name can inject neither script nor markup. */
 static const struct kvb_http_header page_headers[] = {
     { "Content-Security-Policy", kvb_status_page_policy },
-    { "Cache-Control", "no-cache" }, /* that is: ask whether it is still this one */
+    { "Cache-Control", "no-cache" }, /* may be stored, but is revalidated by its ETag */
     { "ETag", kvb_status_page_etag },
     { "Referrer-Policy", "no-referrer" },
     { "X-Content-Type-Options", "nosniff" },
@@ -315,11 +316,11 @@ static void status_page(
 
 struct number_parameter {
     const char *key;
-    uint64_t fallback; /* when it is not given */
+    uint64_t fallback; /* the value when the parameter is absent */
     uint64_t max;
 };
 
-/* False: the answer says what is wrong with it. */
+/* False: the parameter is invalid and *answer is complete. */
 static bool read_number_parameter(
     const struct kvb_http_request *request, const struct number_parameter *parameter,
     struct kvb_http_answer *answer, uint64_t *out_number)
@@ -375,7 +376,7 @@ static void overview(
         kvb_http_refuse(answer, 400, "filter: too long");
         return;
     }
-    (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* else all */
+    (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* absent: all */
     (void)MHD_http_unescape(filter);
     const struct kvb_dashboard_query wanted = {
         .filter = filter,
@@ -411,7 +412,7 @@ static bool is_post(const struct kvb_http_route *found)
     return strcmp(found->method, "POST") == 0;
 }
 
-/* HEAD is a GET whose body the server keeps to itself. */
+/* HEAD is handled as GET; libmicrohttpd leaves the body out. */
 static bool fits_method(const struct kvb_http_route *found, const char *method)
 {
     return strcmp(found->method, method) == 0 || (strcmp(method, "HEAD") == 0 && !is_post(found));

@@ -166,7 +166,7 @@ static void a_failing_disk_is_said_and_the_next_one_is_tried(void **state)
     assert_int_equal(symlink("/dev/full", path), 0); /* nothing is written through a link */
     push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_int_equal(outcome(&scene), KVB_IO);
-    assert_non_null(strstr(scene.detail.text, "cannot make a checkpoint's file"));
+    assert_non_null(strstr(scene.detail.text, "cannot create a checkpoint file"));
     push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene)); /* the link went with the failed one */
     end(&scene);
@@ -194,8 +194,9 @@ static void what_is_no_directory_is_the_operators_mistake(void **state)
 
     assert_int_equal(kvb_checkpoint_store_open("/nowhere", &store, &detail), KVB_BAD_CONFIG);
     assert_string_equal(
-        detail.text, "checkpoint: /nowhere: No such file or directory: make the directory, or set "
-                     "checkpoint = \"\"");
+        detail.text,
+        "checkpoint: /nowhere: No such file or directory: create the directory, or set "
+        "checkpoint = \"\"");
     assert_int_equal(kvb_checkpoint_directory_check("/dev/null", &detail), KVB_BAD_CONFIG);
 }
 
