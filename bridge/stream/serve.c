@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "stream/replay_turns.h"
 
-static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* a name; most take less */
+static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resolve sooner */
 
 /* ---- One rank ---- */
 
@@ -32,7 +32,8 @@ void kvb_serve_kind(
     kvb_serve_step(server, rank, &input);
 }
 
-/* The monitor is read after the run of batches that it may contradict. */
+/* Called after receiving, before the batches are applied: the monitor may report that the
+ * connection was lost in between. */
 static void follow_connection(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
 {
     struct kvb_connection_update update = server->world->read_monitor(server->context, rank);
@@ -52,13 +53,13 @@ void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t
     rank->live_runs += has_batches;
     server->live_runs += has_batches;
     if (kvb_turn_is_quarantined(&rank->turn)) {
-        server->world->pass_over_received(server->context, rank); /* the replay to come has them */
+        server->world->pass_over_received(server->context, rank); /* a later replay has them */
     } else {
         server->world->apply_received(server->context, rank, now_ns);
     }
 }
 
-/* False: no more are to be taken in this turn. */
+/* False: take no more replies in this turn. */
 static bool serve_reply(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
 {
     const enum kvb_serve_reply reply = server->world->take_reply(server->context, rank, now_ns);
@@ -123,7 +124,7 @@ void kvb_serve_lose_events(struct kvb_server *server, uint64_t not_before_ns)
     }
 }
 
-/* At most kvb_max_replays_at_once run in the process, because each holds up its engine. */
+/* At most kvb_max_replays_at_once run in the process, because each slows down its engine. */
 static void start_replays(struct kvb_server *server, uint64_t now_ns)
 {
     const struct kvb_serve_world *world = server->world;
@@ -148,7 +149,7 @@ static void start_replays(struct kvb_server *server, uint64_t now_ns)
     server->max_replaying = running > server->max_replaying ? running : server->max_replaying;
 }
 
-/* A new connection, or the first: what was published before may never have arrived. */
+/* After a new connection to NATS, events published before it may be lost: publish them again. */
 static void follow_nats(struct kvb_server *server, uint64_t now_ns)
 {
     const uint64_t connects = server->world->connects(server->context);
@@ -173,7 +174,7 @@ static void serve_time(struct kvb_server *server, uint64_t now_ns)
         start_replays(server, now_ns);
     }
     if (!world->may_publish(server->context, now_ns)) {
-        kvb_serve_lose_events(server, 0); /* while nothing is published, nothing counts as said */
+        kvb_serve_lose_events(server, 0); /* what is not published counts as lost */
     } else if (is_round) {
         world->publish_due(server->context, now_ns);
     }

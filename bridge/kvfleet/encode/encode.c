@@ -10,7 +10,7 @@
 
 struct sink {
     struct kvb_buf *out;
-    kvb_status status; /* the first failure; msgpack-c itself has none */
+    kvb_status status; /* the first failure: msgpack-c's own results are ignored */
 };
 
 static int write_encoded_bytes(void *data, const char *bytes, size_t len)
@@ -25,7 +25,7 @@ static int write_encoded_bytes(void *data, const char *bytes, size_t len)
 
 void kvb_pack_text(msgpack_packer *packer, const char *text)
 {
-    (void)msgpack_pack_str_with_body(packer, text, strlen(text)); /* the sink keeps failures */
+    (void)msgpack_pack_str_with_body(packer, text, strlen(text)); /* see sink.status */
 }
 
 static void pack_span(msgpack_packer *packer, kvb_span text)
@@ -43,7 +43,8 @@ typedef void (*field_packer)(msgpack_packer *packer, const struct engine_source 
 
 enum { hash_bytes = 32 };
 
-/* Only the last 8 name the block; the others are there to be passed over. */
+/* 32 bytes, as a SHA-256: the last 8 are the hash; the first 24 are filler, which a decoder
+ * must skip. */
 static void pack_byte_hash(msgpack_packer *packer, uint64_t hash)
 {
     uint8_t bytes[hash_bytes];
@@ -86,7 +87,7 @@ static void pack_parent(msgpack_packer *packer, const struct engine_source *sour
     }
 }
 
-/* The token behind token i: the next one, or at a block's end its lookahead token. */
+/* The token after token i: the next one, or at a block's end the block's lookahead token. */
 static uint32_t token_behind(const struct engine_source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
@@ -98,8 +99,8 @@ static uint32_t token_behind(const struct engine_source *source, uint32_t i)
     return i + 1 < event->token_count ? source->batch->tokens[event->token_at + i + 1] : 0;
 }
 
-/* Of a sliding window's event that leaves blocks out it says only that the tokens are more than
- * the blocks': those were not kept. */
+/* For an event of a sliding window that leaves blocks out.  Its tokens were not kept, so zeros are
+ * written, one more than the blocks hold, as readers detect such an event by too many tokens. */
 static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_event *event)
 {
     const uint32_t count = (event->hash_count * event->block_size) + 1;
@@ -110,7 +111,7 @@ static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_
     }
 }
 
-/* EAGLE in SGLang: the tokens a b with the lookahead token c are (a,b) (b,c). */
+/* SGLang with EAGLE writes pairs: tokens a b with the lookahead token c become (a,b) (b,c). */
 static void pack_tokens(msgpack_packer *packer, const struct engine_source *source)
 {
     if (source->event->is_sparse) {
@@ -119,7 +120,7 @@ static void pack_tokens(msgpack_packer *packer, const struct engine_source *sour
     }
     const bool is_paired = source->event->is_paired;
     const uint32_t count = source->event->token_count;
-    /* of a batch without tokens the array is NULL: nothing may be added to it */
+    /* a batch without tokens has a NULL array, and NULL + n is undefined */
     const uint32_t *tokens = count > 0 ? source->batch->tokens + source->event->token_at : NULL;
 
     (void)msgpack_pack_array(packer, count);
@@ -155,7 +156,7 @@ static void pack_lora_name(msgpack_packer *packer, const struct engine_source *s
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->lora_name));
 }
 
-/* A multimodal key is the first 16 of 64 digits. */
+/* A multimodal id has 64 hex digits; the key is its first 16. */
 static void pack_media_id(msgpack_packer *packer, uint64_t key)
 {
     char digits[65];
@@ -164,8 +165,8 @@ static void pack_media_id(msgpack_packer *packer, uint64_t key)
     kvb_pack_text(packer, digits);
 }
 
-/* As vLLM writes it: the LoRA name, multimodal ids, then the salt in a prompt's first block (a
- * child inherits it); what cannot be matched as bytes. */
+/* The extra keys of one block in vLLM's order: the LoRA name, multimodal ids, the salt (in a
+ * prompt's first block only, children inherit it), and bytes for what no query can match. */
 static void pack_block_extra(msgpack_packer *packer, const struct engine_source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
@@ -260,7 +261,7 @@ static void pack_window(msgpack_packer *packer, const struct engine_source *sour
     }
 }
 
-/* Pairs have their lookahead token already. */
+/* Pairs contain the lookahead token already. */
 static bool has_lookahead(const struct engine_source *source)
 {
     return source->event->lookahead > 0 && !source->event->is_paired;
@@ -290,8 +291,8 @@ static void pack_salt(msgpack_packer *packer, const struct engine_source *source
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->salt));
 }
 
-/* Whose request caused the event: of those with a salt some have a session.  No reader needs
- * it, and none may take it for part of a block's identity. */
+/* The session whose request caused the event; only some events with a salt have one.  It tests that
+ * readers ignore it: it is no part of a block's identity. */
 static bool has_session(const struct engine_source *source)
 {
     const struct kvb_engine_event *event = source->event;
@@ -352,9 +353,10 @@ static void pack_salt_map(msgpack_packer *packer, const struct engine_source *so
 
 /* ---- Events ---- */
 
-/* In the order of the arrays.  needs: what the dialect must have; 0 = all have it.
- * is_sent: maps leave the field out when it says no; NULL = always there.
- * is_tail: arrays do so too. */
+/* One field of an event; the tables below list fields in the order of the arrays.
+ * needs: KVB_FIELD_* bits that the dialect must have; 0 = every dialect has the field.
+ * is_sent: maps leave the field out when it returns false; NULL = always written.
+ * is_tail: arrays leave it out too, because it is their last field. */
 struct field {
     const char *key;
     field_packer pack;
@@ -363,7 +365,7 @@ struct field {
     bool is_tail;
 };
 
-/* A Cleared of one tier; of all tiers it names none. */
+/* A Cleared of one tier names its medium; one of all tiers names none. */
 static bool has_medium(const struct engine_source *source)
 {
     return !source->event->all_tiers;

@@ -5,10 +5,10 @@
 #include "model/event_batch.h"
 #include "wire/engine/dialect.h"
 
-/* Writes a batch as an engine of some version would: for the simulated fleet.
+/* Writes a batch as an engine with this dialect would, for the simulated fleet.
  *
- * Appends to out; a failure leaves it as it was.  Skipped events are not written;
- * what a dialect has no field for is left out.
+ * Appends to out, which is unchanged on failure.  Skipped events and data for which the dialect has
+ * no field are left out.
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append() */
 kvb_status kvb_engine_batch_encode(
     const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out);

@@ -6,19 +6,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A Mooncake store: objects under keys, in replicas that lie somewhere.  It knows of
- * tokens only what it was told when the object was put, in one of its dialects. */
+/* The events of a Mooncake store.  It holds objects under keys, each in one or more replicas.
+ * Only one of its two dialects carries tokens: those that the engine passed when it put the
+ * object. */
 
 enum { max_key_bytes = 24, bytes_of_a_token = 1024 };
 
 struct block {
     const struct engine_source *source;
     kvb_engine_hash hash;
-    uint32_t at; /* its number in the event */
+    uint32_t at; /* its index in the event */
 };
 
-/* Keys are hashes in text, so that an event which has nothing but the key names the
- * block too. */
+/* A key is the block's hash in hex, so an event that has only the key still identifies the
+ * block. */
 static void write_object_key(char out[max_key_bytes], kvb_engine_hash hash)
 {
     (void)snprintf(out, max_key_bytes, "0x%016" PRIx64, hash.value);
@@ -37,7 +38,8 @@ static struct block mooncake_block(const struct engine_source *source, uint32_t 
     return (struct block){ source, source->batch->hashes[source->event->hash_at + at], at };
 }
 
-/* The one before it in the event; false at a root. */
+/* The parent is the block before it in the event; of the first block, the event's parent.
+ * False: the block is a root. */
 static bool find_block_parent(const struct block *block, kvb_engine_hash *out_parent)
 {
     const struct engine_source *source = block->source;
@@ -96,7 +98,7 @@ static void pack_store_info(msgpack_packer *packer, const struct block *block)
     pack_own_tokens(packer, block);
 }
 
-/* An update without replicas takes the block away. */
+/* An update with an empty list of replicas removes the block. */
 static void pack_block(msgpack_packer *packer, const struct block *block)
 {
     const struct engine_source *source = block->source;
@@ -131,7 +133,7 @@ void kvb_pack_mooncake_replicas(msgpack_packer *packer, const struct engine_sour
 
 /* ---- {"event_type": ...} ---- */
 
-/* `type` repeats event_type under vLLM's names. */
+/* The values of `event_type`, and of `type`, which repeats it under vLLM's names. */
 static const struct {
     const char *event_type;
     const char *type;
@@ -151,7 +153,7 @@ static void pack_pair(msgpack_packer *packer, const char *key, const char *text)
     }
 }
 
-/* What such a store never knows, or always says. */
+/* Keys that a store of this dialect always writes with the same value. */
 static const struct {
     const char *key;
     const char *text; /* NULL: nil */
@@ -164,7 +166,7 @@ static const struct {
 
 enum { object_times_and_tags = 4, object_block_keys = 4 };
 
-/* block NULL: of a Cleared */
+/* block: NULL for a Cleared */
 static void
 pack_object(msgpack_packer *packer, const struct engine_source *source, const struct block *block)
 {

@@ -6,10 +6,10 @@
 #include <msgpack.h>
 #include <stddef.h>
 
-/* What the encoders of engine events share.  Nothing here fails: the packer's sink
+/* Functions that the encoders of engine events share.  They return no status: the packer's sink
  * keeps the first failure. */
 
-/* One event on its way out. */
+/* The event being written, with its batch and dialect. */
 struct engine_source {
     const struct kvb_dialect_row *dialect;
     const struct kvb_event_batch *batch;
@@ -18,10 +18,11 @@ struct engine_source {
 
 void kvb_pack_text(msgpack_packer *packer, const char *text);
 
-/* A Mooncake store speaks of one block at a time: an event becomes several, or none. */
+/* A Mooncake event has one block, so one event of ours becomes one for each of its blocks; count
+ * returns how many. */
 size_t kvb_pack_mooncake_count(const struct engine_source *source);
 void kvb_pack_mooncake_replicas(msgpack_packer *packer, const struct engine_source *source);
 void kvb_pack_mooncake_objects(msgpack_packer *packer, const struct engine_source *source);
 
-/* Milliseconds since 1970, as a store writes its times. */
+/* The batch's time in milliseconds since 1970, as a Mooncake store writes it. */
 uint64_t kvb_pack_milliseconds(const struct kvb_event_batch *batch);

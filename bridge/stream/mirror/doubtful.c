@@ -1,11 +1,13 @@
 #include "core/array.h"
 #include "stream/mirror/inside.h"
 
-/* The lists of entries of which it is not known how many copies they have. */
+/* Lists of doubtful entries: those that the engine may or may not still hold, because the number
+ * of their copies is unknown.  At most 1/8 of the entries may be doubtful (at least 64); beyond
+ * that the oldest are taken as gone. */
 
 enum { doubtful_share = 8, doubtful_floor = 64 };
 
-/* ---- Links: found by their entry ---- */
+/* ---- Links, in a table by entry ---- */
 
 static uint32_t doubt_place(const struct kvb_mirror *mirror, uint32_t id)
 {
@@ -13,7 +15,7 @@ static uint32_t doubt_place(const struct kvb_mirror *mirror, uint32_t id)
     size_t at = kvb_id_table_start(&mirror->by_doubtful, hash);
     uint32_t place = kvb_id_table_next(&mirror->by_doubtful, hash, &at);
 
-    while (mirror->links[place].id != id) { /* ends: the entry has one */
+    while (mirror->links[place].id != id) { /* terminates, because the entry has a link */
         place = kvb_id_table_next(&mirror->by_doubtful, hash, &at);
     }
     return place;
@@ -35,7 +37,7 @@ kvb_status kvb_mirror_link_new(struct kvb_mirror *mirror, struct doubtful_link l
     return KVB_OK;
 }
 
-/* The last link takes the place of the one that goes. */
+/* The last link moves into the place of the removed one. */
 void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id)
 {
     const uint32_t place = doubt_place(mirror, id);
@@ -47,7 +49,7 @@ void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id)
         kvb_id_table_remove(&mirror->by_doubtful, kvb_mirror_hash(mirror, moved, 0), last);
         const kvb_status status =
             kvb_id_table_put(&mirror->by_doubtful, kvb_mirror_hash(mirror, moved, 0), place);
-        assert(status == KVB_OK); /* two cells have just come free */
+        assert(status == KVB_OK); /* two cells of the table have just been freed */
         (void)status;
         mirror->links[place] = mirror->links[last];
     }
@@ -106,8 +108,8 @@ static kvb_status link_newest(struct kvb_mirror *mirror, uint32_t id)
     return KVB_OK;
 }
 
-/* A doubtful entry is taken as gone where it is doubtful.  It still counts as
- * doubtful for the router: it may be held. */
+/* Takes the oldest doubtful entry as gone from the tiers in which it is doubtful.  It stays in
+ * counts.doubtful, which routers see, because the engine may still hold it. */
 static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
 {
     const uint32_t id = mirror->doubtful[kind].oldest;
@@ -118,7 +120,7 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
         if (!kvb_mirror_holds(entry, (enum kvb_tier)tier)) {
             const kvb_status status =
                 kvb_mirror_write_copies(mirror, id, (enum kvb_tier)tier, (struct copies){ 0, 0 });
-            assert(status == KVB_OK); /* less takes no memory */
+            assert(status == KVB_OK); /* lower counts need no memory */
             (void)status;
         }
     }
@@ -136,7 +138,7 @@ static size_t max_doubtful(const struct kvb_mirror *mirror)
     return share > doubtful_floor ? share : doubtful_floor;
 }
 
-/* The entry came to be doubtful in these tiers; is_new: it was in none. */
+/* The entry became doubtful in these tiers.  is_new: it was not doubtful in any before. */
 static void note_doubt(struct kvb_mirror *mirror, uint32_t id, uint32_t tiers, bool is_new)
 {
     const enum doubt_kind kind = kvb_mirror_doubt_kind(mirror, &mirror->entries[id]);
@@ -165,7 +167,7 @@ kvb_status kvb_mirror_set_copies(
     const uint32_t is_doubtful = (was_doubtful & ~bit) | (is_doubtful_here ? bit : 0);
     const uint32_t min_before = kvb_mirror_copies(mirror, id, tier).min;
 
-    if (is_doubtful && !was_doubtful) { /* none certain: what is written below cannot fail */
+    if (is_doubtful && !was_doubtful) { /* min is 0 here, so the write below cannot fail */
         KVB_TRY(link_newest(mirror, id));
     }
     KVB_TRY(kvb_mirror_write_copies(mirror, id, tier, copies));

@@ -4,33 +4,34 @@
 
 #include <string.h>
 
-/* What of a mirror is no entry's own, as bytes, and how a mirror is made of them and its
- * records. */
+/* The fields of a mirror that belong to no single entry, as bytes of a checkpoint (ends: heads
+ * of lists, groups, shapes, counters), and the restoring of a mirror from them and the records of
+ * its entries. */
 
-/* Where the parts of the ends begin. */
+/* Byte offsets of the parts; all numbers are little-endian. */
 enum {
     at_entry_end = 0,
     at_first_free = 4,
-    at_lists = 8, /* of each kind of doubt: oldest, newest u32 */
+    at_lists = 8, /* for each doubt_kind: oldest, newest u32 */
     list_bytes = 8,
     at_forgotten = at_lists + doubt_kinds * list_bytes, /* u64 */
     at_flags = at_forgotten + 8,
     at_tokenless = at_flags + 4,
     at_group_count = at_tokenless + 4,
     at_shape_count = at_group_count + 4,
-    at_groups = at_shape_count + 4, /* of each: number, kind, window, tiers u32 */
+    at_groups = at_shape_count + 4, /* for each: number, kind, window, tiers u32 */
     group_bytes = 16,
-    at_shapes = at_groups + kvb_max_groups * group_bytes, /* of each: tier, size, lookahead u32 */
+    at_shapes = at_groups + kvb_max_groups * group_bytes, /* for each: tier, size, lookahead u32 */
     shape_bytes = 12,
     at_most_proven = at_shapes + kvb_max_tier_shapes * shape_bytes, /* u64 */
     all_bytes = at_most_proven + 8
 };
 
-static_assert((int)all_bytes == (int)kvb_mirror_ends_bytes, "no more, no less");
+static_assert((int)all_bytes == (int)kvb_mirror_ends_bytes, "the parts fill the ends");
 
 enum { forgot_full_flag = 1, odd_groups_flag = 2, paired_flag = 4, all_flags = 7 };
 
-/* ---- Out ---- */
+/* ---- Writing ---- */
 
 static void put_groups(const struct mirror_groups *groups, uint8_t *to)
 {
@@ -75,7 +76,7 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
     kvb_mirror_forget_proofs(mirror);
 }
 
-/* ---- Back ---- */
+/* ---- Reading ---- */
 
 static bool is_all_zero(const uint8_t *from, const uint8_t *end)
 {
@@ -154,7 +155,8 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
 
 /* ---- Filing ---- */
 
-/* Names are counted when the last entry that they need is filed. */
+/* Counts the entry's block in each list that the block enters with this entry; a block that several
+ * groups must hold enters with the last of them. */
 static void count_held(struct kvb_mirror *mirror, uint32_t id)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -174,7 +176,7 @@ static void count_held(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-/* Only what its group can have brought about. */
+/* False: the entry is in a state that its group cannot cause, so the checkpoint is damaged. */
 static bool is_of_its_group(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     const uint32_t place = kvb_mirror_context(mirror, entry)->group;
@@ -216,8 +218,9 @@ static kvb_status file_entry(struct kvb_mirror *mirror, uint32_t id)
 
 /* ---- Lists ---- */
 
-/* Oldest to newest, all of the kind and nothing else.  Ends: at most as many steps as there
- * are doubtful entries. */
+/* Checks that the list links all doubtful entries of this kind, and only those, in both
+ * directions.  A cycle in a damaged checkpoint does not loop for ever: there are list->count
+ * steps. */
 static bool is_doubtful_list_whole(const struct kvb_mirror *mirror, enum doubt_kind kind)
 {
     const struct doubtful_list *list = &mirror->doubtful[kind];
@@ -237,8 +240,8 @@ static bool is_doubtful_list_whole(const struct kvb_mirror *mirror, enum doubt_k
     return id == KVB_NO_ID && list->newest == older;
 }
 
-/* The same of the free entries, whose list has one direction: one that comes twice
- * makes it longer than it may be. */
+/* The same for the list of free entries, which is linked in one direction only: an entry that
+ * comes twice makes the list longer than the number of free entries. */
 static bool is_free_list_whole(const struct kvb_mirror *mirror)
 {
     uint32_t id = mirror->first_free;

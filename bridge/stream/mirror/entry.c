@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Of hashes: how far ahead of its turn what belongs to one is fetched. */
+/* Prefetching: how many hashes ahead the name line, the entry and the block's line are fetched, and
+ * from how many entries on prefetching pays. */
 enum { line_distance = 24, entry_distance = 16, block_distance = 8, worth_looking = 1 << 12 };
 
 /* ---- Of one entry ---- */
@@ -31,7 +32,8 @@ static uint64_t hash_engine(const struct kvb_mirror *mirror, uint32_t group, kvb
     return kvb_hash_keyed(&mirror->hash_key, engine.value, group);
 }
 
-/* Not as an engine hash of the same number, that they may be: lines would fill by twos. */
+/* UINT64_MAX stands where engine hashes have their group: a block hash may equal its engine hash,
+ * and both would otherwise always share a line. */
 static uint64_t hash_block(const struct kvb_mirror *mirror, kvb_block_hash block)
 {
     return kvb_hash_keyed(&mirror->hash_key, block.value, UINT64_MAX);
@@ -111,10 +113,11 @@ kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uin
     return found;
 }
 
-/* As many do not fit a line: most names are told by that. */
+/* A line holds fewer than kvb_max_of_name cells, so a line without an overflow line decides most
+ * calls at once. */
 bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
 {
-    static_assert((int)kvb_max_of_name > (int)kvb_line_cells, "or a line tells nothing");
+    static_assert((int)kvb_max_of_name > (int)kvb_line_cells, "else one line decides nothing");
     uint32_t count = 0;
 
     if (mirror->entry_count == 0) {
@@ -145,7 +148,7 @@ uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_has
     return KVB_NO_ID;
 }
 
-/* What may be the entry, without a look at it. */
+/* A candidate for the entry: names can share a hash, and the entry itself is not read. */
 static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
@@ -204,7 +207,7 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
     }
 }
 
-/* ---- What is listed ---- */
+/* ---- Published lists ---- */
 
 unsigned kvb_mirror_list_of(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier)
@@ -224,7 +227,7 @@ struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb
     return kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
 }
 
-/* As kvb_mirror_next_holder(), an entry `except` aside. */
+/* As kvb_mirror_next_holder(), but skips the entry `except`. */
 static inline uint32_t next_holder(
     const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
     enum kvb_tier tier, uint32_t except)
@@ -246,10 +249,10 @@ uint32_t kvb_mirror_next_holder(
     return next_holder(mirror, probe, block, tier, KVB_NO_ID);
 }
 
-/* Entries of one name. */
+/* The entries with one published name that hold it in one tier. */
 struct holders {
-    uint32_t groups; /* bit g: of group g, `except` aside, some entry holds it in the tier */
-    uint32_t lowest; /* of those of the wanted groups; KVB_NO_ID: none */
+    uint32_t groups; /* bit g: an entry of group g holds it */
+    uint32_t lowest; /* the lowest id in groups that the list needs; KVB_NO_ID: none */
 };
 
 static struct holders
@@ -272,7 +275,7 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
     return holders;
 }
 
-/* By an entry other than `except`, of any group. */
+/* True: another entry than `except`, of any group, holds the name in the tier. */
 static bool is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
@@ -343,8 +346,7 @@ static uint64_t hash_of_ref(const void *context, uint32_t ref)
     return entry_name_hash(context, ref / 2, (enum name_kind)(ref % 2));
 }
 
-/* Opens the table with the first name only: a stream that holds nothing takes no address
- * space. */
+/* The table is opened with the first name, so that an empty stream reserves no address space. */
 static kvb_status
 put_name(struct kvb_mirror *mirror, uint64_t hash, uint32_t id, enum name_kind kind)
 {
@@ -361,7 +363,7 @@ static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind k
         &mirror->names, entry_name_hash(mirror, id, kind), 2 * id + (uint32_t)kind);
 }
 
-/* Under its published name, or its parent's. */
+/* Files a rooted entry under its published name, a waiting one under its parent's. */
 static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -425,9 +427,9 @@ static void unfile_entry(struct kvb_mirror *mirror, uint32_t id)
     unfile_second(mirror, id);
 }
 
-/* ---- Coming and going ---- */
+/* ---- Inserting and dropping ---- */
 
-/* Where a key must be kept, those of all entries before it are. */
+/* The array of keys grows with the first key at or beyond its end; entries without a key get 0. */
 static kvb_status write_entry_key(struct kvb_mirror *mirror, uint32_t id, uint64_t key)
 {
     if (key == 0 && id >= mirror->key_end) {
@@ -471,7 +473,7 @@ void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
     kvb_mirror_leave_context(mirror, mirror->entries[id].context);
 }
 
-/* *out_next: the free entry behind it. */
+/* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free one. */
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
 {
     if (mirror->first_free != KVB_NO_ID) {
@@ -498,7 +500,7 @@ write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block
     return status;
 }
 
-/* The entry is another one from here on. */
+/* The id now belongs to another entry, to which an earlier proof does not apply. */
 static void forget_proof(struct kvb_mirror *mirror, uint32_t id)
 {
     if (mirror->proven && mirror->proven[id % proof_slots].id == id) {
@@ -561,7 +563,7 @@ void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
     mirror->entry_count--;
 }
 
-/* Its key and its copies stay. */
+/* The entry keeps its key and its copies. */
 kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named)
 {
     struct mirror_entry *entry = &mirror->entries[id];
