@@ -7,11 +7,12 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-enum { reclaimed_a_turn = 250 }; /* extents of the index: well under 250 us */
+enum { reclaimed_a_turn = 250 }; /* extents of the index; takes well under 250 us */
 
-/* What cannot be heard is not in the index; without requests to bridges, and our inbox, for
- * which the echo stands, no gap is closed.  Queries come over HTTP too; statistics are vital to
- * nobody but their readers. */
+/* True: the aggregator is not ready without this permission.  It must receive events to have an
+ * index, and must send requests to bridges and receive the answers in its inbox (which the echo
+ * tests) to repair gaps.  Queries over NATS and statistics are not vital: HTTP answers queries
+ * too. */
 static bool is_vital(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_aggregator *aggregator = context;
@@ -52,7 +53,7 @@ kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_det
     return NULL;
 }
 
-/* ---- What replica/turn.h finds outside ---- */
+/* ---- The functions that replica/turn.h calls ---- */
 
 static uint64_t clock_ns(void *context)
 {
@@ -74,7 +75,7 @@ static uint64_t bus_connects(void *context)
     return kvb_bus_connects(aggregator->bus);
 }
 
-/* nats.c drops what no handler takes. */
+/* nats.c drops messages when its queue is full. */
 static uint64_t dropped_messages(void *context)
 {
     const struct kvb_aggregator *aggregator = context;
@@ -110,7 +111,7 @@ const struct kvb_replica_world kvb_aggregator_world = {
 
 /* ---- The thread ---- */
 
-/* Until something lies in a ring, the connection changes, or the next tick. */
+/* Waits for an event or a query, a change of the connection, or the next tick. */
 static void
 wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
 {
@@ -124,14 +125,16 @@ wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
-    (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* early is harmless */
+    (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
     if (fds[2].revents) {
-        (void)eventfd_read(aggregator->update_fd, &ignored); /* looked at in each turn */
+        (void)eventfd_read(
+            aggregator->update_fd, &ignored); /* each turn checks the connection anyway */
     }
 }
 
-/* Idle, so what cleared slots have left behind may go.  A pause between two pieces: where
- * memory is out nothing goes, and it must not be tried all the time. */
+/* Called when idle: frees a part of what cleared slots have left in the index.  True: more is left.
+ * The caller waits at least a millisecond before the next part, because without memory nothing can
+ * be freed, and retrying at once would use a whole CPU. */
 static bool reclaim(struct kvb_aggregator *aggregator)
 {
     return kvb_prefix_index_reclaim(aggregator->index, reclaimed_a_turn);
@@ -148,7 +151,8 @@ void *kvb_aggregator_run(void *context)
         const bool had_work = kvb_replica_take_turn(&aggregator->turn, &now_ns);
         kvb_metric_set(
             &aggregator->metrics, kvb_aggregator_echo_silences, aggregator->turn.echo_silences);
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* the watchdog looks */
+        kvb_metric_add(
+            &aggregator->metrics, kvb_aggregator_turns, 1); /* shows that the thread is alive */
         if (!had_work) {
             wait_for_work(aggregator, reclaim(aggregator), now_ns);
         }

@@ -2,10 +2,11 @@
 #include "kvbridge/inside.h"
 #include "wire/engine/batch.h"
 
-/* Other engines wait meanwhile, and other replays pile up inside libzmq. */
+/* Longest time for one rank's replies in a turn: other engines wait, and libzmq buffers the other
+ * replays meanwhile. */
 static const uint64_t replies_turn_ns = 2 * KVB_NS_PER_MS;
 
-/* Slices of what was received and not applied: the sockets wait meanwhile. */
+/* Longest time for slices of unfinished batches in a turn: the sockets wait meanwhile. */
 static const uint64_t work_turn_ns = 4 * KVB_NS_PER_MS;
 
 static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
@@ -13,7 +14,7 @@ static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint
     kvb_metric_add(&bridge->shown.metrics, metric, more);
 }
 
-/* ---- Who has another slice ---- */
+/* ---- The list of ranks with slices left ---- */
 
 static void join_line(struct bridge_ingest *ingest, struct bridge_rank *rank)
 {
@@ -51,7 +52,7 @@ void kvb_bridge_drop_work(struct bridge_ingest *ingest, struct bridge_rank *rank
     rank->is_busy = false;
 }
 
-/* ---- Out ---- */
+/* ---- Output of a step ---- */
 
 void kvb_bridge_publish_output(void *context, struct kvb_served *served, uint64_t now_ns)
 {
@@ -70,9 +71,9 @@ void kvb_bridge_stop_replay(void *context, struct kvb_served *served)
     kvb_source_replay_stop(kvb_bridge_rank_of(served)->source);
 }
 
-/* ---- In ---- */
+/* ---- Input ---- */
 
-/* One look at each clock for a run of messages, not for each of them. */
+/* The clocks are read once for a run of messages, not for each message. */
 static void begin_run(struct bridge_ingest *ingest)
 {
     ingest->run =
@@ -80,7 +81,7 @@ static void begin_run(struct bridge_ingest *ingest)
     ingest->server.wall_us = ingest->run.wall_us;
 }
 
-/* What it brought is published, and counted. */
+/* Publishes the events of the run, and counts them. */
 static void end_run(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     kvb_bridge_flush_events(bridge, rank);
@@ -120,7 +121,8 @@ static void place_unknown_media(
     }
 }
 
-/* What the batch is to the stream, decoded into `events`: borrowed, like the payload. */
+/* Makes a stream's input of a received batch.  The input borrows `events`, into which the batch is
+ * decoded, and the payload. */
 static struct kvb_stream_input read_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_source_batch *batch,
     struct kvb_event_batch *events)
@@ -135,7 +137,9 @@ static struct kvb_stream_input read_batch(
         return input;
     }
     if (events->has_rank && events->rank != rank->dp_rank) {
-        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection is right */
+        count(
+            bridge, kvb_bridge_rank_mismatches,
+            1); /* only counted: the connection says which rank it is */
     }
     place_unknown_media(bridge, rank, events);
     kvb_stream_expect(rank->served.stream, events);
@@ -153,7 +157,8 @@ static void step_batch(
     note_batch(&ingest->run, input);
 }
 
-/* While two engines are connected the stream is as good as without any. */
+/* Logs once that several engines are connected to the rank's port.  Their batches cannot be told
+ * apart, so the stream is DOWN until one is left. */
 static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_crowded)
 {
     char worker[24];
@@ -186,7 +191,7 @@ void kvb_bridge_connection_changed(void *context, struct kvb_served *served, boo
     }
 }
 
-/* Of those received, those that are the engine's own, in their order. */
+/* Keeps the received batches that come from the rank's engine, in order, and counts the others. */
 static void keep_own(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
     struct bridge_received *received = &bridge->ingest.received;
@@ -216,8 +221,8 @@ size_t kvb_bridge_receive(void *context, struct kvb_served *served)
     return received;
 }
 
-/* Each is decoded before the one before it is applied: the memory that it will need is on
- * its way meanwhile. */
+/* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that
+ * applying needs, which arrives meanwhile. */
 void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
@@ -293,7 +298,7 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
     end_run(bridge, rank);
 }
 
-/* For /state. */
+/* Shows in /state why the engine's host name cannot be resolved; why "" ends that. */
 static void show_name_trouble(struct bridge_rank *rank, const char *why)
 {
     struct rank_trouble *trouble = &rank->trouble;
@@ -307,16 +312,16 @@ static const char *say_renewal(kvb_status status)
 {
     switch (status) {
     case KVB_OK:
-        return "the connection to an engine was given up, and is opened anew";
+        return "libzmq gave up the connection to an engine; connecting again";
     case KVB_NOT_FOUND:
-        return "an engine's name cannot be resolved: it is asked again";
+        return "an engine's host name cannot be resolved; trying again";
     default:
-        return "the connection to an engine was given up, and cannot be opened";
+        return "libzmq gave up the connection to an engine, and connecting again failed";
     }
 }
 
-/* The first connection waits for its host's address; after a protocol error libzmq would never
- * connect again. */
+/* Opens the first connection when its host name is resolved, and opens it again when libzmq does
+ * not, as after a protocol error. */
 static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     const char *reason = "";
@@ -344,8 +349,8 @@ static void say_quarantine(
 
     kvb_log_write(
         bridge->log, begins ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
-        begins ? "an engine's events take more than their turn: its stream is quarantined"
-               : "the quarantine of a stream is over: what it missed is fetched",
+        begins ? "an engine uses more than its share of the thread: its stream is quarantined"
+               : "the quarantine of a stream is over: a replay fetches what it missed",
         "wait_ms", kvb_log_u64(wait_ms, rank->served.turn.back_off_ns / KVB_NS_PER_MS), "worker",
         kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank),
         "events", rank->settings.events, NULL);
@@ -369,11 +374,13 @@ void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, u
     end_run(bridge, rank);
 }
 
-/* Each slice is followed by what other ranks have, and by the sockets when the time is up. */
+/* Applies slices of unfinished batches, one rank after the other (round robin), until the time is
+ * over.  True: some are left. */
 bool kvb_bridge_work_slices(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
-    const uint64_t began_ns = kvb_clock_monotonic_ns(); /* reading the sockets took its time */
+    const uint64_t began_ns =
+        kvb_clock_monotonic_ns(); /* reading the sockets has taken some time */
 
     for (now_ns = began_ns; bridge->ingest.first_busy && now_ns < began_ns + work_turn_ns;
          now_ns = kvb_clock_monotonic_ns()) {

@@ -6,12 +6,12 @@
 
 static const int poll_ms = 20;
 static const uint64_t status_ns = KVB_NS_PER_S;
-static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* engines wait meanwhile */
+static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* engines' sockets wait meanwhile */
 
-/* ---- What the sockets brought ---- */
+/* ---- Sockets ---- */
 
-/* Only when the input has run dry is what was published written out: a burst fills nats.c's
- * buffer, a lone event leaves at once. */
+/* Published events are flushed only when no input is left: a burst fills nats.c's buffer, and a
+ * single event is sent at once. */
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 {
     kvb_status status = kvb_poller_wait(bridge->ingest.poller, 0);
@@ -25,16 +25,17 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
     }
 }
 
-/* Only empties the eventfd: each turn looks at commands and at is_stopping anyway. */
+/* Only clears the eventfd: each turn checks for commands and is_stopping anyway. */
 static void take_wake(struct kvb_bridge *bridge)
 {
     uint64_t times = 0;
 
-    (void)!read(bridge->wake_fd, &times, sizeof times); /* it is readable, or nothing is lost */
+    (void)!read(
+        bridge->wake_fd, &times, sizeof times); /* a failure is harmless: nothing was pending */
 }
 
-/* The events of the poller, then metrics pages.  What is left in a socket, the next wait reports
- * again. */
+/* Serves the sockets that the poller reports, then metrics pages.  The next wait reports a socket
+ * again that is not empty. */
 static void take_sockets(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
@@ -47,7 +48,7 @@ static void take_sockets(void *context, uint64_t now_ns)
             take_wake(bridge);
         }
         if (!whose) {
-            continue; /* it has left, or the turn itself looks at what it is about */
+            continue; /* the rank has left, or each turn checks what the descriptor stands for */
         }
         if (owner >= kvb_first_load_owner) {
             kvb_bridge_take_loads(bridge, whose, now_ns);
@@ -63,9 +64,10 @@ static void take_sockets(void *context, uint64_t now_ns)
     kvb_bridge_take_pages(bridge, now_ns);
 }
 
-/* ---- What time brings ---- */
+/* ---- Periodic work ---- */
 
-/* Any failure but that of an unresolved name shows by the stream's deadline. */
+/* False: the engine's host name is not resolved yet.  After any other failure the replay counts as
+ * started, and fails when the stream's deadline passes. */
 static bool start_replay(void *context, struct kvb_served *served, uint64_t from, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
@@ -226,7 +228,8 @@ void *kvb_bridge_run(void *context)
             &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= kvb_bridge_work_membership(bridge, kvb_clock_monotonic_ns());
         kvb_bridge_save(bridge);
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_turns, 1); /* the watchdog looks */
+        kvb_metric_add(
+            &bridge->shown.metrics, kvb_bridge_turns, 1); /* shows that the thread is alive */
     }
     if (bridge->publisher.was_allowed) {
         publish_goodbyes(bridge, kvb_clock_monotonic_ns());

@@ -58,8 +58,9 @@ struct kvb_replica_turn {
 enum { kvb_replica_messages_a_turn_us = 200 };
 
 /* True: there was something to do, so the caller takes the next turn at once; else it may wait
- * until next_tick_ns or for an event.  *out_now_ns: the time after the messages were taken. */
+ * until next_tick_ns or for an event.  *out_now_ns: the time after the messages were applied. */
 bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns);
 
-/* Part of a turn: measures the lag and marks all lists STALE(lagging), or ends that. */
+/* A part of kvb_replica_take_turn(): measures the lag, and sets or ends STALE(lagging) of all
+ * lists. */
 void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns);

@@ -93,7 +93,7 @@ def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web)
     assert stream(bridge, 8)["why"] == why
     assert sources(bridge)[8, "zmq"]["why"] == sources(bridge)[8, "prometheus"]["why"] == why
     assert names.asked["good.fleet"] == 2, "A and AAAA, once for ZMQ and pages together"
-    assert "an engine's name cannot be resolved: it is asked again" in bridge.text()
+    assert "an engine's host name cannot be resolved; trying again" in bridge.text()
 
     # It asks now, and is not answered: nobody waits for that.
     asked = names.asked["silent.fleet"]

@@ -13,15 +13,17 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* No ZMQ heartbeats: a load expires after 3 s, and a dead peer need not be found sooner, which
- * TCP does.  (Heartbeats with a high-water mark: see ingest/zmq/source.c.) */
+/* No ZMQ heartbeats: a load expires when no message arrives, so a dead peer may be detected later,
+ * by TCP or when the silent socket is opened again.  ingest/zmq/source.c says how heartbeats and a
+ * high-water mark interact. */
 enum { load_high_water = 1000, heartbeat_ms = 0 };
 
 struct kvb_load_source {
     void *context;    /* borrowed */
-    void *sub;        /* owned; NULL: it could not be opened */
-    void *monitor;    /* owned; NULL when sub is */
-    uint64_t lost_ns; /* its connection has ended, and no other was reported; 0: not so */
+    void *sub;        /* owned; NULL: not open */
+    void *monitor;    /* owned; NULL when sub is NULL */
+    uint64_t lost_ns; /* when the connection ended and libzmq has not retried since; 0: it has not
+                         ended */
     struct kvb_named_endpoint endpoint;
     struct kvb_poller *poller; /* borrowed, like the next */
     struct kvb_resolver *resolver;
@@ -65,7 +67,7 @@ static kvb_status reopen_load_sub(struct kvb_load_source *source)
     close_load_sub(source);
     const kvb_status status = open_load_sub(source);
     if (status != KVB_OK) {
-        close_load_sub(source); /* a receive without a socket just fails */
+        close_load_sub(source); /* receiving without a socket only fails */
     }
     return status;
 }
@@ -109,7 +111,7 @@ bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns)
     if (source->lost_ns == 0 || now_ns - source->lost_ns < kvb_retry_report_ms * KVB_NS_PER_MS) {
         return false;
     }
-    source->lost_ns = 0; /* said once */
+    source->lost_ns = 0; /* true only once */
     return true;
 }
 
@@ -123,7 +125,8 @@ static kvb_status open_first(struct kvb_load_source *source, const char *endpoin
     }
     const kvb_status status = kvb_named_endpoint_look(
         &source->endpoint, source->resolver, false, kvb_clock_monotonic_ns(), &has_moved);
-    return status == KVB_OK ? open_load_sub(source) : KVB_OK; /* else: when its host is resolved */
+    return status == KVB_OK ? open_load_sub(source)
+                            : KVB_OK; /* else kvb_load_source_connect() opens it */
 }
 
 kvb_status kvb_load_source_open(

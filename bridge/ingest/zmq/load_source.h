@@ -10,14 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads the load of one worker from a PUB socket, of one of two kinds:
+/* Receives the load of one worker from a PUB socket, of one of two kinds:
  *
- *     engine        the last frame of each message is a ForwardPassMetrics map; topic and
- *                   seq frames may stand before it
+ *     engine        the last frame of each message is a ForwardPassMetrics map; frames for the
+ *                   topic and the sequence number may precede it
  *     coordinator   one frame, see wire/load/coordinator.h
  *
- * The only bytes sent are the subscription to everything: vLLM's coordinator would take
- * other bytes as commands.
+ * Nothing is sent but one subscription to all topics: vLLM's coordinator takes other messages as
+ * commands.
  *
  * Threads: only the thread that made it. */
 struct kvb_load_source;
@@ -27,11 +27,11 @@ struct kvb_poller;
 struct kvb_load_source_options {
     const char *endpoint;          /* "tcp://127.0.0.1:7557" */
     struct kvb_poller *poller;     /* borrowed; watches the socket */
-    size_t owner;                  /* the poller's number for this source */
+    size_t owner;                  /* the number that the poller reports for this source */
     struct kvb_resolver *resolver; /* borrowed; NULL: the host is numeric */
 };
 
-/* A host that is not resolved yet is no error: kvb_load_source_connect() connects later.
+/* Succeeds also when the host is not resolved yet; kvb_load_source_connect() connects later.
  * KVB_BAD_CONFIG  libzmq refuses the endpoint; detail says why
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_load_source_open(
@@ -42,24 +42,24 @@ void kvb_load_source_close(struct kvb_load_source *source);
 /* Opens the socket once its host is resolved; call it a few times a second.
  * KVB_OK         it is open
  * KVB_AGAIN      its host is being looked up
- * KVB_NOT_FOUND  its host cannot be resolved; it will be tried again
- * others         it cannot be opened
- * *out_why: why its host cannot be resolved, "" when it can; borrowed until the source is
- * closed; untouched when the socket was open. */
+ * KVB_NOT_FOUND  its host cannot be resolved; call it again
+ * others         the socket cannot be opened
+ * *out_why: why the host cannot be resolved, or ""; borrowed until the source is closed;
+ * untouched when the socket was open already. */
 kvb_status
 kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const char **out_why);
 
-/* True once for each connection that a protocol error has ended, such as a message above
- * kvb_max_load_payload_bytes: libzmq will not connect again.  Call it a few times a second. */
+/* Returns true once for each connection that a protocol error has ended, for example a message
+ * above kvb_max_load_payload_bytes: libzmq does not connect again.  Call it often. */
 bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
 
-/* Opens the socket again, at the next address of its host.  Call it for a source that is cut or
- * silent, in growing intervals.
- * KVB_IO: it has no socket until the next call */
+/* Closes the socket and opens it again, at the next address of its host.  Call it for a source that
+ * is cut or silent, in growing intervals.
+ * On failure the source has no socket until a later call opens it. */
 kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns);
 
-/* The next message.  KVB_AGAIN there is none; KVB_BAD_INPUT it has another format: count
- * it. */
+/* The next message.  KVB_AGAIN: there is none.  KVB_BAD_INPUT: it has another format and is
+ * dropped; the caller counts it. */
 kvb_status
 kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample);
 kvb_status kvb_load_source_receive_coordinator(

@@ -30,12 +30,12 @@ kvb_status kvb_zmq_monitor_open(void *context, void *watched, int events, void *
 void kvb_zmq_monitor_close(void *watched, void **monitor)
 {
     if (watched) {
-        (void)zmq_socket_monitor(watched, NULL, 0); /* closes the PAIR's other side */
+        (void)zmq_socket_monitor(watched, NULL, 0); /* closes libzmq's end of the PAIR */
     }
     kvb_zmq_socket_close(monitor);
 }
 
-/* 16 bits of event and 32 of value, in the order of this machine. */
+/* The first frame has the event (16 bits) and its value (32 bits) in native byte order. */
 kvb_status kvb_zmq_monitor_next(void *monitor, uint16_t *out_event, int *out_value)
 {
     struct kvb_zmq_message message;
