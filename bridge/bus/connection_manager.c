@@ -7,12 +7,12 @@
 /* ---- The connection manager: dials, reports changes, dials again ----------------------------- */
 
 /* The state that was last passed to on_change; used by this thread only. */
-struct told {
+struct reported {
     bool is_connected;
     uint64_t connects;
 };
 
-static void tell(struct kvb_bus *bus, bool is_connected)
+static void report_change(struct kvb_bus *bus, bool is_connected)
 {
     kvb_log_write(
         bus->log, is_connected ? KVB_LOG_INFO : KVB_LOG_WARNING, "bus",
@@ -23,27 +23,27 @@ static void tell(struct kvb_bus *bus, bool is_connected)
 }
 
 /* Reports each change once, including a loss that ended before this thread woke. */
-static void publish_changes(struct kvb_bus *bus, struct told *told)
+static void publish_changes(struct kvb_bus *bus, struct reported *reported)
 {
-    const struct told now = {
+    const struct reported now = {
         .is_connected = kvb_bus_is_connected(bus),
         .connects = kvb_bus_connects(bus),
     };
-    const bool was_replaced = now.connects != told->connects;
+    const bool was_replaced = now.connects != reported->connects;
 
-    if (told->is_connected && (!now.is_connected || was_replaced)) {
-        tell(bus, false);
+    if (reported->is_connected && (!now.is_connected || was_replaced)) {
+        report_change(bus, false);
     }
-    if (now.is_connected && (!told->is_connected || was_replaced)) {
-        tell(bus, true);
+    if (now.is_connected && (!reported->is_connected || was_replaced)) {
+        report_change(bus, true);
     }
-    *told = now;
+    *reported = now;
 }
 
-static bool has_update(const struct kvb_bus *bus, const struct told *told)
+static bool has_update(const struct kvb_bus *bus, const struct reported *reported)
 {
-    return kvb_bus_is_connected(bus) != told->is_connected ||
-           kvb_bus_connects(bus) != told->connects;
+    return kvb_bus_is_connected(bus) != reported->is_connected ||
+           kvb_bus_connects(bus) != reported->connects;
 }
 
 static void wait_before_dialing(struct kvb_bus *bus)
@@ -161,12 +161,12 @@ static void look_at_watch(struct kvb_bus *bus)
     }
 }
 
-static enum manager_step next_step(struct kvb_bus *bus, const struct told *told)
+static enum manager_step next_step(struct kvb_bus *bus, const struct reported *reported)
 {
     enum manager_step step = manager_stop;
 
     pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && bus->link && !bus->link->is_broken && !has_update(bus, told)) {
+    while (!bus->is_stopping && bus->link && !bus->link->is_broken && !has_update(bus, reported)) {
         const struct timespec deadline = kvb_bus_deadline(kvb_bus_look_ms);
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline);
         if (bus->link && !bus->link->is_broken) {
@@ -174,7 +174,7 @@ static enum manager_step next_step(struct kvb_bus *bus, const struct told *told)
         }
     }
     if (!bus->is_stopping) {
-        step = has_update(bus, told) ? manager_report : manager_dial;
+        step = has_update(bus, reported) ? manager_report : manager_dial;
     }
     pthread_mutex_unlock(&bus->lock);
     return step;
@@ -196,17 +196,17 @@ static void say_silence(struct kvb_bus *bus)
 void *kvb_bus_keep(void *argument)
 {
     struct kvb_bus *bus = argument;
-    struct told told = { 0 };
+    struct reported reported = { 0 };
 
     (void)pthread_setname_np(pthread_self(), "kvb-nats"); /* for top -H; may fail */
     for (;;) {
-        switch (next_step(bus, &told)) {
+        switch (next_step(bus, &reported)) {
         case manager_stop:
             return NULL;
         case manager_report:
             say_silence(bus);
-            publish_changes(bus, &told);
-            bus->failed_dials = told.is_connected ? 1 : bus->failed_dials;
+            publish_changes(bus, &reported);
+            bus->failed_dials = reported.is_connected ? 1 : bus->failed_dials;
             break;
         case manager_dial:
             kvb_bus_retire_link(bus);

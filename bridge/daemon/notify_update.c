@@ -40,10 +40,10 @@ static void add_status(char text[kvb_notify_text_bytes], const struct kvb_livene
     add_notify_line(text, line);
 }
 
-static bool is_new(const struct kvb_liveness *liveness, const struct kvb_liveness *told)
+static bool is_new(const struct kvb_liveness *liveness, const struct kvb_liveness *sent)
 {
-    return liveness->streams != told->streams || liveness->exact != told->exact ||
-           liveness->is_connected != told->is_connected;
+    return liveness->streams != sent->streams || liveness->exact != sent->exact ||
+           liveness->is_connected != sent->is_connected;
 }
 
 static bool is_status_due(

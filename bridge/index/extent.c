@@ -321,7 +321,7 @@ static kvb_status write_node(
     here->named = (uint16_t)((here->named & ~(1U << at)) | (unsigned)is_named << at);
     here->overflow &= (uint16_t) ~(1U << at);
     here->in_page &= (uint16_t) ~(1U << at);
-    here->seam = here->seam >= at ? kvb_no_parent_override : here->seam;
+    here->override_at = here->override_at >= at ? kvb_no_parent_override : here->override_at;
     here->len = (uint8_t)(at + 1);
     index->counters.nodes++;
     index->counters.ghosts++;
@@ -340,7 +340,7 @@ begin_extent(struct kvb_prefix_index *index, uint32_t parent, uint64_t tokens, u
     here->named = 0;
     here->overflow = 0;
     here->in_page = 0;
-    here->seam = kvb_no_parent_override;
+    here->override_at = kvb_no_parent_override;
     here->len = 0;
     here->tokens[0] = tokens;
     kvb_status status = count_kid(index, parent);
@@ -384,7 +384,7 @@ static bool can_append(const struct kvb_prefix_index *index, uint32_t node)
 bool kvb_prefix_may_parent_override(const struct kvb_prefix_index *index, uint32_t node)
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
-    return !can_append(index, node) || here->seam >= here->len;
+    return !can_append(index, node) || here->override_at >= here->len;
 }
 
 kvb_status kvb_prefix_child_new(
@@ -482,7 +482,7 @@ uint32_t kvb_prefix_append(
     here->named |= bits;
     here->overflow &= (uint16_t)~bits;
     here->in_page &= (uint16_t)~bits;
-    here->seam = here->seam >= first ? kvb_no_parent_override : here->seam;
+    here->override_at = here->override_at >= first ? kvb_no_parent_override : here->override_at;
     here->len = (uint8_t)end;
     index->counters.nodes += end - first;
     return end - first;

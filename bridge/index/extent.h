@@ -18,13 +18,13 @@
 enum { kvb_extent_nodes = 16, kvb_no_parent_override = 0xff };
 
 struct prefix_extent {
-    uint32_t parent;   /* node; KVB_NONE: a free extent */
-    uint32_t next;     /* hint: an extent below its last node; 0: none */
-    uint16_t named;    /* bit o: the index's table `names` contains node o */
-    uint16_t overflow; /* bit o: node o has, or had, an overflow alias */
-    uint8_t len;       /* nodes */
-    uint8_t seam;      /* the node with a parent override, or kvb_no_parent_override */
-    uint16_t in_page;  /* bit o: node o has, or had, a name in a per-slot page */
+    uint32_t parent;     /* node; KVB_NONE: a free extent */
+    uint32_t next;       /* hint: an extent below its last node; 0: none */
+    uint16_t named;      /* bit o: the index's table `names` contains node o */
+    uint16_t overflow;   /* bit o: node o has, or had, an overflow alias */
+    uint8_t len;         /* nodes */
+    uint8_t override_at; /* the node with a parent override, or kvb_no_parent_override */
+    uint16_t in_page;    /* bit o: node o has, or had, a name in a per-slot page */
     uint16_t kids[kvb_extent_nodes]; /* extents below each node; from 65,535 on: see crowds */
     uint64_t pass; /* the last pass that kept it in a holder's list (index/holders.c) */
     uint64_t parent_override_parent; /* the name of its parent that the override gives */

@@ -318,41 +318,42 @@ static void move_child(struct kvb_forest *forest, uint32_t child, uint32_t to)
     link_child(forest, to, child);
 }
 
-/* Swaps the child with its twin, the node of the same content below the other parent.  The table
- * loses two entries and gets two. */
-static void swap_twins(struct kvb_forest *forest, uint32_t child, uint32_t twin)
+/* Swaps the child with its duplicate, the node of the same content below the other parent.  The
+ * table loses two entries and gets two. */
+static void swap_duplicates(struct kvb_forest *forest, uint32_t child, uint32_t duplicate)
 {
     const uint32_t from = forest->nodes[child].parent;
-    const uint32_t to = forest->nodes[twin].parent;
+    const uint32_t to = forest->nodes[duplicate].parent;
     const uint64_t tokens = forest->nodes[child].key;
     const uint32_t hash_of_child = hash_child(forest, from, tokens);
-    const uint32_t hash_of_twin = hash_child(forest, to, tokens);
+    const uint32_t hash_of_duplicate = hash_child(forest, to, tokens);
 
     kvb_id_table_remove(&forest->children, hash_of_child, child);
-    kvb_id_table_remove(&forest->children, hash_of_twin, twin);
-    kvb_status status = kvb_id_table_put(&forest->children, hash_of_child, twin);
+    kvb_id_table_remove(&forest->children, hash_of_duplicate, duplicate);
+    kvb_status status = kvb_id_table_put(&forest->children, hash_of_child, duplicate);
     assert(status == KVB_OK);
-    status = kvb_id_table_put(&forest->children, hash_of_twin, child);
+    status = kvb_id_table_put(&forest->children, hash_of_duplicate, child);
     assert(status == KVB_OK);
     (void)status;
     unlink_child(forest, child);
-    unlink_child(forest, twin);
+    unlink_child(forest, duplicate);
     link_child(forest, to, child);
-    link_child(forest, from, twin);
+    link_child(forest, from, duplicate);
 }
 
 /* *out_from: the node that will be freed; *out_to: the node that stays, with the members of
  * both. */
-static void merge_twins(
-    struct kvb_forest *forest, uint32_t child, uint32_t twin, uint32_t *out_from, uint32_t *out_to)
+static void merge_duplicates(
+    struct kvb_forest *forest, uint32_t child, uint32_t duplicate, uint32_t *out_from,
+    uint32_t *out_to)
 {
-    const bool is_heavier = forest->nodes[child].weight > forest->nodes[twin].weight;
+    const bool is_heavier = forest->nodes[child].weight > forest->nodes[duplicate].weight;
 
     if (is_heavier) {
-        swap_twins(forest, child, twin);
+        swap_duplicates(forest, child, duplicate);
     }
-    *out_from = is_heavier ? twin : child;
-    *out_to = is_heavier ? child : twin;
+    *out_from = is_heavier ? duplicate : child;
+    *out_to = is_heavier ? child : duplicate;
     move_members(forest, *out_from, *out_to);
 }
 
@@ -362,7 +363,7 @@ static void merge_twins(
  *     from - a - b         to - a - c        to - a - c
  *             \- c    +                  =             \- b
  *
- * Small-to-large merging: of two twins the one with more children and members stays, so each
+ * Small-to-large merging: of two duplicates the one with more children and members stays, so each
  * moved item ends in a node at least twice as heavy, and moves O(log n) times, however often
  * trees merge.  Terminates: each round moves a child away from `from`, or descends to one that
  * is empty on return. */
@@ -390,11 +391,11 @@ void kvb_forest_join(struct kvb_forest *forest, uint32_t placeholder, uint32_t n
             to = forest->nodes[to].parent;
             continue;
         }
-        const uint32_t twin = find_child(forest, to, forest->nodes[child].key);
-        if (twin == KVB_NO_ID) {
+        const uint32_t duplicate = find_child(forest, to, forest->nodes[child].key);
+        if (duplicate == KVB_NO_ID) {
             move_child(forest, child, to);
         } else {
-            merge_twins(forest, child, twin, &from, &to);
+            merge_duplicates(forest, child, duplicate, &from, &to);
         }
     }
     kvb_forest_release(forest, placeholder);

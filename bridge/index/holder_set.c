@@ -392,11 +392,11 @@ turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set
         return KVB_OK;
     }
     plan_turn(sets, turn, is_added);
-    const kvb_set_id twin = find_turned(sets, turn);
-    if (twin != 0) {
-        kvb_set_keep(sets, twin);
+    const kvb_set_id same = find_turned(sets, turn);
+    if (same != 0) {
+        kvb_set_keep(sets, same);
         kvb_set_drop(sets, turn->from);
-        *out_id = twin;
+        *out_id = same;
         return KVB_OK;
     }
     if (may_edit(sets, turn)) {

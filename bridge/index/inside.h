@@ -191,7 +191,7 @@ static inline uint64_t kvb_prefix_usual_parent(const struct kvb_prefix_index *in
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
 
-    return here->seam == kvb_prefix_offset(node)
+    return here->override_at == kvb_prefix_offset(node)
                ? here->parent_override_parent
                : kvb_prefix_name(index, kvb_prefix_parent(index, node));
 }

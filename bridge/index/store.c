@@ -56,7 +56,7 @@ static void sew(const struct storing *storing, uint32_t child)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
 
-    here->seam = (uint8_t)kvb_prefix_offset(child);
+    here->override_at = (uint8_t)kvb_prefix_offset(child);
     here->parent_override_parent = parent_name(storing, storing->names->at).value;
 }
 

@@ -23,7 +23,7 @@ struct received {
 };
 
 /* The result of reading one message: its stream, once it could be read. */
-struct told {
+struct envelope {
     struct kvb_stream_id id;
     uint64_t token;
     bool is_read;
@@ -33,7 +33,8 @@ struct kind {
     const char *tail;
     enum kvb_aggregator_metric counter;
     kvb_status (*apply)(
-        struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns);
+        struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload,
+        uint64_t now_ns);
 };
 
 void kvb_aggregator_drop_event(void *item)
@@ -41,11 +42,11 @@ void kvb_aggregator_drop_event(void *item)
     free(item);
 }
 
-static void note_read(struct told *told, uint64_t worker_id, uint32_t dp_rank)
+static void note_read(struct envelope *envelope, uint64_t worker_id, uint32_t dp_rank)
 {
-    told->id.worker_id = worker_id;
-    told->id.dp_rank = dp_rank;
-    told->is_read = true;
+    envelope->id.worker_id = worker_id;
+    envelope->id.dp_rank = dp_rank;
+    envelope->is_read = true;
 }
 
 static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
@@ -146,13 +147,13 @@ static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t 
 }
 
 static kvb_status apply_events(
-    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
     kvb_status status = decode_events(aggregator, payload);
 
     if (status == KVB_OK) {
-        note_read(told, aggregator->batch.worker_id, aggregator->batch.dp_rank);
-        aggregator->batch_id = told->id;
+        note_read(envelope, aggregator->batch.worker_id, aggregator->batch.dp_rank);
+        aggregator->batch_id = envelope->id;
         aggregator->next_event = 0;
         status = apply_batch_slice(aggregator, now_ns);
     }
@@ -163,37 +164,38 @@ static kvb_status apply_events(
 }
 
 static kvb_status apply_heartbeat(
-    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
     struct kvb_heartbeat heartbeat;
 
     KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
-    note_read(told, heartbeat.worker_id, heartbeat.dp_rank);
-    return kvb_followers_heartbeat(aggregator->followers, &told->id, &heartbeat, now_ns);
+    note_read(envelope, heartbeat.worker_id, heartbeat.dp_rank);
+    return kvb_followers_heartbeat(aggregator->followers, &envelope->id, &heartbeat, now_ns);
 }
 
-static kvb_status
-apply_load(struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+static kvb_status apply_load(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
     struct kvb_load_report report;
 
     KVB_TRY(kvb_load_json_decode(payload, &report));
-    note_read(told, report.worker_id, report.dp_rank);
-    const struct kvb_load_endpoint *known = kvb_load_tracker_find(aggregator->tracker, &told->id);
+    note_read(envelope, report.worker_id, report.dp_rank);
+    const struct kvb_load_endpoint *known =
+        kvb_load_tracker_find(aggregator->tracker, &envelope->id);
     if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
         aggregator->has_load_changed = true;
     }
-    return kvb_load_tracker_report(aggregator->tracker, &told->id, &report, now_ns);
+    return kvb_load_tracker_report(aggregator->tracker, &envelope->id, &report, now_ns);
 }
 
 static kvb_status apply_answer(
-    struct kvb_aggregator *aggregator, struct told *told, kvb_span payload, uint64_t now_ns)
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
     struct kvb_sync_reply reply;
 
     KVB_TRY(kvb_sync_reply_decode(payload, &aggregator->answer_parts, &reply));
-    note_read(told, reply.worker_id, reply.dp_rank);
-    kvb_followers_reply(aggregator->followers, told->token, &reply, now_ns);
+    note_read(envelope, reply.worker_id, reply.dp_rank);
+    kvb_followers_reply(aggregator->followers, envelope->token, &reply, now_ns);
     return KVB_OK;
 }
 
@@ -337,12 +339,12 @@ void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *
 /* Maps the reason of a refused message to its counter.  A message that could be decoded is refused
  * only when there are too many streams. */
 static enum kvb_aggregator_metric
-refused_message_counter(const struct told *told, kvb_status status)
+refused_message_counter(const struct envelope *envelope, kvb_status status)
 {
     if (status == KVB_NO_MEMORY) {
         return kvb_aggregator_refused_no_memory;
     }
-    if (told->is_read) {
+    if (envelope->is_read) {
         return kvb_aggregator_refused_stream;
     }
     return status == KVB_TOO_LARGE ? kvb_aggregator_refused_too_large
@@ -367,14 +369,14 @@ static void log_refusal(
 
 static void take_one(struct kvb_aggregator *aggregator, struct received *received, uint64_t now_ns)
 {
-    struct told told = { .id = received->names, .token = received->token };
+    struct envelope envelope = { .id = received->names, .token = received->token };
     const kvb_span payload = { .data = received->payload, .len = received->len };
 
     count_intake(aggregator, received->kind->counter);
     aggregator->batch_arrived_ns = received->arrived_ns;
-    const kvb_status status = received->kind->apply(aggregator, &told, payload, now_ns);
+    const kvb_status status = received->kind->apply(aggregator, &envelope, payload, now_ns);
     if (status != KVB_OK) {
-        count_intake(aggregator, refused_message_counter(&told, status));
+        count_intake(aggregator, refused_message_counter(&envelope, status));
         log_refusal(aggregator, received, status, now_ns);
     }
     kvb_byte_budget_give(&aggregator->event_bytes, received->len);
@@ -384,11 +386,11 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
 /* What is left of a message, before the next one. */
 static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    const struct told told = { .id = aggregator->batch_id, .is_read = true };
+    const struct envelope envelope = { .id = aggregator->batch_id, .is_read = true };
     const kvb_status status = apply_batch_slice(aggregator, now_ns);
 
     if (status != KVB_OK) { /* its stream was forgotten since, and there is no room for it now */
-        count_intake(aggregator, refused_message_counter(&told, status));
+        count_intake(aggregator, refused_message_counter(&envelope, status));
         drop_batch_rest(aggregator);
     }
 }

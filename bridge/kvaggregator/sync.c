@@ -13,10 +13,11 @@
  *
  * The answers go the way of the events, through the event ring.
  *
- * And what we say to ourselves, on _INBOX.{ours}.echo.0, tells a fault of NATS from one
- * of the bridges: when all of them fall silent, and the echo too, it was not they.  It
- * names the connection: the first one heard there proves that the server has taken our
- * subscriptions, which were sent before it; what is published earlier may pass us by. */
+ * And what this aggregator sends to itself, on _INBOX.{ours}.echo.0, distinguishes a
+ * fault of NATS from one of the bridges: when all bridges fall silent and the echo does not
+ * arrive either, it is NATS.  Its payload names the connection: the first one received proves
+ * that the server has processed the subscriptions, which were sent before it; messages published
+ * earlier may be missed. */
 
 static void receive_echo(void *context, const struct kvb_bus_message *message)
 {

@@ -179,7 +179,7 @@ static const struct kvb_conf_key keys[] = {
               "router that comes late has it too; 0: only when it is asked for, on\n"
               "P.kv_refresh.  Not with reannounce = never." },
     { "publish.down_clear_ms", KVB_CONF_U32, "5000", 0, 3600000, FIELD(publish.down_clear_ms),
-      .help = "Of an engine away for so long readers hear that it holds nothing; 0: never." },
+      .help = "Of an engine away for so long readers are told that it holds nothing; 0: never." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
       .help = "How often load figures go out." },
     { "publish.load_expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(publish.load_expire_ms),

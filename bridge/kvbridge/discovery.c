@@ -43,7 +43,7 @@ struct target {
     uint64_t pause_ns;
     struct kvb_detail said; /* the trouble that the log names; "": none */
     struct kvb_log_backoff backoff;
-    uint64_t found; /* of what the log was told last that it publishes; 0: nothing yet */
+    uint64_t found; /* of what the log last named as published; 0: nothing yet */
 };
 
 struct kvb_discovery {

@@ -6,14 +6,14 @@
 /* Checks that our own messages come back to us: a server that forwards nothing looks like any
  * other.
  *
- *     sent ---------------------> awaited -----------> missing, until one is heard
+ *     sent ---------------------> awaited -----------> missing, until one arrives
  *       ^        3 s without one    |
- *       +------------ heard --------+
+ *       +----------- arrives -------+
  *
  * Threads: only the thread that made it.  Times are of the monotonic clock, in ns. */
 struct kvb_echo {
     bool is_awaited;
-    uint64_t sent_ns; /* the first that was not heard */
+    uint64_t sent_ns; /* the first that has not arrived */
 };
 
 enum { kvb_echo_patience_ms = 3000 };

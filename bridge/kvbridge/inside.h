@@ -167,7 +167,7 @@ struct bridge_refresh {
     size_t next_rank;         /* ... for one that had no turn in this round */
     uint64_t next_look_ns;    /* no rank was due: not before */
     uint64_t next_measure_ns;
-    struct kvb_router_batch events; /* owned: the part being told */
+    struct kvb_router_batch events; /* owned: the part being announced */
 };
 
 /* Of the HTTP server. */

@@ -88,7 +88,7 @@ static void on_load_sample(
     if (feed->was_said) {
         feed->was_said = false;
         kvb_log_backoff_end(&feed->backoff);
-        log_load_source(bridge, load, kind, KVB_LOG_INFO, "a source of load is heard again", "");
+        log_load_source(bridge, load, kind, KVB_LOG_INFO, "a source of load sends again", "");
     }
     kvb_log_backoff_end(&feed->renewal);
     feed->state = KVB_LOAD_SOURCE_FRESH;

@@ -16,7 +16,7 @@
  *                                                        +--> counted and dropped
  *
  * A plain message is a request too; it has no answer.
- * Threads: hear() on nats.c's; the rest on the owner's. */
+ * Threads: receive() on nats.c's; the rest on the owner's. */
 
 enum { kvb_refresh_reply_bytes = 256 };
 

@@ -267,7 +267,7 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     web.start(web.port)
     loads.wait((7, 0), request_active_slots=4)
     wait_for("the source is fresh", lambda: sources(bridge)[7, "prometheus"]["state"] == "fresh")
-    assert "heard again" in bridge.text()
+    assert "sends again" in bridge.text()
 
 
 def test_a_page_that_takes_long_lives_as_long_as_three_of_it(scene, web):

@@ -7,7 +7,7 @@
 
 #include <json-c/json.h>
 
-/* All that `kvctl top` has heard, put together from four sources:
+/* All that `kvctl top` has received, put together from four sources:
  *
  *     kv_get.streams, .load, .state  --+
  *     P.bridge_status                  +--> rows by stream id, bridges, hit counts --> model

@@ -9,7 +9,7 @@
 
 /* What `kvctl top` shows at one moment: plain values, no clock, no I/O.
  *
- *     fleet (all that was heard) --copy--> model --select--> shown rows --draw--> picture
+ *     fleet (all that was received) --copy--> model --select--> shown rows --draw--> picture
  *
  * Texts are as they came from the wire: only the canvas may bring them to a terminal.
  *
@@ -42,7 +42,7 @@ struct kvctl_top_totals {
     size_t states[KVB_STREAM_STATE_COUNT];
     size_t other_states; /* of names that we do not know */
     size_t bridges;
-    size_t new_bridges; /* heard once: nothing to compute a rate from */
+    size_t new_bridges; /* received once: nothing to compute a rate from */
     struct kvctl_top_figure events_per_s;
     struct kvctl_top_figure blocks;
     struct kvctl_top_figure active;

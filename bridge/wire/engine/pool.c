@@ -94,12 +94,12 @@ kvb_status kvb_engine_read_pool_store(
     struct kvb_engine_event *event)
 {
     uint64_t hash = 0;
-    uint64_t told = 0;
+    uint64_t given = 0;
     bool is_given = false;
 
     KVB_TRY(read_pool_key(fields, event, &hash));
-    KVB_TRY(take_set_hash(fields, field_block_hash, &told, &is_given));
-    KVB_TRY(add_hash(batch, event, is_given ? told : hash));
+    KVB_TRY(take_set_hash(fields, field_block_hash, &given, &is_given));
+    KVB_TRY(add_hash(batch, event, is_given ? given : hash));
     KVB_TRY(
         take_set_hash(fields, field_parent_block_hash, &event->parent.value, &event->has_parent));
     KVB_TRY(kvb_engine_read_model(batch, fields, event));

@@ -66,7 +66,7 @@ struct row {
     bool is_known; /* from a finished page */
     uint32_t rank;
     uint32_t tp_rank; /* SGLang: the lowest one so far */
-    unsigned told;    /* bit 1 << series for each value present */
+    unsigned present; /* bit 1 << series for each value present */
     double values[series_count];
     struct cache_config config;
     double hits_before; /* on the last finished page */
@@ -178,11 +178,11 @@ choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct
     if (status == KVB_BAD_INPUT) {
         return status;
     }
-    if (tp_rank > 0 && (!has_rank || (row->told != 0 && tp_rank > row->tp_rank))) {
+    if (tp_rank > 0 && (!has_rank || (row->present != 0 && tp_rank > row->tp_rank))) {
         return KVB_AGAIN;
     }
     if (tp_rank < row->tp_rank) {
-        row->told = 0;
+        row->present = 0;
     }
     row->tp_rank = tp_rank;
     return KVB_OK;
@@ -210,7 +210,7 @@ static kvb_status keep_sample(
         }
     }
     row->values[series] = sample->value;
-    row->told |= 1U << series;
+    row->present |= 1U << series;
     if (series == config) {
         keep_config(row, sample);
     }
@@ -241,13 +241,13 @@ static kvb_status take_page_line(void *context, kvb_span line)
 
 static bool has(const struct row *row, enum series series)
 {
-    return (row->told & (1U << series)) != 0;
+    return (row->present & (1U << series)) != 0;
 }
 
 /* Whether the rank has a value beside its cache configuration. */
 static bool is_alive(const struct row *row)
 {
-    return (row->told & ~(1U << config)) != 0;
+    return (row->present & ~(1U << config)) != 0;
 }
 
 /* The value under the newer name of a series, else under the old one. */
@@ -376,7 +376,7 @@ static void keep_rows(struct kvb_engine_page *page, bool (*is_kept)(const struct
 
 static bool is_given(const struct row *row)
 {
-    return row->told != 0;
+    return row->present != 0;
 }
 
 static bool is_row_known(const struct row *row)
@@ -470,7 +470,7 @@ void kvb_engine_page_begin(struct kvb_engine_page *page)
     kvb_text_lines_reset(&page->lines);
     keep_rows(page, is_row_known);
     for (size_t i = 0; i < page->row_count; i++) {
-        page->rows[i].told = 0;
+        page->rows[i].present = 0;
         page->rows[i].tp_rank = 0;
     }
 }

@@ -142,11 +142,11 @@ static void its_return_is_said_once(void **state)
     for (uint64_t now_s = 1; now_s <= 100; now_s++) {
         read_page(&world, now_s, false);
     }
-    assert_int_equal(lines(&world, "heard again"), 0);
+    assert_int_equal(lines(&world, "sends again"), 0);
     for (uint64_t now_s = 101; now_s <= 200; now_s++) {
         read_page(&world, now_s, true);
     }
-    assert_int_equal(lines(&world, "heard again"), 1);
+    assert_int_equal(lines(&world, "sends again"), 1);
     read_page(&world, 201, false); /* away once more: the pauses begin again */
     assert_int_equal(lines(&world, "nobody is there"), 1);
     end(&world);

@@ -16,14 +16,14 @@ enum { seeds = 120, rounds = 250, hashes = 90, kept = 60, max_bytes = 16 << 20 }
 
 static const uint64_t first_wall_us = 1000000000000;
 
-struct twin {
+struct copy {
     struct kvb_stream *stream;
     struct kvb_stream_output output;
 };
 
 struct scene {
-    struct twin one;   /* goes on */
-    struct twin other; /* is killed and restored */
+    struct copy one;   /* goes on */
+    struct copy other; /* is killed and restored */
     unsigned seed;
     unsigned opening; /* of all contents */
     uint64_t now_ns;
@@ -130,7 +130,7 @@ make_batch(const struct scene *scene, uint64_t life, uint64_t seq, struct kvb_ev
 /* ---- Both ---- */
 
 static void step_one(
-    const struct scene *scene, struct twin *twin, struct kvb_stream_input *input, uint64_t life)
+    const struct scene *scene, struct copy *copy, struct kvb_stream_input *input, uint64_t life)
 {
     struct kvb_event_batch batch = { 0 };
 
@@ -139,7 +139,7 @@ static void step_one(
         input->batch = &batch;
         input->fingerprint = (struct kvb_hash128){ .low = input->seq, .high = life };
     }
-    assert_ok(kvb_stream_step(twin->stream, input, &twin->output));
+    assert_ok(kvb_stream_step(copy->stream, input, &copy->output));
     input->batch = NULL;
     kvb_event_batch_done(&batch);
 }
@@ -286,7 +286,7 @@ static bool save_meanwhile(struct scene *scene, struct kvb_buf *bytes)
     return is_done;
 }
 
-static bool restore(struct scene *scene, struct twin *twin, const struct kvb_buf *bytes)
+static bool restore(struct scene *scene, struct copy *copy, const struct kvb_buf *bytes)
 {
     struct kvb_stream_options options = options_of(scene->opening);
     enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
@@ -295,9 +295,9 @@ static bool restore(struct scene *scene, struct twin *twin, const struct kvb_buf
     for (size_t i = 0; i < sizeof options.seed; i++) {
         options.seed[i] = (uint8_t)rand_r(&scene->seed);
     }
-    kvb_stream_free(twin->stream);
-    assert_ok(kvb_stream_new(&options, &twin->stream));
-    assert_ok(restore_from(twin->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
+    kvb_stream_free(copy->stream);
+    assert_ok(kvb_stream_new(&options, &copy->stream));
+    assert_ok(restore_from(copy->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
     return needs_epoch;
 }
 
@@ -329,31 +329,31 @@ static void kill_and_restore(struct scene *scene)
 /* ---- What was told after the checkpoint is told again ---- */
 
 static void
-give_one(struct scene *scene, struct twin *twin, enum kvb_stream_input_kind kind, uint64_t seq)
+give_one(struct scene *scene, struct copy *copy, enum kvb_stream_input_kind kind, uint64_t seq)
 {
     struct kvb_stream_input input = { .kind = kind,
                                       .now_ns = scene->now_ns,
                                       .wall_us = first_wall_us + scene->now_ns / 1000,
                                       .seq = seq };
 
-    step_one(scene, twin, &input, scene->life);
+    step_one(scene, copy, &input, scene->life);
 }
 
 /* Connected again, by itself: the engine has all that it missed. */
-static void catch_up(struct scene *scene, struct twin *twin)
+static void catch_up(struct scene *scene, struct copy *copy)
 {
     uint64_t from = 0;
 
-    give_one(scene, twin, KVB_INPUT_DOWN, 0);
-    give_one(scene, twin, KVB_INPUT_UP, 0);
-    while (kvb_stream_wants_replay(twin->stream, scene->now_ns, &from)) {
-        kvb_stream_replay_started(twin->stream, scene->now_ns);
+    give_one(scene, copy, KVB_INPUT_DOWN, 0);
+    give_one(scene, copy, KVB_INPUT_UP, 0);
+    while (kvb_stream_wants_replay(copy->stream, scene->now_ns, &from)) {
+        kvb_stream_replay_started(copy->stream, scene->now_ns);
         for (uint64_t seq = from; seq < scene->next_seq; seq++) {
-            give_one(scene, twin, KVB_INPUT_REPLAY, seq);
+            give_one(scene, copy, KVB_INPUT_REPLAY, seq);
         }
-        give_one(scene, twin, KVB_INPUT_REPLAY_END, 0);
+        give_one(scene, copy, KVB_INPUT_REPLAY_END, 0);
     }
-    give_one(scene, twin, KVB_INPUT_LIVE, scene->next_seq - 1); /* the replay is the engine's */
+    give_one(scene, copy, KVB_INPUT_LIVE, scene->next_seq - 1); /* the replay is the engine's */
 }
 
 static bool is_in_epoch(const struct scene *scene, const kvb_epoch *epoch)
