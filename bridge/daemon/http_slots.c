@@ -29,26 +29,26 @@ void kvb_http_slots_done(struct kvb_http_slots *slots)
 /* ---- Which connection makes room ---- */
 
 /* The connections open when a new one comes. */
-struct crowd {
+struct open_counts {
     size_t all;    /* neither extra nor CLOSING, like the next */
     size_t client; /* of the new connection's client */
     size_t extra;
 };
 
-static struct crowd count_crowd(const struct kvb_http_slots *slots, uint64_t client)
+static struct open_counts count_open(const struct kvb_http_slots *slots, uint64_t client)
 {
-    struct crowd crowd = { 0 };
+    struct open_counts open = { 0 };
 
     for (size_t i = 0; i < slots->slot_count; i++) {
         const struct kvb_http_slot *slot = &slots->slots[i];
         if (slot->phase == KVB_HTTP_FREE || slot->phase == KVB_HTTP_CLOSING) {
             continue;
         }
-        crowd.extra += slot->is_extra;
-        crowd.all += !slot->is_extra;
-        crowd.client += !slot->is_extra && slot->client == client;
+        open.extra += slot->is_extra;
+        open.all += !slot->is_extra;
+        open.client += !slot->is_extra && slot->client == client;
     }
-    return crowd;
+    return open;
 }
 
 static bool is_longer(const struct kvb_http_slot *one, const struct kvb_http_slot *other)
@@ -90,12 +90,12 @@ static struct kvb_http_victim choose_victim(struct kvb_http_slot *slot, enum kvb
 static struct kvb_http_slot *make_slot_room(
     const struct kvb_http_slots *slots, uint64_t client, uint64_t now_ns, bool *out_is_extra)
 {
-    const struct crowd crowd = count_crowd(slots, client);
-    const bool is_client_full = crowd.client >= slots->options.max_per_client;
+    const struct open_counts open = count_open(slots, client);
+    const bool is_client_full = open.client >= slots->options.max_per_client;
     struct kvb_http_slot *longest = NULL;
 
     *out_is_extra = false;
-    if (!is_client_full && crowd.all < slots->options.max_connections) {
+    if (!is_client_full && open.all < slots->options.max_connections) {
         return NULL;
     }
     longest = longest_waiting(slots, false, is_client_full ? &client : NULL, now_ns);
@@ -103,8 +103,8 @@ static struct kvb_http_slot *make_slot_room(
         return longest;
     }
     *out_is_extra = true;
-    return crowd.extra >= slots->options.max_extra / 2 ? longest_waiting(slots, true, NULL, now_ns)
-                                                       : NULL;
+    return open.extra >= slots->options.max_extra / 2 ? longest_waiting(slots, true, NULL, now_ns)
+                                                      : NULL;
 }
 
 static struct kvb_http_slot *find_free(const struct kvb_http_slots *slots)

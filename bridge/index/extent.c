@@ -9,13 +9,14 @@
 static_assert(sizeof(struct prefix_extent) == 384, "six cache lines");
 
 enum {
-    crowd_kids = UINT16_MAX,
+    overflow_kids = UINT16_MAX,
     full_group = UINT16_MAX,
     spare_groups = 64, /* groups that may be wasted in addition to half of all */
 };
 
 static const size_t max_words = (size_t)1 << 30;
-static const size_t max_crowds = 4096; /* of 65,535 children each: more than the maximum of nodes */
+static const size_t max_child_overflows =
+    4096; /* of 65,535 children each: more than the maximum of nodes */
 
 static uint64_t extent_name_at(const struct kvb_prefix_index *index, uint32_t id)
 {
@@ -90,7 +91,7 @@ void kvb_prefix_tree_close(struct kvb_prefix_index *index)
     kvb_line_table_close(&index->edges);
     kvb_region_close(&index->extents);
     kvb_region_close(&index->groups);
-    free(index->crowds);
+    free(index->child_overflows);
 }
 
 /* ---- Extents ----
@@ -178,22 +179,24 @@ static void give_back_extent(struct kvb_prefix_index *index, uint32_t extent)
 
 /* ---- Counting children ---- */
 
-static struct prefix_crowd *crowd_of(const struct kvb_prefix_index *index, uint32_t node)
+static struct prefix_child_overflow *
+child_overflow_of(const struct kvb_prefix_index *index, uint32_t node)
 {
-    for (size_t i = 0; i < index->crowd_count; i++) {
-        if (index->crowds[i].node == node) {
-            return &index->crowds[i];
+    for (size_t i = 0; i < index->child_overflow_count; i++) {
+        if (index->child_overflows[i].node == node) {
+            return &index->child_overflows[i];
         }
     }
     return NULL;
 }
 
-static kvb_status begin_crowd(struct kvb_prefix_index *index, uint32_t node)
+static kvb_status begin_child_overflow(struct kvb_prefix_index *index, uint32_t node)
 {
     KVB_TRY(kvb_array_reserve(
-        &index->crowds, &index->crowd_capacity, index->crowd_count + 1, sizeof *index->crowds,
-        max_crowds));
-    index->crowds[index->crowd_count++] = (struct prefix_crowd){ .node = node };
+        &index->child_overflows, &index->child_overflow_capacity, index->child_overflow_count + 1,
+        sizeof *index->child_overflows, max_child_overflows));
+    index->child_overflows[index->child_overflow_count++] =
+        (struct prefix_child_overflow){ .node = node };
     return KVB_OK;
 }
 
@@ -204,12 +207,12 @@ static kvb_status count_kid(struct kvb_prefix_index *index, uint32_t node)
     if (node == kvb_root_node) {
         return KVB_OK;
     }
-    if (*kids == crowd_kids) {
-        crowd_of(index, node)->more++;
+    if (*kids == overflow_kids) {
+        child_overflow_of(index, node)->more++;
         return KVB_OK;
     }
-    if (*kids == crowd_kids - 1) {
-        KVB_TRY(begin_crowd(index, node));
+    if (*kids == overflow_kids - 1) {
+        KVB_TRY(begin_child_overflow(index, node));
     }
     ++*kids;
     return KVB_OK;
@@ -222,13 +225,13 @@ static void uncount_kid(struct kvb_prefix_index *index, uint32_t node)
     if (node == kvb_root_node) {
         return;
     }
-    if (*kids == crowd_kids) {
-        struct prefix_crowd *crowd = crowd_of(index, node);
-        if (crowd->more > 0) {
-            crowd->more--;
+    if (*kids == overflow_kids) {
+        struct prefix_child_overflow *overflow = child_overflow_of(index, node);
+        if (overflow->more > 0) {
+            overflow->more--;
             return;
         }
-        *crowd = index->crowds[--index->crowd_count];
+        *overflow = index->child_overflows[--index->child_overflow_count];
     }
     --*kids;
 }

@@ -25,7 +25,8 @@ struct prefix_extent {
     uint8_t len;         /* nodes */
     uint8_t override_at; /* the node with a parent override, or kvb_no_parent_override */
     uint16_t in_page;    /* bit o: node o has, or had, a name in a per-slot page */
-    uint16_t kids[kvb_extent_nodes]; /* extents below each node; from 65,535 on: see crowds */
+    uint16_t
+        kids[kvb_extent_nodes]; /* extents below each node; from 65,535 on: see child_overflows */
     uint64_t pass; /* the last pass that kept it in a holder's list (index/holders.c) */
     uint64_t parent_override_parent; /* the name of its parent that the override gives */
     uint64_t tokens[kvb_extent_nodes];

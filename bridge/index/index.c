@@ -213,5 +213,5 @@ size_t kvb_prefix_index_bytes(const struct kvb_prefix_index *index)
            kvb_line_table_bytes(&index->words_by_name) +
            kvb_line_table_bytes(&index->words_by_place) +
            index->slot_capacity * sizeof *index->slots + kvb_forest_bytes(&index->forest) +
-           index->crowd_capacity * sizeof *index->crowds;
+           index->child_overflow_capacity * sizeof *index->child_overflows;
 }

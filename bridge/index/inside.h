@@ -48,7 +48,7 @@ enum {
 };
 
 /* Child-count overflow: the rest of a node's children, when 16 bits are not enough. */
-struct prefix_crowd {
+struct prefix_child_overflow {
     uint32_t node;
     uint32_t more; /* children beyond 65535 */
 };
@@ -111,8 +111,8 @@ struct kvb_prefix_index {
     size_t extent_count;         /* in use */
     struct kvb_line_table names; /* block hash -> node; or words in pages with that name */
     struct kvb_line_table edges; /* (parent node, tokens_hash) -> extent */
-    struct prefix_crowd *crowds; /* owned */
-    size_t crowd_count, crowd_capacity;
+    struct prefix_child_overflow *child_overflows; /* owned */
+    size_t child_overflow_count, child_overflow_capacity;
 
     struct kvb_holder_sets sets;
     struct prefix_holder *holders; /* owned */

@@ -30,7 +30,7 @@ bool kvb_mirror_has_copies(const struct mirror_entry *entry)
     return tiers_with_copies(entry) != 0;
 }
 
-/* ---- Surplus: copies that the entry's own bytes do not count ---- */
+/* ---- Extra copies, which the entry's own bytes do not count ---- */
 
 /* KVB_NO_ID: the entry has none. */
 static uint32_t extra_copies_of(const struct kvb_mirror *mirror, uint32_t id)

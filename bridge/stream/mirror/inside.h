@@ -26,7 +26,7 @@
  *     in_tier     of each tier: the entries with copies there
  *     keys        of pools' objects; by_key: key -> entry
  *     links       oldest <-> ... <-> newest, of the doubtful entries
- *     surplus     entry -> copies, where a tier has two certain ones or many
+ *     copies      entry -> copies, where a tier has two certain ones or many
  *     free        entry -> entry -> ..., in place of their parents
  *
  * An entry's published name stands nowhere: it is the engine's, or the hash of the
@@ -283,7 +283,7 @@ static inline bool kvb_mirror_holds(const struct mirror_entry *entry, enum kvb_t
     return entry->min >> tier & 1;
 }
 
-/* Where there may be a surplus. */
+/* For a tier that may have extra copies. */
 struct copies
 kvb_mirror_copies_aside(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
