@@ -127,8 +127,7 @@ wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64
 
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
     if (fds[2].revents) {
-        (void)eventfd_read(
-            aggregator->update_fd, &ignored); /* each turn checks the connection anyway */
+        (void)eventfd_read(aggregator->update_fd, &ignored); /* each turn checks it anyway */
     }
 }
 
@@ -151,8 +150,7 @@ void *kvb_aggregator_run(void *context)
         const bool had_work = kvb_replica_take_turn(&aggregator->turn, &now_ns);
         kvb_metric_set(
             &aggregator->metrics, kvb_aggregator_echo_silences, aggregator->turn.echo_silences);
-        kvb_metric_add(
-            &aggregator->metrics, kvb_aggregator_turns, 1); /* shows that the thread is alive */
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
         if (!had_work) {
             wait_for_work(aggregator, reclaim(aggregator), now_ns);
         }

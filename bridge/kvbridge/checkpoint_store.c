@@ -224,8 +224,7 @@ static void *run_checkpoint_store(void *context)
         if (store->is_directory_changed) {
             store->is_directory_changed = false;
             (void)pthread_mutex_unlock(&store->lock);
-            (void)fsync(
-                store->directory_fd); /* without it, a voided file may return after a crash */
+            (void)fsync(store->directory_fd); /* else a crash may undo the renames */
             sweep_old_files(store);
             (void)pthread_mutex_lock(&store->lock);
         } else if (store->is_full) {

@@ -85,7 +85,7 @@ struct kvb_checkpoint_file {
     int fd;
 };
 
-/* KVB_NOT_FOUND, KVB_IO.  Undone by kvb_checkpoint_file_close(). */
+/* Opens the checkpoint file.  KVB_NOT_FOUND, KVB_IO.  Undone by kvb_checkpoint_file_close(). */
 kvb_status kvb_checkpoint_file_open(
     struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name,
     struct kvb_checkpoint_file *out_file);

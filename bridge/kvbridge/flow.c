@@ -137,9 +137,7 @@ static struct kvb_stream_input read_batch(
         return input;
     }
     if (events->has_rank && events->rank != rank->dp_rank) {
-        count(
-            bridge, kvb_bridge_rank_mismatches,
-            1); /* only counted: the connection says which rank it is */
+        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection decides */
     }
     place_unknown_media(bridge, rank, events);
     kvb_stream_expect(rank->served.stream, events);
@@ -379,8 +377,7 @@ void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 bool kvb_bridge_work_slices(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
-    const uint64_t began_ns =
-        kvb_clock_monotonic_ns(); /* reading the sockets has taken some time */
+    const uint64_t began_ns = kvb_clock_monotonic_ns(); /* now_ns is from before the sockets */
 
     for (now_ns = began_ns; bridge->ingest.first_busy && now_ns < began_ns + work_turn_ns;
          now_ns = kvb_clock_monotonic_ns()) {

@@ -30,8 +30,7 @@ static void take_wake(struct kvb_bridge *bridge)
 {
     uint64_t times = 0;
 
-    (void)!read(
-        bridge->wake_fd, &times, sizeof times); /* a failure is harmless: nothing was pending */
+    (void)!read(bridge->wake_fd, &times, sizeof times); /* failure: nothing was pending */
 }
 
 /* Serves the sockets that the poller reports, then metrics pages.  The next wait reports a socket
@@ -228,8 +227,7 @@ void *kvb_bridge_run(void *context)
             &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= kvb_bridge_work_membership(bridge, kvb_clock_monotonic_ns());
         kvb_bridge_save(bridge);
-        kvb_metric_add(
-            &bridge->shown.metrics, kvb_bridge_turns, 1); /* shows that the thread is alive */
+        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_turns, 1); /* for the watchdog */
     }
     if (bridge->publisher.was_allowed) {
         publish_goodbyes(bridge, kvb_clock_monotonic_ns());

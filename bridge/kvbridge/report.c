@@ -217,7 +217,7 @@ static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
     (void)kvb_buf_append(
-        &bridge->shown.state_text, text.data, text.len); /* on failure /state is empty */
+        &bridge->shown.state_text, text.data, text.len); /* failure: empty /state */
     bridge->shown.not_ready = *not_ready;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
@@ -262,8 +262,7 @@ look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detai
         kvb_detail_set(
             out_why,
             "connected to NATS, but messages published on %s do not return: check the permission "
-            "to "
-            "publish on it",
+            "to publish there",
             bridge->publisher.status_subject);
     }
 }

@@ -102,8 +102,7 @@ static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pend
                                           .worker_id = pending->worker_id,
                                           .dp_rank = pending->dp_rank,
                                           .is_last = true,
-                                          .chunk =
-                                              pending->job.chunk, /* the next chunk it expects */
+                                          .chunk = pending->job.chunk, /* the next one it expects */
                                           .retry_ms = busy_ms };
 
     responder->busy++;

@@ -50,8 +50,7 @@ enum kvb_serve_reply {
 struct kvb_serve_world {
     /* ---- of one rank ---- */
 
-    /* Receives live batches and keeps them until one of the next two is called; returns how many.
-     */
+    /* Receives live batches, to be kept until one of the next two is called; returns how many. */
     size_t (*receive)(void *context, struct kvb_served *rank);
     void (*apply_received)(void *context, struct kvb_served *rank, uint64_t now_ns);
     void (*pass_over_received)(void *context, struct kvb_served *rank);
@@ -69,8 +68,7 @@ struct kvb_serve_world {
     /* ---- of all ranks ---- */
 
     size_t (*rank_count)(void *context);
-    struct kvb_served *(*rank)(
-        void *context, size_t number); /* NULL: this bridge does not have it */
+    struct kvb_served *(*rank)(void *context, size_t number); /* NULL: there is none */
     /* Calls kvb_serve_replies() and kvb_serve_live() for the ranks that have something to read. */
     void (*take_sockets)(void *context, uint64_t now_ns);
     /* Calls kvb_serve_kind(KVB_INPUT_TICK) for ranks with output.has_more until the time for that
@@ -89,8 +87,7 @@ struct kvb_server {
     const struct kvb_serve_world *world; /* borrowed, like context */
     void *context;
     struct kvb_agenda agenda;
-    uint64_t
-        wall_us; /* set by the caller: an epoch that begins now takes its first event id from it */
+    uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
     uint64_t live_runs;   /* of all ranks */
     size_t max_replaying; /* most replays at once, so far */
 };

@@ -22,8 +22,7 @@ struct kvb_load_source {
     void *context;    /* borrowed */
     void *sub;        /* owned; NULL: not open */
     void *monitor;    /* owned; NULL when sub is NULL */
-    uint64_t lost_ns; /* when the connection ended and libzmq has not retried since; 0: it has not
-                         ended */
+    uint64_t lost_ns; /* when the connection ended without a retry since; 0: it did not */
     struct kvb_named_endpoint endpoint;
     struct kvb_poller *poller; /* borrowed, like the next */
     struct kvb_resolver *resolver;
@@ -125,8 +124,7 @@ static kvb_status open_first(struct kvb_load_source *source, const char *endpoin
     }
     const kvb_status status = kvb_named_endpoint_look(
         &source->endpoint, source->resolver, false, kvb_clock_monotonic_ns(), &has_moved);
-    return status == KVB_OK ? open_load_sub(source)
-                            : KVB_OK; /* else kvb_load_source_connect() opens it */
+    return status == KVB_OK ? open_load_sub(source) : KVB_OK; /* else it is opened later */
 }
 
 kvb_status kvb_load_source_open(

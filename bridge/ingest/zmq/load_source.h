@@ -50,7 +50,8 @@ kvb_status
 kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const char **out_why);
 
 /* Returns true once for each connection that a protocol error has ended, for example a message
- * above kvb_max_load_payload_bytes: libzmq does not connect again.  Call it often. */
+ * above kvb_max_load_payload_bytes: libzmq does not connect again.  Call it a few times a
+ * second. */
 bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
 
 /* Closes the socket and opens it again, at the next address of its host.  Call it for a source that
@@ -58,8 +59,8 @@ bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
  * On failure the source has no socket until a later call opens it. */
 kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns);
 
-/* The next message.  KVB_AGAIN: there is none.  KVB_BAD_INPUT: it has another format and is
- * dropped; the caller counts it. */
+/* Receives the next message.  KVB_AGAIN: there is none.  KVB_BAD_INPUT: it has another format and
+ * is dropped; the caller counts it. */
 kvb_status
 kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample);
 kvb_status kvb_load_source_receive_coordinator(

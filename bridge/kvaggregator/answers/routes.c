@@ -219,8 +219,7 @@ begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request
     if (is_rows(request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    (void)kvb_http_parameter(
-        request->query, "model_name", model, sizeof model); /* absent: all models */
+    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* absent: all */
     return kvb_dump_begin(&context->dump, context->ctx, model);
 }
 
