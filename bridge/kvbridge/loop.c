@@ -47,7 +47,7 @@ static void take_sockets(void *context, uint64_t now_ns)
             take_wake(bridge);
         }
         if (!whose) {
-            continue; /* the rank has left, or each turn checks what the descriptor stands for */
+            continue; /* gone, or a descriptor that only wakes the thread */
         }
         if (owner >= kvb_first_load_owner) {
             kvb_bridge_take_loads(bridge, whose, now_ns);

@@ -216,8 +216,7 @@ static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_
 
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
-    (void)kvb_buf_append(
-        &bridge->shown.state_text, text.data, text.len); /* failure: empty /state */
+    (void)kvb_buf_append(&bridge->shown.state_text, text.data, text.len); /* else it is empty */
     bridge->shown.not_ready = *not_ready;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
@@ -234,8 +233,7 @@ static bool is_vital_denial(const void *context, const struct kvb_denial *denial
                                     strstr(denial->subject, ".kv_sync.") != NULL;
 }
 
-/* True: subscribing to the status subject is denied, so the echo of our own status cannot arrive.
- */
+/* True: the subscription to statuses is denied, so the echo of our own cannot arrive. */
 static bool is_deaf(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
@@ -267,8 +265,8 @@ look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detai
     }
 }
 
-/* max_payload of the server may be smaller than the status made for /state: a shorter one is then
- * made. */
+/* Publishes the status made for /state, or a shorter one when that exceeds the server's
+ * max_payload. */
 static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
 {
     const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);

@@ -30,7 +30,7 @@ struct kvb_replica_world {
     uint64_t (*connects)(void *context); /* so far */
     bool (*send_echo)(void *context);    /* false: it was not sent */
     uint64_t (*echoes)(void *context);   /* received so far */
-    uint64_t (*dropped)(void *context);  /* messages dropped before they got here, so far */
+    uint64_t (*dropped)(void *context);  /* messages dropped before take_message(), so far */
     /* Applies the next message, or a part of it; false: there is none. */
     bool (*take_message)(void *context, uint64_t now_ns);
     uint64_t (*lag_ns)(void *context, uint64_t now_ns);
@@ -43,18 +43,18 @@ struct kvb_replica_turn {
     const struct kvb_replica_world *world; /* borrowed, like the next two */
     void *context;
     struct kvb_followers *followers;
-    bool was_connected; /* connected, and echoes came back in time */
+    bool was_connected; /* in the last turn: connected, and echoes returned in time */
     bool is_lagging;
     uint64_t connects_seen;
     uint64_t dropped_seen;
     uint64_t echoes_sent;
-    uint64_t echo_sent_ns; /* the oldest one that did not come back */
+    uint64_t echo_sent_ns; /* of the oldest echo that has not returned */
     uint64_t next_echo_ns;
     uint64_t echo_silences; /* times that NATS was connected but did not return echoes, so far */
     uint64_t next_tick_ns;
 };
 
-/* Longest time for messages before queries are answered. */
+/* Longest time spent on messages before queries are answered. */
 enum { kvb_replica_messages_a_turn_us = 200 };
 
 /* True: there was something to do, so the caller takes the next turn at once; else it may wait

@@ -69,7 +69,7 @@ static bool serve_reply(struct kvb_server *server, struct kvb_served *rank, uint
         return true;
     case KVB_SERVE_NO_REPLY:
         return false;
-    case KVB_SERVE_REFUSED: /* the stream's deadline ends the replay */
+    case KVB_SERVE_REFUSED: /* the stream fails the replay at its deadline */
         server->world->stop_replay(server->context, rank);
         return false;
     case KVB_SERVE_END:

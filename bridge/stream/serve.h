@@ -29,7 +29,8 @@ enum { kvb_serve_replies_a_turn = 256 };
 
 /* One rank of one worker.  It is the first member of the caller's own struct of a rank. */
 struct kvb_served {
-    struct kvb_stream *stream; /* the caller opens and frees it, the output and the advertiser */
+    /* The caller opens and frees stream, output and advertiser. */
+    struct kvb_stream *stream;
     struct kvb_stream_output output;
     struct kvb_connection connection;
     struct kvb_advertiser advertiser;

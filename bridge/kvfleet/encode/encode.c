@@ -99,8 +99,8 @@ static uint32_t token_behind(const struct engine_source *source, uint32_t i)
     return i + 1 < event->token_count ? source->batch->tokens[event->token_at + i + 1] : 0;
 }
 
-/* For an event of a sliding window that leaves blocks out.  Its tokens were not kept, so zeros are
- * written, one more than the blocks hold, as readers detect such an event by too many tokens. */
+/* The tokens of a sliding-window event that leaves blocks out.  They were not kept, so zeros are
+ * written, one more than the blocks hold: readers detect such an event by its surplus tokens. */
 static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_event *event)
 {
     const uint32_t count = (event->hash_count * event->block_size) + 1;
@@ -291,8 +291,8 @@ static void pack_salt(msgpack_packer *packer, const struct engine_source *source
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->salt));
 }
 
-/* The session whose request caused the event; only some events with a salt have one.  It tests that
- * readers ignore it: it is no part of a block's identity. */
+/* The session whose request caused the event.  Only some events with a salt have one.  It is no
+ * part of a block's identity, so readers must ignore it. */
 static bool has_session(const struct engine_source *source)
 {
     const struct kvb_engine_event *event = source->event;

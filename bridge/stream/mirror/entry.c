@@ -148,7 +148,7 @@ uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_has
     return KVB_NO_ID;
 }
 
-/* A candidate for the entry: names can share a hash, and the entry itself is not read. */
+/* A candidate for the entry, without reading it; another name may have the same hash. */
 static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
@@ -275,7 +275,7 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
     return holders;
 }
 
-/* True: another entry than `except`, of any group, holds the name in the tier. */
+/* True: an entry other than `except`, of any group, holds the name in the tier. */
 static bool is_held_elsewhere(
     const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t except)
 {
