@@ -265,6 +265,29 @@ static void *begin_exchange(void *context, const char *uri, struct MHD_Connectio
     return exchange;
 }
 
+/* libmicrohttpd's own timeout was faster than the watch thread, which counts the others. */
+static void count_timeout(const struct exchange *exchange)
+{
+    static const struct {
+        bool is_waiting; /* for the client */
+        enum http_metric metric;
+    } ends[] = {
+        [KVB_HTTP_HEADER] = { true, count_http_closed_header },
+        [KVB_HTTP_BODY] = { true, count_http_closed_body },
+        [KVB_HTTP_ANSWER] = { true, count_http_closed_answer },
+        [KVB_HTTP_CLOSING] = { false, 0 }, /* counted already */
+    };
+
+    if (exchange->slot) {
+        (void)pthread_mutex_lock(&exchange->http->lock);
+        const enum kvb_http_phase phase = exchange->slot->phase;
+        (void)pthread_mutex_unlock(&exchange->http->lock);
+        if (ends[phase].is_waiting) {
+            count_http(exchange->http, ends[phase].metric);
+        }
+    }
+}
+
 static void end_exchange(
     void *context, struct MHD_Connection *connection, void **at,
     enum MHD_RequestTerminationCode code)
@@ -273,8 +296,10 @@ static void end_exchange(
 
     (void)context;
     (void)connection;
-    (void)code;
     if (exchange) {
+        if (code == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED) {
+            count_timeout(exchange);
+        }
         if (exchange->answer.parts) {
             exchange->answer.drop(exchange->answer.parts);
         }
