@@ -40,13 +40,28 @@ static const struct kvb_conf_key keys[] = {
       .help = "The same." },
     { "router.policy", KVB_CONF_ENUM, "kv", 0, KVB_ROUTE_POLICY_COUNT - 1, FIELD(router.policy),
       .name_of = policy_name,
-      .help = "How kv_route chooses: kv takes the lowest overlap_weight *\n"
-              "prefill_blocks + decode_blocks." },
+      .help = "How kv_route chooses. kv: lowest overlap_weight * blocks to compute +\n"
+              "blocks in use. kv_waiting: prefix, usage and queue, as Dynamo 0.1.\n"
+              "least_requests: lowest 4 * waiting + running. prefix_threshold: longest\n"
+              "prefix among the less loaded. weighted: prefix, queue and usage by\n"
+              "router.weights. ttft: least time to the first token. p2c: less loaded\n"
+              "of two. round_robin, random. A request may name another one." },
     { "router.overlap_weight", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.overlap_weight),
       .help = "How much a block that must be computed weighs." },
     { "router.temperature", KVB_CONF_DOUBLE, "0.0", 0, 1000, FIELD(router.temperature),
       .help = "0: always the cheapest worker; above: by chance, cheaper ones more\n"
               "often." },
+    { "router.prefix_share", KVB_CONF_DOUBLE, "0.5", 0, 1, FIELD(router.prefix_share),
+      .help = "prefix_threshold: a worker is chosen for its prefix if that is more than\n"
+              "this share of the prompt." },
+    { "router.load_std_factor", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.load_std_factor),
+      .help = "prefix_threshold: and if it has at most mean + this * deviation requests." },
+    { "router.weights.prefix", KVB_CONF_DOUBLE, "3.0", 0, 1000, FIELD(router.weights.prefix),
+      .help = "weighted: how much the share of the prompt that the worker has weighs." },
+    { "router.weights.queue", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.queue),
+      .help = "weighted: the same for a short queue." },
+    { "router.weights.usage", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.usage),
+      .help = "weighted: the same for free blocks." },
     { "router.hit_rate_alias", KVB_CONF_BOOL, "false", 0, 0, FIELD(router.hit_rate_alias),
       .help = "true: hit rates also go to namespace.{namespace}.kv-hit-rate." },
     { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),

@@ -31,6 +31,9 @@ struct kvb_aggregator_config {
         enum kvb_route_policy policy;
         double overlap_weight;
         double temperature;
+        double prefix_share;
+        double load_std_factor;
+        struct kvb_route_weights weights;
         bool hit_rate_alias;
     } router;
     struct {

@@ -86,6 +86,7 @@ void kvb_load_tracker_add_routed(
 
     if (endpoint) {
         endpoint->routed_blocks += blocks;
+        endpoint->routed_requests++;
     }
 }
 

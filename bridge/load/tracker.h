@@ -44,6 +44,7 @@ struct kvb_load_endpoint {
     struct kvb_load load;
     uint64_t seen_ns;       /* when the newest load came */
     uint64_t routed_blocks; /* routed there since then */
+    uint64_t routed_requests;
     bool is_stale;
 };
 
@@ -61,8 +62,8 @@ kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tra
 /* NULL is fine. */
 void kvb_load_tracker_free(struct kvb_load_tracker *tracker);
 
-/* Takes the newest load.  routed_blocks begins at 0 again, because the engine
- * now counts those blocks itself.  name_space and component are those of the
+/* Takes the newest load.  routed_blocks and routed_requests begin at 0 again, because the
+ * engine now counts those itself.  name_space and component are those of the
  * subject.
  * KVB_TOO_LARGE  max_endpoints are known   KVB_NO_MEMORY */
 kvb_status kvb_load_tracker_report(

@@ -260,6 +260,7 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
         is_plain = is_plain && kvb_block_shape_is_same(shape, heartbeat->shapes[i].shape);
     }
     listing->streams[listing->count] = (struct kvb_overlap){ .follower = follower,
+                                                             .number = number,
                                                              .shape = shape,
                                                              .is_plain = is_plain,
                                                              .is_paired = heartbeat->is_paired,

@@ -43,6 +43,7 @@ enum { kvb_listing_max_shapes = 16 };
 
 struct kvb_overlap {
     const struct kvb_follower *follower; /* borrowed until the next change */
+    uint32_t number;                     /* of the follower */
     struct kvb_block_shape shape;        /* of the device tier's blocks */
     /* Of its heartbeat, which lies elsewhere: a common prompt is held by all of the fleet. */
     bool is_plain; /* all tiers have that shape, and there is no window */
@@ -95,8 +96,9 @@ struct kvb_query_context {
     struct kvb_route_options route;
     const char *default_model; /* of streams without heartbeats; borrowed; "" = none */
     uint32_t default_block_size;
-    uint64_t turn;   /* counts route decisions */
-    uint64_t random; /* state of the random sequence; any seed */
+    uint64_t turn;       /* counts route decisions */
+    uint32_t next_place; /* behind the follower that was chosen last */
+    uint64_t random;     /* state of the random sequence; any seed */
     /* scratch, owned: kvb_query_context_done() */
     struct kvb_match match;
     struct kvb_listing listing;

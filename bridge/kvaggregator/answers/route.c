@@ -25,6 +25,7 @@ static bool fill_candidate(
     *out_candidate = (struct kvb_route_candidate){
         .id = &overlap->follower->id,
         .state = overlap->follower->state,
+        .place = overlap->number,
         .block_size = overlap->shape.block_size,
         .request_blocks = overlap->request_blocks,
         .overlap_blocks = overlap->blocks,
@@ -33,6 +34,7 @@ static bool fill_candidate(
         out_candidate->has_load = true;
         out_candidate->load = endpoint->load;
         out_candidate->routed_blocks = endpoint->routed_blocks;
+        out_candidate->routed_requests = endpoint->routed_requests;
     }
     return true;
 }
@@ -81,6 +83,34 @@ static void write_score(struct kvb_json_writer *json, const struct kvb_route_can
     kvb_json_write_end(json, '}');
 }
 
+static void write_choice(
+    char *text, size_t bytes, const struct kvb_query_context *ctx,
+    const struct kvb_route_candidate *chosen, size_t count)
+{
+    const double cost = chosen->cost;
+
+    switch (kvb_route_policy_choice(ctx->route.policy)) {
+    case KVB_ROUTE_CHOOSES_OF_TWO:
+        (void)snprintf(text, bytes, "lower cost %.9g of two drawn among %zu", cost, count);
+        return;
+    case KVB_ROUTE_CHOOSES_NEXT:
+        (void)snprintf(text, bytes, "next in turn of %zu; cost %.9g", count, cost);
+        return;
+    case KVB_ROUTE_CHOOSES_ANY:
+        (void)snprintf(text, bytes, "drawn among %zu; cost %.9g", count, cost);
+        return;
+    case KVB_ROUTE_CHOOSES_LOWEST:
+        break;
+    }
+    if (ctx->route.temperature > 0) {
+        (void)snprintf(
+            text, bytes, "drawn among %zu at temperature %.9g; cost %.9g", count,
+            ctx->route.temperature, cost);
+    } else {
+        (void)snprintf(text, bytes, "lowest cost %.9g of %zu", cost, count);
+    }
+}
+
 static void write_reason(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_route_candidate *chosen, size_t candidate_count)
@@ -90,12 +120,8 @@ static void write_reason(
     if (!kvb_route_has_capacity(chosen)) {
         (void)snprintf(
             text, sizeof text, "all of %zu are full; cost %.9g", candidate_count, chosen->cost);
-    } else if (ctx->route.temperature > 0) {
-        (void)snprintf(
-            text, sizeof text, "drawn among %zu at temperature %.9g; cost %.9g", candidate_count,
-            ctx->route.temperature, chosen->cost);
     } else {
-        (void)snprintf(text, sizeof text, "lowest cost %.9g of %zu", chosen->cost, candidate_count);
+        write_choice(text, sizeof text, ctx, chosen, candidate_count);
     }
     kvb_json_write_pair_text(json, "reason", text);
 }
@@ -151,7 +177,9 @@ kvb_status kvb_answer_route(
     const struct kvb_listing_options options = { .with_none = true };
     KVB_OWN(drop_candidates) struct kvb_route_candidate *candidates = NULL;
     const struct kvb_route_random random = { .turn = ctx->turn,
-                                             .draw = kvb_query_context_draw(ctx) };
+                                             .draw = kvb_query_context_draw(ctx),
+                                             .second_draw = kvb_query_context_draw(ctx),
+                                             .next_place = ctx->next_place };
     size_t count = 0;
     size_t at = 0;
 
@@ -171,6 +199,7 @@ kvb_status kvb_answer_route(
     KVB_TRY(json.status);
     /* Only what was answered counts as sent. */
     ctx->turn++;
+    ctx->next_place = chosen.place + 1;
     kvb_load_tracker_add_routed(ctx->tracker, chosen.id, chosen.request_blocks);
     *out_decision = decision_of(query, &chosen);
     return KVB_OK;

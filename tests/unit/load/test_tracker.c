@@ -155,9 +155,11 @@ static void routed_blocks_count_until_the_next_load(void **state)
     kvb_load_tracker_add_routed(tracker, &one, 3);
     kvb_load_tracker_add_routed(tracker, &unknown, 3);
     assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_blocks, 7);
+    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_requests, 2);
     assert_null(kvb_load_tracker_find(tracker, &unknown));
     assert_ok(report(tracker, 1, 97, 100, 2 * S));
     assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_blocks, 0);
+    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_requests, 0);
     kvb_load_tracker_free(tracker);
 }
 
