@@ -15,7 +15,7 @@ import time
 import picture
 import publish
 import report
-from goals import GOALS, PROGRAMS
+from goals import APART, GOALS, PROGRAMS
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -92,11 +92,15 @@ def refuse(text):
 
 def touches(name, wanted):
     """Is the row asked for, or can some of its figures be?"""
-    return not wanted or any(name.startswith(one) or one.startswith(name) for one in wanted)
+    if not wanted:
+        return not name.startswith(APART)
+    return any(name.startswith(one) or one.startswith(name) for one in wanted)
 
 
 def is_wanted(name, wanted):
-    return not wanted or any(name.startswith(one) for one in wanted)
+    if not wanted:
+        return not name.startswith(APART)
+    return any(name.startswith(one) for one in wanted)
 
 
 def goals_of(options):
@@ -365,7 +369,7 @@ def corpus_words(options):
 def main():
     options = parse()
     if options.list:
-        print("\n".join(report.goal_lines(goals_of(options))))
+        print("\n".join(report.goal_lines(goals_of(options) if options.only else GOALS)))
         return 0
     wrong = []
     if options.saved:

@@ -37,9 +37,14 @@ PROGRAMS = [
     Program("peers/peers.py", (*PEER_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth"),
             corpora=(128, 1000), corpus_rows=PEER_ROWS, is_script=True, is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
-                                  "relay.latency", "relay.beside_hostile", "relay.workers", "relay.memory"),
+                                  "relay.latency", "relay.beside_hostile", "relay.workers", "relay.memory",
+                                  "scale.publishers"),
             needs_python=True),
+    Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
 ]
+
+# Measured only where --only names them: they take gigabytes, and are no part of what --publish writes.
+APART = ("scale",)
 
 # ---- Goals ---------------------------------------------------------------------
 
@@ -166,4 +171,17 @@ GOALS = [
     Goal("relay.workers.1000", "the same, 1,000 engines", "ratio", ">=", 0.67),
     Goal("relay.memory.block", "the bridge's memory for each block held, bytes", "value", "<=", 64),
     Goal("relay.memory.connection", "and for each engine, bytes", "value", "<=", 1 << 20),
+    Goal("scale.streams.intake", "an aggregator of 10,000 streams, 20,000 events/s, % of a core", "value", "<=", 30),
+    Goal("scale.streams.bytes_per_copy", "its memory for each (worker, block), prompts of 44 workers, bytes", "value",
+         "<=", 16),
+    Goal("scale.unshared.bytes_per_copy", "the same where no two workers hold the same, bytes", "value", "<=", 64),
+    Goal("scale.streams.query.http.p99", "64 blocks over HTTP meanwhile, us", "value", "<=", 5000),
+    Goal("scale.streams.query.nats.p99", "over NATS, us", "value", "<=", 5000),
+    Goal("scale.streams.route.nats.p99", "a worker of 10,000 chosen, over NATS, us", "value", "<=", 5000),
+    Goal("scale.streams.not_exact", "streams that did not stay EXACT", "value", "<=", 0),
+    Goal("scale.streams.exact", "a new aggregator: from exec to 10,000 EXACT streams, s", "value", "<=", 30),
+    Goal("scale.publishers.idle", "a bridge of 2,048 silent publishers, % of a core", "value", "<=", 10),
+    Goal("scale.publishers.intake", "the same, each with 5 batches/s, % of a core", "value", "<=", 75),
+    Goal("scale.publishers.resident", "its memory, MB", "value", "<=", 512),
+    Goal("scale.publishers.lost", "batches lost", "value", "<=", 0),
 ]

@@ -5,6 +5,8 @@ import os
 import pathlib
 import platform
 
+from goals import APART
+
 
 def number(value):
     """Three digits that count, thousands apart."""
@@ -32,7 +34,8 @@ def goal_words(goal, unit=""):
 
 def goal_lines(goals):
     width = max((len(goal.name) for goal in goals), default=0)
-    return [f"{goal.name:{width}}  {goal_words(goal):18}  {goal.text}{' (--peers)' * goal.is_peer}" for goal in goals]
+    return [f"{goal.name:{width}}  {goal_words(goal):18}  {goal.text}{' (--peers)' * goal.is_peer}"
+            f"{' (--only)' * goal.name.startswith(APART)}" for goal in goals]
 
 
 def rows(figures, goals):

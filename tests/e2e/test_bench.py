@@ -43,13 +43,23 @@ def figures_of(text):
 
 
 def test_every_goal_has_a_figure(short):
-    goals = {line.split()[0] for line in run("--list").stdout.splitlines() if "--peers" not in line}
+    goals = {line.split()[0] for line in run("--list").stdout.splitlines()
+             if "(--peers)" not in line and "(--only)" not in line}
     figures = figures_of(run(*short, "--json").stdout)
 
     assert goals - {figure["name"] for figure in figures} == set()
     for figure in figures:
         assert FIELDS <= figure.keys() and figure["value"] >= 0, figure
         assert (figure["against"] is None) == (figure["ratio"] is None) == (figure["against_value"] is None), figure
+
+
+def test_what_is_measured_apart_has_a_figure_for_every_goal(short):
+    goals = {line.split()[0] for line in run("--list").stdout.splitlines() if line.endswith("(--only)")}
+    figures = {figure["name"]: figure["value"] for figure in figures_of(run(*short, "--only", "scale", "--json").stdout)}
+
+    assert goals and goals - figures.keys() == set()
+    assert figures["scale.streams.not_exact"] == figures["scale.publishers.lost"] == 0, figures
+    assert figures["scale.streams.applied"] > 0 and figures["scale.publishers.files"] > 20, figures
 
 
 def test_the_table_says_goal_figure_and_whether_it_is_met(short):

@@ -134,7 +134,7 @@ static void make_short_messages(struct fleet_round *round)
             &batch, (kvb_block_hash){ bench_mix(i + 1) }, (kvb_tokens_hash){ bench_mix(~i) }));
         INTAKE_MUST(kvb_router_proto_encode(&batch, 0, 1, &round->bytes));
         round->messages[round->count++] =
-            (struct fleet_message){ .at = at, .len = round->bytes.len - at, .blocks = 1 };
+            (struct fleet_message){ .at = at, .len = round->bytes.len - at };
     }
     round->blocks = round->count;
     kvb_router_batch_done(&batch);

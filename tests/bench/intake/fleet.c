@@ -250,21 +250,35 @@ static kvb_status make_message(struct fleet *fleet, uint32_t number, uint64_t bl
     return KVB_OK;
 }
 
-static kvb_status add_message(struct fleet *fleet, uint32_t worker, struct fleet_round *round)
+/* `count` events of the batch from number `from` on. */
+static kvb_status add_message(
+    struct fleet *fleet, uint32_t worker, size_t from, size_t count, struct fleet_round *round)
 {
     const size_t at = round->bytes.len;
 
     KVB_TRY(kvb_array_reserve(
         &round->messages, &round->capacity, round->count + 1, sizeof *round->messages, 1U << 24U));
-    KVB_TRY(kvb_router_proto_encode(&fleet->batch, 0, fleet->batch.event_count, &round->bytes));
+    KVB_TRY(kvb_router_proto_encode(&fleet->batch, from, count, &round->bytes));
     round->messages[round->count++] = (struct fleet_message){
         .worker = worker,
         .at = at,
         .len = round->bytes.len - at,
-        .blocks = fleet->batch.block_count,
     };
+    return KVB_OK;
+}
+
+/* The batch, in one message or in several. */
+static kvb_status add_messages(struct fleet *fleet, uint32_t worker, struct fleet_round *round)
+{
+    const size_t events = fleet->batch.event_count;
+    const size_t max = fleet->options.message_events > 0 ? fleet->options.message_events : events;
+
+    for (size_t at = 0; at < events; at += max) {
+        const size_t count = events - at < max ? events - at : max;
+        KVB_TRY(add_message(fleet, worker, at, count, round));
+    }
     round->blocks += fleet->batch.block_count;
-    round->events += fleet->batch.event_count;
+    round->events += events;
     return KVB_OK;
 }
 
@@ -277,7 +291,7 @@ kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *
     while (round->blocks < blocks) {
         const uint32_t worker = fleet->next_worker;
         KVB_TRY(make_message(fleet, worker, blocks));
-        KVB_TRY(add_message(fleet, worker, round));
+        KVB_TRY(add_messages(fleet, worker, round));
         fleet->next_worker = (worker + 1) % fleet->options.workers;
     }
     return KVB_OK;
@@ -329,6 +343,55 @@ kvb_status fleet_list_chunk(
     }
     fleet->workers[worker].last_id = 1;
     reply.is_last = *prompt == held;
+    return kvb_sync_reply_encode(&reply, out);
+}
+
+static kvb_status list_prefixes(struct fleet *fleet, uint32_t number, struct chain *chain)
+{
+    const struct kvb_router_event root = { .kind = KVB_ROUTER_STORED };
+
+    for (uint32_t group = 0; group < fleet_max_groups; group++) {
+        if (fleet->workers[number].groups & UINT64_C(1) << group) {
+            make_chain(fleet, group, chain); /* that prompt is of this group */
+            KVB_TRY(add_stored(&fleet->batch, &root, chain, 0, fleet_prefix_blocks));
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status list_prompts(struct fleet *fleet, uint32_t number, struct chain *chain)
+{
+    const struct fleet_worker *worker = &fleet->workers[number];
+
+    for (uint32_t i = 0; i < worker->count; i++) {
+        make_chain(fleet, worker->prompts[(worker->oldest + i) % fleet->options.held], chain);
+        const struct kvb_router_event body = { .kind = KVB_ROUTER_STORED,
+                                               .has_parent = true,
+                                               .parent = chain->blocks[fleet_prefix_blocks - 1] };
+        KVB_TRY(add_stored(&fleet->batch, &body, chain, fleet_prefix_blocks, chain->count));
+    }
+    return KVB_OK;
+}
+
+kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out)
+{
+    const uint64_t last_id = fleet->workers[worker].last_id;
+    struct kvb_sync_reply reply = { .answer = KVB_SYNC_BLOCKS,
+                                    .worker_id = worker,
+                                    .is_last = true,
+                                    .barrier_id = last_id,
+                                    .last_id = last_id,
+                                    .digest_seed = fleet_digest_seed,
+                                    .events = &fleet->batch };
+    struct chain chain = { .count = 0 };
+
+    begin_batch(fleet, worker);
+    reply.epoch = fleet->batch.epoch;
+    KVB_TRY(list_prefixes(fleet, worker, &chain));
+    KVB_TRY(list_prompts(fleet, worker, &chain));
+    for (size_t i = 0; i < fleet->batch.event_count; i++) {
+        fleet->batch.events[i].event_id = i; /* means nothing, but ids of a message follow on */
+    }
     return kvb_sync_reply_encode(&reply, out);
 }
 

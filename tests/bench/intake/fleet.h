@@ -40,10 +40,11 @@ enum {
 
 struct fleet_options {
     uint32_t workers;
-    uint32_t held;    /* prompts a worker holds */
-    uint32_t pool;    /* prompts that there are: a multiple of 64, well above what is held */
-    uint32_t groups;  /* of 64, that a worker serves: 1 .. 64 */
-    uint32_t decoded; /* blocks that a prompt grows by at most: 0 .. 64 */
+    uint32_t held;           /* prompts a worker holds */
+    uint32_t pool;           /* prompts that there are: a multiple of 64, well above what is held */
+    uint32_t groups;         /* of 64, that a worker serves: 1 .. 64 */
+    uint32_t decoded;        /* blocks that a prompt grows by at most: 0 .. 64 */
+    uint32_t message_events; /* in a message at most; 0: as many as fit */
 };
 
 struct fleet_worker {
@@ -75,7 +76,6 @@ struct fleet_message {
     uint32_t worker;
     size_t at; /* in bytes */
     size_t len;
-    size_t blocks;
 };
 
 struct fleet_round {
@@ -102,6 +102,10 @@ void fleet_heartbeat(
  * the list ends.  Nobody else holds any of them.  Appends to out. */
 kvb_status fleet_list_chunk(
     struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out);
+
+/* What a bridge answers when it is asked for all that the worker holds: one chunk, of the state
+ * after the last message that was made.  Appends to out. */
+kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out);
 
 /* The tokens of the first 64 blocks of a prompt: of one that some worker holds. */
 void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens]);

@@ -189,6 +189,13 @@ void scene_begin(struct scene *scene, const struct intake *intake)
     INTAKE_MUST(wait_until(is_connected, scene->bus, patience_ms) ? KVB_OK : KVB_IO);
 }
 
+void scene_restart(struct scene *scene, const struct intake *intake)
+{
+    (void)process_end(scene->aggregator, SIGKILL, patience_ms, NULL);
+    folder_remove(scene->folder);
+    start_aggregator(scene, intake);
+}
+
 void scene_end(struct scene *scene)
 {
     kvb_bus_close(scene->bus);

@@ -27,6 +27,9 @@ struct scene {
 void scene_begin(struct scene *scene, const struct intake *intake);
 void scene_end(struct scene *scene);
 
+/* The aggregator is killed, and a new one started; returns when that is ready. */
+void scene_restart(struct scene *scene, const struct intake *intake);
+
 /* ---- HTTP, one request at a time on one connection ---- */
 
 struct web {

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -13,19 +14,34 @@
 
 static const char topic[] = "kv-events";
 
-kvb_status engine_open(void *zmq_context, uint64_t io_threads, struct engine *out_engine)
+/* Where the engine after this one listens. */
+static void write_endpoint_after(const struct engine *before, char out[64])
+{
+    const char *port = before ? strrchr(before->endpoint, ':') + 1 : NULL;
+
+    if (port) {
+        (void)snprintf(out, 64, "tcp://127.0.0.1:%lu", strtoul(port, NULL, 10) + 1);
+    } else {
+        (void)snprintf(out, 64, "tcp://127.0.0.1:*");
+    }
+}
+
+kvb_status engine_open(
+    void *zmq_context, uint64_t io_threads, const struct engine *before, struct engine *out_engine)
 {
     const int none = 0;
     struct engine engine = { .socket = zmq_socket(zmq_context, ZMQ_XPUB) };
     size_t size = sizeof engine.endpoint;
+    char endpoint[64];
 
     if (!engine.socket) {
         return KVB_IO;
     }
+    write_endpoint_after(before, endpoint);
     if (zmq_setsockopt(engine.socket, ZMQ_SNDHWM, &none, sizeof none) != 0 ||
         zmq_setsockopt(engine.socket, ZMQ_LINGER, &none, sizeof none) != 0 ||
         zmq_setsockopt(engine.socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0 ||
-        zmq_bind(engine.socket, "tcp://127.0.0.1:*") != 0 ||
+        zmq_bind(engine.socket, endpoint) != 0 ||
         zmq_getsockopt(engine.socket, ZMQ_LAST_ENDPOINT, engine.endpoint, &size) != 0) {
         engine_close(&engine);
         return KVB_IO;

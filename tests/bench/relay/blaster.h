@@ -31,9 +31,10 @@ struct engine {
     char endpoint[64]; /* tcp://127.0.0.1:PORT */
 };
 
-/* On any port of 127.0.0.1.  io_threads: bits of the context's that may serve it; 0: all.
- * KVB_IO */
-kvb_status engine_open(void *zmq_context, uint64_t io_threads, struct engine *out_engine);
+/* On any port of 127.0.0.1, or on the one after that of `before` (NULL: any).  io_threads: bits of
+ * the context's that may serve it; 0: all.  KVB_IO: the port is taken, for one */
+kvb_status engine_open(
+    void *zmq_context, uint64_t io_threads, const struct engine *before, struct engine *out_engine);
 void engine_close(struct engine *engine);
 
 /* Returns when somebody has subscribed; KVB_AGAIN after timeout_ms. */

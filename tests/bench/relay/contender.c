@@ -4,6 +4,7 @@
 #include "parts/bench.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,6 +58,11 @@ void stage_close(struct stage *stage)
 
 /* ---- What each is told of its engines ---- */
 
+static unsigned ranks_of(const struct stage *stage)
+{
+    return stage->ranks > 0 ? stage->ranks : 1;
+}
+
 static void write_endpoints(FILE *file, const struct contender *contender)
 {
     for (size_t i = 0; i < contender->engine_count; i++) {
@@ -79,10 +85,11 @@ static void write_config(FILE *file, const struct stage *stage, const struct con
         "};\n"
         "http = \"%s\";\nworkers = (",
         stage->server.url, profile, profile, http);
-    for (size_t i = 0; i < contender->engine_count; i++) {
+    for (size_t i = 0; i < contender->engine_count; i += ranks_of(stage)) {
         fprintf(
-            file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; }",
-            i > 0 ? "," : "", i + 1, contender->engines[i].endpoint);
+            file,
+            "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; ranks = %u; }",
+            i > 0 ? "," : "", i + 1, contender->engines[i].endpoint, ranks_of(stage));
     }
     fprintf(file, "\n);\n");
 }
@@ -132,19 +139,42 @@ static kvb_status start_process(const struct stage *stage, struct contender *con
     return process_start(programs[contender->kind], log_path, &contender->pid);
 }
 
+static uint64_t io_threads_of(const struct stage *stage, size_t engine)
+{
+    return stage->io_threads > 0 ? UINT64_C(1) << (engine % stage->io_threads) : 0;
+}
+
+/* The ranks of one worker, behind those that are open.  KVB_AGAIN: a port of the row is taken. */
+static kvb_status open_worker(const struct stage *stage, struct contender *contender)
+{
+    const size_t first = contender->engine_count;
+
+    for (size_t i = first; i < first + ranks_of(stage); i++) {
+        const struct engine *before = i > first ? &contender->engines[i - 1] : NULL;
+        const kvb_status status = engine_open(
+            stage->zmq_context, io_threads_of(stage, i), before, &contender->engines[i]);
+        if (status != KVB_OK) {
+            while (i-- > first) {
+                engine_close(&contender->engines[i]);
+            }
+            return before ? KVB_AGAIN : status;
+        }
+    }
+    contender->engine_count += ranks_of(stage);
+    return KVB_OK;
+}
+
 static kvb_status open_engines(const struct stage *stage, size_t count, struct contender *contender)
 {
     contender->engines = calloc(count, sizeof *contender->engines);
     if (!contender->engines) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t io_threads =
-            stage->io_threads > 0 ? UINT64_C(1) << (i % stage->io_threads) : 0;
-        KVB_TRY(engine_open(stage->zmq_context, io_threads, &contender->engines[i]));
-        contender->engine_count++;
+    for (size_t tries = 0; contender->engine_count < count && tries < 4 * count; tries++) {
+        const kvb_status status = open_worker(stage, contender);
+        KVB_TRY(status == KVB_AGAIN ? KVB_OK : status);
     }
-    return KVB_OK;
+    return contender->engine_count == count ? KVB_OK : KVB_IO;
 }
 
 /* As long as it runs: one that cannot begin says so and ends. */
@@ -256,4 +286,23 @@ uint64_t contender_resident_bytes(const struct contender *contender)
     }
     (void)strtoull(text, &end, 10); /* the address space */
     return strtoull(end, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+size_t contender_open_files(const struct contender *contender)
+{
+    char path[64];
+    size_t count = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", contender->pid);
+    DIR *folder = opendir(path);
+    if (!folder) {
+        return 0;
+    }
+    /* glibc's readdir() is safe when each thread has a DIR of its own. */
+    for (const struct dirent *entry = NULL;
+         (entry = readdir(folder));) { /* NOLINT(concurrency-mt-unsafe) */
+        count += entry->d_name[0] != '.';
+    }
+    (void)closedir(folder);
+    return count;
 }

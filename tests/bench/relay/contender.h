@@ -21,6 +21,7 @@ struct stage_programs {
 struct stage {
     void *zmq_context;
     unsigned io_threads;       /* of zmq_context: engines get them in turn; 0: any of them */
+    unsigned ranks;            /* of a worker, whose engines have ports in a row; 0: one */
     bool has_http;             /* bridges answer HTTP */
     struct nats_server server; /* its folder takes the relays' files and logs too */
     struct stage_programs programs;
@@ -55,7 +56,8 @@ struct contender {
 };
 
 /* Starts it and returns when it has subscribed to each engine.  Each engine is a worker
- * of its own.  KVB_IO, KVB_AGAIN: it does not come up; KVB_NO_MEMORY, KVB_CLOSED */
+ * of its own, or one of stage->ranks of a worker; engines is then a multiple of these.  KVB_IO,
+ * KVB_AGAIN: it does not come up; KVB_NO_MEMORY, KVB_CLOSED */
 kvb_status contender_start(
     const struct stage *stage, enum contender_kind kind, size_t engines,
     struct contender *out_contender);
@@ -68,3 +70,6 @@ uint64_t contender_cpu_ns(const struct contender *contender);
 
 /* Of memory that is resident; 0 when it is gone. */
 uint64_t contender_resident_bytes(const struct contender *contender);
+
+/* Of its process; 0 when it is gone. */
+size_t contender_open_files(const struct contender *contender);

@@ -20,6 +20,10 @@ kvb_status rows_latency(struct relay_bench *bench);
  * they say nothing. */
 kvb_status rows_workers(struct relay_bench *bench);
 
+/* scale.publishers.{files,resident,idle,intake,lost}: a bridge that reads 2,048 publishers, 1,024
+ * workers of two ranks each, while they say nothing and while each sends 5 batches a second. */
+kvb_status rows_publishers(struct relay_bench *bench);
+
 /* relay.memory.block: bytes resident for one held block; relay.memory.connection: for
  * one engine more. */
 kvb_status rows_memory(struct relay_bench *bench);

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "core/buf.h"
+#include "intake/fleet.h"
+#include "intake/scene.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Routers that ask an aggregator about prompts, at a given rate, and how long each answer took.
+ *
+ * A step that fails ends the program. */
+
+enum { question_prompts = 256, question_timeout_ms = 5000 };
+
+/* Questions that are asked again and again, made before the clock runs. */
+struct questions {
+    struct kvb_buf bodies[question_prompts];
+    struct kvb_buf posts[question_prompts]; /* the same for HTTP: POST /query */
+};
+
+/* About prompts of which some worker holds each. */
+void questions_make(struct questions *questions, struct fleet *fleet);
+void questions_drop(struct questions *questions);
+
+struct asking {
+    struct scene *scene;               /* all three borrowed */
+    const struct questions *questions; /* asked in turn */
+    const char *subject;               /* over NATS; NULL: over HTTP */
+    uint64_t questions_a_second;
+    double seconds;
+};
+
+struct asked {
+    uint32_t *samples_ns; /* owned */
+    size_t count;
+    double answer_bytes; /* of one, the mean */
+};
+
+/* Four askers, each on a thread and a connection of its own.  Begins in a quarter of a second,
+ * returns at the end.  A question that had to wait for the answer before it waited since its own
+ * time. */
+void ask(const struct asking *asking, struct asked *out_asked);
+void asked_done(struct asked *asked);
+
+/* NAME.p50 and NAME.p99, us; sorts the samples. */
+void asked_say(struct asked *asked, const char *name);
