@@ -54,7 +54,13 @@ enum {
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
     kvb_max_waiting_query_bytes = 64 << 20, /* of queries waiting for an answer; more: 503 */
-    kvb_max_filter_bytes = 512,             /* of the whole query string, as sent */
+    kvb_max_requests_in_flight = 1 << 18,   /* 52 MB; beyond: the one that ends first leaves */
+    kvb_max_request_ttl_ms = 3600000,
+    kvb_max_request_report_bytes = 4096, /* {"request_id":...} */
+    kvb_max_predicted_blocks = 1 << 20,  /* 58 MB; beyond: the oldest leave */
+    kvb_max_predict_ms = 60000,
+    kvb_max_decision_blocks = 4096, /* blocks that one decision predicts */
+    kvb_max_filter_bytes = 512,     /* of the whole query string, as sent */
     kvb_max_overview_rows = 1000,
 
     /* a process */

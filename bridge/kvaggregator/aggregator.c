@@ -21,6 +21,24 @@ enum {
     max_slots = KVB_TIER_COUNT * kvb_max_streams
 };
 
+static kvb_status make_books(struct kvb_aggregator *aggregator, uint64_t hash_key)
+{
+    const struct kvb_requests_options requests = {
+        .max_requests = kvb_max_requests_in_flight,
+        .max_streams = kvb_max_streams,
+        .hash_key = hash_key,
+    };
+    const struct kvb_predictions_options predictions = {
+        .max_blocks = kvb_max_predicted_blocks,
+        .max_streams = kvb_max_streams,
+        .life_ns = aggregator->config->router.predict_ms * KVB_NS_PER_MS,
+        .hash_key = hash_key,
+    };
+
+    KVB_TRY(kvb_requests_new(&requests, &aggregator->requests));
+    return kvb_predictions_new(&predictions, &aggregator->predictions);
+}
+
 static kvb_status make_state(struct kvb_aggregator *aggregator)
 {
     const struct kvb_aggregator_config *config = aggregator->config;
@@ -53,6 +71,7 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
+    KVB_TRY(make_books(aggregator, index.hash_key));
     return kvb_load_tracker_new(&load, &aggregator->tracker);
 }
 
@@ -68,6 +87,10 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
         .index = aggregator->index,
         .followers = aggregator->followers,
         .tracker = aggregator->tracker,
+        .requests = aggregator->requests,
+        .predictions = aggregator->predictions,
+        .aggregator_id = aggregator->service.identity.id,
+        .request_ttl_ms = config->router.request_ttl_ms,
         .route = { .policy = config->router.policy,
                    .overlap_weight = config->router.overlap_weight,
                    .temperature = config->router.temperature,
@@ -346,6 +369,8 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_ring_free(aggregator->events);
     kvb_dashboard_free(aggregator->dashboard);
     kvb_query_context_done(&aggregator->ctx);
+    kvb_predictions_free(aggregator->predictions);
+    kvb_requests_free(aggregator->requests);
     kvb_load_tracker_free(aggregator->tracker);
     kvb_followers_free(aggregator->followers);
     kvb_prefix_index_free(aggregator->index);

@@ -62,6 +62,13 @@ static const struct kvb_conf_key keys[] = {
       .help = "weighted: the same for a short queue." },
     { "router.weights.usage", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.usage),
       .help = "weighted: the same for free blocks." },
+    { "router.request_ttl_ms", KVB_CONF_U32, "120000", 1, kvb_max_request_ttl_ms,
+      FIELD(router.request_ttl_ms),
+      .help = "A routed request that nobody reports as finished counts for this long;\n"
+              "a request may name its own ttl_ms." },
+    { "router.predict_ms", KVB_CONF_U32, "3000", 0, kvb_max_predict_ms, FIELD(router.predict_ms),
+      .help = "How long a worker is expected to store the blocks of a prompt that was\n"
+              "routed to it; the next request of that prompt goes there. 0: never." },
     { "router.hit_rate_alias", KVB_CONF_BOOL, "false", 0, 0, FIELD(router.hit_rate_alias),
       .help = "true: hit rates also go to namespace.{namespace}.kv-hit-rate." },
     { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),

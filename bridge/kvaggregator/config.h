@@ -34,6 +34,8 @@ struct kvb_aggregator_config {
         double prefix_share;
         double load_std_factor;
         struct kvb_route_weights weights;
+        uint32_t request_ttl_ms;
+        uint32_t predict_ms; /* 0: nothing is predicted */
         bool hit_rate_alias;
     } router;
     struct {

@@ -94,6 +94,8 @@ struct kvb_aggregator {
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
+    struct kvb_requests *requests;
+    struct kvb_predictions *predictions;
     struct kvb_query_context ctx;
     struct kvb_router_batch batch; /* decoded into, again and again, like the next */
     struct kvb_stream_id batch_id; /* whose events it holds */

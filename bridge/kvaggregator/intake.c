@@ -127,6 +127,34 @@ static void drop_batch_rest(struct kvb_aggregator *aggregator)
     aggregator->next_event = aggregator->batch.event_count;
 }
 
+/* What a stream has stored is no longer predicted; what it cleared, in this epoch or with a new
+ * one, is not to come.  Streams that use their engine's names for blocks predict under others:
+ * there, predictions end with their time. */
+static void
+confirm_predictions(struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
+{
+    struct kvb_predictions *predictions = aggregator->predictions;
+    const struct kvb_stream_id *id = &aggregator->batch_id;
+
+    if (!kvb_predictions_any(predictions)) {
+        return;
+    }
+    if (slice->has_epoch) {
+        kvb_predictions_note_epoch(predictions, id, &slice->epoch);
+    }
+    for (size_t i = 0; i < slice->event_count; i++) {
+        const struct kvb_router_event *event = &slice->events[i];
+        if (event->kind == KVB_ROUTER_CLEARED) {
+            kvb_predictions_retire(predictions, id);
+        } else if (
+            event->kind == KVB_ROUTER_STORED && event->tier != KVB_LIST_WINDOW &&
+            event->block_count > 0) {
+            kvb_predictions_stored(
+                predictions, id, slice->blocks + event->block_at, event->block_count);
+        }
+    }
+}
+
 /* Applies the next part of the batch, one event at least.  A long message holds up the
  * queries no longer than a short one:
  *
@@ -143,6 +171,7 @@ static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t 
     slice.events += aggregator->next_event;
     slice.event_count = end - aggregator->next_event;
     aggregator->next_event = end;
+    confirm_predictions(aggregator, &slice);
     return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
 }
 
@@ -170,6 +199,11 @@ static kvb_status apply_heartbeat(
 
     KVB_TRY(kvb_heartbeat_decode(payload, &heartbeat));
     note_read(envelope, heartbeat.worker_id, heartbeat.dp_rank);
+    if (heartbeat.is_bye) {
+        kvb_predictions_retire(aggregator->predictions, &envelope->id);
+    } else {
+        kvb_predictions_note_epoch(aggregator->predictions, &envelope->id, &heartbeat.epoch);
+    }
     return kvb_followers_heartbeat(aggregator->followers, &envelope->id, &heartbeat, now_ns);
 }
 
@@ -185,6 +219,7 @@ static kvb_status apply_load(
     if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
         aggregator->has_load_changed = true;
     }
+    kvb_requests_load_reported(aggregator->requests, &envelope->id, now_ns);
     return kvb_load_tracker_report(aggregator->tracker, &envelope->id, &report, now_ns);
 }
 

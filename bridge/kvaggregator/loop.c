@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
+enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
 enum { reclaimed_a_turn = 250 }; /* extents of the index; takes well under 250 us */
 
 /* True: the aggregator is not ready without this permission.  It must receive events to have an
@@ -83,6 +84,27 @@ static uint64_t dropped_messages(void *context)
     return kvb_bus_dropped(aggregator->received);
 }
 
+/* A worker that is DOWN will store nothing; each tick looks at all streams only while something is
+ * predicted. */
+static void retire_predictions(struct kvb_aggregator *aggregator)
+{
+    const size_t limit = kvb_followers_limit(aggregator->followers);
+
+    for (size_t i = 0; kvb_predictions_any(aggregator->predictions) && i < limit; i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower && follower->state == KVB_STREAM_DOWN) {
+            kvb_predictions_retire(aggregator->predictions, &follower->id);
+        }
+    }
+}
+
+static void expire_books(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    retire_predictions(aggregator);
+    (void)kvb_predictions_expire(aggregator->predictions, now_ns, expired_blocks_a_tick);
+    (void)kvb_requests_expire(aggregator->requests, now_ns, expired_a_tick);
+}
+
 static void update_outputs(void *context, uint64_t now_ns)
 {
     struct kvb_aggregator *aggregator = context;
@@ -90,6 +112,7 @@ static void update_outputs(void *context, uint64_t now_ns)
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
         aggregator->has_load_changed = true;
     }
+    expire_books(aggregator, now_ns);
     kvb_aggregator_publish_load(aggregator, now_ns);
     kvb_aggregator_update_metrics(aggregator, now_ns);
     kvb_aggregator_update_dashboard(aggregator, now_ns);

@@ -55,6 +55,17 @@
     X(routed, COUNTER, "kvb_route_decisions_total", "", "Requests sent to a worker") \
     X(routed_blocks, COUNTER, "kvb_route_blocks_total", "", "Blocks of the requests routed") \
     X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \
+    X(requests_repeated, COUNTER, "kvb_requests_repeated_total", "", "Route decisions that replaced one of the same request_id") \
+    X(requests_finished, COUNTER, "kvb_requests_finished_total", "end=\"reported\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
+    X(requests_expired, COUNTER, "kvb_requests_finished_total", "end=\"ttl\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
+    X(requests_evicted, COUNTER, "kvb_requests_finished_total", "end=\"no_room\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
+    X(finished_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"finished\"", "Reports of requests that were not in flight, by kind") \
+    X(first_tokens_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"first_token\"", "Reports of requests that were not in flight, by kind") \
+    X(predicted, COUNTER, "kvb_predicted_blocks_total", "", "Blocks that workers were expected to store because a prompt was routed to them") \
+    X(predictions_confirmed, COUNTER, "kvb_predictions_ended_total", "end=\"stored\"", "Predicted blocks, by what ended them") \
+    X(predictions_expired, COUNTER, "kvb_predictions_ended_total", "end=\"expired\"", "Predicted blocks, by what ended them") \
+    X(predictions_retired, COUNTER, "kvb_predictions_ended_total", "end=\"worker_gone\"", "Predicted blocks, by what ended them") \
+    X(predictions_evicted, COUNTER, "kvb_predictions_ended_total", "end=\"no_room\"", "Predicted blocks, by what ended them") \
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
     KVB_SERVICE_METRICS(X) \
@@ -82,6 +93,8 @@
     X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
     X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, each worker and rank counted; at most limits.max_index_blocks") \
+    X(requests_in_flight, GAUGE, "kvb_requests_in_flight", "", "Routed requests that nobody has reported as finished") \
+    X(predicted_now, GAUGE, "kvb_predicted_blocks", "", "Blocks that workers are expected to store soon") \
     X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
     X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
     X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \

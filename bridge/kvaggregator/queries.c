@@ -513,6 +513,7 @@ bool kvb_aggregator_take_queries(void *context)
         kvb_clock_monotonic_ns() + kvb_aggregator_queries_a_turn_us * KVB_NS_PER_MS / 1000;
     void *item = NULL;
 
+    aggregator->ctx.now_ns = kvb_clock_monotonic_ns();
     while (kvb_ring_take(aggregator->queries, &item) == KVB_OK) { /* ends: the time does */
         answer_or_keep(aggregator, item);
         had_any = true;

@@ -123,6 +123,29 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_log_dropped, kvb_log_dropped(aggregator->log));
 }
 
+static void count_books(struct kvb_aggregator *aggregator)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_request_counters requests;
+    struct kvb_prediction_counters predictions;
+
+    kvb_requests_count(aggregator->requests, &requests);
+    kvb_metric_set(metrics, kvb_aggregator_requests_in_flight, requests.in_flight);
+    kvb_metric_set(metrics, kvb_aggregator_requests_repeated, requests.repeated);
+    kvb_metric_set(metrics, kvb_aggregator_requests_finished, requests.finished);
+    kvb_metric_set(metrics, kvb_aggregator_requests_expired, requests.expired);
+    kvb_metric_set(metrics, kvb_aggregator_requests_evicted, requests.evicted);
+    kvb_metric_set(metrics, kvb_aggregator_finished_unknown, requests.finished_unknown);
+    kvb_metric_set(metrics, kvb_aggregator_first_tokens_unknown, requests.first_tokens_unknown);
+    kvb_predictions_count(aggregator->predictions, &predictions);
+    kvb_metric_set(metrics, kvb_aggregator_predicted_now, predictions.blocks);
+    kvb_metric_set(metrics, kvb_aggregator_predicted, predictions.predicted);
+    kvb_metric_set(metrics, kvb_aggregator_predictions_confirmed, predictions.confirmed);
+    kvb_metric_set(metrics, kvb_aggregator_predictions_expired, predictions.expired);
+    kvb_metric_set(metrics, kvb_aggregator_predictions_retired, predictions.retired);
+    kvb_metric_set(metrics, kvb_aggregator_predictions_evicted, predictions.evicted);
+}
+
 /* The number of events that the newest heartbeat counts and that were not applied yet; unknown
  * for a stream in another epoch. */
 static uint64_t behind(const struct kvb_follower *follower)
@@ -223,6 +246,7 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t n
     const bool is_connected = kvb_bus_is_connected(aggregator->bus);
 
     count_followers(aggregator);
+    count_books(aggregator);
     count_states(aggregator);
     count_index(aggregator);
     measure_process(aggregator, now_ns);

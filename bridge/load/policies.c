@@ -99,15 +99,24 @@ typedef double (*cost_function)(
     const struct kvb_route_options *options, const struct kvb_route_fleet *fleet,
     const struct kvb_route_candidate *candidate);
 
+/* Blocks of other requests, without those that this one shares with them: what is predicted of its
+ * prompt is computed once and stored once. */
+static double less_predicted(const struct kvb_route_candidate *candidate, uint64_t blocks)
+{
+    return blocks > candidate->predicted_blocks ? (double)(blocks - candidate->predicted_blocks)
+                                                : 0;
+}
+
 static double cost_kv(
     const struct kvb_route_options *options, const struct kvb_route_fleet *fleet,
     const struct kvb_route_candidate *candidate)
 {
     const double prefill = (double)kvb_route_prefill_blocks(candidate);
-    const double pending = (double)candidate->pending_prefill_blocks;
+    const double pending = less_predicted(candidate, candidate->pending_prefill_blocks);
 
     (void)fleet;
-    return options->overlap_weight * (prefill + pending) + (double)candidate->decode_blocks;
+    return options->overlap_weight * (prefill + pending) +
+           less_predicted(candidate, candidate->decode_blocks);
 }
 
 static double cost_kv_waiting(

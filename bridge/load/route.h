@@ -18,8 +18,11 @@
  *
  * Policies.  The cost is compared among those that compete; lower is better.
  *
- *     kv                overlap_weight * (prefill + pending) + decode
- *                       Dynamo's KV router since 0.3: potential prefill and decode blocks
+ *     kv                overlap_weight * (prefill + pending - predicted) + decode - predicted
+ *                       Dynamo's KV router since 0.3: potential prefill and decode blocks, of
+ *                       which it counts equal ones once.  What is predicted of the prompt is
+ *                       computed and stored for another request already.  Were it counted, a
+ *                       burst of one new prompt would be spread over all workers that are idle
  *     kv_waiting        -(2 * share - usage - waiting / max(waiting))
  *                       the default selector of Dynamo 0.1
  *     least_requests    4 * waiting + running
@@ -43,6 +46,7 @@
  *     expected  blocks of the prompt that the worker has, or will have soon:
  *               overlap_blocks + predicted_blocks, at most request_blocks
  *     prefill   request_blocks - expected
+ *     predicted predicted_blocks; a difference is 0 at least
  *     share     expected / request_blocks
  *     pending   pending_prefill_blocks
  *     decode    kv_active_blocks + routed_blocks
@@ -115,14 +119,15 @@ struct kvb_route_candidate {
     uint64_t overlap_blocks;   /* at most request_blocks */
     uint64_t predicted_blocks; /* of this prompt, beyond overlap_blocks, expected there soon */
     uint32_t block_size;       /* tokens */
+    uint32_t lookahead;        /* tokens, of those blocks */
     bool is_draining;
     bool has_load;
     /* written by kvb_route_choose() */
     bool competes;
     uint8_t preference; /* lower is better */
     struct kvb_load load;
-    uint64_t routed_blocks;   /* since that load */
-    uint64_t routed_requests; /* since that load */
+    uint64_t routed_blocks;   /* since that load; without one, of all requests in flight */
+    uint64_t routed_requests; /* the same */
     /* Blocks that requests routed there still have to compute, until their first token or the
      * next load. */
     uint64_t pending_prefill_blocks;

@@ -79,17 +79,6 @@ find_endpoint(const struct kvb_load_tracker *tracker, const struct kvb_stream_id
     return is_found ? &tracker->endpoints[number] : NULL;
 }
 
-void kvb_load_tracker_add_routed(
-    struct kvb_load_tracker *tracker, const struct kvb_stream_id *id, uint64_t blocks)
-{
-    struct kvb_load_endpoint *endpoint = find_endpoint(tracker, id);
-
-    if (endpoint) {
-        endpoint->routed_blocks += blocks;
-        endpoint->routed_requests++;
-    }
-}
-
 static bool expire_one(struct kvb_load_tracker *tracker, size_t number, uint64_t now_ns)
 {
     struct kvb_load_endpoint *endpoint = &tracker->endpoints[number];

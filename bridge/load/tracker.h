@@ -42,9 +42,7 @@ struct kvb_load_endpoint {
     struct kvb_stream_id id;
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
-    uint64_t seen_ns;       /* when the newest load came */
-    uint64_t routed_blocks; /* routed there since then */
-    uint64_t routed_requests;
+    uint64_t seen_ns; /* when the newest load came */
     bool is_stale;
 };
 
@@ -62,18 +60,11 @@ kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tra
 /* NULL is fine. */
 void kvb_load_tracker_free(struct kvb_load_tracker *tracker);
 
-/* Takes the newest load.  routed_blocks and routed_requests begin at 0 again, because the
- * engine now counts those itself.  name_space and component are those of the
- * subject.
+/* Takes the newest load.  name_space and component are those of the subject.
  * KVB_TOO_LARGE  max_endpoints are known   KVB_NO_MEMORY */
 kvb_status kvb_load_tracker_report(
     struct kvb_load_tracker *tracker, const struct kvb_stream_id *id,
     const struct kvb_load_report *report, uint64_t now_ns);
-
-/* Notes that a request of that many new blocks was routed there.  An endpoint without
- * a load is skipped, because no report would ever reset the count. */
-void kvb_load_tracker_add_routed(
-    struct kvb_load_tracker *tracker, const struct kvb_stream_id *id, uint64_t blocks);
 
 /* Marks endpoints stale after expire_ms and removes them after forget_ms; true when
  * either happened. */

@@ -51,8 +51,16 @@ kvb_status kvb_answer_query(
     struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
     struct kvb_buf *out, struct kvb_detail *detail);
 
-/* The route decision, for R.kv-hit-rate and for metrics. */
+/* The route decision, for R.kv-hit-rate, for the books of all aggregators and for metrics. */
 struct kvb_route_decision {
+    char request_id[kvb_request_id_bytes + 1];
+    uint64_t blocks;         /* that it adds to those in use there, 1 at least */
+    uint64_t prefill_blocks; /* that are to be computed */
+    uint64_t ttl_ms;
+    /* Names of the prompt's blocks behind those held: predicted.  Borrowed from the query context,
+     * until the next query. */
+    const kvb_block_hash *names;
+    size_t name_count;
     struct kvb_stream_id id;
     uint64_t isl_tokens;
     uint64_t hit_tokens;
@@ -61,12 +69,30 @@ struct kvb_route_decision {
 };
 
 /* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks,
- * reason, scores:[{worker_id, dp_rank, cost, overlap_blocks, decode_blocks,
- * waiting}]}.  Notes in the load tracker that the request goes there.
+ * reason, request_id, scores:[{worker_id, dp_rank, cost, overlap_blocks, predicted_blocks,
+ * pending_prefill_blocks, decode_blocks, waiting}]}.  Enters the decision in the books.
  * KVB_AGAIN  no worker of the model is up */
 kvb_status kvb_answer_route(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail);
+
+/* Enters a decision in the books: requests in flight, and predicted blocks.  is_shared: another
+ * aggregator's. */
+void kvb_answer_enter_decision(
+    struct kvb_query_context *ctx, const struct kvb_route_decision *decision, bool is_shared);
+
+enum kvb_request_report_kind { KVB_REQUEST_FINISHED, KVB_REQUEST_FIRST_TOKEN };
+
+/* POST /finished, POST /first_token: enters in the books what a router reports of a request, and
+ * answers {request_id}.
+ * KVB_NOT_FOUND  no such request is in flight; detail is the sentence for the router */
+kvb_status kvb_answer_request_report(
+    struct kvb_query_context *ctx, const struct kvb_query *query, enum kvb_request_report_kind kind,
+    struct kvb_buf *out, struct kvb_detail *detail);
+
+/* The same without an answer, for R.kv_finished and R.kv_first_token.  KVB_NOT_FOUND. */
+kvb_status kvb_answer_take_report(
+    struct kvb_query_context *ctx, const char *request_id, enum kvb_request_report_kind kind);
 
 /* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
 kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct kvb_buf *out);

@@ -61,6 +61,75 @@ write_shared(struct kvb_json_writer *json, const struct kvb_query_context *ctx, 
     kvb_json_write_end(json, ']');
 }
 
+/* ---- Predicted blocks ---- */
+
+static uint64_t
+held_blocks(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    for (size_t i = 0; i < ctx->overlap_count; i++) {
+        if (ctx->overlaps[i].follower == follower) {
+            return ctx->overlaps[i].blocks;
+        }
+    }
+    return 0;
+}
+
+static void
+write_predicted_row(struct kvb_json_writer *json, const struct kvb_overlap *stream, uint64_t blocks)
+{
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_u64(json, "worker_id", stream->follower->id.worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", stream->follower->id.dp_rank);
+    kvb_json_write_pair_u64(json, "blocks", blocks);
+    kvb_json_write_pair_u64(json, "tokens", blocks * stream->shape.block_size);
+    kvb_json_write_end(json, '}');
+}
+
+static kvb_status write_predicted_of(
+    struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query,
+    const struct kvb_overlap *stream)
+{
+    const kvb_block_hash *names = NULL;
+    size_t count = 0;
+
+    KVB_TRY(kvb_query_context_names(ctx, query, stream->shape, &names, &count));
+    const uint64_t blocks = kvb_predictions_beyond(
+        ctx->predictions, &stream->follower->id, names, count, held_blocks(ctx, stream->follower),
+        ctx->now_ns);
+    if (blocks > 0) {
+        write_predicted_row(json, stream, blocks);
+    }
+    return KVB_OK;
+}
+
+static kvb_status write_each_predicted(
+    struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+
+    for (size_t i = 0; i < listing->count; i++) {
+        if (kvb_predictions_has_stream(ctx->predictions, &listing->streams[i].follower->id)) {
+            KVB_TRY(write_predicted_of(json, ctx, query, &listing->streams[i]));
+        }
+    }
+    return KVB_OK;
+}
+
+/* What is expected soon, apart from what is held; left out where nothing is predicted of any
+ * stream. */
+static kvb_status write_predicted(
+    struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    if (!kvb_predictions_any(ctx->predictions)) {
+        return KVB_OK;
+    }
+    kvb_json_write_key(json, "predicted");
+    kvb_json_write_begin(json, '[');
+    KVB_TRY(write_each_predicted(json, ctx, query));
+    kvb_json_write_end(json, ']');
+    return KVB_OK;
+}
+
 /* ---- kv_match ---- */
 
 struct columns {
@@ -121,6 +190,7 @@ kvb_status kvb_answer_match(
         kvb_json_write_pair_u64(&json, "more", holders - shown);
     }
     write_shared(&json, ctx, max_rows);
+    KVB_TRY(write_predicted(&json, ctx, query));
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -322,6 +392,7 @@ kvb_status kvb_answer_query(
     }
     write_rank_states(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
+    KVB_TRY(write_predicted(&json, ctx, query));
     kvb_json_write_end(&json, '}');
     return json.status;
 }

@@ -24,6 +24,8 @@ static kvb_status hash_tokens(
         &ctx->hashes, &ctx->hash_capacity, (query->count / shape.block_size) + 1,
         sizeof *ctx->hashes, kvb_max_query_tokens + 1));
     *out_count = kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, ctx->hashes);
+    ctx->hashed_shape = shape;
+    ctx->hashed_count = *out_count;
     return KVB_OK;
 }
 
@@ -47,6 +49,33 @@ static kvb_status make_names(struct kvb_query_context *ctx, size_t count)
         ctx->names[i] = i == 0 ? kvb_block_hash_root(ctx->hashes[0])
                                : kvb_block_hash_next(ctx->names[i - 1], ctx->hashes[i]);
     }
+    return KVB_OK;
+}
+
+static size_t hashed_blocks(const struct kvb_query_context *ctx, const struct kvb_query *query)
+{
+    return query->form == KVB_QUERY_TOKENS ? ctx->hashed_count : query->count;
+}
+
+/* With one shape in the fleet, the hashes of the match are still there. */
+kvb_status kvb_query_context_names(
+    struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
+    const kvb_block_hash **out_names, size_t *out_count)
+{
+    size_t count = 0;
+
+    if (query->form == KVB_QUERY_BLOCK_HASHES) {
+        *out_names = (const kvb_block_hash *)query->hashes; /* one u64, as in match_hashes() */
+        *out_count = query->count;
+        return KVB_OK;
+    }
+    if (query->form == KVB_QUERY_TOKENS && !kvb_block_shape_is_same(ctx->hashed_shape, shape)) {
+        KVB_TRY(hash_tokens(ctx, query, shape, &count));
+    }
+    count = hashed_blocks(ctx, query);
+    KVB_TRY(make_names(ctx, count));
+    *out_names = ctx->names;
+    *out_count = count;
     return KVB_OK;
 }
 

@@ -3,6 +3,8 @@
 #include "core/detail.h"
 #include "core/status.h"
 #include "index/index.h"
+#include "load/predictions.h"
+#include "load/requests.h"
 #include "load/route.h"
 #include "load/tracker.h"
 #include "model/query.h"
@@ -93,6 +95,12 @@ struct kvb_query_context {
     struct kvb_prefix_index *index; /* the three: borrowed */
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
+    /* The books of decisions; borrowed. */
+    struct kvb_requests *requests;
+    struct kvb_predictions *predictions;
+    uint64_t now_ns;           /* of the query at hand, for the books; the caller sets it */
+    const char *aggregator_id; /* borrowed; begins the ids of requests that come without one */
+    uint64_t request_ttl_ms;   /* of requests that name none */
     struct kvb_route_options route;
     const char *default_model; /* of streams without heartbeats; borrowed; "" = none */
     uint32_t default_block_size;
@@ -107,6 +115,8 @@ struct kvb_query_context {
     uint32_t *order;           /* follower numbers, by id */
     uint64_t order_generation; /* of the followers; 0: none yet */
     kvb_tokens_hash *hashes;
+    struct kvb_block_shape hashed_shape; /* of those, where the query has tokens */
+    size_t hashed_count;
     kvb_block_hash *names; /* the rolling hashes of those */
     const struct kvb_follower **sorted;
     size_t shared_at, shared_count; /* of the stores, in overlaps */
@@ -137,6 +147,12 @@ kvb_status kvb_query_context_find_model(
 kvb_status kvb_query_context_overlaps(
     struct kvb_query_context *ctx, const struct kvb_query *query,
     struct kvb_listing_options options, struct kvb_detail *detail);
+
+/* The canonical names of the query's blocks of this shape; borrowed until the next call or query.
+ * After kvb_query_context_overlaps() of the same query.  KVB_NO_MEMORY. */
+kvb_status kvb_query_context_names(
+    struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
+    const kvb_block_hash **out_names, size_t *out_count);
 
 /* Fills ctx->sorted with all streams by worker, component and rank; out_count of
  * them.  KVB_NO_MEMORY. */

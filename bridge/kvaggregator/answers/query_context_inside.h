@@ -2,8 +2,8 @@
 
 #include "kvaggregator/answers/query_context.h"
 
-/* What query_context.c (models, order, listing) and overlaps.c (hashing, matching) share.  Nobody
- * else includes it. */
+/* What query_context.c (models, order, listing), overlaps.c (hashing, matching) and route.c share.
+ * Nobody else includes it. */
 
 /* Lists the streams that the query may be answered with, by id, unless they are listed
  * already.  KVB_NO_MEMORY. */

@@ -1,9 +1,13 @@
+#include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/answers/answers.h"
+#include "kvaggregator/answers/query_context_inside.h"
 #include "wire/json/writer.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void drop_candidates(struct kvb_route_candidate **candidates)
 {
@@ -18,25 +22,60 @@ static bool fill_candidate(
 {
     const struct kvb_load_endpoint *endpoint =
         kvb_load_tracker_find(ctx->tracker, &overlap->follower->id);
+    struct kvb_request_sums sums;
 
     if (!overlap->follower->has_heartbeat && (!endpoint || endpoint->is_stale)) {
         return false;
     }
+    kvb_requests_sums(ctx->requests, &overlap->follower->id, endpoint != NULL, ctx->now_ns, &sums);
     *out_candidate = (struct kvb_route_candidate){
         .id = &overlap->follower->id,
         .state = overlap->follower->state,
         .place = overlap->number,
         .block_size = overlap->shape.block_size,
+        .lookahead = overlap->shape.lookahead,
         .request_blocks = overlap->request_blocks,
         .overlap_blocks = overlap->blocks,
+        .routed_blocks = endpoint ? sums.routed_blocks : sums.in_flight_blocks,
+        .routed_requests = endpoint ? sums.routed_requests : sums.in_flight,
+        .pending_prefill_blocks = sums.pending_prefill_blocks,
+        .prefill_blocks_per_s = sums.prefill_blocks_per_s,
     };
     if (endpoint) { /* a stale figure is still the best guess there is */
         out_candidate->has_load = true;
         out_candidate->load = endpoint->load;
-        out_candidate->routed_blocks = endpoint->routed_blocks;
-        out_candidate->routed_requests = endpoint->routed_requests;
     }
     return true;
+}
+
+static struct kvb_block_shape candidate_shape(const struct kvb_route_candidate *candidate)
+{
+    return (struct kvb_block_shape){ .block_size = candidate->block_size,
+                                     .lookahead = candidate->lookahead };
+}
+
+/* One block shape at a time: with one shape in the fleet, the prompt is hashed once.  Without
+ * memory the decision is made without predictions. */
+static void fill_predictions(
+    struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_route_candidate *candidates, size_t count)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+
+    for (size_t i = 0; kvb_predictions_any(ctx->predictions) && i < listing->shape_count; i++) {
+        const kvb_block_hash *names = NULL;
+        size_t blocks = 0;
+        if (kvb_query_context_names(ctx, query, listing->shapes[i], &names, &blocks) != KVB_OK) {
+            return;
+        }
+        for (size_t n = 0; n < count; n++) {
+            if (kvb_block_shape_is_same(candidate_shape(&candidates[n]), listing->shapes[i])) {
+                candidates[n].predicted_blocks = kvb_predictions_beyond(
+                    ctx->predictions, candidates[n].id, names, blocks, candidates[n].overlap_blocks,
+                    ctx->now_ns);
+            }
+        }
+    }
 }
 
 static kvb_status make_candidates(
@@ -78,6 +117,8 @@ static void write_score(struct kvb_json_writer *json, const struct kvb_route_can
     kvb_json_write_pair_u64(json, "dp_rank", candidate->id->dp_rank);
     kvb_json_write_pair_number(json, "cost", candidate->cost);
     kvb_json_write_pair_u64(json, "overlap_blocks", candidate->overlap_blocks);
+    kvb_json_write_pair_u64(json, "predicted_blocks", candidate->predicted_blocks);
+    kvb_json_write_pair_u64(json, "pending_prefill_blocks", candidate->pending_prefill_blocks);
     kvb_json_write_pair_u64(json, "decode_blocks", candidate->decode_blocks);
     kvb_json_write_pair_u64(json, "waiting", candidate->load.num_requests_waiting);
     kvb_json_write_end(json, '}');
@@ -170,6 +211,64 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
     };
 }
 
+/* The request's own id, or one that no other aggregator gives. */
+static void name_request(
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    char out[kvb_request_id_bytes + 1])
+{
+    if (query->request_id[0]) {
+        memcpy(out, query->request_id, sizeof query->request_id);
+    } else {
+        (void)snprintf(/* fits: a service's id has 32 bytes */
+                       out, kvb_request_id_bytes + 1, "%s-%" PRIu64, ctx->aggregator_id, ctx->turn);
+    }
+}
+
+/* Notes in the books what the decision costs the chosen worker.  Without memory the decision
+ * stands, and the books know less: KVB_OK. */
+static void enter_decision(
+    struct kvb_query_context *ctx, const struct kvb_query *query,
+    const struct kvb_route_candidate *chosen, struct kvb_route_decision *decision)
+{
+    const uint64_t shared = chosen->overlap_blocks + chosen->predicted_blocks;
+    const kvb_block_hash *names = NULL;
+    size_t count = 0;
+
+    decision->prefill_blocks = chosen->request_blocks - shared;
+    /* Where blocks of it are predicted, a request of the same prefix is in flight and is counted
+     * with all of that: this one adds its own rest, at least the block that it generates. */
+    decision->blocks =
+        chosen->predicted_blocks > 0 ? decision->prefill_blocks : chosen->request_blocks;
+    decision->blocks += decision->blocks == 0;
+    decision->ttl_ms = query->ttl_ms ? query->ttl_ms : ctx->request_ttl_ms;
+    if (kvb_query_context_names(ctx, query, candidate_shape(chosen), &names, &count) == KVB_OK &&
+        count > chosen->overlap_blocks) {
+        const size_t missing = count - chosen->overlap_blocks;
+        decision->names = names + chosen->overlap_blocks;
+        decision->name_count =
+            missing < kvb_max_decision_blocks ? missing : kvb_max_decision_blocks;
+    }
+    kvb_answer_enter_decision(ctx, decision, false);
+}
+
+void kvb_answer_enter_decision(
+    struct kvb_query_context *ctx, const struct kvb_route_decision *decision, bool is_shared)
+{
+    const struct kvb_request_decision request = {
+        .request_id = decision->request_id,
+        .id = &decision->id,
+        .blocks = decision->blocks,
+        .prefill_blocks = decision->prefill_blocks,
+        .ttl_ms = decision->ttl_ms,
+        .is_shared = is_shared,
+    };
+
+    if (kvb_requests_add(ctx->requests, &request, ctx->now_ns) != KVB_AGAIN) {
+        (void)kvb_predictions_add(
+            ctx->predictions, &decision->id, decision->names, decision->name_count, ctx->now_ns);
+    }
+}
+
 kvb_status kvb_answer_route(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail)
@@ -185,23 +284,27 @@ kvb_status kvb_answer_route(
 
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
     KVB_TRY(make_candidates(ctx, &candidates, &count));
+    fill_predictions(ctx, query, candidates, count);
     if (kvb_route_choose(&ctx->route, random, candidates, count, &at) != KVB_OK) {
         kvb_detail_set(detail, "no worker of the model is up");
         return KVB_AGAIN;
     }
     const struct kvb_route_candidate chosen = candidates[at];
     qsort(candidates, count, sizeof *candidates, by_cost);
+    struct kvb_route_decision decision = decision_of(query, &chosen);
+    name_request(ctx, query, decision.request_id);
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
     write_chosen(&json, ctx, &chosen, count);
+    kvb_json_write_pair_text(&json, "request_id", decision.request_id);
     write_scores(&json, candidates, count, max_rows);
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
     /* Only what was answered counts as sent. */
     ctx->turn++;
     ctx->next_place = chosen.place + 1;
-    kvb_load_tracker_add_routed(ctx->tracker, chosen.id, chosen.request_blocks);
-    *out_decision = decision_of(query, &chosen);
+    enter_decision(ctx, query, &chosen, &decision);
+    *out_decision = decision;
     return KVB_OK;
 }
 
@@ -217,4 +320,31 @@ kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct
     kvb_json_write_pair_u64(&json, "overlap_blocks", decision->overlap_blocks);
     kvb_json_write_end(&json, '}');
     return json.status;
+}
+
+kvb_status kvb_answer_request_report(
+    struct kvb_query_context *ctx, const struct kvb_query *query, enum kvb_request_report_kind kind,
+    struct kvb_buf *out, struct kvb_detail *detail)
+{
+    const kvb_status status = kvb_answer_take_report(ctx, query->request_id, kind);
+
+    if (status != KVB_OK) {
+        kvb_detail_set(
+            detail, "request_id: no such request is in flight: it was finished before, its ttl_ms "
+                    "is over, or nobody routed it");
+        return status;
+    }
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "request_id", query->request_id);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+kvb_status kvb_answer_take_report(
+    struct kvb_query_context *ctx, const char *request_id, enum kvb_request_report_kind kind)
+{
+    return kind == KVB_REQUEST_FINISHED
+               ? kvb_requests_finish(ctx->requests, request_id, ctx->now_ns)
+               : kvb_requests_first_token(ctx->requests, request_id, ctx->now_ns);
 }

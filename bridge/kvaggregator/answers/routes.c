@@ -30,11 +30,15 @@ typedef void (*route_handler)(
     struct kvb_http_route_context *context, const struct kvb_http_request *request,
     struct kvb_http_answer *answer);
 
+typedef kvb_status (*body_decoder)(
+    kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);
+
 struct kvb_http_route {
     const char *method;
     const char *path;
     bool needs_context;
     route_handler answer;
+    body_decoder decode; /* of a POST */
 };
 
 /* ---- Small answers ---- */
@@ -105,11 +109,11 @@ finish_answer(struct kvb_http_answer *answer, kvb_status status, const struct kv
 
 /* False: the body is invalid and *answer is complete. */
 static bool read_query_body(
-    const struct kvb_http_request *request, struct kvb_http_answer *answer,
-    struct kvb_query *out_query)
+    const struct kvb_http_route *found, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer, struct kvb_query *out_query)
 {
     struct kvb_detail detail = { { 0 } };
-    const kvb_status status = kvb_query_json_decode(request->body, out_query, &detail);
+    const kvb_status status = found->decode(request->body, out_query, &detail);
 
     if (status == KVB_OK) {
         return true;
@@ -177,6 +181,37 @@ static void route(
         context->ctx, context->query, kvb_max_streams, &answer->body, &context->decision, &detail);
     context->has_decision = status == KVB_OK;
     finish_answer(answer, status, &detail);
+}
+
+/* ---- Reports of requests ---- */
+
+static void take_request_report(
+    struct kvb_http_route_context *context, enum kvb_request_report_kind kind,
+    struct kvb_http_answer *answer)
+{
+    struct kvb_detail detail = { { 0 } };
+    const kvb_status status =
+        kvb_answer_request_report(context->ctx, context->query, kind, &answer->body, &detail);
+
+    context->has_request_report = true;
+    context->request_report = kind;
+    finish_answer(answer, status, &detail);
+}
+
+static void finished(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    take_request_report(context, KVB_REQUEST_FINISHED, answer);
+}
+
+static void first_token(
+    struct kvb_http_route_context *context, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    (void)request;
+    take_request_report(context, KVB_REQUEST_FIRST_TOKEN, answer);
 }
 
 /* ---- Queries without a body ---- */
@@ -389,20 +424,22 @@ static void overview(
 
 /* clang-format off */
 static const struct kvb_http_route routes[] = {
-    { "POST", "/query",         true,  query },
-    { "POST", "/query_by_hash", true,  query_by_hash },
-    { "POST", "/route",         true,  route },
-    { "GET",  "/workers",       true,  workers },
-    { "GET",  "/streams",       true,  streams },
-    { "GET",  "/load",          true,  answer_load_request },
-    { "GET",  "/dump",          true,  dump },
-    { "GET",  "/health",        false, health },
-    { "GET",  "/",              false, status_page },
-    { "GET",  "/history",       false, history },
-    { "GET",  "/overview",      false, overview },
-    { "GET",  "/livez",         false, livez },
-    { "GET",  "/readyz",        false, readyz },
-    { "GET",  "/metrics",       false, metrics },
+    { "POST", "/query",         true,  query, kvb_query_json_decode },
+    { "POST", "/query_by_hash", true,  query_by_hash, kvb_query_json_decode },
+    { "POST", "/route",         true,  route, kvb_query_json_decode },
+    { "POST", "/finished",      true,  finished, kvb_request_json_decode },
+    { "POST", "/first_token",   true,  first_token, kvb_request_json_decode },
+    { "GET",  "/workers",       true,  workers, NULL },
+    { "GET",  "/streams",       true,  streams, NULL },
+    { "GET",  "/load",          true,  answer_load_request, NULL },
+    { "GET",  "/dump",          true,  dump, NULL },
+    { "GET",  "/health",        false, health, NULL },
+    { "GET",  "/",              false, status_page, NULL },
+    { "GET",  "/history",       false, history, NULL },
+    { "GET",  "/overview",      false, overview, NULL },
+    { "GET",  "/livez",         false, livez, NULL },
+    { "GET",  "/readyz",        false, readyz, NULL },
+    { "GET",  "/metrics",       false, metrics, NULL },
 };
 /* clang-format on */
 
@@ -459,7 +496,7 @@ bool kvb_http_route_read(
     struct kvb_query *out_query, struct kvb_http_answer *answer)
 {
     answer->headers = data_headers;
-    return !is_post(found) || read_query_body(request, answer, out_query);
+    return !is_post(found) || read_query_body(found, request, answer, out_query);
 }
 
 void kvb_http_route_answer(

@@ -36,6 +36,9 @@ struct kvb_http_route_context {
     /* written by POST /route */
     bool has_decision;
     struct kvb_route_decision decision;
+    /* written by POST /finished and /first_token, also when no such request is in flight here */
+    bool has_request_report;
+    enum kvb_request_report_kind request_report;
     struct kvb_dump dump; /* the dump under way; the creator of the context ends it */
     bool is_unfinished;   /* call kvb_http_route_answer() again for the rest of the body */
 };

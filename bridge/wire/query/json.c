@@ -290,6 +290,42 @@ static kvb_status read_query_instance(const struct reading *reading, struct kvb_
     return KVB_OK;
 }
 
+static kvb_status read_query_request_id(const struct reading *reading, struct kvb_query *query)
+{
+    struct json_object *value = kvb_json_member(reading->root, "request_id");
+
+    if (!value) {
+        return KVB_OK;
+    }
+    if (!json_object_is_type(value, json_type_string)) {
+        return refuse_query(reading, "request_id", "a string", value);
+    }
+    if (kvb_json_text(value, query->request_id, sizeof query->request_id) != KVB_OK ||
+        !kvb_request_id_is_valid(query->request_id)) {
+        kvb_detail_set(
+            reading->detail, "request_id: expected 1 to %d bytes without control characters",
+            kvb_request_id_bytes);
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+static kvb_status read_query_ttl(const struct reading *reading, struct kvb_query *query)
+{
+    struct json_object *value = kvb_json_member(reading->root, "ttl_ms");
+    struct integer ttl = { 0 };
+
+    if (!value) {
+        return KVB_OK;
+    }
+    if (!read_json_integer(reading, value, &ttl) || ttl.is_negative || ttl.bits == 0 ||
+        ttl.bits > kvb_max_request_ttl_ms) {
+        return refuse_query(reading, "ttl_ms", "an integer from 1 to 3600000", value);
+    }
+    query->ttl_ms = ttl.bits;
+    return KVB_OK;
+}
+
 static kvb_status read_query_object(const struct reading *reading, struct kvb_query *query)
 {
     if (!json_object_is_type(reading->root, json_type_object)) {
@@ -299,6 +335,8 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
     KVB_TRY(read_query_name(reading, "lora_name", query->lora_name));
     KVB_TRY(read_query_name(reading, "cache_salt", query->cache_salt));
     KVB_TRY(read_query_instance(reading, query));
+    KVB_TRY(read_query_request_id(reading, query));
+    KVB_TRY(read_query_ttl(reading, query));
     return read_query_list(reading, query);
 }
 
@@ -355,5 +393,37 @@ kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_det
     KVB_TRY(read_query_object(&reading, &query));
     *out_query = query;
     query = (struct kvb_query){ 0 }; /* now the caller's */
+    return KVB_OK;
+}
+
+kvb_status
+kvb_request_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    struct kvb_query query = { 0 };
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_containers,
+                                      .values = max_other_values };
+
+    const kvb_status status = json.len > kvb_max_request_report_bytes
+                                  ? KVB_TOO_LARGE
+                                  : kvb_json_parse(json, &budget, &root);
+    if (status == KVB_TOO_LARGE) {
+        kvb_detail_set(
+            detail, "body: at most %d bytes, %d levels", kvb_max_request_report_bytes, max_depth);
+    } else if (status == KVB_BAD_INPUT) {
+        kvb_detail_set(detail, "body: no JSON");
+    }
+    KVB_TRY(status);
+    const struct reading reading = { .root = root, .detail = detail };
+    if (!json_object_is_type(root, json_type_object)) {
+        return refuse_query(&reading, "body", "an object", root);
+    }
+    KVB_TRY(read_query_request_id(&reading, &query));
+    if (!query.request_id[0]) {
+        kvb_detail_set(detail, "missing field `request_id`");
+        return KVB_NOT_FOUND;
+    }
+    *out_query = query;
     return KVB_OK;
 }

@@ -32,18 +32,42 @@ void scene_empty(struct scene *scene)
     };
     assert_ok(kvb_followers_new(&followers, &scene->followers));
     assert_ok(kvb_load_tracker_new(&load, &scene->tracker));
+    const struct kvb_requests_options requests = { .max_requests = 256, .max_streams = 64 };
+    const struct kvb_predictions_options predictions = { .max_blocks = 4096,
+                                                         .max_streams = 64,
+                                                         .life_ns = 0 };
+    assert_ok(kvb_requests_new(&requests, &scene->requests));
+    assert_ok(kvb_predictions_new(&predictions, &scene->predictions));
     scene->ctx = (struct kvb_query_context){
         .index = scene->index,
         .followers = scene->followers,
         .tracker = scene->tracker,
+        .requests = scene->requests,
+        .predictions = scene->predictions,
+        .now_ns = now_ns,
+        .aggregator_id = "A",
+        .request_ttl_ms = 120000,
         .route = { .policy = KVB_ROUTE_KV, .overlap_weight = 1 },
         .default_model = "",
     };
 }
 
+void scene_predict(struct scene *scene)
+{
+    const struct kvb_predictions_options options = { .max_blocks = 4096,
+                                                     .max_streams = 64,
+                                                     .life_ns = 3 * KVB_NS_PER_S };
+
+    kvb_predictions_free(scene->predictions);
+    assert_ok(kvb_predictions_new(&options, &scene->predictions));
+    scene->ctx.predictions = scene->predictions;
+}
+
 void scene_done(struct scene *scene)
 {
     kvb_query_context_done(&scene->ctx);
+    kvb_predictions_free(scene->predictions);
+    kvb_requests_free(scene->requests);
     kvb_load_tracker_free(scene->tracker);
     kvb_followers_free(scene->followers);
     kvb_prefix_index_free(scene->index);
@@ -139,6 +163,7 @@ void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint6
     };
 
     assert_ok(kvb_load_tracker_report(scene->tracker, &id, &report, now_ns));
+    kvb_requests_load_reported(scene->requests, &id, now_ns);
 }
 
 void scene_recorded(struct scene *scene)

@@ -9,6 +9,8 @@ struct scene {
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
+    struct kvb_requests *requests;
+    struct kvb_predictions *predictions;
     struct kvb_query_context ctx;
     uint64_t event_id;
 };
@@ -18,6 +20,8 @@ enum { scene_block_size = 16, scene_now_s = 100 };
 /* A fleet of nobody. */
 void scene_empty(struct scene *scene);
 void scene_recorded(struct scene *scene);
+/* From now on, decisions predict blocks, for 3 s. */
+void scene_predict(struct scene *scene);
 void scene_done(struct scene *scene);
 
 /* A stream of the model comes to hold the prompt's blocks from .. from+count-1 in a

@@ -323,12 +323,17 @@ static void route_answers_the_cheapest_with_all_scores(void **state)
     assert_text(
         &buf,
         "{\"worker_id\":2,\"dp_rank\":1,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
-        "\"policy\":\"kv\",\"overlap_blocks\":2,\"reason\":\"lowest cost 5 of 3\",\"scores\":["
-        "{\"worker_id\":2,\"dp_rank\":1,\"cost\":5,\"overlap_blocks\":2,\"decode_blocks\":1,"
+        "\"policy\":\"kv\",\"overlap_blocks\":2,\"reason\":\"lowest cost 5 of "
+        "3\",\"request_id\":\"A-0\","
+        "\"scores\":["
+        "{\"worker_id\":2,\"dp_rank\":1,\"cost\":5,\"overlap_blocks\":2,"
+        "\"predicted_blocks\":0,\"pending_prefill_blocks\":0,\"decode_blocks\":1,"
         "\"waiting\":2},"
-        "{\"worker_id\":2,\"dp_rank\":0,\"cost\":8,\"overlap_blocks\":1,\"decode_blocks\":3,"
+        "{\"worker_id\":2,\"dp_rank\":0,\"cost\":8,\"overlap_blocks\":1,"
+        "\"predicted_blocks\":0,\"pending_prefill_blocks\":0,\"decode_blocks\":3,"
         "\"waiting\":2},"
-        "{\"worker_id\":1,\"dp_rank\":0,\"cost\":52,\"overlap_blocks\":4,\"decode_blocks\":50,"
+        "{\"worker_id\":1,\"dp_rank\":0,\"cost\":52,\"overlap_blocks\":4,"
+        "\"predicted_blocks\":0,\"pending_prefill_blocks\":0,\"decode_blocks\":50,"
         "\"waiting\":2}]}");
     assert_int_equal(decision.hit_tokens, 32);
     struct kvb_buf event = new_buf();
@@ -367,6 +372,54 @@ static void what_was_routed_counts_until_the_next_load(void **state)
     assert_int_equal(route_once(&scene), 20);
     scene_load(&scene, 1, 0, 0);
     assert_int_equal(route_once(&scene), 10);
+    scene_done(&scene);
+}
+
+/* A burst of one new prompt: the workers are idle, and all but one would compute it in vain. */
+static void a_burst_of_one_prompt_stays_together_while_it_is_predicted(void **state)
+{
+    (void)state;
+    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_predict(&scene);
+    scene_hold(&scene, &one);
+    scene_hold(&scene, &two);
+    const uint64_t first = route_once(&scene);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(route_once(&scene), first); /* the other one would compute 4 blocks */
+    }
+    scene.ctx.now_ns += 3 * KVB_NS_PER_S; /* nothing came of it */
+    assert_int_not_equal(route_once(&scene), first);
+    scene_done(&scene);
+}
+
+static void what_is_predicted_is_shown_apart_from_what_is_held(void **state)
+{
+    (void)state;
+    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf before = new_buf();
+    struct kvb_buf after = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_predict(&scene);
+    scene_hold(&scene, &one);
+    assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &before, &detail));
+    assert_int_equal(route_once(&scene), 10);
+    assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &after, &detail));
+    const size_t held = before.len - 1; /* all but the last bracket */
+    assert_memory_equal(before.data, after.data, held);
+    kvb_buf_reset(&before);
+    assert_ok(kvb_buf_append(&before, after.data + held, after.len - held));
+    assert_text(
+        &before, ",\"predicted\":[{\"worker_id\":1,\"dp_rank\":0,\"blocks\":4,\"tokens\":64}]}");
+    kvb_buf_done(&after);
+    kvb_query_done(&query);
     scene_done(&scene);
 }
 
@@ -598,6 +651,8 @@ int main(void)
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
         cmocka_unit_test(what_was_routed_counts_until_the_next_load),
         cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
+        cmocka_unit_test(a_burst_of_one_prompt_stays_together_while_it_is_predicted),
+        cmocka_unit_test(what_is_predicted_is_shown_apart_from_what_is_held),
         cmocka_unit_test(route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),

@@ -28,6 +28,12 @@ static void make_half(struct half *half)
                                                      .max_window_blocks = 10,
                                                      .index = half->index };
     assert_ok(kvb_followers_new(&followers, &aggregator->followers));
+    assert_ok(kvb_requests_new(
+        &(struct kvb_requests_options){ .max_requests = 10, .max_streams = 10 },
+        &aggregator->requests));
+    assert_ok(kvb_predictions_new(
+        &(struct kvb_predictions_options){ .max_blocks = 10, .max_streams = 10 },
+        &aggregator->predictions));
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
@@ -56,6 +62,8 @@ static void drop_half(struct half *half)
     kvb_byte_budget_done(&aggregator->query_bytes);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
     kvb_bus_close(aggregator->bus);
+    kvb_predictions_free(aggregator->predictions);
+    kvb_requests_free(aggregator->requests);
     kvb_followers_free(aggregator->followers);
     kvb_router_batch_done(&aggregator->batch);
     kvb_prefix_index_free(half->index);

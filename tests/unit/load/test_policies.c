@@ -205,6 +205,12 @@ static double mean_rate(const struct fleet *rivals)
     return known > 0 ? sum / known : 1;
 }
 
+/* What is predicted of the prompt is shared with another request. */
+static double without(const struct kvb_route_candidate *worker, double blocks)
+{
+    return fmax(blocks - (double)worker->predicted_blocks, 0);
+}
+
 static double plain_cost(
     const struct kvb_route_options *options, const struct fleet *rivals,
     const struct kvb_route_candidate *worker)
@@ -217,8 +223,8 @@ static double plain_cost(
 
     switch (options->policy) {
     case KVB_ROUTE_KV:
-        return options->overlap_weight * (n.prefill + n.pending) + n.active +
-               (double)worker->routed_blocks;
+        return options->overlap_weight * (n.prefill + without(worker, n.pending)) +
+               without(worker, n.active + (double)worker->routed_blocks);
     case KVB_ROUTE_KV_WAITING:
         return -(2 * n.share - n.usage - (most > 0 ? n.waiting / most : 0));
     case KVB_ROUTE_LEAST_REQUESTS:
@@ -484,7 +490,9 @@ static void blocks_expected_soon_count_as_held_and_pending_ones_as_to_be_compute
     two[0].predicted_blocks = 20;
     assert_int_equal(choose(KVB_ROUTE_KV, (struct kvb_route_random){ 0 }, two, 2), 0);
     assert_true(two[0].cost == 0 && two[1].cost == 6);
-    two[0].pending_prefill_blocks = 7;
+    two[0].pending_prefill_blocks = 20; /* the same blocks: computed once */
+    assert_int_equal(choose(KVB_ROUTE_KV, (struct kvb_route_random){ 0 }, two, 2), 0);
+    two[0].pending_prefill_blocks = 27;
     assert_int_equal(choose(KVB_ROUTE_KV, (struct kvb_route_random){ 0 }, two, 2), 1);
     assert_true(two[0].cost == 7);
 }

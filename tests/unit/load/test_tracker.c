@@ -143,26 +143,6 @@ static void the_long_silent_are_forgotten(void **state)
     kvb_load_tracker_free(tracker);
 }
 
-static void routed_blocks_count_until_the_next_load(void **state)
-{
-    (void)state;
-    struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
-    const struct kvb_stream_id one = worker(1);
-    const struct kvb_stream_id unknown = worker(9);
-
-    assert_ok(report(tracker, 1, 90, 100, S));
-    kvb_load_tracker_add_routed(tracker, &one, 4);
-    kvb_load_tracker_add_routed(tracker, &one, 3);
-    kvb_load_tracker_add_routed(tracker, &unknown, 3);
-    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_blocks, 7);
-    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_requests, 2);
-    assert_null(kvb_load_tracker_find(tracker, &unknown));
-    assert_ok(report(tracker, 1, 97, 100, 2 * S));
-    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_blocks, 0);
-    assert_int_equal(kvb_load_tracker_find(tracker, &one)->routed_requests, 0);
-    kvb_load_tracker_free(tracker);
-}
-
 static void refuses_an_endpoint_above_the_ceiling(void **state)
 {
     (void)state;
@@ -206,7 +186,6 @@ int main(void)
         cmocka_unit_test(only_the_newest_load_counts),
         cmocka_unit_test(the_silent_leave_the_figures_and_are_still_listed),
         cmocka_unit_test(the_long_silent_are_forgotten),
-        cmocka_unit_test(routed_blocks_count_until_the_next_load),
         cmocka_unit_test(refuses_an_endpoint_above_the_ceiling),
         cmocka_unit_test(survives_every_failing_allocation),
     };
