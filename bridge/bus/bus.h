@@ -17,6 +17,10 @@
  * buffered across a loss: a publish while not connected returns KVB_AGAIN, and what was written
  * just before the loss may be lost.  kvb_bus_connects() shows that there was a loss.
  *
+ * A server that announces lame duck mode (nats-server --signal ldm) is left as soon as another one
+ * of the list, or one that it has announced itself, accepts a connection; until then it is used.
+ * The change counts as a loss, and for two minutes the server that was left is dialed last.
+ *
  * Threads: publish, request, subscribe from any thread; handlers run on threads
  * of nats.c and must not wait for the bus. */
 struct kvb_bus;
@@ -49,6 +53,9 @@ bool kvb_bus_is_connected(const struct kvb_bus *bus);
 
 /* How often a connection was made; a change means that messages may be lost. */
 uint64_t kvb_bus_connects(const struct kvb_bus *bus);
+
+/* How often the server of a connection announced lame duck mode: it will stop. */
+uint64_t kvb_bus_lame_ducks(const struct kvb_bus *bus);
 
 /* The largest payload of a message: the max_payload of the newest connection's server, and at
  * most kvb_max_nats_payload_bytes, which is the value before the first connection. */

@@ -142,9 +142,70 @@ static void dial_link(struct kvb_bus *bus)
     }
 }
 
-enum manager_step { manager_stop, manager_dial, manager_report };
+/* ---- A server in lame duck mode ---- */
 
-/* lock is held. */
+static const uint64_t left_last_ns = 120 * KVB_NS_PER_S; /* lame_duck_duration's default */
+static const uint64_t leave_retry_ns = KVB_NS_PER_S;
+
+enum { leave_flush_ms = 200 };
+
+/* Its last INFO names the other servers of its cluster. */
+static void note_left_server(struct kvb_bus *bus, uint64_t now_ns)
+{
+    char url[1024];
+
+    kvb_link_note_servers(bus->link);
+    if (natsConnection_GetConnectedUrl(bus->link->nats, url, sizeof url) == NATS_OK && url[0]) {
+        (void)kvb_url_show(url, bus->left_server, sizeof bus->left_server);
+        bus->left_until_ns = now_ns + left_last_ns;
+    }
+}
+
+static void say_leaving(struct kvb_bus *bus, bool has_other)
+{
+    if (!has_other && !kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns())) {
+        return;
+    }
+    kvb_log_write(
+        bus->log, KVB_LOG_WARNING, "bus",
+        has_other ? "server in lame duck mode, another one is used"
+                  : "server in lame duck mode, no other one answers: it is used until it stops",
+        "server", bus->left_server, "url", bus->shown_url, "reason",
+        has_other ? "" : bus->dial_failure.text, NULL);
+}
+
+/* Dials before it leaves: where no other server answers, the old one serves until it stops. */
+static void change_server(struct kvb_bus *bus)
+{
+    struct kvb_link *link = NULL;
+
+    note_left_server(bus, kvb_clock_monotonic_ns());
+    const bool has_other = kvb_link_dial(bus, &link) == KVB_OK;
+    say_leaving(bus, has_other);
+    bus->leave_at_ns = kvb_clock_monotonic_ns() + leave_retry_ns;
+    if (has_other) {
+        kvb_log_backoff_end(&bus->dial_log);
+        (void)kvb_bus_flush(bus, leave_flush_ms); /* what fails is found missing by readers */
+        kvb_bus_retire_link(bus);
+        make_current(bus, link);
+    }
+}
+
+/* ---- The steps of the manager ---- */
+
+enum manager_step { manager_stop, manager_dial, manager_change, manager_report };
+
+/* lock is held, as in the next three. */
+static bool is_served(const struct kvb_bus *bus)
+{
+    return bus->link && !bus->link->is_broken;
+}
+
+static bool must_leave(const struct kvb_bus *bus)
+{
+    return is_served(bus) && bus->link->is_lame && kvb_clock_monotonic_ns() >= bus->leave_at_ns;
+}
+
 static void look_at_watch(struct kvb_bus *bus)
 {
     switch (kvb_bus_watch_look(&bus->watch, kvb_clock_monotonic_ns())) {
@@ -166,15 +227,17 @@ static enum manager_step next_step(struct kvb_bus *bus, const struct reported *r
     enum manager_step step = manager_stop;
 
     pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && bus->link && !bus->link->is_broken && !has_update(bus, reported)) {
+    while (!bus->is_stopping && is_served(bus) && !must_leave(bus) && !has_update(bus, reported)) {
         const struct timespec deadline = kvb_bus_deadline(kvb_bus_look_ms);
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline);
-        if (bus->link && !bus->link->is_broken) {
+        if (is_served(bus)) {
             look_at_watch(bus);
         }
     }
     if (!bus->is_stopping) {
-        step = has_update(bus, reported) ? manager_report : manager_dial;
+        step = has_update(bus, reported) ? manager_report
+               : is_served(bus)          ? manager_change
+                                         : manager_dial;
     }
     pthread_mutex_unlock(&bus->lock);
     return step;
@@ -207,6 +270,9 @@ void *kvb_bus_keep(void *argument)
             say_silence(bus);
             publish_changes(bus, &reported);
             bus->failed_dials = reported.is_connected ? 1 : bus->failed_dials;
+            break;
+        case manager_change:
+            change_server(bus);
             break;
         case manager_dial:
             kvb_bus_retire_link(bus);

@@ -1,4 +1,5 @@
 #include "bus/link.h"
+#include "bus/server_list.h"
 #include "bus/server_url.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -127,19 +128,23 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
     return check_secrets(options, detail);
 }
 
+/* The address and the process differ where two dial in one nanosecond. */
+static uint64_t dial_random(const struct kvb_bus *bus, uint64_t now_ns)
+{
+    const kvb_span seed = { (const uint8_t *)&now_ns, sizeof now_ns };
+
+    return kvb_hash64(seed, (uint64_t)(uintptr_t)bus ^ (uint64_t)getpid());
+}
+
 uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt)
 {
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
-    const kvb_span seed = { (const uint8_t *)&now_ns, sizeof now_ns };
     const unsigned doublings = attempt > 4 ? 4 : attempt - (attempt > 0);
     uint32_t max_ms = (uint32_t)first_retry_ms << doublings;
 
     if (max_ms > max_retry_ms) {
         max_ms = max_retry_ms;
     }
-    /* The address and the process differ where two start in one nanosecond. */
-    const uint64_t random = kvb_hash64(seed, (uint64_t)(uintptr_t)bus ^ (uint64_t)getpid());
-    return max_ms / 2 + (uint32_t)(random % (max_ms / 2 + 1));
+    return max_ms / 2 + (uint32_t)(dial_random(bus, kvb_clock_monotonic_ns()) % (max_ms / 2 + 1));
 }
 
 /* ---- Callbacks of nats.c, on its callback thread, in order -------------------- */
@@ -219,6 +224,23 @@ static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus sta
         sub ? natsSubscription_GetSubject(sub) : "", reason);
 }
 
+/* The connection manager does the rest.  The server repeats it with each later INFO. */
+static void on_lame_duck(natsConnection *nats, void *closure)
+{
+    struct kvb_link *link = closure;
+    struct kvb_bus *bus = link->bus;
+
+    (void)nats;
+    pthread_mutex_lock(&bus->lock);
+    const bool is_new = !link->is_lame;
+    link->is_lame = true;
+    pthread_cond_broadcast(&bus->changed);
+    pthread_mutex_unlock(&bus->lock);
+    if (is_new) {
+        atomic_fetch_add_explicit(&bus->lame_ducks, 1, memory_order_relaxed);
+    }
+}
+
 /* ---- Dialing ------------------------------------------------------------------ */
 
 /* nats.c does not escape user and password when it writes them as JSON strings. */
@@ -284,7 +306,13 @@ static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
         status = set_login(options, server);
         servers[count++] = server;
     }
-    return status == NATS_OK ? natsOptions_SetServers(options, servers, count) : status;
+    if (status == NATS_OK) {
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        const char *left = now_ns < bus->left_until_ns ? bus->left_server : "";
+        kvb_server_list_order(servers, (size_t)count, left, dial_random(bus, now_ns));
+        status = natsOptions_SetServers(options, servers, count);
+    }
+    return status;
 }
 
 static natsStatus first_failure(const natsStatus *each, size_t count)
@@ -302,6 +330,7 @@ static natsStatus set_callbacks(struct kvb_link *link, natsOptions *options)
     const natsStatus each[] = {
         natsOptions_SetClosedCB(options, on_closed, link),
         natsOptions_SetErrorHandler(options, on_error, link),
+        natsOptions_SetLameDuckModeCB(options, on_lame_duck, link),
     };
 
     return first_failure(each, KVB_COUNT_OF(each));
@@ -316,6 +345,7 @@ static natsStatus set_times(natsOptions *options)
         natsOptions_SetTimeout(options, connect_timeout_ms),
         natsOptions_SetWriteDeadline(options, write_deadline_ms),
         natsOptions_SetIgnoreDiscoveredServers(options, false),
+        natsOptions_SetNoRandomize(options, true), /* kvb_server_list_order() has done it */
     };
 
     return first_failure(each, KVB_COUNT_OF(each));

@@ -21,6 +21,11 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus)
     return atomic_load_explicit(&bus->connects, memory_order_relaxed);
 }
 
+uint64_t kvb_bus_lame_ducks(const struct kvb_bus *bus)
+{
+    return atomic_load_explicit(&bus->lame_ducks, memory_order_relaxed);
+}
+
 struct timespec kvb_bus_deadline(uint32_t wait_ms)
 {
     const uint64_t at_ns = kvb_clock_monotonic_ns() + wait_ms * KVB_NS_PER_MS;

@@ -3,6 +3,7 @@
 #include "bus/bus.h"
 #include "bus/denials.h"
 #include "bus/watch.h"
+#include "core/url_show.h"
 
 #include <nats/nats.h>
 #include <pthread.h>
@@ -22,6 +23,9 @@
  *               |                |
  *               +---- closed, a failed write, or no PONG (watch.h)
  *
+ * A server that announces lame duck mode still serves for a while.  The manager dials another one
+ * meanwhile, each second until one answers, and only then retires the link.
+ *
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
  * a thread of its own, and the connection manager waits for it with a limit.
  *
@@ -37,6 +41,7 @@ struct kvb_link {
     unsigned uses;            /* the bus, calls under way, the closed callback to come */
     bool is_broken;           /* closed, its bytes are torn, or no PONG came */
     bool is_closed;           /* the closed callback has run */
+    bool is_lame;             /* its server has announced lame duck mode */
     struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */
 };
 
@@ -70,6 +75,9 @@ struct kvb_bus {
     struct kvb_detail dial_failure; /* of the newest dial; the manager's own, like the two below */
     struct kvb_detail said_failure; /* the failure last logged; "" once connected */
     struct kvb_log_backoff dial_log;
+    char left_server[kvb_url_shown_bytes]; /* left for its lame duck mode; the manager's own, too */
+    uint64_t left_until_ns;                /* until then it is dialed last */
+    uint64_t leave_at_ns;                  /* the next dial while the current server is lame */
     char *discovered; /* owned; servers that a server announced, with commas; the manager's own */
 
     uint64_t flushes_wanted; /* tickets, like the next; lock */
@@ -84,6 +92,7 @@ struct kvb_bus {
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;
+    _Atomic uint64_t lame_ducks;
     _Atomic size_t max_payload; /* of the newest connection, and at most our own limit */
 };
 

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static bool is_url_port(const char *text, size_t len)
 {
@@ -75,6 +76,37 @@ bool kvb_server_url_wants_tls(const char *url)
         }
     }
     return false;
+}
+
+/* The part of a URL that names the server. */
+struct place {
+    const char *host;
+    size_t host_len;
+    const char *port; /* "4222" where none is given */
+};
+
+static struct place place_of(const char *url)
+{
+    const char *scheme_end = strstr(url, "://");
+    const char *begin = scheme_end ? scheme_end + 3 : url;
+    const char *at = strrchr(begin, '@');
+    const char *host = at ? at + 1 : begin;
+    const char *colon = strchr(host + (host[0] == '[' ? strcspn(host, "]") : 0), ':');
+
+    return (struct place){
+        .host = host,
+        .host_len = colon ? (size_t)(colon - host) : strlen(host),
+        .port = colon ? colon + 1 : "4222",
+    };
+}
+
+bool kvb_server_url_is_same(const char *a, const char *b)
+{
+    const struct place one = place_of(a);
+    const struct place other = place_of(b);
+
+    return one.host_len == other.host_len && strncasecmp(one.host, other.host, one.host_len) == 0 &&
+           strcmp(one.port, other.port) == 0;
 }
 
 /* ---- Logins ---- */

@@ -25,5 +25,9 @@ bool kvb_server_url_take_login(char *url, struct kvb_server_login *out);
  * login, so all percent-encoded ones must be the same. */
 bool kvb_server_url_has_one_login(const char *url);
 
+/* True when both name one host, spelt alike, and one port.  Scheme and login are not compared; a
+ * port that is left out is 4222. */
+bool kvb_server_url_is_same(const char *a, const char *b);
+
 /* True when one of them begins with tls://. */
 bool kvb_server_url_wants_tls(const char *url);

@@ -25,6 +25,7 @@
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Router events applied to the index") \
     X(events_old, COUNTER, "kvb_events_old_total", "", "Router events received twice or late; dropped") \
     X(events_ahead, COUNTER, "kvb_events_ahead_total", "", "Router events whose ids lie far beyond what their bridge has said: refused") \
+    X(events_missed, COUNTER, "kvb_events_missed_total", "", "Router events that a jump of the ids or a heartbeat showed to be missing, or late; they are requested from the bridge") \
     X(event_holes, COUNTER, "kvb_event_holes_total", "", "Jumps in a stream's event ids") \
     X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats ahead of the events received") \
     X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge") \
@@ -73,6 +74,7 @@
     X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
+    X(nats_lame_ducks, COUNTER, "kvb_nats_lame_ducks_total", "", "Times that nats-server announced lame duck mode: it will stop, and another one is used") \
     X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
     X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and did not deliver our own messages back") \

@@ -101,6 +101,7 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_events_old, counters.events_old);
     kvb_metric_set(metrics, kvb_aggregator_events_ahead, counters.events_ahead);
     kvb_metric_set(metrics, kvb_aggregator_event_holes, counters.holes);
+    kvb_metric_set(metrics, kvb_aggregator_events_missed, counters.events_missed);
     kvb_metric_set(metrics, kvb_aggregator_heartbeats_late, counters.heartbeats_late);
     kvb_metric_set(metrics, kvb_aggregator_streams_differ, counters.differs);
     kvb_metric_set(metrics, kvb_aggregator_streams_contradicted, counters.contradicted);
@@ -238,6 +239,8 @@ static void count_denials(struct kvb_aggregator *aggregator)
     kvb_bus_denials(aggregator->bus, &publishes, &subscriptions);
     kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_publish, publishes);
     kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_subscribe, subscriptions);
+    kvb_metric_set(
+        &aggregator->metrics, kvb_aggregator_nats_lame_ducks, kvb_bus_lame_ducks(aggregator->bus));
 }
 
 void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns)

@@ -115,6 +115,7 @@
     X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread: when it stands still, so does the bridge") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
+    X(nats_lame_ducks, COUNTER, "kvb_nats_lame_ducks_total", "", "Times that nats-server announced lame duck mode: it will stop, and another one is used") \
     X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
     X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
     X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \

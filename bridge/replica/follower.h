@@ -201,6 +201,7 @@ struct kvb_follower_counters {
     uint64_t events_old;     /* dropped: repeated, or of an epoch that is over */
     uint64_t events_ahead;   /* refused: id far above that of the newest heartbeat */
     uint64_t holes;          /* jumps of event ids */
+    uint64_t events_missed;  /* ids that a jump or a heartbeat showed to be missing, each once */
     uint64_t blocks_refused; /* events that were not applied in full for want of memory */
     uint64_t heartbeats;
     uint64_t heartbeats_late; /* heartbeats ahead of the last id applied */

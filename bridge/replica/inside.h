@@ -66,6 +66,7 @@ struct kvb_follow {
     uint64_t rival_ns;   /* newest heartbeat of a second, running bridge; 0: there is none */
     bool has_cleared;
     uint64_t cleared_id;          /* the newest `cleared` applied */
+    uint64_t newest_id;           /* received, or counted as missed; 0: none in this epoch */
     enum kvb_stream_reason loss;  /* NONE: nothing is missing since a `cleared` */
     bool is_subset;               /* false: ids jumped before a heartbeat or epoch was known */
     bool is_proven;               /* a heartbeat had our last id and our counts */

@@ -8,6 +8,7 @@ static void take_epoch(struct kvb_follow *follow, const kvb_epoch *epoch, uint64
 {
     follow->epoch_ns = now_ns;
     follow->rival_ns = 0;
+    follow->newest_id = 0;
     follow->has_old_epoch = follow->has_epoch;
     follow->old_epoch = follow->epoch;
     follow->has_epoch = true;
@@ -44,6 +45,22 @@ static bool is_far_ahead(
            event->event_id - known_id > (may_begin ? max_ahead_of_epoch : max_ahead);
 }
 
+/* Counts each missing event once, however often it is noticed.  newest_id: that of an event that is
+ * here, or the last one that a heartbeat names and that is missing, too, when it is news.  What
+ * comes first in an epoch has nothing before it. */
+static void count_missed(
+    struct kvb_followers *followers, struct kvb_follow *follow, uint64_t newest_id, bool is_here)
+{
+    if (newest_id <= follow->newest_id) {
+        return;
+    }
+    const uint64_t ahead = newest_id - follow->newest_id - is_here;
+    if (follow->newest_id > 0) {
+        followers->counters.events_missed += ahead < max_ahead ? ahead : max_ahead;
+    }
+    follow->newest_id = newest_id;
+}
+
 /* An event of kvbridge: each id comes once and is one above the last. */
 static void order_event(
     struct kvb_followers *followers, struct kvb_follow *follow,
@@ -65,6 +82,10 @@ static void order_event(
         followers->counters.holes++;
         kvb_follow_need_range(followers, follow, now_ns);
     }
+    if (is_cleared) {
+        follow->newest_id = event->event_id; /* what came before it is of no use any more */
+    }
+    count_missed(followers, follow, event->event_id, true);
     if (!is_cleared && kvb_follow_hold(follow, batch, event)) {
         return;
     }
@@ -286,6 +307,7 @@ static void check_heartbeat(
     if (heartbeat->digest_seed != follow->digest_seed) {
         kvb_follow_begin_digest(followers, follow, heartbeat->digest_seed);
     }
+    count_missed(followers, follow, heartbeat->last_id, false);
     if (heartbeat->last_id < follow->shown.last_id) {
         note_behind(followers, follow, heartbeat, now_ns);
     } else {

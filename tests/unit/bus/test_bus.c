@@ -473,6 +473,90 @@ static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
     nats_server_kill(&server);
 }
 
+/* ---- Lame duck mode ---- */
+
+/* Two servers of one cluster, or one alone, with little time for whoever does not leave. */
+static void start_clustered(struct nats_server *server, uint16_t own, uint16_t other)
+{
+    char config[512];
+
+    (void)snprintf(
+        config, sizeof config,
+        "lame_duck_grace_period: \"%ds\"\nlame_duck_duration: \"30s\"\n"
+        "cluster { name: c, listen: \"127.0.0.1:%u\", routes: [ \"nats://127.0.0.1:%u\" ] }\n",
+        other ? 20 : 1, own, other ? other : own);
+    *server = (struct nats_server){ 0 };
+    assert_ok(nats_server_start(server, 0, config));
+}
+
+static bool has_met_a_lame_duck(void *context)
+{
+    return kvb_bus_lame_ducks(context) == 1;
+}
+
+struct across {
+    struct kvb_bus *from;
+    struct inbox inbox; /* of a subscription behind another server */
+};
+
+static bool comes_across(void *context)
+{
+    struct across *across = context;
+
+    (void)kvb_bus_publish(across->from, "news", span_of("here"));
+    (void)kvb_bus_flush(across->from, 100);
+    return atomic_load(&across->inbox.count) >= 1;
+}
+
+static void a_lame_duck_is_left_for_a_server_that_it_announced(void **state)
+{
+    struct nats_server lame = { 0 };
+    struct nats_server other = { 0 };
+    uint16_t routes[2] = { 0, 0 };
+
+    (void)state;
+    assert_ok(free_port(&routes[0]));
+    assert_ok(free_port(&routes[1]));
+    start_clustered(&lame, routes[0], routes[1]);
+    start_clustered(&other, routes[1], routes[0]);
+    struct kvb_bus *bus = open_connected(lame.url);
+    struct kvb_bus *witness = open_connected(other.url);
+    struct across across = { .from = witness, .inbox = { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    struct kvb_bus_subscription *subscription = NULL;
+    assert_ok(kvb_bus_subscribe(bus, "news", take_message, &across.inbox, &subscription));
+    assert_true(wait_until(comes_across, &across, patience_ms)); /* the cluster has formed */
+    struct second_connect again = { .bus = bus, .before = kvb_bus_connects(bus) };
+    assert_int_equal(kill(lame.pid, SIGUSR2), 0);
+    assert_true(wait_until(connected_again, &again, 5000)); /* the grace period is 20 s */
+    assert_int_equal(kvb_bus_lame_ducks(bus), 1);
+    atomic_store(&across.inbox.count, 0);
+    assert_true(wait_until(comes_across, &across, patience_ms));
+    assert_int_equal(kvb_bus_lame_ducks(witness), 0);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+    kvb_bus_close(witness);
+    nats_server_kill(&lame);
+    nats_server_kill(&other);
+}
+
+static void a_lame_duck_without_another_is_used_until_it_stops(void **state)
+{
+    struct nats_server server = { 0 };
+    uint16_t route = 0;
+
+    (void)state;
+    assert_ok(free_port(&route));
+    start_clustered(&server, route, 0);
+    struct kvb_bus *bus = open_connected(server.url);
+    assert_int_equal(kill(server.pid, SIGUSR2), 0);
+    assert_true(wait_until(has_met_a_lame_duck, bus, patience_ms));
+    assert_ok(kvb_bus_flush(bus, 500)); /* still served */
+    assert_int_equal(kvb_bus_connects(bus), 1);
+    assert_true(wait_until(is_down, bus, patience_ms));
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
 static void closes_while_no_server_answers(void **state)
 {
     uint16_t port = 0;
@@ -514,6 +598,8 @@ int main(void)
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_anew_after_nats_c_gave_up),
         cmocka_unit_test(a_frozen_server_holds_nobody_up_and_is_found_again),
+        cmocka_unit_test(a_lame_duck_is_left_for_a_server_that_it_announced),
+        cmocka_unit_test(a_lame_duck_without_another_is_used_until_it_stops),
         cmocka_unit_test(closes_while_no_server_answers),
         cmocka_unit_test(subscriptions_may_be_ended_after_the_bus),
     };

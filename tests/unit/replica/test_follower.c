@@ -176,6 +176,30 @@ static void a_hole_in_the_ids_empties_the_stream_until_cleared(void **state)
     end(&scene);
 }
 
+static void each_missing_event_is_counted_once(void **state)
+{
+    (void)state;
+    struct scene scene = begin_requests();
+
+    make_exact(&scene, 1);
+    assert_int_equal(counters_of(&scene).events_missed, 0);
+    stored(&scene, 1, first_id + 5, 6); /* 2, 3 and 4 are missing, 5 waits for them */
+    assert_int_equal(counters_of(&scene).events_missed, 3);
+    stored(&scene, 1, first_id + 6, 7);
+    beat(&scene, 1, first_id + 6, 7);
+    assert_int_equal(counters_of(&scene).events_missed, 3);
+    beat(&scene, 1, first_id + 8, 9); /* and 7 and 8 */
+    beat(&scene, 1, first_id + 8, 9);
+    assert_int_equal(counters_of(&scene).events_missed, 5);
+    cleared(&scene, 1, first_id + 500); /* nothing before it is needed */
+    stored(&scene, 1, first_id + 501, 8);
+    assert_int_equal(counters_of(&scene).events_missed, 5);
+    cleared(&scene, 2, first_id + 900);
+    stored(&scene, 2, first_id + 902, 8);
+    assert_int_equal(counters_of(&scene).events_missed, 6);
+    end(&scene);
+}
+
 static void a_hole_in_json_with_heartbeats_is_found_too(void **state)
 {
     (void)state;
@@ -347,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning),
         cmocka_unit_test(a_lost_event_after_an_opening_is_found),
         cmocka_unit_test(a_hole_in_the_ids_empties_the_stream_until_cleared),
+        cmocka_unit_test(each_missing_event_is_counted_once),
         cmocka_unit_test(a_hole_in_json_with_heartbeats_is_found_too),
         cmocka_unit_test(a_cleared_is_no_hole_at_any_later_id),
         cmocka_unit_test(repeated_and_older_ids_are_dropped_and_counted),
