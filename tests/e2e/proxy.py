@@ -7,6 +7,7 @@ program, while everybody else's stands.
     delay_s, jitter_s    every piece comes so much later
     flip_share           so many pieces have a byte changed; the same seed, the same bytes"""
 
+import queue
 import random
 import socket
 import threading
@@ -102,3 +103,37 @@ class Proxy:
             except OSError:
                 pass
             one.close()
+
+
+class LongLine(Proxy):
+    """A line on which every byte travels for distance_s, in each direction, however many are under way:
+    another site.  (delay_s of a Proxy holds up what comes behind, too.)"""
+
+    def __init__(self, target, distance_s, port=0):
+        self.distance_s = distance_s
+        super().__init__(target, port)
+
+    def _pump(self, source, sink, flow, pair):
+        under_way = queue.Queue(maxsize=4096)
+        threading.Thread(target=self._deliver, args=(under_way, sink, flow, pair), daemon=True).start()
+        try:
+            while data := source.recv(1 << 16):
+                under_way.put((time.monotonic() + self.distance_s, data))
+        except OSError:
+            pass
+        under_way.put((0, b""))
+
+    def _deliver(self, under_way, sink, flow, pair):
+        is_open = True
+        while True:
+            due, data = under_way.get()
+            if not data:
+                break
+            if is_open:
+                time.sleep(max(0.0, due - time.monotonic()))
+                flow.wait()
+            try:
+                sink.sendall(data)
+            except OSError:
+                is_open = False
+        self._drop(pair)

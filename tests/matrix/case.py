@@ -1,6 +1,7 @@
 """A row of the matrix, and one run of it: what was done when, and what was seen."""
 
 import dataclasses
+import time
 from typing import Callable, Optional
 
 from oracle import S
@@ -29,6 +30,7 @@ class Row:
     must: str
     check: Optional[Callable] = None  # (case): words of what did not hold go to case.wrong
     prepare: Optional[Callable] = None  # (stage), before the bridges start
+    site: Optional[Callable] = None  # (stage): nats-servers in place of one
     load: dict = dataclasses.field(default_factory=dict)
     limit_s: float = 2.0  # how old a phantom may be
     max_growth_bytes: int = 64 << 20  # of one process
@@ -63,6 +65,10 @@ class Case:
 
     def last(self, seconds):
         sleep_until(self.fault_ns + int(seconds * S))
+
+    def age_s(self):
+        """Seconds since the fault began."""
+        return (time.monotonic_ns() - self.fault_ns) / S
 
     def pause(self):
         self.stage.pause()

@@ -20,7 +20,7 @@ from rows import ROWS  # noqa: E402
 from stage import MOST_RESIDENT_BYTES, Load, Stage  # noqa: E402
 
 SETTLE_S = 15.0  # after the end of a fault, before we call it never
-FIRST_ROWS = ("F1", "F6", "F13", "F16", "F18", "F23")
+FIRST_ROWS = ("F1", "F6", "F13", "F16", "F18", "F23", "F35", "F38")
 
 
 def parse():
@@ -146,7 +146,7 @@ def run_row(row, options, folder):
     result = {"row": row.name, "title": row.title, "load": load.text(), "d_s": None, "c_s": None}
     wrong, case = [], None
     try:
-        stage.begin(row.prepare, row.limit_s)
+        stage.begin(row.prepare, row.limit_s, row.site)
         case = Case(stage, row)
         resident = stage.resident()
         row.inject(case)

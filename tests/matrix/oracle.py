@@ -100,15 +100,20 @@ class Watcher:
 
 class Oracle:
     """Judges continuously; `fault` excuses streams from its start until its end, and
-    from then on they have the same time as everybody."""
+    from then on they have the same time as everybody.
 
-    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0, unjudged=None):
+    exact_limit_s: how old a phantom may be, fault or not, in a list that says EXACT (None: a fault
+    excuses these, too)."""
+
+    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0, unjudged=None, exact_limit_s=None):
         self.fleet = fleet
         self.liars = liars  # {stream: Content} of engines that are not the fleet's
         self.is_unjudged = unjudged or (lambda stream: False)  # of which nobody knows the truth
         self.watchers = [Watcher(aggregator) for aggregator in aggregators]
         self.heartbeats = Heartbeats(nats_port)
         self.limit_s = limit_s
+        self.exact_limit_s = exact_limit_s
+        self.judged_exact = 0  # lists that said EXACT during a fault
         self.lock = threading.Lock()  # of the fleet's socket
         self.faults = []  # [start_ns, end_ns or None, streams or None]
         self.violations = []
@@ -192,7 +197,7 @@ class Oracle:
                 asker.close()
 
     def listing(self, asker):
-        """(t0, {stream: names}, {streams that were DOWN}), or None."""
+        """(t0, {stream: names}, {streams that were DOWN}, {stream: row}, {streams that were EXACT}), or None."""
         before = asker.get("/streams")
         t0 = time.monotonic_ns()
         body = asker.get("/dump?format=rows")
@@ -201,17 +206,18 @@ class Oracle:
             return None
         before, after = read_states(before), read_states(after)
         down = {s for states in (before, after) for s, row in states.items() if row[0] == "DOWN"}
+        exact = {s for s, row in before.items() if row[0] == "EXACT" and after.get(s, row)[0] == "EXACT"}
         listed = {stream: [] for stream in after}
         words = body.split()
         for worker, rank, name in zip(words[0::4], words[1::4], words[3::4]):
             listed.setdefault((int(worker), int(rank)), []).append(int(name))
-        return t0, listed, down, after
+        return t0, listed, down, after, exact
 
     def judge(self, asker):
         answer = self.listing(asker)
         if answer is None:
             return
-        t0, listed, down, states = answer
+        t0, listed, down, states, exact = answer
         with self.lock:
             self.fleet.follow()
             contents = {**self.fleet.streams, **self.liars}
@@ -220,7 +226,18 @@ class Oracle:
                     self._judge_stream(
                         asker.daemon.name, (stream, states.get(stream, ("ABSENT", ""))[:2]), names,
                         contents.get(stream), t0)
+                    if self.exact_limit_s and stream in exact:
+                        self._judge_exact(asker.daemon.name, stream, names, contents.get(stream), t0)
         self.samples += 1
+
+    def _judge_exact(self, who, stream, names, content, t0):
+        """A list that says EXACT has no excuse."""
+        held, gone = (content.held, content.gone) if content else ({}, {})
+        self.judged_exact += self._excused_until(stream, t0) >= t0
+        for name in names:
+            age_s = (t0 - gone.get(name, 0)) / S
+            if name not in held and age_s > self.exact_limit_s:
+                self.violations.append((t0, who, (*stream, "EXACT in a fault"), name, round(age_s, 2)))
 
     def _judge_stream(self, who, whose, names, content, t0):
         stream, state = whose
@@ -251,7 +268,7 @@ class Oracle:
         asker.close()
         if answer is None:
             return [f"{aggregator.name} does not answer"]
-        _, listed, _, states = answer
+        _, listed, _, states, _ = answer
         with self.lock:
             truth = self.fleet.whole_truth()
         truth.update({stream: set(content.held) for stream, content in self.liars.items()})

@@ -4,6 +4,7 @@ prove that the intended path ran, and the limits of D and C in seconds."""
 import signal
 import time
 
+import cluster
 import crowd
 import engine
 from case import ENGINE_SIDE, REPAIRS, Row
@@ -590,4 +591,16 @@ ROWS = [
         crowd.check_visited, prepare=crowd.forget_soon, note="streams on NATS alone"),
     Row("F28", "link between bridge and engine silent 5 s, 12 s, one way", hush_links, 1.5, 2,
         "found by heartbeat; probe on heal", check_hushed, prepare=link_three),
+    Row("F35", "one of three nats-servers SIGKILL, back later", cluster.kill_one, None, 2,
+        "EXACT by the others within 2 s", cluster.check_killed, site=cluster.Cluster),
+    Row("F36", "one of three nats-servers SIGSTOP 10 s", cluster.freeze_one, 4, 2, "left for another one",
+        cluster.check_unharmed, site=cluster.Cluster),
+    Row("F37", "one of three nats-servers parted from the others 8 s", cluster.part_one, 4, 2,
+        "DOWN(silent), then repaired", cluster.check_parted, site=cluster.Cluster),
+    Row("F38", "rolling restart of three nats-servers in lame duck mode", cluster.restart_all, None, 2,
+        "each is left before it closes", cluster.check_rolled, site=cluster.Cluster),
+    Row("F39", "leaf node 50 ms away, its line cut 6 s", cluster.cut_line, 4, 2, "kv_sync over the line",
+        cluster.check_parted, site=cluster.Leaf),
+    Row("F40", "an aggregator disconnected as a slow consumer", cluster.flood_a_sleeper, None, 2,
+        "what it missed is counted and repaired", cluster.check_slow, site=cluster.Narrow, limit_s=3.0),
 ]

@@ -64,6 +64,9 @@ class Stage:
         self.oracle = None
         self.nats = None
         self.nats_port = programs.free_port()
+        self.site = None  # several nats-servers; then nats_port is that of the first
+        self.bridge_urls = {}  # part -> servers, where it is not the one of nats_port
+        self.aggregator_urls = {}  # number -> the same
 
     # ---- programs ----------------------------------------------------------------
 
@@ -80,6 +83,9 @@ class Stage:
 
         with socket.create_connection(("127.0.0.1", self.nats_port), timeout=1) as door:
             return door.recv(4) == b"INFO"
+
+    def url_at(self, port=None):
+        return f"nats://127.0.0.1:{port or self.nats_port}"
 
     def start_fleet(self):
         each = self.load.workers // self.load.processes
@@ -120,7 +126,7 @@ class Stage:
         port = programs.free_port()
         bridge = self.daemon(
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
-            f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
+            f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port)}"; }};\n'
             'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
             f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
         )
@@ -145,9 +151,10 @@ class Stage:
 
     def start_aggregator(self, at=None, url_port=None):
         port = programs.free_port()
+        url = self.aggregator_urls.get(len(self.aggregators) if at is None else at)
         aggregator = self.daemon(
             "kvaggregator", f"kvaggregator{len(self.started)}",
-            f'nats = {{ url = "nats://127.0.0.1:{url_port or self.nats_port}"; }};\n'
+            f'nats = {{ url = "{url or self.url_at(url_port)}"; }};\n'
             'subscribe = { namespace = "*"; component = "*"; };\n'
             'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n'
             f'http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
@@ -211,9 +218,12 @@ class Stage:
 
     # ---- the way in and out ---------------------------------------------------------
 
-    def begin(self, prepare=None, limit_s=2.0):
+    def begin(self, prepare=None, limit_s=2.0, site=None):
         """Everything up, every stream EXACT, the caches warm and evicting."""
-        self.start_nats()
+        if site:
+            self.site = site(self)
+        else:
+            self.start_nats()
         self.start_fleet()
         if prepare:
             prepare(self)
@@ -225,7 +235,7 @@ class Stage:
             wait_for("kvbridge is ready", bridge.is_ready, 15)
         self.oracle = Oracle(
             self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
-            self.nats_port, limit_s, self.is_hostile
+            self.nats_port, limit_s, self.is_hostile, self.site.exact_limit_s if self.site else None
         )
         streams = self.load.workers * self.load.ranks + len(self.liars) + len(self.hostile)
         wait_for("all streams wait for a first batch", lambda: all(
@@ -272,6 +282,8 @@ class Stage:
                 continue
             if not program.is_running():
                 trouble.append(f"{program.name} ended by itself: {program.process.returncode}")
+        if self.site:
+            self.site.close()
         for program in reversed(self.started):
             try:
                 if program.is_running() and program.stop() != 0 and program.is_ours:
