@@ -300,8 +300,7 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_bus_denials(bridge->publisher.bus, &publishes, &subscriptions);
     kvb_metric_set(metrics, kvb_bridge_nats_denied_publish, publishes);
     kvb_metric_set(metrics, kvb_bridge_nats_denied_subscribe, subscriptions);
-    kvb_metric_set(
-        metrics, kvb_bridge_nats_lame_ducks, kvb_bus_lame_ducks(bridge->publisher.bus));
+    kvb_metric_set(metrics, kvb_bridge_nats_lame_ducks, kvb_bus_lame_ducks(bridge->publisher.bus));
 
     kvb_metric_set(metrics, kvb_bridge_events_published, bridge->publisher.events.events);
     kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher.events.messages);
