@@ -99,7 +99,8 @@ static void advertise(
     } else {
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_announcements, 1);
     }
-    if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, kvb_clock_wall_us())) {
+    const uint64_t epoch_us = kvb_standby_epoch_us(rank->standby.floor_id, kvb_clock_wall_us());
+    if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, epoch_us)) {
         note_siblings(&bridge->membership, rank);
     }
 }
@@ -120,6 +121,9 @@ void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         const size_t at = (bridge->publisher.next_advertised + i) % bridge->membership.rank_count;
+        if (!kvb_bridge_publishes(bridge, bridge->membership.ranks[at])) {
+            continue;
+        }
         advertise_stream(bridge, bridge->membership.ranks[at], now_ns);
         if (kvb_clock_monotonic_ns() >= now_ns + announce_turn_ns) {
             bridge->publisher.next_advertised = at + 1; /* round-robin: no stream starves */
@@ -130,6 +134,9 @@ void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns)
 
 void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
+    if (!kvb_bridge_publishes(bridge, rank)) {
+        return;
+    }
     advertise(bridge, rank, kvb_advertiser_last(&rank->served.advertiser), now_ns);
     kvb_bridge_beat(bridge, rank, true);
 }

@@ -63,9 +63,10 @@ static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *
 
 static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
 {
-    const struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
+    const struct kvb_bridge *bridge = context;
+    const struct bridge_rank *rank = kvb_bridge_find_rank(bridge, worker_id, dp_rank);
 
-    return rank ? rank->served.stream : NULL;
+    return rank && kvb_bridge_publishes(bridge, rank) ? rank->served.stream : NULL;
 }
 
 /* A requester verifies the answer by a heartbeat, and should not have to wait for the next one. */
@@ -139,11 +140,13 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
 {
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
     KVB_TRY(draw_bridge_id(bridge));
+    kvb_bridge_name_publisher(bridge);
     KVB_TRY(open_bridge_bus(bridge, detail));
     KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
     KVB_TRY(kvb_bridge_open_stats(bridge));
     KVB_TRY(kvb_bridge_open_membership(bridge, detail));
     kvb_bridge_spread_checkpoints(bridge);
+    KVB_TRY(kvb_bridge_open_standby(bridge));
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_refresh(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
@@ -231,7 +234,9 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bus_unsubscribe(bridge->refresh.incoming);
     kvb_bus_unsubscribe(bridge->publisher.syncs);
     kvb_bus_unsubscribe(bridge->publisher.statuses);
+    kvb_bridge_unsubscribe_standby(&bridge->standby);
     kvb_bus_close(bridge->publisher.bus);
+    kvb_bridge_close_standby(&bridge->standby);
     kvb_bridge_close_refresh(&bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher.sync);
     kvb_event_publisher_done(&bridge->publisher.events);

@@ -187,6 +187,10 @@ static const struct kvb_conf_key keys[] = {
               "readings at least, those of a coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
       .help = "How often each stream says how it is." },
+    { "publish.standby", KVB_CONF_BOOL, "false", 0, 0, FIELD(publish.standby),
+      .help = "true: read the engines, but publish a stream only while no other bridge does:\n"
+              "from three missing heartbeats of it, or its goodbye, until one that is no\n"
+              "standby publishes it again." },
     { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
       .offset = offsetof(struct kvb_bridge_config, workers),
       .count_offset = offsetof(struct kvb_bridge_config, worker_count),

@@ -73,6 +73,7 @@ struct kvb_bridge_config {
         uint32_t load_period_ms;
         uint32_t load_expire_ms;
         uint32_t heartbeat_ms;
+        bool standby; /* publish a stream only while no other bridge does */
     } publish;
     struct kvb_worker_config *workers; /* owned */
     size_t worker_count;               /* 0 .. kvb_max_workers; 0 where some may register */

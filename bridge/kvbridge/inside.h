@@ -29,6 +29,7 @@
 #include "model/load.h"
 #include "stream/checkpoint/policy.h"
 #include "stream/serve.h"
+#include "stream/standby.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -72,6 +73,7 @@ struct bridge_rank {
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     struct kvb_refresh_turn refresh;
+    struct kvb_standby standby; /* of a bridge that is none: its floor_id alone */
     struct rank_beat_json beat_json;
     uint64_t applied_ns; /* the newest batch or proof */
     enum kvb_tier unknown_medium;
@@ -242,6 +244,23 @@ struct bridge_shown {
     pthread_mutex_t text_lock;
     struct kvb_buf state_text;   /* the newest status, under text_lock */
     struct kvb_detail not_ready; /* why not; "" = ready; under text_lock */
+    struct kvb_detail standing;  /* what a standby does; "": no standby; under text_lock */
+};
+
+/* Of all streams together; kvbridge/standby.c. */
+struct bridge_standby {
+    struct kvb_ring *incoming; /* owned, like the subscriptions */
+    struct kvb_bus_subscription *handovers;
+    struct kvb_bus_subscription *heartbeats; /* NULL: this bridge is no standby; like the next */
+    struct kvb_bus_subscription *statuses;
+    char handover_subject[kvb_subject_bytes];
+    uint64_t publisher;    /* our id in heartbeats */
+    _Atomic uint64_t lost; /* messages that found no room */
+    uint64_t lost_seen;
+    uint64_t probed_ns;
+    uint64_t taken_over; /* since the log's last line, like the next */
+    uint64_t yielded;
+    uint64_t next_log_ns;
 };
 
 struct kvb_bridge {
@@ -256,6 +275,7 @@ struct kvb_bridge {
     struct bridge_shown shown;
     struct bridge_checkpoints checkpoints;
     struct bridge_refresh refresh;
+    struct bridge_standby standby;
 
     pthread_t thread; /* ingest */
     bool has_thread;
@@ -392,7 +412,44 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
+/* ---- kvbridge/standby.c: streams that are published only while no other bridge does ---- */
+
+/* Before the first heartbeat: a hash of the bridge_id. */
+void kvb_bridge_name_publisher(struct kvb_bridge *bridge);
+
+kvb_status kvb_bridge_open_standby(struct kvb_bridge *bridge);
+void kvb_bridge_unsubscribe_standby(struct bridge_standby *standby);
+void kvb_bridge_close_standby(struct bridge_standby *standby); /* no subscription is left */
+
+/* True unless this bridge is a standby and another bridge publishes the stream. */
+static inline bool
+kvb_bridge_publishes(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
+{
+    return !bridge->config->publish.standby || kvb_standby_is_active(&rank->standby);
+}
+
+/* How many streams this bridge publishes: all, unless it is a standby. */
+static inline size_t kvb_bridge_count_published(const struct kvb_bridge *bridge)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        count += kvb_bridge_publishes(bridge, bridge->membership.ranks[i]);
+    }
+    return count;
+}
+
+/* NATS is connected again. */
+void kvb_bridge_standby_connected(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* Every round in which this bridge may publish: takes streams over, and yields them. */
+void kvb_bridge_work_standby(struct kvb_bridge *bridge, uint64_t now_ns);
+
 /* ---- report.c: what is said every so often ---- */
+
+/* The goodbye of a stream that another bridge publishes from now on: to readers, and to that
+ * bridge. */
+void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
 /* Nothing of the epoch that has just begun was published yet. */
 void kvb_bridge_beat_opening(

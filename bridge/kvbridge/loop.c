@@ -103,6 +103,7 @@ static void note_connected(void *context, uint64_t now_ns)
     kvb_echo_reset(&bridge->publisher.echo);
     kvb_profile_guard_begin(&bridge->publisher.guard, now_ns);
     bridge->publisher.next_status_ns = now_ns;
+    kvb_bridge_standby_connected(bridge, now_ns);
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
@@ -130,6 +131,7 @@ static void publish_due(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
+    kvb_bridge_work_standby(bridge, now_ns);
     kvb_bridge_advertise_streams(bridge, now_ns);
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         struct bridge_rank *rank = bridge->membership.ranks[i];

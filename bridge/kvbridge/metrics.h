@@ -75,6 +75,12 @@
     X(checkpoint_bytes, COUNTER, "kvb_checkpoint_bytes_total", "", "Bytes of checkpoints written") \
     X(checkpoint_failures, COUNTER, "kvb_checkpoint_failures_total", "", "Checkpoints that could not be written: no room, no permission, a failing disk") \
     X(checkpoints_void, COUNTER, "kvb_checkpoints_void_total", "", "Checkpoints made void because another epoch was published") \
+    X(standby_watching, GAUGE, "kvb_standby_streams", "role=\"standby\"", "Streams of a bridge with publish.standby, by role: standby = left to another bridge, active = published by this one; both 0 without publish.standby") \
+    X(standby_active, GAUGE, "kvb_standby_streams", "role=\"active\"", "Streams of a bridge with publish.standby, by role: standby = left to another bridge, active = published by this one; both 0 without publish.standby") \
+    X(standby_take_overs, COUNTER, "kvb_standby_take_overs_total", "", "Streams that this standby has begun to publish, because no other bridge did") \
+    X(standby_yields, COUNTER, "kvb_standby_yields_total", "", "Streams that this standby has handed over to another bridge that publishes them") \
+    X(standby_lost, COUNTER, "kvb_standby_messages_lost_total", "", "Heartbeats, statuses and handovers of other bridges for which there was no room; the silence of other bridges is counted anew") \
+    X(handovers, COUNTER, "kvb_handovers_total", "", "Streams announced again because a standby has handed them over to this bridge") \
     X(checkpoints_restored, COUNTER, "kvb_checkpoints_restored_total", "", "Streams restored from a checkpoint") \
     X(checkpoints_unreadable, COUNTER, "kvb_checkpoints_refused_total", "reason=\"unreadable\"", "Checkpoints found at the start and not used, by reason") \
     X(checkpoints_torn, COUNTER, "kvb_checkpoints_refused_total", "reason=\"torn\"", "Checkpoints found at the start and not used, by reason") \

@@ -60,13 +60,20 @@ static kvb_status publish_beat(
     return KVB_OK;
 }
 
+static void sign_beat(const struct kvb_bridge *bridge, struct kvb_heartbeat *beat)
+{
+    beat->period_ms = bridge->config->publish.heartbeat_ms;
+    beat->publisher = bridge->standby.publisher;
+    beat->is_standby = bridge->config->publish.standby;
+}
+
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
 {
     struct kvb_heartbeat beat;
 
     kvb_stream_heartbeat(rank->served.stream, &beat);
-    beat.period_ms = bridge->config->publish.heartbeat_ms;
     beat.is_bye = is_bye;
+    sign_beat(bridge, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
         bridge->publisher.events.failures++;
@@ -80,10 +87,29 @@ void kvb_bridge_beat_opening(
 {
     struct kvb_heartbeat beat = *opening;
 
-    beat.period_ms = bridge->config->publish.heartbeat_ms;
+    sign_beat(bridge, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
         bridge->publisher.events.failures++; /* aggregators detect and count the missing epoch */
+    }
+}
+
+/* Readers that were never sent anything of the epoch are told nothing of its end. */
+void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct bridge_publisher *publisher = &bridge->publisher;
+    struct kvb_heartbeat beat;
+
+    if (kvb_advertiser_is_current(&rank->served.advertiser)) {
+        kvb_bridge_beat(bridge, rank, true);
+    }
+    kvb_stream_heartbeat(rank->served.stream, &beat);
+    beat.is_bye = true;
+    sign_beat(bridge, &beat);
+    kvb_buf_reset(&publisher->buf);
+    if (kvb_heartbeat_encode(&beat, &publisher->buf) != KVB_OK ||
+        publish_buf(publisher, bridge->standby.handover_subject) != KVB_OK) {
+        publisher->events.failures++;
     }
 }
 
@@ -115,7 +141,8 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         const struct bridge_rank *rank = bridge->membership.ranks[i];
         struct kvb_load load;
-        if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
+        if (kvb_bridge_publishes(bridge, rank) &&
+            kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
             publish_load(bridge, rank, &load);
         }
     }
@@ -137,8 +164,9 @@ static const char *origin_of(const struct bridge_rank *rank)
     return names[rank->origin < KVB_BRIDGE_OF_DISCOVERED ? rank->origin : KVB_BRIDGE_OF_DISCOVERED];
 }
 
-static void
-fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_report *out)
+static void fill_rank_report(
+    const struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns,
+    struct kvb_stream_report *out)
 {
     const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
 
@@ -157,6 +185,9 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         .configured_block_size = rank->settings.block_size,
         .why = rank->trouble.why.text,
     };
+    if (bridge->config->publish.standby) {
+        out->role = kvb_standby_role_name(kvb_bridge_publishes(bridge, rank));
+    }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
@@ -172,6 +203,7 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
         .component = bridge->config->publish.component,
         .profile = bridge->config->publish.profile,
         .is_publishing = is_publishing,
+        .is_standby = bridge->config->publish.standby,
         .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
         .events_published = bridge->publisher.events.events,
         .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
@@ -191,7 +223,7 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
     }
     memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        fill_rank_report(bridge->membership.ranks[i], now_ns, &report.streams[i]);
+        fill_rank_report(bridge, bridge->membership.ranks[i], now_ns, &report.streams[i]);
     }
     report.load_count = kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads);
     kvb_buf_reset(&bridge->publisher.buf);
@@ -213,11 +245,19 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
     const kvb_span text = kvb_buf_span(&bridge->publisher.buf);
+    struct kvb_detail standing = { .text = "" };
 
+    if (bridge->config->publish.standby) {
+        const size_t count = bridge->membership.rank_count;
+        kvb_detail_set(
+            &standing, "standby: %zu of %zu streams are left to other bridges",
+            count - kvb_bridge_count_published(bridge), count);
+    }
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
     (void)kvb_buf_append(&bridge->shown.state_text, text.data, text.len); /* else it is empty */
     bridge->shown.not_ready = *not_ready;
+    bridge->shown.standing = standing;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
 
@@ -296,6 +336,9 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         if (is_publishing) {
             look_at_permissions(bridge, now_ns, &not_ready);
         }
+        /* a bridge that publishes nothing keeps no other profile from being published */
+        is_publishing = is_publishing && (!bridge->config->publish.standby ||
+                                          kvb_bridge_count_published(bridge) > 0);
     }
     if (make_status(bridge, now_ns, is_publishing, kvb_max_nats_payload_bytes) != KVB_OK) {
         return; /* out of memory: keep the previous status */

@@ -55,9 +55,14 @@ void kvb_bridge_show_loads(struct kvb_bridge *bridge)
             sizeof *service->put_aside, kvb_max_streams) == KVB_OK
             ? bridge->membership.rank_count
             : 0; /* memory is out: no worker is listed */
-    for (size_t i = 0; i < service->rank_count; i++) {
+    const size_t places = service->rank_count;
+    service->rank_count = 0;
+    for (size_t i = 0; i < places; i++) {
         const struct bridge_rank *rank = bridge->membership.ranks[i];
-        struct figure *figure = &service->put_aside[i];
+        if (!kvb_bridge_publishes(bridge, rank)) {
+            continue; /* the bridge that publishes it lists it */
+        }
+        struct figure *figure = &service->put_aside[service->rank_count++];
         *figure = (struct figure){ .worker_id = rank->worker_id,
                                    .dp_rank = rank->dp_rank,
                                    .was_received = kvb_newest_load_was_received(&rank->load) };

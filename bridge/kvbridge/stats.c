@@ -328,6 +328,18 @@ static void update_dns(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_dns_failure, counters.results[KVB_DNS_FAILURE]);
 }
 
+static void update_standby(struct kvb_bridge *bridge)
+{
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    const size_t count = bridge->membership.rank_count;
+    const size_t active = bridge->config->publish.standby ? kvb_bridge_count_published(bridge) : 0;
+
+    kvb_metric_set(metrics, kvb_bridge_standby_active, active);
+    kvb_metric_set(
+        metrics, kvb_bridge_standby_watching, bridge->config->publish.standby ? count - active : 0);
+    kvb_metric_set(metrics, kvb_bridge_standby_lost, bridge->standby.lost);
+}
+
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     if (now_ns >= bridge->shown.next_stats_ns) {
@@ -335,6 +347,7 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
         update_ranks(bridge, now_ns);
         update_out(bridge);
         update_dns(bridge);
+        update_standby(bridge);
     }
     if (now_ns >= bridge->shown.next_process_ns) {
         bridge->shown.next_process_ns = now_ns + process_every_ns;

@@ -27,6 +27,7 @@ struct kvb_stream_report {
     const char *origin;             /* borrowed: "file", "registered", "discovered" */
     bool is_id_made;                /* derived from the address: none was configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
+    const char *role;               /* borrowed: "standby", "active"; NULL: not of a standby */
     const char *why;                /* borrowed; what an operator should do; "": nothing */
 };
 
@@ -68,6 +69,7 @@ struct kvb_bridge_report {
     const char *component;
     enum kvb_profile profile;
     bool is_publishing;
+    bool is_standby; /* publish.standby */
     uint64_t uptime_s;
     uint64_t events_published;
     uint64_t batches_received;

@@ -138,8 +138,10 @@ struct kvb_heartbeat {
     uint32_t period_ms;     /* of heartbeats without a change; 0: an old bridge, 1000 */
     bool is_paired;         /* the engine hashes pairs of tokens, see the README of proto */
     bool is_store;          /* a store that all workers share, not an engine: takes no requests */
-    bool is_bye;            /* the bridge is stopping */
+    bool is_bye;            /* the bridge is stopping, or yields to another */
+    bool is_standby;        /* the bridge is configured to yield to one that is not */
     bool has_missing_at_most;
+    uint64_t publisher; /* which process publishes the stream; 0: an old bridge */
     uint64_t digest_seed;
     uint64_t doubtful; /* blocks that may or may not be held */
     uint64_t missing_at_most;

@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 400 */
-    max_fields = 64,          /* the message has 26; the rest is for newer versions */
+    max_message_bytes = 4096, /* ours have at most 412 */
+    max_fields = 64,          /* the message has 29; the rest is for newer versions */
     digest_words = 2          /* per tier: low, high */
 };
 
@@ -154,6 +154,8 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.paired = copy.is_paired;
     message.store = copy.is_store;
     message.bye = copy.is_bye;
+    message.publisher = copy.publisher;
+    message.standby = copy.is_standby;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
@@ -232,6 +234,16 @@ write_heartbeat_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_w
     }
 }
 
+/* As text: readers that store numbers as doubles would round it. */
+static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    char text[17];
+
+    (void)snprintf(text, sizeof text, "%016" PRIx64, heartbeat->publisher);
+    kvb_json_write_pair_text(json, "publisher", text);
+    kvb_json_write_pair_bool(json, "standby", heartbeat->is_standby);
+}
+
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
     kvb_json_write_begin(json, '{');
@@ -250,6 +262,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
     kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
+    write_publisher(heartbeat, json);
     write_tier_blocks(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
     write_heartbeat_missing(heartbeat, json);
@@ -358,6 +371,8 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .is_paired = message->paired,
         .is_store = message->store,
         .is_bye = message->bye,
+        .publisher = message->publisher,
+        .is_standby = message->standby,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,
     };

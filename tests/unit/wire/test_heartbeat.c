@@ -25,6 +25,8 @@ static struct kvb_heartbeat full(void)
         .period_ms = 250,
         .is_paired = true,
         .is_bye = true,
+        .publisher = UINT64_MAX - 1,
+        .is_standby = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
         .doubtful = 4,
@@ -64,6 +66,8 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_paired, b->is_paired);
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
+    assert_true(a->publisher == b->publisher);
+    assert_int_equal(a->is_standby, b->is_standby);
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
     assert_true(a->digest_seed == b->digest_seed);
@@ -143,10 +147,12 @@ static const uint8_t golden[] = {
     0xaa, 0x01, 2,   0,  1,                                                     /* 21 shape_tiers */
     0xb2, 0x01, 3,   16, 0x80, 2,                                               /* 22 block sizes */
     0xba, 0x01, 2,   1,  0,                                                     /* 23 lookaheads */
-    0xc0, 0x01, 64,  /* 24 window_tokens */
-    0xc8, 0x01, 1,   /* 25 paired */
-    0xd0, 0x01, 1,   /* 26 store */
-    0xd8, 0x01, 100, /* 27 period_ms */
+    0xc0, 0x01, 64,                           /* 24 window_tokens */
+    0xc8, 0x01, 1,                            /* 25 paired */
+    0xd0, 0x01, 1,                            /* 26 store */
+    0xd8, 0x01, 100,                          /* 27 period_ms */
+    0xf1, 0x01, 10,  0,  0,    0, 0, 0, 0, 0, /* 30 publisher */
+    0xf8, 0x01, 1,                            /* 31 standby */
 };
 
 enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
@@ -185,6 +191,8 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.window_tokens, 64);
     assert_int_equal(heartbeat.period_ms, 100);
     assert_true(heartbeat.is_paired && heartbeat.is_store);
+    assert_int_equal(heartbeat.publisher, 10);
+    assert_true(heartbeat.is_standby);
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof golden);
     assert_memory_equal(out.data, golden, sizeof golden);
@@ -200,7 +208,8 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
         "\"period_ms\":250,\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
-        "\"bye\":true,\"blocks\":{\"device\":5,\"host\":0,\"disk\":0,"
+        "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"blocks\":{\"device\":5,"
+        "\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
         "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
         "\"epoch\":\"01000200000000000000000000000009\",\"digest_seed\":77,"
