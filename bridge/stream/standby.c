@@ -54,7 +54,7 @@ void kvb_standby_connected(struct kvb_standby *standby, uint64_t now_ns)
 /* ---- Who publishes ---- */
 
 /* The publisher's own place, or else the place of the one that was silent for longest. */
-static struct kvb_standby_publisher *place_of(struct kvb_standby *standby, uint64_t id)
+static struct kvb_standby_publisher *find_publisher_place(struct kvb_standby *standby, uint64_t id)
 {
     struct kvb_standby_publisher *oldest = &standby->publishers[0];
 
@@ -74,7 +74,7 @@ static struct kvb_standby_publisher *place_of(struct kvb_standby *standby, uint6
 static void
 note_publisher(struct kvb_standby *standby, const struct kvb_heartbeat *beat, uint64_t until_ns)
 {
-    struct kvb_standby_publisher *place = place_of(standby, beat->publisher);
+    struct kvb_standby_publisher *place = find_publisher_place(standby, beat->publisher);
     const bool was_received = place->until_ns > 0 && place->id == beat->publisher;
 
     if (beat->is_bye && was_received && standby->not_before_ns < UINT64_MAX) {
