@@ -15,6 +15,7 @@ import time
 import picture
 import publish
 import report
+import worth
 from goals import APART, GOALS, PROGRAMS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -48,7 +49,8 @@ def parse():
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
     parser.add_argument("--publish", type=pathlib.Path, nargs="?", const=TREE, metavar="TREE",
                         help="write the figures of a whole run into README.md, tests/bench/README.md and "
-                             "tests/bench/figures.* of the tree (this one)")
+                             "tests/bench/figures.* of the tree (this one); those of --only worth into README.md "
+                             "and tests/bench/worth.*")
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
                              "of the one in tests/data)")
@@ -79,8 +81,9 @@ def check(options):
             refuse(f"{name} {path}: cannot be read")
     if options.picture and not options.picture.parent.is_dir():
         refuse(f"--picture {options.picture}: no such folder")
-    if options.publish and (options.only or options.small or not (options.peers or options.saved)):
-        refuse("--publish: the figures of a whole run, with --peers and without --only or --small")
+    is_whole = not options.only and (options.peers or options.saved)
+    if options.publish and (options.small or not (is_whole or options.only == ["worth"])):
+        refuse("--publish: the figures of a whole run, with --peers and without --only or --small; or of --only worth")
     if options.peers and not (options.saved or options.list or shutil.which("cargo")):
         refuse("--peers: needs cargo (Rust, https://rustup.rs)")
 
@@ -300,6 +303,9 @@ def words_for(program, options, folder):
     words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
     for corpus in corpora_of(program, options, folder):
         words += ["--corpus", corpus]
+    if program.needs_trace:
+        has_trace = options.corpus and not is_corpus(options.corpus)
+        words += ["--trace", pathlib.Path(options.corpus).resolve() if has_trace else TRACE]
     return words + names
 
 
@@ -340,7 +346,7 @@ def measure(options):
         if options.json:
             print(json.dumps(figure), flush=True)
         else:
-            say(f"  {report.words_of(figure)}")
+            say(f"  {(worth if 'hit_rate' in figure else report).words_of(figure)}")
 
     programs = programs_of(options)
     folder = build()
@@ -382,13 +388,16 @@ def main():
         report.save(options.out / "figures.jsonl", run_words, figures)
     goals = [goal for goal in goals_of(options) if not goal.is_peer or options.peers
              or any(figure["name"] == goal.name for figure in figures)]
-    if not options.json or options.saved:
+    is_worth = bool(figures) and all(figure["name"].startswith("worth.") for figure in figures)
+    if is_worth and not options.json:
+        worth.print_table(run_words, figures, goals, options.markdown)
+    elif not options.json or options.saved:
         printer = report.print_json if options.json else report.print_markdown if options.markdown else report.print_table
         printer(run_words, figures, goals)
     if options.picture:
-        options.picture.write_text(picture.draw(run_words, figures))
+        options.picture.write_text((worth if is_worth else picture).draw(run_words, figures))
     if options.publish and not wrong:
-        publish.publish(options.publish, run_words, figures, goals)
+        (worth if is_worth else publish).publish(options.publish, run_words, figures, goals)
     missed = report.missed(figures, goals)
     if wrong or not figures:
         say("tests/bench/run: " + ("; ".join(wrong) or "no figure came out"))

@@ -19,6 +19,7 @@ class Program:
     is_script: bool = False
     needs_python: bool = False  # build/venv, as KVB_PYTHON in its environment
     is_peer: bool = False  # only with --peers
+    needs_trace: bool = False  # --trace FILE
 
 
 CORPUS_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
@@ -41,10 +42,12 @@ PROGRAMS = [
                                   "scale.publishers"),
             needs_python=True),
     Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
+    Program("tests/bench_worth", ("worth",), needs_trace=True),
 ]
 
-# Measured only where --only names them: they take gigabytes, and are no part of what --publish writes.
-APART = ("scale",)
+# Measured only where --only names them, and no part of what --publish writes of a whole run: those of scale take
+# gigabytes, those of worth are of a simulation.
+APART = ("scale", "worth")
 
 # ---- Goals ---------------------------------------------------------------------
 
@@ -99,6 +102,25 @@ def peer_goals(peer, words):
     goals = [Goal(f"{name}.vs_{peer}", f"{text}, against {words}", "ratio", ">=", bound, True)
              for name, (text, bound) in PEER_RATIOS.items()]
     return [goal for goal in goals if goal.name not in WRONG_ANSWERS]
+
+
+def worth_goals():
+    """Cache-aware routing against policies that know nothing of caches, and against itself with a worse picture."""
+    goals = []
+    for workload in ("conversation", "heads", "agents"):
+        for workers in (8, 64):
+            for loop in ("open", "closed"):
+                name, where = f"worth.{workload}.{workers}.{loop}.exact", f"{workload}, {workers} workers, {loop} loop"
+                goals += [
+                    Goal(f"{name}.kv_hit_rate", f"{where}: blocks that kv reuses, against round_robin", "ratio", ">=", 1),
+                    Goal(f"{name}.kv_ttft_p50", f"{where}: median time to first token, against least_requests", "ratio",
+                         ">=", 1),
+                    Goal(f"{name}.kv_ttft_p50.of_blind", f"{where}: the same, against the best of the cache-blind", "ratio",
+                         ">=", 1)]
+            for worse, words in (("late_100ms", "100 ms late"), ("late_1000ms", "1 s late"), ("lossy_10", "10 % lost")):
+                goals.append(Goal(f"worth.{workload}.{workers}.open.{worse}.kv_ttft_p50",
+                                  f"{workload}, {workers} workers, events {words}: median, against exact", "ratio", ">=", 0.9))
+    return goals
 
 
 GOALS = [
@@ -184,4 +206,5 @@ GOALS = [
     Goal("scale.publishers.intake", "the same, each with 5 batches/s, % of a core", "value", "<=", 75),
     Goal("scale.publishers.resident", "its memory, MB", "value", "<=", 512),
     Goal("scale.publishers.lost", "batches lost", "value", "<=", 0),
+    *worth_goals(),
 ]

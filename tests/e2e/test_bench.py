@@ -53,13 +53,24 @@ def test_every_goal_has_a_figure(short):
         assert (figure["against"] is None) == (figure["ratio"] is None) == (figure["against_value"] is None), figure
 
 
-def test_what_is_measured_apart_has_a_figure_for_every_goal(short):
-    goals = {line.split()[0] for line in run("--list").stdout.splitlines() if line.endswith("(--only)")}
-    figures = {figure["name"]: figure["value"] for figure in figures_of(run(*short, "--only", "scale", "--json").stdout)}
+@pytest.mark.parametrize("rows", ["scale", "worth"])
+def test_what_is_measured_apart_has_a_figure_for_every_goal(short, rows):
+    listed = (line for line in run("--list").stdout.splitlines() if line.startswith(rows + "."))
+    goals = {line.split()[0] for line in listed if line.endswith("(--only)")}
+    figures = {figure["name"]: figure["value"] for figure in figures_of(run(*short, "--only", rows, "--json").stdout)}
 
     assert goals and goals - figures.keys() == set()
-    assert figures["scale.streams.not_exact"] == figures["scale.publishers.lost"] == 0, figures
-    assert figures["scale.streams.applied"] > 0 and figures["scale.publishers.files"] > 20, figures
+    if rows == "scale":
+        assert figures["scale.streams.not_exact"] == figures["scale.publishers.lost"] == 0, figures
+        assert figures["scale.streams.applied"] > 0 and figures["scale.publishers.files"] > 20, figures
+
+
+def test_a_simulated_fleet_gives_the_same_figures_again(short):
+    def figures():
+        return figures_of(run(*short, "--only", "worth.agents.8.open", "--json").stdout)
+
+    first = figures()
+    assert len([figure for figure in first if "checksum" in figure]) >= 50 and first == figures()
 
 
 def test_the_table_says_goal_figure_and_whether_it_is_met(short):
@@ -168,6 +179,28 @@ def test_what_the_documents_say_is_what_one_run_measured(documents):
     assert published_in(documents) == published_in(TREE), "write them anew: tests/bench/run --from tests/bench/figures.jsonl --publish"
     rows = (documents / "README.md").read_text().split("## Five figures")[1].split("<!-- figures end")[0]
     assert rows.count("`tests/bench/run --") == 6, "five figures, each with its command, and the command of the run"
+
+
+def worth_in(tree):
+    return {name: (tree / name).read_text() for name in (
+        "README.md", "tests/bench/worth.jsonl", "tests/bench/worth.md", "tests/bench/worth.svg")}
+
+
+def test_what_the_documents_say_of_routing_is_what_one_run_simulated(documents):
+    run("--from", TREE / "tests/bench/worth.jsonl", "--only", "worth", "--publish", documents)
+
+    assert worth_in(documents) == worth_in(TREE), "write them anew: tests/bench/run --only worth --publish"
+    xml.etree.ElementTree.parse(documents / "tests/bench/worth.svg")
+
+
+def test_a_simulation_that_lacks_a_run_is_not_published(documents):
+    lines = (TREE / "tests/bench/worth.jsonl").read_text().splitlines()
+    (documents / "less.jsonl").write_text(
+        "\n".join(line for line in lines if '"worth.heads.64.open.exact.p2c"' not in line))
+
+    done = run("--from", documents / "less.jsonl", "--only", "worth", "--publish", documents, status=1)
+    assert "heads.64.open.exact.p2c was not measured" in done.stderr
+    assert (documents / "README.md").read_text() == (TREE / "README.md").read_text()
 
 
 def test_a_run_that_lacks_a_figure_is_not_published(documents):

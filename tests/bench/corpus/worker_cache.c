@@ -93,3 +93,12 @@ uint32_t worker_cache_take(
     }
     return place;
 }
+
+void worker_cache_rename(struct worker_cache *cache, uint32_t place, kvb_block_hash block)
+{
+    struct worker_place *at = &cache->places[place];
+
+    kvb_id_table_remove(&cache->table, hash_of(at->block), place);
+    at->block = block.value;
+    bench_must(kvb_id_table_put(&cache->table, hash_of(block.value), place), "a worker's cache");
+}

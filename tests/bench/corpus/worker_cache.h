@@ -49,3 +49,6 @@ void worker_cache_release(struct worker_cache *cache, uint32_t place);
 uint32_t worker_cache_take(
     struct worker_cache *cache, kvb_block_hash block, kvb_block_hash *evicted,
     size_t *evicted_count);
+
+/* The place, which is in use, keeps this block from now on. */
+void worker_cache_rename(struct worker_cache *cache, uint32_t place, kvb_block_hash block);

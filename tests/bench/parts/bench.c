@@ -139,13 +139,23 @@ bool bench_read_number(const char *value, uint64_t max, uint64_t *out)
 
 /* ---- Figures ---- */
 
-void bench_figure(const char *name, double value, const char *unit)
+static void print_figure(const char *name, double value, const char *unit, const char *more)
 {
     printf(
         "{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",\"against\":null,"
-        "\"against_value\":null,\"ratio\":null%s}\n",
-        name, value, unit, note);
+        "\"against_value\":null,\"ratio\":null%s%s%s}\n",
+        name, value, unit, *more ? "," : "", more, note);
     (void)fflush(stdout);
+}
+
+void bench_figure(const char *name, double value, const char *unit)
+{
+    print_figure(name, value, unit, "");
+}
+
+void bench_figure_with(const char *name, double value, const char *unit, const char *more)
+{
+    print_figure(name, value, unit, more);
 }
 
 void bench_figure_against(

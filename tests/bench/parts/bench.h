@@ -56,6 +56,9 @@ bool bench_read_number(const char *value, uint64_t max, uint64_t *out);
 
 void bench_figure(const char *name, double value, const char *unit);
 
+/* more: further fields of the figure, as JSON. */
+void bench_figure_with(const char *name, double value, const char *unit, const char *more);
+
 /* ratio: above 1, ours is better. */
 void bench_figure_against(
     const char *name, double value, const char *unit, const char *against, double against_value,
