@@ -109,6 +109,9 @@ static kvb_status enqueue_pending(struct kvb_aggregator *aggregator, struct pend
                                   : sizeof *pending->query.hashes;
 
     pending->bytes += pending->query.count * item_bytes; /* no more than were read */
+    pending->bytes +=
+        2 * sizeof(uint64_t) *
+        (pending->query.selection.worker_id_count + pending->query.selection.address_count);
     if (kvb_byte_budget_try(&aggregator->query_bytes, pending->bytes) != KVB_OK) {
         return KVB_TOO_LARGE;
     }

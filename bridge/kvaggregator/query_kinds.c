@@ -26,7 +26,7 @@ static kvb_status answer_route_query(struct kvb_aggregator *aggregator, struct k
 {
     KVB_TRY(kvb_answer_route(
         &aggregator->ctx, call->query, call->max_rows, call->out, &call->decision, &call->detail));
-    call->has_decision = true;
+    call->has_decision = !call->decision.is_dry_run;
     return KVB_OK;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/ref.h"
+#include "model/labels.h"
 #include "model/stream.h"
 
 #include <stdbool.h>
@@ -20,6 +21,29 @@ enum { kvb_request_id_bytes = 64 };
 /* 1 to kvb_request_id_bytes bytes of UTF-8 without control characters. */
 bool kvb_request_id_is_valid(const char *request_id);
 
+enum { kvb_policy_bytes = 31, kvb_shown_candidate_bytes = 63 };
+
+/* The workers that a route request may go to, and how one is chosen; {0}: any worker, as the
+ * aggregator is configured. */
+struct kvb_selection {
+    char policy[kvb_policy_bytes + 1]; /* "": the configured one */
+    bool is_dry_run;                   /* the answer alone: nothing is decided */
+    struct kvb_labels labels;          /* that a worker must have; a role is one of them */
+    /* Where either count is not 0, a worker must have one of these ids or addresses. */
+    uint64_t *worker_ids; /* owned; sorted, like the next */
+    uint64_t *addresses;  /* owned; kvb_selection_address() of each */
+    size_t worker_id_count;
+    size_t address_count;
+    char first_candidate[kvb_shown_candidate_bytes + 1]; /* of these, for errors; may be cut */
+};
+
+/* A number for an address, which is the label `address` of a worker. */
+uint64_t kvb_selection_address(const char *address);
+
+/* True when no candidates are given, or the worker is one of them.  address: NULL for none. */
+bool kvb_selection_has_candidate(
+    const struct kvb_selection *selection, uint64_t worker_id, const char *address);
+
 struct kvb_query {
     enum kvb_query_form form;
     bool has_model; /* optional when there is only one model */
@@ -31,6 +55,7 @@ struct kvb_query {
     /* Of a request to be routed, or of one that was. */
     char request_id[kvb_request_id_bytes + 1]; /* "" = none given */
     uint64_t ttl_ms;                           /* 0 = the aggregator's */
+    struct kvb_selection selection;            /* of a request to be routed */
     uint32_t *tokens;                          /* owned; NULL in the hash forms */
     uint64_t *hashes;                          /* owned; NULL in the token form */
     size_t count;                              /* tokens or hashes */

@@ -66,12 +66,15 @@ struct kvb_route_decision {
     uint64_t hit_tokens;
     uint64_t isl_blocks;
     uint64_t overlap_blocks;
+    bool is_dry_run; /* answered, and not decided: counts nowhere */
 };
 
 /* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks,
  * reason, request_id, scores:[{worker_id, dp_rank, cost, overlap_blocks, predicted_blocks,
- * pending_prefill_blocks, decode_blocks, waiting}]}.  Enters the decision in the books.
- * KVB_AGAIN  no worker of the model is up */
+ * pending_prefill_blocks, decode_blocks, waiting}]}.  Enters the decision in the books, unless it
+ * is a dry run, which has no request_id. KVB_AGAIN      workers that are wanted are known, but none
+ * can be chosen now; detail counts why KVB_NOT_FOUND  no worker of the model has the label, or is a
+ * candidate; detail names it KVB_BAD_INPUT  unknown policy; detail lists those that exist */
 kvb_status kvb_answer_route(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail);

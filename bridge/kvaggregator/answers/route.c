@@ -2,6 +2,7 @@
 #include "core/own.h"
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/query_context_inside.h"
+#include "kvaggregator/answers/selection.h"
 #include "wire/json/writer.h"
 
 #include <inttypes.h>
@@ -32,6 +33,7 @@ static bool fill_candidate(
         .id = &overlap->follower->id,
         .state = overlap->follower->state,
         .place = overlap->number,
+        .is_draining = overlap->follower->heartbeat.is_draining,
         .block_size = overlap->shape.block_size,
         .lookahead = overlap->shape.lookahead,
         .request_blocks = overlap->request_blocks,
@@ -79,7 +81,8 @@ static void fill_predictions(
 }
 
 static kvb_status make_candidates(
-    struct kvb_query_context *ctx, struct kvb_route_candidate **out_candidates, size_t *out_count)
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_route_candidate **out_candidates, size_t *out_count)
 {
     struct kvb_route_candidate *candidates = calloc(ctx->overlap_count + 1, sizeof *candidates);
 
@@ -88,7 +91,9 @@ static kvb_status make_candidates(
     }
     size_t count = 0;
     for (size_t i = 0; i < ctx->overlap_count; i++) {
-        count += fill_candidate(ctx, &ctx->overlaps[i], &candidates[count]);
+        const struct kvb_overlap *overlap = &ctx->overlaps[i];
+        count += kvb_route_may_go_to(query, overlap->follower) &&
+                 fill_candidate(ctx, overlap, &candidates[count]);
     }
     *out_candidates = candidates;
     *out_count = count;
@@ -125,12 +130,12 @@ static void write_score(struct kvb_json_writer *json, const struct kvb_route_can
 }
 
 static void write_choice(
-    char *text, size_t bytes, const struct kvb_query_context *ctx,
+    char *text, size_t bytes, const struct kvb_route_options *options,
     const struct kvb_route_candidate *chosen, size_t count)
 {
     const double cost = chosen->cost;
 
-    switch (kvb_route_policy_choice(ctx->route.policy)) {
+    switch (kvb_route_policy_choice(options->policy)) {
     case KVB_ROUTE_CHOOSES_OF_TWO:
         (void)snprintf(text, bytes, "lower cost %.9g of two drawn among %zu", cost, count);
         return;
@@ -143,17 +148,17 @@ static void write_choice(
     case KVB_ROUTE_CHOOSES_LOWEST:
         break;
     }
-    if (ctx->route.temperature > 0) {
+    if (options->temperature > 0) {
         (void)snprintf(
             text, bytes, "drawn among %zu at temperature %.9g; cost %.9g", count,
-            ctx->route.temperature, cost);
+            options->temperature, cost);
     } else {
         (void)snprintf(text, bytes, "lowest cost %.9g of %zu", cost, count);
     }
 }
 
 static void write_reason(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    struct kvb_json_writer *json, const struct kvb_route_options *options,
     const struct kvb_route_candidate *chosen, size_t candidate_count)
 {
     char text[128];
@@ -162,22 +167,22 @@ static void write_reason(
         (void)snprintf(
             text, sizeof text, "all of %zu are full; cost %.9g", candidate_count, chosen->cost);
     } else {
-        write_choice(text, sizeof text, ctx, chosen, candidate_count);
+        write_choice(text, sizeof text, options, chosen, candidate_count);
     }
     kvb_json_write_pair_text(json, "reason", text);
 }
 
 static void write_chosen(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    struct kvb_json_writer *json, const struct kvb_route_options *options,
     const struct kvb_route_candidate *chosen, size_t candidate_count)
 {
     kvb_json_write_pair_u64(json, "worker_id", chosen->id->worker_id);
     kvb_json_write_pair_u64(json, "dp_rank", chosen->id->dp_rank);
     kvb_json_write_pair_text(json, "namespace", chosen->id->name_space);
     kvb_json_write_pair_text(json, "component", chosen->id->component);
-    kvb_json_write_pair_text(json, "policy", kvb_route_policy_name(ctx->route.policy));
+    kvb_json_write_pair_text(json, "policy", kvb_route_policy_name(options->policy));
     kvb_json_write_pair_u64(json, "overlap_blocks", chosen->overlap_blocks);
-    write_reason(json, ctx, chosen, candidate_count);
+    write_reason(json, options, chosen, candidate_count);
 }
 
 static void write_scores(
@@ -208,6 +213,7 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
         .hit_tokens = chosen->overlap_blocks * chosen->block_size,
         .isl_blocks = chosen->request_blocks,
         .overlap_blocks = chosen->overlap_blocks,
+        .is_dry_run = query->selection.is_dry_run,
     };
 }
 
@@ -279,15 +285,16 @@ kvb_status kvb_answer_route(
                                              .draw = kvb_query_context_draw(ctx),
                                              .second_draw = kvb_query_context_draw(ctx),
                                              .next_place = ctx->next_place };
+    struct kvb_route_options route;
     size_t count = 0;
     size_t at = 0;
 
+    KVB_TRY(kvb_route_options_for(ctx, query, &route, detail));
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
-    KVB_TRY(make_candidates(ctx, &candidates, &count));
+    KVB_TRY(make_candidates(ctx, query, &candidates, &count));
     fill_predictions(ctx, query, candidates, count);
-    if (kvb_route_choose(&ctx->route, random, candidates, count, &at) != KVB_OK) {
-        kvb_detail_set(detail, "no worker of the model is up");
-        return KVB_AGAIN;
+    if (kvb_route_choose(&route, random, candidates, count, &at) != KVB_OK) {
+        return kvb_route_explain_none(ctx, query, detail);
     }
     const struct kvb_route_candidate chosen = candidates[at];
     qsort(candidates, count, sizeof *candidates, by_cost);
@@ -295,15 +302,18 @@ kvb_status kvb_answer_route(
     name_request(ctx, query, decision.request_id);
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
-    write_chosen(&json, ctx, &chosen, count);
-    kvb_json_write_pair_text(&json, "request_id", decision.request_id);
+    write_chosen(&json, &route, &chosen, count);
+    if (!decision.is_dry_run) {
+        kvb_json_write_pair_text(&json, "request_id", decision.request_id);
+    }
     write_scores(&json, candidates, count, max_rows);
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
-    /* Only what was answered counts as sent. */
-    ctx->turn++;
-    ctx->next_place = chosen.place + 1;
-    enter_decision(ctx, query, &chosen, &decision);
+    if (!decision.is_dry_run) { /* only what was answered counts as sent */
+        ctx->turn++;
+        ctx->next_place = chosen.place + 1;
+        enter_decision(ctx, query, &chosen, &decision);
+    }
     *out_decision = decision;
     return KVB_OK;
 }

@@ -179,7 +179,7 @@ static void route(
     (void)request;
     const kvb_status status = kvb_answer_route(
         context->ctx, context->query, kvb_max_streams, &answer->body, &context->decision, &detail);
-    context->has_decision = status == KVB_OK;
+    context->has_decision = status == KVB_OK && !context->decision.is_dry_run;
     finish_answer(answer, status, &detail);
 }
 

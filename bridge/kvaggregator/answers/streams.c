@@ -1,5 +1,6 @@
 #include "kvaggregator/answers/answers.h"
 #include "wire/json/writer.h"
+#include "wire/router/heartbeat.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +47,18 @@ static void write_load(
     }
 }
 
+/* Left out where there are none, and where it takes requests. */
+static void write_stream_labels(struct kvb_json_writer *json, const struct kvb_heartbeat *heartbeat)
+{
+    if (heartbeat->is_draining) {
+        kvb_json_write_pair_bool(json, "draining", true);
+    }
+    if (heartbeat->labels.count > 0) {
+        kvb_json_write_key(json, "labels");
+        kvb_labels_json_write(&heartbeat->labels, json);
+    }
+}
+
 static void write_stream(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_follower *follower)
@@ -64,6 +77,7 @@ static void write_stream(
         kvb_json_write_key(json, "store");
         kvb_json_write_bool(json, true);
     }
+    write_stream_labels(json, &follower->heartbeat);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
     write_follower_missing(json, follower);
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);

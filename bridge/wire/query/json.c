@@ -4,6 +4,7 @@
 #include "core/own.h"
 #include "wire/json/tree.h"
 #include "wire/query/list.h"
+#include "wire/query/selection.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -337,6 +338,7 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
     KVB_TRY(read_query_instance(reading, query));
     KVB_TRY(read_query_request_id(reading, query));
     KVB_TRY(read_query_ttl(reading, query));
+    KVB_TRY(kvb_selection_json_read(reading->root, &query->selection, reading->detail));
     return read_query_list(reading, query);
 }
 

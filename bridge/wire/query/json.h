@@ -10,7 +10,7 @@
  *     {"token_ids":[...]                     or "block_hashes": tokens_hash values,
  *                                            or "seq_hashes": rolling hashes
  *      ,"model"|"model_name":"m", "lora_name", "cache_salt", "tenant_id", "instance_id",
- *      "request_id", "ttl_ms"}
+ *      "request_id", "ttl_ms", and of a request to be routed what selection.h says}
  *
  * Hashes may be u64, i64 (cast) or decimal strings.  Unknown fields are ignored.  On KVB_OK the
  * caller owns *out_query and frees it with kvb_query_done().

@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 412 */
-    max_fields = 64,          /* the message has 29; the rest is for newer versions */
-    digest_words = 2          /* per tier: low, high */
+    max_message_bytes = 4096, /* ours have at most 1000 */
+    max_fields = 64, /* the message has 31, and 16 labels at most; the rest is for newer versions */
+    digest_words = 2 /* per tier: low, high */
 };
 
 static const uint32_t states[KVB_STREAM_STATE_COUNT] = {
@@ -114,6 +114,18 @@ static void fill_shapes(
     message->n_shape_lookaheads = heartbeat->shape_count;
 }
 
+/* The columns of protobuf-c are not const. */
+static void
+fill_labels(struct kvb_labels *labels, char *pairs[kvb_max_labels], Kvb__StreamHeartbeat *message)
+{
+    struct kvb_label label;
+
+    for (size_t at = 0, next = 0; kvb_labels_next(labels, &next, &label); at = next) {
+        pairs[message->n_labels++] = labels->text + at;
+    }
+    message->labels = pairs;
+}
+
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
 {
     assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
@@ -136,6 +148,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     struct kvb_heartbeat copy = *heartbeat; /* protobuf-c's types need writable memory */
     struct tier_columns columns = { 0 };
     struct shape_columns shapes = { 0 };
+    char *labels[kvb_max_labels];
     Kvb__StreamHeartbeat message;
 
     kvb__stream_heartbeat__init(&message);
@@ -156,10 +169,12 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
     message.standby = copy.is_standby;
+    message.draining = copy.is_draining;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
     fill_shapes(&copy, &shapes, &message);
+    fill_labels(&copy.labels, labels, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
     message.tier_blocks = columns.blocks;
@@ -244,6 +259,19 @@ static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_js
     kvb_json_write_pair_bool(json, "standby", heartbeat->is_standby);
 }
 
+void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json)
+{
+    char name[kvb_label_name_bytes + 1];
+    struct kvb_label label;
+
+    kvb_json_write_begin(json, '{');
+    for (size_t at = 0; kvb_labels_next(labels, &at, &label);) {
+        (void)snprintf(name, sizeof name, "%.*s", (int)label.name_len, label.pair);
+        kvb_json_write_pair_text(json, name, label.value);
+    }
+    kvb_json_write_end(json, '}');
+}
+
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
     kvb_json_write_begin(json, '{');
@@ -263,6 +291,9 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
     kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
     write_publisher(heartbeat, json);
+    kvb_json_write_pair_bool(json, "draining", heartbeat->is_draining);
+    kvb_json_write_key(json, "labels");
+    kvb_labels_json_write(&heartbeat->labels, json);
     write_tier_blocks(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
     write_heartbeat_missing(heartbeat, json);
@@ -343,6 +374,16 @@ static kvb_status read_shapes(const Kvb__StreamHeartbeat *message, struct kvb_he
     return KVB_OK;
 }
 
+static kvb_status read_labels(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    for (size_t i = 0; i < message->n_labels; i++) {
+        if (kvb_labels_add_pair(&heartbeat->labels, message->labels[i], NULL) != KVB_OK) {
+            return KVB_BAD_INPUT;
+        }
+    }
+    return KVB_OK;
+}
+
 static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
     const size_t model_len = strlen(message->model);
@@ -373,6 +414,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .is_bye = message->bye,
         .publisher = message->publisher,
         .is_standby = message->standby,
+        .is_draining = message->draining,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,
     };
@@ -381,6 +423,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
     KVB_TRY(read_shapes(message, &heartbeat));
+    KVB_TRY(read_labels(message, &heartbeat));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
         heartbeat.has_missing_at_most = true;
         heartbeat.missing_at_most = message->missing_at_most;

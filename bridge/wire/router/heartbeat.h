@@ -10,7 +10,8 @@
  * P.kv_heartbeat_json.
  *
  * decode: KVB_BAD_INPUT  not such a message, or an invalid value: an unknown
- *                        state, a worker_id above 2^63-1, a model name too long
+ *                        state, a worker_id above 2^63-1, a model name too long,
+ *                        a label that is none (model/labels.h)
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
@@ -21,3 +22,6 @@ kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartb
  *
  * proto/README.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
+
+/* {name:value,...} */
+void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json);

@@ -109,9 +109,9 @@ add_blocks(struct scene *scene, struct kvb_router_batch *batch, const struct sce
     }
 }
 
-static void beat(struct scene *scene, const struct scene_holding *holding, bool is_bye)
+static struct kvb_heartbeat
+heartbeat_of(const struct scene *scene, const struct scene_holding *holding, bool is_bye)
 {
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
     struct kvb_heartbeat heartbeat = {
         .worker_id = holding->worker_id,
         .dp_rank = holding->dp_rank,
@@ -124,6 +124,14 @@ static void beat(struct scene *scene, const struct scene_holding *holding, bool 
 
     (void)snprintf(heartbeat.model, sizeof heartbeat.model, "%s", holding->model);
     heartbeat.tiers[holding->tier].blocks = holding->count;
+    return heartbeat;
+}
+
+static void beat(struct scene *scene, const struct scene_holding *holding, bool is_bye)
+{
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, is_bye);
+
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 
@@ -142,6 +150,19 @@ void scene_hold(struct scene *scene, const struct scene_holding *holding)
         beat(scene, holding, false);
     }
     kvb_router_batch_done(&batch);
+}
+
+void scene_label(
+    struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining)
+{
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
+
+    heartbeat.is_draining = is_draining;
+    if (label) {
+        assert_ok(kvb_labels_add_pair(&heartbeat.labels, label, NULL));
+    }
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 
 void scene_bye(struct scene *scene, const struct scene_holding *holding)

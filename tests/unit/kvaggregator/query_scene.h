@@ -43,5 +43,9 @@ void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint6
 /* The stream's bridge says goodbye. */
 void scene_bye(struct scene *scene, const struct scene_holding *holding);
 
+/* The stream's next heartbeat: with a label ("role=prefill"; NULL: none), and draining or not. */
+void scene_label(
+    struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining);
+
 /* A query by tokens 100, 101, ... of the model, or of none. */
 struct kvb_query scene_query(size_t token_count, const char *model);

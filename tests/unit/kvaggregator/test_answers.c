@@ -2,9 +2,11 @@
 
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "fail_alloc.h"
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/query_scene.h"
+#include "wire/query/json.h"
 
 #include <string.h>
 
@@ -463,6 +465,114 @@ static void route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone(void
     scene_done(&scene);
 }
 
+/* ---- What a route request selects ---- */
+
+enum { no_worker = 0 };
+
+/* The worker of the answer, or no_worker with the status and the sentence. */
+static uint64_t route_selected(
+    struct scene *scene, const char *body, kvb_status *out_status, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision = { 0 };
+    const kvb_span json = { (const uint8_t *)body, strlen(body) };
+
+    *out_status = kvb_query_json_decode(json, &query, detail);
+    assert_ok(*out_status);
+    *out_status = kvb_answer_route(&scene->ctx, &query, all_rows, &buf, &decision, detail);
+    kvb_buf_done(&buf);
+    return *out_status == KVB_OK ? decision.id.worker_id : no_worker;
+}
+
+static void scene_of_roles(struct scene *scene)
+{
+    static const struct scene_holding workers[] = {
+        { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false },
+        { 2, 0, "m", 16, KVB_TIER_DEVICE, 1, false },
+        { 3, 0, "m", 16, KVB_TIER_DEVICE, 1, false },
+    };
+
+    scene_empty(scene);
+    for (size_t i = 0; i < 3; i++) {
+        scene_hold(scene, &workers[i]);
+    }
+    scene_label(scene, &workers[1], "role=decode", false);
+    scene_label(scene, &workers[2], "address=h:3", true);
+}
+
+static void a_request_goes_where_labels_and_candidates_say(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body;
+        uint64_t worker;
+        kvb_status status;
+        const char *why;
+    } rows[] = {
+        { "{\"token_ids\":[1]}", 1, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"role\":\"decode\"}", 2, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"labels\":{\"role\":\"decode\"}}", 2, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"candidates\":[9,2]}", 2, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"candidates\":[1],\"policy\":\"p2c\"}", 1, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"candidates\":[\"h:3\"]}", no_worker, KVB_AGAIN,
+          "no worker of the model is left: of 3 streams 2 not among the candidates, 1 draining" },
+        { "{\"token_ids\":[1],\"candidates\":[\"h:3\",1],\"role\":\"decode\"}", no_worker,
+          KVB_AGAIN,
+          "no worker of the model is left: of 3 streams 2 without the role or labels, "
+          "1 not among the candidates" },
+        { "{\"token_ids\":[1],\"role\":\"prefill\"}", no_worker, KVB_NOT_FOUND,
+          "no worker of the model has label role=prefill" },
+        { "{\"token_ids\":[1],\"candidates\":[8,\"h:9\"]}", no_worker, KVB_NOT_FOUND,
+          "no worker of the model is among the 2 candidates, the first of which is 8" },
+        { "{\"token_ids\":[1],\"policy\":\"best\"}", no_worker, KVB_BAD_INPUT,
+          "policy: \"best\" is unknown; there are kv, kv_waiting, least_requests, "
+          "prefix_threshold, weighted, ttft, p2c, round_robin, random" },
+    };
+    struct scene scene;
+    scene_of_roles(&scene);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct kvb_detail detail = { { 0 } };
+        kvb_status status = KVB_OK;
+        scene_load(&scene, 1, 0, 0);
+        scene_load(&scene, 2, 0, 1);
+        assert_int_equal(route_selected(&scene, rows[i].body, &status, &detail), rows[i].worker);
+        assert_int_equal(status, rows[i].status);
+        if (rows[i].why) {
+            assert_string_equal(detail.text, rows[i].why);
+        }
+    }
+    scene_done(&scene);
+}
+
+/* The idle fleet takes turns; a dry run takes none, and counts nowhere. */
+static void a_dry_run_changes_nothing(void **state)
+{
+    (void)state;
+    struct kvb_detail detail = { { 0 } };
+    kvb_status status = KVB_OK;
+    struct scene scene;
+    scene_of_roles(&scene);
+
+    scene_load(&scene, 1, 0, 0);
+    scene_load(&scene, 2, 0, 0);
+    static const char dry[] = "{\"token_ids\":[1],\"policy\":\"round_robin\",\"dry_run\":true}";
+    static const char wet[] = "{\"token_ids\":[1],\"policy\":\"round_robin\"}";
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(route_selected(&scene, dry, &status, &detail), 1);
+    }
+    assert_int_equal(scene.ctx.turn, 0);
+    assert_int_equal(route_selected(&scene, wet, &status, &detail), 1);
+    assert_int_equal(route_selected(&scene, dry, &status, &detail), 2);
+    assert_int_equal(route_selected(&scene, wet, &status, &detail), 2);
+    assert_int_equal(scene.ctx.turn, 2);
+    struct kvb_request_counters counters;
+    kvb_requests_count(scene.requests, &counters);
+    assert_int_equal(counters.in_flight, 2);
+    scene_done(&scene);
+}
+
 static void route_never_chooses_a_worker_that_is_down(void **state)
 {
     (void)state;
@@ -654,6 +764,8 @@ int main(void)
         cmocka_unit_test(a_burst_of_one_prompt_stays_together_while_it_is_predicted),
         cmocka_unit_test(what_is_predicted_is_shown_apart_from_what_is_held),
         cmocka_unit_test(route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone),
+        cmocka_unit_test(a_request_goes_where_labels_and_candidates_say),
+        cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),
         cmocka_unit_test(streams_tell_state_blocks_and_load),

@@ -3,7 +3,9 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvb_test.h"
+#include "wire/protobuf/guard.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +29,7 @@ static struct kvb_heartbeat full(void)
         .is_bye = true,
         .publisher = UINT64_MAX - 1,
         .is_standby = true,
+        .is_draining = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
         .doubtful = 4,
@@ -36,6 +39,8 @@ static struct kvb_heartbeat full(void)
         (struct kvb_tier_count){ .blocks = 5, .digest = { .low = 6, .high = UINT64_MAX } };
     heartbeat.tiers[KVB_TIER_DISK] = (struct kvb_tier_count){ .digest = { .high = 1 } };
     heartbeat.tiers[KVB_TIER_EXTERNAL] = (struct kvb_tier_count){ .blocks = UINT64_MAX };
+    assert_ok(kvb_labels_add(&heartbeat.labels, "role", "prefill", NULL));
+    assert_ok(kvb_labels_add(&heartbeat.labels, "address", "10.0.0.7:8000", NULL));
     return heartbeat;
 }
 
@@ -68,6 +73,8 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
     assert_int_equal(a->is_standby, b->is_standby);
+    assert_int_equal(a->is_draining, b->is_draining);
+    assert_true(kvb_labels_are_same(&a->labels, &b->labels));
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
     assert_true(a->digest_seed == b->digest_seed);
@@ -208,7 +215,8 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
         "\"period_ms\":250,\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
-        "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"blocks\":{\"device\":5,"
+        "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"draining\":true,"
+        "\"labels\":{\"address\":\"10.0.0.7:8000\",\"role\":\"prefill\"},\"blocks\":{\"device\":5,"
         "\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
         "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
@@ -232,6 +240,63 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
     assert_ok(json.status);
     assert_int_equal(out.len, sizeof want - 1);
     assert_memory_equal(out.data, want, sizeof want - 1);
+}
+
+/* A reader of before labels finds the fields that it knows where they were, with others behind
+ * them, and within the limits that it had: 64 fields, 4096 bytes. */
+static void labels_and_draining_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf after = { 0 };
+    struct kvb_heartbeat heartbeat = full();
+    struct kvb_heartbeat got = { 0 };
+    char name[8];
+
+    heartbeat.labels = (struct kvb_labels){ 0 };
+    heartbeat.publisher = 0;
+    heartbeat.is_standby = false;
+    heartbeat.is_draining = false;
+    encode_into(&heartbeat, &before);
+    heartbeat.is_draining = true;
+    for (int i = 0; i < kvb_max_labels; i++) {
+        (void)snprintf(name, sizeof name, "name%d", i);
+        assert_ok(kvb_labels_add(&heartbeat.labels, name, "a value of 23 bytes, so", NULL));
+    }
+    encode_into(&heartbeat, &after);
+    assert_memory_equal(after.data, before.data, before.len);
+    assert_ok(kvb_proto_guard(kvb_buf_span(&after), 64));
+    assert_true(after.len < 4096);
+    assert_ok(kvb_heartbeat_decode(kvb_buf_span(&after), &got));
+    assert_same(&heartbeat, &got);
+}
+
+static void refuses_labels_that_are_none([[maybe_unused]] void **state)
+{
+    static const struct {
+        uint8_t bytes[8];
+        size_t len;
+    } rows[] = {
+        { { 0xe2, 0x01, 2, '=', 'v' }, 5 },           /* no name */
+        { { 0xe2, 0x01, 1, 'n' }, 4 },                /* no value */
+        { { 0xe2, 0x01, 3, 'n', '=', 0xff }, 6 },     /* no UTF-8 */
+        { { 0xe2, 0x01, 4, ' ', 'n', '=', 'v' }, 7 }, /* no such name */
+    };
+    static const uint8_t good[] = { 0xe2, 0x01, 3, 'n', '=', 'v', 0xe2, 0x01, 3, 'n', '=', 'v' };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden + sizeof good];
+
+    memcpy(bytes, golden, sizeof golden);
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        memcpy(bytes + sizeof golden, rows[i].bytes, rows[i].len);
+        const kvb_span span = { bytes, sizeof golden + rows[i].len };
+        assert_int_equal(kvb_heartbeat_decode(span, &heartbeat), KVB_BAD_INPUT);
+    }
+    memcpy(bytes + sizeof golden, good, sizeof good);
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof golden + 6 }, &heartbeat));
+    assert_string_equal(kvb_labels_find(&heartbeat.labels, "n"), "v");
+    assert_int_equal(/* given twice */
+                     kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat),
+                     KVB_BAD_INPUT);
 }
 
 static void json_says_null_for_an_unknown_number_of_missing_blocks([[maybe_unused]] void **state)
@@ -390,6 +455,8 @@ int main(void)
         cmocka_unit_test(carries_every_state_reason_profile_and_kind_of_hashes),
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
         cmocka_unit_test(writes_every_field_as_json),
+        cmocka_unit_test(labels_and_draining_stand_behind_what_older_readers_know),
+        cmocka_unit_test(refuses_labels_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),
         cmocka_unit_test(refuses_values_that_cannot_be),

@@ -6,6 +6,7 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -274,6 +275,81 @@ static void refuses_a_body_that_is_cut([[maybe_unused]] void **state)
     }
 }
 
+static void reads_what_a_route_request_selects([[maybe_unused]] void **state)
+{
+    static const char text[] =
+        "{\"token_ids\":[1],\"policy\":\"ttft\",\"role\":\"prefill\",\"dry_run\":true,"
+        "\"labels\":{\"zone\":\"b\"},\"candidates\":[9,\"h:1\",9223372036854775807,3]}";
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+
+    assert_ok(kvb_query_json_decode(span_of(text), &query, NULL));
+    const struct kvb_selection *selection = &query.selection;
+    assert_string_equal(selection->policy, "ttft");
+    assert_true(selection->is_dry_run);
+    assert_int_equal(selection->labels.count, 2);
+    assert_string_equal(kvb_labels_find(&selection->labels, "role"), "prefill");
+    assert_string_equal(kvb_labels_find(&selection->labels, "zone"), "b");
+    assert_string_equal(selection->first_candidate, "9");
+    assert_true(kvb_selection_has_candidate(selection, 9, NULL));
+    assert_true(kvb_selection_has_candidate(selection, 3, "h:2"));
+    assert_true(kvb_selection_has_candidate(selection, INT64_MAX, NULL));
+    assert_true(kvb_selection_has_candidate(selection, 4, "h:1"));
+    assert_false(kvb_selection_has_candidate(selection, 4, "h:2"));
+    assert_false(kvb_selection_has_candidate(selection, 10, NULL));
+}
+
+static void names_what_is_wrong_with_a_selection([[maybe_unused]] void **state)
+{
+    static const struct {
+        const char *fields;
+        const char *why;
+    } rows[] = {
+        { "\"policy\":7", "policy: expected a string of at most 31 printable bytes" },
+        { "\"policy\":\"a23456789b123456789c123456789d12\"", "policy: expected a string" },
+        { "\"role\":[]", "role: expected a string of at most 127" },
+        { "\"role\":\"a\",\"labels\":{\"role\":\"b\"}", "role: differs from labels.role" },
+        { "\"labels\":[]", "labels: expected an object of names and texts" },
+        { "\"labels\":{\"zone\":1}", "labels: zone: expected a string" },
+        { "\"labels\":{\"zone\":null}", "labels: zone: expected a string" },
+        { "\"labels\":{\"a b\":\"x\"}", "labels: the name of a label" },
+        { "\"candidates\":7", "candidates: expected an array" },
+        { "\"candidates\":[]", "candidates: is empty" },
+        { "\"candidates\":[1,-1]", "candidates[1]: expected a worker id" },
+        { "\"candidates\":[1.5]", "candidates[0]: expected a worker id" },
+        { "\"candidates\":[9223372036854775808]", "candidates[0]: expected a worker id" },
+        { "\"candidates\":[99999999999999999999]", "candidates[0]: expected a worker id" },
+        { "\"candidates\":[\"\"]", "candidates[0]: expected a worker id" },
+        { "\"candidates\":[null]", "candidates[0]: expected a worker id" },
+        { "\"dry_run\":1", "dry_run: expected true or false" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+        struct kvb_detail detail = { "" };
+        char text[160];
+        (void)snprintf(text, sizeof text, "{\"token_ids\":[1],%s}", rows[i].fields);
+        assert_int_equal(kvb_query_json_decode(span_of(text), &query, &detail), KVB_NOT_FOUND);
+        assert_non_null(strstr(detail.text, rows[i].why));
+    }
+}
+
+static void refuses_more_candidates_than_the_ceiling([[maybe_unused]] void **state)
+{
+    for (size_t count = kvb_max_query_candidates; count <= kvb_max_query_candidates + 1; count++) {
+        KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+        KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
+        struct kvb_detail detail = { "" };
+        kvb_buf_init(&text, 1 << 16);
+        assert_ok(kvb_buf_append_text(&text, "{\"token_ids\":[],\"candidates\":[0"));
+        for (size_t i = 1; i < count; i++) {
+            assert_ok(kvb_buf_append_format(&text, ",%zu", i));
+        }
+        assert_ok(kvb_buf_append_text(&text, "]}"));
+        const kvb_status status = kvb_query_json_decode(kvb_buf_span(&text), &query, &detail);
+        assert_int_equal(status, count > kvb_max_query_candidates ? KVB_NOT_FOUND : KVB_OK);
+    }
+}
+
 /* Ours alone: json-c's are inside its own library, where this cannot reach. */
 static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
 {
@@ -283,7 +359,8 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
     for (; status != KVB_OK; n++) {
         KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
         fail_alloc_after(n);
-        status = kvb_query_json_decode(span_of("{\"seq_hashes\":[1,2]}"), &query, NULL);
+        status = kvb_query_json_decode(
+            span_of("{\"seq_hashes\":[1,2],\"candidates\":[1]}"), &query, NULL);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && query.hashes == NULL));
         assert_true(n < 100);
@@ -304,6 +381,9 @@ int main(void)
         cmocka_unit_test(refuses_a_body_that_would_fill_the_memory),
         cmocka_unit_test(refuses_depth_and_length),
         cmocka_unit_test(refuses_a_body_that_is_cut),
+        cmocka_unit_test(reads_what_a_route_request_selects),
+        cmocka_unit_test(names_what_is_wrong_with_a_selection),
+        cmocka_unit_test(refuses_more_candidates_than_the_ceiling),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,221 @@
+#include "kvaggregator/answers/selection.h"
+
+#include "core/own.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- The filters, in the order in which errors count them ---- */
+
+enum {
+    filter_instance,
+    filter_labels,
+    filter_candidates,
+    filter_down,
+    filter_draining,
+    filter_count
+};
+
+static bool has_instance(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    return !query->has_instance_id || query->instance_id == follower->id.worker_id;
+}
+
+static bool has_labels(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    return kvb_labels_include(&follower->heartbeat.labels, &query->selection.labels);
+}
+
+static bool is_candidate(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    const struct kvb_selection *selection = &query->selection;
+    const char *address = selection->address_count > 0
+                              ? kvb_labels_find(&follower->heartbeat.labels, "address")
+                              : NULL;
+
+    return kvb_selection_has_candidate(selection, follower->id.worker_id, address);
+}
+
+static bool is_not_down(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    (void)query;
+    return follower->state != KVB_STREAM_DOWN;
+}
+
+static bool is_not_draining(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    (void)query;
+    return !follower->heartbeat.is_draining;
+}
+
+static const struct filter {
+    bool (*allows)(const struct kvb_query *query, const struct kvb_follower *follower);
+    const char *removed; /* of "2 DOWN" */
+} filters[filter_count] = {
+    [filter_instance] = { has_instance, "not instance_id" },
+    [filter_labels] = { has_labels, "without the role or labels" },
+    [filter_candidates] = { is_candidate, "not among the candidates" },
+    [filter_down] = { is_not_down, "DOWN" },
+    [filter_draining] = { is_not_draining, "draining" },
+};
+
+bool kvb_route_may_go_to(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    return has_labels(query, follower) && is_candidate(query, follower);
+}
+
+/* ---- The policy ---- */
+
+static kvb_status refuse_policy(const char *name, struct kvb_detail *detail)
+{
+    char names[192] = "";
+
+    for (int i = 0; i < KVB_ROUTE_POLICY_COUNT; i++) {
+        const size_t len = strlen(names);
+        (void)snprintf(
+            names + len, sizeof names - len, "%s%s", i > 0 ? ", " : "",
+            kvb_route_policy_name((enum kvb_route_policy)i));
+    }
+    kvb_detail_set(detail, "policy: \"%s\" is unknown; there are %s", name, names);
+    return KVB_BAD_INPUT;
+}
+
+kvb_status kvb_route_options_for(
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    struct kvb_route_options *out_options, struct kvb_detail *detail)
+{
+    const char *name = query->selection.policy;
+    struct kvb_route_options options = ctx->route;
+
+    if (*name && kvb_route_policy_find(name, &options.policy) != KVB_OK) {
+        return refuse_policy(name, detail);
+    }
+    *out_options = options;
+    return KVB_OK;
+}
+
+/* ---- Why no worker is left ---- */
+
+/* The next worker of the model, of whatever state; NULL: there are no more. */
+static const struct kvb_follower *
+next_of_model(const struct kvb_query_context *ctx, const char *model, size_t *at)
+{
+    while (*at < kvb_followers_limit(ctx->followers)) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (*at)++);
+        if (follower && !follower->heartbeat.is_store &&
+            strcmp(kvb_query_context_model(ctx, follower), model) == 0) {
+            return follower;
+        }
+    }
+    return NULL;
+}
+
+/* KVB_NOT_FOUND: no worker has it. */
+static kvb_status check_label(
+    const struct kvb_query_context *ctx, const char *model, const struct kvb_label *label,
+    struct kvb_detail *detail)
+{
+    const struct kvb_follower *follower = NULL;
+    struct kvb_labels one = { 0 };
+    size_t at = 0;
+
+    KVB_TRY(kvb_labels_add_pair(&one, label->pair, NULL));
+    while ((follower = next_of_model(ctx, model, &at))) {
+        if (kvb_labels_include(&follower->heartbeat.labels, &one)) {
+            return KVB_OK;
+        }
+    }
+    kvb_detail_set(detail, "no worker of the model has label %s", label->pair);
+    return KVB_NOT_FOUND;
+}
+
+static kvb_status check_labels(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_detail *detail)
+{
+    struct kvb_label label;
+
+    for (size_t at = 0; kvb_labels_next(&query->selection.labels, &at, &label);) {
+        KVB_TRY(check_label(ctx, model, &label, detail));
+    }
+    return KVB_OK;
+}
+
+static kvb_status check_candidates(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_detail *detail)
+{
+    const struct kvb_selection *selection = &query->selection;
+    const size_t count = selection->worker_id_count + selection->address_count;
+    const struct kvb_follower *follower = NULL;
+    size_t at = 0;
+
+    while ((follower = next_of_model(ctx, model, &at))) {
+        if (is_candidate(query, follower)) {
+            return KVB_OK;
+        }
+    }
+    if (count > 0) {
+        kvb_detail_set(
+            detail, "no worker of the model is among the %zu candidates, the first of which is %s",
+            count, selection->first_candidate);
+        return KVB_NOT_FOUND;
+    }
+    return KVB_OK;
+}
+
+/* Counts each worker at the first filter that does not allow it. */
+static size_t count_removed(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    size_t counts[filter_count])
+{
+    const struct kvb_follower *follower = NULL;
+    size_t workers = 0;
+    size_t at = 0;
+
+    while ((follower = next_of_model(ctx, model, &at))) {
+        size_t filter = 0;
+        while (filter < filter_count && filters[filter].allows(query, follower)) {
+            filter++;
+        }
+        if (filter < filter_count) {
+            counts[filter]++;
+        }
+        workers++;
+    }
+    return workers;
+}
+
+static void
+describe_removed(const size_t counts[filter_count], size_t workers, struct kvb_detail *detail)
+{
+    char text[160] = "";
+
+    for (size_t i = 0; i < filter_count; i++) {
+        const size_t len = strlen(text);
+        if (counts[i] > 0) {
+            (void)snprintf(
+                text + len, sizeof text - len, "%s%zu %s", len > 0 ? ", " : "", counts[i],
+                filters[i].removed);
+        }
+    }
+    if (counts[filter_down] == workers || *text == '\0') {
+        kvb_detail_set(detail, "no worker of the model is up");
+    } else {
+        kvb_detail_set(detail, "no worker of the model is left: of %zu streams %s", workers, text);
+    }
+}
+
+kvb_status kvb_route_explain_none(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_detail *detail)
+{
+    size_t counts[filter_count] = { 0 };
+    const char *model = NULL;
+
+    KVB_TRY(kvb_query_context_find_model(ctx, query, &model, detail));
+    KVB_TRY(check_labels(ctx, query, model, detail));
+    KVB_TRY(check_candidates(ctx, query, model, detail));
+    const size_t workers = count_removed(ctx, query, model, counts);
+    describe_removed(counts, workers, detail);
+    return KVB_AGAIN;
+}

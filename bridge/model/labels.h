@@ -1,0 +1,58 @@
+#pragma once
+
+#include "core/detail.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Labels of a worker: pairs of name and value, by which a request may select workers.
+ *
+ *     text   "address=10.0.0.7:8000\0" "role=prefill\0" "zone=b\0"     in the order of the names
+ *
+ * A name has 1 to 63 bytes of A-Z a-z 0-9 . _ / -, a value 0 to 127 bytes of UTF-8 without control
+ * characters.  Equal labels have equal bytes, whatever order they were added in.
+ *
+ * Threads: plain data.  Memory: in place; {0} has none. */
+
+enum {
+    kvb_max_labels = 16,
+    kvb_labels_bytes = 512,
+    kvb_label_name_bytes = 63,
+    kvb_label_value_bytes = 127
+};
+
+struct kvb_labels {
+    uint16_t count;
+    uint16_t bytes; /* of text */
+    char text[kvb_labels_bytes];
+};
+
+/* One of them; borrowed from the labels. */
+struct kvb_label {
+    const char *pair; /* "role=prefill" */
+    size_t name_len;
+    const char *value;
+};
+
+/* KVB_BAD_INPUT  the name or the value is not as above, or the name is there already
+ * KVB_TOO_LARGE  more than kvb_max_labels, or than kvb_labels_bytes in all
+ * On failure the labels are unchanged, and detail, which may be NULL, says why. */
+kvb_status kvb_labels_add(
+    struct kvb_labels *labels, const char *name, const char *value, struct kvb_detail *detail);
+
+/* The same of "name=value". */
+kvb_status
+kvb_labels_add_pair(struct kvb_labels *labels, const char *pair, struct kvb_detail *detail);
+
+/* NULL: no label has this name. */
+const char *kvb_labels_find(const struct kvb_labels *labels, const char *name);
+
+/* Goes through all: *at is 0 to begin with.  False: there are no more. */
+bool kvb_labels_next(const struct kvb_labels *labels, size_t *at, struct kvb_label *out_label);
+
+/* Whether all of the wanted ones are there, with the same values. */
+bool kvb_labels_include(const struct kvb_labels *labels, const struct kvb_labels *wanted);
+
+bool kvb_labels_are_same(const struct kvb_labels *one, const struct kvb_labels *other);

@@ -1,0 +1,140 @@
+#include "kvb_test.h"
+
+#include "core/random.h"
+#include "model/labels.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void labels_are_found_by_name_and_kept_in_order(void **state)
+{
+    (void)state;
+    struct kvb_labels labels = { 0 };
+    struct kvb_label label;
+    size_t at = 0;
+
+    assert_ok(kvb_labels_add(&labels, "zone", "b", NULL));
+    assert_ok(kvb_labels_add(&labels, "address", "10.0.0.7:8000", NULL));
+    assert_ok(kvb_labels_add_pair(&labels, "role=a=b", NULL));
+    assert_ok(kvb_labels_add(&labels, "rol", "", NULL));
+    assert_string_equal(kvb_labels_find(&labels, "role"), "a=b");
+    assert_string_equal(kvb_labels_find(&labels, "rol"), "");
+    assert_null(kvb_labels_find(&labels, "ro"));
+    const char *const names[] = { "address=10.0.0.7:8000", "rol=", "role=a=b", "zone=b" };
+    for (size_t i = 0; i < 4; i++) {
+        assert_true(kvb_labels_next(&labels, &at, &label));
+        assert_string_equal(label.pair, names[i]);
+    }
+    assert_false(kvb_labels_next(&labels, &at, &label));
+}
+
+static void wanted_labels_need_the_same_values(void **state)
+{
+    (void)state;
+    struct kvb_labels labels = { 0 };
+    struct kvb_labels wanted = { 0 };
+
+    assert_ok(kvb_labels_add(&labels, "zone", "b", NULL));
+    assert_ok(kvb_labels_add(&labels, "role", "decode", NULL));
+    assert_true(kvb_labels_include(&labels, &wanted));
+    assert_ok(kvb_labels_add(&wanted, "zone", "b", NULL));
+    assert_true(kvb_labels_include(&labels, &wanted));
+    assert_false(kvb_labels_include(&wanted, &labels));
+    assert_ok(kvb_labels_add(&wanted, "role", "prefill", NULL));
+    assert_false(kvb_labels_include(&labels, &wanted));
+}
+
+static void bad_labels_are_refused_with_a_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value, *why;
+    } rows[] = {
+        { "", "x", "the name of a label" },
+        { "a b", "x", "the name of a label" },
+        { "a=b", "x", "the name of a label" },
+        { "a123456789b123456789c123456789d123456789e123456789f123456789g1234", "x",
+          "the name of a label" },
+        { "zone", "x", "label zone is given twice" },
+        { "a", "\x01", "label a: the value" },
+        { "a", "\xff", "label a: the value" },
+    };
+    struct kvb_labels labels = { 0 };
+    struct kvb_detail detail;
+    char value[kvb_label_value_bytes + 2];
+
+    assert_ok(kvb_labels_add(&labels, "zone", "b", NULL));
+    const struct kvb_labels before = labels;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(
+            kvb_labels_add(&labels, rows[i].name, rows[i].value, &detail), KVB_BAD_INPUT);
+        assert_non_null(strstr(detail.text, rows[i].why));
+    }
+    memset(value, 'v', sizeof value);
+    value[kvb_label_value_bytes + 1] = '\0';
+    assert_int_equal(kvb_labels_add(&labels, "a", value, NULL), KVB_BAD_INPUT);
+    assert_int_equal(kvb_labels_add_pair(&labels, "noequals", NULL), KVB_BAD_INPUT);
+    assert_memory_equal(&labels, &before, sizeof labels);
+    value[kvb_label_value_bytes] = '\0';
+    assert_ok(kvb_labels_add(&labels, "a", value, NULL));
+}
+
+static void the_ceilings_hold(void **state)
+{
+    (void)state;
+    struct kvb_labels labels = { 0 };
+    char name[8];
+    char value[kvb_label_value_bytes + 1];
+
+    for (int i = 0; i < kvb_max_labels; i++) {
+        (void)snprintf(name, sizeof name, "n%d", i);
+        assert_ok(kvb_labels_add(&labels, name, "", NULL));
+    }
+    assert_int_equal(kvb_labels_add(&labels, "more", "", NULL), KVB_TOO_LARGE);
+    labels = (struct kvb_labels){ 0 };
+    memset(value, 'v', kvb_label_value_bytes);
+    value[kvb_label_value_bytes] = '\0';
+    for (int i = 0; i < 3; i++) {
+        (void)snprintf(name, sizeof name, "n%d", i);
+        assert_ok(kvb_labels_add(&labels, name, value, NULL));
+    }
+    assert_int_equal(kvb_labels_add(&labels, "n3", value, NULL), KVB_TOO_LARGE);
+    value[kvb_labels_bytes - labels.bytes - (int)sizeof "n3="] = '\0';
+    assert_ok(kvb_labels_add(&labels, "n3", value, NULL));
+    assert_int_equal(labels.bytes, kvb_labels_bytes);
+    assert_int_equal(kvb_labels_add(&labels, "a", "", NULL), KVB_TOO_LARGE);
+}
+
+/* Two orders of adding give the same bytes. */
+static void equal_labels_have_equal_bytes(void **state)
+{
+    (void)state;
+    uint64_t seed = 1;
+
+    for (int round = 0; round < 500; round++) {
+        struct kvb_labels one = { 0 };
+        struct kvb_labels other = { 0 };
+        const uint64_t start = kvb_random_below(&seed, 12);
+        for (uint64_t i = 0; i < 12; i++) {
+            char pairs[2][16];
+            (void)snprintf(pairs[0], sizeof pairs[0], "n%d=%d", (int)i * 7 % 40, (int)i);
+            const uint64_t k = (i * 5 + start) % 12;
+            (void)snprintf(pairs[1], sizeof pairs[1], "n%d=%d", (int)k * 7 % 40, (int)k);
+            assert_ok(kvb_labels_add_pair(&one, pairs[0], NULL));
+            assert_ok(kvb_labels_add_pair(&other, pairs[1], NULL));
+        }
+        assert_true(kvb_labels_are_same(&one, &other));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(labels_are_found_by_name_and_kept_in_order),
+        cmocka_unit_test(wanted_labels_need_the_same_values),
+        cmocka_unit_test(bad_labels_are_refused_with_a_reason),
+        cmocka_unit_test(the_ceilings_hold),
+        cmocka_unit_test(equal_labels_have_equal_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
