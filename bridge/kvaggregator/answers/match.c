@@ -167,7 +167,7 @@ kvb_status kvb_answer_match(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_detail *detail)
 {
-    const struct kvb_listing_options options = { 0 };
+    const struct kvb_listing_options options = { .ordered = max_rows };
 
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
     const struct kvb_query_head head = ctx->head;

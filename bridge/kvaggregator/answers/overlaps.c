@@ -1,5 +1,6 @@
 #include "core/array.h"
 #include "core/limits.h"
+#include "core/sort_first.h"
 #include "index/block_hash.h"
 #include "kvaggregator/answers/query_context_inside.h"
 #include "kvaggregator/answers/usable.h"
@@ -270,15 +271,17 @@ static size_t request_blocks_of(
     return at < ctx->listing.shape_count ? ctx->listing.request_blocks[at] : 0;
 }
 
-static int best_first(const void *left, const void *right)
+/* Of positions in the listing, which is in the order of ids. */
+static int best_first(const void *left, const void *right, void *context)
 {
-    const struct kvb_overlap *a = left;
-    const struct kvb_overlap *b = right;
+    const struct kvb_overlap *streams = context;
+    const uint32_t a = *(const uint32_t *)left;
+    const uint32_t b = *(const uint32_t *)right;
 
-    if (a->max_tokens != b->max_tokens) {
-        return a->max_tokens > b->max_tokens ? -1 : 1;
+    if (streams[a].max_tokens != streams[b].max_tokens) {
+        return streams[a].max_tokens > streams[b].max_tokens ? -1 : 1;
     }
-    return kvb_query_context_compare_ids(&a->follower->id, &b->follower->id);
+    return (a > b) - (a < b);
 }
 
 /* Other tiers' blocks may end between two of the device's, or behind the last that the query
@@ -292,22 +295,35 @@ static void take_overlap(
     out->blocks = min_of(out->max_tokens / out->shape.block_size, out->request_blocks);
 }
 
-/* Those that hold something, best first. */
-static size_t take_holders(
-    struct kvb_query_context *ctx, const struct kvb_query *query, bool are_stores,
-    struct kvb_overlap *out)
+/* Stores behind the workers.  Returns how many workers there are. */
+static size_t put_stores_last(struct kvb_listing *listing)
 {
-    const struct kvb_listing *listing = &ctx->listing;
-    size_t count = 0;
+    size_t workers = 0;
 
     for (size_t i = 0; i < listing->holder_count; i++) {
-        const size_t at = listing->holders[i];
-        if (listing->streams[at].is_store == are_stores) {
-            take_overlap(ctx, query, at, &out[count++]);
+        const uint32_t at = listing->holders[i];
+        if (!listing->streams[at].is_store) {
+            listing->holders[i] = listing->holders[workers];
+            listing->holders[workers++] = at;
         }
     }
-    qsort(out, count, sizeof *out, best_first);
-    return count;
+    return workers;
+}
+
+/* Holders from..to - 1.  Positions are sorted: overlaps are large, and a common prompt has the
+ * whole fleet for holders. */
+static void take_holders(
+    struct kvb_query_context *ctx, const struct kvb_query *query, size_t from, size_t to,
+    size_t ordered, struct kvb_overlap *out)
+{
+    struct kvb_listing *listing = &ctx->listing;
+
+    kvb_sort_first(
+        listing->holders + from, to - from, sizeof *listing->holders, ordered, best_first,
+        listing->streams);
+    for (size_t i = from; i < to; i++) {
+        take_overlap(ctx, query, listing->holders[i], out++);
+    }
 }
 
 /* Workers that hold something, best first; the others in their order, where they are wanted;
@@ -318,9 +334,12 @@ static void take_overlaps(
     struct kvb_query_context *ctx, const struct kvb_query *query,
     struct kvb_listing_options options)
 {
-    const struct kvb_listing *listing = &ctx->listing;
-    size_t count = take_holders(ctx, query, false, ctx->overlaps);
+    struct kvb_listing *listing = &ctx->listing;
+    const size_t workers = put_stores_last(listing);
+    size_t count = workers;
 
+    take_holders(
+        ctx, query, 0, workers, options.ordered > 0 ? options.ordered : workers, ctx->overlaps);
     for (size_t i = 0; options.with_none && i < listing->count; i++) {
         if (listing->streams[i].max_tokens == 0 && !listing->streams[i].is_store) {
             take_overlap(ctx, query, i, &ctx->overlaps[count++]);
@@ -328,7 +347,9 @@ static void take_overlaps(
     }
     ctx->overlap_count = count;
     ctx->shared_at = count;
-    ctx->shared_count = take_holders(ctx, query, true, ctx->overlaps + count);
+    ctx->shared_count = listing->holder_count - workers;
+    take_holders(
+        ctx, query, workers, listing->holder_count, listing->holder_count, ctx->overlaps + count);
 }
 
 /* What the query left in the listing. */

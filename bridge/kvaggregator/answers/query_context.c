@@ -113,7 +113,7 @@ kvb_status kvb_query_context_find_model(
 
 /* ---- The order of streams ---- */
 
-int kvb_query_context_compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+static int compare_stream_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
 {
     if (a->worker_id != b->worker_id) {
         return a->worker_id < b->worker_id ? -1 : 1;
@@ -132,7 +132,7 @@ static int by_id(const void *left, const void *right, void *context)
     const struct kvb_follower *a = kvb_followers_at(followers, *(const uint32_t *)left);
     const struct kvb_follower *b = kvb_followers_at(followers, *(const uint32_t *)right);
 
-    return kvb_query_context_compare_ids(&a->id, &b->id);
+    return compare_stream_ids(&a->id, &b->id);
 }
 
 static kvb_status renew_order(struct kvb_query_context *ctx)

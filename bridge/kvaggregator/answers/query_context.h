@@ -61,6 +61,7 @@ struct kvb_overlap {
 struct kvb_listing_options {
     bool with_down; /* list streams that are DOWN too */
     bool with_none; /* list streams that hold nothing of it too */
+    size_t ordered; /* so many of the best are in order, the others behind them in any; 0: all */
 };
 
 /* The block shape in the head of an answer: of the best stream, or, when no stream holds any block

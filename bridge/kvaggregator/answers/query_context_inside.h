@@ -15,5 +15,3 @@ bool kvb_block_shape_is_same(struct kvb_block_shape a, struct kvb_block_shape b)
 
 /* Its place in the listing; shape_count when it is not there. */
 size_t kvb_listing_find_shape(const struct kvb_listing *listing, struct kvb_block_shape shape);
-
-int kvb_query_context_compare_ids(const struct kvb_stream_id *a, const struct kvb_stream_id *b);

@@ -1,5 +1,6 @@
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/sort_first.h"
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/query_context_inside.h"
 #include "kvaggregator/answers/selection.h"
@@ -101,8 +102,9 @@ static kvb_status make_candidates(
 }
 
 /* Cheapest first; of equal ones the lowest worker and rank. */
-static int by_cost(const void *left, const void *right)
+static int by_cost(const void *left, const void *right, void *context)
 {
+    (void)context;
     const struct kvb_route_candidate *a = left;
     const struct kvb_route_candidate *b = right;
 
@@ -297,7 +299,7 @@ kvb_status kvb_answer_route(
         return kvb_route_explain_none(ctx, query, detail);
     }
     const struct kvb_route_candidate chosen = candidates[at];
-    qsort(candidates, count, sizeof *candidates, by_cost);
+    kvb_sort_first(candidates, count, sizeof *candidates, max_rows, by_cost, NULL);
     struct kvb_route_decision decision = decision_of(query, &chosen);
     name_request(ctx, query, decision.request_id);
     struct kvb_json_writer json = kvb_json_writer_of(out);

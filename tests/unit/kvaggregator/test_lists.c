@@ -442,6 +442,36 @@ static void a_store_is_a_shared_cache_and_no_worker(void **state)
     scene_done(&scene);
 }
 
+/* Whatever the order in which they are found. */
+static void stores_and_workers_take_nobodys_place(void **state)
+{
+    (void)state;
+    static const char *const blocks[] = { "1", "11", "111", "1111", "11111", "111111" };
+    enum { all = 6, stores = 3 };
+    struct scene scene;
+    scene_empty(&scene);
+
+    for (uint64_t i = 0; i < all; i++) {
+        struct lists lists = { .worker_id = i + 1, .shape = plain, .device = blocks[i] };
+        if (i % 2 == 1) {
+            lists = store;
+            lists.worker_id = i + 1;
+            lists.host = blocks[i];
+        }
+        hold_lists(&scene, &lists);
+    }
+    query_tokens(&scene, 96);
+    assert_int_equal(scene.ctx.overlap_count, all - stores);
+    assert_int_equal(scene.ctx.shared_count, stores);
+    for (uint64_t i = 0; i < all; i++) {
+        const struct kvb_overlap *overlap =
+            i % 2 == 1 ? shared_of(&scene, i + 1) : overlap_of(&scene, i + 1);
+        assert_non_null(overlap);
+        assert_int_equal(overlap->max_tokens, 16 * (i + 1));
+    }
+    scene_done(&scene);
+}
+
 static void a_store_is_no_candidate_of_a_route(void **state)
 {
     (void)state;
@@ -524,6 +554,7 @@ int main(void)
         cmocka_unit_test(blocks_of_a_shape_that_the_tier_does_not_have_are_not_found),
         cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),
         cmocka_unit_test(a_store_is_a_shared_cache_and_no_worker),
+        cmocka_unit_test(stores_and_workers_take_nobodys_place),
         cmocka_unit_test(a_store_is_no_candidate_of_a_route),
         cmocka_unit_test(one_worker_can_load_from_every_store),
         cmocka_unit_test(a_store_has_no_part_in_the_head),

@@ -176,6 +176,46 @@ static void the_head_is_told_without_a_holder_too(void **state)
     scene_done(&scene);
 }
 
+static struct scene_holding holding_of(uint64_t worker_id, uint32_t count)
+{
+    return (struct scene_holding){ .worker_id = worker_id,
+                                   .model = "m",
+                                   .block_size = scene_block_size,
+                                   .tier = KVB_TIER_DEVICE,
+                                   .count = count };
+}
+
+static void the_best_are_in_order_and_nobody_is_missing(void **state)
+{
+    enum { workers = 60, depths = 4, ordered = 7 };
+    struct scene scene;
+    bool is_seen[workers] = { false };
+
+    (void)state;
+    scene_empty(&scene);
+    for (uint64_t i = 0; i < workers; i++) { /* comes as 0, 37, 14 .. and holds 1 .. 4 blocks */
+        const uint64_t worker = i * 37 % workers;
+        const struct scene_holding holding = holding_of(worker, (uint32_t)(worker % depths) + 1);
+        scene_hold(&scene, &holding);
+    }
+    struct kvb_query query = scene_query((size_t)depths * scene_block_size, "m");
+
+    ask(&scene, &query, (struct kvb_listing_options){ .ordered = ordered });
+
+    assert_int_equal(scene.ctx.overlap_count, workers);
+    for (size_t i = 0; i < workers; i++) {
+        const uint64_t worker = scene.ctx.overlaps[i].follower->id.worker_id;
+        if (i < ordered) { /* 3, 7, 11 .. hold four blocks */
+            assert_int_equal(worker, (i * depths) + depths - 1);
+        }
+        assert_int_equal(scene.ctx.overlaps[i].blocks, worker % depths + 1);
+        assert_false(is_seen[worker]);
+        is_seen[worker] = true;
+    }
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +227,7 @@ int main(void)
         cmocka_unit_test(a_stream_that_is_down_and_comes_back_is_seen_both_times),
         cmocka_unit_test(a_first_heartbeat_gives_a_stream_its_model),
         cmocka_unit_test(the_head_is_told_without_a_holder_too),
+        cmocka_unit_test(the_best_are_in_order_and_nobody_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
