@@ -30,6 +30,7 @@ enum kvb_conf_type {
     KVB_CONF_ENUM,   /* by name; max: the last value */
     KVB_CONF_LIST,   /* ( { ... }, { ... } ); min and max: how many groups */
     KVB_CONF_U64S,   /* ( 1, 2 ), into an array of a fixed size; may be left out */
+    KVB_CONF_PAIRS,  /* { name = "value"; }; take_pair adds each; may be left out */
     KVB_CONF_TYPE_COUNT
 };
 
@@ -46,7 +47,10 @@ struct kvb_conf_key {
     const char *(*name_of)(unsigned value); /* names of an enum's values 0 .. max */
     const struct kvb_conf_table *items;     /* of a list; the field points to the first group */
     size_t count_offset;                    /* of a list or an array: its count, a size_t */
-    const char *instead;                    /* a key that may replace this one; NULL: none */
+    /* Of KVB_CONF_PAIRS: adds a pair to the field; on failure detail says why. */
+    kvb_status (*take_pair)(
+        void *field, const char *name, const char *value, struct kvb_detail *detail);
+    const char *instead;   /* a key that may replace this one; NULL: none */
     const char *otherwise; /* what an absent key means, for help; not NULL: the key is optional */
     const char *help;      /* one or more lines of at most 72 bytes */
 };

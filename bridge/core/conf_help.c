@@ -14,6 +14,8 @@ static void write_value(const struct kvb_conf_key *key, char out_text[value_byte
         (void)snprintf(out_text, value_bytes, " = ( { ... }, ... )");
     } else if (key->type == KVB_CONF_U64S) {
         (void)snprintf(out_text, value_bytes, " = ( ... )");
+    } else if (key->type == KVB_CONF_PAIRS) {
+        (void)snprintf(out_text, value_bytes, " = { name = \"value\"; ... }");
     } else if (key->otherwise) {
         (void)snprintf(out_text, value_bytes, " = ...   (else: %s)", key->otherwise);
     } else if (key->instead) {

@@ -287,6 +287,32 @@ static void read_numbers(const struct value *value, void *out)
     memcpy((uint8_t *)out + key->count_offset, &count, sizeof count);
 }
 
+static void read_pair(const struct value *value)
+{
+    struct kvb_detail why = { .text = "" };
+    const char *text = config_setting_get_string(value->setting);
+    const char *name = config_setting_name(value->setting);
+
+    if (!text) {
+        wrong(value, "%.64s: expected a string in quotes", name);
+    } else if (value->key->take_pair(value->field, name, text, &why) != KVB_OK) {
+        wrong(value, "%s", why.text);
+    }
+}
+
+static void read_pairs(const struct value *value)
+{
+    if (!config_setting_is_group(value->setting)) {
+        wrong(value, "expected a group { name = \"value\"; }");
+        return;
+    }
+    for (int i = 0; i < config_setting_length(value->setting); i++) {
+        struct value pair = *value;
+        pair.setting = config_setting_get_elem(value->setting, (unsigned)i);
+        read_pair(&pair);
+    }
+}
+
 /* Without lists and arrays: those have a count, and a list's groups have their own table. */
 static const struct {
     void (*take_default)(const struct value *value);
@@ -298,6 +324,7 @@ static const struct {
     [KVB_CONF_BOOL] = { default_bool, read_bool },
     [KVB_CONF_DOUBLE] = { default_double, read_double },
     [KVB_CONF_ENUM] = { default_enum, read_enum },
+    [KVB_CONF_PAIRS] = { NULL, read_pairs }, /* none is the default */
 };
 
 /* ---- Unknown keys ------------------------------------------------------------------- */
@@ -455,6 +482,7 @@ static bool may_be_missing(const struct group *group, const struct kvb_conf_key 
         return key->min == 0;
     }
     return key->fallback || key->otherwise || key->type == KVB_CONF_U64S ||
+           key->type == KVB_CONF_PAIRS ||
            (key->instead && config_setting_lookup(group->setting, key->instead));
 }
 

@@ -48,16 +48,18 @@ enum kvb_bridge_wish {
     KVB_BRIDGE_REPLACE,  /* replace the whole list */
     KVB_BRIDGE_REGISTER, /* add one rank to the registered ones */
     KVB_BRIDGE_FORGET,   /* remove this worker, or this rank of it */
+    KVB_BRIDGE_DRAIN,    /* this worker, or this rank of it, takes no new requests */
+    KVB_BRIDGE_UNDRAIN,  /* takes them again */
     KVB_BRIDGE_WISH_COUNT
 };
 
 struct kvb_membership_request {
     enum kvb_bridge_wish kind;
-    uint32_t origin; /* whose list; not of KVB_BRIDGE_FORGET */
+    uint32_t origin; /* whose list; not of KVB_BRIDGE_FORGET and the two behind it */
     /* With the list of the file: the lists of engines that are discovered no more, by
      * origin from KVB_BRIDGE_OF_DISCOVERED on, are empty now; kvb_max_workers; or NULL. */
     const bool *gone_origins;
-    uint64_t worker_id; /* of KVB_BRIDGE_FORGET, like all below */
+    uint64_t worker_id; /* of KVB_BRIDGE_FORGET and the two behind it, like all below */
     bool has_rank;
     uint32_t dp_rank;
     char model[kvb_model_bytes + 1]; /* "": any */
@@ -69,6 +71,7 @@ struct kvb_membership_result {
     size_t gone;
     size_t changed; /* closed, and opened again as they are now */
     size_t same;
+    size_t marked; /* draining, or no more */
     size_t failed; /* of added and changed: could not be opened, and are not there */
     struct kvb_detail why;
 };

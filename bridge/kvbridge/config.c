@@ -57,6 +57,12 @@ static const char *tier_name(unsigned value)
     return kvb_tier_name((enum kvb_tier)value);
 }
 
+static kvb_status
+take_worker_label(void *labels, const char *name, const char *value, struct kvb_detail *detail)
+{
+    return kvb_labels_add(labels, name, value, detail);
+}
+
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_worker_config, field)
@@ -113,6 +119,10 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "true: a store that all workers share, and no engine: requests are never\n"
               "routed to it.  Known of those asked for replays as mooncake, and of those\n"
               "whose events are a store's." },
+    { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(labels), .take_pair = take_worker_label,
+      .help = "Names and values by which requests select workers, such as role and\n"
+              "address: at most 16, of 512 bytes in all.  A label that changes opens\n"
+              "the worker anew, as every key does." },
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
       .help = "Blocks that one rank's device memory holds; 0: not known.  Disregarded, and the\n"
               "log says so, when the engine was seen to hold more." },

@@ -46,6 +46,7 @@ struct kvb_worker_config {
     bool has_own_addresses;             /* of one rank: nothing is added to them */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks whose medium is on no list */
+    struct kvb_labels labels;     /* that heartbeats carry */
     uint64_t total_blocks;        /* device blocks of a rank; 0: not known */
     struct {
         char zmq[kvb_endpoint_bytes];            /* "": none, like the two below */

@@ -87,6 +87,8 @@ static const struct route {
     { "GET",  "/state",      answer_state_page },
     { "POST", "/register",   kvb_bridge_answer_register },
     { "POST", "/unregister", kvb_bridge_answer_unregister },
+    { "POST", "/drain",      kvb_bridge_answer_drain },
+    { "POST", "/undrain",    kvb_bridge_answer_undrain },
 };
 /* clang-format on */
 
@@ -114,5 +116,7 @@ void kvb_bridge_answer(
     }
     answer_text(
         answer, 404,
-        "no such path; there are /livez /readyz /metrics /state, and POST /register /unregister\n");
+        "no such path; there are /livez /readyz /metrics /state, and POST /register /unregister "
+        "/drain "
+        "/undrain\n");
 }

@@ -69,7 +69,8 @@ struct bridge_rank {
     uint32_t origin;           /* whose list it stands in: kvbridge/membership.c */
     struct kvb_source *source; /* owned */
     bool is_leaving;
-    bool is_crowded; /* two engines on its bound socket */
+    bool is_draining; /* POST /drain: takes no new requests */
+    bool is_crowded;  /* two engines on its bound socket */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     struct kvb_refresh_turn refresh;
@@ -527,6 +528,12 @@ void kvb_bridge_answer_register(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer);
 void kvb_bridge_answer_unregister(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
+void kvb_bridge_answer_drain(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer);
+void kvb_bridge_answer_undrain(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer);
 

@@ -182,7 +182,7 @@ kvb_status kvb_bridge_request_membership(
     struct bridge_command command = { .wish = *wish };
 
     KVB_TRY(kvb_members_of(workers, worker_count, &wanted));
-    command.wanted = wish->kind == KVB_BRIDGE_FORGET ? NULL : &wanted;
+    command.wanted = wish->kind >= KVB_BRIDGE_FORGET ? NULL : &wanted;
     (void)pthread_mutex_init(&command.lock, NULL); /* neither fails without attributes */
     (void)pthread_cond_init(&command.changed, NULL);
     const kvb_status status = pass_command(bridge, &command);

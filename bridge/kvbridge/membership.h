@@ -11,7 +11,7 @@
 
 struct bridge_command {
     struct kvb_membership_request wish;
-    const struct kvb_members *wanted; /* borrowed; of KVB_BRIDGE_FORGET: NULL */
+    const struct kvb_members *wanted; /* borrowed; NULL from KVB_BRIDGE_FORGET on */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_done;

@@ -273,12 +273,31 @@ static kvb_status begin_forgetting(struct kvb_bridge *bridge, struct bridge_comm
     return KVB_NOT_FOUND;
 }
 
+/* Whatever list a rank stands in; one that has the mark already is counted too. */
+static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        if (is_rank_wanted(&command->wish, rank)) {
+            rank->is_draining = command->wish.kind == KVB_BRIDGE_DRAIN;
+            rank->served.advertiser.is_beat_due = true;
+            command->answer.marked++;
+        }
+    }
+    if (command->answer.marked > 0) {
+        bridge->ingest.server.agenda.is_round_wanted = true; /* heartbeats say it at once */
+        return KVB_OK;
+    }
+    kvb_detail_set(&command->answer.why, "worker %" PRIu64 " not found", command->wish.worker_id);
+    return KVB_NOT_FOUND;
+}
+
 kvb_status kvb_bridge_decide(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     static kvb_status (*const kinds[])(struct kvb_bridge *, struct bridge_command *) = {
-        [KVB_BRIDGE_REPLACE] = begin_replacing,
-        [KVB_BRIDGE_REGISTER] = begin_registering,
-        [KVB_BRIDGE_FORGET] = begin_forgetting,
+        [KVB_BRIDGE_REPLACE] = begin_replacing, [KVB_BRIDGE_REGISTER] = begin_registering,
+        [KVB_BRIDGE_FORGET] = begin_forgetting, [KVB_BRIDGE_DRAIN] = mark_draining,
+        [KVB_BRIDGE_UNDRAIN] = mark_draining,
     };
 
     return kinds[command->wish.kind](bridge, command);

@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* POST /register and /unregister.  The body is parsed on an HTTP thread, which then waits while
- * the ingest thread accepts or rejects the request.  A registered rank stays until it is
- * unregistered or the bridge ends; it is not written to the configuration file. */
+/* POST /register, /unregister, /drain and /undrain.  The body is parsed on an HTTP thread, which
+ * then waits while the ingest thread accepts or rejects the request.  A registered rank stays until
+ * it is unregistered or the bridge ends; it is not written to the configuration file. */
 
 /* ---- Authorization ---- */
 
@@ -143,6 +143,7 @@ static kvb_status make_worker(
     memcpy(worker.topic, who->topic, sizeof worker.topic);
     memcpy(worker.model, who->model, sizeof worker.model);
     memcpy(worker.lora, who->lora, sizeof worker.lora);
+    worker.labels = who->labels;
     if (worker.is_id_made) {
         worker.id = kvb_worker_id_of_address(&worker);
     }
@@ -248,4 +249,55 @@ void kvb_bridge_answer_unregister(
     }
     log_wish(bridge, "a worker has unregistered", who.worker_id, who.dp_rank);
     answer_unregistered(answer, &who, result.gone);
+}
+
+/* ---- Drain ---- */
+
+static void answer_drain(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer, enum kvb_bridge_wish kind)
+{
+    struct kvb_registration who;
+    struct kvb_membership_result result = { 0 };
+    struct kvb_json_writer json;
+
+    if (!may_register(bridge, request, answer)) {
+        return;
+    }
+    kvb_status status = kvb_drain_json_decode(request->body, &who, &result.why);
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, true, &result.why);
+        return;
+    }
+    const struct kvb_membership_request wish = {
+        .kind = kind, .worker_id = who.worker_id, .has_rank = who.has_rank, .dp_rank = who.dp_rank
+    };
+    status = kvb_bridge_request_membership(bridge, &wish, NULL, 0, &result);
+    if (status != KVB_OK) {
+        refuse_registration(answer, status, false, &result.why);
+        return;
+    }
+    const bool is_draining = kind == KVB_BRIDGE_DRAIN;
+    log_wish(
+        bridge, is_draining ? "a worker is draining" : "a worker takes requests again",
+        who.worker_id, who.dp_rank);
+    begin_answer(&json, answer, 200);
+    kvb_json_write_pair_u64(&json, "worker_id", who.worker_id);
+    kvb_json_write_pair_bool(&json, "draining", is_draining);
+    kvb_json_write_pair_u64(&json, "ranks", result.marked);
+    end_answer(&json, answer);
+}
+
+void kvb_bridge_answer_drain(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_drain(bridge, request, answer, KVB_BRIDGE_DRAIN);
+}
+
+void kvb_bridge_answer_undrain(
+    struct kvb_bridge *bridge, const struct kvb_http_request *request,
+    struct kvb_http_answer *answer)
+{
+    answer_drain(bridge, request, answer, KVB_BRIDGE_UNDRAIN);
 }

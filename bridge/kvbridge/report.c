@@ -60,8 +60,11 @@ static kvb_status publish_beat(
     return KVB_OK;
 }
 
-static void sign_beat(const struct kvb_bridge *bridge, struct kvb_heartbeat *beat)
+static void sign_beat(
+    const struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_heartbeat *beat)
 {
+    beat->labels = rank->settings.labels;
+    beat->is_draining = rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;
     beat->publisher = bridge->standby.publisher;
     beat->is_standby = bridge->config->publish.standby;
@@ -73,7 +76,7 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
 
     kvb_stream_heartbeat(rank->served.stream, &beat);
     beat.is_bye = is_bye;
-    sign_beat(bridge, &beat);
+    sign_beat(bridge, rank, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
         bridge->publisher.events.failures++;
@@ -87,7 +90,7 @@ void kvb_bridge_beat_opening(
 {
     struct kvb_heartbeat beat = *opening;
 
-    sign_beat(bridge, &beat);
+    sign_beat(bridge, rank, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
         bridge->publisher.events.failures++; /* aggregators detect and count the missing epoch */
@@ -105,7 +108,7 @@ void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
     }
     kvb_stream_heartbeat(rank->served.stream, &beat);
     beat.is_bye = true;
-    sign_beat(bridge, &beat);
+    sign_beat(bridge, rank, &beat);
     kvb_buf_reset(&publisher->buf);
     if (kvb_heartbeat_encode(&beat, &publisher->buf) != KVB_OK ||
         publish_buf(publisher, bridge->standby.handover_subject) != KVB_OK) {
@@ -189,6 +192,8 @@ static void fill_rank_report(
         out->role = kvb_standby_role_name(kvb_bridge_publishes(bridge, rank));
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    out->beat.labels = rank->settings.labels;
+    out->beat.is_draining = rank->is_draining;
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 

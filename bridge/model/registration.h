@@ -22,4 +22,5 @@ struct kvb_registration {
     uint32_t block_size;
     bool has_rank;
     uint32_t dp_rank;
+    struct kvb_labels labels;
 };

@@ -5,6 +5,7 @@
 #include "core/own.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
+#include "wire/query/selection.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -210,6 +211,14 @@ read_registered_model(const struct reading *reading, bool is_required, struct kv
     return read_registration_text(reading, &field);
 }
 
+static kvb_status
+read_registered_labels(const struct reading *reading, struct kvb_registration *out)
+{
+    struct json_object *labels = kvb_json_member(reading->root, "labels");
+
+    return labels ? kvb_labels_json_read(labels, &out->labels, reading->detail) : KVB_OK;
+}
+
 static kvb_status read_registration(const struct reading *reading, struct kvb_registration *out)
 {
     const struct text_field texts[] = {
@@ -226,6 +235,7 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
     KVB_TRY(read_registered_model(reading, true, out));
     KVB_TRY(read_registered_block_size(reading, out));
     KVB_TRY(read_registered_rank(reading, out));
+    KVB_TRY(read_registered_labels(reading, out));
     return check_foreign(reading);
 }
 
@@ -281,6 +291,22 @@ kvb_status kvb_register_json_decode(
     kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail)
 {
     return decode_registration(json, read_registration, out_registration, detail);
+}
+
+static kvb_status read_drain(const struct reading *reading, struct kvb_registration *out)
+{
+    KVB_TRY(read_registration_number(
+        reading, "worker_id", 0, INT64_MAX, &out->has_worker_id, &out->worker_id));
+    if (!out->has_worker_id) {
+        return missing(reading, "worker_id");
+    }
+    return read_registered_rank(reading, out);
+}
+
+kvb_status kvb_drain_json_decode(
+    kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail)
+{
+    return decode_registration(json, read_drain, out_registration, detail);
 }
 
 kvb_status kvb_unregister_json_decode(

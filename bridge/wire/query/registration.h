@@ -28,3 +28,7 @@ kvb_status kvb_register_json_decode(
 /* Only instance_id is required here; dp_rank and the model restrict the request further. */
 kvb_status kvb_unregister_json_decode(
     kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);
+
+/* {"worker_id":n} or {"worker_id":n,"dp_rank":n}; errors as above. */
+kvb_status kvb_drain_json_decode(
+    kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);
