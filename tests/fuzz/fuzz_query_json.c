@@ -43,6 +43,38 @@ static struct json_object *list_of(const struct kvb_query *query)
     return list;
 }
 
+/* Addresses are kept as hashes, which cannot be written down again. */
+static void add_selection(struct json_object *object, const struct kvb_selection *selection)
+{
+    struct json_object *labels = json_object_new_object();
+    char name[kvb_label_name_bytes + 1];
+    struct kvb_label label;
+
+    for (size_t at = 0; kvb_labels_next(&selection->labels, &at, &label);) {
+        (void)snprintf(name, sizeof name, "%.*s", (int)label.name_len, label.pair);
+        add(labels, name, json_object_new_string(label.value));
+    }
+    add(object, "labels", labels);
+    add(object, "policy", json_object_new_string(selection->policy));
+    add(object, "dry_run", json_object_new_boolean(selection->is_dry_run));
+    struct json_object *ids = selection->worker_id_count > 0 ? json_object_new_array() : NULL;
+    for (size_t i = 0; i < selection->worker_id_count; i++) {
+        if (json_object_array_add(ids, json_object_new_uint64(selection->worker_ids[i])) != 0) {
+            abort();
+        }
+    }
+    add(object, "candidates", ids);
+}
+
+static bool is_same_selection(const struct kvb_selection *a, const struct kvb_selection *b)
+{
+    return strcmp(a->policy, b->policy) == 0 && a->is_dry_run == b->is_dry_run &&
+           kvb_labels_are_same(&a->labels, &b->labels) &&
+           a->worker_id_count == b->worker_id_count &&
+           (a->worker_id_count == 0 ||
+            memcmp(a->worker_ids, b->worker_ids, a->worker_id_count * sizeof *a->worker_ids) == 0);
+}
+
 static struct json_object *object_of(const struct kvb_query *query)
 {
     static const char *const names[] = {
@@ -61,6 +93,7 @@ static struct json_object *object_of(const struct kvb_query *query)
     }
     add(object, "lora_name", json_object_new_string(query->lora_name));
     add(object, "cache_salt", json_object_new_string(query->cache_salt));
+    add_selection(object, &query->selection);
     return object;
 }
 
@@ -70,8 +103,9 @@ static bool is_same(const struct kvb_query *a, const struct kvb_query *b)
                               a->has_instance_id == b->has_instance_id &&
                               a->instance_id == b->instance_id && a->count == b->count;
 
-    return is_same_head && strcmp(a->model, b->model) == 0 &&
-           strcmp(a->lora_name, b->lora_name) == 0 && strcmp(a->cache_salt, b->cache_salt) == 0 &&
+    return is_same_head && is_same_selection(&a->selection, &b->selection) &&
+           strcmp(a->model, b->model) == 0 && strcmp(a->lora_name, b->lora_name) == 0 &&
+           strcmp(a->cache_salt, b->cache_salt) == 0 &&
            (a->tokens ? memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens)
                       : memcmp(a->hashes, b->hashes, a->count * sizeof *a->hashes)) == 0;
 }
