@@ -133,6 +133,16 @@ static uint64_t event_rate(const struct play *play)
     return bench_size(&play->intake->bench, events_a_second);
 }
 
+/* Load figures of each worker once a second, beside the heartbeats. */
+static void say_load(struct play *play)
+{
+    bridges_set_load_rate(&play->bridges, play->fleet.options.workers);
+    bench_figure(
+        "scale.streams.load", cpu_percent(&play->scene, play->intake->bench.seconds / 2),
+        "% of a core");
+    bridges_set_load_rate(&play->bridges, 0);
+}
+
 /* The rate is what arrived: a machine that cannot publish so much says so. */
 static void say_intake(struct play *play)
 {
@@ -140,6 +150,7 @@ static void say_intake(struct play *play)
     struct bridges *bridges = &play->bridges;
 
     bench_figure("scale.streams.idle", cpu_percent(&play->scene, seconds / 2), "% of a core");
+    say_load(play);
     bridges_set_rate(bridges, event_rate(play));
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     const double applied = scene_metric(&play->scene, "kvb_events_applied_total");

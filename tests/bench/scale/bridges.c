@@ -4,6 +4,7 @@
 #include "wire/router/heartbeat.h"
 #include "wire/router/sync.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -93,11 +94,34 @@ publish_due_heartbeats(struct bridges *bridges, struct pace *heartbeats, struct 
     }
 }
 
+static void publish_load(struct bridges *bridges, uint64_t number, struct kvb_buf *buf)
+{
+    kvb_buf_reset(buf);
+    INTAKE_MUST(kvb_buf_append_format(
+        buf,
+        "{\"worker_id\":%" PRIu64 ",\"dp_rank\":0,\"endpoint_name\":\"generate\",\"metrics\":{"
+        "\"request_active_slots\":%" PRIu64 ",\"request_total_slots\":256,"
+        "\"kv_active_blocks\":%" PRIu64 ",\"kv_total_blocks\":4096,"
+        "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":0.5,"
+        "\"num_requests_waiting\":%" PRIu64 "}}",
+        number % bridges->fleet->options.workers, number % 256, number % 4096, number % 7));
+    INTAKE_MUST(kvb_bus_publish(bridges->scene->bus, SUBJECT("load_metrics"), kvb_buf_span(buf)));
+}
+
+static void publish_due_loads(struct bridges *bridges, struct pace *loads, struct kvb_buf *buf)
+{
+    set_pace(loads, atomic_load(&bridges->loads_a_second));
+    while (is_due(loads)) {
+        publish_load(bridges, loads->done++, buf);
+    }
+}
+
 static void *publish(void *context)
 {
     struct bridges *bridges = context;
     struct pace events = { 0 };
     struct pace heartbeats = { 0 };
+    struct pace loads = { 0 };
     struct kvb_buf buf;
 
     (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
@@ -106,6 +130,7 @@ static void *publish(void *context)
     while (!atomic_load(&bridges->is_stopping)) {
         publish_due_events(bridges, &events);
         publish_due_heartbeats(bridges, &heartbeats, &buf);
+        publish_due_loads(bridges, &loads, &buf);
         kvb_bus_flush_soon(bridges->scene->bus);
         wait_until_ns(kvb_clock_monotonic_ns() + KVB_NS_PER_MS);
     }
@@ -226,6 +251,11 @@ void bridges_fill(struct bridges *bridges)
 void bridges_set_rate(struct bridges *bridges, uint64_t events_a_second)
 {
     atomic_store(&bridges->events_a_second, events_a_second);
+}
+
+void bridges_set_load_rate(struct bridges *bridges, uint64_t loads_a_second)
+{
+    atomic_store(&bridges->loads_a_second, loads_a_second);
 }
 
 uint64_t bridges_copies(struct bridges *bridges)

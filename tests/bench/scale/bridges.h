@@ -13,6 +13,7 @@
  *
  *     every second, each stream    its heartbeat, with the digest of what was published
  *     events_a_second              one event a message, workers in turn
+ *     loads_a_second               the load figures of a worker, workers in turn
  *     on kv_sync                   the stream's whole list
  *
  * An aggregator finds every stream EXACT, and one that comes late gets all it missed.  The
@@ -26,6 +27,7 @@ struct bridges {
     pthread_mutex_t lock; /* of the fleet and of round */
     struct fleet_round round;
     _Atomic uint64_t events_a_second;
+    _Atomic uint64_t loads_a_second;
     _Atomic uint64_t events; /* published so far */
     _Atomic uint64_t event_bytes;
     _Atomic uint64_t heartbeat_bytes;
@@ -46,6 +48,8 @@ void bridges_fill(struct bridges *bridges);
 
 /* From now on; 0: heartbeats alone. */
 void bridges_set_rate(struct bridges *bridges, uint64_t events_a_second);
+
+void bridges_set_load_rate(struct bridges *bridges, uint64_t loads_a_second);
 
 /* Blocks that the workers hold, each worker counted. */
 uint64_t bridges_copies(struct bridges *bridges);
