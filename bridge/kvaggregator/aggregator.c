@@ -89,6 +89,7 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
         .tracker = aggregator->tracker,
         .requests = aggregator->requests,
         .predictions = aggregator->predictions,
+        .peers = &aggregator->peers,
         .aggregator_id = aggregator->service.identity.id,
         .request_ttl_ms = config->router.request_ttl_ms,
         .route = { .policy = config->router.policy,
@@ -165,6 +166,7 @@ static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
         aggregator->bus, aggregator->received_subject, kvb_aggregator_receive, aggregator,
         &aggregator->received));
     KVB_TRY(kvb_aggregator_open_sync(aggregator));
+    KVB_TRY(kvb_aggregator_open_books(aggregator));
     KVB_TRY(listen_for(aggregator, "kv_match", &aggregator->match_queries));
     KVB_TRY(listen_for(aggregator, "kv_route", &aggregator->route_queries));
     return listen_for(aggregator, "kv_get.*", &aggregator->get_queries);
@@ -271,6 +273,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(make_rings(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
+    KVB_TRY(kvb_aggregator_name_self(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
     return start_index_thread(aggregator);
@@ -344,10 +347,12 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     if (aggregator->has_thread) {
         (void)pthread_join(aggregator->thread, NULL);
     }
+    kvb_aggregator_say_bye(aggregator);
     kvb_service_responder_close(aggregator->service.responder);
     kvb_bus_unsubscribe(aggregator->get_queries);
     kvb_bus_unsubscribe(aggregator->route_queries);
     kvb_bus_unsubscribe(aggregator->match_queries);
+    kvb_aggregator_close_books(aggregator);
     kvb_bus_unsubscribe(aggregator->echo);
     kvb_bus_unsubscribe(aggregator->answers);
     kvb_bus_unsubscribe(aggregator->received);

@@ -13,6 +13,7 @@
 #include "kvaggregator/answers/routes.h"
 #include "kvaggregator/byte_budget.h"
 #include "kvaggregator/metrics.h"
+#include "load/peers.h"
 #include "load/tracker.h"
 #include "model/router_batch.h"
 #include "replica/follower.h"
@@ -52,6 +53,23 @@ struct aggregator_service {
     struct query_counts shown[kvb_query_kind_count]; /* the responder's */
 };
 
+/* The subjects of the books that aggregators share. */
+enum books_subject {
+    KVB_BOOKS_ROUTED,
+    KVB_BOOKS_FINISHED,
+    KVB_BOOKS_FIRST_TOKEN,
+    KVB_BOOKS_STATUS,
+    KVB_BOOKS_SUBJECT_COUNT
+};
+
+struct books_subscription {
+    struct kvb_aggregator *aggregator;         /* borrowed */
+    struct kvb_bus_subscription *subscription; /* owned */
+    size_t number;                             /* enum books_subject */
+    char subject[kvb_subject_bytes];
+    uint64_t since_ns; /* messages wait in nats.c since then, or 0; its delivery thread's own */
+};
+
 struct pending_query; /* kvaggregator/queries.c */
 
 struct kvb_aggregator {
@@ -69,6 +87,7 @@ struct kvb_aggregator {
     struct kvb_bus_subscription *match_queries;
     struct kvb_bus_subscription *route_queries;
     struct kvb_bus_subscription *get_queries;
+    struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
     struct kvb_http *http;
     struct aggregator_service service;
     struct kvb_dashboard *dashboard;
@@ -96,6 +115,10 @@ struct kvb_aggregator {
     struct kvb_load_tracker *tracker;
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
+    struct kvb_peers peers;
+    uint64_t decisions; /* so far: the sequence number of the newest */
+    uint64_t status_ns; /* when the newest status was published */
+    uint64_t connects_listened;
     struct kvb_query_context ctx;
     struct kvb_router_batch batch; /* decoded into, again and again, like the next */
     struct kvb_stream_id batch_id; /* whose events it holds */
@@ -180,6 +203,38 @@ struct kvb_query_call {
 void kvb_query_kind_answer(
     const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
     struct kvb_query_call *call);
+
+/* The subscriptions to the books that aggregators share. */
+kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator);
+void kvb_aggregator_close_books(struct kvb_aggregator *aggregator);
+
+/* ---- kvaggregator/books.c: one set of books for all aggregators ---- */
+
+/* Draws what distinguishes this process from another one with its id.  After
+ * kvb_aggregator_open_service().  KVB_IO. */
+kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator);
+
+/* Take a message of the books.  KVB_BAD_INPUT, KVB_TOO_LARGE, KVB_NO_MEMORY; another version is
+ * skipped and counted. */
+kvb_status
+kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns);
+kvb_status kvb_aggregator_take_request_report(
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, kvb_span payload,
+    uint64_t now_ns);
+kvb_status
+kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns);
+
+/* Publish a decision made here, or a report that came over HTTP, for the other aggregators. */
+void kvb_aggregator_share_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
+void kvb_aggregator_share_report(
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, const char *request_id);
+
+/* Once a tick: publishes the status when it is due, and decides who leads. */
+void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_ready, uint64_t now_ns);
+
+/* Publishes a goodbye, after the index thread has ended. */
+void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator);
 
 /* ---- kvaggregator/sync.c: requests to bridges ---- */
 kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);

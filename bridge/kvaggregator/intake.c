@@ -234,6 +234,34 @@ static kvb_status apply_answer(
     return KVB_OK;
 }
 
+static kvb_status apply_decision(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
+{
+    (void)envelope;
+    return kvb_aggregator_take_decision(aggregator, payload, now_ns);
+}
+
+static kvb_status apply_finished(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
+{
+    (void)envelope;
+    return kvb_aggregator_take_request_report(aggregator, KVB_REQUEST_FINISHED, payload, now_ns);
+}
+
+static kvb_status apply_first_token(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
+{
+    (void)envelope;
+    return kvb_aggregator_take_request_report(aggregator, KVB_REQUEST_FIRST_TOKEN, payload, now_ns);
+}
+
+static kvb_status apply_status(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
+{
+    (void)envelope;
+    return kvb_aggregator_take_status(aggregator, payload, now_ns);
+}
+
 static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answers, apply_answer };
 
 /* clang-format off */
@@ -242,6 +270,16 @@ static const struct kind kinds[] = {
     { "kv_window_events", kvb_aggregator_messages_window,    apply_events },
     { "kv_heartbeat",     kvb_aggregator_messages_heartbeat, apply_heartbeat },
     { "load_metrics",     kvb_aggregator_messages_load,      apply_load },
+};
+/* clang-format on */
+
+/* clang-format off */
+static const struct kind books_kinds[KVB_BOOKS_SUBJECT_COUNT] = {
+    [KVB_BOOKS_ROUTED] = { "kv_routed", kvb_aggregator_messages_routed, apply_decision },
+    [KVB_BOOKS_FINISHED] = { "kv_finished", kvb_aggregator_messages_finished, apply_finished },
+    [KVB_BOOKS_FIRST_TOKEN] =
+        { "kv_first_token", kvb_aggregator_messages_first_token, apply_first_token },
+    [KVB_BOOKS_STATUS] = { "aggregator_status", kvb_aggregator_messages_status, apply_status },
 };
 /* clang-format on */
 
@@ -367,6 +405,44 @@ void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *
     head.token = strtoull(last + 1, NULL, 16);
     head.arrived_ns = message_arrival(&aggregator->answers_since_ns, message);
     hand_message_over(aggregator, &head, message->payload, &aggregator->answers_since_ns);
+}
+
+static void receive_books(void *context, const struct kvb_bus_message *message)
+{
+    struct books_subscription *books = context;
+    struct kvb_aggregator *aggregator = books->aggregator;
+    struct received head = { .kind = &books_kinds[books->number], .len = message->payload.len };
+
+    if (message->payload.len > kvb_max_nats_payload_bytes) {
+        count_intake(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    head.arrived_ns = message_arrival(&books->since_ns, message);
+    hand_message_over(aggregator, &head, message->payload, &books->since_ns);
+}
+
+/* ---- Subscriptions to the books ---- */
+
+kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < KVB_BOOKS_SUBJECT_COUNT; i++) {
+        struct books_subscription *books = &aggregator->books[i];
+        books->aggregator = aggregator;
+        books->number = i;
+        KVB_TRY(kvb_subject_make(
+            books->subject, aggregator->config->router.name_space,
+            aggregator->config->router.component, books_kinds[i].tail));
+        KVB_TRY(kvb_bus_subscribe(
+            aggregator->bus, books->subject, receive_books, books, &books->subscription));
+    }
+    return KVB_OK;
+}
+
+void kvb_aggregator_close_books(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < KVB_BOOKS_SUBJECT_COUNT; i++) {
+        kvb_bus_unsubscribe(aggregator->books[i].subscription);
+    }
 }
 
 /* ---- Taking ---- */

@@ -108,11 +108,14 @@ static void expire_books(struct kvb_aggregator *aggregator, uint64_t now_ns)
 static void update_outputs(void *context, uint64_t now_ns)
 {
     struct kvb_aggregator *aggregator = context;
+    struct kvb_detail why;
 
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
         aggregator->has_load_changed = true;
     }
     expire_books(aggregator, now_ns);
+    kvb_aggregator_update_peers(
+        aggregator, kvb_aggregator_not_ready(aggregator, &why) == NULL, now_ns);
     kvb_aggregator_publish_load(aggregator, now_ns);
     kvb_aggregator_update_metrics(aggregator, now_ns);
     kvb_aggregator_update_dashboard(aggregator, now_ns);

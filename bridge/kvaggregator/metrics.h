@@ -17,6 +17,10 @@
     X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
     X(messages_heartbeat, COUNTER, "kvb_messages_received_total", "kind=\"kv_heartbeat\"", "NATS messages received, by kind") \
     X(messages_answers, COUNTER, "kvb_messages_received_total", "kind=\"kv_sync\"", "NATS messages received, by kind") \
+    X(messages_routed, COUNTER, "kvb_messages_received_total", "kind=\"kv_routed\"", "NATS messages received, by kind") \
+    X(messages_finished, COUNTER, "kvb_messages_received_total", "kind=\"kv_finished\"", "NATS messages received, by kind") \
+    X(messages_first_token, COUNTER, "kvb_messages_received_total", "kind=\"kv_first_token\"", "NATS messages received, by kind") \
+    X(messages_status, COUNTER, "kvb_messages_received_total", "kind=\"aggregator_status\"", "NATS messages received, by kind") \
     X(refused_bad_input, COUNTER, "kvb_messages_refused_total", "reason=\"bad_input\"", "NATS messages that could not be used, by reason") \
     X(refused_too_large, COUNTER, "kvb_messages_refused_total", "reason=\"too_large\"", "NATS messages that could not be used, by reason") \
     X(refused_no_memory, COUNTER, "kvb_messages_refused_total", "reason=\"no_memory\"", "NATS messages that could not be used, by reason") \
@@ -56,6 +60,10 @@
     X(routed, COUNTER, "kvb_route_decisions_total", "", "Requests sent to a worker") \
     X(routed_blocks, COUNTER, "kvb_route_blocks_total", "", "Blocks of the requests routed") \
     X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \
+    X(decisions_shared, COUNTER, "kvb_decisions_shared_total", "", "Decisions of other aggregators entered in the books of this one") \
+    X(decisions_missing, COUNTER, "kvb_decisions_missing_total", "", "Decisions of other aggregators that never arrived: jumps of their sequence numbers") \
+    X(books_version, COUNTER, "kvb_books_other_version_total", "", "Messages of aggregators whose books have another version: skipped") \
+    X(peers_refused, COUNTER, "kvb_aggregators_refused_total", "", "Messages of aggregators beyond the 64 that are followed") \
     X(requests_repeated, COUNTER, "kvb_requests_repeated_total", "", "Route decisions that replaced one of the same request_id") \
     X(requests_finished, COUNTER, "kvb_requests_finished_total", "end=\"reported\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
     X(requests_expired, COUNTER, "kvb_requests_finished_total", "end=\"ttl\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
@@ -95,6 +103,9 @@
     X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
     X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, each worker and rank counted; at most limits.max_index_blocks") \
+    X(other_aggregators, GAUGE, "kvb_other_aggregators", "", "Other aggregators of the same router component that sent a status within 3 s") \
+    X(leads, GAUGE, "kvb_aggregator_leads", "", "1 in the one aggregator that publishes load_stats") \
+    X(same_id, GAUGE, "kvb_aggregator_same_id", "", "1 while another aggregator has the id of this one: restart one of them") \
     X(requests_in_flight, GAUGE, "kvb_requests_in_flight", "", "Routed requests that nobody has reported as finished") \
     X(predicted_now, GAUGE, "kvb_predicted_blocks", "", "Blocks that workers are expected to store soon") \
     X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \

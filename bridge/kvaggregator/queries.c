@@ -397,7 +397,11 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
     if (is_part_short(pending)) {
         return false;
     }
+    if (context->has_request_report) {
+        kvb_aggregator_share_report(aggregator, context->request_report, pending->query.request_id);
+    }
     if (context->has_decision) {
+        kvb_aggregator_share_decision(aggregator, &context->decision);
         kvb_aggregator_publish_decision(aggregator, &context->decision);
     }
     (void)pthread_mutex_lock(&pending->lock);
@@ -433,6 +437,9 @@ static void answer_nats_query(struct kvb_aggregator *aggregator, struct pending_
                                    .out = &pending->answer.body };
 
     kvb_query_kind_answer(pending->kind, aggregator, &call);
+    if (call.has_decision) {
+        kvb_aggregator_share_decision(aggregator, &call.decision);
+    }
     reply(aggregator, pending);
     if (call.has_decision) {
         kvb_aggregator_publish_decision(aggregator, &call.decision);

@@ -40,6 +40,10 @@ static kvb_status make_load(struct kvb_aggregator *aggregator)
 
 void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
+    if (!aggregator->ctx.leads) {
+        aggregator->has_load_changed = false; /* another aggregator says so */
+        return;
+    }
     if (!is_load_due(aggregator, now_ns) || !kvb_bus_is_connected(aggregator->bus)) {
         return;
     }

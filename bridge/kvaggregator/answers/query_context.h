@@ -3,6 +3,7 @@
 #include "core/detail.h"
 #include "core/status.h"
 #include "index/index.h"
+#include "load/peers.h"
 #include "load/predictions.h"
 #include "load/requests.h"
 #include "load/route.h"
@@ -99,9 +100,11 @@ struct kvb_query_context {
     /* The books of decisions; borrowed. */
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
-    uint64_t now_ns;           /* of the query at hand, for the books; the caller sets it */
-    const char *aggregator_id; /* borrowed; begins the ids of requests that come without one */
-    uint64_t request_ttl_ms;   /* of requests that name none */
+    const struct kvb_peers *peers; /* borrowed; NULL: none are known */
+    bool leads;                    /* this aggregator publishes load_stats */
+    uint64_t now_ns;               /* of the query at hand, for the books; the caller sets it */
+    const char *aggregator_id;     /* borrowed; begins the ids of requests that come without one */
+    uint64_t request_ttl_ms;       /* of requests that name none */
     struct kvb_route_options route;
     const char *default_model; /* of streams without heartbeats; borrowed; "" = none */
     uint32_t default_block_size;

@@ -271,6 +271,17 @@ static void write_followed(struct kvb_json_writer *json, const struct kvb_query_
     kvb_json_write_end(json, '}');
 }
 
+static void write_aggregators(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    kvb_json_write_key(json, "aggregators");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "id", ctx->peers->self.id);
+    kvb_json_write_pair_bool(json, "leads", ctx->leads);
+    kvb_json_write_pair_u64(json, "others", ctx->peers->count);
+    kvb_json_write_pair_bool(json, "same_id", kvb_peers_has_twin(ctx->peers, ctx->now_ns));
+    kvb_json_write_end(json, '}');
+}
+
 kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -286,6 +297,9 @@ kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
     kvb_json_write_pair_number(&json, "load_avg", stats.avg);
     kvb_json_write_pair_number(&json, "load_std", stats.std);
     kvb_json_write_pair_u64(&json, "routed", ctx->turn);
+    if (ctx->peers) {
+        write_aggregators(&json, ctx);
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }

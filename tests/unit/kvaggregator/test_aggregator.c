@@ -467,6 +467,7 @@ static void a_change_of_load_is_published_at_once(void **state)
     struct world world;
     open_world(&world);
 
+    wait_for(&world, "/metrics", "\nkvb_aggregator_leads 1\n");
     const uint64_t before_ns = kvb_clock_monotonic_ns();
     say_load(&world, 7, 20);
     say_load(&world, 8, 30);

@@ -1,0 +1,234 @@
+#include "wire/router/books.h"
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "kvaggregator/inside.h"
+
+#include <string.h>
+#include <sys/random.h>
+
+/* One set of books for all aggregators of a router component:
+ *
+ *     a decision here  --R.kv_routed-->   entered by all others
+ *     a router's word  --R.kv_finished, R.kv_first_token-->   entered by all; one that comes over
+ *                      HTTP is passed on by the aggregator that got it
+ *     every second     --R.aggregator_status-->   who leads, and publishes load_stats
+ *
+ * What comes takes the way of the events, through the event ring.  A decision is published before
+ * its answer: NATS keeps the order of one connection, so others have it when the router's report
+ * of that request comes.  Nothing is repeated: a lost decision costs accuracy until the worker's
+ * next load report, a lost report until ttl_ms. */
+
+static const uint64_t status_every_ns = KVB_NS_PER_S;
+
+enum { decision_bytes = 1024 }; /* of a decision without its names, at most */
+
+kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
+{
+    struct kvb_books_sender *self = &aggregator->peers.self;
+    uint64_t random = 0;
+
+    if (getrandom(&random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    /* Both fit: a service's id has 32 bytes. */
+    _Static_assert(kvb_service_id_bytes <= sizeof self->id, "a sender's id");
+    memcpy(self->id, aggregator->service.identity.id, kvb_service_id_bytes);
+    self->start = random >> 11; /* 53 bits, which any reader of JSON keeps */
+    return KVB_OK;
+}
+
+/* ---- What others say; on the index thread ---- */
+
+static void
+count_books_message(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
+{
+    kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* Another version is no fault of the message. */
+static kvb_status note_unread(struct kvb_aggregator *aggregator, kvb_status status)
+{
+    if (status == KVB_NOT_FOUND) {
+        count_books_message(aggregator, kvb_aggregator_books_version);
+        return KVB_OK;
+    }
+    return status;
+}
+
+kvb_status
+kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns)
+{
+    KVB_OWN(kvb_shared_decision_done) struct kvb_shared_decision shared = { .sequence = 0 };
+    const kvb_status status = kvb_books_decision_decode(payload, &shared);
+
+    if (status != KVB_OK) {
+        return note_unread(aggregator, status);
+    }
+    if (kvb_peers_classify(&aggregator->peers, &shared.sender, now_ns) == KVB_PEER_SELF ||
+        !kvb_peers_take_sequence(&aggregator->peers, &shared.sender, shared.sequence, now_ns)) {
+        return KVB_OK;
+    }
+    struct kvb_route_decision decision = { .id = shared.stream,
+                                           .blocks = shared.blocks,
+                                           .prefill_blocks = shared.prefill_blocks,
+                                           .ttl_ms = shared.ttl_ms,
+                                           .isl_blocks = shared.isl_blocks,
+                                           .overlap_blocks = shared.overlap_blocks,
+                                           .names = shared.names,
+                                           .name_count = shared.name_count };
+    memcpy(decision.request_id, shared.request_id, sizeof decision.request_id);
+    aggregator->ctx.now_ns = now_ns;
+    kvb_answer_enter_decision(&aggregator->ctx, &decision, true);
+    count_books_message(aggregator, kvb_aggregator_decisions_shared);
+    return KVB_OK;
+}
+
+kvb_status kvb_aggregator_take_request_report(
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, kvb_span payload,
+    uint64_t now_ns)
+{
+    struct kvb_shared_report report;
+    const kvb_status status = kvb_books_report_decode(payload, &report);
+
+    if (status != KVB_OK) {
+        return note_unread(aggregator, status);
+    }
+    if (report.sender.id[0] &&
+        kvb_peers_classify(&aggregator->peers, &report.sender, now_ns) == KVB_PEER_SELF) {
+        return KVB_OK; /* entered when it came over HTTP */
+    }
+    aggregator->ctx.now_ns = now_ns;
+    (void)kvb_answer_take_report(&aggregator->ctx, report.request_id, kind); /* unknown: counted */
+    return KVB_OK;
+}
+
+static void log_twin(struct kvb_aggregator *aggregator)
+{
+    kvb_log_write(
+        aggregator->log, KVB_LOG_WARNING, "aggregator",
+        "another aggregator has the id of this one; restart one of them", "id",
+        aggregator->peers.self.id, NULL);
+}
+
+kvb_status
+kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns)
+{
+    const bool had_twin = kvb_peers_has_twin(&aggregator->peers, now_ns);
+    struct kvb_aggregator_status peer;
+    const kvb_status status = kvb_books_status_decode(payload, &peer);
+
+    if (status != KVB_OK) {
+        return note_unread(aggregator, status);
+    }
+    if (kvb_peers_take_status(&aggregator->peers, &peer, now_ns) == KVB_PEER_TWIN && !had_twin) {
+        log_twin(aggregator);
+    }
+    return KVB_OK;
+}
+
+/* ---- What this one says ---- */
+
+void kvb_aggregator_share_decision(
+    struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision)
+{
+    const size_t max_bytes = kvb_bus_max_payload(aggregator->bus);
+    const size_t max_names = max_bytes > decision_bytes ? (max_bytes - decision_bytes) / 16 : 0;
+    struct kvb_shared_decision shared = {
+        .sender = aggregator->peers.self,
+        .sequence = ++aggregator->decisions,
+        .stream = decision->id,
+        .isl_blocks = decision->isl_blocks,
+        .overlap_blocks = decision->overlap_blocks,
+        .blocks = decision->blocks,
+        .prefill_blocks = decision->prefill_blocks,
+        .ttl_ms = decision->ttl_ms,
+        .names = decision->names,
+        .name_count = decision->name_count < max_names ? decision->name_count : max_names,
+    };
+
+    if (aggregator->config->router.predict_ms == 0) {
+        shared.name_count = 0; /* nobody predicts */
+    }
+    memcpy(shared.request_id, decision->request_id, sizeof shared.request_id);
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_books_decision_encode(&shared, &aggregator->buf) == KVB_OK) {
+        kvb_aggregator_publish(
+            aggregator, aggregator->books[KVB_BOOKS_ROUTED].subject,
+            kvb_buf_span(&aggregator->buf));
+    }
+}
+
+void kvb_aggregator_share_report(
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, const char *request_id)
+{
+    const enum books_subject subject =
+        kind == KVB_REQUEST_FINISHED ? KVB_BOOKS_FINISHED : KVB_BOOKS_FIRST_TOKEN;
+    struct kvb_shared_report report = { .sender = aggregator->peers.self };
+
+    memcpy(report.request_id, request_id, sizeof report.request_id);
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_books_report_encode(&report, &aggregator->buf) == KVB_OK) {
+        kvb_aggregator_publish(
+            aggregator, aggregator->books[subject].subject, kvb_buf_span(&aggregator->buf));
+    }
+}
+
+static void publish_books_status(struct kvb_aggregator *aggregator, bool is_ready, bool is_bye)
+{
+    struct kvb_aggregator_status status = { .sender = aggregator->peers.self,
+                                            .sequence = aggregator->decisions,
+                                            .is_ready = is_ready,
+                                            .is_bye = is_bye };
+    struct kvb_request_counters requests;
+    struct kvb_prediction_counters predictions;
+
+    kvb_requests_count(aggregator->requests, &requests);
+    kvb_predictions_count(aggregator->predictions, &predictions);
+    status.requests_in_flight = requests.in_flight;
+    status.predicted_blocks = predictions.blocks;
+    kvb_buf_reset(&aggregator->buf);
+    if (kvb_books_status_encode(&status, &aggregator->buf) == KVB_OK) {
+        kvb_aggregator_publish(
+            aggregator, aggregator->books[KVB_BOOKS_STATUS].subject,
+            kvb_buf_span(&aggregator->buf));
+    }
+}
+
+void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator)
+{
+    if (aggregator->has_thread && kvb_bus_is_connected(aggregator->bus)) {
+        publish_books_status(aggregator, false, true);
+    }
+}
+
+static void count_peers(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+    const struct kvb_peers *peers = &aggregator->peers;
+
+    kvb_metric_set(metrics, kvb_aggregator_other_aggregators, peers->count);
+    kvb_metric_set(metrics, kvb_aggregator_leads, aggregator->ctx.leads);
+    kvb_metric_set(metrics, kvb_aggregator_same_id, kvb_peers_has_twin(peers, now_ns));
+    kvb_metric_set(metrics, kvb_aggregator_decisions_missing, peers->missing);
+    kvb_metric_set(metrics, kvb_aggregator_peers_refused, peers->refused);
+}
+
+void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_ready, uint64_t now_ns)
+{
+    const bool is_connected = kvb_bus_is_connected(aggregator->bus);
+    const uint64_t connects = kvb_bus_connects(aggregator->bus);
+
+    if (connects != aggregator->connects_listened) {
+        aggregator->connects_listened = connects;
+        aggregator->status_ns = 0;
+        kvb_peers_listen(&aggregator->peers, now_ns);
+    }
+    kvb_peers_expire(&aggregator->peers, now_ns);
+    aggregator->ctx.leads = is_connected && kvb_peers_leads(&aggregator->peers, is_ready, now_ns);
+    if (is_connected && now_ns >= aggregator->status_ns + status_every_ns) {
+        aggregator->status_ns = now_ns;
+        publish_books_status(aggregator, is_ready, false);
+    }
+    count_peers(aggregator, now_ns);
+}

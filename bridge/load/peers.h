@@ -1,0 +1,77 @@
+#pragma once
+
+#include "core/status.h"
+#include "model/books.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The aggregators of one router component, as one of them sees them: which of them publishes what
+ * is to be said once (load_stats), and which messages of the others are missing.
+ *
+ *     statuses of the others, once a second --> table of peers --> who leads
+ *
+ * The leader is the first of this order, among the peers heard of within 3 s and this one:
+ *
+ *     ready before not ready;  the lower id;  of two with one id the lower start
+ *
+ * A goodbye removes a peer at once.  After the start, and after each loss of NATS, this
+ * aggregator listens for 1.5 s before it may lead, because the others have not been heard yet.
+ * During a take-over nobody leads for up to 3 s; two lead only while they cannot hear each other.
+ *
+ * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
+ * Memory:  kvb_max_aggregators rows. */
+
+enum { kvb_max_aggregators = 64 };
+
+struct kvb_peer {
+    struct kvb_books_sender sender;
+    bool is_ready;
+    bool has_sequence;
+    uint64_t sequence; /* of its newest decision received */
+    uint64_t seen_ns;  /* when its newest message came */
+};
+
+struct kvb_peers {
+    struct kvb_books_sender self; /* the caller sets it, at the start */
+    struct kvb_peer rows[kvb_max_aggregators];
+    size_t count;
+    uint64_t listens_until_ns;
+    uint64_t twin_ns; /* when one with our id and another start was heard; 0: never */
+    uint64_t missing; /* decisions of others that did not arrive, so far */
+    uint64_t refused; /* messages of aggregators beyond the ceiling */
+};
+
+enum kvb_peer_message {
+    KVB_PEER_OTHER, /* of another aggregator */
+    KVB_PEER_SELF,  /* our own, come back */
+    KVB_PEER_TWIN,  /* of another one with our id: used like any other's */
+    KVB_PEER_REFUSED
+};
+
+/* Whose message it is.  Notes a twin. */
+enum kvb_peer_message
+kvb_peers_classify(struct kvb_peers *peers, const struct kvb_books_sender *sender, uint64_t now_ns);
+
+/* Takes a heartbeat or a goodbye. */
+enum kvb_peer_message kvb_peers_take_status(
+    struct kvb_peers *peers, const struct kvb_aggregator_status *status, uint64_t now_ns);
+
+/* Takes the sequence number of a decision, and counts those missing before it.  False: it was
+ * received before, or is older than the newest: it is to be dropped. */
+bool kvb_peers_take_sequence(
+    struct kvb_peers *peers, const struct kvb_books_sender *sender, uint64_t sequence,
+    uint64_t now_ns);
+
+/* NATS is connected anew: who leads is decided after 1.5 s. */
+void kvb_peers_listen(struct kvb_peers *peers, uint64_t now_ns);
+
+/* This aggregator leads. */
+bool kvb_peers_leads(const struct kvb_peers *peers, bool is_ready, uint64_t now_ns);
+
+/* Removes peers that were silent for 3 s. */
+void kvb_peers_expire(struct kvb_peers *peers, uint64_t now_ns);
+
+/* Another aggregator with our id was heard within 3 s. */
+bool kvb_peers_has_twin(const struct kvb_peers *peers, uint64_t now_ns);

@@ -1,0 +1,220 @@
+"""Do several aggregators of one router component keep one set of books: each decision entered by
+all, hit rates and load_stats said once, a burst of one prompt spread as one aggregator would?"""
+
+import json
+
+import engine
+from conftest import ROUTER, worker
+from programs import wait_for
+
+BLOCK = 16
+WORKERS = 4
+QUIET_S = 3  # until the others follow a silent leader
+
+
+class Fleet:
+    """Engines that hold nothing, and aggregators."""
+
+    def __init__(self, scene, aggregators, workers=WORKERS, router="", **publish):
+        self.scene = scene
+        self.router = router
+        self.bus = scene.bus()
+        self.engines = [scene.engine() for _ in range(workers)]
+        self.aggregators = [self.aggregator(number) for number in range(aggregators)]
+        self.bridge = scene.bridge(
+            *(worker(one, number + 1) for number, one in enumerate(self.engines)), heartbeat_ms=200, **publish
+        )
+        for one in self.engines:
+            one.publish(engine.batch(engine.AllBlocksCleared()))
+        for aggregator in self.aggregators:
+            wait_for("all workers are known", lambda: len(aggregator.get("/streams")["streams"]) == workers, 20)
+            wait_for("they have heartbeats", lambda: self.scores(aggregator) == workers, 20)
+        self.settled()
+
+    def aggregator(self, number):
+        return self.scene.aggregator(name=f"kvaggregator{number}", router=self.router)
+
+    def settled(self):
+        """Each has heard all others, and one leads."""
+        wait_for("all have heard each other", lambda: all(
+            a.metric("kvb_other_aggregators") == len(self.aggregators) - 1 for a in self.aggregators), 20)
+        wait_for("one leads", lambda: self.leaders() == 1, 20)
+
+    def leaders(self):
+        return sum(a.metric("kvb_aggregator_leads") for a in self.aggregators)
+
+    def scores(self, aggregator):
+        status, text = aggregator.http("POST", "/route", {"token_ids": [9] * BLOCK, "model": "m", "ttl_ms": 1})
+        return len(json.loads(text).get("scores", [])) if status == 200 else 0
+
+    def empty(self):
+        wait_for("no request is in flight", lambda: [
+            a.metric("kvb_requests_in_flight") for a in self.aggregators] == [0] * len(self.aggregators), 20)
+
+    def route(self, aggregator, tokens, **more):
+        status, text = aggregator.http("POST", "/route", {"token_ids": tokens, "model": "m", **more})
+        assert status == 200, text
+        return json.loads(text)
+
+
+def prompt(number, blocks):
+    return list(range(number * 100000, number * 100000 + blocks * BLOCK))
+
+
+def books_of(fleet, tokens):
+    """What each aggregator says of a prompt, without a decision that stays."""
+    rows = []
+    for aggregator in fleet.aggregators:
+        match = json.loads(aggregator.http("POST", "/query", {"token_ids": tokens, "model": "m"})[1])
+        rows.append((
+            aggregator.metric("kvb_requests_in_flight"),
+            sorted((p["worker_id"], p["blocks"]) for p in match.get("predicted", [])),
+        ))
+    return rows
+
+
+def test_each_decision_is_entered_by_all_and_said_once(scene):
+    fleet = Fleet(scene, 3, router="predict_ms = 60000;")
+    fleet.empty()
+    hits, loads = fleet.bus.watch(f"{ROUTER}.kv-hit-rate"), fleet.bus.watch(f"{ROUTER}.load_stats")
+    count = 60
+    for number in range(count):
+        answer = fleet.route(fleet.aggregators[number % 3], prompt(number + 1, 4))
+        assert answer["request_id"]
+    wait_for("all have all requests", lambda: [a.metric("kvb_requests_in_flight") for a in fleet.aggregators] == [count] * 3)
+    last = prompt(count, 4)
+    wait_for("the predictions are the same", lambda: len({json.dumps(row) for row in books_of(fleet, last)}) == 1)
+    assert books_of(fleet, last)[0][1], "a prediction"
+    assert sum(a.metric("kvb_decisions_shared_total") for a in fleet.aggregators) >= 2 * count
+    assert [a.metric("kvb_decisions_missing_total") for a in fleet.aggregators] == [0] * 3
+    wait_for("the hit rates came", lambda: len(hits) >= count)
+    before = len(loads)
+    wait_for("load_stats goes on", lambda: len(loads) >= before + 3, 20)
+    fleet.bus.flush()
+    assert len(hits) == count
+    assert fleet.leaders() == 1
+    # Costs are equal: the next decision of each would be the same.
+    rows = [fleet.route(a, last, ttl_ms=1)["scores"] for a in fleet.aggregators]
+    assert len({json.dumps(sorted((r["worker_id"], r["predicted_blocks"]) for r in row)) for row in rows}) == 1
+
+
+def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
+    fleet = Fleet(scene, 3)
+    leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
+    fleet.aggregators.remove(leader)
+    loads = fleet.bus.watch(f"{ROUTER}.load_stats")
+    wait_for("load_stats is published", lambda: len(loads) > 0, 20)
+    leader.kill()
+    leader.is_ours = False  # exits as killed
+    wait_for("another one leads", lambda: fleet.leaders() == 1, QUIET_S + 20)
+    published = [a.metric("kvb_load_stats_published_total") for a in fleet.aggregators]
+    wait_for("it publishes", lambda: sum(
+        a.metric("kvb_load_stats_published_total") for a in fleet.aggregators) > sum(published), 20)
+    # One that stops says so: the last one follows at once.
+    leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
+    fleet.aggregators.remove(leader)
+    assert leader.stop() == 0
+    wait_for("the last one leads", lambda: fleet.leaders() == 1, QUIET_S + 20)
+
+
+def workers_of_a_burst(fleet, count, tokens):
+    """Sent in turn to all aggregators, each after the one before was entered by all."""
+    chosen = []
+    for number in range(count):
+        before = fleet.aggregators[0].metric("kvb_requests_in_flight")
+        answer = fleet.route(fleet.aggregators[number % len(fleet.aggregators)], tokens)
+        chosen.append(answer["worker_id"])
+        wait_for("all have it", lambda: all(
+            a.metric("kvb_requests_in_flight") == before + 1 for a in fleet.aggregators))
+    return chosen
+
+
+def test_a_burst_through_two_is_spread_as_by_one(scene):
+    fleet = Fleet(scene, 2, router="predict_ms = 60000;")
+    fleet.empty()
+    by_two = workers_of_a_burst(fleet, 24, prompt(1, 12))
+    stopped = fleet.aggregators.pop()
+    assert stopped.stop() == 0
+    wait_for("the other one is gone", lambda: fleet.aggregators[0].metric("kvb_other_aggregators") == 0, 20)
+    wait_for("it leads", lambda: fleet.leaders() == 1, 20)
+    fresh = fleet.aggregators[0]
+    assert fresh.stop() == 0
+    fleet.aggregators = [fleet.aggregator(9)]
+    wait_for("all workers are candidates", lambda: fleet.scores(fleet.aggregators[0]) == WORKERS, 20)
+    fleet.empty()
+    by_one = workers_of_a_burst(fleet, 24, prompt(1, 12))
+    # Of equal costs the turn decides, which is each aggregator's own: one or two go elsewhere.
+    one, two = (sorted(chosen.count(w) for w in set(chosen)) for chosen in (by_one, by_two))
+    assert len(one) == len(two) < WORKERS, (one, two)
+    assert all(abs(a - b) <= 2 for a, b in zip(one, two)), (one, two)
+
+
+def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
+    fleet = Fleet(scene, 1, workers=8, router="predict_ms = 60000;")
+    fleet.empty()
+    aggregator = fleet.aggregators[0]
+    chosen = [fleet.route(aggregator, prompt(1, 128))["worker_id"] for _ in range(200)]
+    assert len(set(chosen)) <= 2, chosen
+    # When the worker stores the prompt, nothing of it is predicted there any more.
+    match = json.loads(aggregator.http("POST", "/query", {"token_ids": prompt(1, 128), "model": "m"})[1])
+    assert match["scores"] == {} and {p["blocks"] for p in match["predicted"]} == {128}, match
+    first = chosen[0]
+    tokens = prompt(1, 128)
+    fleet.engines[first - 1].publish(engine.batch(engine.stored(list(range(1, 129)), tokens, BLOCK)))
+
+    def is_stored():
+        answer = json.loads(aggregator.http("POST", "/query", {"token_ids": tokens, "model": "m"})[1])
+        return answer["scores"].get(str(first)) == {"0": len(tokens)} and first not in [
+            p["worker_id"] for p in answer["predicted"]]
+
+    wait_for("it is held, and no longer predicted", is_stored, 20)
+
+
+def test_routers_report_to_any_and_all_know(scene):
+    fleet = Fleet(scene, 2)
+    fleet.empty()
+    one, two = fleet.aggregators
+
+    def in_flight(count):
+        wait_for(f"{count} in flight", lambda: [a.metric("kvb_requests_in_flight") for a in (one, two)] == [count] * 2)
+
+    assert fleet.route(one, prompt(1, 4), request_id="r1")["request_id"] == "r1"
+    fleet.route(one, prompt(2, 4), request_id="r2")
+    in_flight(2)
+    fleet.route(two, prompt(1, 4), request_id="r1")  # repeated, at another one
+    wait_for("it was replaced", lambda: [a.metric("kvb_requests_repeated_total") for a in (one, two)] == [1, 1])
+    in_flight(2)
+    assert two.http("POST", "/first_token", {"request_id": "r1"})[0] == 200
+    assert two.http("POST", "/finished", {"request_id": "r1"})[0] == 200
+    in_flight(1)
+    fleet.bus.publish(f"{ROUTER}.kv_finished", b'{"request_id":"r2"}')
+    in_flight(0)
+    status, text = one.http("POST", "/finished", {"request_id": "r1"})
+    assert status == 404 and "request_id" in text
+    wait_for("it is counted", lambda: one.metric("kvb_request_reports_unknown_total", kind="finished") >= 1)
+    for body, status in (({}, 422), ({"request_id": ""}, 422), ({"request_id": "x" * 65}, 422), (b"{", 400)):
+        assert one.http("POST", "/finished", body)[0] == status, body
+    assert one.http("POST", "/route", {"token_ids": prompt(1, 1), "model": "m", "ttl_ms": 0})[0] == 422
+    fleet.route(one, prompt(3, 4), ttl_ms=1)
+    in_flight(0)
+
+
+def test_foreign_books_disturb_nothing(scene):
+    fleet = Fleet(scene, 1)
+    fleet.empty()
+    aggregator = fleet.aggregators[0]
+    state = json.loads(fleet.bus.request(f"{ROUTER}.kv_get.state", b""))["aggregators"]
+    assert state["leads"] and not state["same_id"]
+    fleet.bus.publish(f"{ROUTER}.kv_routed", b'{"version":2,"aggregator":"new","names":7}')
+    fleet.bus.publish(f"{ROUTER}.aggregator_status", b'{"version":2}')
+    wait_for("they are skipped", lambda: aggregator.metric("kvb_books_other_version_total") == 2)
+    fleet.bus.publish(f"{ROUTER}.kv_routed", b'{"version":1}')
+    fleet.bus.publish(f"{ROUTER}.kv_finished", b"\xff")
+    wait_for("bad ones are refused", lambda: aggregator.metric("kvb_messages_refused_total", reason="bad_input") == 2)
+    twin = {"version": 1, "aggregator": state["id"], "start": 1, "sequence": 0, "ready": True, "bye": False,
+            "requests_in_flight": 0, "predicted_blocks": 0}
+    fleet.bus.publish(f"{ROUTER}.aggregator_status", json.dumps(twin).encode())
+    wait_for("the twin is noticed", lambda: aggregator.metric("kvb_aggregator_same_id") == 1)
+    assert "another aggregator has the id of this one" in aggregator.text()
+    assert fleet.route(aggregator, prompt(1, 4))["worker_id"]
+    wait_for("it is gone again", lambda: aggregator.metric("kvb_aggregator_same_id") == 0, 20)

@@ -1,0 +1,201 @@
+#include "kvb_test.h"
+
+#include "fail_alloc.h"
+#include "wire/router/books.h"
+
+#include <string.h>
+
+static const kvb_block_hash names[] = { { 1 }, { UINT64_MAX }, { 0x0123456789abcdef } };
+
+static struct kvb_shared_decision decision_of(void)
+{
+    return (struct kvb_shared_decision){
+        .sender = { .id = "a1", .start = 77 },
+        .sequence = 5,
+        .request_id = "r \"1\" \xc3\xa4",
+        .stream = { "dynamo", "VllmWorker", UINT64_MAX, 3 },
+        .isl_blocks = 9,
+        .overlap_blocks = 6,
+        .blocks = 8,
+        .prefill_blocks = 3,
+        .ttl_ms = 1000,
+        .names = names,
+        .name_count = 3,
+    };
+}
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
+}
+
+static void a_decision_is_read_as_it_was_written(void **state)
+{
+    (void)state;
+    const struct kvb_shared_decision wrote = decision_of();
+    struct kvb_shared_decision read = { .sequence = 0 };
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_books_decision_encode(&wrote, &buf));
+    assert_ok(kvb_books_decision_decode(kvb_buf_span(&buf), &read));
+    assert_string_equal(read.sender.id, wrote.sender.id);
+    assert_int_equal(read.sender.start, wrote.sender.start);
+    assert_int_equal(read.sequence, wrote.sequence);
+    assert_string_equal(read.request_id, wrote.request_id);
+    assert_memory_equal(&read.stream, &wrote.stream, sizeof wrote.stream);
+    assert_int_equal(read.isl_blocks, wrote.isl_blocks);
+    assert_int_equal(read.overlap_blocks, wrote.overlap_blocks);
+    assert_int_equal(read.blocks, wrote.blocks);
+    assert_int_equal(read.prefill_blocks, wrote.prefill_blocks);
+    assert_int_equal(read.ttl_ms, wrote.ttl_ms);
+    assert_int_equal(read.name_count, 3);
+    assert_memory_equal(read.names, names, sizeof names);
+    kvb_shared_decision_done(&read);
+    kvb_buf_done(&buf);
+}
+
+static void a_decision_looks_like_this(void **state)
+{
+    (void)state;
+    struct kvb_shared_decision decision = decision_of();
+    struct kvb_buf buf;
+
+    memcpy(decision.request_id, "r1", 3);
+    decision.stream.worker_id = 7;
+    decision.name_count = 1;
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_books_decision_encode(&decision, &buf));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_string_equal(
+        (const char *)buf.data,
+        "{\"version\":1,\"aggregator\":\"a1\",\"start\":77,\"sequence\":5,\"request_id\":\"r1\","
+        "\"namespace\":\"dynamo\",\"component\":\"VllmWorker\",\"worker_id\":7,\"dp_rank\":3,"
+        "\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_blocks\":3,\"ttl_ms\":1000,"
+        "\"first_hash\":1,\"last_hash\":1,\"names\":\"0000000000000001\"}");
+    kvb_buf_done(&buf);
+}
+
+static void a_report_is_a_routers_or_an_aggregators(void **state)
+{
+    (void)state;
+    struct kvb_shared_report wrote = { .sender = { .id = "a1", .start = 7 }, .request_id = "r1" };
+    struct kvb_shared_report read;
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_books_report_encode(&wrote, &buf));
+    assert_ok(kvb_books_report_decode(kvb_buf_span(&buf), &read));
+    assert_memory_equal(&read, &wrote, sizeof wrote);
+    assert_ok(kvb_books_report_decode(span_of("{\"request_id\":\"r2\",\"tokens\":9}"), &read));
+    assert_string_equal(read.request_id, "r2");
+    assert_string_equal(read.sender.id, "");
+    kvb_buf_done(&buf);
+}
+
+static void a_status_is_read_as_it_was_written(void **state)
+{
+    (void)state;
+    const struct kvb_aggregator_status wrote = { .sender = { .id = "a1", .start = 7 },
+                                                 .sequence = 3,
+                                                 .is_ready = true,
+                                                 .requests_in_flight = 4,
+                                                 .predicted_blocks = 5 };
+    struct kvb_aggregator_status read = { .sequence = 0 };
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_books_status_encode(&wrote, &buf));
+    assert_ok(kvb_books_status_decode(kvb_buf_span(&buf), &read));
+    assert_string_equal(read.sender.id, "a1");
+    assert_int_equal(read.sequence, 3);
+    assert_true(read.is_ready && !read.is_bye);
+    assert_int_equal(read.requests_in_flight, 4);
+    assert_int_equal(read.predicted_blocks, 5);
+    kvb_buf_done(&buf);
+}
+
+/* Whatever else it says. */
+static void another_version_is_named_as_such(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"version\":2,\"aggregator\":[],\"names\":{}}";
+    struct kvb_shared_decision decision;
+    struct kvb_aggregator_status status;
+    struct kvb_shared_report report;
+
+    assert_int_equal(kvb_books_decision_decode(span_of(text), &decision), KVB_NOT_FOUND);
+    assert_int_equal(kvb_books_status_decode(span_of(text), &status), KVB_NOT_FOUND);
+    assert_int_equal(kvb_books_report_decode(span_of(text), &report), KVB_NOT_FOUND);
+}
+
+#define HEAD "{\"version\":1,\"aggregator\":\"a\",\"start\":1,\"sequence\":1,"
+#define STREAM "\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":1,\"dp_rank\":0,"
+#define COUNTS "\"isl_blocks\":1,\"overlap_blocks\":0,\"blocks\":1,\"prefill_blocks\":1,"
+
+static void bad_decisions_are_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "null",
+        "{}",
+        "{\"version\":1}",
+        HEAD STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}", /* no request_id */
+        HEAD "\"request_id\":\"\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}",
+        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":0,\"names\":\"\"}",
+        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":-1,\"names\":\"\"}",
+        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1}",
+        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"00000000000000\"}",
+        HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"000000000000000G\"}",
+        HEAD "\"request_id\":\"r\",\"namespace\":1," COUNTS "\"ttl_ms\":1,\"names\":\"\"}",
+    };
+    struct kvb_shared_decision decision;
+
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(kvb_books_decision_decode(span_of(bad[i]), &decision), KVB_BAD_INPUT);
+    }
+    assert_ok(kvb_books_decision_decode(
+        span_of(HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}"),
+        &decision));
+    kvb_shared_decision_done(&decision);
+}
+
+static void without_memory_nothing_is_read(void **state)
+{
+    (void)state;
+    const struct kvb_shared_decision wrote = decision_of();
+    struct kvb_shared_decision read = { .sequence = 0 };
+    struct kvb_buf buf;
+
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_books_decision_encode(&wrote, &buf));
+    for (long i = 0; i < 200; i++) {
+        fail_alloc_after(i);
+        const kvb_status status = kvb_books_decision_decode(kvb_buf_span(&buf), &read);
+        fail_alloc_after(-1);
+        if (status == KVB_OK) {
+            kvb_shared_decision_done(&read);
+            break;
+        }
+        assert_int_equal(status, KVB_NO_MEMORY);
+        assert_null(read.storage);
+    }
+    kvb_buf_done(&buf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_decision_is_read_as_it_was_written),
+        cmocka_unit_test(a_decision_looks_like_this),
+        cmocka_unit_test(a_report_is_a_routers_or_an_aggregators),
+        cmocka_unit_test(a_status_is_read_as_it_was_written),
+        cmocka_unit_test(another_version_is_named_as_such),
+        cmocka_unit_test(bad_decisions_are_refused),
+        cmocka_unit_test(without_memory_nothing_is_read),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
