@@ -72,6 +72,7 @@ static void a_silent_leader_is_followed_after_three_seconds_a_leaving_one_at_onc
     (void)hear(&peers, "a", 9, true, 5 * S);
     assert_false(kvb_peers_leads(&peers, true, 5 * S));
     (void)kvb_peers_take_status(&peers, &bye, 5 * S);
+    assert_int_equal(peers.count, 0);
     assert_true(kvb_peers_leads(&peers, true, 5 * S));
 }
 
