@@ -166,15 +166,35 @@ static size_t read_rows(
     return count;
 }
 
+/* A trace gives its times in steps of some seconds.  Rows of one time come evenly until the next.
+ */
+static void spread_rows(struct worth_chain *chains, size_t count)
+{
+    double step_ms = 0;
+
+    for (size_t first = 0, end = 0; first < count; first = end) {
+        const double at = chains[first].at;
+        for (end = first; end < count && chains[end].at == at; end++) {
+        }
+        step_ms = end < count ? fmax(0, chains[end].at - at) : step_ms;
+        for (size_t i = first; i < end; i++) {
+            chains[i].at += step_ms * (double)(i - first) / (double)(end - first);
+        }
+    }
+}
+
 static void make_conversation(struct worth_workload *workload, const struct worth_plan *plan)
 {
     enum { shift_ms = 377 };
     double last_ms = 1;
 
     for (uint32_t copy = 0; copy < plan->fleets; copy++) {
-        if (read_rows(workload, plan, copy, copy * shift_ms, &last_ms) == 0) {
+        const size_t first = workload->chain_count;
+        const size_t count = read_rows(workload, plan, copy, copy * shift_ms, &last_ms);
+        if (count == 0) {
             bench_fail("%s: no lines", plan->trace);
         }
+        spread_rows(&workload->chains[first], count);
     }
     for (size_t i = 0; i < workload->chain_count; i++) {
         workload->chains[i].at = fmin(1, workload->chains[i].at / last_ms);

@@ -78,6 +78,22 @@ static void another_seed_draws_other_workers(void **state)
     worth_workload_done(&workload);
 }
 
+/* The trace's times are multiples of 3 s. */
+static void rows_of_one_time_are_spread_until_the_next(void **state)
+{
+    (void)state;
+    struct worth_workload workload = workload_of("conversation");
+
+    for (size_t i = 1; i < workload.chain_count; i++) {
+        assert_true(workload.chains[i].at >= workload.chains[i - 1].at);
+        assert_true(workload.chains[i].at - workload.chains[i - 1].at < 0.1);
+    }
+    for (size_t i = 2; i < workload.chain_count / 2; i++) {
+        assert_true(workload.chains[i].at > workload.chains[i - 2].at);
+    }
+    worth_workload_done(&workload);
+}
+
 /* A prompt begins with the prompt and the answer of the turn before it in the same chain. */
 static void a_chain_grows_from_turn_to_turn(void **state)
 {
@@ -155,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_seed_gives_one_result),
         cmocka_unit_test(another_seed_draws_other_workers),
+        cmocka_unit_test(rows_of_one_time_are_spread_until_the_next),
         cmocka_unit_test(a_chain_grows_from_turn_to_turn),
         cmocka_unit_test(figures_are_within_what_can_be),
         cmocka_unit_test(a_picture_is_as_old_as_it_says),
