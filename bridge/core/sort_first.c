@@ -2,6 +2,9 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { swap_bytes = 64 };
 
 /* The first `first` items as a heap whose root, at place 0, is the last of them in order. */
 struct heap {
@@ -22,10 +25,14 @@ static void swap_items(const struct heap *heap, size_t a, size_t b)
     uint8_t *left = item_at(heap, a);
     uint8_t *right = item_at(heap, b);
 
-    for (size_t i = 0; i < heap->item_bytes; i++) {
-        const uint8_t kept = left[i];
-        left[i] = right[i];
-        right[i] = kept;
+    uint8_t kept[swap_bytes];
+
+    for (size_t at = 0; at < heap->item_bytes; at += swap_bytes) {
+        const size_t rest = heap->item_bytes - at;
+        const size_t bytes = rest < swap_bytes ? rest : swap_bytes;
+        memcpy(kept, left + at, bytes);
+        memcpy(left + at, right + at, bytes);
+        memcpy(right + at, kept, bytes);
     }
 }
 
