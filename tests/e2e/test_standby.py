@@ -244,6 +244,7 @@ def test_a_restarted_server_is_no_reason_to_take_over(scene):
     wait_for("four periods", lambda: time.monotonic() - lost > 4, 10)
     scene.start_nats(scene.nats_port)
     wait_for("both are back", lambda: all(one.metric("kvb_nats_connected") for one in both), 15)
+    wait_for("the aggregator is back", pair.aggregator.is_ready, 15)
     back = time.monotonic()
     pair.is_right()
     wait_for("the time in which a standby decides", lambda: time.monotonic() - back > 5, 10)
