@@ -116,6 +116,20 @@ kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription);
 
+/* The same as one of a queue group: of all subscriptions to the subject that name the group, the
+ * server picks one for each message.  group: as a subject without wildcards; NULL or "": none. */
+kvb_status kvb_bus_subscribe_queue(
+    struct kvb_bus *bus, const char *subject, const char *group, kvb_bus_handler handler,
+    void *context, struct kvb_bus_subscription **out_subscription);
+
+/* Ends the interest in the subject without losing a message: the server sends no more of them,
+ * and the handler is given those that were sent.  The subscription is not made again after a
+ * reconnect; the caller still unsubscribes it.  Not from a handler.
+ * KVB_OK     the handler had the last one
+ * KVB_AGAIN  not connected: the server has ended it
+ * KVB_IO     not within timeout_ms */
+kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms);
+
 /* No handler runs after it returns, which may take a second.  Not from a handler.
  * NULL is fine. */
 void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);

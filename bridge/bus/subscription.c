@@ -9,11 +9,15 @@ enum {
     max_pending_bytes = 256 << 20,
     max_read_messages = 64,
     max_read_bytes = 256 << 10,
+    /* nats.c's own limit of a drain, on the realtime clock: the watch ends a wait earlier. */
+    longest_drain_ms = 60000,
 };
 
 struct kvb_bus_subscription {
     struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
     char *subject;       /* owned */
+    char *group;         /* owned; NULL: none */
+    bool is_drained;     /* never made again; subscribing */
     kvb_bus_handler handler;
     void *context;
     struct kvb_bus_subscription *next; /* bus->subscribing */
@@ -104,12 +108,25 @@ static void keep_native(
     pthread_mutex_unlock(&subscription->lock);
 }
 
+static kvb_status subscribe_native(
+    struct kvb_bus_subscription *subscription, const struct kvb_link *link,
+    natsSubscription **out_nats)
+{
+    const char *subject = subscription->subject;
+
+    return kvb_bus_from_nats(
+        subscription->group
+            ? natsConnection_QueueSubscribe(
+                  out_nats, link->nats, subject, subscription->group, on_nats_message, subscription)
+            : natsConnection_Subscribe(
+                  out_nats, link->nats, subject, on_nats_message, subscription));
+}
+
 static kvb_status make_on(struct kvb_bus_subscription *subscription, struct kvb_link *link)
 {
     natsSubscription *nats = NULL;
 
-    KVB_TRY(kvb_bus_from_nats(natsConnection_Subscribe(
-        &nats, link->nats, subscription->subject, on_nats_message, subscription)));
+    KVB_TRY(subscribe_native(subscription, link, &nats));
     count_running(subscription, 1);
     keep_native(subscription, link, nats);
     if (natsSubscription_SetOnCompleteCB(nats, on_finished, subscription) != NATS_OK) {
@@ -155,7 +172,9 @@ static void retire(struct kvb_bus_subscription *subscription)
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        KVB_TRY(make_on(each, link));
+        if (!each->is_drained) {
+            KVB_TRY(make_on(each, link));
+        }
     }
     return KVB_OK;
 }
@@ -181,24 +200,39 @@ static void free_subscription(struct kvb_bus_subscription *subscription)
     pthread_mutex_destroy(&subscription->lock);
     pthread_cond_destroy(&subscription->finished);
     free(subscription->subject);
+    free(subscription->group);
     free(subscription);
 }
 
-static struct kvb_bus_subscription *new_subscription(struct kvb_bus *bus, const char *subject)
+/* Waits for `finished` have limits of the monotonic clock. */
+static void init_subscription_lock(struct kvb_bus_subscription *subscription)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_mutex_init(&subscription->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&subscription->finished, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* group: NULL for none. */
+static struct kvb_bus_subscription *
+new_subscription(struct kvb_bus *bus, const char *subject, const char *group)
 {
     struct kvb_bus_subscription *made = calloc(1, sizeof *made);
 
     if (!made) {
         return NULL;
     }
+    init_subscription_lock(made);
+    made->bus = bus;
     made->subject = strdup(subject);
-    if (!made->subject) {
-        free(made);
+    made->group = group ? strdup(group) : NULL;
+    if (!made->subject || (group && !made->group)) {
+        free_subscription(made);
         return NULL;
     }
-    made->bus = bus;
-    pthread_mutex_init(&made->lock, NULL);
-    pthread_cond_init(&made->finished, NULL);
     return made;
 }
 
@@ -231,10 +265,20 @@ kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription)
 {
-    if (!kvb_subject_is_valid(subject, true)) {
+    return kvb_bus_subscribe_queue(bus, subject, NULL, handler, context, out_subscription);
+}
+
+kvb_status kvb_bus_subscribe_queue(
+    struct kvb_bus *bus, const char *subject, const char *group, kvb_bus_handler handler,
+    void *context, struct kvb_bus_subscription **out_subscription)
+{
+    const bool has_group = group && group[0];
+
+    if (!kvb_subject_is_valid(subject, true) ||
+        (has_group && !kvb_subject_is_valid(group, false))) {
         return KVB_BAD_INPUT;
     }
-    struct kvb_bus_subscription *made = new_subscription(bus, subject);
+    struct kvb_bus_subscription *made = new_subscription(bus, subject, has_group ? group : NULL);
     if (!made) {
         return KVB_NO_MEMORY;
     }
@@ -256,6 +300,42 @@ kvb_status kvb_bus_subscribe(
     *out_subscription = made;
     return KVB_OK;
 }
+
+/* ---- Draining ---- */
+
+/* True: nats.c drains it.  False: there is no link on which anything could come. */
+static bool begin_drain(struct kvb_bus_subscription *subscription)
+{
+    bool has_begun = false;
+
+    pthread_mutex_lock(&subscription->bus->subscribing); /* nobody ends it on its link meanwhile */
+    subscription->is_drained = true;
+    if (subscription->nats) {
+        has_begun = natsSubscription_DrainTimeout(subscription->nats, longest_drain_ms) == NATS_OK;
+    }
+    pthread_mutex_unlock(&subscription->bus->subscribing);
+    return has_begun;
+}
+
+kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms)
+{
+    const struct timespec deadline = kvb_bus_deadline(timeout_ms);
+    bool is_late = false;
+
+    if (!begin_drain(subscription)) {
+        return KVB_AGAIN;
+    }
+    pthread_mutex_lock(&subscription->lock);
+    while (subscription->running > 0 && !is_late) {
+        is_late =
+            pthread_cond_timedwait(&subscription->finished, &subscription->lock, &deadline) != 0;
+    }
+    const bool is_over = subscription->running == 0;
+    pthread_mutex_unlock(&subscription->lock);
+    return is_over ? KVB_OK : KVB_IO;
+}
+
+/* ---- Ending ---- */
 
 static void unlink_from(struct kvb_bus *bus, struct kvb_bus_subscription *subscription)
 {

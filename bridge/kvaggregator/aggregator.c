@@ -143,19 +143,6 @@ static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
     return KVB_OK;
 }
 
-static kvb_status listen_for(
-    struct kvb_aggregator *aggregator, const char *tail,
-    struct kvb_bus_subscription **out_subscription)
-{
-    char subject[kvb_subject_bytes];
-
-    KVB_TRY(kvb_subject_make(
-        subject, aggregator->config->router.name_space, aggregator->config->router.component,
-        tail));
-    return kvb_bus_subscribe(
-        aggregator->bus, subject, kvb_aggregator_receive_query, aggregator, out_subscription);
-}
-
 /* One subscription for events, heartbeats and load: their order is NATS's order. */
 static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
 {
@@ -166,10 +153,7 @@ static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
         aggregator->bus, aggregator->received_subject, kvb_aggregator_receive, aggregator,
         &aggregator->received));
     KVB_TRY(kvb_aggregator_open_sync(aggregator));
-    KVB_TRY(kvb_aggregator_open_books(aggregator));
-    KVB_TRY(listen_for(aggregator, "kv_match", &aggregator->match_queries));
-    KVB_TRY(listen_for(aggregator, "kv_route", &aggregator->route_queries));
-    return listen_for(aggregator, "kv_get.*", &aggregator->get_queries);
+    return kvb_aggregator_open_books(aggregator);
 }
 
 /* On a thread of the bus: the index thread looks at once, not at its next tick. */
@@ -274,6 +258,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
+    KVB_TRY(kvb_aggregator_open_group(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
     return start_index_thread(aggregator);
@@ -299,6 +284,7 @@ kvb_status kvb_aggregator_start(
     kvb_byte_budget_init(&aggregator->query_bytes, kvb_max_waiting_query_bytes);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
     kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
+    kvb_aggregator_init_group(aggregator);
     const kvb_status status = start_aggregator(aggregator, detail);
     if (status != KVB_OK) {
         kvb_aggregator_stop(aggregator);
@@ -339,7 +325,8 @@ static void close_ring(struct kvb_ring *ring)
 
 static void stop_threads(struct kvb_aggregator *aggregator)
 {
-    kvb_http_stop(aggregator->http); /* while somebody still answers */
+    kvb_aggregator_leave_group(aggregator); /* while somebody still answers, like the next */
+    kvb_http_stop(aggregator->http);
     atomic_store(&aggregator->is_stopping, true);
     kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
     close_ring(aggregator->events);
@@ -349,9 +336,7 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     }
     kvb_aggregator_say_bye(aggregator);
     kvb_service_responder_close(aggregator->service.responder);
-    kvb_bus_unsubscribe(aggregator->get_queries);
-    kvb_bus_unsubscribe(aggregator->route_queries);
-    kvb_bus_unsubscribe(aggregator->match_queries);
+    kvb_aggregator_close_group(aggregator);
     kvb_aggregator_close_books(aggregator);
     kvb_bus_unsubscribe(aggregator->echo);
     kvb_bus_unsubscribe(aggregator->answers);
@@ -384,6 +369,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_sync_reply_parts_done(&aggregator->answer_parts);
     kvb_byte_budget_done(&aggregator->event_bytes);
     kvb_byte_budget_done(&aggregator->query_bytes);
+    kvb_aggregator_done_group(aggregator);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
     kvb_buf_done(&aggregator->buf);
     free(aggregator);

@@ -38,5 +38,6 @@ uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator);
 void kvb_aggregator_liveness(
     const struct kvb_aggregator *aggregator, struct kvb_liveness *out_liveness);
 
-/* Answers the waiting requests, then ends; takes at most 2 s.  NULL is fine. */
+/* Leaves the queue group, answers the requests that were received, then ends; takes at most 5 s,
+ * and a few milliseconds where nats-server answers.  NULL is fine. */
 void kvb_aggregator_stop(struct kvb_aggregator *aggregator);

@@ -1,5 +1,6 @@
 #include "kvaggregator/config.h"
 
+#include "bus/subject.h"
 #include "core/limits.h"
 #include "core/own.h"
 
@@ -71,6 +72,12 @@ static const struct kvb_conf_key keys[] = {
               "routed to it; the next request of that prompt goes there. 0: never." },
     { "router.hit_rate_alias", KVB_CONF_BOOL, "false", 0, 0, FIELD(router.hit_rate_alias),
       .help = "true: hit rates also go to namespace.{namespace}.kv-hit-rate." },
+    { "router.queue_group", KVB_CONF_STRING, "q", 0, FIELD(router.queue_group),
+      .help = "Requests go to one of the aggregators that name this group.  Empty: every\n"
+              "aggregator answers every request." },
+    { "router.ready_exact", KVB_CONF_DOUBLE, "0.0", 0, 1, FIELD(router.ready_exact),
+      .help = "With less than this share of its streams EXACT, those that are DOWN\n"
+              "apart, an aggregator is not ready and leaves the group.  0: any." },
     { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),
       .help = "A worker silent for this long leaves the averages." },
     { "load.statistic", KVB_CONF_ENUM, "ratio", 0, KVB_LOAD_ACTIVE_BLOCKS, FIELD(load.statistic),
@@ -133,6 +140,19 @@ static void check_times(struct kvb_conf *conf, const struct kvb_aggregator_confi
     }
 }
 
+/* nats-server matches the subjects of a group's subscriptions by its name's bytes alone, but a
+ * blank would end the name on the wire. */
+static void check_queue_group(struct kvb_conf *conf, const char *group)
+{
+    if (group[0] != '\0' && !kvb_subject_is_valid(group, false)) {
+        kvb_conf_error(
+            conf, "router.queue_group",
+            "\"%.80s\" cannot name a queue group: use letters, digits, _ - and dots between them, "
+            "no blank, * or >; or leave it empty",
+            group);
+    }
+}
+
 static void
 check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {
@@ -141,6 +161,7 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     kvb_config_check_name(conf, "subscribe.component", config->subscribe.component, true);
     kvb_config_check_name(conf, "router.namespace", config->router.name_space, false);
     kvb_config_check_name(conf, "router.component", config->router.component, false);
+    check_queue_group(conf, config->router.queue_group);
     kvb_config_check_listen(conf, "http", config->http);
     check_default(conf, config);
     check_times(conf, config);

@@ -37,6 +37,8 @@ struct kvb_aggregator_config {
         uint32_t request_ttl_ms;
         uint32_t predict_ms; /* 0: nothing is predicted */
         bool hit_rate_alias;
+        char queue_group[kvb_name_bytes + 1]; /* "": none */
+        double ready_exact;                   /* 0 .. 1 */
     } router;
     struct {
         uint32_t expire_ms;

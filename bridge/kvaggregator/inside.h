@@ -17,6 +17,7 @@
 #include "load/tracker.h"
 #include "model/router_batch.h"
 #include "replica/follower.h"
+#include "replica/readiness.h"
 #include "replica/turn.h"
 #include "wire/query/prompt.h"
 #include "wire/router/sync.h"
@@ -33,6 +34,8 @@ enum {
     kvb_aggregator_page_bytes = 128 << 10,   /* of rows: under 1 ms */
     kvb_aggregator_slice_blocks = 1024,      /* of one message at a time: some 100 us */
     kvb_aggregator_queries_a_turn_us = 1000, /* of queries, where events wait meanwhile */
+    kvb_aggregator_count_streams_ms = 100,
+    kvb_aggregator_request_subjects = 3, /* kv_match, kv_route, kv_get.* */
     kvb_query_kind_count = 6
 };
 
@@ -70,6 +73,28 @@ struct books_subscription {
     uint64_t since_ns; /* messages wait in nats.c since then, or 0; its delivery thread's own */
 };
 
+/* The membership in the queue group of requests; see kvaggregator/group.c. */
+struct aggregator_group {
+    struct kvb_bus_subscription *shared[kvb_aggregator_request_subjects]; /* the group thread's;
+                                                                             owned, like own */
+    struct kvb_bus_subscription *own[kvb_aggregator_request_subjects];    /* R.kv_match.{id}, ... */
+    pthread_t thread;
+    bool has_thread; /* there is a queue group */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum kvb_group_action wanted; /* lock, like the two below */
+    enum kvb_group_result result;
+    bool is_ending;
+    atomic_bool is_leaving;  /* for good */
+    _Atomic int shown_cause; /* of readiness, for other threads, like the next */
+    _Atomic int shown_state;
+    /* The index thread's own. */
+    struct kvb_readiness readiness;
+    struct kvb_readiness_facts facts;
+    uint64_t next_count_ns; /* when its streams are to be counted, like the next */
+    bool is_denied;         /* a permission that it cannot do without */
+};
+
 struct pending_query; /* kvaggregator/queries.c */
 
 struct kvb_aggregator {
@@ -84,9 +109,7 @@ struct kvb_aggregator {
     struct kvb_bus_subscription *echo;
     char echo_subject[kvb_subject_bytes + 8];
     _Atomic uint64_t echoes_received;
-    struct kvb_bus_subscription *match_queries;
-    struct kvb_bus_subscription *route_queries;
-    struct kvb_bus_subscription *get_queries;
+    struct aggregator_group group;
     struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
     struct kvb_http *http;
     struct aggregator_service service;
@@ -244,6 +267,23 @@ bool kvb_aggregator_send_echo(void *context);
 uint64_t kvb_aggregator_echoes(void *context);
 void kvb_aggregator_send_request(void *context, const struct kvb_follower_request *request);
 
+/* ---- kvaggregator/group.c: who is given requests over NATS ---- */
+
+/* Before anything else of the group; undone by done_group(). */
+void kvb_aggregator_init_group(struct kvb_aggregator *aggregator);
+
+/* Starts the group thread, after the service has its id.  On failure the caller still closes. */
+kvb_status kvb_aggregator_open_group(struct kvb_aggregator *aggregator);
+
+/* On the index thread, in each turn. */
+void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* Leaves the group for good and waits, at most 3 s, until all requests that were received are in
+ * the query ring.  On the main thread, while the index thread runs. */
+void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator);
+void kvb_aggregator_close_group(struct kvb_aggregator *aggregator);
+void kvb_aggregator_done_group(struct kvb_aggregator *aggregator);
+
 /* ---- kvaggregator/report.c: what is published periodically ---- */
 void kvb_aggregator_publish(
     struct kvb_aggregator *aggregator, const char *subject, kvb_span payload);
@@ -266,12 +306,19 @@ void kvb_aggregator_note_request(
 void kvb_aggregator_note_error(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error);
 
-/* ---- kvaggregator/loop.c: the index thread ---- */
+/* ---- kvaggregator/probes.c ---- */
 
-/* NULL, or why no events can come just now: a constant, or in detail.  Any thread. */
+/* NULL, or why this aggregator is not ready: a constant, or in detail.  Any thread. */
 const char *
 kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail);
 
+/* nats-server has processed the subscriptions of this connection; or it has denied a permission
+ * that this aggregator cannot do without.  Any thread. */
+bool kvb_aggregator_is_subscribed(const struct kvb_aggregator *aggregator);
+bool kvb_aggregator_is_denied(const struct kvb_aggregator *aggregator);
+
 /* Why /livez says no; NULL: the index thread makes turns.  Any thread. */
 const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator);
+
+/* ---- kvaggregator/loop.c: the index thread ---- */
 void *kvb_aggregator_run(void *context);

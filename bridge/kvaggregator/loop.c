@@ -4,55 +4,13 @@
 
 #include <poll.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/eventfd.h>
 
 enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
-enum { reclaimed_a_turn = 250 }; /* extents of the index; takes well under 250 us */
-
-/* True: the aggregator is not ready without this permission.  It must receive events to have an
- * index, and must send requests to bridges and receive the answers in its inbox (which the echo
- * tests) to repair gaps.  Queries over NATS and statistics are not vital: HTTP answers queries
- * too. */
-static bool is_vital(const void *context, const struct kvb_denial *denial)
-{
-    const struct kvb_aggregator *aggregator = context;
-
-    if (denial->is_publish) {
-        return strstr(denial->subject, ".kv_sync.") != NULL ||
-               strcmp(denial->subject, aggregator->echo_subject) == 0;
-    }
-    return strcmp(denial->subject, aggregator->received_subject) == 0 ||
-           strncmp(denial->subject, "_INBOX.", sizeof "_INBOX." - 1) == 0;
-}
-
-const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
-{
-    const uint64_t turned_ns = atomic_load_explicit(&aggregator->turned_ns, memory_order_relaxed);
-
-    return kvb_liveness_cause(turned_ns, kvb_clock_monotonic_ns());
-}
-
-const char *
-kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
-{
-    const char *cause = kvb_aggregator_not_live(aggregator);
-
-    if (cause) {
-        return cause;
-    }
-    if (!kvb_bus_is_connected(aggregator->bus)) {
-        return "not connected to NATS (nats.url); trying again";
-    }
-    if (kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, detail)) {
-        return detail->text;
-    }
-    if (atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) !=
-        kvb_bus_connects(aggregator->bus)) {
-        return "connected to NATS, but not subscribed yet";
-    }
-    return NULL;
-}
+enum {
+    reclaimed_a_turn = 250, /* extents of the index; takes well under 250 us */
+    rest_wait_ms = 1000     /* for the answers to the requests that wait at the end */
+};
 
 /* ---- The functions that replica/turn.h calls ---- */
 
@@ -165,6 +123,15 @@ static bool reclaim(struct kvb_aggregator *aggregator)
     return kvb_prefix_index_reclaim(aggregator->index, reclaimed_a_turn);
 }
 
+/* The ring takes no further queries: it is closed. */
+static void answer_the_rest(struct kvb_aggregator *aggregator)
+{
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + rest_wait_ms * KVB_NS_PER_MS;
+
+    while (kvb_aggregator_take_queries(aggregator) && kvb_clock_monotonic_ns() < end_ns) {
+    }
+}
+
 void *kvb_aggregator_run(void *context)
 {
     struct kvb_aggregator *aggregator = context;
@@ -174,6 +141,7 @@ void *kvb_aggregator_run(void *context)
         uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
         const bool had_work = kvb_replica_take_turn(&aggregator->turn, &now_ns);
+        kvb_aggregator_step_group(aggregator, now_ns);
         kvb_metric_set(
             &aggregator->metrics, kvb_aggregator_echo_silences, aggregator->turn.echo_silences);
         kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
@@ -181,5 +149,6 @@ void *kvb_aggregator_run(void *context)
             wait_for_work(aggregator, reclaim(aggregator), now_ns);
         }
     }
+    answer_the_rest(aggregator);
     return NULL;
 }

@@ -75,6 +75,10 @@
     X(predictions_expired, COUNTER, "kvb_predictions_ended_total", "end=\"expired\"", "Predicted blocks, by what ended them") \
     X(predictions_retired, COUNTER, "kvb_predictions_ended_total", "end=\"worker_gone\"", "Predicted blocks, by what ended them") \
     X(predictions_evicted, COUNTER, "kvb_predictions_ended_total", "end=\"no_room\"", "Predicted blocks, by what ended them") \
+    X(group_member, GAUGE, "kvb_queue_group_member", "", "1 while nats-server gives requests to this aggregator: while it is a member of router.queue_group, and always without a group") \
+    X(group_joins, COUNTER, "kvb_queue_group_joins_total", "", "Times this aggregator has joined the queue group of requests") \
+    X(group_leaves, COUNTER, "kvb_queue_group_leaves_total", "", "Times this aggregator has left the queue group of requests") \
+    X(group_failures, COUNTER, "kvb_queue_group_failures_total", "", "Attempts to join the queue group of requests that nats-server did not confirm; repeated after a second") \
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
     KVB_SERVICE_METRICS(X) \

@@ -5,6 +5,7 @@
 #include "kvaggregator/inside.h"
 #include "wire/query/json.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -344,6 +345,24 @@ copy_nats_query(const struct kvb_query_kind *kind, const struct kvb_bus_message 
     return pending;
 }
 
+/* Without the id at its end, with which this aggregator alone is asked; NULL: there is no such
+ * kind of query. */
+static const struct kvb_query_kind *
+find_query_kind(const struct kvb_aggregator *aggregator, const char *tail)
+{
+    const char *id = aggregator->service.identity.id;
+    const size_t id_len = strlen(id);
+    const size_t len = strlen(tail);
+    char name[kvb_subject_bytes];
+
+    (void)snprintf(name, sizeof name, "%s", tail); /* a longer one is none that is known */
+    if (len > id_len + 1 && len < sizeof name && strcmp(tail + len - id_len, id) == 0 &&
+        tail[len - id_len - 1] == '.') {
+        name[len - id_len - 1] = '\0';
+    }
+    return kvb_query_kind_find(name);
+}
+
 void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
@@ -356,7 +375,7 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
         count_query(aggregator, kvb_aggregator_queries_mute);
         return;
     }
-    const struct kvb_query_kind *kind = kvb_query_kind_find(tail);
+    const struct kvb_query_kind *kind = find_query_kind(aggregator, tail);
     if (!kind) {
         count_query(aggregator, kvb_aggregator_queries_refused);
         refuse_over_nats(

@@ -153,6 +153,22 @@ bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind)
     return kind->has_prompt;
 }
 
+/* Each answer is a JSON object; its last member becomes "aggregator":"{id}", so that the requester
+ * knows whom to ask for the next page. */
+static kvb_status answer_as(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    static const char before[] = ",\"aggregator\":\"";
+    const char *id = aggregator->service.identity.id; /* needs no escapes */
+
+    KVB_TRY(kind->answer(aggregator, call));
+    call->out->len--; /* the brace at the end */
+    KVB_TRY(kvb_buf_append(call->out, before, sizeof before - 1));
+    KVB_TRY(kvb_buf_append(call->out, id, strlen(id)));
+    return kvb_buf_append(call->out, "\"}", 2);
+}
+
 /* With long names, rows are larger than usual: then the answer is made again with fewer rows.  The
  * route is chosen only once. */
 static kvb_status answer_that_fits(
@@ -161,12 +177,12 @@ static kvb_status answer_that_fits(
 {
     call->max_bytes = kvb_bus_max_payload(aggregator->bus);
     call->max_rows = call->max_bytes / kvb_aggregator_row_bytes;
-    kvb_status status = kind->answer(aggregator, call);
+    kvb_status status = answer_as(kind, aggregator, call);
     while (status == KVB_OK && call->out->len > call->max_bytes && call->max_rows > 1 &&
            !call->has_decision) {
         call->max_rows /= 2;
         kvb_buf_reset(call->out);
-        status = kind->answer(aggregator, call);
+        status = answer_as(kind, aggregator, call);
     }
     return status;
 }

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* The aggregator as a NATS micro-service: one endpoint a kind of query, with what was
- * requested and answered over NATS.  Every aggregator answers every query (no queue
- * group): the requester takes the first answer. */
+ * requested and answered over NATS.  nats-server gives each query to one aggregator of the queue
+ * group; see kvaggregator/group.c. */
 
 /* ---- Counting ---- */
 
@@ -61,6 +61,7 @@ fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *o
                    out_endpoint->subject, sizeof out_endpoint->subject,
                    "namespace.%s.component.%s.%s", aggregator->config->router.name_space,
                    aggregator->config->router.component, tail);
+    out_endpoint->queue_group = aggregator->config->router.queue_group;
     const struct query_counts *counts = &aggregator->service.shown[i];
     out_endpoint->num_requests = counts->requests;
     out_endpoint->num_errors = counts->errors;

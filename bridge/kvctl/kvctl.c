@@ -217,6 +217,9 @@ request_pages(const struct kvctl_options *options, const struct paging *paging)
         KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
         result = request_and_show(&line, paging->tail, kvb_buf_span(&query), paging->print, &root);
         has_next = result == kvctl_ok && next_page_query(root, paging, &query);
+        if (has_next) {
+            kvctl_stay_with(&line, root);
+        }
     }
     return result;
 }

@@ -91,10 +91,14 @@ enum kvctl_exit kvctl_watch(const struct kvctl_options *options);
 
 /* ---- kvctl/request.c: queries -------------------------------------------------------- */
 
+struct kvctl_gate; /* kvctl/request.c */
+
 /* A connection for one command.  {0} is closed. */
 struct kvctl_line {
     const struct kvctl_options *options; /* borrowed */
     struct kvb_bus *bus;                 /* owned */
+    struct kvctl_gate *gate;             /* borrowed; shows changes of the connection */
+    char aggregator[64];                 /* id of the one that is asked; "": any of the group */
 };
 
 /* Connects within the timeout; on failure prints on stderr what to do.  tell, unless NULL,
@@ -108,8 +112,18 @@ void kvctl_hang_up(struct kvctl_line *line);
 kvb_status kvctl_router_subject(
     const struct kvctl_options *options, const char *tail, char out[kvb_subject_bytes]);
 
-/* Sends a request and returns the answer unchanged; prints nothing.  Errors as
- * kvb_bus_request(); KVB_NO_MEMORY: the answer does not fit. */
+/* Writes R.{tail}, with the id of the line's aggregator where it has one.  Errors as above. */
+kvb_status
+kvctl_line_subject(const struct kvctl_line *line, const char *tail, char out[kvb_subject_bytes]);
+
+/* From now on the line asks the aggregator that gave this answer: places in its lists mean nothing
+ * to another one.  An answer without an id changes nothing. */
+void kvctl_stay_with(struct kvctl_line *line, struct json_object *answer);
+
+/* Sends a request and returns the answer unchanged; prints nothing.  A request that nobody answers
+ * is sent once more after a fifth of a second: the only aggregator may be leaving or joining the
+ * queue group.  Any other failure is final, because that request may have been answered.
+ * Errors as kvb_bus_request(); KVB_NO_MEMORY: the answer does not fit. */
 kvb_status kvctl_request(
     const struct kvctl_line *line, const char *subject, kvb_span query, struct kvb_buf *answer,
     struct kvb_detail *detail);

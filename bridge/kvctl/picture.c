@@ -142,7 +142,7 @@ next_picture_query(struct json_object *page, const struct pages *pages, struct k
 }
 
 static enum kvctl_exit
-read_pages(const struct kvctl_line *line, const struct pages *pages, struct kvctl_picture *picture)
+read_pages(struct kvctl_line *line, const struct pages *pages, struct kvctl_picture *picture)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf query = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
@@ -166,6 +166,7 @@ read_pages(const struct kvctl_line *line, const struct pages *pages, struct kvct
             return kvctl_failed;
         }
         has_next = next_picture_query(page, pages, &query);
+        kvctl_stay_with(line, page);
     }
     return kvctl_ok;
 }
@@ -177,6 +178,8 @@ enum kvctl_exit kvctl_picture_read(const struct kvctl_line *line, struct kvctl_p
                                 take_rows,
                                 { { "stream", "stream" }, { "row", "row" } } };
 
-    const enum kvctl_exit result = read_pages(line, &streams, picture);
-    return result == kvctl_ok ? read_pages(line, &rows, picture) : result;
+    struct kvctl_line one = *line; /* all pages come from one aggregator */
+
+    const enum kvctl_exit result = read_pages(&one, &streams, picture);
+    return result == kvctl_ok ? read_pages(&one, &rows, picture) : result;
 }

@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <time.h>
 
-enum { answer_depth = 16, answer_values = 1 << 23 };
+enum { answer_depth = 16, answer_values = 1 << 23, second_try_ms = 200 };
 
 void kvctl_say(const char *format, ...)
 {
@@ -24,7 +24,7 @@ void kvctl_say(const char *format, ...)
 
 /* ---- Connecting ------------------------------------------------------------------- */
 
-struct gate {
+struct kvctl_gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     void (*tell)(bool is_connected); /* called at changes; or NULL */
@@ -33,7 +33,7 @@ struct gate {
 
 static void on_change(void *context, bool is_connected)
 {
-    struct gate *gate = context;
+    struct kvctl_gate *gate = context;
 
     if (gate->tell && gate->was_connected) {
         gate->tell(is_connected);
@@ -44,7 +44,9 @@ static void on_change(void *context, bool is_connected)
     pthread_mutex_unlock(&gate->lock);
 }
 
-static bool wait_for_bus_answer(struct kvb_bus *bus, struct gate *gate, uint32_t timeout_ms)
+/* Until the connection is as wanted. */
+static bool
+wait_for_bus(struct kvb_bus *bus, struct kvctl_gate *gate, bool is_wanted, uint32_t timeout_ms)
 {
     const uint64_t end_ns = kvb_clock_wall_us() * 1000 + timeout_ms * KVB_NS_PER_MS;
     const struct timespec end = { .tv_sec = (time_t)(end_ns / KVB_NS_PER_S),
@@ -52,11 +54,11 @@ static bool wait_for_bus_answer(struct kvb_bus *bus, struct gate *gate, uint32_t
     bool is_late = false;
 
     pthread_mutex_lock(&gate->lock);
-    while (!kvb_bus_is_connected(bus) && !is_late) {
+    while (kvb_bus_is_connected(bus) != is_wanted && !is_late) {
         is_late = pthread_cond_timedwait(&gate->changed, &gate->lock, &end) != 0;
     }
     pthread_mutex_unlock(&gate->lock);
-    return kvb_bus_is_connected(bus);
+    return kvb_bus_is_connected(bus) == is_wanted;
 }
 
 enum kvctl_exit kvctl_connect(
@@ -64,8 +66,8 @@ enum kvctl_exit kvctl_connect(
     struct kvctl_line *out_line)
 {
     /* Static, because the bus may call on_change() until the program ends. */
-    static struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER,
-                                .changed = PTHREAD_COND_INITIALIZER };
+    static struct kvctl_gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER,
+                                      .changed = PTHREAD_COND_INITIALIZER };
     const struct kvb_bus_options bus_options = {
         .url = options->url,
         .name = "kvctl",
@@ -81,14 +83,14 @@ enum kvctl_exit kvctl_connect(
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
         return status == KVB_BAD_CONFIG ? kvctl_usage : kvctl_failed;
     }
-    if (!wait_for_bus_answer(bus, &gate, options->timeout_ms)) {
+    if (!wait_for_bus(bus, &gate, true, options->timeout_ms)) {
         char shown[256];
         (void)kvb_urls_show(options->url, shown, sizeof shown);
         kvctl_say("nats-server at %s does not answer: is it running?  Give --nats URL", shown);
         kvb_bus_close(bus);
         return kvctl_failed;
     }
-    *out_line = (struct kvctl_line){ .options = options, .bus = bus };
+    *out_line = (struct kvctl_line){ .options = options, .bus = bus, .gate = &gate };
     return kvctl_ok;
 }
 
@@ -125,14 +127,47 @@ kvb_status kvctl_router_subject(
     return kvb_subject_make(out, name_space, component, tail);
 }
 
+kvb_status
+kvctl_line_subject(const struct kvctl_line *line, const char *tail, char out[kvb_subject_bytes])
+{
+    char whole[kvb_subject_bytes];
+
+    (void)snprintf(/* fits: a tail is short */
+                   whole, sizeof whole, "%s%s%s", tail, line->aggregator[0] ? "." : "",
+                   line->aggregator);
+    return kvctl_router_subject(line->options, whole, out);
+}
+
+void kvctl_stay_with(struct kvctl_line *line, struct json_object *answer)
+{
+    struct json_object *id = kvb_json_member(answer, "aggregator");
+    const char *text = id ? json_object_get_string(id) : "";
+
+    if (text && kvb_name_is_valid(text)) {
+        (void)snprintf(line->aggregator, sizeof line->aggregator, "%s", text);
+    }
+}
+
+static kvb_status send_query_once(
+    const struct kvctl_line *line, const char *subject, kvb_span query, struct taking *taking,
+    struct kvb_detail *detail)
+{
+    return kvb_bus_request(
+        line->bus, subject, query, line->options->timeout_ms, take_bus_answer, taking, detail);
+}
+
 kvb_status kvctl_request(
     const struct kvctl_line *line, const char *subject, kvb_span query, struct kvb_buf *answer,
     struct kvb_detail *detail)
 {
     struct taking taking = { .answer = answer, .status = KVB_OK };
 
-    KVB_TRY(kvb_bus_request(
-        line->bus, subject, query, line->options->timeout_ms, take_bus_answer, &taking, detail));
+    kvb_status status = send_query_once(line, subject, query, &taking, detail);
+    if (status == KVB_NOT_FOUND) {
+        (void)wait_for_bus(line->bus, line->gate, false, second_try_ms); /* a loss ends it early */
+        status = send_query_once(line, subject, query, &taking, detail);
+    }
+    KVB_TRY(status);
     if (taking.status != KVB_OK) {
         kvb_detail_set(detail, "the answer does not fit: %s", kvb_status_name(taking.status));
     }
@@ -146,8 +181,9 @@ static void explain_failure(
     switch (status) {
     case KVB_NOT_FOUND:
         kvctl_say(
-            "nobody answers %s: is kvaggregator running with router.namespace = \"%s\" and "
-            "router.component = \"%s\"?  Give --namespace and --component",
+            "nobody answers %s, asked twice: is kvaggregator running with router.namespace = "
+            "\"%s\" "
+            "and router.component = \"%s\", and ready?  Give --namespace and --component",
             subject, options->name_space ? options->name_space : "dynamo",
             options->component ? options->component : "Router");
         break;
@@ -169,7 +205,7 @@ enum kvctl_exit kvctl_request_answer(
     struct kvb_detail detail = { 0 };
     char subject[kvb_subject_bytes];
 
-    if (kvctl_router_subject(line->options, tail, subject) != KVB_OK) {
+    if (kvctl_line_subject(line, tail, subject) != KVB_OK) {
         kvctl_say("--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -");
         return kvctl_usage;
     }

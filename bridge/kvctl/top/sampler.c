@@ -16,6 +16,7 @@
 
 struct kvctl_top_sampler {
     const struct kvctl_line *line; /* borrowed */
+    struct kvctl_line round;       /* a copy: a round asks one aggregator; its bus is borrowed */
     uint32_t interval_ms;
     int wake_fd;                           /* borrowed */
     struct kvb_bus_subscription *statuses; /* owned, like the next */
@@ -86,8 +87,8 @@ static kvb_status request(
     char subject[kvb_subject_bytes];
     char said[128];
 
-    KVB_TRY(kvctl_router_subject(sampler->line->options, tail, subject));
-    kvb_status status = kvctl_request(sampler->line, subject, query, &sampler->answer, detail);
+    KVB_TRY(kvctl_line_subject(&sampler->round, tail, subject));
+    kvb_status status = kvctl_request(&sampler->round, subject, query, &sampler->answer, detail);
     explain(sampler->line->options, status, detail);
     KVB_TRY(status);
     status = kvctl_top_parse(kvb_buf_span(&sampler->answer), out_root);
@@ -136,6 +137,7 @@ static kvb_status request_page(
         &sampler->fleet, root, kvb_clock_monotonic_ns()); /* what can be read */
     pthread_mutex_unlock(&sampler->lock);
     (void)kvctl_top_u64(root, "next", out_next); /* else 0 */
+    kvctl_stay_with(&sampler->round, root);
     return KVB_OK;
 }
 
@@ -157,6 +159,7 @@ static void run_round(struct kvctl_top_sampler *sampler)
     struct kvb_detail detail = { 0 };
 
     pthread_mutex_lock(&sampler->lock);
+    sampler->round = *sampler->line;
     kvctl_top_begin_round(&sampler->fleet);
     pthread_mutex_unlock(&sampler->lock);
     const kvb_status status = request_all(sampler, &detail);

@@ -326,6 +326,145 @@ static void a_request_without_an_answer_says_why(void **state)
     kvb_bus_close(bus);
 }
 
+/* ---- Queue groups ------------------------------------------------------------------------ */
+
+static unsigned sum_of(const struct inbox *inboxes)
+{
+    return atomic_load(&inboxes[0].count) + atomic_load(&inboxes[1].count);
+}
+
+static bool has_hundred(void *context)
+{
+    return sum_of(context) >= 100;
+}
+
+static void send_hundred(struct kvb_bus *bus)
+{
+    for (int i = 0; i < 100; i++) {
+        assert_ok(kvb_bus_publish(bus, "work", span_of("x")));
+    }
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+}
+
+static bool are_both_up(void *context)
+{
+    struct kvb_bus **buses = context;
+
+    return kvb_bus_is_connected(buses[0]) && kvb_bus_is_connected(buses[1]);
+}
+
+static bool are_both_down(void *context)
+{
+    struct kvb_bus **buses = context;
+
+    return !kvb_bus_is_connected(buses[0]) && !kvb_bus_is_connected(buses[1]);
+}
+
+/* Each to exactly one of two, and so again on the next connection. */
+static void one_of_a_queue_group_gets_a_message_before_and_after_a_restart(void **state)
+{
+    struct nats_server server;
+    struct inbox inboxes[2] = { { .lock = PTHREAD_MUTEX_INITIALIZER },
+                                { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    struct kvb_bus_subscription *subscriptions[2] = { NULL, NULL };
+    struct kvb_bus *buses[2];
+
+    (void)state;
+    start_server(&server);
+    for (size_t i = 0; i < 2; i++) {
+        buses[i] = open_connected(server.url);
+        assert_ok(kvb_bus_subscribe_queue(
+            buses[i], "work", "q", take_message, &inboxes[i], &subscriptions[i]));
+        assert_ok(kvb_bus_flush(buses[i], patience_ms));
+    }
+    send_hundred(buses[0]);
+    assert_true(wait_until(has_hundred, inboxes, patience_ms));
+    const uint16_t port = server.port;
+    nats_server_kill(&server);
+    assert_true(wait_until(are_both_down, buses, patience_ms));
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(are_both_up, buses, patience_ms));
+    assert_ok(kvb_bus_flush(buses[0], patience_ms));
+    assert_ok(kvb_bus_flush(buses[1], patience_ms));
+    assert_int_equal(sum_of(inboxes), 100);
+    atomic_store(&inboxes[0].count, 0);
+    atomic_store(&inboxes[1].count, 0);
+    send_hundred(buses[1]);
+    assert_true(wait_until(has_hundred, inboxes, patience_ms));
+    for (size_t i = 0; i < 2; i++) {
+        assert_ok(kvb_bus_drain(subscriptions[i], patience_ms));
+        assert_true(atomic_load(&inboxes[i].count) > 0);
+        kvb_bus_unsubscribe(subscriptions[i]);
+        kvb_bus_close(buses[i]);
+    }
+    assert_int_equal(sum_of(inboxes), 100);
+    nats_server_kill(&server);
+}
+
+/* All that the server gave to this subscription is handled, and then nothing more. */
+static void a_drained_subscription_loses_nothing_and_gets_no_more(void **state)
+{
+    const struct nats_server *server = *state;
+    struct inbox inboxes[2] = { { .lock = PTHREAD_MUTEX_INITIALIZER },
+                                { .lock = PTHREAD_MUTEX_INITIALIZER } };
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+    struct kvb_bus *sender = open_connected(server->url);
+
+    assert_ok(kvb_bus_subscribe_queue(bus, "work", "q", take_message, inboxes, &subscription));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    for (int i = 0; i < 200; i++) {
+        send_hundred(sender);
+    }
+    assert_ok(kvb_bus_drain(subscription, patience_ms));
+    assert_int_equal(atomic_load(&inboxes[0].count), 20000);
+    send_hundred(sender);
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+    assert_int_equal(atomic_load(&inboxes[0].count), 20000);
+    kvb_bus_close(sender);
+    kvb_bus_close(bus);
+}
+
+static void a_drained_subscription_is_not_made_again(void **state)
+{
+    struct nats_server server;
+    struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvb_bus_subscription *subscription = NULL;
+
+    (void)state;
+    start_server(&server);
+    struct kvb_bus *bus = open_connected(server.url);
+    assert_ok(kvb_bus_subscribe_queue(bus, "work", "q", take_message, &inbox, &subscription));
+    const uint16_t port = server.port;
+    nats_server_kill(&server);
+    assert_true(wait_until(is_down, bus, patience_ms));
+    (void)kvb_bus_drain(subscription, 0); /* KVB_AGAIN, or KVB_IO where its link is not gone yet */
+    assert_ok(nats_server_start(&server, port, NULL));
+    assert_true(wait_until(is_up, bus, patience_ms));
+    assert_ok(kvb_bus_publish(bus, "work", span_of("x")));
+    assert_ok(kvb_bus_flush(bus, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+    assert_int_equal(atomic_load(&inbox.count), 0);
+    kvb_bus_close(bus);
+    nats_server_kill(&server);
+}
+
+static void refuses_names_of_groups_that_would_write_other_lines(void **state)
+{
+    static const char *const bad[] = { "a b", "a\r\nPUB b 1", "*", "a.>", ".a", "a..b", "a." };
+    const struct nats_server *server = *state;
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        assert_int_equal(
+            kvb_bus_subscribe_queue(bus, "a", bad[i], take_message, NULL, &subscription),
+            KVB_BAD_INPUT);
+    }
+    kvb_bus_close(bus);
+}
+
 /* ---- Losses -------------------------------------------------------------------------- */
 
 struct second_connect {
@@ -595,6 +734,10 @@ int main(void)
         cmocka_unit_test(refuses_more_than_the_server_takes),
         cmocka_unit_test(a_request_gets_its_answer),
         cmocka_unit_test(a_request_without_an_answer_says_why),
+        cmocka_unit_test(one_of_a_queue_group_gets_a_message_before_and_after_a_restart),
+        cmocka_unit_test(a_drained_subscription_loses_nothing_and_gets_no_more),
+        cmocka_unit_test(a_drained_subscription_is_not_made_again),
+        cmocka_unit_test(refuses_names_of_groups_that_would_write_other_lines),
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
         cmocka_unit_test(dials_anew_after_nats_c_gave_up),
         cmocka_unit_test(a_frozen_server_holds_nobody_up_and_is_found_again),

@@ -1,9 +1,11 @@
 #include "kvb_test.h"
 
 #include "config_file.h"
+#include "core/own.h"
 #include "fail_alloc.h"
 #include "kvaggregator/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SAMPLE KVB_DATA "/../../etc/kvaggregator.cfg"
@@ -77,6 +79,8 @@ static void an_empty_file_is_enough(void **state)
     assert_true(config.router.overlap_weight == 1.0);
     assert_true(config.router.temperature == 0.0);
     assert_false(config.router.hit_rate_alias);
+    assert_string_equal(config.router.queue_group, "q");
+    assert_true(config.router.ready_exact == 0.0);
     assert_int_equal(config.load.expire_ms, 3000);
     assert_int_equal(config.load.publish_ms, 1000);
     assert_int_equal(config.load.statistic, KVB_LOAD_USAGE);
@@ -93,7 +97,7 @@ static void what_is_given_is_read(void **state)
                   "subscribe = { namespace = \"n\"; component = \"c\";"
                   "  default = { model = \"m\"; block_size = 64; }; };\n"
                   "router = { namespace = \"r\"; overlap_weight = 2; temperature = 0.5;"
-                  "  hit_rate_alias = true; };\n"
+                  "  hit_rate_alias = true; queue_group = \"a.b-1\"; ready_exact = 0.9; };\n"
                   "load = { statistic = \"active_blocks\"; }; log = { level = \"debug\";"
                   "  format = \"json\"; }; http = \"\";");
 
@@ -104,11 +108,33 @@ static void what_is_given_is_read(void **state)
     assert_true(config.router.overlap_weight == 2.0);
     assert_true(config.router.temperature == 0.5);
     assert_true(config.router.hit_rate_alias);
+    assert_string_equal(config.router.queue_group, "a.b-1");
+    assert_true(config.router.ready_exact == 0.9);
     assert_int_equal(config.load.statistic, KVB_LOAD_ACTIVE_BLOCKS);
     assert_int_equal(config.log.level, KVB_LOG_DEBUG);
     assert_int_equal(config.log.format, KVB_LOG_JSON);
     assert_string_equal(config.http, "");
     kvb_aggregator_config_done(&config);
+}
+
+/* A blank would end the name on the wire; the others are what nobody means. */
+static void a_queue_group_that_is_no_name_is_refused(void **state)
+{
+    static const char *const bad[] = { "a b", "a\\tb", "*", "q.>", ".q", "q.", "a..b" };
+    char text[64];
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        (void)snprintf(text, sizeof text, "router = { queue_group = \"%s\"; };", bad[i]);
+        assert_wrong(text, "1: router.queue_group: ");
+    }
+    assert_wrong(
+        "router = { queue_group = \"a b\"; ready_exact = 1.1; };",
+        "1: router.ready_exact: is out of range",
+        "1: router.queue_group: \"a b\" cannot name a queue group: use letters");
+    struct kvb_aggregator_config none = read_good("router = { queue_group = \"\"; };");
+    assert_string_equal(none.router.queue_group, "");
+    kvb_aggregator_config_done(&none);
 }
 
 static void everything_wrong_is_said_at_once(void **state)
@@ -173,6 +199,7 @@ int main(void)
         cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),
         cmocka_unit_test(an_empty_file_is_enough),
         cmocka_unit_test(what_is_given_is_read),
+        cmocka_unit_test(a_queue_group_that_is_no_name_is_refused),
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
         cmocka_unit_test(what_is_forgotten_has_expired_before),

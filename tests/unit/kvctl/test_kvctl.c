@@ -214,7 +214,7 @@ static void nobody_there_says_what_to_do(void **state)
     kvctl(&run, server->url, WORDS("load"));
     assert_int_equal(run.exit, 1);
     assert_contains(
-        run.err, "nobody answers namespace.dynamo.component.Router.kv_get.load: is "
+        run.err, "nobody answers namespace.dynamo.component.Router.kv_get.load, asked twice: is "
                  "kvaggregator running with router.namespace = \"dynamo\"");
     assert_ok(free_port(&port));
     (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", port);

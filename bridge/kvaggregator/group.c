@@ -1,0 +1,333 @@
+#include "core/clock.h"
+#include "kvaggregator/inside.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+/* Requests reach an aggregator on two ways:
+ *
+ *     R.kv_match       one of the queue group: subscribed while this aggregator is a member
+ *     R.kv_match.{id}  this one alone: subscribed from the start to the end
+ *
+ * replica/readiness.h decides about the membership on the index thread.  Subscribing, waiting for
+ * nats-server's PONG and draining may take seconds, so a thread of its own does that:
+ *
+ *     index thread -- wanted --> group thread -- result --> index thread
+ *
+ * Without a queue group the thread joins nothing, and all requests are subscribed from the start.
+ */
+
+enum { join_wait_ms = 2000, leave_wait_ms = 2000, stop_wait_s = 3 };
+
+static const char *const tails[kvb_aggregator_request_subjects] = { "kv_match", "kv_route",
+                                                                    "kv_get.*" };
+
+/* ---- Subscriptions ---- */
+
+static kvb_status listen_on(
+    struct kvb_aggregator *aggregator, const char *tail, const char *group,
+    struct kvb_bus_subscription **out_subscription)
+{
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_subject_make(
+        subject, aggregator->config->router.name_space, aggregator->config->router.component,
+        tail));
+    return kvb_bus_subscribe_queue(
+        aggregator->bus, subject, group, kvb_aggregator_receive_query, aggregator,
+        out_subscription);
+}
+
+static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+        KVB_TRY(listen_on(
+            aggregator, tails[i], aggregator->config->router.queue_group, &group->shared[i]));
+    }
+    return KVB_OK;
+}
+
+static void unsubscribe_shared(struct aggregator_group *group)
+{
+    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+        kvb_bus_unsubscribe(group->shared[i]);
+        group->shared[i] = NULL;
+    }
+}
+
+static kvb_status subscribe_own(struct kvb_aggregator *aggregator)
+{
+    char tail[kvb_subject_bytes];
+
+    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+        (void)snprintf(/* fits: both are short */
+                       tail, sizeof tail, "%s.%s", tails[i], aggregator->service.identity.id);
+        KVB_TRY(listen_on(aggregator, tail, NULL, &aggregator->group.own[i]));
+    }
+    return KVB_OK;
+}
+
+/* ---- On the group thread ---- */
+
+/* The PONG shows that the server knows the subscriptions. */
+static enum kvb_group_result join_group(struct kvb_aggregator *aggregator)
+{
+    if (subscribe_shared(aggregator) == KVB_OK &&
+        kvb_bus_flush(aggregator->bus, join_wait_ms) == KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_joins, 1);
+        return KVB_GROUP_DONE;
+    }
+    unsubscribe_shared(&aggregator->group);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_failures, 1);
+    return KVB_GROUP_FAILED;
+}
+
+/* What the server has given to this aggregator is answered: the requester waits for it. */
+static enum kvb_group_result leave_group(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+        /* fails without a connection, where nothing can come */
+        (void)kvb_bus_drain(aggregator->group.shared[i], leave_wait_ms);
+    }
+    unsubscribe_shared(&aggregator->group);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_leaves, 1);
+    return KVB_GROUP_DONE;
+}
+
+static enum kvb_group_action take_action(struct aggregator_group *group)
+{
+    (void)pthread_mutex_lock(&group->lock);
+    while (group->wanted == KVB_GROUP_NOTHING && !group->is_ending) {
+        (void)pthread_cond_wait(&group->changed, &group->lock);
+    }
+    const enum kvb_group_action action = group->is_ending ? KVB_GROUP_NOTHING : group->wanted;
+    group->wanted = KVB_GROUP_NOTHING;
+    (void)pthread_mutex_unlock(&group->lock);
+    return action;
+}
+
+static void give_result(struct kvb_aggregator *aggregator, enum kvb_group_result result)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    (void)pthread_mutex_lock(&group->lock);
+    group->result = result;
+    (void)pthread_mutex_unlock(&group->lock);
+    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+}
+
+static void *run_group(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-group"); /* for top -H; else unnamed */
+    for (enum kvb_group_action action = take_action(&aggregator->group);
+         action != KVB_GROUP_NOTHING; action = take_action(&aggregator->group)) {
+        give_result(
+            aggregator,
+            action == KVB_GROUP_JOIN ? join_group(aggregator) : leave_group(aggregator));
+    }
+    return NULL;
+}
+
+/* ---- On the index thread ---- */
+
+/* The engine of a stream that is SYNCING for these reasons has shown nothing yet, or is being
+ * asked by its bridge: nobody has a fuller list of it. */
+static bool is_incomplete(const struct kvb_follower *follower)
+{
+    return follower->state == KVB_STREAM_SYNCING && follower->reason != KVB_REASON_CONNECTING &&
+           follower->reason != KVB_REASON_REPLAYING;
+}
+
+static void count_streams(struct kvb_aggregator *aggregator)
+{
+    struct kvb_readiness_facts *facts = &aggregator->group.facts;
+
+    facts->streams = 0;
+    facts->exact = 0;
+    facts->incomplete = 0;
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower && follower->state != KVB_STREAM_DOWN) {
+            facts->streams++;
+            facts->exact += follower->state == KVB_STREAM_EXACT;
+            facts->incomplete += is_incomplete(follower);
+        }
+    }
+}
+
+static enum kvb_group_result collect_result(struct aggregator_group *group)
+{
+    (void)pthread_mutex_lock(&group->lock);
+    const enum kvb_group_result result = group->result;
+    group->result = KVB_GROUP_UNDECIDED;
+    (void)pthread_mutex_unlock(&group->lock);
+    return result;
+}
+
+/* Without a queue group there is no thread that would carry it out. */
+static void want_action(struct aggregator_group *group, enum kvb_group_action action)
+{
+    (void)pthread_mutex_lock(&group->lock);
+    group->wanted = action;
+    (void)pthread_cond_broadcast(&group->changed);
+    (void)pthread_mutex_unlock(&group->lock);
+}
+
+/* For other threads: /readyz, kvb_aggregator_leave_group(). */
+static void show_membership(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+    const enum kvb_group_state state = group->readiness.group;
+
+    atomic_store_explicit(&group->shown_cause, (int)group->readiness.cause, memory_order_relaxed);
+    if ((int)state == atomic_load_explicit(&group->shown_state, memory_order_relaxed)) {
+        return;
+    }
+    if (group->has_thread) { /* without a queue group it is given all requests */
+        const bool is_member = state == KVB_GROUP_MEMBER;
+        kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, is_member);
+    }
+    (void)pthread_mutex_lock(&group->lock);
+    atomic_store_explicit(&group->shown_state, (int)state, memory_order_relaxed);
+    (void)pthread_cond_broadcast(&group->changed);
+    (void)pthread_mutex_unlock(&group->lock);
+}
+
+static void log_change(struct kvb_aggregator *aggregator, enum kvb_group_state before)
+{
+    const struct kvb_readiness *readiness = &aggregator->group.readiness;
+
+    if (readiness->group == KVB_GROUP_MEMBER && before != KVB_GROUP_MEMBER) {
+        kvb_log_write(
+            aggregator->log, KVB_LOG_INFO, "aggregator", "joined the queue group of requests",
+            "queue_group", aggregator->config->router.queue_group, NULL);
+    } else if (readiness->group == KVB_GROUP_LEAVING && before != KVB_GROUP_LEAVING) {
+        kvb_log_write(
+            aggregator->log,
+            readiness->cause == KVB_UNREADY_STOPPING ? KVB_LOG_INFO : KVB_LOG_WARNING, "aggregator",
+            "leaving the queue group of requests", "why",
+            kvb_readiness_cause_text(readiness->cause), NULL);
+    }
+}
+
+static void read_nats_facts(struct kvb_aggregator *aggregator)
+{
+    struct kvb_readiness_facts *facts = &aggregator->group.facts;
+
+    facts->is_stopping = atomic_load(&aggregator->group.is_leaving);
+    facts->is_connected = kvb_bus_is_connected(aggregator->bus);
+    facts->is_subscribed = kvb_aggregator_is_subscribed(aggregator) && !aggregator->group.is_denied;
+}
+
+void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    if (now_ns >= group->next_count_ns) { /* the rest costs little and is done in each turn */
+        group->next_count_ns = now_ns + kvb_aggregator_count_streams_ms * KVB_NS_PER_MS;
+        group->is_denied = kvb_aggregator_is_denied(aggregator);
+        count_streams(aggregator);
+    }
+    read_nats_facts(aggregator);
+    const enum kvb_group_state before = group->readiness.group;
+    const enum kvb_group_result result = collect_result(group);
+    const enum kvb_group_action action =
+        kvb_readiness_step(&group->readiness, &group->facts, result, now_ns);
+    if (action != KVB_GROUP_NOTHING) {
+        want_action(group, action);
+    }
+    log_change(aggregator, before);
+    show_membership(aggregator);
+}
+
+/* ---- Start and end ---- */
+
+static void init_group_lock(struct aggregator_group *group)
+{
+    pthread_condattr_t monotonic;
+
+    (void)pthread_mutex_init(&group->lock, NULL); /* none of these can fail with glibc */
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&group->changed, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+}
+
+void kvb_aggregator_init_group(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    init_group_lock(group);
+    group->readiness =
+        (struct kvb_readiness){ .min_exact_share = aggregator->config->router.ready_exact };
+    atomic_init(&group->shown_cause, KVB_UNREADY_NOT_CONNECTED);
+}
+
+kvb_status kvb_aggregator_open_group(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    KVB_TRY(subscribe_own(aggregator));
+    kvb_log_write(
+        aggregator->log, KVB_LOG_INFO, "aggregator", "answers requests", "id",
+        aggregator->service.identity.id, "queue_group", aggregator->config->router.queue_group,
+        NULL);
+    if (aggregator->config->router.queue_group[0] == '\0') {
+        kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, 1);
+        return subscribe_shared(aggregator);
+    }
+    if (pthread_create(&group->thread, NULL, run_group, aggregator) != 0) {
+        return KVB_IO;
+    }
+    group->has_thread = true;
+    return KVB_OK;
+}
+
+void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+    struct timespec deadline;
+    bool is_late = false;
+
+    atomic_store(&group->is_leaving, true);
+    if (!aggregator->has_thread || !group->has_thread) {
+        return;
+    }
+    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += stop_wait_s;
+    (void)pthread_mutex_lock(&group->lock);
+    while (atomic_load(&group->shown_state) != KVB_GROUP_OUTSIDE && !is_late) {
+        is_late = pthread_cond_timedwait(&group->changed, &group->lock, &deadline) != 0;
+    }
+    (void)pthread_mutex_unlock(&group->lock);
+}
+
+void kvb_aggregator_close_group(struct kvb_aggregator *aggregator)
+{
+    struct aggregator_group *group = &aggregator->group;
+
+    if (group->has_thread) {
+        (void)pthread_mutex_lock(&group->lock);
+        group->is_ending = true;
+        (void)pthread_cond_broadcast(&group->changed);
+        (void)pthread_mutex_unlock(&group->lock);
+        (void)pthread_join(group->thread, NULL);
+    }
+    unsubscribe_shared(group);
+    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+        kvb_bus_unsubscribe(group->own[i]);
+    }
+}
+
+void kvb_aggregator_done_group(struct kvb_aggregator *aggregator)
+{
+    (void)pthread_cond_destroy(&aggregator->group.changed);
+    (void)pthread_mutex_destroy(&aggregator->group.lock);
+}
