@@ -2,6 +2,7 @@
 all, hit rates and load_stats said once, a burst of one prompt spread as one aggregator would?"""
 
 import json
+import time
 
 import engine
 from conftest import ROUTER, worker
@@ -96,6 +97,35 @@ def test_each_decision_is_entered_by_all_and_said_once(scene):
     # Costs are equal: the next decision of each would be the same.
     rows = [fleet.route(a, last, ttl_ms=1)["scores"] for a in fleet.aggregators]
     assert len({json.dumps(sorted((r["worker_id"], r["predicted_blocks"]) for r in row)) for row in rows}) == 1
+
+
+def costs_of(fleet, tokens):
+    """What the books say on each aggregator, by the scores of a decision that is not made."""
+    return [sorted(
+        (row["worker_id"], row["decode_blocks"], row["pending_prefill_blocks"], row["predicted_blocks"])
+        for row in fleet.route(aggregator, tokens, dry_run=True)["scores"]
+    ) for aggregator in fleet.aggregators]
+
+
+def test_routed_blocks_are_equal_on_all_within_100_ms(scene):
+    fleet = Fleet(scene, 3, router="predict_ms = 60000;")
+    fleet.empty()
+    took = []
+    for number in range(30):
+        tokens = prompt(number + 1, 4)
+        before = costs_of(fleet, tokens)[0]
+        fleet.route(fleet.aggregators[number % 3], tokens)
+        decided = time.monotonic()
+
+        def are_equal():
+            costs = costs_of(fleet, tokens)
+            return costs[0] != before and costs[1] == costs[0] and costs[2] == costs[0]
+
+        wait_for("equal books", are_equal)
+        took.append(time.monotonic() - decided)
+    took.sort()
+    print(f"equal after {1000 * took[len(took) // 2]:.1f} ms, at most {1000 * took[-1]:.1f} ms, three questions included")
+    assert took[len(took) // 2] <= 0.1, took
 
 
 def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
