@@ -103,14 +103,14 @@ static const char doc[] =
     "usage, 78 wrong configuration.";
 
 static uint64_t
-read_option_number(const char *text, const char *what, uint64_t max, const struct argp_state *state)
+read_option_number(const char *text, const char *name, uint64_t max, const struct argp_state *state)
 {
     char *end = NULL;
 
     errno = 0;
     const uint64_t value = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > max) {
-        argp_error(state, "%s: expected a number from 0 to %lu, got \"%s\"", what, max, text);
+        argp_error(state, "--%s: expected a number from 0 to %lu, got \"%s\"", name, max, text);
     }
     return value;
 }
@@ -135,37 +135,105 @@ static unsigned read_event_kind(const char *text, const struct argp_state *state
     return 0;
 }
 
-/* The options whose text is stored unchanged. */
-static const char **text_of(int key, struct kvctl_options *options)
+/* ---- Options that are stored as they are given ---- */
+
+enum option_type { option_flag, option_text, option_u32, option_u64 };
+
+struct option_field {
+    int key;
+    enum option_type type;
+    size_t offset; /* in struct kvctl_options */
+    uint64_t max;  /* of numbers */
+};
+
+#define FIELD(field) offsetof(struct kvctl_options, field)
+
+/* clang-format off */
+static const struct option_field option_fields[] = {
+    { key_all,         option_flag, FIELD(is_all),      0 },
+    { key_component,   option_text, FIELD(component),   0 },
+    { key_count,       option_u64,  FIELD(count),       UINT64_MAX },
+    { key_filter,      option_text, FIELD(filter),      0 },
+    { key_hex,         option_flag, FIELD(is_hex),      0 },
+    { key_interval,    option_u32,  FIELD(interval_ms), max_interval_ms },
+    { key_json,        option_flag, FIELD(is_json),     0 },
+    { key_lora,        option_text, FIELD(lora),        0 },
+    { key_model,       option_text, FIELD(model),       0 },
+    { key_namespace,   option_text, FIELD(name_space),  0 },
+    { key_nats,        option_text, FIELD(url),         0 },
+    { key_once,        option_flag, FIELD(is_once),     0 },
+    { key_rank,        option_u32,  FIELD(dp_rank),     UINT32_MAX },
+    { key_salt,        option_text, FIELD(salt),        0 },
+    { key_sample,      option_text, FIELD(sample),      0 },
+    { key_sort,        option_text, FIELD(sort),        0 },
+    { key_timeout,     option_u32,  FIELD(timeout_ms),  max_timeout_ms },
+    { key_tokens,      option_text, FIELD(tokens),      0 },
+    { key_tokens_file, option_text, FIELD(tokens_file), 0 },
+    { key_truth,       option_text, FIELD(truth),       0 },
+    { key_wait,        option_u32,  FIELD(wait_ms),     max_timeout_ms },
+};
+/* clang-format on */
+#undef FIELD
+
+static const char *option_name(int key)
 {
-    switch (key) {
-    case key_nats:
-        return &options->url;
-    case key_namespace:
-        return &options->name_space;
-    case key_component:
-        return &options->component;
-    case key_tokens:
-        return &options->tokens;
-    case key_tokens_file:
-        return &options->tokens_file;
-    case key_model:
-        return &options->model;
-    case key_lora:
-        return &options->lora;
-    case key_salt:
-        return &options->salt;
-    case key_truth:
-        return &options->truth;
-    case key_sample:
-        return &options->sample;
-    case key_sort:
-        return &options->sort;
-    case key_filter:
-        return &options->filter;
-    default:
-        return NULL;
+    const struct argp_option *row = option_rows;
+
+    while (row->key != key) {
+        row++;
     }
+    return row->name;
+}
+
+static void store_option(
+    const struct option_field *field, const char *argument, struct kvctl_options *options,
+    const struct argp_state *state)
+{
+    void *at = (char *)options + field->offset;
+    uint64_t number = 0;
+
+    if (field->max > 0) {
+        number = read_option_number(argument, option_name(field->key), field->max, state);
+    }
+    switch (field->type) {
+    case option_flag:
+        *(bool *)at = true;
+        break;
+    case option_text:
+        *(const char **)at = argument;
+        break;
+    case option_u32:
+        *(uint32_t *)at = (uint32_t)number;
+        break;
+    case option_u64:
+        *(uint64_t *)at = number;
+        break;
+    }
+}
+
+static bool store_plain_option(
+    int key, const char *argument, struct kvctl_options *options, const struct argp_state *state)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(option_fields); i++) {
+        if (option_fields[i].key == key) {
+            store_option(&option_fields[i], argument, options, state);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- The others ---- */
+
+static void
+add_worker(const char *argument, struct kvctl_options *options, const struct argp_state *state)
+{
+    if (options->worker_count == kvctl_max_workers) {
+        argp_error(state, "--worker: at most %d of them", kvctl_max_workers);
+        return;
+    }
+    options->workers[options->worker_count++] =
+        read_option_number(argument, "worker", INT64_MAX, state);
 }
 
 static error_t
@@ -219,61 +287,25 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
     if (command->run == kvctl_verify && !options->truth) {
         argp_error(state, "verify: give --truth PATH, as kvfleet has it");
     }
+    if (options->interval_ms < min_interval_ms) {
+        argp_error(state, "--interval: expected at least %d", min_interval_ms);
+    }
 }
 
 static error_t parse_kvctl_option(int key, char *argument, struct argp_state *state)
 {
     struct kvctl_options *options = state->input;
-    const char **text = text_of(key, options);
+    const bool is_plain = store_plain_option(key, argument, options, state);
 
-    if (text) {
-        *text = argument;
-        return 0;
-    }
     switch (key) {
-    case key_json:
-        options->is_json = true;
-        return 0;
-    case key_timeout:
-        options->timeout_ms =
-            (uint32_t)read_option_number(argument, "--timeout", max_timeout_ms, state);
-        return 0;
-    case key_wait:
-        options->wait_ms = (uint32_t)read_option_number(argument, "--wait", max_timeout_ms, state);
-        return 0;
     case key_worker:
-        if (options->worker_count == kvctl_max_workers) {
-            argp_error(state, "--worker: at most %d of them", kvctl_max_workers);
-            return EINVAL;
-        }
-        options->workers[options->worker_count++] =
-            read_option_number(argument, "--worker", INT64_MAX, state);
+        add_worker(argument, options, state);
         return 0;
     case key_rank:
         options->has_rank = true;
-        options->dp_rank = (uint32_t)read_option_number(argument, "--rank", UINT32_MAX, state);
         return 0;
     case key_kind:
         options->kinds |= read_event_kind(argument, state);
-        return 0;
-    case key_count:
-        options->count = read_option_number(argument, "--count", UINT64_MAX, state);
-        return 0;
-    case key_all:
-        options->is_all = true;
-        return 0;
-    case key_once:
-        options->is_once = true;
-        return 0;
-    case key_hex:
-        options->is_hex = true;
-        return 0;
-    case key_interval:
-        options->interval_ms =
-            (uint32_t)read_option_number(argument, "--interval", max_interval_ms, state);
-        if (options->interval_ms < min_interval_ms) {
-            argp_error(state, "--interval: expected at least %d", min_interval_ms);
-        }
         return 0;
     case ARGP_KEY_ARG:
         return read_word(argument, options, state);
@@ -281,7 +313,7 @@ static error_t parse_kvctl_option(int key, char *argument, struct argp_state *st
         check_words(options, state);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return is_plain ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
