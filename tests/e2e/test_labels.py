@@ -108,9 +108,10 @@ def test_a_dry_run_decides_nothing(scene):
     stage = Stage(scene)
     rates = stage.bus.watch(f"{ROUTER}.kv-hit-rate")
     first = stage.nats(policy="round_robin", dry_run=True)
+    over_http = {name: value for name, value in first.items() if name != "aggregator"}
     for _ in range(5):
         assert stage.nats(policy="round_robin", dry_run=True) == first
-        assert stage.http(policy="round_robin", dry_run=True) == (200, first)
+        assert stage.http(policy="round_robin", dry_run=True) == (200, over_http)
     assert stage.aggregator.metric("kvb_route_decisions_total") == 0
     assert stage.nats(policy="round_robin")["worker_id"] == first["worker_id"]
     assert stage.nats(policy="round_robin", dry_run=True)["worker_id"] != first["worker_id"]

@@ -110,6 +110,8 @@ KEYS = {
     "bridge_status": {"bridge_id", "profile", "streams"},
     "load_stats": {"endpoints", "load_avg", "load_std", "stale"},
     "kv-hit-rate": {"worker_id", "isl_blocks", "overlap_blocks"},
+    "kv_routed": {"version", "aggregator", "request_id", "worker_id", "dp_rank", "isl_blocks", "overlap_blocks"},
+    "aggregator_status": {"version", "aggregator", "ready", "bye", "requests_in_flight"},
 }
 ANSWERS = {
     "$SRV.PING": {"name", "id", "version"},
