@@ -101,20 +101,55 @@ static kvb_status make_candidates(
     return KVB_OK;
 }
 
+/* What decides a candidate's place in the answer.  Candidates are large: moving them, or reading
+ * each where it stands, costs ten times the sort. */
+struct candidate_place {
+    double cost;
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    uint32_t at; /* of the candidates */
+};
+
+static void drop_places(struct candidate_place **places)
+{
+    free(*places);
+}
+
 /* Cheapest first; of equal ones the lowest worker and rank. */
 static int by_cost(const void *left, const void *right, void *context)
 {
     (void)context;
-    const struct kvb_route_candidate *a = left;
-    const struct kvb_route_candidate *b = right;
+    const struct candidate_place *a = left;
+    const struct candidate_place *b = right;
 
     if (a->cost != b->cost) {
         return a->cost < b->cost ? -1 : 1;
     }
-    if (a->id->worker_id != b->id->worker_id) {
-        return a->id->worker_id < b->id->worker_id ? -1 : 1;
+    if (a->worker_id != b->worker_id) {
+        return a->worker_id < b->worker_id ? -1 : 1;
     }
-    return (a->id->dp_rank > b->id->dp_rank) - (a->id->dp_rank < b->id->dp_rank);
+    return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
+}
+
+/* The first `shown` are in order. */
+static kvb_status place_candidates(
+    const struct kvb_route_candidate *candidates, size_t count, size_t shown,
+    struct candidate_place **out_places)
+{
+    struct candidate_place *places = calloc(count + 1, sizeof *places);
+
+    if (!places) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        places[i] = (struct candidate_place){ .cost = candidates[i].cost,
+                                              .worker_id = candidates[i].id->worker_id,
+                                              .dp_rank = candidates[i].id->dp_rank,
+                                              .at = (uint32_t)i };
+    }
+    kvb_sort_first(places, count, sizeof *places, shown, by_cost, NULL);
+    *out_places = places;
+    return KVB_OK;
 }
 
 static void write_score(struct kvb_json_writer *json, const struct kvb_route_candidate *candidate)
@@ -187,21 +222,24 @@ static void write_chosen(
     write_reason(json, options, chosen, candidate_count);
 }
 
-static void write_scores(
+static kvb_status write_scores(
     struct kvb_json_writer *json, const struct kvb_route_candidate *candidates, size_t count,
     size_t max_rows)
 {
+    KVB_OWN(drop_places) struct candidate_place *places = NULL;
     const size_t shown = count < max_rows ? count : max_rows;
 
+    KVB_TRY(place_candidates(candidates, count, shown, &places));
     kvb_json_write_key(json, "scores");
     kvb_json_write_begin(json, '[');
     for (size_t i = 0; i < shown; i++) {
-        write_score(json, &candidates[i]);
+        write_score(json, &candidates[places[i].at]);
     }
     kvb_json_write_end(json, ']');
     if (shown < count) {
         kvb_json_write_pair_u64(json, "more", count - shown);
     }
+    return json->status;
 }
 
 static struct kvb_route_decision
@@ -298,23 +336,22 @@ kvb_status kvb_answer_route(
     if (kvb_route_choose(&route, random, candidates, count, &at) != KVB_OK) {
         return kvb_route_explain_none(ctx, query, detail);
     }
-    const struct kvb_route_candidate chosen = candidates[at];
-    kvb_sort_first(candidates, count, sizeof *candidates, max_rows, by_cost, NULL);
-    struct kvb_route_decision decision = decision_of(query, &chosen);
+    const struct kvb_route_candidate *chosen = &candidates[at];
+    struct kvb_route_decision decision = decision_of(query, chosen);
     name_request(ctx, query, decision.request_id);
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
-    write_chosen(&json, &route, &chosen, count);
+    write_chosen(&json, &route, chosen, count);
     if (!decision.is_dry_run) {
         kvb_json_write_pair_text(&json, "request_id", decision.request_id);
     }
-    write_scores(&json, candidates, count, max_rows);
+    KVB_TRY(write_scores(&json, candidates, count, max_rows));
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
     if (!decision.is_dry_run) { /* only what was answered counts as sent */
         ctx->turn++;
-        ctx->next_place = chosen.place + 1;
-        enter_decision(ctx, query, &chosen, &decision);
+        ctx->next_place = chosen->place + 1;
+        enter_decision(ctx, query, chosen, &decision);
     }
     *out_decision = decision;
     return KVB_OK;
