@@ -31,7 +31,7 @@ static kvb_status make_books(struct kvb_aggregator *aggregator, uint64_t hash_ke
     const struct kvb_predictions_options predictions = {
         .max_blocks = kvb_max_predicted_blocks,
         .max_streams = kvb_max_streams,
-        .life_ns = aggregator->config->router.predict_ms * KVB_NS_PER_MS,
+        .ttl_ns = aggregator->config->router.predict_ms * KVB_NS_PER_MS,
         .hash_key = hash_key,
     };
 

@@ -103,7 +103,7 @@ kvb_status kvb_aggregator_take_request_report(
     return KVB_OK;
 }
 
-static void log_twin(struct kvb_aggregator *aggregator)
+static void log_same_id(struct kvb_aggregator *aggregator)
 {
     kvb_log_write(
         aggregator->log, KVB_LOG_WARNING, "aggregator",
@@ -114,15 +114,16 @@ static void log_twin(struct kvb_aggregator *aggregator)
 kvb_status
 kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns)
 {
-    const bool had_twin = kvb_peers_has_twin(&aggregator->peers, now_ns);
+    const bool had_same_id = kvb_peers_has_same_id(&aggregator->peers, now_ns);
     struct kvb_aggregator_status peer;
     const kvb_status status = kvb_books_status_decode(payload, &peer);
 
     if (status != KVB_OK) {
         return note_unread(aggregator, status);
     }
-    if (kvb_peers_take_status(&aggregator->peers, &peer, now_ns) == KVB_PEER_TWIN && !had_twin) {
-        log_twin(aggregator);
+    if (kvb_peers_take_status(&aggregator->peers, &peer, now_ns) == KVB_PEER_SAME_ID &&
+        !had_same_id) {
+        log_same_id(aggregator);
     }
     return KVB_OK;
 }
@@ -209,7 +210,7 @@ static void count_peers(struct kvb_aggregator *aggregator, uint64_t now_ns)
 
     kvb_metric_set(metrics, kvb_aggregator_other_aggregators, peers->count);
     kvb_metric_set(metrics, kvb_aggregator_leads, aggregator->ctx.leads);
-    kvb_metric_set(metrics, kvb_aggregator_same_id, kvb_peers_has_twin(peers, now_ns));
+    kvb_metric_set(metrics, kvb_aggregator_same_id, kvb_peers_has_same_id(peers, now_ns));
     kvb_metric_set(metrics, kvb_aggregator_decisions_missing, peers->missing);
     kvb_metric_set(metrics, kvb_aggregator_peers_refused, peers->refused);
 }

@@ -37,7 +37,7 @@ bool kvb_aggregator_is_subscribed(const struct kvb_aggregator *aggregator)
            kvb_bus_connects(aggregator->bus);
 }
 
-/* With the figures of the newest count. */
+/* With the numbers of the newest count. */
 static const char *explain_share(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     const struct kvb_metrics *metrics = &aggregator->metrics;

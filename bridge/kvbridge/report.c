@@ -97,7 +97,7 @@ void kvb_bridge_beat_opening(
     }
 }
 
-/* Readers that were never sent anything of the epoch are told nothing of its end. */
+/* Readers that were never sent anything of the epoch are not sent its end either. */
 void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_publisher *publisher = &bridge->publisher;

@@ -26,8 +26,8 @@ kvb_peers_classify(struct kvb_peers *peers, const struct kvb_books_sender *sende
     if (sender->start == peers->self.start) {
         return KVB_PEER_SELF;
     }
-    peers->twin_ns = now_ns;
-    return KVB_PEER_TWIN;
+    peers->same_id_ns = now_ns;
+    return KVB_PEER_SAME_ID;
 }
 
 static struct kvb_peer *find_peer(struct kvb_peers *peers, const struct kvb_books_sender *sender)
@@ -145,7 +145,7 @@ void kvb_peers_expire(struct kvb_peers *peers, uint64_t now_ns)
     }
 }
 
-bool kvb_peers_has_twin(const struct kvb_peers *peers, uint64_t now_ns)
+bool kvb_peers_has_same_id(const struct kvb_peers *peers, uint64_t now_ns)
 {
-    return peers->twin_ns > 0 && is_peer_alive(peers->twin_ns, now_ns);
+    return peers->same_id_ns > 0 && is_peer_alive(peers->same_id_ns, now_ns);
 }

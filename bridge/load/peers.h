@@ -12,13 +12,15 @@
  *
  *     statuses of the others, once a second --> table of peers --> who leads
  *
- * The leader is the first of this order, among the peers heard of within 3 s and this one:
+ * The leader is the first of this order, among this one and the peers that sent a status within 3
+ * s:
  *
  *     ready before not ready;  the lower id;  of two with one id the lower start
  *
  * A goodbye removes a peer at once.  After the start, and after each loss of NATS, this
- * aggregator listens for 1.5 s before it may lead, because the others have not been heard yet.
- * During a take-over nobody leads for up to 3 s; two lead only while they cannot hear each other.
+ * aggregator listens for 1.5 s before it may lead, because the statuses of the others have not
+ * arrived yet. During a take-over nobody leads for up to 3 s; two lead only while neither receives
+ * the statuses of the other.
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
  * Memory:  kvb_max_aggregators rows. */
@@ -38,19 +40,19 @@ struct kvb_peers {
     struct kvb_peer rows[kvb_max_aggregators];
     size_t count;
     uint64_t listens_until_ns;
-    uint64_t twin_ns; /* when one with our id and another start was heard; 0: never */
-    uint64_t missing; /* decisions of others that did not arrive, so far */
-    uint64_t refused; /* messages of aggregators beyond the ceiling */
+    uint64_t same_id_ns; /* when one with our id and another start sent something; 0: never */
+    uint64_t missing;    /* decisions of others that did not arrive, so far */
+    uint64_t refused;    /* messages of aggregators beyond the ceiling */
 };
 
 enum kvb_peer_message {
-    KVB_PEER_OTHER, /* of another aggregator */
-    KVB_PEER_SELF,  /* our own, come back */
-    KVB_PEER_TWIN,  /* of another one with our id: used like any other's */
+    KVB_PEER_OTHER,   /* of another aggregator */
+    KVB_PEER_SELF,    /* our own, come back */
+    KVB_PEER_SAME_ID, /* of another one with our id: used like any other's */
     KVB_PEER_REFUSED
 };
 
-/* Whose message it is.  Notes a twin. */
+/* Whose message it is.  Notes one that has our id. */
 enum kvb_peer_message
 kvb_peers_classify(struct kvb_peers *peers, const struct kvb_books_sender *sender, uint64_t now_ns);
 
@@ -73,5 +75,5 @@ bool kvb_peers_leads(const struct kvb_peers *peers, bool is_ready, uint64_t now_
 /* Removes peers that were silent for 3 s. */
 void kvb_peers_expire(struct kvb_peers *peers, uint64_t now_ns);
 
-/* Another aggregator with our id was heard within 3 s. */
-bool kvb_peers_has_twin(const struct kvb_peers *peers, uint64_t now_ns);
+/* Another aggregator with our id sent something within 3 s. */
+bool kvb_peers_has_same_id(const struct kvb_peers *peers, uint64_t now_ns);

@@ -166,7 +166,7 @@ static kvb_status predict_block(
     struct prediction *known = find_prediction(predictions, block, stream);
     const struct prediction added = {
         .block = block.value,
-        .until_ns = now_ns + predictions->options.life_ns,
+        .until_ns = now_ns + predictions->options.ttl_ns,
         .round = predictions->streams[stream].round,
         .stream = stream,
     };
@@ -238,7 +238,7 @@ kvb_status kvb_predictions_add(
     kvb_status status = KVB_OK;
     uint32_t stream = 0;
 
-    if (predictions->options.life_ns == 0 || count == 0) {
+    if (predictions->options.ttl_ns == 0 || count == 0) {
         return KVB_OK;
     }
     KVB_TRY(hold_stream(predictions, id, &stream));

@@ -12,11 +12,11 @@
  * decision and the Stored events of its prefill lie seconds, in which a second request of the
  * same prompt must find its way to the same stream.
  *
- *     decision: prompt a b c d, stream 7 holds a        stored: b of 7     life_ns over
+ *     decision: prompt a b c d, stream 7 holds a        stored: b of 7     ttl_ns over
  *     predicted for 7:    b c d                    -->      c d        -->
  *
  * The overlay lies beside the index and is no part of it: a predicted block is never a held one.
- * It goes when the stream stores the block, when its life is over, when the stream clears its
+ * It goes when the stream stores the block, when its TTL is over, when the stream clears its
  * list or begins another epoch, and when the stream goes.
  *
  * A block that is predicted already keeps its deadline.  Otherwise each request that goes where a
@@ -34,7 +34,7 @@ struct kvb_predictions;
 struct kvb_predictions_options {
     size_t max_blocks; /* 1 .. kvb_max_predicted_blocks */
     size_t max_streams;
-    uint64_t life_ns;  /* 0: nothing is predicted */
+    uint64_t ttl_ns;   /* 0: nothing is predicted */
     uint64_t hash_key; /* of the tables: random in a daemon */
 };
 
@@ -78,7 +78,7 @@ void kvb_predictions_retire(struct kvb_predictions *predictions, const struct kv
 void kvb_predictions_note_epoch(
     struct kvb_predictions *predictions, const struct kvb_stream_id *id, const kvb_epoch *epoch);
 
-/* Frees blocks whose life is over, at most `max`.  True: there are more.  They are in no answer
+/* Frees blocks whose TTL is over, at most `max`.  True: there are more.  They are in no answer
  * even before that. */
 bool kvb_predictions_expire(struct kvb_predictions *predictions, uint64_t now_ns, size_t max);
 

@@ -13,9 +13,9 @@
 
 enum { finished_ids = 256, streams_a_sweep = 64 };
 
-static const uint64_t prefill_life_ns = 60 * KVB_NS_PER_S;
-static const uint64_t first_token_life_ns = 60 * KVB_NS_PER_S;
-static const uint64_t finished_life_ns = 5 * KVB_NS_PER_S;
+static const uint64_t prefill_limit_ns = 60 * KVB_NS_PER_S;
+static const uint64_t first_token_limit_ns = 60 * KVB_NS_PER_S;
+static const uint64_t finished_limit_ns = 5 * KVB_NS_PER_S;
 static const uint64_t idle_stream_ns = 600 * KVB_NS_PER_S;
 static const double rate_decay = 7.0 / 8.0;
 
@@ -128,7 +128,7 @@ remember_finished(struct kvb_requests *requests, const char *request_id, uint64_
 {
     requests->finished[requests->next_finished++ % finished_ids] = (struct finished_id){
         .hash = id_hash(requests, request_id),
-        .until_ns = now_ns + finished_life_ns,
+        .until_ns = now_ns + finished_limit_ns,
     };
 }
 
@@ -303,7 +303,7 @@ static struct request request_of(
         .blocks = lower_of(decision->blocks, kvb_max_query_tokens),
         .prefill_blocks = lower_of(decision->prefill_blocks, kvb_max_query_tokens),
         .routed_ns = now_ns,
-        .prefill_until_ns = lower_of(until_ns, now_ns + prefill_life_ns),
+        .prefill_until_ns = lower_of(until_ns, now_ns + prefill_limit_ns),
         .until_ns = until_ns,
         .load_round = stream->load_round,
         .prefill_round = stream->prefill_round,
@@ -401,7 +401,7 @@ kvb_requests_finish(struct kvb_requests *requests, const char *request_id, uint6
 
 static bool expects_first_tokens(const struct kvb_requests *requests, uint64_t now_ns)
 {
-    return requests->has_first_tokens && now_ns < requests->first_token_ns + first_token_life_ns;
+    return requests->has_first_tokens && now_ns < requests->first_token_ns + first_token_limit_ns;
 }
 
 void kvb_requests_load_reported(

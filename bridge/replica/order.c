@@ -45,9 +45,9 @@ static bool is_far_ahead(
            event->event_id - known_id > (may_begin ? max_ahead_of_epoch : max_ahead);
 }
 
-/* Counts each missing event once, however often it is noticed.  newest_id: that of an event that is
- * here, or the last one that a heartbeat names and that is missing, too, when it is news.  What
- * comes first in an epoch has nothing before it. */
+/* Counts each missing event once, however often it is noticed.  newest_id is the id of an event
+ * that has arrived (is_here), or the last id that a heartbeat names, whose event is missing as
+ * well.  The first id of an epoch has none before it. */
 static void count_missed(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t newest_id, bool is_here)
 {

@@ -278,7 +278,7 @@ static void write_aggregators(struct kvb_json_writer *json, const struct kvb_que
     kvb_json_write_pair_text(json, "id", ctx->peers->self.id);
     kvb_json_write_pair_bool(json, "leads", ctx->leads);
     kvb_json_write_pair_u64(json, "others", ctx->peers->count);
-    kvb_json_write_pair_bool(json, "same_id", kvb_peers_has_twin(ctx->peers, ctx->now_ns));
+    kvb_json_write_pair_bool(json, "same_id", kvb_peers_has_same_id(ctx->peers, ctx->now_ns));
     kvb_json_write_end(json, '}');
 }
 

@@ -79,7 +79,7 @@ struct worth_router *worth_router_new(const struct worth_router_options *options
     const struct kvb_predictions_options predictions = {
         .max_blocks = kvb_max_predicted_blocks,
         .max_streams = workers,
-        .life_ns = options->predict_ms * 1000 * ns_per_us,
+        .ttl_ns = options->predict_ms * 1000 * ns_per_us,
     };
     bench_must(kvb_predictions_new(&predictions, &router->predictions), "predicted blocks");
     for (uint32_t worker = 0; worker < workers; worker++) {

@@ -28,7 +28,7 @@ struct worth_router_options {
     enum kvb_route_policy policy;
     double overlap_weight;
     struct worth_picture picture;
-    uint64_t predict_ms; /* the life of predicted blocks; 0: none */
+    uint64_t predict_ms; /* how long blocks stay predicted; 0: none */
     uint64_t seed;
 };
 

@@ -35,7 +35,7 @@ void scene_empty(struct scene *scene)
     const struct kvb_requests_options requests = { .max_requests = 256, .max_streams = 64 };
     const struct kvb_predictions_options predictions = { .max_blocks = 4096,
                                                          .max_streams = 64,
-                                                         .life_ns = 0 };
+                                                         .ttl_ns = 0 };
     assert_ok(kvb_requests_new(&requests, &scene->requests));
     assert_ok(kvb_predictions_new(&predictions, &scene->predictions));
     scene->ctx = (struct kvb_query_context){
@@ -56,7 +56,7 @@ void scene_predict(struct scene *scene)
 {
     const struct kvb_predictions_options options = { .max_blocks = 4096,
                                                      .max_streams = 64,
-                                                     .life_ns = 3 * KVB_NS_PER_S };
+                                                     .ttl_ns = 3 * KVB_NS_PER_S };
 
     kvb_predictions_free(scene->predictions);
     assert_ok(kvb_predictions_new(&options, &scene->predictions));

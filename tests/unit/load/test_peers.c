@@ -24,7 +24,7 @@ static struct kvb_peers peers_of(const char *self)
 }
 
 static enum kvb_peer_message
-hear(struct kvb_peers *peers, const char *id, uint64_t start, bool is_ready, uint64_t now_ns)
+receive(struct kvb_peers *peers, const char *id, uint64_t start, bool is_ready, uint64_t now_ns)
 {
     const struct kvb_aggregator_status status = { .sender = sender(id, start),
                                                   .is_ready = is_ready };
@@ -38,12 +38,12 @@ static void the_ready_one_with_the_lowest_id_leads(void **state)
     struct kvb_peers peers = peers_of("b");
 
     assert_true(kvb_peers_leads(&peers, true, S));
-    assert_int_equal(hear(&peers, "c", 9, true, S), KVB_PEER_OTHER);
+    assert_int_equal(receive(&peers, "c", 9, true, S), KVB_PEER_OTHER);
     assert_true(kvb_peers_leads(&peers, true, S));
     assert_false(kvb_peers_leads(&peers, false, S)); /* c is ready, this one is not */
-    (void)hear(&peers, "a", 9, false, S);
+    (void)receive(&peers, "a", 9, false, S);
     assert_true(kvb_peers_leads(&peers, true, S));
-    (void)hear(&peers, "a", 9, true, S);
+    (void)receive(&peers, "a", 9, true, S);
     assert_false(kvb_peers_leads(&peers, true, S));
 }
 
@@ -52,9 +52,9 @@ static void nobody_is_ready_and_the_lowest_leads_all_the_same(void **state)
     (void)state;
     struct kvb_peers peers = peers_of("b");
 
-    (void)hear(&peers, "c", 9, false, S);
+    (void)receive(&peers, "c", 9, false, S);
     assert_true(kvb_peers_leads(&peers, false, S));
-    (void)hear(&peers, "a", 9, false, S);
+    (void)receive(&peers, "a", 9, false, S);
     assert_false(kvb_peers_leads(&peers, false, S));
 }
 
@@ -64,12 +64,12 @@ static void a_silent_leader_is_followed_after_three_seconds_a_leaving_one_at_onc
     struct kvb_peers peers = peers_of("b");
     const struct kvb_aggregator_status bye = { .sender = sender("a", 9), .is_bye = true };
 
-    (void)hear(&peers, "a", 9, true, S);
+    (void)receive(&peers, "a", 9, true, S);
     assert_false(kvb_peers_leads(&peers, true, 4 * S - 1));
     assert_true(kvb_peers_leads(&peers, true, 4 * S));
     kvb_peers_expire(&peers, 4 * S);
     assert_int_equal(peers.count, 0);
-    (void)hear(&peers, "a", 9, true, 5 * S);
+    (void)receive(&peers, "a", 9, true, 5 * S);
     assert_false(kvb_peers_leads(&peers, true, 5 * S));
     (void)kvb_peers_take_status(&peers, &bye, 5 * S);
     assert_int_equal(peers.count, 0);
@@ -91,15 +91,15 @@ static void two_with_one_id_are_noticed_and_one_of_them_leads(void **state)
     (void)state;
     struct kvb_peers peers = peers_of("b");
 
-    assert_int_equal(hear(&peers, "b", 1, true, S), KVB_PEER_SELF);
+    assert_int_equal(receive(&peers, "b", 1, true, S), KVB_PEER_SELF);
     assert_int_equal(peers.count, 0);
-    assert_false(kvb_peers_has_twin(&peers, S));
-    assert_int_equal(hear(&peers, "b", 2, true, S), KVB_PEER_TWIN);
-    assert_true(kvb_peers_has_twin(&peers, S));
+    assert_false(kvb_peers_has_same_id(&peers, S));
+    assert_int_equal(receive(&peers, "b", 2, true, S), KVB_PEER_SAME_ID);
+    assert_true(kvb_peers_has_same_id(&peers, S));
     assert_true(kvb_peers_leads(&peers, true, S)); /* it started lower */
-    (void)hear(&peers, "b", 0, true, S);
+    (void)receive(&peers, "b", 0, true, S);
     assert_false(kvb_peers_leads(&peers, true, S));
-    assert_false(kvb_peers_has_twin(&peers, 4 * S));
+    assert_false(kvb_peers_has_same_id(&peers, 4 * S));
 }
 
 static void missing_decisions_are_counted_and_repeated_ones_dropped(void **state)
@@ -129,13 +129,13 @@ static void beyond_the_ceiling_nobody_is_followed_and_nothing_is_lost(void **sta
 
     for (unsigned i = 0; i < kvb_max_aggregators; i++) {
         (void)snprintf(id, sizeof id, "p%u", i);
-        assert_int_equal(hear(&peers, id, 9, true, S), KVB_PEER_OTHER);
+        assert_int_equal(receive(&peers, id, 9, true, S), KVB_PEER_OTHER);
     }
-    assert_int_equal(hear(&peers, "late", 9, true, S), KVB_PEER_REFUSED);
+    assert_int_equal(receive(&peers, "late", 9, true, S), KVB_PEER_REFUSED);
     assert_true(kvb_peers_take_sequence(&peers, &late, 1, S)); /* entered all the same */
     assert_int_equal(peers.refused, 2);
     assert_int_equal(
-        hear(&peers, "late", 9, true, 4 * S), KVB_PEER_OTHER); /* the others are gone */
+        receive(&peers, "late", 9, true, 4 * S), KVB_PEER_OTHER); /* the others are gone */
     assert_int_equal(peers.count, 1);
 }
 

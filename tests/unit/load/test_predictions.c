@@ -11,13 +11,13 @@
 
 enum { prompt_blocks = 20, max_blocks = 256, workers = 4, prompts = 3 };
 
-static const uint64_t life_ns = 3 * S;
+static const uint64_t ttl_ns = 3 * S;
 
-static struct kvb_predictions *new_predictions(uint64_t life)
+static struct kvb_predictions *new_predictions(uint64_t ttl)
 {
     const struct kvb_predictions_options options = { .max_blocks = max_blocks,
                                                      .max_streams = 8,
-                                                     .life_ns = life };
+                                                     .ttl_ns = ttl };
     struct kvb_predictions *predictions = NULL;
 
     assert_ok(kvb_predictions_new(&options, &predictions));
@@ -77,7 +77,7 @@ static struct kvb_prediction_counters counters_of(const struct kvb_predictions *
 static void a_routed_prompt_is_predicted_for_its_worker_only(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
 
     predict(predictions, 1, 0, 5, S);
     assert_int_equal(beyond(predictions, 1, 0, 5, S), 15);
@@ -92,7 +92,7 @@ static void a_routed_prompt_is_predicted_for_its_worker_only(void **state)
 static void a_common_beginning_is_predicted_for_both_prompts(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
 
     predict(predictions, 1, 0, 0, S);
     assert_int_equal(beyond(predictions, 1, 1, 0, S), 2);
@@ -102,13 +102,13 @@ static void a_common_beginning_is_predicted_for_both_prompts(void **state)
 static void nothing_outlives_its_time(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
 
     predict(predictions, 1, 0, 0, S);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + life_ns - 1), prompt_blocks);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + life_ns), 0); /* before it is freed */
-    assert_true(kvb_predictions_expire(predictions, S + life_ns, 5));
-    assert_false(kvb_predictions_expire(predictions, S + life_ns, prompt_blocks));
+    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns - 1), prompt_blocks);
+    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0); /* before it is freed */
+    assert_true(kvb_predictions_expire(predictions, S + ttl_ns, 5));
+    assert_false(kvb_predictions_expire(predictions, S + ttl_ns, prompt_blocks));
     assert_int_equal(counters_of(predictions).blocks, 0);
     assert_int_equal(counters_of(predictions).expired, prompt_blocks);
     kvb_predictions_free(predictions);
@@ -117,21 +117,21 @@ static void nothing_outlives_its_time(void **state)
 static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
 
     for (unsigned i = 0; i < 6; i++) {
         predict(predictions, 1, 0, 0, S + (i * S / 2));
     }
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + life_ns), 0);
-    predict(predictions, 1, 0, 0, S + life_ns); /* now it begins anew */
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + life_ns), prompt_blocks);
+    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0);
+    predict(predictions, 1, 0, 0, S + ttl_ns); /* now it begins anew */
+    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), prompt_blocks);
     kvb_predictions_free(predictions);
 }
 
 static void what_was_stored_is_no_longer_predicted(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
     const struct kvb_stream_id one = worker(1);
     const struct kvb_stream_id two = worker(2);
 
@@ -148,7 +148,7 @@ static void what_was_stored_is_no_longer_predicted(void **state)
 static void a_worker_that_goes_takes_its_predictions_along(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
     const struct kvb_stream_id one = worker(1);
 
     predict(predictions, 1, 0, 0, S);
@@ -167,7 +167,7 @@ static void a_worker_that_goes_takes_its_predictions_along(void **state)
 static void another_epoch_ends_what_was_predicted_in_the_one_before(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
     const struct kvb_stream_id one = worker(1);
     const kvb_epoch first = { { 1 } };
     const kvb_epoch second = { { 2 } };
@@ -181,7 +181,7 @@ static void another_epoch_ends_what_was_predicted_in_the_one_before(void **state
     kvb_predictions_free(predictions);
 }
 
-static void zero_life_predicts_nothing(void **state)
+static void zero_ttl_predicts_nothing(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(0);
@@ -194,7 +194,7 @@ static void zero_life_predicts_nothing(void **state)
 static void when_there_is_no_room_the_oldest_leave(void **state)
 {
     (void)state;
-    struct kvb_predictions *predictions = new_predictions(life_ns);
+    struct kvb_predictions *predictions = new_predictions(ttl_ns);
     const struct kvb_stream_id two = worker(2);
     kvb_block_hash many[max_blocks];
 
@@ -215,7 +215,7 @@ static void without_memory_a_first_part_is_predicted(void **state)
 {
     (void)state;
     for (long i = 0; i < 14; i++) {
-        struct kvb_predictions *predictions = new_predictions(life_ns);
+        struct kvb_predictions *predictions = new_predictions(ttl_ns);
         const struct kvb_stream_id one = worker(1);
         fail_alloc_after(i);
         const kvb_status status =
@@ -280,7 +280,7 @@ static void decide(struct world *world, uint64_t worker_id, unsigned number)
     for (unsigned i = 0; i < prompt_blocks; i++) {
         uint64_t *until_ns = at(&world->plain, worker_id, number, i);
         if (*until_ns <= world->now_ns) {
-            *until_ns = world->now_ns + life_ns;
+            *until_ns = world->now_ns + ttl_ns;
         }
     }
 }
@@ -327,7 +327,7 @@ static void begin_epoch(struct world *world, uint64_t worker_id)
 static void restart_aggregator(struct world *world)
 {
     kvb_predictions_free(world->predictions);
-    world->predictions = new_predictions(life_ns);
+    world->predictions = new_predictions(ttl_ns);
     world->plain = (struct plain){ 0 };
 }
 
@@ -396,15 +396,15 @@ static void faults_leave_what_a_plain_table_has(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 50; seed++) {
-        struct world world = { .predictions = new_predictions(life_ns),
+        struct world world = { .predictions = new_predictions(ttl_ns),
                                .random = seed,
                                .now_ns = S };
         for (unsigned step = 0; step < 300; step++) {
             one_step(&world);
             compare(&world);
         }
-        world.now_ns += life_ns;
-        compare(&world); /* nothing: its life is over */
+        world.now_ns += ttl_ns;
+        compare(&world); /* nothing: its TTL is over */
         (void)kvb_predictions_expire(world.predictions, world.now_ns, max_blocks);
         assert_int_equal(counters_of(world.predictions).blocks, 0);
         const struct kvb_prediction_counters counters = counters_of(world.predictions);
@@ -425,7 +425,7 @@ int main(void)
         cmocka_unit_test(what_was_stored_is_no_longer_predicted),
         cmocka_unit_test(a_worker_that_goes_takes_its_predictions_along),
         cmocka_unit_test(another_epoch_ends_what_was_predicted_in_the_one_before),
-        cmocka_unit_test(zero_life_predicts_nothing),
+        cmocka_unit_test(zero_ttl_predicts_nothing),
         cmocka_unit_test(when_there_is_no_room_the_oldest_leave),
         cmocka_unit_test(without_memory_a_first_part_is_predicted),
         cmocka_unit_test(faults_leave_what_a_plain_table_has),

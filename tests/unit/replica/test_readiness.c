@@ -233,8 +233,8 @@ static void one_that_stops_while_it_joins_leaves_afterwards(void **state)
     assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
 }
 
-/* Whatever happens: one action at a time, JOIN from outside, LEAVE from inside, and a member is
- * not told to stay when it is not ready. */
+/* Whatever happens: one action at a time, JOIN from outside, LEAVE from inside, and no
+ * member that is not ready stays one. */
 static void random_facts_never_break_the_order(void **state)
 {
     struct scene scene = begin(0.5);
