@@ -1,0 +1,428 @@
+#include "kvb_test.h"
+
+#include "core/limits.h"
+#include "pods/name_hash.h"
+#include "pods/pod.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct kvb_pod pod;
+static enum kvb_pod_refusal refusal;
+static struct kvb_detail why;
+
+static struct kvb_pod_rules rules_of(enum kvb_pod_preset preset)
+{
+    struct kvb_pod_rules rules = { .preset = preset,
+                                   .events_port = KVB_POD_PORT_OF_PRESET,
+                                   .replay_port = KVB_POD_PORT_OF_PRESET,
+                                   .metrics_port = KVB_POD_PORT_OF_PRESET,
+                                   .ranks = 1 };
+
+    (void)snprintf(rules.model, sizeof rules.model, "m");
+    (void)snprintf(rules.role_label, sizeof rules.role_label, "llm-d.ai/role");
+    return rules;
+}
+
+static kvb_span span_of(const char *text)
+{
+    return (kvb_span){ (const uint8_t *)text, strlen(text) };
+}
+
+/* A pod with these members of metadata, spec and status. */
+static const char *object_of(const char *metadata, const char *spec, const char *status)
+{
+    static char text[1 << 16];
+
+    (void)snprintf(
+        text, sizeof text,
+        "{\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\",\"namespace\":\"inference\",\"uid\":\"u-"
+        "1\","
+        "\"resourceVersion\":\"17\",\"creationTimestamp\":\"2026-01-02T03:04:05Z\"%s},"
+        "\"spec\":{\"nodeName\":\"node-a\"%s},\"status\":{\"phase\":\"Running\",\"podIP\":"
+        "\"10.0.0.7\"%s}}",
+        metadata, spec, status);
+    return text;
+}
+
+static void read_with(
+    const struct kvb_pod_rules *rules, const char *metadata, const char *spec, const char *status)
+{
+    assert_ok(
+        kvb_pod_decode(span_of(object_of(metadata, spec, status)), rules, &pod, &refusal, &why));
+}
+
+static const char named_ports[] =
+    ",\"containers\":[{\"name\":\"proxy\"},{\"ports\":["
+    "{\"name\":\"http\",\"containerPort\":8001},{\"name\":\"kv-replay\",\"containerPort\":7002},"
+    "{\"name\":\"kv-events\",\"containerPort\":7001}]}]";
+
+static void named_container_ports_come_first(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    rules.events_port = 1;
+    rules.metrics_port = 2;
+    read_with(&rules, "", named_ports, "");
+    assert_int_equal(pod.state, KVB_POD_TAKEN);
+    assert_int_equal(pod.events_port, 7001);
+    assert_int_equal(pod.replay_port, 7002);
+    assert_int_equal(pod.metrics_port, 8001); /* http, for none is named metrics */
+    assert_string_equal(pod.facts.address, "http://10.0.0.7:8001");
+    assert_string_equal(pod.facts.pod, "a");
+    assert_string_equal(pod.facts.pod_namespace, "inference");
+    assert_string_equal(pod.facts.node, "node-a");
+    assert_string_equal(pod.version, "17");
+}
+
+static void numbers_of_the_configuration_then_of_the_preset_come_last(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.events_port, 5557);
+    assert_int_equal(pod.replay_port, 6557);
+    assert_int_equal(pod.metrics_port, 8000);
+    rules.events_port = 15;
+    rules.replay_port = 0;
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.events_port, 15);
+    assert_int_equal(pod.replay_port, 0);
+    rules.events_port = 0;
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.state, KVB_POD_NO_PORT);
+}
+
+/* A sidecar that is an init container with restartPolicy Always. */
+static void ports_of_init_containers_count_too(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(
+        &rules, "",
+        ",\"initContainers\":[{\"ports\":[{\"name\":\"kv-events\",\"containerPort\":99}]}]", "");
+    assert_int_equal(pod.events_port, 99);
+}
+
+static void aibrix_has_its_labels_and_annotations(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_AIBRIX);
+
+    (void)state;
+    read_with(
+        &rules,
+        ",\"labels\":{\"model.aibrix.ai/metric-port\":\"8081\",\"model.aibrix.ai/port\":\"8080\","
+        "\"role-name\":\"decode\"},\"annotations\":{\"model.aibrix.ai/name\":\"llama\","
+        "\"model.aibrix.ai/lora-id\":\"ad\"}",
+        "", "");
+    assert_string_equal(pod.model, "llama");
+    assert_string_equal(pod.lora, "ad");
+    assert_int_equal(pod.events_port, 5557);
+    assert_int_equal(pod.replay_port, 5558);
+    assert_int_equal(pod.metrics_port, 8081);
+    assert_string_equal(pod.facts.address, "http://10.0.0.7:8080");
+    assert_int_equal(pod.facts.role, KVB_ROLE_DECODE);
+}
+
+static void llm_d_has_a_role_and_a_rank_for_each_active_port(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_LLM_D);
+
+    (void)state;
+    read_with(
+        &rules,
+        ",\"labels\":{\"llm-d.ai/role\":\"prefill-decode\",\"llm-d.ai/model\":\"qwen\"},"
+        "\"annotations\":{\"llm-d.ai/active-ports\":\"8000, 8001,8002\"}",
+        "", "");
+    assert_int_equal(pod.facts.role, KVB_ROLE_BOTH);
+    assert_string_equal(pod.model, "qwen");
+    assert_int_equal(pod.ranks, 3);
+    assert_int_equal(pod.replay_port, 0);
+    read_with(&rules, ",\"annotations\":{\"llm-d.ai/active-ports\":\"8000,x\"}", "", "");
+    assert_int_equal(pod.ranks, 1);
+}
+
+static void dynamo_has_its_operators_labels(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_DYNAMO);
+
+    (void)state;
+    read_with(
+        &rules,
+        ",\"labels\":{\"nvidia.com/dynamo-sub-component-type\":\"prefill\"},"
+        "\"annotations\":{\"nvidia.com/dynamo-base-model\":\"Qwen/Qwen3-0.6B\"}",
+        "", "");
+    assert_string_equal(pod.model, "Qwen/Qwen3-0.6B");
+    assert_int_equal(pod.facts.role, KVB_ROLE_PREFILL);
+}
+
+static void the_engines_arguments_name_its_model_and_block_size(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(
+        &rules, "",
+        ",\"containers\":[{\"args\":[\"--x\",7]},{\"command\":[\"vllm\",\"serve\","
+        "\"Qwen/Qwen3-8B\"],\"args\":[\"--block-size\",\"32\"]}]",
+        "");
+    assert_string_equal(pod.model, "Qwen/Qwen3-8B");
+    assert_int_equal(pod.block_size, 32);
+    read_with(
+        &rules, "",
+        ",\"containers\":[{\"args\":[\"--model=a\",\"--served-model-name=b\",\"--block-size\"]}]",
+        "");
+    assert_string_equal(pod.model, "b");
+    assert_int_equal(pod.block_size, 0);
+    (void)snprintf(rules.model_label, sizeof rules.model_label, "model");
+    read_with(
+        &rules, ",\"labels\":{\"model\":\"c\"}", ",\"containers\":[{\"args\":[\"--model=a\"]}]",
+        "");
+    assert_string_equal(pod.model, "c");
+}
+
+static void every_state_has_its_reason(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(&rules, "", "", ",\"phase\":\"Pending\"");
+    assert_int_equal(pod.state, KVB_POD_PHASE);
+    read_with(&rules, "", "", ",\"podIP\":null");
+    assert_int_equal(pod.state, KVB_POD_NO_IP);
+    read_with(&rules, "", "", ",\"podIP\":\"10.0.0.7:1/../x\""); /* becomes part of a URL */
+    assert_int_equal(pod.state, KVB_POD_NO_IP);
+    rules.model[0] = '\0';
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.state, KVB_POD_NO_MODEL);
+    rules = rules_of(KVB_POD_PRESET_PORTS);
+    assert_ok(kvb_pod_rules_take_id(&rules, "label:x"));
+    read_with(&rules, ",\"labels\":{\"x\":\"-1\"}", "", "");
+    assert_int_equal(pod.state, KVB_POD_NO_ID);
+    rules.events_port = 65535;
+    rules.ranks = 2;
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.state, KVB_POD_NO_PORT);
+    rules.events_port = 5557;
+    rules.replay_port = 65535; /* of rank 1 it would be 65536 */
+    read_with(&rules, "", "", "");
+    assert_int_equal(pod.state, KVB_POD_NO_PORT);
+    for (unsigned i = 0; i < KVB_POD_STATE_COUNT; i++) {
+        assert_true(kvb_pod_state_name((enum kvb_pod_state)i)[0] != '\0');
+        assert_true(i == KVB_POD_TAKEN || kvb_pod_state_remedy((enum kvb_pod_state)i)[0] != '\0');
+    }
+}
+
+static void is_draining_from_its_deletion_on_and_stays_a_worker(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(
+        &rules, ",\"deletionTimestamp\":\"2026-01-02T03:04:05Z\"", "",
+        ",\"conditions\":[{\"type\":\"PodScheduled\",\"status\":\"True\"},{\"type\":\"Ready\","
+        "\"status\":\"False\"}],\"containerStatuses\":[{\"restartCount\":2},{\"restartCount\":1}]");
+    assert_true(pod.facts.is_draining);
+    assert_int_equal(pod.facts.ready, KVB_READY_NO);
+    assert_int_equal(pod.facts.restarts, 3);
+    assert_int_equal(pod.state, KVB_POD_TAKEN);
+    read_with(&rules, "", "", ",\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]");
+    assert_int_equal(pod.facts.ready, KVB_READY_YES);
+    assert_false(pod.facts.is_draining);
+}
+
+static void its_id_is_of_its_name_its_uid_or_a_label(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(&rules, "", "", "");
+    assert_true(pod.id == kvb_pod_name_hash(span_of("a")));
+    assert_ok(kvb_pod_rules_take_id(&rules, "uid"));
+    read_with(&rules, "", "", "");
+    assert_true(pod.id == kvb_pod_name_hash(span_of("u-1")));
+    assert_ok(kvb_pod_rules_take_id(&rules, "label:worker/id"));
+    read_with(&rules, ",\"labels\":{\"worker/id\":\"9223372036854775807\"}", "", "");
+    assert_true(pod.id == INT64_MAX && pod.state == KVB_POD_TAKEN);
+    assert_int_equal(kvb_pod_rules_take_id(&rules, "label:"), KVB_BAD_CONFIG);
+    assert_int_equal(kvb_pod_rules_take_id(&rules, "names"), KVB_BAD_CONFIG);
+}
+
+static void of_300_ports_64_are_looked_at_and_the_rest_is_counted(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    static char spec[1 << 15];
+    size_t len = (size_t)snprintf(
+        spec, sizeof spec,
+        ",\"containers\":[{\"ports\":[{\"name\":\"kv-events\","
+        "\"containerPort\":777}");
+
+    (void)state;
+    for (int i = 1; i < 300; i++) {
+        len += (size_t)snprintf(
+            spec + len, sizeof spec - len, ",{\"name\":\"%s\",\"containerPort\":%d}",
+            i == 299 ? "kv-replay" : "p", i);
+    }
+    (void)snprintf(spec + len, sizeof spec - len, "]}]");
+    read_with(&rules, "", spec, "");
+    assert_int_equal(pod.events_port, 777);
+    assert_int_equal(pod.replay_port, 6557); /* the last one was not looked at */
+    assert_int_equal(pod.ports_beyond, 300 - kvb_max_pod_ports);
+}
+
+/* Ports that are none, and labels that are no labels of ours, are as if they were not there. */
+static void odd_labels_and_ports_do_no_harm(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_AIBRIX);
+
+    (void)state;
+    assert_ok(kvb_label_names_add(&rules.labels, "tier", NULL));
+    assert_ok(kvb_label_names_add(&rules.labels, "odd", NULL));
+    read_with(
+        &rules,
+        ",\"labels\":{\"tier\":\"gold\",\"odd\":\"a\\u0000b\",\"model.aibrix.ai/port\":\"70000\","
+        "\"model.aibrix.ai/name\":\"\\u0001\"}",
+        ",\"containers\":[{\"ports\":[{\"name\":\"kv-events\",\"containerPort\":0},"
+        "{\"name\":\"kv-events\",\"containerPort\":-5},{\"name\":\"kv-events\"},7,null]}]",
+        "");
+    assert_int_equal(pod.events_port, 5557);
+    assert_string_equal(pod.model, "m");
+    assert_string_equal(kvb_labels_find(&pod.facts.labels, "tier"), "gold");
+    assert_null(kvb_labels_find(&pod.facts.labels, "odd"));
+    read_with(&rules, ",\"labels\":{\"odd\":\"a\\u0007b\"}", "", "");
+    assert_int_equal(pod.labels_left_out, 1);
+}
+
+static void what_is_no_pod_is_refused_with_its_reason(void **state)
+{
+    static const struct {
+        const char *text;
+        enum kvb_pod_refusal refusal;
+    } rows[] = {
+        { "{", KVB_POD_INVALID },
+        { "{\"metadata\":{\"name\":\"\xff\",\"uid\":\"u\"}}", KVB_POD_INVALID },
+        { "{\"kind\":\"Pod\",\"metadata\":{\"uid\":\"u\"}}", KVB_POD_INVALID },
+        { "{\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}", KVB_POD_INVALID },
+        { "{\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\\n\",\"uid\":\"u\"}}", KVB_POD_INVALID },
+        { "{\"kind\":\"Node\",\"metadata\":{\"name\":\"a\",\"uid\":\"u\"}}", KVB_POD_OTHER },
+        { "[]", KVB_POD_OTHER },
+        { "", KVB_POD_TOO_LARGE }, /* as the splitter gives one above 1 MiB */
+    };
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    char deep[256];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(
+            kvb_pod_decode(span_of(rows[i].text), &rules, &pod, &refusal, &why), KVB_BAD_INPUT);
+        assert_int_equal(refusal, rows[i].refusal);
+        assert_true(why.text[0] != '\0' && kvb_pod_refusal_name(refusal)[0] != '\0');
+    }
+    memset(deep, '[', sizeof deep - 1);
+    deep[sizeof deep - 1] = '\0';
+    assert_int_equal(kvb_pod_decode(span_of(deep), &rules, &pod, &refusal, &why), KVB_BAD_INPUT);
+    assert_int_equal(refusal, KVB_POD_TOO_LARGE);
+}
+
+static void reads_the_lines_of_a_watch(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    static struct kvb_pod_line line;
+    static char text[1 << 17]; /* larger than any object_of() */
+
+    (void)state;
+    (void)snprintf(
+        text, sizeof text, "{\"type\":\"MODIFIED\",\"object\":%s}", object_of("", "", ""));
+    assert_ok(kvb_pod_line_decode(span_of(text), &rules, &line, &refusal, &why));
+    assert_int_equal(line.event, KVB_POD_MODIFIED);
+    assert_string_equal(line.version, "17");
+    assert_string_equal(line.pod.uid, "u-1");
+    assert_ok(kvb_pod_line_decode(
+        span_of("{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"metadata\":{"
+                "\"resourceVersion\":\"99\",\"creationTimestamp\":null}}}"),
+        &rules, &line, &refusal, &why));
+    assert_true(line.event == KVB_POD_BOOKMARK && strcmp(line.version, "99") == 0);
+    assert_ok(kvb_pod_line_decode(
+        span_of("{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,"
+                "\"message\":\"too old resource version\"}}"),
+        &rules, &line, &refusal, &why));
+    assert_true(line.event == KVB_POD_ERROR && line.code == 410);
+    assert_string_equal(line.message.text, "too old resource version");
+    assert_ok(kvb_pod_line_decode(
+        span_of("{\"type\":\"RENAMED\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\"}}}"),
+        &rules, &line, &refusal, &why));
+    assert_true(line.event == KVB_POD_EVENT_UNKNOWN && strcmp(line.version, "7") == 0);
+}
+
+/* The watch goes on behind it. */
+static void a_line_with_another_kind_still_has_a_version(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    static struct kvb_pod_line line;
+
+    (void)state;
+    assert_int_equal(
+        kvb_pod_line_decode(
+            span_of("{\"type\":\"ADDED\",\"object\":{\"kind\":\"Node\",\"metadata\":{\"name\":"
+                    "\"n\",\"uid\":\"u\",\"resourceVersion\":\"8\"}}}"),
+            &rules, &line, &refusal, &why),
+        KVB_BAD_INPUT);
+    assert_int_equal(refusal, KVB_POD_OTHER);
+    assert_string_equal(line.version, "8");
+}
+
+static void reads_the_envelope_of_a_list(void **state)
+{
+    static struct kvb_pod_page page;
+
+    (void)state;
+    assert_ok(kvb_pod_page_decode(
+        span_of("{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"5\",\"continue\":\"t\"},"
+                "\"items\":[]}"),
+        &page, &why));
+    assert_string_equal(page.version, "5");
+    assert_string_equal(page.next, "t");
+    assert_int_equal(
+        kvb_pod_page_decode(span_of("{\"kind\":\"Status\"}"), &page, &why), KVB_BAD_INPUT);
+    assert_non_null(strstr(why.text, "kubernetes.api"));
+    assert_int_equal(
+        kvb_pod_page_decode(span_of("{\"kind\":\"PodList\",\"metadata\":{}}"), &page, &why),
+        KVB_BAD_INPUT);
+}
+
+static void an_ipv6_address_is_in_brackets(void **state)
+{
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    read_with(&rules, "", "", ",\"podIP\":\"fd00::7\"");
+    assert_string_equal(pod.facts.address, "http://[fd00::7]:8000");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(named_container_ports_come_first),
+        cmocka_unit_test(numbers_of_the_configuration_then_of_the_preset_come_last),
+        cmocka_unit_test(ports_of_init_containers_count_too),
+        cmocka_unit_test(aibrix_has_its_labels_and_annotations),
+        cmocka_unit_test(llm_d_has_a_role_and_a_rank_for_each_active_port),
+        cmocka_unit_test(dynamo_has_its_operators_labels),
+        cmocka_unit_test(the_engines_arguments_name_its_model_and_block_size),
+        cmocka_unit_test(every_state_has_its_reason),
+        cmocka_unit_test(is_draining_from_its_deletion_on_and_stays_a_worker),
+        cmocka_unit_test(its_id_is_of_its_name_its_uid_or_a_label),
+        cmocka_unit_test(of_300_ports_64_are_looked_at_and_the_rest_is_counted),
+        cmocka_unit_test(odd_labels_and_ports_do_no_harm),
+        cmocka_unit_test(what_is_no_pod_is_refused_with_its_reason),
+        cmocka_unit_test(reads_the_lines_of_a_watch),
+        cmocka_unit_test(a_line_with_another_kind_still_has_a_version),
+        cmocka_unit_test(reads_the_envelope_of_a_list),
+        cmocka_unit_test(an_ipv6_address_is_in_brackets),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
