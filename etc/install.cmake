@@ -4,7 +4,7 @@
 
 get_filename_component(prefix ${CMAKE_INSTALL_PREFIX} ABSOLUTE) # units name no other paths
 
-# The programs look in /etc when they are told nothing; a prefix of one's own has its
+# The programs look in /etc without --config; a prefix of one's own has its
 # own etc, which the units name.
 if(IS_ABSOLUTE "${KVB_SYSCONFDIR}")
   set(sysconfdir ${KVB_SYSCONFDIR}/kvbridge)

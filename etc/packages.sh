@@ -5,15 +5,15 @@
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
     libnats-dev libzmq3-dev libcurl4-openssl-dev libc-ares-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
-    libmicrohttpd-dev libjson-c-dev libncurses-dev libxxhash-dev
+    libmicrohttpd-dev libgnutls28-dev libjson-c-dev libyaml-dev libssl-dev libncurses-dev libxxhash-dev
 )
 # To run them: the server that they meet on.
 packages_run=(nats-server)
 # To test them.
 packages_test=(
     git libcmocka-dev clang clang-tidy clang-format libclang-rt-14-dev python3 python3-venv
-    groff-base man-db strace systemd
-    chromium fonts-dejavu-core curl
+    groff-base iproute2 man-db strace systemd
+    chromium fonts-dejavu-core curl nftables
 )
 # To build the Debian package, and to install it where nothing is.
 packages_package=(dpkg-dev file debootstrap)

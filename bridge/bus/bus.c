@@ -4,6 +4,7 @@
 #include "bus/subject.h"
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "core/url_show.h"
 
 #include <limits.h>
@@ -27,12 +28,12 @@ static void free_bus(struct kvb_bus *bus)
     pthread_cond_destroy(&bus->changed);
     pthread_mutex_destroy(&bus->lock);
     pthread_mutex_destroy(&bus->subscribing);
+    pthread_rwlock_destroy(&bus->sending);
     (void)sem_destroy(&bus->flush_requested);
     free(bus->url);
     free(bus->name);
-    free(bus->credentials);
-    free(bus->ca_file);
     free(bus->discovered);
+    free(bus->next_login);
     free(bus);
 }
 
@@ -40,6 +41,7 @@ static struct kvb_bus *new_bus(void)
 {
     struct kvb_bus *bus = calloc(1, sizeof *bus);
     pthread_condattr_t monotonic;
+    pthread_rwlockattr_t writer_first;
 
     if (!bus) {
         return NULL;
@@ -50,6 +52,12 @@ static struct kvb_bus *new_bus(void)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&bus->lock, NULL);
     pthread_mutex_init(&bus->subscribing, NULL);
+    /* Publishers must not keep the connection manager waiting.  None publishes while it publishes.
+     */
+    pthread_rwlockattr_init(&writer_first);
+    pthread_rwlockattr_setkind_np(&writer_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&bus->sending, &writer_first);
+    pthread_rwlockattr_destroy(&writer_first);
     (void)sem_init(&bus->flush_requested, 0, 0); /* cannot fail: 0 is no overflow */
     return bus;
 }
@@ -63,9 +71,10 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     atomic_init(&bus->max_payload, kvb_max_nats_payload_bytes);
     (void)kvb_urls_show(options->url, bus->shown_url, sizeof bus->shown_url);
     KVB_TRY(copy_option_text(options->url, &bus->url));
-    KVB_TRY(copy_option_text(options->name ? options->name : "kvbridge", &bus->name));
-    KVB_TRY(copy_option_text(options->credentials, &bus->credentials));
-    return copy_option_text(options->ca_file, &bus->ca_file);
+    if (options->login) {
+        bus->login = *options->login;
+    }
+    return copy_option_text(options->name ? options->name : "kvbridge", &bus->name);
 }
 
 /* ---- Opening and closing ---------------------------------------------------------- */
@@ -146,6 +155,52 @@ void kvb_bus_close(struct kvb_bus *bus)
     } /* else a callback may still come: leak the bus, or it would read freed memory */
 }
 
+kvb_status
+kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    struct kvb_bus_login *copy = NULL;
+    const char *key = NULL;
+    struct kvb_detail why = { 0 };
+
+    if (login && kvb_bus_login_check(login, bus->url, &key, &why) != KVB_OK) {
+        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
+        return KVB_BAD_CONFIG;
+    }
+    if (login) {
+        copy = malloc(sizeof *copy);
+        if (!copy) {
+            return KVB_NO_MEMORY;
+        }
+        *copy = *login;
+    }
+    pthread_mutex_lock(&bus->lock);
+    if (copy) {
+        free(bus->next_login);
+        bus->next_login = copy;
+    }
+    bus->check_login_at_ns = 0;
+    pthread_cond_broadcast(&bus->changed);
+    pthread_mutex_unlock(&bus->lock);
+    return KVB_OK;
+}
+
+void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out)
+{
+    pthread_mutex_lock(&bus->lock);
+    *out = bus->shown_failure;
+    pthread_mutex_unlock(&bus->lock);
+}
+
+uint64_t kvb_bus_renewals(const struct kvb_bus *bus)
+{
+    return atomic_load_explicit(&bus->renewals, memory_order_relaxed);
+}
+
+uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus)
+{
+    return atomic_load_explicit(&bus->certificate_end_s, memory_order_relaxed);
+}
+
 size_t kvb_bus_max_payload(const struct kvb_bus *bus)
 {
     return atomic_load_explicit(&bus->max_payload, memory_order_relaxed);
@@ -157,7 +212,9 @@ bool kvb_bus_is_denied(
 {
     pthread_mutex_lock(&bus->lock);
     const struct kvb_denial *denial =
-        kvb_denials_find(&bus->denials, kvb_clock_monotonic_ns(), is_vital, context);
+        bus->link
+            ? kvb_denials_find(&bus->link->denials, kvb_clock_monotonic_ns(), is_vital, context)
+            : NULL;
     const bool is_denied = denial != NULL;
     if (is_denied) {
         kvb_denial_explain(denial, out_why);
@@ -169,8 +226,8 @@ bool kvb_bus_is_denied(
 void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out_subscriptions)
 {
     pthread_mutex_lock(&bus->lock);
-    *out_publishes = bus->denials.publishes;
-    *out_subscriptions = bus->denials.subscriptions;
+    *out_publishes = bus->denied_publishes;
+    *out_subscriptions = bus->denied_subscriptions;
     pthread_mutex_unlock(&bus->lock);
 }
 
@@ -197,16 +254,13 @@ publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_s
                  : natsConnection_Publish(link->nats, subject, payload.data, len);
 }
 
-/* Checks the subject and takes the link once for all payloads. */
-static kvb_status publish_payloads(
+/* Takes the link once for all payloads. */
+static kvb_status send_payloads(
     struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
     size_t count, size_t *out_sent)
 {
     natsStatus answer = NATS_OK;
 
-    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
-        return KVB_BAD_INPUT;
-    }
     struct kvb_link *link = kvb_link_use(bus);
     if (!link) {
         return KVB_AGAIN;
@@ -220,6 +274,19 @@ static kvb_status publish_payloads(
         atomic_store_explicit(&bus->has_unwritten, true, memory_order_relaxed);
     }
     return finish_write(link, answer);
+}
+
+static kvb_status publish_payloads(
+    struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
+    size_t count, size_t *out_sent)
+{
+    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
+        return KVB_BAD_INPUT;
+    }
+    pthread_rwlock_rdlock(&bus->sending);
+    const kvb_status status = send_payloads(bus, subject, reply, payloads, count, out_sent);
+    pthread_rwlock_unlock(&bus->sending);
+    return status;
 }
 
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
@@ -240,4 +307,73 @@ kvb_status kvb_bus_publish_many(
 {
     *out_sent = 0;
     return publish_payloads(bus, subject, NULL, payloads, count, out_sent);
+}
+
+/* ---- Requests ---- */
+
+static void drop_message(natsMsg **message)
+{
+    natsMsg_Destroy(*message); /* NULL is fine */
+}
+
+static void explain_request(
+    struct kvb_detail *detail, const char *subject, uint32_t timeout_ms, natsStatus status)
+{
+    switch (status) {
+    case NATS_NO_RESPONDERS:
+        kvb_detail_set(detail, "nobody answers %s", subject);
+        break;
+    case NATS_TIMEOUT:
+        kvb_detail_set(detail, "no answer to %s within %u ms", subject, timeout_ms);
+        break;
+    default:
+        kvb_detail_set(detail, "%s: %s", subject, natsStatus_GetText(status));
+        break;
+    }
+}
+
+/* A timeout means that the answer is late, not that the write failed: the link stays. */
+static kvb_status send_bus_request(
+    struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
+    natsMsg **out_answer, struct kvb_detail *detail)
+{
+    const natsStatus status = natsConnection_Request(
+        out_answer, link->nats, subject, payload.data, (int)payload.len, timeout_ms);
+
+    if (status != NATS_OK) {
+        explain_request(detail, subject, timeout_ms, status);
+    }
+    return kvb_bus_from_nats(status);
+}
+
+kvb_status kvb_bus_request(
+    struct kvb_bus *bus, const char *subject, kvb_span payload, uint32_t timeout_ms,
+    kvb_bus_handler handler, void *context, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_message) natsMsg *answer = NULL;
+
+    if (!kvb_subject_is_valid(subject, false)) {
+        kvb_detail_set(detail, "invalid subject");
+        return KVB_BAD_INPUT;
+    }
+    if (payload.len > INT_MAX) {
+        kvb_detail_set(detail, "the request is too large");
+        return KVB_TOO_LARGE;
+    }
+    struct kvb_link *link = kvb_link_use(bus);
+    if (!link) {
+        kvb_detail_set(detail, "not connected to %s", bus->shown_url);
+        return KVB_AGAIN;
+    }
+    const kvb_status status = send_bus_request(link, subject, payload, timeout_ms, &answer, detail);
+    kvb_link_release(link);
+    KVB_TRY(status);
+
+    const int len = natsMsg_GetDataLength(answer);
+    const struct kvb_bus_message message = {
+        .subject = natsMsg_GetSubject(answer),
+        .payload = { (const uint8_t *)natsMsg_GetData(answer), len > 0 ? (size_t)len : 0 },
+    };
+    handler(context, &message);
+    return KVB_OK;
 }

@@ -1,12 +1,12 @@
 #pragma once
 
 #include "bus/denials.h"
-#include "core/detail.h"
 #include "core/log.h"
 #include "core/span.h"
 #include "core/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The connection to NATS, dialed again after each loss.
@@ -25,14 +25,42 @@
  * of nats.c and must not wait for the bus. */
 struct kvb_bus;
 
+enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65, kvb_max_login_files = 7 };
+
+/* How a connection proves who it is, and what it believes of the server; "" for none.  Names are
+ * those of the configuration, after "nats.".  The files are read at each dial. */
+struct kvb_bus_login {
+    char user[kvb_login_text_bytes];
+    char password_file[kvb_login_text_bytes];
+    char token_file[kvb_login_text_bytes];
+    char credentials[kvb_login_text_bytes]; /* .creds: a JWT and the seed of an NKey */
+    char nkey_seed_file[kvb_login_text_bytes];
+    char ca_file[kvb_login_text_bytes];     /* PEM; with none, TLS only with a tls:// url */
+    char server_name[kvb_login_text_bytes]; /* in the server's certificate; else the url's host */
+    char cert_file[kvb_login_text_bytes];   /* PEM, ours, like the next */
+    char key_file[kvb_login_text_bytes];
+    char inbox_prefix[kvb_inbox_prefix_bytes]; /* of subjects for answers; else _INBOX */
+};
+
+/* Whether the options fit together and the files can be read, and by nobody else where they hold
+ * a secret.  KVB_BAD_CONFIG: *out_key is the name of one of them, detail says why. */
+kvb_status kvb_bus_login_check(
+    const struct kvb_bus_login *login, const char *url, const char **out_key,
+    struct kvb_detail *detail);
+
+/* What subjects for answers begin with: its inbox_prefix, or _INBOX. */
+const char *kvb_bus_login_inbox(const struct kvb_bus_login *login);
+
+/* Writes the paths of its files, borrowed from the login, and returns their number. */
+size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files]);
+
 struct kvb_bus_options {
-    const char *url;         /* "nats://127.0.0.1:4222", or several with commas */
-    const char *name;        /* shown by the server, e.g. "kvbridge" */
-    const char *credentials; /* path of a .creds file; NULL or "" for none */
-    const char *ca_file;     /* PEM; NULL or "": TLS only with a tls:// url */
-    bool sends_at_once;      /* one write for each publish, for responders: nats.c's own
-                                buffer waits up to 1 ms for more */
-    struct kvb_log *log;     /* borrowed; may be NULL */
+    const char *url;                   /* "nats://127.0.0.1:4222", or several with commas */
+    const char *name;                  /* shown by the server, e.g. "kvbridge" */
+    const struct kvb_bus_login *login; /* copied; NULL for none */
+    bool sends_at_once;                /* one write for each publish, for responders: nats.c's own
+                                          buffer waits up to 1 ms for more */
+    struct kvb_log *log;               /* borrowed; may be NULL */
     /* Called on a thread of the bus, one call at a time; with false, then true, for a short
      * loss.  May be NULL. */
     void (*on_change)(void *context, bool is_connected);
@@ -53,6 +81,26 @@ bool kvb_bus_is_connected(const struct kvb_bus *bus);
 
 /* How often a connection was made; a change means that messages may be lost. */
 uint64_t kvb_bus_connects(const struct kvb_bus *bus);
+
+/* Uses this login from now on (NULL: the one it has), and when the login or one of its files has
+ * changed since the connection was made, makes a second connection with it at once, and moves to
+ * that without losing a message: kvb_bus_connects() does not change.  When the server does not
+ * accept it, or a file cannot be used, the log says so, the first connection stays, and it is tried
+ * again every 10 s.  Files are also compared every 10 s without this call.  The inbox_prefix stays
+ * what it was.
+ * KVB_BAD_CONFIG  the login cannot be used, and nothing is changed; detail says why
+ * KVB_NO_MEMORY */
+kvb_status
+kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail);
+
+/* Why the newest attempt to connect failed; "" when it did not. */
+void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out);
+
+/* How often a connection was replaced without a loss. */
+uint64_t kvb_bus_renewals(const struct kvb_bus *bus);
+
+/* When our certificate ends, in seconds since 1970; 0 for none. */
+uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus);
 
 /* How often the server of a connection announced lame duck mode: it will stop. */
 uint64_t kvb_bus_lame_ducks(const struct kvb_bus *bus);

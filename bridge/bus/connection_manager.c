@@ -1,7 +1,10 @@
+#include "bus/certificate.h"
 #include "bus/link.h"
+#include "bus/login.h"
 #include "core/clock.h"
 #include "core/limits.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- The connection manager: dials, reports changes, dials again ----------------------------- */
@@ -94,9 +97,6 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
 static void make_current(struct kvb_bus *bus, struct kvb_link *link)
 {
     pthread_mutex_lock(&bus->subscribing);
-    pthread_mutex_lock(&bus->lock);
-    kvb_denials_forget(&bus->denials);
-    pthread_mutex_unlock(&bus->lock);
     const kvb_status status = kvb_subscriptions_make(bus, link);
     note_payload_ceiling(bus, link);
     pthread_mutex_lock(&bus->lock);
@@ -125,6 +125,63 @@ static void say_failure(struct kvb_bus *bus)
         "reason", bus->dial_failure.text, NULL);
 }
 
+/* ---- The login ---- */
+
+static const uint64_t check_login_ns = 10 * KVB_NS_PER_S;
+static const int64_t warn_before_s = INT64_C(7) * 24 * 3600;
+
+/* Logs once for each certificate that it ends soon. */
+static void look_at_certificate(struct kvb_bus *bus)
+{
+    int64_t end_s = 0;
+    char text[24];
+
+    if (bus->login.cert_file[0] == '\0') {
+        atomic_store_explicit(&bus->certificate_end_s, 0, memory_order_relaxed);
+        return;
+    }
+    if (kvb_certificate_end(bus->login.cert_file, &end_s, NULL) != KVB_OK || end_s < 0) {
+        return;
+    }
+    const int64_t left_s = end_s - (int64_t)(kvb_clock_wall_us() / 1000000);
+    const uint64_t before =
+        atomic_exchange_explicit(&bus->certificate_end_s, (uint64_t)end_s, memory_order_relaxed);
+    bus->is_expiry_said &= before == (uint64_t)end_s;
+    if (left_s < warn_before_s && !bus->is_expiry_said) {
+        bus->is_expiry_said = true;
+        kvb_log_write(
+            bus->log, KVB_LOG_WARNING, "bus",
+            "the certificate in nats.cert_file ends within 7 days: replace it", "file",
+            bus->login.cert_file, "seconds_left",
+            kvb_log_u64(text, left_s > 0 ? (uint64_t)left_s : 0), NULL);
+    }
+}
+
+/* Before each dial: what follows reads the files as they are now, or newer. */
+static uint64_t take_login(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    struct kvb_bus_login *next = bus->next_login;
+    bus->next_login = NULL;
+    bus->check_login_at_ns = kvb_clock_monotonic_ns() + check_login_ns;
+    pthread_mutex_unlock(&bus->lock);
+    if (next) {
+        /* a changed prefix needs a restart: reply subjects in use begin with this one */
+        memcpy(next->inbox_prefix, bus->login.inbox_prefix, sizeof next->inbox_prefix);
+        bus->login = *next;
+        free(next);
+    }
+    look_at_certificate(bus);
+    return kvb_login_print(&bus->login);
+}
+
+static void show_failure(struct kvb_bus *bus, kvb_status status)
+{
+    pthread_mutex_lock(&bus->lock);
+    bus->shown_failure = status == KVB_OK ? (struct kvb_detail){ 0 } : bus->dial_failure;
+    pthread_mutex_unlock(&bus->lock);
+}
+
 static void dial_link(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
@@ -133,7 +190,11 @@ static void dial_link(struct kvb_bus *bus)
         wait_before_dialing(bus);
     }
     bus->failed_dials++;
-    if (kvb_link_dial(bus, &link) == KVB_OK) {
+    const uint64_t print = take_login(bus);
+    const kvb_status status = kvb_link_dial(bus, &link);
+    show_failure(bus, status);
+    if (status == KVB_OK) {
+        bus->login_print = print;
         make_current(bus, link);
         bus->said_failure.text[0] = '\0';
         kvb_log_backoff_end(&bus->dial_log);
@@ -191,11 +252,134 @@ static void change_server(struct kvb_bus *bus)
     }
 }
 
+/* ---- Another login: see "Renewing" in link.h ---- */
+
+enum { renew_pong_ms = 2000, renew_flush_ms = 500, renew_drain_ms = 5000 };
+
+static void log_login_change(struct kvb_bus *bus, bool is_done, const char *reason)
+{
+    const bool is_other = strcmp(reason, bus->said_failure.text) != 0;
+
+    if (!is_done && !is_other && !kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns())) {
+        return;
+    }
+    kvb_detail_set(&bus->said_failure, "%s", reason);
+    kvb_log_write(
+        bus->log, is_done ? KVB_LOG_INFO : KVB_LOG_WARNING, "bus",
+        is_done ? "the login has changed: a new connection has replaced the one before"
+                : "the changed login cannot be used: the connection made before stays",
+        "url", bus->shown_url, "reason", reason, NULL);
+}
+
+/* On the realtime clock, as the dial before it. */
+static bool has_pong(const struct kvb_link *link)
+{
+    return natsConnection_FlushTimeout(link->nats, renew_pong_ms) == NATS_OK;
+}
+
+/* Publishers wait meanwhile.  False: what was published last may be lost. */
+static bool switch_link(struct kvb_bus *bus, struct kvb_link *link)
+{
+    pthread_rwlock_wrlock(&bus->sending);
+    const bool is_lossless = kvb_bus_flush(bus, renew_flush_ms) == KVB_OK;
+    note_payload_ceiling(bus, link);
+    pthread_mutex_lock(&bus->lock);
+    bus->link->is_broken = true; /* that it ends is no trouble */
+    bus->link = link;
+    kvb_bus_watch_begin(&bus->watch, kvb_clock_monotonic_ns());
+    atomic_store_explicit(&bus->is_connected, !link->is_broken, memory_order_release);
+    pthread_cond_broadcast(&bus->changed);
+    pthread_mutex_unlock(&bus->lock);
+    pthread_rwlock_unlock(&bus->sending);
+    return is_lossless;
+}
+
+/* Whether the new link lacks a subscription that the current one has.  After its PONG: nats.c has
+ * noted a denial by then, although its callback may come later.  (Denied publishes show only when
+ * something is published.) */
+static bool
+is_less_permitted(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
+{
+    const char *text = "";
+
+    pthread_mutex_lock(&bus->lock);
+    const bool had_denials = bus->link->denials.subscriptions > 0;
+    pthread_mutex_unlock(&bus->lock);
+    if (had_denials || natsConnection_GetLastError(link->nats, &text) != NATS_NOT_PERMITTED) {
+        return false;
+    }
+    kvb_detail_set(out_why, "%s", text);
+    return true;
+}
+
+static bool has_joined(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
+{
+    kvb_detail_set(out_why, "the new connection ended at once");
+    return kvb_subscriptions_join(bus, link) == KVB_OK && has_pong(link) &&
+           !is_less_permitted(bus, link, out_why);
+}
+
+/* subscribing is held.  False: nothing is changed. */
+static bool replace_link(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
+{
+    if (!has_joined(bus, link, out_why)) {
+        kvb_subscriptions_abandon(bus);
+        return false;
+    }
+    bool is_lossless = switch_link(bus, link);
+    is_lossless &= kvb_subscriptions_move(bus, renew_drain_ms);
+    if (!has_pong(link)) { /* the watch did not look at it meanwhile */
+        is_lossless = false;
+        kvb_link_break(link);
+    }
+    kvb_subscriptions_release(bus);
+    atomic_fetch_add_explicit(
+        is_lossless ? &bus->renewals : &bus->connects, 1, memory_order_relaxed);
+    return true;
+}
+
+static void close_unused(struct kvb_bus *bus, struct kvb_link *link)
+{
+    pthread_mutex_lock(&bus->lock);
+    link->is_broken = true;
+    pthread_mutex_unlock(&bus->lock);
+    kvb_link_close(link);
+}
+
+static void check_for_new_login(struct kvb_bus *bus)
+{
+    struct kvb_link *old = bus->link; /* only this thread replaces it */
+    struct kvb_link *link = NULL;
+    struct kvb_detail why = { .text = "" };
+    const uint64_t print = take_login(bus);
+
+    if (print == bus->login_print) {
+        return;
+    }
+    if (kvb_link_dial(bus, &link) != KVB_OK) {
+        log_login_change(bus, false, bus->dial_failure.text);
+        return;
+    }
+    pthread_mutex_lock(&bus->subscribing);
+    const bool is_done = replace_link(bus, link, &why);
+    pthread_mutex_unlock(&bus->subscribing);
+    if (is_done) {
+        bus->login_print = print;
+        kvb_link_note_servers(old);
+        kvb_link_close(old);
+        log_login_change(bus, true, "");
+        kvb_log_backoff_end(&bus->dial_log);
+    } else {
+        close_unused(bus, link);
+        log_login_change(bus, false, why.text);
+    }
+}
+
 /* ---- The steps of the manager ---- */
 
-enum manager_step { manager_stop, manager_dial, manager_change, manager_report };
+enum manager_step { manager_stop, manager_dial, manager_change, manager_renew, manager_report };
 
-/* lock is held, as in the next three. */
+/* lock is held, as in the next four. */
 static bool is_served(const struct kvb_bus *bus)
 {
     return bus->link && !bus->link->is_broken;
@@ -204,6 +388,11 @@ static bool is_served(const struct kvb_bus *bus)
 static bool must_leave(const struct kvb_bus *bus)
 {
     return is_served(bus) && bus->link->is_lame && kvb_clock_monotonic_ns() >= bus->leave_at_ns;
+}
+
+static bool must_check_login(const struct kvb_bus *bus)
+{
+    return is_served(bus) && kvb_clock_monotonic_ns() >= bus->check_login_at_ns;
 }
 
 static void look_at_watch(struct kvb_bus *bus)
@@ -227,7 +416,8 @@ static enum manager_step next_step(struct kvb_bus *bus, const struct reported *r
     enum manager_step step = manager_stop;
 
     pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && is_served(bus) && !must_leave(bus) && !has_update(bus, reported)) {
+    while (!bus->is_stopping && is_served(bus) && !must_leave(bus) && !must_check_login(bus) &&
+           !has_update(bus, reported)) {
         const struct timespec deadline = kvb_bus_deadline(kvb_bus_look_ms);
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline);
         if (is_served(bus)) {
@@ -236,7 +426,8 @@ static enum manager_step next_step(struct kvb_bus *bus, const struct reported *r
     }
     if (!bus->is_stopping) {
         step = has_update(bus, reported) ? manager_report
-               : is_served(bus)          ? manager_change
+               : must_leave(bus)         ? manager_change
+               : is_served(bus)          ? manager_renew
                                          : manager_dial;
     }
     pthread_mutex_unlock(&bus->lock);
@@ -273,6 +464,9 @@ void *kvb_bus_keep(void *argument)
             break;
         case manager_change:
             change_server(bus);
+            break;
+        case manager_renew:
+            check_for_new_login(bus);
             break;
         case manager_dial:
             kvb_bus_retire_link(bus);

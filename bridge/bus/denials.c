@@ -77,12 +77,6 @@ kvb_denials_note(struct kvb_denials *denials, const char *text, uint64_t now_ns)
     return place && !is_known ? KVB_DENIAL_NEW : KVB_DENIAL_KNOWN;
 }
 
-void kvb_denials_forget(struct kvb_denials *denials)
-{
-    denials->count = 0;
-    denials->other.subject[0] = '\0';
-}
-
 const struct kvb_denial *kvb_denials_find(
     const struct kvb_denials *denials, uint64_t now_ns, kvb_denial_is_vital is_vital,
     const void *context)

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "bus/subject.h"
-#include "core/detail.h"
+#include "core/status.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,6 +19,8 @@
  * The sender of a request chooses the reply subject, so a denial there does not mean that our
  * own permissions are wrong: of the publishes on subjects outside the contract only the newest
  * denial is kept.
+ *
+ * Each connection has a table of its own, because permissions may differ.  All zeros: empty.
  *
  * Threads: the caller locks.  Times are of the monotonic clock, in ns. */
 enum { kvb_denials_kept = 16, kvb_denial_forget_ms = 60000 };
@@ -46,9 +48,6 @@ enum kvb_denial_update {
 /* Reads an error text of a server. */
 enum kvb_denial_update
 kvb_denials_note(struct kvb_denials *denials, const char *text, uint64_t now_ns);
-
-/* Clears all denials: a new connection may have other permissions. */
-void kvb_denials_forget(struct kvb_denials *denials);
 
 typedef bool (*kvb_denial_is_vital)(const void *context, const struct kvb_denial *denial);
 

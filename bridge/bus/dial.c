@@ -1,5 +1,5 @@
 #include "bus/link.h"
-#include "bus/server_list.h"
+#include "bus/login.h"
 #include "bus/server_url.h"
 #include "core/clock.h"
 #include "core/hash.h"
@@ -58,6 +58,15 @@ static const char *last_nats_error(void)
     return text ? text : natsStatus_GetText(status);
 }
 
+/* Texts of nats.c begin with a position in its source, which is left out. */
+const char *kvb_nats_error_words(void)
+{
+    const char *text = last_nats_error();
+    const char *words = text[0] == '(' ? strstr(text, "): ") : NULL;
+
+    return words ? words + 3 : text;
+}
+
 static void drop_options(natsOptions **options)
 {
     natsOptions_Destroy(*options); /* NULL is fine */
@@ -68,46 +77,20 @@ static void drop_dial_text(char **text)
     free(*text);
 }
 
-/* nats.c ignores tls://: it would send a password in clear text to a server that does not
- * require TLS. */
-static natsStatus
-set_secrets(natsOptions *options, const char *url, const char *credentials, const char *ca_file)
-{
-    const bool has_authority = ca_file && ca_file[0];
-    natsStatus status = NATS_OK;
-
-    if (credentials && credentials[0]) {
-        status = natsOptions_SetUserCredentialsFromFiles(options, credentials, NULL);
-    }
-    if (status == NATS_OK && (has_authority || kvb_server_url_wants_tls(url))) {
-        status = natsOptions_SetSecure(options, true);
-    }
-    if (status == NATS_OK && has_authority) {
-        status = natsOptions_LoadCATrustedCertificates(options, ca_file);
-    }
-    return status;
-}
-
-static kvb_status check_file(const char *what, const char *path, struct kvb_detail *detail)
-{
-    if (path && path[0] && access(path, R_OK) != 0) {
-        kvb_detail_set(detail, "nats.%s: cannot read %s: %s", what, path, strerrordesc_np(errno));
-        return KVB_BAD_CONFIG;
-    }
-    return KVB_OK;
-}
-
 /* Reads the files in the same way as a dial does. */
-static kvb_status check_secrets(const struct kvb_bus_options *options, struct kvb_detail *detail)
+static kvb_status
+check_login(const struct kvb_bus_login *login, const char *url, struct kvb_detail *detail)
 {
     KVB_OWN(drop_options) natsOptions *trial = NULL;
+    const char *key = NULL;
+    struct kvb_detail why = { 0 };
 
-    KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&trial)));
-    if (set_secrets(trial, options->url, options->credentials, options->ca_file) != NATS_OK) {
-        kvb_detail_set(detail, "nats.credentials, nats.tls: %s", last_nats_error());
+    if (kvb_bus_login_check(login, url, &key, &why) != KVB_OK) {
+        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
         return KVB_BAD_CONFIG;
     }
-    return KVB_OK;
+    KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&trial)));
+    return kvb_login_apply(login, url, trial, detail);
 }
 
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail)
@@ -123,9 +106,7 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
         kvb_detail_set(detail, "nats.url: servers with different logins spelt with %%XX");
         return KVB_BAD_CONFIG;
     }
-    KVB_TRY(check_file("credentials", options->credentials, detail));
-    KVB_TRY(check_file("tls", options->ca_file, detail));
-    return check_secrets(options, detail);
+    return options->login ? check_login(options->login, options->url, detail) : KVB_OK;
 }
 
 /* The address and the process differ where two dial in one nanosecond. */
@@ -185,7 +166,21 @@ static void on_closed(natsConnection *nats, void *closure)
     kvb_link_release(link);
 }
 
-/* Logs a denial on a subject of the contract once for each connection. */
+/* lock is held. */
+static enum kvb_denial_update note_denial(struct kvb_link *link, const char *text)
+{
+    struct kvb_denials *denials = &link->denials;
+    const uint64_t publishes = denials->publishes;
+    const uint64_t subscriptions = denials->subscriptions;
+    const enum kvb_denial_update update = kvb_denials_note(denials, text, kvb_clock_monotonic_ns());
+
+    link->bus->denied_publishes += denials->publishes - publishes;
+    link->bus->denied_subscriptions += denials->subscriptions - subscriptions;
+    return update;
+}
+
+/* Logs a denial on a subject of the contract once for each connection; not on one that is only
+ * about to replace another: if that fails, its denial is the logged reason. */
 static void take_denial(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
@@ -194,7 +189,10 @@ static void take_denial(struct kvb_link *link)
 
     pthread_mutex_lock(&bus->lock);
     if (!link->is_broken) {
-        update = kvb_denials_note(&bus->denials, text, kvb_clock_monotonic_ns());
+        update = note_denial(link, text);
+    }
+    if (bus->link && bus->link != link) {
+        update = KVB_DENIAL_KNOWN;
     }
     pthread_mutex_unlock(&bus->lock);
     if (update == KVB_DENIAL_NEW) {
@@ -243,20 +241,6 @@ static void on_lame_duck(natsConnection *nats, void *closure)
 
 /* ---- Dialing ------------------------------------------------------------------ */
 
-/* nats.c does not escape user and password when it writes them as JSON strings. */
-static void escape(const char *text, char out[2 * kvb_server_login_bytes])
-{
-    size_t len = 0;
-
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') {
-            out[len++] = '\\';
-        }
-        out[len++] = *text;
-    }
-    out[len] = '\0';
-}
-
 /* nats.c does not decode %40 and the like, so such a login is removed from the URL and set as
  * options. */
 static natsStatus set_login(natsOptions *options, char *server)
@@ -268,8 +252,8 @@ static natsStatus set_login(natsOptions *options, char *server)
     if (!kvb_server_url_take_login(server, &login)) {
         return NATS_OK;
     }
-    escape(login.user, user);
-    escape(login.password, password);
+    kvb_login_escape(login.user, user);
+    kvb_login_escape(login.password, password);
     const natsStatus status = login.is_token ? natsOptions_SetToken(options, user)
                                              : natsOptions_SetUserInfo(options, user, password);
     explicit_bzero(&login, sizeof login);
@@ -362,7 +346,7 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetSendAsap(options, bus->sends_at_once)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
     KVB_TRY(kvb_bus_from_nats(set_callbacks(link, options)));
-    KVB_TRY(kvb_bus_from_nats(set_secrets(options, bus->url, bus->credentials, bus->ca_file)));
+    KVB_TRY(kvb_login_apply(&bus->login, bus->url, options, &bus->dial_failure));
     *out_options = options;
     options = NULL;
     return KVB_OK;
@@ -380,23 +364,30 @@ struct dialing {
     bool is_given_up;          /* the dialing thread frees this struct */
 };
 
-/* Writes why a dial failed; texts of nats.c begin with a position in its source, which is left
- * out.  With TLS 1.3 a server refuses a client without a certificate only after the handshake,
- * by closing the connection. */
+/* With TLS 1.3 a server refuses a client's certificate only after the handshake, by closing the
+ * connection, which nats.c notices while it reads or while it writes. */
+static bool
+is_ended_after_handshake(const struct kvb_bus *bus, natsStatus status, const char *words)
+{
+    return kvb_login_wants_tls(&bus->login, bus->url) &&
+           ((status == NATS_PROTOCOL_ERROR && strstr(words, "got ''")) ||
+            strncmp(words, "SSL_write error", sizeof "SSL_write error" - 1) == 0);
+}
+
+/* Writes why a dial failed. */
 static void
 note_failure(const struct kvb_bus *bus, natsStatus status, struct kvb_detail *out_failure)
 {
-    const char *text = last_nats_error();
-    const char *words = text[0] == '(' ? strstr(text, "): ") : NULL;
-    const bool is_ended = status == NATS_PROTOCOL_ERROR && strstr(text, "got ''");
-    const bool is_secure = (bus->ca_file && bus->ca_file[0]) || kvb_server_url_wants_tls(bus->url);
+    const char *words = kvb_nats_error_words();
 
+    if (!is_ended_after_handshake(bus, status, words)) {
+        kvb_detail_set(out_failure, "%s", words);
+        return;
+    }
     kvb_detail_set(
-        out_failure, "%s",
-        is_ended && is_secure ? "the server ended the connection after the TLS handshake, as one "
-                                "does that requires a client certificate"
-        : words               ? words + 3
-                              : text);
+        out_failure, "the server ended the connection after the TLS handshake, as one does that %s",
+        bus->login.cert_file[0] != '\0' ? "does not accept the certificate in nats.cert_file"
+                                        : "requires a client certificate");
 }
 
 /* natsConnection_Connect() can fail with the closed callback posted, but only when
@@ -541,9 +532,12 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct dialing **out_dial
         return KVB_NO_MEMORY;
     }
     *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* the caller's, on_closed()'s */
+    bus->dial_failure.text[0] = '\0';
     const kvb_status status = make_options(link, &dialing->options);
     if (status != KVB_OK) {
-        note_failure(bus, NATS_ERR, &bus->dial_failure);
+        if (bus->dial_failure.text[0] == '\0') {
+            note_failure(bus, NATS_ERR, &bus->dial_failure);
+        }
         free(link);
         free(dialing);
         return status;

@@ -56,6 +56,8 @@ static void flush_once(struct kvb_bus *bus)
     }
     if (answer == NATS_OK) {
         note_answer(bus, link, ticket);
+    } else if (kvb_bus_is_connected(bus) && !kvb_link_is_current(link)) {
+        kvb_flusher_request(bus); /* it was replaced: who waits does so for the new one */
     }
     kvb_link_release(link);
 }
@@ -99,16 +101,16 @@ void kvb_bus_flush_soon(struct kvb_bus *bus)
 static kvb_status wait_for_flush(struct kvb_bus *bus, uint64_t ticket, uint32_t timeout_ms)
 {
     const struct timespec deadline = kvb_bus_deadline(timeout_ms);
-    const struct kvb_link *link = bus->link;
+    const uint64_t connects = kvb_bus_connects(bus);
     bool is_late = false;
 
     bus->flush_waiters++;
-    while (bus->flushes_done < ticket && bus->link == link && kvb_bus_is_connected(bus) &&
-           !is_late) {
+    while (bus->flushes_done < ticket && kvb_bus_connects(bus) == connects &&
+           kvb_bus_is_connected(bus) && !is_late) {
         is_late = pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) != 0;
     }
     bus->flush_waiters--;
-    if (bus->link != link || !kvb_bus_is_connected(bus)) {
+    if (kvb_bus_connects(bus) != connects || !kvb_bus_is_connected(bus)) {
         return KVB_AGAIN;
     }
     return bus->flushes_done >= ticket ? KVB_OK : KVB_IO;

@@ -57,7 +57,7 @@ void kvb_link_retain(struct kvb_link *link)
     pthread_mutex_unlock(&link->bus->lock);
 }
 
-static bool is_current(struct kvb_link *link)
+bool kvb_link_is_current(struct kvb_link *link)
 {
     pthread_mutex_lock(&link->bus->lock);
     const bool is = link->bus->link == link;
@@ -68,8 +68,8 @@ static bool is_current(struct kvb_link *link)
 /* A link that is current both before and after the wait was current throughout. */
 static bool read_a_pong(struct kvb_link *link)
 {
-    return is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
-           is_current(link);
+    return kvb_link_is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
+           kvb_link_is_current(link);
 }
 
 void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)

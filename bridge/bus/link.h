@@ -10,7 +10,7 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-/* Inside the room: what bus.c, dial.c, subscription.c and request.c share.
+/* Inside the room: what bus.c, dial.c and subscription.c share.
  *
  * A connection of nats.c is never reconnected: nats.c would wait for its next attempt, and for
  * the PONGs that reveal a frozen server, on the realtime clock, which may be set back.  nats.c
@@ -29,9 +29,22 @@
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
  * a thread of its own, and the connection manager waits for it with a limit.
  *
- * Two locks; subscribing is taken before lock:
+ * Renewing.  When the login or one of its files has changed, the manager dials a second link, and
+ * moves to it without a loss:
+ *
+ *     1. subscriptions are made on the new link, too; its server confirms them by a PONG, and
+ *        denies none unless it denied some on the old link, too
+ *     2. publishers wait while the old link's server confirms what it was sent; from then on the
+ *        new link is the current one
+ *     3. the old link's subscriptions are drained; then the new one's messages are handled, but
+ *        for those that came over both
+ *
+ * What fails before 2 leaves the old link as it was.  A failure later counts as a loss.
+ *
+ * Three locks; subscribing is taken before sending, and sending before lock:
  *   subscribing  list of subscriptions, and which link they are made on; held
  *                while nats.c is called, so nats.c's threads never take it
+ *   sending      shared by who publishes; exclusive while another link becomes the current one
  *   lock         everything else; no call is made under it */
 
 /* One connection of nats.c, reference-counted. */
@@ -43,14 +56,18 @@ struct kvb_link {
     bool is_closed;           /* the closed callback has run */
     bool is_lame;             /* its server has announced lame duck mode */
     struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */
+    struct kvb_denials denials;
 };
 
 struct kvb_bus {
     char shown_url[256]; /* without user and password, for logs */
-    char *url;           /* owned, like the three below */
+    char *url;           /* owned, like the next */
     char *name;
-    char *credentials; /* NULL for none */
-    char *ca_file;     /* NULL for none */
+    struct kvb_bus_login login;       /* the manager's own, like the next two */
+    uint64_t login_print;             /* of the login and its files at the newest connection */
+    bool is_expiry_said;              /* that the certificate ends soon */
+    struct kvb_bus_login *next_login; /* owned; to be used from the next dial on; lock */
+    uint64_t check_login_at_ns;       /* lock */
     bool sends_at_once;
     struct kvb_log *log; /* borrowed */
     void (*on_change)(void *context, bool is_connected);
@@ -60,20 +77,24 @@ struct kvb_bus {
     pthread_mutex_t subscribing;
     struct kvb_bus_subscription *subscriptions; /* list; owned by the callers */
 
+    pthread_rwlock_t sending;
+
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct kvb_link *link;      /* current; NULL while there is none */
     size_t links;               /* current and retired */
     size_t dials;               /* threads under way */
     struct kvb_bus_watch watch; /* of the current link */
-    struct kvb_denials denials;
+    uint64_t denied_publishes;  /* over all links, like the next */
+    uint64_t denied_subscriptions;
     unsigned failed_dials; /* since the last connection; the manager's own */
     bool is_stopping;
     bool is_silent; /* the watch closed the link; not logged yet */
     struct kvb_log_limit slow_log;
     struct kvb_log_limit error_log;
-    struct kvb_detail dial_failure; /* of the newest dial; the manager's own, like the two below */
-    struct kvb_detail said_failure; /* the failure last logged; "" once connected */
+    struct kvb_detail dial_failure;  /* of the newest dial; the manager's own, like the two below */
+    struct kvb_detail shown_failure; /* the same for others; lock */
+    struct kvb_detail said_failure;  /* the failure last logged; "" once connected */
     struct kvb_log_backoff dial_log;
     char left_server[kvb_url_shown_bytes]; /* left for its lame duck mode; the manager's own, too */
     uint64_t left_until_ns;                /* until then it is dialed last */
@@ -93,7 +114,9 @@ struct kvb_bus {
     _Atomic bool is_connected;
     _Atomic uint64_t connects;
     _Atomic uint64_t lame_ducks;
-    _Atomic size_t max_payload; /* of the newest connection, and at most our own limit */
+    _Atomic uint64_t renewals;
+    _Atomic uint64_t certificate_end_s; /* since 1970; 0: no certificate */
+    _Atomic size_t max_payload;         /* of the newest connection, and at most our own limit */
 };
 
 /* ---- Threads of the bus ---- */
@@ -121,6 +144,9 @@ struct timespec kvb_bus_deadline(uint32_t wait_ms);
  * KVB_AGAIN: no connection just now; KVB_IO: bytes may be lost or torn. */
 kvb_status kvb_bus_from_nats(natsStatus status);
 
+/* The last error of nats.c on this thread, for people; never NULL. */
+const char *kvb_nats_error_words(void);
+
 /* Checks that the options can be dialed at all.  KVB_BAD_CONFIG. */
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail);
 
@@ -143,6 +169,7 @@ void kvb_link_note_servers(struct kvb_link *link);
  * nats.c.  Ended with kvb_link_release(). */
 struct kvb_link *kvb_link_use(struct kvb_bus *bus);
 void kvb_link_retain(struct kvb_link *link); /* one use more */
+bool kvb_link_is_current(struct kvb_link *link);
 void kvb_link_release(struct kvb_link *link);
 
 /* Frees a subscription that was unsubscribed, once that is safe.  In nats.c before 3.6.0 (its
@@ -159,6 +186,15 @@ void kvb_link_break(struct kvb_link *link);
  * their handlers.  subscribing is held. */
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link);
 void kvb_subscriptions_retire(struct kvb_bus *bus);
+
+/* The steps of renewing; subscribing is held.  After a failure of join(), or instead of move(),
+ * comes abandon(), which leaves everything on the old link.  move() ends the subscriptions on the
+ * old link when the server has sent their last message; false: not in time, and some are lost.
+ * release(), after a PONG on the new link, has its messages handled. */
+kvb_status kvb_subscriptions_join(struct kvb_bus *bus, struct kvb_link *link);
+void kvb_subscriptions_abandon(struct kvb_bus *bus);
+bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms);
+void kvb_subscriptions_release(struct kvb_bus *bus);
 
 /* Detaches the remaining subscriptions from a bus that is closed. */
 void kvb_subscriptions_orphan(struct kvb_bus *bus);

@@ -1,5 +1,7 @@
 #include "bus/server_url.h"
 
+#include "core/random.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,4 +191,36 @@ bool kvb_server_url_has_one_login(const char *url)
     }
     free(copy);
     return is_one;
+}
+
+/* ---- Order ---- */
+
+static void swap_servers(const char **servers, size_t a, size_t b)
+{
+    const char *server = servers[a];
+
+    servers[a] = servers[b];
+    servers[b] = server;
+}
+
+/* Fisher and Yates. */
+static void shuffle(const char **servers, size_t count, uint64_t seed)
+{
+    for (size_t left = count; left > 1; left--) {
+        swap_servers(servers, left - 1, (size_t)kvb_random_below(&seed, left));
+    }
+}
+
+void kvb_server_list_order(const char **servers, size_t count, const char *left, uint64_t seed)
+{
+    size_t rest = count;
+
+    shuffle(servers, count, seed);
+    for (size_t i = 0; left[0] && i < rest;) {
+        if (kvb_server_url_is_same(servers[i], left)) {
+            swap_servers(servers, i, --rest); /* the one that took its place is looked at next */
+        } else {
+            i++;
+        }
+    }
 }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* URLs of NATS servers: "nats://127.0.0.1:4222", or several with commas.
  * Threads: any thread. */
@@ -31,3 +33,16 @@ bool kvb_server_url_is_same(const char *a, const char *b);
 
 /* True when one of them begins with tls://. */
 bool kvb_server_url_wants_tls(const char *url);
+
+/* The order in which the servers of a list are dialed.
+ *
+ *     configured   nats.url              shuffled: the clients of a server that
+ *     announced    connect_urls of INFO  stops spread over the others
+ *     left         the server that announced lame duck mode: last
+ *
+ * A server in lame duck mode accepts nobody, but a load balancer in front of it may, and after
+ * its restart it may be asked to stop once more.
+ *
+ * Orders servers[0 .. count) in place.  left: the URL of a server to be dialed last, "" for none;
+ * the host and port decide.  seed: any number; the same one gives the same order. */
+void kvb_server_list_order(const char **servers, size_t count, const char *left, uint64_t seed);

@@ -131,3 +131,35 @@ bool kvb_subject_is_of_contract(const char *subject)
 
     return strncmp(subject, first, sizeof first - 1) == 0;
 }
+
+bool kvb_reply_is_refused(const char *reply)
+{
+    return reply[0] == '$' || kvb_subject_is_of_contract(reply);
+}
+
+/* One token of a includes one of b; ">" has been handled. */
+static bool includes_token(const char *a, size_t a_len, const char *b, size_t b_len)
+{
+    const bool is_rest = b_len == 1 && b[0] == '>';
+
+    return a_len == 1 && a[0] == '*' ? !is_rest : a_len == b_len && memcmp(a, b, a_len) == 0;
+}
+
+bool kvb_subject_includes(const char *a, const char *b)
+{
+    for (;;) {
+        const size_t a_len = strcspn(a, ".");
+        const size_t b_len = strcspn(b, ".");
+        if (a_len == 1 && a[0] == '>') {
+            return true;
+        }
+        if (!includes_token(a, a_len, b, b_len) || (a[a_len] == '\0') != (b[b_len] == '\0')) {
+            return false;
+        }
+        if (a[a_len] == '\0') {
+            return true;
+        }
+        a += a_len + 1;
+        b += b_len + 1;
+    }
+}

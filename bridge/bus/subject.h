@@ -29,6 +29,15 @@ kvb_status kvb_subject_split(
  * does not check. */
 bool kvb_subject_is_valid(const char *subject, bool allow_wildcards);
 
-/* True for subjects of the contract, on which bridges publish.  A request must not name one as
- * its reply subject: a message that a Dynamo router cannot read stops that router for good. */
+/* True for subjects of the contract, on which bridges publish. */
 bool kvb_subject_is_of_contract(const char *subject);
+
+/* True for a reply subject that is not answered, because the requester chooses it and the answer
+ * is published with the permissions of this program:
+ *   of the contract       a message that a Dynamo router cannot read stops that router for good
+ *   of a dollar sign      commands of nats-server, JetStream and services: $JS.API.STREAM.PURGE.x
+ *                         is one whatever the payload */
+bool kvb_reply_is_refused(const char *reply);
+
+/* True when every subject that b matches is matched by a too; both may have wildcards. */
+bool kvb_subject_includes(const char *a, const char *b);

@@ -1,6 +1,10 @@
 #include "bus/link.h"
 #include "bus/subject.h"
+#include "core/hash.h"
+#include "core/id_table.h"
+#include "core/own.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +15,30 @@ enum {
     max_read_bytes = 256 << 10,
     /* nats.c's own limit of a drain, on the realtime clock: the watch ends a wait earlier. */
     longest_drain_ms = 60000,
+    max_overlap_messages = 1 << 16,
 };
 
+/* The subscription on one link. */
+struct delivery {
+    struct kvb_bus_subscription *subscription; /* borrowed */
+    natsSubscription *nats;                    /* on `link` */
+    struct kvb_link *link;                     /* one use of it */
+    bool is_held;      /* its messages wait for those of the link before; subscription's lock */
+    bool is_discarded; /* nor are they handled; the same */
+    bool is_over;      /* no thread of nats.c calls the handler any more; the same */
+
+    /* The delivery thread's own: messages that were handled and wait to be freed. */
+    natsMsg *read[max_read_messages]; /* owned */
+    size_t read_count;
+    size_t read_bytes;
+};
+
+/* While a connection is replaced without a loss, both links deliver (link.h, "Renewing"):
+ *
+ *     old  a b c d e |                 handled as they come, hashes noted
+ *     new      c d e f g h ...         held until the old one is over; then c, d, e are skipped
+ *
+ * Messages that are equal in subject, reply and content are taken for one. */
 struct kvb_bus_subscription {
     struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
     char *subject;       /* owned */
@@ -24,45 +50,114 @@ struct kvb_bus_subscription {
 
     pthread_mutex_t lock;
     pthread_cond_t finished;
-    natsSubscription *nats;  /* on `link`; both NULL between links */
-    struct kvb_link *link;   /* one use of it */
-    unsigned running;        /* delivery threads of nats.c that may call the handler */
-    uint64_t dropped_before; /* on earlier links */
+    struct delivery *current; /* owned; NULL between links */
+    struct delivery *joining; /* owned; on the link that replaces the current one */
+    uint64_t dropped_before;  /* on earlier links */
 
-    /* The delivery thread's own: messages that were handled and wait to be freed. */
-    natsMsg *read[max_read_messages]; /* owned */
-    size_t read_count;
-    size_t read_bytes;
+    _Atomic bool is_moving;   /* one of the next three is in use */
+    bool is_noting;           /* the old link's messages are noted; lock, like the next two */
+    struct kvb_id_table seen; /* their hashes */
+    uint64_t overlap_left;    /* messages of the new link that may be among them */
 };
 
 /* ---- On threads of nats.c ------------------------------------------------------ */
 
-static void free_read(struct kvb_bus_subscription *subscription)
+static void free_read(struct delivery *delivery)
 {
-    for (size_t i = 0; i < subscription->read_count; i++) {
-        natsMsg_Destroy(subscription->read[i]);
+    for (size_t i = 0; i < delivery->read_count; i++) {
+        natsMsg_Destroy(delivery->read[i]);
     }
-    subscription->read_count = 0;
-    subscription->read_bytes = 0;
+    delivery->read_count = 0;
+    delivery->read_bytes = 0;
 }
 
 /* nats.c frees messages on a thread of its own and wakes it for each message: two context
  * switches, while the reader of the message needs the processor.  So messages are collected
  * here and given to it many at a time. */
-static void put_read(struct kvb_bus_subscription *subscription, natsMsg *msg, size_t bytes)
+static void put_read(struct delivery *delivery, natsMsg *msg, size_t bytes)
 {
-    subscription->read[subscription->read_count++] = msg;
-    subscription->read_bytes += bytes;
-    if (subscription->read_count == max_read_messages ||
-        subscription->read_bytes > max_read_bytes) {
-        free_read(subscription);
+    delivery->read[delivery->read_count++] = msg;
+    delivery->read_bytes += bytes;
+    if (delivery->read_count == max_read_messages || delivery->read_bytes > max_read_bytes) {
+        free_read(delivery);
     }
+}
+
+static uint64_t message_hash(const struct kvb_bus_message *message)
+{
+    const char *reply = message->reply ? message->reply : "";
+    const kvb_span parts[] = {
+        { (const uint8_t *)message->subject, strlen(message->subject) + 1 },
+        { (const uint8_t *)reply, strlen(reply) + 1 },
+        message->payload,
+    };
+
+    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0) & ~UINT64_C(1); /* not KVB_NO_ID */
+}
+
+/* Beyond the limit, and without memory, a message is handled a second time: readers of our
+ * messages know those that they have. */
+static void note_seen(struct kvb_bus_subscription *subscription, uint64_t hash)
+{
+    if (subscription->seen.count < max_overlap_messages) {
+        (void)kvb_id_table_put(&subscription->seen, (uint32_t)(hash >> 32), (uint32_t)hash);
+    }
+}
+
+static bool take_seen(struct kvb_bus_subscription *subscription, uint64_t hash)
+{
+    const uint32_t high = (uint32_t)(hash >> 32);
+    size_t at = kvb_id_table_start(&subscription->seen, high);
+    uint32_t id = KVB_NO_ID;
+
+    do {
+        id = kvb_id_table_next(&subscription->seen, high, &at);
+    } while (id != KVB_NO_ID && id != (uint32_t)hash);
+    if (id != KVB_NO_ID) {
+        kvb_id_table_remove(&subscription->seen, high, id);
+    }
+    return id != KVB_NO_ID;
+}
+
+/* lock is held. */
+static void end_overlap(struct kvb_bus_subscription *subscription)
+{
+    subscription->overlap_left = 0;
+    subscription->is_noting = false;
+    kvb_id_table_done(&subscription->seen);
+    atomic_store(&subscription->is_moving, false);
+}
+
+/* Whether to handle a message while a connection is replaced. */
+static bool passes_move(struct delivery *delivery, const struct kvb_bus_message *message)
+{
+    struct kvb_bus_subscription *subscription = delivery->subscription;
+    const uint64_t hash = message_hash(message);
+    bool passes = true;
+
+    pthread_mutex_lock(&subscription->lock);
+    while (delivery->is_held) {
+        pthread_cond_wait(&subscription->finished, &subscription->lock);
+    }
+    if (delivery->is_discarded) {
+        passes = false;
+    } else if (subscription->is_noting) {
+        note_seen(subscription, hash);
+    } else if (subscription->overlap_left > 0) {
+        passes = !take_seen(subscription, hash);
+        if (--subscription->overlap_left == 0) {
+            end_overlap(subscription);
+        }
+    }
+    pthread_mutex_unlock(&subscription->lock);
+    return passes;
 }
 
 static void
 on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
 {
-    struct kvb_bus_subscription *subscription = closure;
+    struct delivery *delivery = closure;
+    struct kvb_bus_subscription *subscription = delivery->subscription;
     const char *reply = natsMsg_GetReply(msg);
     const int len = natsMsg_GetDataLength(msg);
     const struct kvb_bus_message message = {
@@ -74,106 +169,137 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
 
     (void)nats;
     (void)sub;
-    subscription->handler(subscription->context, &message);
-    put_read(subscription, msg, message.payload.len);
+    if (!atomic_load(&subscription->is_moving) || passes_move(delivery, &message)) {
+        subscription->handler(subscription->context, &message);
+    }
+    put_read(delivery, msg, message.payload.len);
 }
 
-static void on_finished(void *closure)
+static void note_over(struct delivery *delivery)
 {
-    struct kvb_bus_subscription *subscription = closure;
+    struct kvb_bus_subscription *subscription = delivery->subscription;
 
-    free_read(subscription);
     pthread_mutex_lock(&subscription->lock);
-    subscription->running--;
+    delivery->is_over = true;
     pthread_cond_broadcast(&subscription->finished);
     pthread_mutex_unlock(&subscription->lock);
 }
 
+static void on_finished(void *closure)
+{
+    free_read(closure);
+    note_over(closure);
+}
+
 /* ---- On one link ---------------------------------------------------------------- */
 
-static void count_running(struct kvb_bus_subscription *subscription, int more)
+static kvb_status subscribe_native(struct delivery *delivery)
 {
-    pthread_mutex_lock(&subscription->lock);
-    subscription->running += (unsigned)more;
-    pthread_mutex_unlock(&subscription->lock);
-}
-
-static void keep_native(
-    struct kvb_bus_subscription *subscription, struct kvb_link *link, natsSubscription *nats)
-{
-    kvb_link_retain(link);
-    pthread_mutex_lock(&subscription->lock);
-    subscription->nats = nats;
-    subscription->link = link;
-    pthread_mutex_unlock(&subscription->lock);
-}
-
-static kvb_status subscribe_native(
-    struct kvb_bus_subscription *subscription, const struct kvb_link *link,
-    natsSubscription **out_nats)
-{
+    const struct kvb_bus_subscription *subscription = delivery->subscription;
     const char *subject = subscription->subject;
+    natsConnection *nats = delivery->link->nats;
 
     return kvb_bus_from_nats(
         subscription->group
             ? natsConnection_QueueSubscribe(
-                  out_nats, link->nats, subject, subscription->group, on_nats_message, subscription)
-            : natsConnection_Subscribe(
-                  out_nats, link->nats, subject, on_nats_message, subscription));
+                  &delivery->nats, nats, subject, subscription->group, on_nats_message, delivery)
+            : natsConnection_Subscribe(&delivery->nats, nats, subject, on_nats_message, delivery));
 }
 
-static kvb_status make_on(struct kvb_bus_subscription *subscription, struct kvb_link *link)
+/* On failure, *out_delivery may still be set, and is ended as any other. */
+static kvb_status make_on(
+    struct kvb_bus_subscription *subscription, struct kvb_link *link, bool is_held,
+    struct delivery **out_delivery)
 {
-    natsSubscription *nats = NULL;
+    struct delivery *made = calloc(1, sizeof *made);
 
-    KVB_TRY(subscribe_native(subscription, link, &nats));
-    count_running(subscription, 1);
-    keep_native(subscription, link, nats);
-    if (natsSubscription_SetOnCompleteCB(nats, on_finished, subscription) != NATS_OK) {
+    if (!made) {
+        return KVB_NO_MEMORY;
+    }
+    *made = (struct delivery){ .subscription = subscription, .link = link, .is_held = is_held };
+    const kvb_status status = subscribe_native(made);
+    if (status != KVB_OK) {
+        free(made);
+        return status;
+    }
+    kvb_link_retain(link);
+    pthread_mutex_lock(&subscription->lock);
+    *out_delivery = made;
+    pthread_mutex_unlock(&subscription->lock);
+    if (natsSubscription_SetOnCompleteCB(made->nats, on_finished, made) != NATS_OK) {
         /* Only when the server hung up between these calls: the delivery thread,
          * without a message yet, ends by itself. */
-        count_running(subscription, -1);
+        note_over(made);
         return KVB_AGAIN;
     }
     return kvb_bus_from_nats(
-        natsSubscription_SetPendingLimits(nats, max_pending_messages, max_pending_bytes));
+        natsSubscription_SetPendingLimits(made->nats, max_pending_messages, max_pending_bytes));
 }
 
-static uint64_t dropped_on(natsSubscription *nats)
+static uint64_t dropped_on(const struct delivery *delivery)
 {
     int64_t dropped = 0;
 
-    return nats && natsSubscription_GetDropped(nats, &dropped) == NATS_OK ? (uint64_t)dropped : 0;
+    return delivery && natsSubscription_GetDropped(delivery->nats, &dropped) == NATS_OK
+               ? (uint64_t)dropped
+               : 0;
 }
 
-/* Ends it on its link and waits until no handler runs. */
-static void retire(struct kvb_bus_subscription *subscription)
+/* Waits until no handler runs for it; deadline: NULL for none.  False: too late.  lock is held. */
+static bool wait_until_over(struct delivery *delivery, const struct timespec *deadline)
+{
+    struct kvb_bus_subscription *subscription = delivery->subscription;
+    bool is_late = false;
+
+    while (!delivery->is_over && !is_late) {
+        is_late = deadline ? pthread_cond_timedwait(
+                                 &subscription->finished, &subscription->lock, deadline) != 0
+                           : pthread_cond_wait(&subscription->finished, &subscription->lock) != 0;
+    }
+    return delivery->is_over;
+}
+
+/* Ends it on its link, waits until no handler runs, and frees it.  It is in no field any more. */
+static void end_delivery(struct delivery *delivery)
+{
+    struct kvb_bus_subscription *subscription = delivery->subscription;
+
+    (void)natsSubscription_Unsubscribe(delivery->nats); /* may be over already: its link closed */
+    pthread_mutex_lock(&subscription->lock);
+    (void)wait_until_over(delivery, NULL);
+    subscription->dropped_before += dropped_on(delivery);
+    pthread_mutex_unlock(&subscription->lock);
+    kvb_link_bury(delivery->link, delivery->nats);
+    kvb_link_release(delivery->link);
+    free(delivery);
+}
+
+static struct delivery *take_delivery(struct kvb_bus_subscription *subscription)
 {
     pthread_mutex_lock(&subscription->lock);
-    natsSubscription *nats = subscription->nats;
-    struct kvb_link *link = subscription->link;
-    subscription->nats = NULL;
-    subscription->link = NULL;
+    struct delivery *taken = subscription->current;
+    subscription->current = NULL;
     pthread_mutex_unlock(&subscription->lock);
-    if (!nats) {
-        return;
+    return taken;
+}
+
+static void retire(struct kvb_bus_subscription *subscription)
+{
+    struct delivery *delivery = take_delivery(subscription);
+
+    if (delivery) {
+        end_delivery(delivery);
     }
-    (void)natsSubscription_Unsubscribe(nats); /* may be over already: its link closed */
     pthread_mutex_lock(&subscription->lock);
-    while (subscription->running > 0) {
-        pthread_cond_wait(&subscription->finished, &subscription->lock);
-    }
-    subscription->dropped_before += dropped_on(nats);
+    end_overlap(subscription);
     pthread_mutex_unlock(&subscription->lock);
-    kvb_link_bury(link, nats);
-    kvb_link_release(link);
 }
 
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         if (!each->is_drained) {
-            KVB_TRY(make_on(each, link));
+            KVB_TRY(make_on(each, link, false, &each->current));
         }
     }
     return KVB_OK;
@@ -183,6 +309,117 @@ void kvb_subscriptions_retire(struct kvb_bus *bus)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         retire(each);
+    }
+}
+
+/* ---- Moving to another link without a loss ---- */
+
+static void set_moving(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    end_overlap(subscription); /* of the move before */
+    subscription->is_noting = true;
+    atomic_store(&subscription->is_moving, true);
+    pthread_mutex_unlock(&subscription->lock);
+}
+
+kvb_status kvb_subscriptions_join(struct kvb_bus *bus, struct kvb_link *link)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        if (!each->is_drained) {
+            set_moving(each);
+            KVB_TRY(make_on(each, link, true, &each->joining));
+        }
+    }
+    return KVB_OK;
+}
+
+void kvb_subscriptions_abandon(struct kvb_bus *bus)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        pthread_mutex_lock(&each->lock);
+        struct delivery *joining = each->joining;
+        if (joining) {
+            joining->is_discarded = true;
+            joining->is_held = false;
+            pthread_cond_broadcast(&each->finished);
+        }
+        each->joining = NULL;
+        pthread_mutex_unlock(&each->lock);
+        if (joining) {
+            end_delivery(joining);
+        }
+        pthread_mutex_lock(&each->lock);
+        end_overlap(each);
+        pthread_mutex_unlock(&each->lock);
+    }
+}
+
+static void drain_current(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    const struct delivery *current = subscription->current;
+    pthread_mutex_unlock(&subscription->lock);
+    if (current) { /* nobody ends it meanwhile: the caller holds subscribing */
+        (void)natsSubscription_DrainTimeout(current->nats, longest_drain_ms);
+    }
+}
+
+/* False: messages of the old link may have been dropped. */
+static bool
+replace_current(struct kvb_bus_subscription *subscription, const struct timespec *deadline)
+{
+    struct delivery *old = subscription->current;
+    bool is_lossless = true;
+
+    if (old) {
+        pthread_mutex_lock(&subscription->lock);
+        is_lossless = wait_until_over(old, deadline);
+        pthread_mutex_unlock(&subscription->lock);
+        (void)take_delivery(subscription);
+        end_delivery(old);
+    }
+    return is_lossless;
+}
+
+bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms)
+{
+    const struct timespec deadline = kvb_bus_deadline(timeout_ms);
+    bool is_lossless = true;
+
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        drain_current(each);
+    }
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        is_lossless &= replace_current(each, &deadline);
+    }
+    return is_lossless;
+}
+
+/* One message more than wait may be in hand of the delivery thread, which waits with it. */
+static uint64_t count_overlap(const struct delivery *delivery)
+{
+    int messages = 0;
+    int bytes = 0;
+
+    return natsSubscription_GetPending(delivery->nats, &messages, &bytes) == NATS_OK
+               ? (uint64_t)messages + 1
+               : 1;
+}
+
+void kvb_subscriptions_release(struct kvb_bus *bus)
+{
+    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
+        pthread_mutex_lock(&each->lock);
+        if (each->joining) {
+            each->overlap_left = count_overlap(each->joining);
+            each->current = each->joining;
+            each->joining = NULL;
+            each->is_noting = false;
+            each->current->is_held = false;
+            pthread_cond_broadcast(&each->finished);
+        }
+        pthread_mutex_unlock(&each->lock);
     }
 }
 
@@ -256,7 +493,7 @@ static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription
     if (!link) {
         return KVB_OK;
     }
-    const kvb_status status = make_on(subscription, link);
+    const kvb_status status = make_on(subscription, link, false, &subscription->current);
     kvb_link_release(link);
     return status == KVB_AGAIN ? KVB_OK : status;
 }
@@ -310,11 +547,17 @@ static bool begin_drain(struct kvb_bus_subscription *subscription)
 
     pthread_mutex_lock(&subscription->bus->subscribing); /* nobody ends it on its link meanwhile */
     subscription->is_drained = true;
-    if (subscription->nats) {
-        has_begun = natsSubscription_DrainTimeout(subscription->nats, longest_drain_ms) == NATS_OK;
+    if (subscription->current) {
+        has_begun =
+            natsSubscription_DrainTimeout(subscription->current->nats, longest_drain_ms) == NATS_OK;
     }
     pthread_mutex_unlock(&subscription->bus->subscribing);
     return has_begun;
+}
+
+static bool is_over_now(const struct kvb_bus_subscription *subscription)
+{
+    return !subscription->current || subscription->current->is_over;
 }
 
 kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms)
@@ -326,11 +569,11 @@ kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t tim
         return KVB_AGAIN;
     }
     pthread_mutex_lock(&subscription->lock);
-    while (subscription->running > 0 && !is_late) {
+    while (!is_over_now(subscription) && !is_late) { /* the delivery may be freed meanwhile */
         is_late =
             pthread_cond_timedwait(&subscription->finished, &subscription->lock, &deadline) != 0;
     }
-    const bool is_over = subscription->running == 0;
+    const bool is_over = is_over_now(subscription);
     pthread_mutex_unlock(&subscription->lock);
     return is_over ? KVB_OK : KVB_IO;
 }
@@ -366,7 +609,7 @@ void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription)
 uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
 {
     pthread_mutex_lock(&subscription->lock);
-    const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->nats);
+    const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->current);
     pthread_mutex_unlock(&subscription->lock);
     return dropped;
 }
@@ -382,8 +625,8 @@ uint64_t kvb_bus_waiting(const struct kvb_bus_message *message)
     }
     pthread_mutex_lock(&subscription->lock);
     const bool is_known =
-        subscription->nats &&
-        natsSubscription_GetPending(subscription->nats, &messages, &bytes) == NATS_OK;
+        subscription->current &&
+        natsSubscription_GetPending(subscription->current->nats, &messages, &bytes) == NATS_OK;
     pthread_mutex_unlock(&subscription->lock);
     return is_known ? (uint64_t)messages : 0;
 }

@@ -17,14 +17,11 @@ static size_t next_capacity(size_t capacity, size_t need, size_t ceiling)
 }
 
 kvb_status
-kvb_array_reserve(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling)
+kvb_array_grow(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling)
 {
     void *items = NULL;
     size_t bytes = 0;
 
-    if (need <= *capacity) {
-        return KVB_OK;
-    }
     if (need > ceiling || __builtin_mul_overflow(ceiling, 2 * item_bytes, &bytes)) {
         return KVB_TOO_LARGE;
     }

@@ -14,6 +14,14 @@
  * Threads: the caller locks.
  *
  * KVB_TOO_LARGE  need is above ceiling
- * KVB_NO_MEMORY  allocation failed */
+ * KVB_NO_MEMORY  allocation failed
+ *
+ * Inline, because nearly every call finds room, and each block of an engine makes several. */
 kvb_status
-kvb_array_reserve(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling);
+kvb_array_grow(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling);
+
+static inline kvb_status
+kvb_array_reserve(void *array, size_t *capacity, size_t need, size_t item_bytes, size_t ceiling)
+{
+    return need <= *capacity ? KVB_OK : kvb_array_grow(array, capacity, need, item_bytes, ceiling);
+}

@@ -15,16 +15,23 @@ enum { name_bytes = 64 };
 
 /* ---- Errors ---------------------------------------------------------------------- */
 
-void kvb_conf_add_error(struct kvb_conf *conf, unsigned line, const char *key, const char *text)
+static void
+add_error_at(struct kvb_conf_errors *errors, const struct kvb_conf_place *place, const char *text)
 {
-    struct kvb_conf_errors *errors = conf->errors;
-
     if (errors->count < kvb_conf_max_errors) {
         kvb_detail_set(
-            &errors->texts[errors->count], "%s:%u: %s%s%s", conf->path, line, key,
-            key[0] ? ": " : "", text);
+            &errors->texts[errors->count], "%s:%u: %s%s%s", place->path, place->line, place->key,
+            place->key[0] ? ": " : "", text);
     }
     errors->count++;
+}
+
+void kvb_conf_add_error(struct kvb_conf *conf, unsigned line, const char *key, const char *text)
+{
+    struct kvb_conf_place place = { .path = conf->path, .line = line };
+
+    (void)snprintf(place.key, sizeof place.key, "%s", key);
+    add_error_at(conf->errors, &place, text);
 }
 
 void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out)
@@ -58,7 +65,12 @@ static const config_setting_t *step_into_path(const config_setting_t *setting, c
     return config_setting_get_member(setting, name);
 }
 
-unsigned kvb_conf_line(const struct kvb_conf *conf, const char *key)
+bool kvb_conf_has(const struct kvb_conf *conf, const char *key)
+{
+    return config_lookup(conf->tree, key) != NULL;
+}
+
+static unsigned line_of_key(const struct kvb_conf *conf, const char *key)
 {
     const config_setting_t *setting = config_root_setting(conf->tree);
     unsigned line = 1;
@@ -74,19 +86,64 @@ unsigned kvb_conf_line(const struct kvb_conf *conf, const char *key)
     return line;
 }
 
+void kvb_conf_continue(
+    struct kvb_conf *conf, const char *list, size_t first, const struct kvb_conf *more)
+{
+    conf->list = list;
+    conf->first = first;
+    conf->more = more;
+}
+
+/* workers[7].id of a list that goes on from item 5 is the other file's workers[2].id. */
+static const struct kvb_conf *
+find_file_of_key(const struct kvb_conf *conf, const char *key, char out_key[kvb_conf_key_bytes])
+{
+    const size_t len = conf->more ? strlen(conf->list) : 0;
+
+    (void)snprintf(out_key, kvb_conf_key_bytes, "%s", key);
+    if (!conf->more || strncmp(key, conf->list, len) != 0 || key[len] != '[') {
+        return conf;
+    }
+    char *end = NULL;
+    const unsigned long at = strtoul(key + len + 1, &end, 10);
+    if (at < conf->first) {
+        return conf;
+    }
+    (void)snprintf(out_key, kvb_conf_key_bytes, "%s[%zu%s", conf->list, at - conf->first, end);
+    return conf->more;
+}
+
+struct kvb_conf_place kvb_conf_place_of(const struct kvb_conf *conf, const char *key)
+{
+    struct kvb_conf_place place;
+    const struct kvb_conf *file = find_file_of_key(conf, key, place.key);
+
+    place.path = file->path;
+    place.line = line_of_key(file, place.key);
+    return place;
+}
+
+bool kvb_conf_checks_logins(const struct kvb_conf *conf)
+{
+    return !conf->errors->leaves_logins;
+}
+
 void kvb_conf_error(struct kvb_conf *conf, const char *key, const char *format, ...)
 {
+    const struct kvb_conf_place place = kvb_conf_place_of(conf, key);
     struct kvb_detail text;
     va_list values;
 
     va_start(values, format);
+    /* The analyzer does not see it begin just above. NOLINTNEXTLINE(clang-analyzer-valist.*) */
     (void)vsnprintf(text.text, sizeof text.text, format, values);
     va_end(values);
-    kvb_conf_add_error(conf, kvb_conf_line(conf, key), key, text.text);
+    add_error_at(conf->errors, &place, text.text);
 }
 
 void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format, ...)
 {
+    const struct kvb_conf_place place = kvb_conf_place_of(conf, key);
     struct kvb_conf_errors *errors = conf->errors;
     struct kvb_detail text;
     va_list values;
@@ -95,11 +152,117 @@ void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format
         return;
     }
     va_start(values, format);
+    /* As above. NOLINTNEXTLINE(clang-analyzer-valist.*) */
     (void)vsnprintf(text.text, sizeof text.text, format, values);
     va_end(values);
     kvb_detail_set(
-        &errors->warnings[errors->warning_count++], "%s:%u: warning: %s: %s", conf->path,
-        kvb_conf_line(conf, key), key, text.text);
+        &errors->warnings[errors->warning_count++], "%s:%u: warning: %s: %s", place.path,
+        place.line, place.key, text.text);
+}
+
+/* ---- What libconfig would not notice ---- */
+
+/* A partial copy of libconfig's scanner: enough to distinguish numbers from names, strings and
+ * comments. */
+
+#define DIGITS "0123456789"
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+static char *end_of_line(char *at)
+{
+    return at + strcspn(at, "\n");
+}
+
+/* NULL: the comment is never closed.  The same below. */
+static char *end_of_comment(char *at)
+{
+    char *end = strstr(at + 2, "*/");
+
+    return end ? end + 2 : NULL;
+}
+
+static char *end_of_string(char *at)
+{
+    at++;
+    while (*at != '\0' && *at != '"') {
+        at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
+    }
+    return *at == '"' ? at + 1 : NULL;
+}
+
+static bool is_hex_number(const char *number)
+{
+    return number[0] == '0' && (number[1] == 'x' || number[1] == 'X');
+}
+
+/* `number` is len bytes long and consists of a number's characters only. */
+static bool number_fits(const char *number, size_t len)
+{
+    char *end = NULL;
+
+    if (!is_hex_number(number) && strcspn(number, ".eE") < len) {
+        return true; /* a fraction */
+    }
+    const unsigned long long value = strtoull(
+        number + (number[0] == '-' || number[0] == '+'), &end, is_hex_number(number) ? 16 : 10);
+    const unsigned long long max = *end == 'L' ? INT64_MAX : INT32_MAX;
+    return value <= max; /* beyond 64 bits strtoull() returns the largest value */
+}
+
+static char *guard_number(char *number)
+{
+    const size_t len = strspn(number, DIGITS "abcdefABCDEFxXL.+-");
+
+    if (!number_fits(number, len)) {
+        const size_t point = number[len - 1] == 'L' ? 0 : len - 1;
+        memset(number, '9', len);
+        number[point] = '.';
+    }
+    return number + len;
+}
+
+static char *guard_token(char *at)
+{
+    if (at[0] == '#' || (at[0] == '/' && at[1] == '/')) {
+        return end_of_line(at);
+    }
+    if (at[0] == '/' && at[1] == '*') {
+        return end_of_comment(at);
+    }
+    if (at[0] == '"') {
+        return end_of_string(at);
+    }
+    if (strchr(LETTERS "*", at[0])) {
+        return at + strspn(at, LETTERS DIGITS "-_*");
+    }
+    return strchr(DIGITS "+-.", at[0]) ? guard_number(at) : at + 1;
+}
+
+/* Finds mistakes that libconfig 1.5 accepts silently.
+ *
+ * libconfig truncates an integer that does not fit 32 bits (64 with the suffix L): 4294967297
+ * becomes 1.  Each such integer is overwritten with a fraction of the same width, which the
+ * reader of whole numbers then refuses: 99. where the suffix L would help, .99 where it is there
+ * already.
+ *
+ * A comment that is never closed hides the rest of the file, and a file named by @include would
+ * not be checked.  Returns the position of the first such mistake in text, with *out_why; NULL
+ * when there is none. */
+static const char *guard_conf_text(char *text, const char **out_why)
+{
+    char *at = text;
+
+    while (*at != '\0' && *at != '@') {
+        char *next = guard_token(at);
+        if (!next) {
+            *out_why = *at == '"' ? "the string that begins here is never closed"
+                                  : "the comment that begins here is never closed";
+            return at;
+        }
+        at = next;
+    }
+    *out_why = "@include is not supported: write all into one file";
+    return *at == '@' ? at : NULL;
 }
 
 /* ---- Opening ---------------------------------------------------------------------- */
@@ -162,7 +325,7 @@ static kvb_status read_conf_text(struct kvb_conf *conf, char **out_text)
         return refuse_file(conf, errno);
     }
     if (len > kvb_max_config_bytes) {
-        return refuse_conf_text(conf, 1, "the file is larger than 4 MiB: is it the right one?");
+        return refuse_conf_text(conf, 1, "the file is larger than 16 MiB: is it the right one?");
     }
     if (memchr(text, '\0', len)) {
         return refuse_conf_text(
@@ -187,7 +350,7 @@ static unsigned line_at(const char *text, const char *at)
 static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
 {
     const char *why = NULL;
-    const char *trouble = kvb_conf_guard(text, &why);
+    const char *trouble = guard_conf_text(text, &why);
 
     if (trouble) {
         return refuse_conf_text(conf, line_at(text, trouble), why);
@@ -197,7 +360,7 @@ static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
         return refuse_conf_text(
             conf, (unsigned)config_error_line(conf->tree), config_error_text(conf->tree));
     }
-    return KVB_OK;
+    return kvb_conf_expand(conf, config_root_setting(conf->tree));
 }
 
 static kvb_status load_conf_file(struct kvb_conf *conf, const char *path)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -18,6 +17,8 @@
  * all at once.  A key with a wrong value keeps its default in the struct; without a default the
  * field is empty, or has all bits set when it is a number, so that cross checks can skip it.
  *
+ * In any string, "$(NAME)" is the environment variable NAME, and "$$(" is "$(".
+ *
  * Threads: only the thread that made it.
  * Memory:  a file of kvb_max_config_bytes at most. */
 
@@ -31,6 +32,7 @@ enum kvb_conf_type {
     KVB_CONF_LIST,   /* ( { ... }, { ... } ); min and max: how many groups */
     KVB_CONF_U64S,   /* ( 1, 2 ), into an array of a fixed size; may be left out */
     KVB_CONF_PAIRS,  /* { name = "value"; }; take_pair adds each; may be left out */
+    KVB_CONF_TEXTS,  /* ( "a", "b" ); take_text adds each; may be left out */
     KVB_CONF_TYPE_COUNT
 };
 
@@ -50,6 +52,8 @@ struct kvb_conf_key {
     /* Of KVB_CONF_PAIRS: adds a pair to the field; on failure detail says why. */
     kvb_status (*take_pair)(
         void *field, const char *name, const char *value, struct kvb_detail *detail);
+    /* The same of KVB_CONF_TEXTS. */
+    kvb_status (*take_text)(void *field, const char *text, struct kvb_detail *detail);
     const char *instead;   /* a key that may replace this one; NULL: none */
     const char *otherwise; /* what an absent key means, for help; not NULL: the key is optional */
     const char *help;      /* one or more lines of at most 72 bytes */
@@ -75,6 +79,7 @@ struct kvb_conf_errors {
     struct kvb_detail texts[kvb_conf_max_errors];
     size_t warning_count; /* not errors; those beyond kvb_conf_max_warnings are left out */
     struct kvb_detail warnings[kvb_conf_max_warnings];
+    bool leaves_logins; /* set by the caller: the files of a login may be elsewhere, or not exist */
 };
 
 /* Prints one per line: "etc/kvbridge.cfg:12: nats.url: expected a string in quotes"; a warning
@@ -110,12 +115,32 @@ void kvb_conf_differences(
 void kvb_conf_error(struct kvb_conf *conf, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Whether the file has this key, or a group of this name. */
+bool kvb_conf_has(const struct kvb_conf *conf, const char *key);
+
 /* Adds a warning: the value is allowed, but the operator should know what it does. */
 void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The line that kvb_conf_error() would name; 1 when there is none. */
-unsigned kvb_conf_line(const struct kvb_conf *conf, const char *key);
+/* The items of `list`, a key such as "workers", from number `first` on are those of another file:
+ * item 0 of its list has that number.  Errors and places of these items name that file.  Both are
+ * borrowed until kvb_conf_close(conf); one list of a file can be continued. */
+void kvb_conf_continue(
+    struct kvb_conf *conf, const char *list, size_t first, const struct kvb_conf *more);
+
+enum { kvb_conf_key_bytes = 128 };
+
+struct kvb_conf_place {
+    const char *path;             /* borrowed from the conf */
+    char key[kvb_conf_key_bytes]; /* as it is called in that file */
+    unsigned line;                /* 1 when there is none */
+};
+
+/* False: the files of a login are not to be checked. */
+bool kvb_conf_checks_logins(const struct kvb_conf *conf);
+
+/* The place that kvb_conf_error() would name. */
+struct kvb_conf_place kvb_conf_place_of(const struct kvb_conf *conf, const char *key);
 
 /* Prints all keys in table order, for --help: "  path = default", and below it, indented by six
  * blanks, the help and the range ("10 .. 60000", "\"json\" | \"protobuf\"").  The manual pages

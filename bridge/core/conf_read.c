@@ -1,9 +1,9 @@
 #include "core/conf.h"
 #include "core/conf_inside.h"
+#include "core/decimal.h"
 #include "core/own.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <libconfig.h>
 #include <stdarg.h>
@@ -38,19 +38,6 @@ wrong(const struct value *value, const char *format, ...)
 
 /* ---- Values: each type converts a default's text and a libconfig setting ------------- */
 
-/* Decimal digits only; false when it does not fit. */
-static bool read_decimal(const char *text, uint64_t *out)
-{
-    errno = 0;
-    const unsigned long long number = strtoull(text, NULL, 10);
-
-    if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0' || errno != 0) {
-        return false;
-    }
-    *out = number;
-    return true;
-}
-
 static void put_whole(const struct value *value, uint64_t number)
 {
     const uint32_t narrow = (uint32_t)number;
@@ -76,7 +63,7 @@ static void take_whole_number(const struct value *value, uint64_t number)
 static void default_whole(const struct value *value)
 {
     uint64_t number = 0;
-    const bool is_read = read_decimal(value->key->fallback, &number);
+    const bool is_read = kvb_decimal_read(value->key->fallback, &number);
 
     assert(is_read);
     (void)is_read;
@@ -103,7 +90,7 @@ static void read_number_string(const struct value *value)
 
     if (value->key->type != KVB_CONF_U64) {
         wrong(value, "expected a whole number: leave out the quotes");
-    } else if (!read_decimal(text, &number)) {
+    } else if (!kvb_decimal_read(text, &number)) {
         wrong(
             value, "\"%.32s\" is no decimal number in %" PRIu64 " .. %" PRIu64, text,
             value->key->min, value->key->max);
@@ -112,7 +99,7 @@ static void read_number_string(const struct value *value)
     }
 }
 
-/* A fraction, or the mark that conf_guard.c wrote over an integer that libconfig would truncate. */
+/* A fraction, or the mark that conf.c wrote over an integer that libconfig would truncate. */
 static void refuse_fraction(const struct value *value)
 {
     const struct kvb_conf_key *key = value->key;
@@ -314,6 +301,30 @@ static void read_pairs(const struct value *value)
     }
 }
 
+static void read_text_entry(const struct value *value, int at)
+{
+    struct kvb_detail why = { .text = "" };
+    const char *text =
+        config_setting_get_string(config_setting_get_elem(value->setting, (unsigned)at));
+
+    if (!text) {
+        wrong(value, "entry %d: expected a string in quotes", at);
+    } else if (value->key->take_text(value->field, text, &why) != KVB_OK) {
+        wrong(value, "entry %d: %s", at, why.text);
+    }
+}
+
+static void read_texts(const struct value *value)
+{
+    if (!config_setting_is_list(value->setting) && !config_setting_is_array(value->setting)) {
+        wrong(value, "expected a list of strings ( \"a\", \"b\" )");
+        return;
+    }
+    for (int i = 0; i < config_setting_length(value->setting); i++) {
+        read_text_entry(value, i);
+    }
+}
+
 /* Without lists and arrays: those have a count, and a list's groups have their own table. */
 static const struct {
     void (*take_default)(const struct value *value);
@@ -325,7 +336,8 @@ static const struct {
     [KVB_CONF_BOOL] = { default_bool, read_bool },
     [KVB_CONF_DOUBLE] = { default_double, read_double },
     [KVB_CONF_ENUM] = { default_enum, read_enum },
-    [KVB_CONF_PAIRS] = { NULL, read_pairs }, /* none is the default */
+    [KVB_CONF_PAIRS] = { NULL, read_pairs }, /* none is the default, here too: */
+    [KVB_CONF_TEXTS] = { NULL, read_texts },
 };
 
 /* ---- Unknown keys ------------------------------------------------------------------- */
@@ -483,7 +495,7 @@ static bool may_be_missing(const struct group *group, const struct kvb_conf_key 
         return key->min == 0;
     }
     return key->fallback || key->otherwise || key->type == KVB_CONF_U64S ||
-           key->type == KVB_CONF_PAIRS ||
+           key->type == KVB_CONF_PAIRS || key->type == KVB_CONF_TEXTS ||
            (key->instead && config_setting_lookup(group->setting, key->instead));
 }
 

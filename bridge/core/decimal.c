@@ -1,5 +1,7 @@
 #include "core/decimal.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte is written first");
@@ -65,4 +67,16 @@ size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
     }
     write_eight_digits(out + len, last);
     return len + sizeof last;
+}
+
+bool kvb_decimal_read(const char *text, uint64_t *out)
+{
+    errno = 0;
+    const unsigned long long number = strtoull(text, NULL, 10);
+
+    if (text[0] == '\0' || text[strspn(text, "0123456789")] != '\0' || errno != 0) {
+        return false;
+    }
+    *out = number;
+    return true;
 }

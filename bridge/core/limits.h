@@ -25,6 +25,7 @@ enum {
     kvb_max_router_events = 1 << 16,
     kvb_max_router_blocks = 1 << 20,
     kvb_max_nats_payload_bytes = 1 << 20,  /* nats-server's own default */
+    kvb_max_state_bytes = 1 << 26,         /* a bridge's /state: 1 KB a stream, kvb_max_streams */
     kvb_max_event_blocks = 512,            /* per event that we publish: some 36 KiB of JSON */
     kvb_min_nats_payload_bytes = 48 << 10, /* a server with a smaller limit is of no use */
     kvb_max_answer_bytes = 64 << 20,
@@ -64,15 +65,21 @@ enum {
     kvb_max_filter_bytes = 512,     /* of the whole query string, as sent */
     kvb_max_overview_rows = 1000,
 
+    /* pods of Kubernetes */
+    kvb_max_pod_bytes = 1 << 20,           /* of one object; larger ones are not looked at */
+    kvb_max_pod_envelope_bytes = 64 << 10, /* of a list, without its items */
+    kvb_max_pod_ports = 64,
+    kvb_max_pod_list_pages = 512, /* of 500 pods; a longer list has no end */
+
     /* a process */
-    kvb_max_workers = 1024,
+    kvb_max_workers = 8192,
     kvb_max_ranks = 128,
     kvb_max_streams = 1 << 16,
     kvb_max_names = 1 << 14,        /* host names in a bridge's resolver: 13 MB */
     kvb_max_replays_at_once = 8,    /* a replay keeps its engine busy */
     kvb_max_metric_ranks = 1 << 13, /* with their own lines on a bridge's /metrics: 40 MB */
     kvb_max_index_blocks = 1 << 26,
-    kvb_max_config_bytes = 4 << 20,
+    kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
     kvb_max_http_connections = 512,     /* above: closes the one that waits longest, or 503 */
     kvb_max_large_dumps = 16,           /* concurrent dumps as RouterEvents, some MiB each */
     kvb_max_http_extra = 64,            /* beyond those: to send 503, and for /livez and /readyz */

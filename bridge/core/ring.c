@@ -15,7 +15,6 @@ struct kvb_ring {
     size_t capacity;
     size_t head; /* the oldest */
     size_t count;
-    uint64_t refused;
     kvb_ring_drop drop;
     int fd; /* owned; its counter is 1 while count > 0 or is_closed, else 0 */
     bool is_closed;
@@ -110,7 +109,6 @@ kvb_status kvb_ring_put(struct kvb_ring *ring, void *item)
 {
     pthread_mutex_lock(&ring->lock);
     const kvb_status status = put_locked(ring, item);
-    ring->refused += status == KVB_AGAIN;
     pthread_mutex_unlock(&ring->lock);
     return status;
 }
@@ -176,12 +174,4 @@ size_t kvb_ring_count(struct kvb_ring *ring)
     const size_t count = ring->count;
     pthread_mutex_unlock(&ring->lock);
     return count;
-}
-
-uint64_t kvb_ring_refused(struct kvb_ring *ring)
-{
-    pthread_mutex_lock(&ring->lock);
-    const uint64_t refused = ring->refused;
-    pthread_mutex_unlock(&ring->lock);
-    return refused;
 }

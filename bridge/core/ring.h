@@ -3,7 +3,6 @@
 #include "core/status.h"
 
 #include <stddef.h>
-#include <stdint.h>
 
 /* A bounded queue of pointers between threads.
  *
@@ -23,7 +22,7 @@ kvb_status kvb_ring_new(size_t capacity, kvb_ring_drop drop, struct kvb_ring **o
 /* NULL is fine.  Nobody may still use the ring. */
 void kvb_ring_free(struct kvb_ring *ring);
 
-/* Takes item on KVB_OK.  KVB_AGAIN: full, counted.  KVB_CLOSED. */
+/* Takes item on KVB_OK.  KVB_AGAIN: full.  KVB_CLOSED. */
 kvb_status kvb_ring_put(struct kvb_ring *ring, void *item);
 
 /* The same, but waits for a place.  KVB_CLOSED: item is still the caller's. */
@@ -43,4 +42,3 @@ void kvb_ring_close(struct kvb_ring *ring);
 int kvb_ring_fd(const struct kvb_ring *ring);
 
 size_t kvb_ring_count(struct kvb_ring *ring);
-uint64_t kvb_ring_refused(struct kvb_ring *ring);

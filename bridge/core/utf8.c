@@ -1,6 +1,6 @@
 #include "core/utf8.h"
 
-#include <stdbool.h>
+#include <string.h>
 
 /* A first byte of a row is followed by len - 1 bytes 80 .. bf, of which the second lies in
  * low .. high: that keeps out overlong forms, surrogates and what is above U+10FFFF (table 3-7
@@ -26,4 +26,16 @@ size_t kvb_utf8_len(const uint8_t *at, size_t left)
         return is_good ? rows[i].len : 0;
     }
     return 0;
+}
+
+bool kvb_utf8_is_plain(const char *text)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t left = strlen(text);
+    size_t len = 1;
+
+    for (; left > 0 && len > 0; at += len, left -= len) {
+        len = *at < ' ' || *at == 0x7f ? 0 : kvb_utf8_len(at, left);
+    }
+    return len > 0;
 }

@@ -2,12 +2,11 @@
 
 #include "bus/server_url.h"
 #include "bus/subject.h"
+#include "daemon/http.h"
+#include "daemon/http_access.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 const char *kvb_config_level_name(unsigned value)
 {
@@ -30,53 +29,81 @@ void kvb_config_check_name(
         kvb_name_bytes, allows_any ? ", or \"*\"" : "");
 }
 
-static bool is_address_port(const char *text)
+/* A file with neither token nor authority would open the port to everyone who reaches it. */
+static void
+check_exposure(struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security)
 {
-    const size_t len = strspn(text, "0123456789");
+    const bool is_guarded = security->token_file[0] || security->client_ca_file[0];
 
-    return len >= 1 && text[len] == '\0' && strtoul(text, NULL, 10) <= UINT16_MAX;
-}
-
-/* host has room for the whole of listen.  Accepts numeric addresses only, because a name look-up
- * could block. */
-static bool is_address(char *host)
-{
-    struct in6_addr address;
-    const size_t len = strlen(host);
-
-    if (len > 2 && host[0] == '[' && host[len - 1] == ']') {
-        host[len - 1] = '\0';
-        return inet_pton(AF_INET6, host + 1, &address) == 1;
+    if (kvb_http_listen_is_loopback(listen)) {
+        return;
     }
-    return inet_pton(AF_INET, host, &address) == 1;
+    if (!is_guarded && !security->insecure) {
+        kvb_conf_error(
+            conf, "http",
+            "%.48s is not loopback: set http_security.token_file or client_ca_file, or "
+            "http_security.insecure = true; or listen on 127.0.0.1",
+            listen);
+    }
+    if (security->token_file[0] && !security->cert_file[0]) {
+        kvb_conf_warning(
+            conf, "http_security.token_file",
+            "the token crosses the network in clear: set http_security.cert_file and key_file");
+    }
 }
 
-void kvb_config_check_listen(struct kvb_conf *conf, const char *key, const char *listen)
+static void check_http_files(struct kvb_conf *conf, const struct kvb_http_security *security)
 {
-    char host[kvb_config_listen_bytes];
-    const char *colon = strrchr(listen, ':');
+    struct kvb_http_access *access = NULL;
+    struct kvb_detail detail = { .text = "" };
+    const char *key = "";
 
+    if (!security->cert_file[0] != !security->key_file[0]) {
+        kvb_conf_error(
+            conf, security->cert_file[0] ? "http_security.key_file" : "http_security.cert_file",
+            "cert_file and key_file belong together: give both or neither");
+        return;
+    }
+    if (security->client_ca_file[0] && !security->cert_file[0]) {
+        kvb_conf_error(
+            conf, "http_security.client_ca_file",
+            "clients show certificates with TLS alone: set cert_file and key_file");
+        return;
+    }
+    /* What memory is short of here, the start reports. */
+    if (kvb_http_access_new(security, NULL, NULL, &access, &key, &detail) == KVB_BAD_CONFIG) {
+        kvb_conf_error(conf, key, "%s", detail.text);
+    }
+    kvb_http_access_free(access);
+}
+
+void kvb_config_check_http(
+    struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security)
+{
     if (listen[0] == '\0') {
         return;
     }
-    const size_t len = colon ? (size_t)(colon - listen) : 0;
-    memcpy(host, listen, len);
-    host[len] = '\0';
-    if (!colon || !is_address_port(colon + 1) || !is_address(host)) {
+    if (!kvb_http_listen_is_valid(listen)) {
         kvb_conf_error(
-            conf, key, "expected address:port in numbers, such as 127.0.0.1:9401 or [::1]:9401");
+            conf, "http", "expected address:port in numbers, such as 127.0.0.1:9401 or [::1]:9401");
+        return;
     }
+    check_exposure(conf, listen, security);
+    check_http_files(conf, security);
 }
 
-static void check_readable(struct kvb_conf *conf, const char *key, const char *path)
+bool kvb_config_is_login_key(const char *key)
 {
-    if (path[0] != '\0' && access(path, R_OK) != 0) {
-        kvb_conf_error(conf, key, "cannot read %.128s: %s", path, strerrordesc_np(errno));
-    }
+    return strncmp(key, "nats.", sizeof "nats." - 1) == 0 && strcmp(key, "nats.url") != 0 &&
+           strcmp(key, "nats.inbox_prefix") != 0;
 }
 
 void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *nats)
 {
+    const char *key = NULL;
+    struct kvb_detail why = { 0 };
+    char path[kvb_conf_key_bytes];
+
     if (nats->url[0] != '\0' && !kvb_server_url_is_valid(nats->url)) {
         kvb_conf_error(
             conf, "nats.url", "expected nats://host:port, several with commas between them");
@@ -86,6 +113,9 @@ void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *
             conf, "nats.url",
             "users and passwords spelt with %%XX must be the same for all servers");
     }
-    check_readable(conf, "nats.credentials", nats->credentials);
-    check_readable(conf, "nats.ca_file", nats->ca_file);
+    if (kvb_conf_checks_logins(conf) &&
+        kvb_bus_login_check(&nats->login, nats->url, &key, &why) != KVB_OK) {
+        (void)snprintf(path, sizeof path, "nats.%s", key);
+        kvb_conf_error(conf, path, "%s", why.text);
+    }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "bus/bus.h"
 #include "core/conf.h"
 #include "core/log.h"
 
@@ -12,8 +13,17 @@ enum { kvb_config_path_bytes = 256, kvb_config_url_bytes = 512, kvb_config_liste
 
 struct kvb_nats_config {
     char url[kvb_config_url_bytes];
-    char credentials[kvb_config_path_bytes]; /* "" for none */
-    char ca_file[kvb_config_path_bytes];     /* "" for none */
+    struct kvb_bus_login login;
+};
+
+/* Who may use the HTTP side: daemon/http_access.h.  Each path: "" for none. */
+struct kvb_http_security {
+    char cert_file[kvb_config_path_bytes];
+    char key_file[kvb_config_path_bytes];
+    char client_ca_file[kvb_config_path_bytes];
+    char token_file[kvb_config_path_bytes];
+    bool open_metrics;
+    bool insecure;
 };
 
 enum kvb_log_format { KVB_LOG_TEXT, KVB_LOG_JSON, KVB_LOG_FORMAT_COUNT };
@@ -27,21 +37,69 @@ struct kvb_log_config {
 const char *kvb_config_level_name(unsigned value);
 const char *kvb_config_format_name(unsigned value);
 
-/* Rows for a struct with the fields nats, log and http. */
+/* Rows for a struct with the fields nats, log, http and http_security. */
 /* clang-format off */
 #define KVB_CONFIG_NATS_ROWS(type)                                                                 \
     { "nats.url", KVB_CONF_STRING, "nats://127.0.0.1:4222", 1, KVB_CONF_FIELD(type, nats.url),     \
       .help = "Where nats-server listens; several with commas between them." },                   \
-    { "nats.credentials", KVB_CONF_STRING, "", 0, KVB_CONF_FIELD(type, nats.credentials),          \
-      .help = "Path of a .creds file; empty for none." },                                         \
-    { "nats.ca_file", KVB_CONF_STRING, "", 0, KVB_CONF_FIELD(type, nats.ca_file),                  \
-      .help = "PEM file of the authority that signed the server's certificate;\n"                 \
-              "empty for no TLS of our own." }
+    KVB_CONFIG_LOGIN_ROWS(type)
 
-#define KVB_CONFIG_HTTP_ROW(type, listen)                                                          \
+/* One row for each field of the login. */
+#define KVB_CONFIG_LOGIN_ROW(type, name, text)                                                     \
+    { "nats." #name, KVB_CONF_STRING, "", 0, KVB_CONF_FIELD(type, nats.login.name), .help = (text) }
+
+#define KVB_CONFIG_LOGIN_ROWS(type)                                                                \
+    KVB_CONFIG_LOGIN_ROW(type, user,                                                               \
+        "Name of the user; its password is in nats.password_file."),                               \
+    KVB_CONFIG_LOGIN_ROW(type, password_file,                                                      \
+        "File whose first line is the password.  Like every file of a secret\n"                    \
+        "here, others than its owner and group may not read it."),                                 \
+    KVB_CONFIG_LOGIN_ROW(type, token_file,                                                         \
+        "File whose first line is the token."),                                                    \
+    KVB_CONFIG_LOGIN_ROW(type, credentials,                                                        \
+        "Path of a .creds file: the JWT of a user and the seed of its NKey."),                     \
+    KVB_CONFIG_LOGIN_ROW(type, nkey_seed_file,                                                     \
+        "File whose first line is the seed of a user's NKey: SU..."),                              \
+    KVB_CONFIG_LOGIN_ROW(type, ca_file,                                                            \
+        "PEM file of the authorities that sign servers' certificates; with it\n"                   \
+        "only TLS is spoken.  Empty: TLS with tls:// URLs only."),                                 \
+    KVB_CONFIG_LOGIN_ROW(type, server_name,                                                        \
+        "Name in the server's certificate; empty: the host of the URL."),                          \
+    KVB_CONFIG_LOGIN_ROW(type, cert_file,                                                          \
+        "PEM file of our certificate, and of those between it and its authority."),                \
+    KVB_CONFIG_LOGIN_ROW(type, key_file,                                                           \
+        "PEM file of the certificate's key."),                                                     \
+    KVB_CONFIG_LOGIN_ROW(type, inbox_prefix,                                                       \
+        "Beginning of the subjects on which answers are received, so that\n"                       \
+        "permissions can name it; empty: _INBOX.")
+
+#define KVB_CONFIG_HTTP_ROWS(type, listen)                                                          \
     { "http", KVB_CONF_STRING, listen, 0, KVB_CONF_FIELD(type, http),                              \
       .help = "Address and port of the HTTP side, numbers only; empty: off.\n"                    \
-              "Port 0 draws a free one, which the log names." }
+              "Port 0 draws a free one, which the log names.  An address that is not\n"         \
+              "loopback requires http_security." },                                               \
+    { "http_security.cert_file", KVB_CONF_STRING, "", 0,                                           \
+      KVB_CONF_FIELD(type, http_security.cert_file),                                               \
+      .help = "PEM file with our certificate and those that signed it: HTTPS; empty:\n"           \
+              "HTTP.  It and the next three are read again at SIGHUP and when changed." },        \
+    { "http_security.key_file", KVB_CONF_STRING, "", 0,                                            \
+      KVB_CONF_FIELD(type, http_security.key_file),                                                \
+      .help = "PEM file with its private key (chmod 0640)." },                                    \
+    { "http_security.client_ca_file", KVB_CONF_STRING, "", 0,                                      \
+      KVB_CONF_FIELD(type, http_security.client_ca_file),                                          \
+      .help = "PEM file of the authority that signs the certificates of clients; all\n"           \
+              "paths but probes and the status page require one.  Empty: none." },                \
+    { "http_security.token_file", KVB_CONF_STRING, "", 0,                                          \
+      KVB_CONF_FIELD(type, http_security.token_file),                                              \
+      .help = "File with the bearer token that requests must show, except probes, the\n"          \
+              "status page and those with a token of their own (chmod 0640)." },                  \
+    { "http_security.open_metrics", KVB_CONF_BOOL, "false", 0, 0,                                  \
+      KVB_CONF_FIELD(type, http_security.open_metrics),                                            \
+      .help = "true: /metrics requires neither token nor certificate." },                         \
+    { "http_security.insecure", KVB_CONF_BOOL, "false", 0, 0,                                      \
+      KVB_CONF_FIELD(type, http_security.insecure),                                                \
+      .help = "true: whoever reaches a listener that is not on loopback may send\n"               \
+              "requests without token or certificate." }
 
 #define KVB_CONFIG_LOG_ROWS(type)                                                                  \
     { "log.level", KVB_CONF_ENUM, "info", 0, KVB_LOG_LEVEL_COUNT - 1,                              \
@@ -59,7 +117,12 @@ const char *kvb_config_format_name(unsigned value);
 void kvb_config_check_name(
     struct kvb_conf *conf, const char *key, const char *name, bool allows_any);
 
-/* 127.0.0.1:9401, [::1]:9401 */
-void kvb_config_check_listen(struct kvb_conf *conf, const char *key, const char *listen);
+/* The address of the listener, and whether who reaches it must show something; the files. */
+void kvb_config_check_http(
+    struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security);
+
+/* True for the keys of a login, which a reload takes: all of nats but the url and the prefix of
+ * inboxes. */
+bool kvb_config_is_login_key(const char *key);
 
 void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *nats);

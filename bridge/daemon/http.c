@@ -3,17 +3,19 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "daemon/http_access.h"
 #include "daemon/http_slots.h"
+#include "wire/json/writer.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -27,22 +29,28 @@ enum {
     files_a_thread = 4,            /* two to wake it, the listening socket, and a spare one */
     young_ms = 1000,
     watch_ms = 200,
+    refresh_ticks = 5, /* of watch_ms, between looks at the files of certificates and tokens */
 };
+
+static const char json_type[] = "application/json";
 
 struct kvb_http {
     struct MHD_Daemon *daemon; /* owned */
     uint16_t port;
     size_t max_body_bytes;
     const char *const *vital;
+    struct kvb_http_access *access;         /* owned; NULL: nothing is required */
+    const struct kvb_http_path_rule *rules; /* borrowed; NULL: none */
     struct kvb_metrics *metrics;
     size_t first_metric;
     kvb_http_handler handler;
     void *context;
 
-    pthread_mutex_t lock; /* slots, is_stopping */
+    pthread_mutex_t lock; /* slots, is_stopping, must_reload */
     struct kvb_http_slots slots;
     pthread_cond_t stopping;
     bool is_stopping;
+    bool must_reload;
     pthread_t watch;
     bool has_watch;
 };
@@ -68,6 +76,57 @@ struct exchange {
     size_t read_bytes; /* of answer.body */
     bool is_last_part;
 };
+
+/* ---- For handlers ---------------------------------------------------------------------- */
+
+kvb_status kvb_http_write_error(const char *sentence, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "error", sentence);
+    kvb_json_write_end(&json, '}');
+    return json.status;
+}
+
+void kvb_http_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence)
+{
+    kvb_buf_reset(&answer->body);
+    answer->status = status;
+    answer->content_type = json_type;
+    answer->allow = NULL;
+    if (kvb_http_write_error(sentence, &answer->body) != KVB_OK) {
+        kvb_buf_reset(&answer->body); /* out of memory: send the status alone */
+    }
+}
+
+bool kvb_http_is_json(const char *content_type)
+{
+    const size_t len = strlen(json_type);
+
+    return strncasecmp(content_type, json_type, len) == 0 &&
+           (content_type[len] == '\0' || content_type[len] == ';' || content_type[len] == ' ');
+}
+
+bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes)
+{
+    const size_t key_len = strlen(key);
+
+    for (const char *at = query; *at;) {
+        const size_t len = strcspn(at, "&");
+        if (len > key_len && strncmp(at, key, key_len) == 0 && at[key_len] == '=') {
+            const size_t value_len = len - key_len - 1;
+            if (value_len >= out_bytes) {
+                return false;
+            }
+            memcpy(out, at + key_len + 1, value_len);
+            out[value_len] = '\0';
+            return true;
+        }
+        at += len + (at[len] == '&');
+    }
+    return false;
+}
 
 /* ---- Connections ---------------------------------------------------------------------- */
 
@@ -207,16 +266,32 @@ static kvb_status hold_body_bytes(const struct exchange *exchange, size_t bytes)
     return status;
 }
 
-/* The thread that closes connections whose deadline has passed. */
+/* Under the lock, which it leaves while it reads files. */
+static void refresh_access(struct kvb_http *http, unsigned tick)
+{
+    const bool is_forced = http->must_reload;
+
+    if (!http->access || (!is_forced && tick % refresh_ticks != 0)) {
+        return;
+    }
+    http->must_reload = false;
+    (void)pthread_mutex_unlock(&http->lock);
+    kvb_http_access_refresh(http->access, is_forced);
+    (void)pthread_mutex_lock(&http->lock);
+}
+
+/* The thread that closes connections whose deadline has passed, and reads changed files. */
 static void *watch_connections(void *context)
 {
     struct kvb_http *http = context;
     struct kvb_http_victim victim;
     struct timespec until;
+    unsigned tick = 0;
 
     (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
     (void)pthread_mutex_lock(&http->lock);
     while (!http->is_stopping) {
+        refresh_access(http, ++tick);
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         const uint64_t until_ns = now_ns + watch_ms * KVB_NS_PER_MS;
         while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
@@ -224,7 +299,9 @@ static void *watch_connections(void *context)
         }
         until.tv_sec = (time_t)(until_ns / KVB_NS_PER_S);
         until.tv_nsec = (long)(until_ns % KVB_NS_PER_S);
-        (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
+        if (!http->is_stopping && !http->must_reload) {
+            (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
+        }
     }
     (void)pthread_mutex_unlock(&http->lock);
     return NULL;
@@ -413,7 +490,7 @@ static enum MHD_Result send_busy(struct MHD_Connection *connection, const char *
 
     (void)snprintf(copy, sizeof copy, "{\"error\":\"%s, try again later\"}\n", text);
     response = MHD_create_response_from_buffer(strlen(copy), copy, MHD_RESPMEM_MUST_COPY);
-    if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json") ||
+    if (!response || !add_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, json_type) ||
         !add_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1") ||
         !add_header(response, MHD_HTTP_HEADER_CONNECTION, "close")) {
         return MHD_NO;
@@ -434,7 +511,7 @@ static enum MHD_Result send_too_large(struct MHD_Connection *connection, struct 
     struct kvb_http_answer *answer = &exchange->answer;
 
     answer->status = MHD_HTTP_CONTENT_TOO_LARGE;
-    answer->content_type = "application/json";
+    answer->content_type = json_type;
     if (kvb_buf_append_format(
             &answer->body, "{\"error\":\"the body is larger than %zu bytes\"}\n",
             exchange->http->max_body_bytes) != KVB_OK) {
@@ -559,11 +636,96 @@ static bool is_vital_path(const struct kvb_http *http, const char *path)
     return false;
 }
 
+/* ---- Who may send the request ---- */
+
+static enum kvb_http_rule rule_of(const struct kvb_http *http, const char *path)
+{
+    for (const struct kvb_http_path_rule *rule = http->rules; rule && rule->path; rule++) {
+        if (strcmp(rule->path, path) == 0) {
+            return rule->rule;
+        }
+    }
+    return KVB_HTTP_GUARDED;
+}
+
+static enum kvb_http_verdict check_access(
+    struct MHD_Connection *connection, const struct exchange *exchange, enum kvb_http_rule rule)
+{
+    struct kvb_http_access *access = exchange->http->access;
+    const union MHD_ConnectionInfo *tls =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    uint32_t none = 0;
+
+    /* Only the thread of this connection uses `verified`. */
+    return access ? kvb_http_access_check(
+                        access, rule, header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
+                        tls ? tls->tls_session : NULL,
+                        exchange->slot ? &exchange->slot->verified : &none)
+                  : KVB_HTTP_GRANTED;
+}
+
+static void prove_connection(const struct exchange *exchange, enum kvb_http_rule rule)
+{
+    const struct kvb_http_access *access = exchange->http->access;
+
+    if (exchange->slot && !exchange->slot->is_proven &&
+        (rule == KVB_HTTP_GUARDED || rule == KVB_HTTP_OF_REGISTER || !access ||
+         !kvb_http_access_is_guarded(access))) {
+        (void)pthread_mutex_lock(&exchange->http->lock);
+        exchange->slot->is_proven = true;
+        (void)pthread_mutex_unlock(&exchange->http->lock);
+    }
+}
+
+static const struct kvb_http_header wants_token[] = {
+    { MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer" },
+    { NULL, NULL },
+};
+
+/* Answers the header; libmicrohttpd then closes the connection without reading a body. */
+static enum MHD_Result refuse_access(
+    struct MHD_Connection *connection, struct exchange *exchange, enum kvb_http_verdict verdict)
+{
+    static const struct {
+        unsigned status;
+        const char *sentence;
+    } rows[KVB_HTTP_VERDICT_COUNT] = {
+        [KVB_HTTP_NO_CERTIFICATE] = { MHD_HTTP_FORBIDDEN,
+                                      "a client certificate is required that an authority of "
+                                      "http_security.client_ca_file has signed" },
+        [KVB_HTTP_NO_TOKEN] = { MHD_HTTP_UNAUTHORIZED, "the token is missing or wrong: send "
+                                                       "Authorization: Bearer TOKEN" },
+        [KVB_HTTP_REGISTER_DISABLED] = { MHD_HTTP_FORBIDDEN,
+                                         "registration is disabled: register.token_file is not "
+                                         "configured" },
+        [KVB_HTTP_REGISTER_UNREADABLE] = { MHD_HTTP_SERVICE_UNAVAILABLE,
+                                           "register.token_file: the file holds no token, or every "
+                                           "user may read it" },
+    };
+
+    kvb_http_refuse(&exchange->answer, rows[verdict].status, rows[verdict].sentence);
+    exchange->answer.headers = verdict == KVB_HTTP_NO_TOKEN ? wants_token : NULL;
+    return send_http_answer(connection, exchange);
+}
+
+/* Only who has shown what is required may send a body. */
+static bool has_stray_body(
+    struct MHD_Connection *connection, const struct exchange *exchange, enum kvb_http_rule rule)
+{
+    const struct kvb_http_access *access = exchange->http->access;
+    const bool has_body = declared_bytes(connection) > 0 ||
+                          header_of(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING)[0] != '\0';
+
+    return has_body && access && kvb_http_access_is_guarded(access) &&
+           (rule == KVB_HTTP_OPEN || rule == KVB_HTTP_OF_METRICS);
+}
+
 /* Called when the header is complete: answers at once what does not depend on the body. */
 static enum MHD_Result
 begin_body(struct MHD_Connection *connection, struct exchange *exchange, const char *path)
 {
     const uint64_t bytes = declared_bytes(connection);
+    const enum kvb_http_rule rule = rule_of(exchange->http, path);
 
     exchange->is_known = true;
     enter_phase(exchange, KVB_HTTP_BODY);
@@ -572,6 +734,15 @@ begin_body(struct MHD_Connection *connection, struct exchange *exchange, const c
         count_http(exchange->http, count_http_refused_crowded);
         enter_phase(exchange, KVB_HTTP_ANSWER);
         return send_busy(connection, "too many connections");
+    }
+    const enum kvb_http_verdict verdict = check_access(connection, exchange, rule);
+    if (verdict != KVB_HTTP_GRANTED) {
+        return refuse_access(connection, exchange, verdict);
+    }
+    prove_connection(exchange, rule);
+    if (has_stray_body(connection, exchange, rule)) {
+        kvb_http_refuse(&exchange->answer, 413, "a request to this path has no body");
+        return send_http_answer(connection, exchange);
     }
     if (is_hopeless(exchange->http, bytes)) {
         return send_too_large(connection, exchange);
@@ -626,41 +797,54 @@ static bool is_http_port(const char *text)
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && port <= UINT16_MAX;
 }
 
-/* Splits "127.0.0.1:9402" or "[::1]:9402". */
-static bool split_listen(const char *listen, char host[max_listen_bytes], const char **out_port)
+/* Reads "127.0.0.1:9402" or "[::1]:9402": numbers alone, because a name look-up could block. */
+static bool read_listen(const char *listen, struct sockaddr_storage *out_address)
 {
+    struct sockaddr_in four = { .sin_family = AF_INET };
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
     const char *colon = listen ? strrchr(listen, ':') : NULL;
+    char host[max_listen_bytes];
 
-    if (!colon || colon == listen || !is_http_port(colon + 1) ||
-        colon - listen >= max_listen_bytes) {
+    if (!colon || !is_http_port(colon + 1) || colon - listen >= max_listen_bytes) {
         return false;
     }
-    const bool is_v6 = listen[0] == '[' && colon[-1] == ']';
-    const size_t len = (size_t)(colon - listen) - (is_v6 ? 2 : 0);
-    memcpy(host, listen + is_v6, len);
+    const bool is_six = listen[0] == '[' && colon[-1] == ']';
+    const size_t len = (size_t)(colon - listen) - (is_six ? 2 : 0);
+    memcpy(host, listen + is_six, len);
     host[len] = '\0';
-    *out_port = colon + 1;
+    four.sin_port = six.sin6_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
+    if (inet_pton(
+            is_six ? AF_INET6 : AF_INET, host,
+            is_six ? (void *)&six.sin6_addr : (void *)&four.sin_addr) != 1) {
+        return false;
+    }
+    memcpy(out_address, is_six ? (void *)&six : (void *)&four, is_six ? sizeof six : sizeof four);
     return true;
 }
 
-/* Accepts numeric addresses only, because a name look-up could block. */
-static kvb_status
-read_listen(const char *listen, struct sockaddr_storage *out_address, struct kvb_detail *detail)
+bool kvb_http_listen_is_valid(const char *listen)
 {
-    const struct addrinfo hints = {
-        .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
-        .ai_socktype = SOCK_STREAM,
-    };
-    struct addrinfo *found = NULL;
-    char host[max_listen_bytes];
-    const char *port = NULL;
+    struct sockaddr_storage ignored;
 
-    if (!split_listen(listen, host, &port) || getaddrinfo(host, port, &hints, &found) != 0) {
-        return bad_listen(listen, "expected address:port, such as 127.0.0.1:9402", detail);
+    return read_listen(listen, &ignored);
+}
+
+bool kvb_http_listen_is_loopback(const char *listen)
+{
+    struct sockaddr_storage address;
+    struct sockaddr_in6 six;
+    struct sockaddr_in four;
+
+    if (!read_listen(listen, &address)) {
+        return false;
     }
-    memcpy(out_address, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    return KVB_OK;
+    if (address.ss_family == AF_INET) {
+        memcpy(&four, &address, sizeof four);
+        return ntohl(four.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    }
+    memcpy(&six, &address, sizeof six);
+    return IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && six.sin6_addr.s6_addr[12] == IN_LOOPBACKNET);
 }
 
 static kvb_status
@@ -674,13 +858,40 @@ check_http_options(const struct kvb_http_options *options, struct kvb_detail *de
     return KVB_OK;
 }
 
+/* The newest certificate, for a handshake.  libmicrohttpd sets its connection as the session's
+ * pointer; the connection leads to its slot, and the slot to the server.
+ *
+ * The names of authorities are not sent: they are those of the start, while a newer file may name
+ * others. */
+static int on_handshake(
+    gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
+    unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
+    unsigned *flags)
+{
+    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
+    const struct kvb_http_slot *slot = connection ? slot_of(connection) : NULL;
+
+    (void)info;
+    if (!slot) {
+        return -1; /* no slot was free: the connection is being closed */
+    }
+    const struct kvb_http *http = slot->owner;
+    gnutls_certificate_send_x509_rdn_sequence(session, 1);
+    *ocsp = NULL;
+    *ocsp_count = 0;
+    *flags = GNUTLS_CERT_RETR_DEINIT_ALL;
+    return kvb_http_access_copy_tls(http->access, chain, chain_count, key) == KVB_OK ? 0 : -1;
+}
+
 static struct MHD_Daemon *start_daemon(
     struct kvb_http *http, const struct kvb_http_options *options,
     const struct sockaddr_storage *address)
 {
+    const bool is_tls = http->access && kvb_http_access_is_tls(http->access);
     /* With epoll, libmicrohttpd 0.9.75 loses a wake-up of one connection in 100,000 on a busy
      * machine: its request is never read. */
     const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
+                           (is_tls ? MHD_USE_TLS : 0) |
                            (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     /* libmicrohttpd rejects a pool of one thread; without a pool it has one thread. */
     const unsigned pool = options->threads > 1 ? options->threads : 0;
@@ -691,6 +902,21 @@ static struct MHD_Daemon *start_daemon(
     const unsigned max = options->threads * (unsigned)(http->slots.slot_count + 1);
     /* A second timeout by libmicrohttpd, in case the watch thread hangs. */
     const unsigned idle_s = 2 * (unsigned)(http->slots.options.grace_ns / KVB_NS_PER_S) + 1;
+
+    char *client_ca = is_tls ? kvb_http_access_client_ca(http->access) : NULL;
+    char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+    const union {
+        gnutls_certificate_retrieve_function3 *call;
+        void *value; /* as an array of options carries it */
+    } handshake = { .call = on_handshake };
+    const struct MHD_OptionItem tls_options[] = {
+        { MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, handshake.value },
+        { MHD_OPTION_HTTPS_PRIORITIES, 0, versions },
+        /* Requests a certificate; check_access() verifies it. */
+        { client_ca ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0, client_ca },
+        { MHD_OPTION_END, 0, NULL },
+    };
+    const struct MHD_OptionItem no_options[] = { { MHD_OPTION_END, 0, NULL } };
 
     /* clang-format off */
     return MHD_start_daemon(
@@ -703,6 +929,7 @@ static struct MHD_Daemon *start_daemon(
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, http,
         MHD_OPTION_URI_LOG_CALLBACK, begin_exchange, http,
         MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
+        MHD_OPTION_ARRAY, is_tls ? tls_options : no_options,
         MHD_OPTION_END);
     /* clang-format on */
 }
@@ -715,12 +942,18 @@ static kvb_status init_slots(struct kvb_http *http, const struct kvb_http_option
         options->max_held_bytes ? options->max_held_bytes : kvb_max_http_held_bytes;
     const uint64_t grace_ms =
         options->grace_ms ? options->grace_ms : kvb_http_grace_s * UINT64_C(1000);
+    const bool is_guarded = http->access && kvb_http_access_is_guarded(http->access);
+    const uint64_t unproven_ms =
+        options->grace_ms ? options->grace_ms : kvb_http_unproven_grace_s * UINT64_C(1000);
 
     return kvb_http_slots_init(
         &http->slots, &(struct kvb_http_slots_options){
                           .max_connections = connections,
                           .max_extra = kvb_max_http_extra,
                           .max_per_client = connections - connections / 4,
+                          .max_unproven = connections - connections / 2,
+                          .unproven_grace_ns = is_guarded ? unproven_ms * KVB_NS_PER_MS : 0,
+                          .owner = http,
                           .max_held_bytes = held_bytes,
                           .max_client_bytes = held_bytes - held_bytes / 4,
                           .own_bytes = kvb_http_own_bytes,
@@ -752,6 +985,23 @@ static kvb_status listen_failed(const char *listen, int error, struct kvb_detail
     return may_pass ? KVB_IO : KVB_BAD_CONFIG;
 }
 
+static kvb_status open_access(
+    struct kvb_http *http, const struct kvb_http_options *options, struct kvb_detail *detail)
+{
+    struct kvb_detail why = { .text = "" };
+    const char *key = "";
+
+    if (!options->security) {
+        return KVB_OK;
+    }
+    const kvb_status status = kvb_http_access_new(
+        options->security, options->register_token_file, options->log, &http->access, &key, &why);
+    if (status != KVB_OK) {
+        kvb_detail_set(detail, "%s: %s", key, why.text);
+    }
+    return status;
+}
+
 static kvb_status start_threads(
     struct kvb_http *http, const struct kvb_http_options *options,
     const struct sockaddr_storage *address, struct kvb_detail *detail)
@@ -772,19 +1022,25 @@ kvb_status kvb_http_start(
     char port[24];
 
     KVB_TRY(check_http_options(options, detail));
-    KVB_TRY(read_listen(options->listen, &address, detail));
+    if (!read_listen(options->listen, &address)) {
+        return bad_listen(options->listen, "expected address:port, such as 127.0.0.1:9402", detail);
+    }
     struct kvb_http *http = calloc(1, sizeof *http);
     if (!http) {
         return KVB_NO_MEMORY;
     }
     http->max_body_bytes = options->max_body_bytes;
     http->vital = options->vital;
+    http->rules = options->rules;
     http->metrics = options->metrics;
     http->first_metric = options->first_metric;
     http->handler = options->handler;
     http->context = options->context;
     init_locks(http);
-    kvb_status status = init_slots(http, options);
+    kvb_status status = open_access(http, options, detail);
+    if (status == KVB_OK) {
+        status = init_slots(http, options);
+    }
     if (status == KVB_OK) {
         status = start_threads(http, options, &address, detail);
     }
@@ -812,6 +1068,14 @@ size_t kvb_http_files(unsigned max_connections, unsigned threads)
     return connections + kvb_max_http_extra + threads * (size_t)files_a_thread;
 }
 
+void kvb_http_reload(struct kvb_http *http)
+{
+    (void)pthread_mutex_lock(&http->lock);
+    http->must_reload = true;
+    (void)pthread_cond_signal(&http->stopping);
+    (void)pthread_mutex_unlock(&http->lock);
+}
+
 static void stop_watch(struct kvb_http *http)
 {
     if (http->has_watch) {
@@ -833,6 +1097,7 @@ void kvb_http_stop(struct kvb_http *http)
     }
     stop_watch(http);
     kvb_http_slots_done(&http->slots);
+    kvb_http_access_free(http->access);
     (void)pthread_cond_destroy(&http->stopping);
     (void)pthread_mutex_destroy(&http->lock);
     free(http);

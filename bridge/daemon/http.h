@@ -1,11 +1,11 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/detail.h"
 #include "core/log.h"
 #include "core/metric.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "daemon/http_access.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,6 +19,12 @@
  * When connections run out, one that waits for its client is closed for a new one.  Without such
  * a connection the new one is answered with 503, except on vital paths.
  *
+ * With options.security the server speaks TLS and refuses, at the header, a request that does not
+ * show what the rule of its path requires (http_access.h): its body is not read.  A connection is
+ * proven by its first request that is granted, those of open paths apart.  Unproven ones take at
+ * most half of the connections, are closed first when connections run out, and where tokens or
+ * certificates are required have only kvb_http_unproven_grace_s for a header.
+ *
  * Memory: kvb_max_http_held_bytes for all bodies and answers, and kvb_http_own_bytes for each
  * connection; above that: 503 with Retry-After.  An answer counts once it is complete, so one
  * for each thread may exist uncounted.
@@ -26,7 +32,7 @@
  * Threads: the handler runs on any of the server's threads, several at once. */
 struct kvb_http;
 
-enum { kvb_http_grace_s = 10, kvb_http_bytes_a_second = 256 << 10 };
+enum { kvb_http_grace_s = 10, kvb_http_unproven_grace_s = 5, kvb_http_bytes_a_second = 256 << 10 };
 
 /* Rows for a daemon's table of metrics; one block, in this order. */
 /* clang-format off */
@@ -79,15 +85,25 @@ struct kvb_http_answer {
 typedef void (*kvb_http_handler)(
     void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
 
+/* The rule of a path; all others are KVB_HTTP_GUARDED. */
+struct kvb_http_path_rule {
+    const char *path; /* NULL ends a list */
+    enum kvb_http_rule rule;
+};
+
 struct kvb_http_options {
     const char *listen;       /* "127.0.0.1:9402"; port 0 picks a free one */
     size_t max_body_bytes;    /* above: 413 with an error text */
     unsigned threads;         /* 1 .. 16 */
     unsigned max_connections; /* 0: kvb_max_http_connections */
     const char *const *vital; /* paths answered even when full; ends with NULL; static or NULL */
-    size_t max_held_bytes;    /* 0: kvb_max_http_held_bytes */
-    uint64_t grace_ms;        /* 0: kvb_http_grace_s */
-    struct kvb_log *log;      /* borrowed, like metrics; both may be NULL */
+    const struct kvb_http_security *security; /* NULL: nothing is required; borrowed until the end,
+                                                 like the next two */
+    const char *register_token_file;          /* "" or NULL: none */
+    const struct kvb_http_path_rule *rules;   /* NULL: none */
+    size_t max_held_bytes;                    /* 0: kvb_max_http_held_bytes */
+    uint64_t grace_ms;                        /* 0: kvb_http_grace_s */
+    struct kvb_log *log;                      /* borrowed, like metrics; both may be NULL */
     struct kvb_metrics *metrics;
     size_t first_metric; /* of the block above */
     kvb_http_handler handler;
@@ -98,12 +114,37 @@ struct kvb_http_options {
 size_t kvb_http_files(unsigned max_connections, unsigned threads);
 
 /* KVB_BAD_CONFIG  listen is not address:port, or listening there is not permitted; see detail
+ *                 or a file of options.security cannot be used
  * KVB_IO          the port is taken, or the address does not exist (yet); see detail */
 kvb_status kvb_http_start(
     const struct kvb_http_options *options, struct kvb_http **out_http, struct kvb_detail *detail);
+
+/* Reads certificates and the token again soon, on a thread of the server. */
+void kvb_http_reload(struct kvb_http *http);
 
 /* The port on which the server listens. */
 uint16_t kvb_http_port(const struct kvb_http *http);
 
 /* No handler runs after it returns.  NULL is fine. */
 void kvb_http_stop(struct kvb_http *http);
+
+/* True: kvb_http_start() understands it. */
+bool kvb_http_listen_is_valid(const char *listen);
+
+/* True: only processes of this host reach it. */
+bool kvb_http_listen_is_loopback(const char *listen);
+
+/* ---- For handlers: errors, and the parts of a request.  Threads: any ---- */
+
+/* Fills the answer with the status and {"error":"..."}. */
+void kvb_http_refuse(struct kvb_http_answer *answer, unsigned status, const char *sentence);
+
+/* {"error":"..."}; KVB_NO_MEMORY, KVB_TOO_LARGE. */
+kvb_status kvb_http_write_error(const char *sentence, struct kvb_buf *out);
+
+/* "application/json", with or without parameters, in any case. */
+bool kvb_http_is_json(const char *content_type);
+
+/* The value of a key in a query part such as "format=rows&down=true", not decoded.
+ * False when it is missing or too long for out. */
+bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes);

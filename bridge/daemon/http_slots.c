@@ -32,6 +32,7 @@ void kvb_http_slots_done(struct kvb_http_slots *slots)
 struct open_counts {
     size_t all;    /* neither extra nor CLOSING, like the next */
     size_t client; /* of the new connection's client */
+    size_t unproven;
     size_t extra;
 };
 
@@ -46,6 +47,7 @@ static struct open_counts count_open(const struct kvb_http_slots *slots, uint64_
         }
         open.extra += slot->is_extra;
         open.all += !slot->is_extra;
+        open.unproven += !slot->is_extra && !slot->is_proven;
         open.client += !slot->is_extra && slot->client == client;
     }
     return open;
@@ -56,21 +58,37 @@ static bool is_longer(const struct kvb_http_slot *one, const struct kvb_http_slo
     if (!other) {
         return true;
     }
+    if (one->is_proven != other->is_proven) {
+        return !one->is_proven;
+    }
     return one->phase != other->phase ? one->phase < other->phase : one->since_ns < other->since_ns;
 }
 
-/* The connection that waits longest for its client to send.  client: NULL for all. */
-static struct kvb_http_slot *longest_waiting(
-    const struct kvb_http_slots *slots, bool is_extra, const uint64_t *client, uint64_t now_ns)
+/* Which connections may make room. */
+struct victim_filter {
+    bool is_extra;
+    bool is_unproven;       /* those alone */
+    const uint64_t *client; /* of this client alone; NULL: of all */
+};
+
+static bool may_make_room(const struct kvb_http_slot *slot, const struct victim_filter *filter)
 {
-    const uint64_t young_ns = is_extra ? 0 : slots->options.young_ns;
+    return (slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY) &&
+           slot->is_extra == filter->is_extra && !(filter->is_unproven && slot->is_proven) &&
+           (!filter->client || slot->client == *filter->client);
+}
+
+/* The connection that waits longest for its client to send, an unproven one first. */
+static struct kvb_http_slot *longest_waiting(
+    const struct kvb_http_slots *slots, const struct victim_filter *filter, uint64_t now_ns)
+{
+    const uint64_t young_ns = filter->is_extra ? 0 : slots->options.young_ns;
     struct kvb_http_slot *longest = NULL;
 
     for (size_t i = 0; i < slots->slot_count; i++) {
         struct kvb_http_slot *slot = &slots->slots[i];
-        if ((slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY) &&
-            slot->is_extra == is_extra && (!client || slot->client == *client) &&
-            now_ns - slot->since_ns >= young_ns && is_longer(slot, longest)) {
+        if (may_make_room(slot, filter) && now_ns - slot->since_ns >= young_ns &&
+            is_longer(slot, longest)) {
             longest = slot;
         }
     }
@@ -92,19 +110,23 @@ static struct kvb_http_slot *make_slot_room(
 {
     const struct open_counts open = count_open(slots, client);
     const bool is_client_full = open.client >= slots->options.max_per_client;
-    struct kvb_http_slot *longest = NULL;
+    const bool is_unproven_full =
+        slots->options.max_unproven > 0 && open.unproven >= slots->options.max_unproven;
+    const struct victim_filter filter = { .is_unproven = is_unproven_full && !is_client_full,
+                                          .client = is_client_full ? &client : NULL };
 
     *out_is_extra = false;
-    if (!is_client_full && open.all < slots->options.max_connections) {
+    if (!is_client_full && !is_unproven_full && open.all < slots->options.max_connections) {
         return NULL;
     }
-    longest = longest_waiting(slots, false, is_client_full ? &client : NULL, now_ns);
+    struct kvb_http_slot *longest = longest_waiting(slots, &filter, now_ns);
     if (longest) {
         return longest;
     }
     *out_is_extra = true;
-    return open.extra >= slots->options.max_extra / 2 ? longest_waiting(slots, true, NULL, now_ns)
-                                                      : NULL;
+    return open.extra >= slots->options.max_extra / 2
+               ? longest_waiting(slots, &(struct victim_filter){ .is_extra = true }, now_ns)
+               : NULL;
 }
 
 static struct kvb_http_slot *find_free(const struct kvb_http_slots *slots)
@@ -131,7 +153,8 @@ struct kvb_http_slot *kvb_http_slots_open(
                                         .is_extra = is_extra,
                                         .fd = fd,
                                         .client = client,
-                                        .since_ns = now_ns };
+                                        .since_ns = now_ns,
+                                        .owner = slots->options.owner };
         slots->open_count++;
     }
     return slot;
@@ -188,8 +211,12 @@ static bool
 is_slot_late(const struct kvb_http_slots *slots, const struct kvb_http_slot *slot, uint64_t now_ns)
 {
     const uint64_t earned_ns = slot->moved_bytes * (KVB_NS_PER_S / slots->options.bytes_a_second);
+    const bool is_hurried =
+        !slot->is_proven && slot->phase == KVB_HTTP_HEADER && slots->options.unproven_grace_ns > 0;
+    const uint64_t grace_ns =
+        is_hurried ? slots->options.unproven_grace_ns : slots->options.grace_ns;
 
-    return now_ns - slot->since_ns >= slots->options.grace_ns + earned_ns;
+    return now_ns - slot->since_ns >= grace_ns + earned_ns;
 }
 
 bool kvb_http_slots_next_late(

@@ -23,8 +23,11 @@
  * for its header is closed, else the one that waits longest for its body.  When there is
  * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.
  *
+ * A connection is unproven until the caller has granted one of its requests.  Unproven ones make
+ * room first, and have a share of the connections and a grace of their own.
+ *
  * Pure: no socket, no clock.  Threads: the caller locks.
- * Memory: a slot is 48 bytes. */
+ * Memory: a slot is 64 bytes. */
 
 enum kvb_http_phase {
     KVB_HTTP_FREE,
@@ -47,22 +50,28 @@ struct kvb_http_slots_options {
     size_t max_connections;
     size_t max_extra;      /* beyond them */
     size_t max_per_client; /* at most max_connections */
+    size_t max_unproven;   /* 0: max_connections */
     size_t max_held_bytes; /* of bodies and answers together */
     size_t max_client_bytes;
     size_t own_bytes; /* bytes of each connection that are not counted */
     uint64_t grace_ns;
+    uint64_t unproven_grace_ns; /* for the header; 0: grace_ns */
     uint64_t young_ns; /* a connection younger than this does not make room, unless extra */
     uint64_t bytes_a_second;
+    void *owner; /* the caller's; copied to each slot */
 };
 
 struct kvb_http_slot {
     enum kvb_http_phase phase;
     bool is_extra;
+    bool is_proven;
+    uint32_t verified; /* the caller's; 0 at first */
     int fd;            /* the caller's; -1 when free */
     uint64_t client;   /* equal for connections of one host */
     uint64_t since_ns; /* when the phase began */
     uint64_t moved_bytes;
     size_t held_bytes; /* charged to the budget, without own_bytes */
+    void *owner;
 };
 
 struct kvb_http_slots {

@@ -1,13 +1,15 @@
 #pragma once
 
 #include "core/log.h"
-#include "daemon/notify_update.h"
+#include "model/liveness.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Notifications to the service manager: systemd, or any other that sets NOTIFY_SOCKET.
+/* Notifications to the service manager, as sd_notify(3) says: to systemd, or any other that sets
+ * NOTIFY_SOCKET.
  *
  *     NOTIFY_SOCKET  a path, or @name for an abstract socket
  *     WATCHDOG_USEC  how long it waits for WATCHDOG=1; valid for WATCHDOG_PID only
@@ -15,6 +17,42 @@
  * One datagram for each message, without a library.  A message that the manager does not
  * take within a second is dropped, so that a slow manager cannot block the daemon.
  * Threads: only the main thread. */
+
+/* ---- What is sent, and when ----
+ *
+ *     READY=1      once, after the first turn of the working thread
+ *     STATUS=...   with it, and when it changes, at most every 3 s
+ *     WATCHDOG=1   twice in the time that the manager waits, but only when the working
+ *                  thread made a turn since the last one, so that a working thread that
+ *                  hangs is detected even while other threads still run
+ *
+ * Pure: time and liveness are arguments. */
+
+enum { kvb_notify_text_bytes = 192 };
+
+struct kvb_notify_update {
+    uint64_t watchdog_ns; /* from one WATCHDOG=1 to the next; 0: not expected */
+    uint64_t watched_ns;  /* when it was sent last, and at which turn */
+    uint64_t watched_turns;
+    bool is_ready;
+    uint64_t sent_ns; /* the last STATUS */
+    struct kvb_liveness sent;
+};
+
+/* limit_us: after so long without WATCHDOG=1 the manager treats the daemon as hung; 0:
+ * never. */
+void kvb_notify_update_init(struct kvb_notify_update *update, uint64_t limit_us);
+
+/* Writes what is to be sent now, one assignment a line; "" for nothing. */
+void kvb_notify_update_send(
+    struct kvb_notify_update *update, uint64_t now_ns, const struct kvb_liveness *liveness,
+    char out_text[kvb_notify_text_bytes]);
+
+/* The time until the next call: short enough not to delay READY=1 or WATCHDOG=1. */
+uint64_t kvb_notify_update_pause_ns(const struct kvb_notify_update *update);
+
+/* ---- The socket ---- */
+
 struct kvb_notify {
     int fd; /* owned; -1: no NOTIFY_SOCKET, or it cannot be used */
     struct sockaddr_un address;
@@ -26,8 +64,6 @@ struct kvb_notify {
  * warning, and no notifications are sent. */
 void kvb_notify_open(struct kvb_notify *notify, struct kvb_log *log, const char *name);
 void kvb_notify_close(struct kvb_notify *notify);
-
-bool kvb_notify_is_open(const struct kvb_notify *notify);
 
 /* Sends the notifications that are due, if any. */
 void kvb_notify_look(struct kvb_notify *notify, const struct kvb_liveness *liveness);

@@ -19,42 +19,25 @@ static const char *type_name(enum kvb_metric_type type)
     return names[type];
 }
 
-/* Escapes backslash and line end everywhere, quotes in label values only. */
-static const char *prometheus_escape(char c, bool in_quotes)
+/* Backslash and line end are escaped. */
+static kvb_status append_help(struct kvb_buf *out, const char *text)
 {
-    switch (c) {
-    case '\\':
-        return "\\\\";
-    case '\n':
-        return "\\n";
-    case '"':
-        return in_quotes ? "\\\"" : NULL;
-    default:
-        return NULL;
-    }
-}
-
-static kvb_status append_escaped(struct kvb_buf *out, const char *text, bool in_quotes)
-{
-    const char *plain = text;
-
-    for (; *text; text++) {
-        const char *escape = prometheus_escape(*text, in_quotes);
-        if (escape) {
-            KVB_TRY(kvb_buf_append(out, plain, (size_t)(text - plain)));
-            KVB_TRY(kvb_buf_append_text(out, escape));
-            plain = text + 1;
+    while (*text) {
+        const size_t plain = strcspn(text, "\\\n");
+        KVB_TRY(kvb_buf_append(out, text, plain));
+        text += plain;
+        if (*text) {
+            KVB_TRY(kvb_buf_append_text(out, *text++ == '\n' ? "\\n" : "\\\\"));
         }
     }
-    return kvb_buf_append(out, plain, (size_t)(text - plain));
+    return KVB_OK;
 }
 
-kvb_status kvb_prometheus_head(
-    struct kvb_buf *out, const char *name, enum kvb_metric_type type, const char *help)
+static kvb_status append_head(struct kvb_buf *out, const struct kvb_metric_row *row)
 {
-    KVB_TRY(kvb_buf_append_format(out, "# HELP %s ", name));
-    KVB_TRY(append_escaped(out, help, false));
-    return kvb_buf_append_format(out, "\n# TYPE %s %s\n", name, type_name(type));
+    KVB_TRY(kvb_buf_append_format(out, "# HELP %s ", row->name));
+    KVB_TRY(append_help(out, row->help));
+    return kvb_buf_append_format(out, "\n# TYPE %s %s\n", row->name, type_name(row->type));
 }
 
 static kvb_status append_value(struct kvb_buf *out, double value)
@@ -76,8 +59,6 @@ static kvb_status append_value(struct kvb_buf *out, double value)
     return kvb_buf_append_text(out, text);
 }
 
-/* ---- Tables ---- */
-
 /* One sample on its way to the page. */
 struct line {
     const char *name;
@@ -85,7 +66,7 @@ struct line {
     const char *labels[3]; /* written one after the other; "" for none */
 };
 
-static kvb_status append_head_of_line(struct kvb_buf *out, const struct line *line)
+static kvb_status append_name(struct kvb_buf *out, const struct line *line)
 {
     bool is_first = true;
 
@@ -104,14 +85,14 @@ static kvb_status append_head_of_line(struct kvb_buf *out, const struct line *li
 
 static kvb_status append_whole(struct kvb_buf *out, const struct line *line, uint64_t value)
 {
-    KVB_TRY(append_head_of_line(out, line));
+    KVB_TRY(append_name(out, line));
     KVB_TRY(kvb_buf_append_u64(out, value));
     return kvb_buf_append_text(out, "\n");
 }
 
 static kvb_status append_real(struct kvb_buf *out, const struct line *line, double value)
 {
-    KVB_TRY(append_head_of_line(out, line));
+    KVB_TRY(append_name(out, line));
     KVB_TRY(append_value(out, value));
     return kvb_buf_append_text(out, "\n");
 }
@@ -175,7 +156,7 @@ kvb_prometheus_sets(const struct kvb_prometheus_set *sets, size_t count, struct 
             continue; /* a bucket row, written with its histogram */
         }
         if (strcmp(row->name, last) != 0) {
-            KVB_TRY(kvb_prometheus_head(out, row->name, row->type, row->help));
+            KVB_TRY(append_head(out, row));
             last = row->name;
         }
         for (size_t i = 0; i < count; i++) {
@@ -190,21 +171,4 @@ kvb_status kvb_prometheus_table(const struct kvb_metrics *metrics, struct kvb_bu
     const struct kvb_prometheus_set set = { .labels = "", .metrics = *metrics };
 
     return kvb_prometheus_sets(&set, 1, out);
-}
-
-/* ---- Samples that no table holds ---- */
-
-kvb_status kvb_prometheus_sample(
-    struct kvb_buf *out, const char *name, const struct kvb_prometheus_label *labels,
-    size_t label_count, double value)
-{
-    KVB_TRY(kvb_buf_append_text(out, name));
-    for (size_t i = 0; i < label_count; i++) {
-        KVB_TRY(kvb_buf_append_format(out, "%c%s=\"", i == 0 ? '{' : ',', labels[i].name));
-        KVB_TRY(append_escaped(out, labels[i].value, true));
-        KVB_TRY(kvb_buf_append_text(out, "\""));
-    }
-    KVB_TRY(kvb_buf_append_text(out, label_count > 0 ? "} " : " "));
-    KVB_TRY(append_value(out, value));
-    return kvb_buf_append_text(out, "\n");
 }

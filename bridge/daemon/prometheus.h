@@ -37,18 +37,3 @@ struct kvb_prometheus_set {
 /* Appends all sets, which share one table of rows: each name once, below it each set. */
 kvb_status
 kvb_prometheus_sets(const struct kvb_prometheus_set *sets, size_t count, struct kvb_buf *out);
-
-/* A family that no table holds, such as one gauge per stream: its head once, then
- * its samples.  A family name must not be in a table of the same page. */
-kvb_status kvb_prometheus_head(
-    struct kvb_buf *out, const char *name, enum kvb_metric_type type, const char *help);
-
-struct kvb_prometheus_label {
-    const char *name;  /* trusted: not escaped */
-    const char *value; /* from outside: escaped */
-};
-
-/* value is written in the shortest form that reads back equal; also NaN, +Inf and -Inf. */
-kvb_status kvb_prometheus_sample(
-    struct kvb_buf *out, const char *name, const struct kvb_prometheus_label *labels,
-    size_t label_count, double value);

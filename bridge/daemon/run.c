@@ -13,6 +13,7 @@ void kvb_daemon_block_signals(sigset_t *out_signals)
     (void)sigaddset(out_signals, SIGINT);
     (void)sigaddset(out_signals, SIGTERM);
     (void)sigaddset(out_signals, SIGHUP);
+    (void)sigaddset(out_signals, SIGIO);
     (void)pthread_sigmask(SIG_BLOCK, out_signals, NULL);
     (void)sigaction(SIGPIPE, &ignore, NULL);
 }
@@ -40,32 +41,65 @@ void kvb_daemon_log_errors(
         kvb_log_u64(text, errors->count), NULL);
 }
 
-/* The next signal; 0: none came before the next notification is due. */
-static int wait_for_signal(const sigset_t *signals, const struct kvb_notify *notify)
+void kvb_daemon_log_renewal(
+    struct kvb_log *log, const char *name, kvb_status status, const struct kvb_detail *why)
+{
+    if (status != KVB_OK) {
+        kvb_log_write(
+            log, KVB_LOG_ERROR, name, "the login of NATS was not changed", "why",
+            why->text[0] ? why->text : kvb_status_name(status), NULL);
+    }
+}
+
+/* When something is to be done without a signal; UINT64_MAX: never. */
+static uint64_t
+next_task_ns(const struct kvb_notify *notify, const struct kvb_file_watch *watch, uint64_t now_ns)
+{
+    const uint64_t notify_ns =
+        notify->fd >= 0 ? now_ns + kvb_notify_update_pause_ns(&notify->update) : UINT64_MAX;
+    const uint64_t compare_ns = watch ? kvb_file_watch_due_ns(watch) : UINT64_MAX;
+
+    return notify_ns < compare_ns ? notify_ns : compare_ns;
+}
+
+/* The next signal; 0: none came until due_ns. */
+static int wait_for_signal(const sigset_t *signals, uint64_t due_ns)
 {
     int number = 0;
 
-    if (!kvb_notify_is_open(notify)) {
+    if (due_ns == UINT64_MAX) {
         (void)sigwait(signals, &number); /* fails for an invalid set only */
         return number;
     }
-    const uint64_t pause_ns = kvb_notify_update_pause_ns(&notify->update);
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    const uint64_t pause_ns = due_ns > now_ns ? due_ns - now_ns : 0;
     const struct timespec pause = { .tv_sec = (time_t)(pause_ns / KVB_NS_PER_S),
                                     .tv_nsec = (long)(pause_ns % KVB_NS_PER_S) };
     number = sigtimedwait(signals, NULL, &pause);
     return number > 0 ? number : 0;
 }
 
+/* True when the configuration is to be read again. */
+static bool wants_reload(const struct kvb_daemon_running *running, int signal_number)
+{
+    if (!running->reload) {
+        return false;
+    }
+    if (signal_number == SIGIO && running->watch) {
+        kvb_file_watch_take_events(running->watch, kvb_clock_monotonic_ns());
+    }
+    return signal_number == SIGHUP ||
+           (running->watch && kvb_file_watch_has_changed(running->watch, kvb_clock_monotonic_ns()));
+}
+
 bool kvb_daemon_is_ended_within(uint64_t wait_ns)
 {
-    const struct timespec wait = { .tv_sec = (time_t)(wait_ns / KVB_NS_PER_S),
-                                   .tv_nsec = (long)(wait_ns % KVB_NS_PER_S) };
     sigset_t ends;
 
     (void)sigemptyset(&ends); /* as above */
     (void)sigaddset(&ends, SIGINT);
     (void)sigaddset(&ends, SIGTERM);
-    return sigtimedwait(&ends, NULL, &wait) > 0;
+    return wait_for_signal(&ends, kvb_clock_monotonic_ns() + wait_ns) > 0;
 }
 
 static bool is_end_signal(int signal_number)
@@ -86,8 +120,9 @@ void kvb_daemon_wait_for_end(
         struct kvb_liveness liveness = { .turns = 0 };
         running->read_liveness(running->daemon, &liveness);
         kvb_notify_look(notify, &liveness);
-        number = wait_for_signal(signals, notify);
-        if (number == SIGHUP && running->reload) {
+        const uint64_t due_ns = next_task_ns(notify, running->watch, kvb_clock_monotonic_ns());
+        number = wait_for_signal(signals, due_ns);
+        if (!is_end_signal(number) && wants_reload(running, number)) {
             kvb_notify_say_reloading(notify);
             running->reload(running->reloader);
             kvb_notify_say_reloaded(notify);

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "core/conf.h"
-#include "core/detail.h"
 #include "core/log.h"
 #include "core/status.h"
+#include "daemon/file_watch.h"
 #include "daemon/notify.h"
 #include "model/liveness.h"
 
@@ -15,8 +15,8 @@
  * manager, and log lines of start and stop.  Threads: only the main thread. */
 
 /* Call it before any thread starts, so that all inherit the mask and only the main thread,
- * in kvb_daemon_wait_for_end(), gets the signals.  SIGPIPE is ignored: a peer that closes
- * its connection must not end the process. */
+ * in kvb_daemon_wait_for_end(), gets the signals; SIGIO is file_watch.h's.  SIGPIPE is ignored: a
+ * peer that closes its connection must not end the process. */
 void kvb_daemon_block_signals(sigset_t *out_signals);
 
 /* Logs each error of a configuration that was read again and rejected, one line each. */
@@ -26,6 +26,10 @@ void kvb_daemon_log_errors(
 /* Logs the warnings that --check would print. */
 void kvb_daemon_log_warnings(
     struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
+
+/* Logs why a changed login of NATS was not taken; nothing when status is KVB_OK. */
+void kvb_daemon_log_renewal(
+    struct kvb_log *log, const char *name, kvb_status status, const struct kvb_detail *why);
 
 /* Waits at most wait_ns for SIGTERM or SIGINT; true: one came.  SIGHUP stays pending. */
 bool kvb_daemon_is_ended_within(uint64_t wait_ns);
@@ -37,8 +41,10 @@ struct kvb_daemon_running {
     uint16_t http_port;
     const void *daemon; /* the argument of read_liveness */
     void (*read_liveness)(const void *daemon, struct kvb_liveness *out_liveness);
-    void *reloader;                 /* the argument of reload */
-    void (*reload)(void *reloader); /* called at SIGHUP; NULL: SIGHUP is ignored */
+    void *reloader; /* the argument of reload */
+    /* Called at SIGHUP, and when a file of watch has changed; NULL: neither happens. */
+    void (*reload)(void *reloader);
+    struct kvb_file_watch *watch; /* NULL: no file is watched */
 };
 
 /* Logs the start and returns at SIGTERM or SIGINT; meanwhile it notifies the service

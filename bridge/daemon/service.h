@@ -1,7 +1,10 @@
 #pragma once
 
+#include "bus/bus.h"
+#include "bus/contract.h"
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/metric.h"
 #include "core/status.h"
 #include "load/worker_load.h"
 #include "model/stream.h"
@@ -10,14 +13,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The answers of a service to $SRV.PING, $SRV.INFO and $SRV.STATS, as JSON: the NATS
- * micro-service protocol (ADR-32 of nats-io), with which tools list services and
- * Dynamo's routers of 2025 read the load of workers.
- *
- * Threads: any thread; no state. */
+/* A service answers $SRV.PING, $SRV.INFO and $SRV.STATS with JSON: the NATS micro-service protocol
+ * (ADR-32 of nats-io), with which tools list services and Dynamo's routers of 2025 read the load of
+ * workers. */
+
+/* ---- Answers: any thread; no state ---- */
 
 enum {
-    kvb_service_name_bytes = (2 * kvb_name_bytes) + 2, /* with the NUL, like all below */
+    kvb_service_name_bytes = kvb_subject_service_bytes, /* with the NUL, like all below */
     kvb_service_id_bytes = 33,
     kvb_service_facts = 4,
     kvb_service_endpoint_bytes = 256,
@@ -38,6 +41,9 @@ struct kvb_service {
     struct kvb_service_fact facts[kvb_service_facts]; /* `metadata` */
     char started[kvb_clock_text_bytes];               /* RFC 3339, UTC */
 };
+
+/* Sets version, id (random) and the time of the start. */
+kvb_status kvb_service_identify(struct kvb_service *service);
 
 /* One kind of request that a service answers; for a bridge, one worker. */
 struct kvb_service_endpoint {
@@ -64,9 +70,6 @@ enum kvb_service_verb {
     KVB_SERVICE_STATS,
     KVB_SERVICE_VERB_COUNT
 };
-
-/* "PING", "INFO", "STATS". */
-const char *kvb_service_verb_name(enum kvb_service_verb verb);
 
 /* By its name, which ends at a dot or with the text.  KVB_NOT_FOUND. */
 kvb_status kvb_service_verb_find(const char *text, enum kvb_service_verb *out_verb);
@@ -98,3 +101,56 @@ struct kvb_service_request {
 kvb_status kvb_service_answer(
     const struct kvb_service *service, const struct kvb_service_endpoints *list,
     struct kvb_service_request request, size_t *next, struct kvb_buf *out);
+
+/* ---- Who answers ---- */
+
+/* Answers for one service, whether the request goes to all services ($SRV.PING), to its kind
+ * ($SRV.PING.name) or to this process
+ * ($SRV.PING.name.id).  Three subscriptions match these subjects only.
+ *
+ *     $SRV.*            --+
+ *     $SRV.*.name       --+--> responder: one request at a time --> answer, on nats.c's thread
+ *     $SRV.*.name.id    --+               |
+ *                                 list() of the daemon: reads only the values that its
+ *                                 owner thread has published for it
+ *
+ * A flood of requests causes at most kvb_max_service_bytes_a_second of answers (each counts
+ * for at least 4 KiB); further requests are dropped and counted.  The payload of a request
+ * has no meaning and is not read.  A reply subject below `namespace` is refused: an answer
+ * on P.kv_events would stop some routers for good.
+ *
+ * Threads: any thread for open and close; list() runs on threads of nats.c, one call
+ * at a time. */
+struct kvb_service_responder;
+
+/* Rows for a daemon's table of metrics; one block, in this order. */
+/* clang-format off */
+#define KVB_SERVICE_METRICS(X) \
+    X(service_ping, COUNTER, "kvb_service_requests_total", "verb=\"ping\"", "Requests of the NATS micro-service protocol answered, by verb") \
+    X(service_info, COUNTER, "kvb_service_requests_total", "verb=\"info\"", "Requests of the NATS micro-service protocol answered, by verb") \
+    X(service_stats, COUNTER, "kvb_service_requests_total", "verb=\"stats\"", "Requests of the NATS micro-service protocol answered, by verb") \
+    X(service_mute, COUNTER, "kvb_service_refused_total", "reason=\"no_reply\"", "Requests of the NATS micro-service protocol not answered, by reason") \
+    X(service_bad_reply, COUNTER, "kvb_service_refused_total", "reason=\"bad_reply\"", "Requests of the NATS micro-service protocol not answered, by reason") \
+    X(service_unknown, COUNTER, "kvb_service_refused_total", "reason=\"unknown_verb\"", "Requests of the NATS micro-service protocol not answered, by reason") \
+    X(service_busy, COUNTER, "kvb_service_refused_total", "reason=\"busy\"", "Requests of the NATS micro-service protocol not answered, by reason") \
+    X(service_failed, COUNTER, "kvb_service_refused_total", "reason=\"failed\"", "Requests of the NATS micro-service protocol not answered, by reason")
+/* clang-format on */
+
+struct kvb_service_responder_options {
+    struct kvb_bus *bus;               /* borrowed, like all below */
+    const struct kvb_service *service; /* constant while the responder is open */
+    /* The endpoints for INFO and STATS; the list is constant until the next call. */
+
+    kvb_status (*list)(void *context, struct kvb_service_endpoints *out_list);
+    void *context;
+    struct kvb_metrics *metrics;
+    size_t first_metric; /* of the block above */
+};
+
+/* On KVB_OK the caller owns *out_responder.  KVB_NO_MEMORY, KVB_IO. */
+kvb_status kvb_service_responder_open(
+    const struct kvb_service_responder_options *options,
+    struct kvb_service_responder **out_responder);
+
+/* No list() runs after it returns.  NULL is fine. */
+void kvb_service_responder_close(struct kvb_service_responder *responder);

@@ -128,30 +128,46 @@ static kvb_status make_rings(struct kvb_aggregator *aggregator)
         aggregator->config->limits.query_ring, kvb_aggregator_drop_query, &aggregator->queries);
 }
 
+/* Nobody else can tell where this aggregator's answers go. */
+static kvb_status name_inbox(struct kvb_aggregator *aggregator)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    (void)snprintf(/* fits */
+                   aggregator->inbox, sizeof aggregator->inbox, "%016" PRIx64 "%016" PRIx64,
+                   random[0], random[1]);
+    return KVB_OK;
+}
+
 static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
 {
-    const char *name_space = aggregator->config->router.name_space;
-    const char *component = aggregator->config->router.component;
+    const struct kvb_subject_names *names = &aggregator->names;
 
-    KVB_TRY(kvb_subject_make(aggregator->load_subject, name_space, component, "load_stats"));
-    KVB_TRY(kvb_subject_make(aggregator->hit_rate_subject, name_space, component, "kv-hit-rate"));
-    if (aggregator->config->router.hit_rate_alias) {
-        (void)snprintf(/* fits: a name has 64 bytes at most */
-                       aggregator->alias_subject, sizeof aggregator->alias_subject,
-                       "namespace.%s.kv-hit-rate", name_space);
-    }
-    return KVB_OK;
+    KVB_TRY(name_inbox(aggregator));
+    kvb_aggregator_subject_names(aggregator->config, &aggregator->names);
+    aggregator->names.inbox = aggregator->inbox;
+    KVB_TRY(kvb_permissions_make(
+        KVB_CLIENT_AGGREGATOR, names, kvb_aggregator_permission_settings(aggregator->config),
+        &aggregator->permissions));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_LOAD_STATS, names, aggregator->load_subject));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_HIT_RATE, names, aggregator->hit_rate_subject));
+    return aggregator->config->router.hit_rate_alias
+               ? kvb_contract_subject_make(
+                     KVB_SUBJECT_HIT_RATE_ALIAS, names, aggregator->alias_subject)
+               : KVB_OK;
 }
 
 /* One subscription for events, heartbeats and load: their order is NATS's order. */
 static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
 {
-    KVB_TRY(kvb_subject_make(
-        aggregator->received_subject, aggregator->config->subscribe.name_space,
-        aggregator->config->subscribe.component, "*"));
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_WORKERS, &aggregator->names, subject));
     KVB_TRY(kvb_bus_subscribe(
-        aggregator->bus, aggregator->received_subject, kvb_aggregator_receive, aggregator,
-        &aggregator->received));
+        aggregator->bus, subject, kvb_aggregator_receive, aggregator, &aggregator->received));
     KVB_TRY(kvb_aggregator_open_sync(aggregator));
     return kvb_aggregator_open_books(aggregator);
 }
@@ -170,8 +186,7 @@ static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct 
     const struct kvb_nats_config *nats = &aggregator->config->nats;
     const struct kvb_bus_options options = { .url = nats->url,
                                              .name = "kvaggregator",
-                                             .credentials = nats->credentials,
-                                             .ca_file = nats->ca_file,
+                                             .login = &nats->login,
                                              .sends_at_once = true,
                                              .log = aggregator->log,
                                              .on_change = note_update,
@@ -214,6 +229,12 @@ static kvb_status count_http_connections(
     return KVB_OK;
 }
 
+/* The status page holds no figure: its script requests them with the token that the user gives. */
+static const struct kvb_http_path_rule path_rules[] = {
+    { "/livez", KVB_HTTP_OPEN },         { "/readyz", KVB_HTTP_OPEN }, { "/", KVB_HTTP_OPEN },
+    { "/metrics", KVB_HTTP_OF_METRICS }, { NULL, KVB_HTTP_GUARDED },
+};
+
 static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     unsigned max_connections = 0;
@@ -224,6 +245,8 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
     KVB_TRY(count_http_connections(aggregator, &max_connections, detail));
     const struct kvb_http_options options = {
         .listen = aggregator->config->http,
+        .security = &aggregator->config->http_security,
+        .rules = path_rules,
         .max_body_bytes = aggregator->config->limits.max_query_body_bytes,
         .threads = http_threads,
         .max_connections = max_connections,
@@ -292,6 +315,19 @@ kvb_status kvb_aggregator_start(
     }
     *out_aggregator = aggregator;
     return KVB_OK;
+}
+
+void kvb_aggregator_reload_http(struct kvb_aggregator *aggregator)
+{
+    if (aggregator->http) {
+        kvb_http_reload(aggregator->http);
+    }
+}
+
+kvb_status kvb_aggregator_renew_login(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    return kvb_bus_renew(aggregator->bus, login, detail);
 }
 
 uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator)

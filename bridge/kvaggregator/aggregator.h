@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/log.h"
 #include "core/status.h"
 #include "kvaggregator/config.h"
@@ -30,6 +29,14 @@ struct kvb_aggregator;
 kvb_status kvb_aggregator_start(
     const struct kvb_aggregator_config *config, struct kvb_log *log,
     struct kvb_aggregator **out_aggregator, struct kvb_detail *detail);
+
+/* Has the HTTP server read its certificates and token again. */
+void kvb_aggregator_reload_http(struct kvb_aggregator *aggregator);
+
+/* Has NATS use this login, as kvb_bus_renew(); errors are its. */
+kvb_status kvb_aggregator_renew_login(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_login *login,
+    struct kvb_detail *detail);
 
 /* The port of the HTTP server; 0 when there is none. */
 uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator);

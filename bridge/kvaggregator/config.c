@@ -99,7 +99,7 @@ static const struct kvb_conf_key keys[] = {
       .help = "Messages from NATS that wait for the index; full: nats.c holds back." },
     { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_ring_items, FIELD(limits.query_ring),
       .help = "Queries that wait for the index; full: 503." },
-    KVB_CONFIG_HTTP_ROW(struct kvb_aggregator_config, "127.0.0.1:9402"),
+    KVB_CONFIG_HTTP_ROWS(struct kvb_aggregator_config, "127.0.0.1:9402"),
     KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
 };
 #undef FIELD
@@ -162,7 +162,7 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     kvb_config_check_name(conf, "router.namespace", config->router.name_space, false);
     kvb_config_check_name(conf, "router.component", config->router.component, false);
     check_queue_group(conf, config->router.queue_group);
-    kvb_config_check_listen(conf, "http", config->http);
+    kvb_config_check_http(conf, config->http, &config->http_security);
     check_default(conf, config);
     check_times(conf, config);
 }

@@ -53,6 +53,7 @@ struct kvb_aggregator_config {
         uint32_t query_ring; /* queries */
     } limits;
     char http[kvb_config_listen_bytes]; /* "": off */
+    struct kvb_http_security http_security;
     struct kvb_log_config log;
 };
 

@@ -1,8 +1,8 @@
 #include "core/clock.h"
 #include "kvaggregator/inside.h"
 
+#include <inttypes.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 
@@ -21,23 +21,28 @@
 
 enum { join_wait_ms = 2000, leave_wait_ms = 2000, stop_wait_s = 3 };
 
-static const char *const tails[kvb_aggregator_request_subjects] = { "kv_match", "kv_route",
-                                                                    "kv_get.*" };
+static const struct {
+    enum kvb_contract_subject shared;
+    enum kvb_contract_subject own;
+} subjects[kvb_aggregator_request_subjects] = {
+    { KVB_SUBJECT_MATCH, KVB_SUBJECT_MATCH_OF_ONE },
+    { KVB_SUBJECT_ROUTE, KVB_SUBJECT_ROUTE_OF_ONE },
+    { KVB_SUBJECT_GET, KVB_SUBJECT_GET_OF_ONE },
+};
 
 /* ---- Subscriptions ---- */
 
 static kvb_status listen_on(
-    struct kvb_aggregator *aggregator, const char *tail, const char *group,
+    struct kvb_aggregator *aggregator, enum kvb_contract_subject subject, const char *group,
     struct kvb_bus_subscription **out_subscription)
 {
-    char subject[kvb_subject_bytes];
+    struct kvb_subject_names names = aggregator->names;
+    char made[kvb_subject_bytes];
 
-    KVB_TRY(kvb_subject_make(
-        subject, aggregator->config->router.name_space, aggregator->config->router.component,
-        tail));
+    names.id = aggregator->service.identity.id;
+    KVB_TRY(kvb_contract_subject_make(subject, &names, made));
     return kvb_bus_subscribe_queue(
-        aggregator->bus, subject, group, kvb_aggregator_receive_query, aggregator,
-        out_subscription);
+        aggregator->bus, made, group, kvb_aggregator_receive_query, aggregator, out_subscription);
 }
 
 static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)
@@ -46,7 +51,8 @@ static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)
 
     for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
         KVB_TRY(listen_on(
-            aggregator, tails[i], aggregator->config->router.queue_group, &group->shared[i]));
+            aggregator, subjects[i].shared, aggregator->config->router.queue_group,
+            &group->shared[i]));
     }
     return KVB_OK;
 }
@@ -61,12 +67,8 @@ static void unsubscribe_shared(struct aggregator_group *group)
 
 static kvb_status subscribe_own(struct kvb_aggregator *aggregator)
 {
-    char tail[kvb_subject_bytes];
-
     for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
-        (void)snprintf(/* fits: both are short */
-                       tail, sizeof tail, "%s.%s", tails[i], aggregator->service.identity.id);
-        KVB_TRY(listen_on(aggregator, tail, NULL, &aggregator->group.own[i]));
+        KVB_TRY(listen_on(aggregator, subjects[i].own, NULL, &aggregator->group.own[i]));
     }
     return KVB_OK;
 }
@@ -134,6 +136,30 @@ static void *run_group(void *context)
     return NULL;
 }
 
+/* ---- What NATS permits, on any thread ---- */
+
+/* True: the aggregator is not ready without this permission. */
+static bool is_vital(const void *context, const struct kvb_denial *denial)
+{
+    const struct kvb_aggregator *aggregator = context;
+
+    return kvb_permissions_is_vital(&aggregator->permissions, denial);
+}
+
+/* Our own message came back on this connection. */
+static bool is_subscribed(const struct kvb_aggregator *aggregator)
+{
+    return atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) ==
+           kvb_bus_connects(aggregator->bus);
+}
+
+static bool is_denied(const struct kvb_aggregator *aggregator)
+{
+    struct kvb_detail ignored;
+
+    return kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, &ignored);
+}
+
 /* ---- On the index thread ---- */
 
 /* The engine of a stream that is SYNCING for these reasons has shown nothing yet, or is being
@@ -159,6 +185,7 @@ static void count_streams(struct kvb_aggregator *aggregator)
             facts->incomplete += is_incomplete(follower);
         }
     }
+    kvb_exact_share_set(&aggregator->group.share, (uint32_t)facts->exact, (uint32_t)facts->streams);
 }
 
 static enum kvb_group_result collect_result(struct aggregator_group *group)
@@ -222,7 +249,7 @@ static void read_nats_facts(struct kvb_aggregator *aggregator)
 
     facts->is_stopping = atomic_load(&aggregator->group.is_leaving);
     facts->is_connected = kvb_bus_is_connected(aggregator->bus);
-    facts->is_subscribed = kvb_aggregator_is_subscribed(aggregator) && !aggregator->group.is_denied;
+    facts->is_subscribed = is_subscribed(aggregator) && !aggregator->group.is_denied;
 }
 
 void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_ns)
@@ -231,7 +258,7 @@ void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_n
 
     if (now_ns >= group->next_count_ns) { /* the rest costs little and is done in each turn */
         group->next_count_ns = now_ns + kvb_aggregator_count_streams_ms * KVB_NS_PER_MS;
-        group->is_denied = kvb_aggregator_is_denied(aggregator);
+        group->is_denied = is_denied(aggregator);
         count_streams(aggregator);
     }
     read_nats_facts(aggregator);
@@ -244,6 +271,68 @@ void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_n
     }
     log_change(aggregator, before);
     show_membership(aggregator);
+}
+
+/* ---- What probes ask for, on any thread: is it alive, is it ready? ---- */
+
+const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
+{
+    const uint64_t turned_ns = atomic_load_explicit(&aggregator->turned_ns, memory_order_relaxed);
+
+    return kvb_liveness_cause(turned_ns, kvb_clock_monotonic_ns());
+}
+
+/* With the numbers of the newest count. */
+static const char *explain_share(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    uint32_t exact = 0;
+    uint32_t streams = 0;
+
+    kvb_exact_share_get(&aggregator->group.share, &exact, &streams);
+    kvb_detail_set(
+        detail,
+        "%" PRIu32 " of %" PRIu32 " streams are EXACT; router.ready_exact requires a share of %g",
+        exact, streams, aggregator->config->router.ready_exact);
+    return detail->text;
+}
+
+/* NULL, or why this aggregator takes no part of the requests. */
+static const char *
+why_not_member(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const struct aggregator_group *group = &aggregator->group;
+    const int cause = atomic_load_explicit(&group->shown_cause, memory_order_relaxed);
+    const int state = atomic_load_explicit(&group->shown_state, memory_order_relaxed);
+
+    if (cause == KVB_UNREADY_SHARE) {
+        return explain_share(aggregator, detail);
+    }
+    if (cause != KVB_READY) {
+        return kvb_readiness_cause_text((enum kvb_readiness_cause)cause);
+    }
+    return group->has_thread && state != KVB_GROUP_MEMBER
+               ? "not a member of the queue group of requests yet (router.queue_group)"
+               : NULL;
+}
+
+const char *
+kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    const char *cause = kvb_aggregator_not_live(aggregator);
+
+    if (cause) {
+        return cause;
+    }
+    if (!kvb_bus_is_connected(aggregator->bus)) {
+        return kvb_readiness_cause_text(KVB_UNREADY_NOT_CONNECTED);
+    }
+    if (kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, detail)) {
+        return detail->text;
+    }
+    if (!is_subscribed(aggregator)) {
+        return kvb_readiness_cause_text(KVB_UNREADY_NOT_SUBSCRIBED);
+    }
+    return why_not_member(aggregator, detail);
 }
 
 /* ---- Start and end ---- */

@@ -4,8 +4,9 @@
 #include "bus/subject.h"
 #include "core/metric.h"
 #include "core/ring.h"
+#include "daemon/exact_share.h"
 #include "daemon/http.h"
-#include "daemon/service_responder.h"
+#include "daemon/service.h"
 #include "index/index.h"
 #include "kvaggregator/aggregator.h"
 #include "kvaggregator/answers/dashboard.h"
@@ -13,6 +14,7 @@
 #include "kvaggregator/answers/routes.h"
 #include "kvaggregator/byte_budget.h"
 #include "kvaggregator/metrics.h"
+#include "kvaggregator/permissions.h"
 #include "load/peers.h"
 #include "load/tracker.h"
 #include "model/router_batch.h"
@@ -27,7 +29,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The inside of a running aggregator, for the aggregator_*.c files alone. */
+/* The inside of a running aggregator, for the files of this folder alone. */
 
 enum {
     kvb_aggregator_row_bytes = 512,          /* of a stream in a NATS answer: about 300 */
@@ -88,6 +90,7 @@ struct aggregator_group {
     atomic_bool is_leaving;  /* for good */
     _Atomic int shown_cause; /* of readiness, for other threads, like the next */
     _Atomic int shown_state;
+    struct kvb_exact_share share;
     /* The index thread's own. */
     struct kvb_readiness readiness;
     struct kvb_readiness_facts facts;
@@ -101,13 +104,15 @@ struct kvb_aggregator {
     const struct kvb_aggregator_config *config; /* borrowed, like log */
     struct kvb_log *log;
 
+    struct kvb_subject_names names;
+    struct kvb_permissions permissions; /* that this aggregator needs of nats-server */
+
     struct kvb_bus *bus; /* owned, like all below */
     struct kvb_bus_subscription *received;
-    char received_subject[kvb_subject_bytes];
     struct kvb_bus_subscription *answers;
-    char inbox[kvb_subject_bytes]; /* answers of bridges: {inbox}.{token in hex} */
+    char inbox[2 * 16 + 1]; /* answers of bridges: {prefix}.{inbox}.{token in hex} */
     struct kvb_bus_subscription *echo;
-    char echo_subject[kvb_subject_bytes + 8];
+    char echo_subject[kvb_subject_bytes];
     _Atomic uint64_t echoes_received;
     struct aggregator_group group;
     struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
@@ -161,11 +166,6 @@ struct kvb_aggregator {
     struct kvb_metrics metrics;
 };
 
-/* ---- kvaggregator/loop.c ---- */
-
-/* What replica/turn.h calls; its context is the aggregator. */
-extern const struct kvb_replica_world kvb_aggregator_world;
-
 /* ---- kvaggregator/intake.c: from NATS to followers and tracker ---- */
 
 /* On nats.c's thread. */
@@ -179,6 +179,10 @@ uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns);
 
 /* The event ring's drop function: frees a message that was not taken. */
 void kvb_aggregator_drop_event(void *item);
+
+/* The subscriptions to the books that aggregators share. */
+kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator);
+void kvb_aggregator_close_books(struct kvb_aggregator *aggregator);
 
 /* ---- kvaggregator/queries.c: queries and answers ---- */
 
@@ -196,16 +200,12 @@ void kvb_aggregator_drop_query(void *item);
 /* Frees unfinished long answers, after the index thread has ended. */
 void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
 
-/* ---- kvaggregator/queries.c: the kinds of query over NATS ---- */
+/* ---- kvaggregator/service.c: the kinds of query over NATS, and the micro-service ---- */
 
 struct kvb_query_kind;
 
 /* By the subject's tail: "kv_match", "kv_get.state".  NULL: no such kind of query. */
 const struct kvb_query_kind *kvb_query_kind_find(const char *tail);
-
-/* Its place in the list, 0 .. kvb_query_kind_count-1, and the tail that stands there. */
-size_t kvb_query_kind_number(const struct kvb_query_kind *kind);
-const char *kvb_query_kind_tail(size_t number);
 
 /* Its payload is a query, to be read by the requester's thread: kv_match, kv_route. */
 bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind);
@@ -227,9 +227,15 @@ void kvb_query_kind_answer(
     const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
     struct kvb_query_call *call);
 
-/* The subscriptions to the books that aggregators share. */
-kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator);
-void kvb_aggregator_close_books(struct kvb_aggregator *aggregator);
+kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator);
+
+/* Counts a request over NATS that was answered (error NULL) or failed.  The second function notes
+ * an error of a request that was counted already.  Any thread. */
+void kvb_aggregator_note_request(
+    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
+    const char *error);
+void kvb_aggregator_note_error(
+    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error);
 
 /* ---- kvaggregator/books.c: one set of books for all aggregators ---- */
 
@@ -259,13 +265,13 @@ void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_read
 /* Publishes a goodbye, after the index thread has ended. */
 void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator);
 
-/* ---- kvaggregator/sync.c: requests to bridges ---- */
-kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
+/* ---- kvaggregator/loop.c: the index thread, and requests to bridges ---- */
 
-/* As kvb_replica_world calls them. */
-bool kvb_aggregator_send_echo(void *context);
-uint64_t kvb_aggregator_echoes(void *context);
-void kvb_aggregator_send_request(void *context, const struct kvb_follower_request *request);
+/* What replica/turn.h calls; its context is the aggregator. */
+extern const struct kvb_replica_world kvb_aggregator_world;
+
+kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
+void *kvb_aggregator_run(void *context);
 
 /* ---- kvaggregator/group.c: who is given requests over NATS ---- */
 
@@ -284,6 +290,13 @@ void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator);
 void kvb_aggregator_close_group(struct kvb_aggregator *aggregator);
 void kvb_aggregator_done_group(struct kvb_aggregator *aggregator);
 
+/* NULL, or why this aggregator is not ready: a constant, or in detail.  Any thread. */
+const char *
+kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail);
+
+/* Why /livez says no; NULL: the index thread makes turns.  Any thread. */
+const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator);
+
 /* ---- kvaggregator/report.c: what is published periodically ---- */
 void kvb_aggregator_publish(
     struct kvb_aggregator *aggregator, const char *subject, kvb_span payload);
@@ -294,31 +307,3 @@ void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator);
 void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns);
 /* After update_metrics(), whose figures it takes. */
 void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t now_ns);
-
-/* ---- kvaggregator/service.c: the NATS micro-service protocol ---- */
-kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator);
-
-/* Counts a request over NATS that was answered (error NULL) or failed.  The second function notes
- * an error of a request that was counted already.  Any thread. */
-void kvb_aggregator_note_request(
-    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
-    const char *error);
-void kvb_aggregator_note_error(
-    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error);
-
-/* ---- kvaggregator/probes.c ---- */
-
-/* NULL, or why this aggregator is not ready: a constant, or in detail.  Any thread. */
-const char *
-kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail);
-
-/* nats-server has processed the subscriptions of this connection; or it has denied a permission
- * that this aggregator cannot do without.  Any thread. */
-bool kvb_aggregator_is_subscribed(const struct kvb_aggregator *aggregator);
-bool kvb_aggregator_is_denied(const struct kvb_aggregator *aggregator);
-
-/* Why /livez says no; NULL: the index thread makes turns.  Any thread. */
-const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator);
-
-/* ---- kvaggregator/loop.c: the index thread ---- */
-void *kvb_aggregator_run(void *context);

@@ -423,15 +423,20 @@ static void receive_books(void *context, const struct kvb_bus_message *message)
 
 /* ---- Subscriptions to the books ---- */
 
+static const enum kvb_contract_subject books_subjects[KVB_BOOKS_SUBJECT_COUNT] = {
+    [KVB_BOOKS_ROUTED] = KVB_SUBJECT_ROUTED,
+    [KVB_BOOKS_FINISHED] = KVB_SUBJECT_FINISHED,
+    [KVB_BOOKS_FIRST_TOKEN] = KVB_SUBJECT_FIRST_TOKEN,
+    [KVB_BOOKS_STATUS] = KVB_SUBJECT_AGGREGATOR_STATUS,
+};
+
 kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < KVB_BOOKS_SUBJECT_COUNT; i++) {
         struct books_subscription *books = &aggregator->books[i];
         books->aggregator = aggregator;
         books->number = i;
-        KVB_TRY(kvb_subject_make(
-            books->subject, aggregator->config->router.name_space,
-            aggregator->config->router.component, books_kinds[i].tail));
+        KVB_TRY(kvb_contract_subject_make(books_subjects[i], &aggregator->names, books->subject));
         KVB_TRY(kvb_bus_subscribe(
             aggregator->bus, books->subject, receive_books, books, &books->subscription));
     }

@@ -2,15 +2,102 @@
 #include "core/own.h"
 #include "kvaggregator/inside.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 
 enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
 enum {
     reclaimed_a_turn = 250, /* extents of the index; takes well under 250 us */
     rest_wait_ms = 1000     /* for the answers to the requests that wait at the end */
 };
+
+/* ---- Requests to bridges ---- */
+
+/* What streams lack is asked of their bridges:
+ *
+ *     P.kv_sync.{worker_id}.{dp_rank}   reply to  _INBOX.{ours}.{token}
+ *
+ * The answers go the way of the events, through the event ring.
+ *
+ * And what this aggregator sends to itself, on _INBOX.{ours}.echo.0, distinguishes a
+ * fault of NATS from one of the bridges: when all bridges fall silent and the echo does not
+ * arrive either, it is NATS.  Its payload names the connection: the first one received proves
+ * that the server has processed the subscriptions, which were sent before it; messages published
+ * earlier may be missed. */
+
+static void receive_echo(void *context, const struct kvb_bus_message *message)
+{
+    struct kvb_aggregator *aggregator = context;
+    uint64_t connects = 0;
+
+    if (message->payload.len == sizeof connects) {
+        memcpy(&connects, message->payload.data, sizeof connects);
+        atomic_store_explicit(&aggregator->connects_subscribed, connects, memory_order_relaxed);
+    }
+    aggregator->echoes_received++;
+}
+
+kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator)
+{
+    char subject[kvb_subject_bytes];
+
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_ANSWERS, &aggregator->names, subject));
+    KVB_TRY(
+        kvb_contract_subject_make(KVB_SUBJECT_ECHO, &aggregator->names, aggregator->echo_subject));
+    KVB_TRY(kvb_bus_subscribe(
+        aggregator->bus, aggregator->echo_subject, receive_echo, aggregator, &aggregator->echo));
+    return kvb_bus_subscribe(
+        aggregator->bus, subject, kvb_aggregator_receive_answer, aggregator, &aggregator->answers);
+}
+
+static bool publish_echo(void *context)
+{
+    const struct kvb_aggregator *aggregator = context;
+    const uint64_t connects = kvb_bus_connects(aggregator->bus);
+    const kvb_span payload = { .data = (const uint8_t *)&connects, .len = sizeof connects };
+
+    return kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK;
+}
+
+static uint64_t echoes_received(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+
+    return aggregator->echoes_received;
+}
+
+static kvb_status
+send_sync_request(struct kvb_aggregator *aggregator, const struct kvb_follower_request *due)
+{
+    char tail[64];
+    char subject[kvb_subject_bytes];
+    char reply[kvb_subject_bytes + 20];
+
+    (void)snprintf(
+        tail, sizeof tail, "kv_sync.%" PRIu64 ".%" PRIu32, due->id.worker_id, due->id.dp_rank);
+    (void)snprintf(
+        reply, sizeof reply, "%s.%s.%016" PRIx64, aggregator->names.inbox_prefix,
+        aggregator->names.inbox, due->token);
+    KVB_TRY(kvb_subject_make(subject, due->id.name_space, due->id.component, tail));
+    kvb_buf_reset(&aggregator->buf);
+    KVB_TRY(kvb_sync_request_encode(&due->request, &aggregator->buf));
+    return kvb_bus_publish_request(aggregator->bus, subject, reply, kvb_buf_span(&aggregator->buf));
+}
+
+/* One that was not sent gets no answer, and the follower sends another. */
+static void request_from_bridge(void *context, const struct kvb_follower_request *request)
+{
+    struct kvb_aggregator *aggregator = context;
+
+    if (send_sync_request(aggregator, request) != KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+    }
+}
 
 /* ---- The functions that replica/turn.h calls ---- */
 
@@ -83,13 +170,13 @@ const struct kvb_replica_world kvb_aggregator_world = {
     .clock_ns = clock_ns,
     .is_connected = is_bus_connected,
     .connects = bus_connects,
-    .send_echo = kvb_aggregator_send_echo,
-    .echoes = kvb_aggregator_echoes,
+    .send_echo = publish_echo,
+    .echoes = echoes_received,
     .dropped = dropped_messages,
     .take_message = kvb_aggregator_take_message,
     .lag_ns = kvb_aggregator_lag_ns,
     .answer_queries = kvb_aggregator_take_queries,
-    .send_request = kvb_aggregator_send_request,
+    .send_request = request_from_bridge,
     .tick = update_outputs,
 };
 

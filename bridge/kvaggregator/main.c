@@ -22,7 +22,35 @@ static void read_aggregator_liveness(const void *daemon, struct kvb_liveness *ou
     kvb_aggregator_liveness(daemon, out_liveness);
 }
 
-static int run_aggregator(const struct kvb_aggregator_config *config, struct kvb_log *log)
+/* ---- Reading the configuration again: what HTTP shows, and the login of NATS ---- */
+
+struct aggregator_reloader {
+    const char *path;
+    struct kvb_aggregator *aggregator;
+    struct kvb_log *log;
+};
+
+/* Other keys are read at the start alone. */
+static void reload_aggregator(void *context)
+{
+    const struct aggregator_reloader *reloader = context;
+    KVB_OWN(kvb_aggregator_config_done) struct kvb_aggregator_config config = { .forget_ms = 0 };
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_detail why = { 0 };
+    const kvb_status status = kvb_aggregator_config_read(reloader->path, &config, &errors);
+
+    kvb_aggregator_reload_http(reloader->aggregator);
+    if (status != KVB_OK) {
+        kvb_daemon_log_errors(reloader->log, "kvaggregator", &errors);
+        return;
+    }
+    kvb_daemon_log_renewal(
+        reloader->log, "kvaggregator",
+        kvb_aggregator_renew_login(reloader->aggregator, &config.nats.login, &why), &why);
+}
+
+static int
+run_aggregator(const struct kvb_aggregator_config *config, const char *path, struct kvb_log *log)
 {
     struct kvb_aggregator *aggregator = NULL;
     struct kvb_detail detail = { { 0 } };
@@ -35,12 +63,19 @@ static int run_aggregator(const struct kvb_aggregator_config *config, struct kvb
     if (status != KVB_OK) {
         return kvb_daemon_say_not_started(log, "kvaggregator", status, &detail);
     }
+    struct aggregator_reloader reloader = {
+        .path = path,
+        .aggregator = aggregator,
+        .log = log,
+    };
     const struct kvb_daemon_running running = {
         .name = "kvaggregator",
         .log = log,
         .http_port = kvb_aggregator_http_port(aggregator),
         .daemon = aggregator,
         .read_liveness = read_aggregator_liveness,
+        .reloader = &reloader,
+        .reload = reload_aggregator,
     };
     kvb_daemon_wait_for_end(&signals, &notify, &running);
     kvb_aggregator_stop(aggregator);
@@ -68,7 +103,7 @@ int main(int argc, char **argv)
             .fd = STDERR_FILENO,
         };
         (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
-        exit_code = run_aggregator(&config, &log);
+        exit_code = run_aggregator(&config, options.config_path, &log);
         kvb_log_stop(&log);
     }
     kvb_aggregator_config_done(&config);

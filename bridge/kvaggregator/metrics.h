@@ -2,16 +2,14 @@
 
 #include "core/metric.h"
 #include "daemon/http.h"
-#include "daemon/service_responder.h"
+#include "daemon/metrics.h"
+#include "daemon/service.h"
 
 /* What an aggregator counts: one row a metric, the enum made from the same table.
  *     X(id, type, name, labels, help)                                              */
 /* clang-format off */
 #define KVB_AGGREGATOR_METRICS(X) \
-    X(build, GAUGE, "kvb_build_info", "version=\"" KVB_VERSION "\"", "Always 1; version: of the program") \
-    X(started, REAL_GAUGE, "process_start_time_seconds", "", "When the program started, seconds since 1970") \
-    X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
-    X(resident, GAUGE, "process_resident_memory_bytes", "", "Resident memory of the process") \
+    KVB_DAEMON_METRICS(X) \
     X(messages_events, COUNTER, "kvb_messages_received_total", "kind=\"kv_events\"", "NATS messages received, by kind") \
     X(messages_window, COUNTER, "kvb_messages_received_total", "kind=\"kv_window_events\"", "NATS messages received, by kind") \
     X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
@@ -83,14 +81,8 @@
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
-    X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
-    X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
-    X(nats_lame_ducks, COUNTER, "kvb_nats_lame_ducks_total", "", "Times that nats-server announced lame duck mode: it will stop, and another one is used") \
-    X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
-    X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and did not deliver our own messages back") \
-    X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \
     X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "Messages for which the event ring has room: limits.event_ring; full, nats.c holds back, and drops above 256 MiB") \
     X(event_lag, REAL_GAUGE, "kvb_event_lag_seconds", "", "How long the oldest message that is not applied has waited; above 1 s all streams are STALE(lagging)") \

@@ -1,7 +1,6 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/http_reply.h"
 #include "kvaggregator/inside.h"
 #include "wire/query/json.h"
 
@@ -302,6 +301,7 @@ void kvb_aggregator_answer_http(
         .metrics = &aggregator->metrics,
         .dashboard = aggregator->dashboard,
         .not_ready = kvb_aggregator_not_ready(aggregator, &why),
+        .share = &aggregator->group.share,
         .not_live = kvb_aggregator_not_live(aggregator),
     };
     kvb_http_route_answer(route, &here, request, answer);
@@ -370,7 +370,7 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
     char component[kvb_name_bytes + 1];
     const char *tail = NULL;
 
-    if (!message->reply || kvb_subject_is_of_contract(message->reply) ||
+    if (!message->reply || kvb_reply_is_refused(message->reply) ||
         kvb_subject_split(message->subject, name_space, component, &tail) != KVB_OK) {
         count_query(aggregator, kvb_aggregator_queries_mute);
         return;

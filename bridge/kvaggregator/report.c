@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "core/limits.h"
-#include "daemon/process_stats.h"
 #include "kvaggregator/inside.h"
 
 static const uint64_t process_every_ns = KVB_NS_PER_S;
@@ -77,6 +76,14 @@ void kvb_aggregator_publish_decision(
 
 /* ---- Metrics ---- */
 
+const struct kvb_metric_row kvb_aggregator_metric_rows[kvb_aggregator_metric_count] = {
+#define KVB_AGGREGATOR_METRIC_ROW(id, kind, title, label, text)                                    \
+    [kvb_aggregator_##                                                                             \
+        id] = { .name = (title), .labels = (label), .help = (text), .type = KVB_METRIC_##kind },
+    KVB_AGGREGATOR_METRICS(KVB_AGGREGATOR_METRIC_ROW)
+#undef KVB_AGGREGATOR_METRIC_ROW
+};
+
 /* One stream stands for all: a worker in two configurations is there with all its ranks. */
 static void log_rivals(struct kvb_aggregator *aggregator)
 {
@@ -125,7 +132,6 @@ static void count_followers(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_streams_silent, counters.silent);
     kvb_metric_set(metrics, kvb_aggregator_streams_forgotten, counters.forgotten);
     kvb_metric_set(metrics, kvb_aggregator_stored_refused, counters.blocks_refused);
-    kvb_metric_set(metrics, kvb_aggregator_log_dropped, kvb_log_dropped(aggregator->log));
 }
 
 static void count_books(struct kvb_aggregator *aggregator)
@@ -211,55 +217,29 @@ static void count_index(struct kvb_aggregator *aggregator)
     kvb_metric_set_real(metrics, kvb_aggregator_load_std, stats.std);
 }
 
-static void measure_process(struct kvb_aggregator *aggregator, uint64_t now_ns)
-{
-    struct kvb_process_stats stats;
-
-    if (now_ns < aggregator->next_process_ns) {
-        return;
-    }
-    aggregator->next_process_ns = now_ns + process_every_ns;
-    kvb_process_measure(&stats);
-    kvb_metric_set_real(&aggregator->metrics, kvb_aggregator_cpu, stats.cpu_s);
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_resident, stats.resident_bytes);
-}
-
 void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator)
 {
     struct kvb_metrics *metrics = &aggregator->metrics;
     const struct kvb_aggregator_config *config = aggregator->config;
 
-    kvb_metric_set(metrics, kvb_aggregator_build, 1);
-    kvb_metric_set_real(metrics, kvb_aggregator_started, (double)kvb_clock_wall_us() / 1e6);
+    kvb_daemon_metrics_begin(metrics, kvb_aggregator_build);
     kvb_metric_set(metrics, kvb_aggregator_index_limit, config->limits.max_index_blocks);
     kvb_metric_set(metrics, kvb_aggregator_event_ring_limit, config->limits.event_ring);
-}
-
-static void count_denials(struct kvb_aggregator *aggregator)
-{
-    uint64_t publishes = 0;
-    uint64_t subscriptions = 0;
-
-    kvb_bus_denials(aggregator->bus, &publishes, &subscriptions);
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_publish, publishes);
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_nats_denied_subscribe, subscriptions);
-    kvb_metric_set(
-        &aggregator->metrics, kvb_aggregator_nats_lame_ducks, kvb_bus_lame_ducks(aggregator->bus));
 }
 
 void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     struct kvb_metrics *metrics = &aggregator->metrics;
-    const bool is_connected = kvb_bus_is_connected(aggregator->bus);
 
+    kvb_daemon_metrics_update(metrics, kvb_aggregator_build, aggregator->log, aggregator->bus);
+    if (now_ns >= aggregator->next_process_ns) {
+        aggregator->next_process_ns = now_ns + process_every_ns;
+        kvb_daemon_metrics_measure(metrics, kvb_aggregator_build);
+    }
     count_followers(aggregator);
     count_books(aggregator);
     count_states(aggregator);
     count_index(aggregator);
-    measure_process(aggregator, now_ns);
-    kvb_metric_set(metrics, kvb_aggregator_nats_connected, is_connected);
-    kvb_metric_set(metrics, kvb_aggregator_nats_connects, kvb_bus_connects(aggregator->bus));
-    count_denials(aggregator);
     kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
     kvb_metric_set(metrics, kvb_aggregator_refused_dropped, kvb_bus_dropped(aggregator->received));
 }

@@ -1,6 +1,8 @@
 #include "core/clock.h"
-#include "daemon/service_responder.h"
+#include "core/limits.h"
+#include "core/own.h"
 #include "kvaggregator/inside.h"
+#include "wire/json/scan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,14 +11,156 @@
  * requested and answered over NATS.  nats-server gives each query to one aggregator of the queue
  * group; see kvaggregator/group.c. */
 
+struct kvb_query_kind {
+    const char *tail;
+    enum kvb_aggregator_metric counter;
+    bool has_prompt;
+    kvb_status (*answer)(struct kvb_aggregator *aggregator, struct kvb_query_call *call);
+};
+
+/* ---- With a prompt ---- */
+
+static kvb_status answer_match(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_match(
+        &aggregator->ctx, call->query, call->max_rows, call->out, &call->detail);
+}
+
+static kvb_status answer_route_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    KVB_TRY(kvb_answer_route(
+        &aggregator->ctx, call->query, call->max_rows, call->out, &call->decision, &call->detail));
+    call->has_decision = !call->decision.is_dry_run;
+    return KVB_OK;
+}
+
+/* ---- Without ---- */
+
+static kvb_status answer_state_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_state(&aggregator->ctx, call->out);
+}
+
+static kvb_status answer_load(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    return kvb_answer_load(&aggregator->ctx, call->max_rows, call->out);
+}
+
+/* Where the requester wants to go on: {"from":n} or {"stream":n,"row":n}. */
+struct page {
+    uint64_t from;
+    struct kvb_dump_place place;
+};
+
+static kvb_status read_from(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->from);
+}
+
+static kvb_status read_stream(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->place.stream);
+}
+
+static kvb_status read_row(struct kvb_json_scan *scan, void *context)
+{
+    struct page *page = context;
+
+    return kvb_json_u64(scan, &page->place.row);
+}
+
+/* An empty request means the first page. */
+static kvb_status read_page(kvb_span payload, struct page *out_page, struct kvb_detail *detail)
+{
+    /* clang-format off */
+    static const struct kvb_json_field fields[] = {
+        { .name = "from",   .read = read_from },
+        { .name = "stream", .read = read_stream },
+        { .name = "row",    .read = read_row },
+    };
+    /* clang-format on */
+    struct kvb_json_scan scan = kvb_json_scan_of(payload);
+
+    if (payload.len == 0) {
+        return KVB_OK;
+    }
+    if (kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), out_page) != KVB_OK ||
+        kvb_json_finish(&scan) != KVB_OK) {
+        kvb_detail_set(
+            detail,
+            "expected nothing, {\"from\":n} or {\"stream\":n,\"row\":n} with whole numbers");
+        return KVB_BAD_INPUT;
+    }
+    return KVB_OK;
+}
+
+static kvb_status answer_streams(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    struct page page = { 0 };
+
+    KVB_TRY(read_page(call->payload, &page, &call->detail));
+    return kvb_answer_streams(&aggregator->ctx, page.from, call->max_rows, call->out);
+}
+
+static kvb_status answer_dump(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+{
+    /* their line ends are two bytes each in JSON, and names may be longer, too */
+    const size_t max = call->max_bytes * 3 / 8;
+    struct page page = { 0 };
+
+    KVB_TRY(read_page(call->payload, &page, &call->detail));
+    return kvb_answer_dump_page(
+        &aggregator->ctx, max < kvb_aggregator_page_bytes ? max : kvb_aggregator_page_bytes,
+        page.place, call->out);
+}
+
+/* ---- The table ---- */
+
+/* clang-format off */
+static const struct kvb_query_kind query_kinds[] = {
+    { "kv_match",       kvb_aggregator_queries_match, true,  answer_match },
+    { "kv_route",       kvb_aggregator_queries_route, true,  answer_route_query },
+    { "kv_get.state",   kvb_aggregator_queries_get,   false, answer_state_query },
+    { "kv_get.load",    kvb_aggregator_queries_get,   false, answer_load },
+    { "kv_get.streams", kvb_aggregator_queries_get,   false, answer_streams },
+    { "kv_get.dump",    kvb_aggregator_queries_get,   false, answer_dump },
+};
+/* clang-format on */
+_Static_assert(KVB_COUNT_OF(query_kinds) == kvb_query_kind_count, "each kind of query is counted");
+
+const struct kvb_query_kind *kvb_query_kind_find(const char *tail)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(query_kinds); i++) {
+        if (strcmp(query_kinds[i].tail, tail) == 0) {
+            return &query_kinds[i];
+        }
+    }
+    return NULL;
+}
+
+bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind)
+{
+    return kind->has_prompt;
+}
+
 /* ---- Counting ---- */
+
+static struct query_counts *
+counts_of(struct aggregator_service *service, const struct kvb_query_kind *kind)
+{
+    return &service->counts[kind - query_kinds];
+}
 
 void kvb_aggregator_note_request(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
     const char *error)
 {
     struct aggregator_service *service = &aggregator->service;
-    struct query_counts *counts = &service->counts[kvb_query_kind_number(kind)];
+    struct query_counts *counts = counts_of(service, kind);
 
     (void)pthread_mutex_lock(&service->lock);
     counts->requests++;
@@ -31,7 +175,7 @@ void kvb_aggregator_note_error(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error)
 {
     struct aggregator_service *service = &aggregator->service;
-    struct query_counts *counts = &service->counts[kvb_query_kind_number(kind)];
+    struct query_counts *counts = counts_of(service, kind);
 
     (void)pthread_mutex_lock(&service->lock);
     counts->errors++;
@@ -39,7 +183,65 @@ void kvb_aggregator_note_error(
     (void)pthread_mutex_unlock(&service->lock);
 }
 
-/* ---- On nats.c's threads ---- */
+/* ---- Answering ---- */
+
+/* Each answer is a JSON object; its last member becomes "aggregator":"{id}", so that the requester
+ * knows whom to ask for the next page. */
+static kvb_status answer_as(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    static const char before[] = ",\"aggregator\":\"";
+    const char *id = aggregator->service.identity.id; /* needs no escapes */
+
+    KVB_TRY(kind->answer(aggregator, call));
+    call->out->len--; /* the brace at the end */
+    KVB_TRY(kvb_buf_append(call->out, before, sizeof before - 1));
+    KVB_TRY(kvb_buf_append(call->out, id, strlen(id)));
+    return kvb_buf_append(call->out, "\"}", 2);
+}
+
+/* With long names, rows are larger than usual: then the answer is made again with fewer rows.  The
+ * route is chosen only once. */
+static kvb_status answer_that_fits(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    call->max_bytes = kvb_bus_max_payload(aggregator->bus);
+    call->max_rows = call->max_bytes / kvb_aggregator_row_bytes;
+    kvb_status status = answer_as(kind, aggregator, call);
+    while (status == KVB_OK && call->out->len > call->max_bytes && call->max_rows > 1 &&
+           !call->has_decision) {
+        call->max_rows /= 2;
+        kvb_buf_reset(call->out);
+        status = answer_as(kind, aggregator, call);
+    }
+    return status;
+}
+
+void kvb_query_kind_answer(
+    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
+    struct kvb_query_call *call)
+{
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    const kvb_status status =
+        call->read == KVB_OK ? answer_that_fits(kind, aggregator, call) : call->read;
+    const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
+
+    if (status == KVB_OK) {
+        kvb_metric_add(&aggregator->metrics, kind->counter, 1);
+        kvb_aggregator_note_request(aggregator, kind, processing_ns, NULL);
+        return;
+    }
+    const char *error = call->detail.text[0] ? call->detail.text : kvb_status_name(status);
+    kvb_aggregator_note_request(aggregator, kind, processing_ns, error);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_failed, 1);
+    kvb_buf_reset(call->out);
+    /* Without memory even for this, the requester runs into its own deadline. */
+    (void)kvb_http_write_error(error, call->out);
+}
+
+/* ---- The micro-service, on nats.c's threads ---- */
 
 /* "kv_get.state" is the endpoint kv_get_state: a name has no dots. */
 static void name_endpoint(const char *tail, struct kvb_service_endpoint *endpoint)
@@ -54,7 +256,7 @@ static void
 fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint)
 {
     const struct kvb_aggregator *aggregator = context;
-    const char *tail = kvb_query_kind_tail(i);
+    const char *tail = query_kinds[i].tail;
 
     name_endpoint(tail, out_endpoint);
     (void)snprintf(/* fits: kvb_subject_make() has looked at both names */
@@ -91,7 +293,7 @@ kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator)
     struct kvb_service *service = &aggregator->service.identity;
 
     KVB_TRY(kvb_service_identify(service));
-    memcpy(service->name, "kvaggregator", sizeof "kvaggregator");
+    memcpy(service->name, aggregator->names.service, sizeof service->name);
     service->description = "kvaggregator: which worker holds the longest prefix of a prompt";
     service->facts[0] = (struct kvb_service_fact){ "namespace", config->router.name_space };
     service->facts[1] = (struct kvb_service_fact){ "component", config->router.component };

@@ -29,17 +29,18 @@ static kvb_status draw_bridge_id(struct kvb_bridge *bridge)
 
 static kvb_status make_bridge_subjects(struct kvb_bridge *bridge)
 {
-    const char *name_space = bridge->config->publish.name_space;
-    const char *component = bridge->config->publish.component;
+    struct bridge_publisher *publisher = &bridge->publisher;
+    const struct kvb_subject_names *names = &publisher->names;
 
-    KVB_TRY(kvb_subject_make(
-        bridge->publisher.heartbeat_subject, name_space, component, "kv_heartbeat"));
-    KVB_TRY(kvb_subject_make(
-        bridge->publisher.heartbeat_json_subject, name_space, component, "kv_heartbeat_json"));
-    KVB_TRY(
-        kvb_subject_make(bridge->publisher.load_subject, name_space, component, "load_metrics"));
-    return kvb_subject_make(
-        bridge->publisher.status_subject, name_space, component, "bridge_status");
+    kvb_bridge_subject_names(bridge->config, &publisher->names);
+    KVB_TRY(kvb_permissions_make(
+        KVB_CLIENT_BRIDGE, names, kvb_bridge_permission_settings(bridge->config),
+        &publisher->permissions));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_HEARTBEAT, names, publisher->heartbeat_subject));
+    KVB_TRY(kvb_contract_subject_make(
+        KVB_SUBJECT_HEARTBEAT_JSON, names, publisher->heartbeat_json_subject));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_LOAD, names, publisher->load_subject));
+    return kvb_contract_subject_make(KVB_SUBJECT_BRIDGE_STATUS, names, publisher->status_subject);
 }
 
 static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
@@ -47,8 +48,7 @@ static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *
     const struct kvb_bridge_config *config = bridge->config;
     const struct kvb_bus_options options = { .url = config->nats.url,
                                              .name = "kvbridge",
-                                             .credentials = config->nats.credentials,
-                                             .ca_file = config->nats.ca_file,
+                                             .login = &config->nats.login,
                                              .log = bridge->log };
 
     KVB_TRY(make_bridge_subjects(bridge));
@@ -89,9 +89,7 @@ static kvb_status open_sync(struct kvb_bridge *bridge)
     bridge->publisher.sync.answered = want_beat;
     bridge->publisher.sync.context = bridge;
     KVB_TRY(kvb_sync_responder_init(&bridge->publisher.sync));
-    KVB_TRY(kvb_subject_make(
-        subject, bridge->config->publish.name_space, bridge->config->publish.component,
-        "kv_sync.*.*"));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_SYNC, &bridge->publisher.names, subject));
     return kvb_bus_subscribe(
         bridge->publisher.bus, subject, kvb_sync_responder_receive, &bridge->publisher.sync,
         &bridge->publisher.syncs);
@@ -100,9 +98,24 @@ static kvb_status open_sync(struct kvb_bridge *bridge)
 /* Health probes, which may decide to restart this process, must always be answered. */
 static const char *const vital_paths[] = { "/livez", "/readyz", NULL };
 
+static const struct kvb_http_path_rule path_rules[] = {
+    { "/livez", KVB_HTTP_OPEN },
+    { "/readyz", KVB_HTTP_OPEN },
+    { "/metrics", KVB_HTTP_OF_METRICS },
+    { "/register", KVB_HTTP_OF_REGISTER },
+    { "/unregister", KVB_HTTP_OF_REGISTER },
+    { "/drain", KVB_HTTP_OF_REGISTER },
+    { "/undrain", KVB_HTTP_OF_REGISTER },
+    { NULL, KVB_HTTP_GUARDED },
+};
+
 static kvb_status open_bridge_http(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
+    const char *register_token_file = bridge->config->registering.token_file;
     const struct kvb_http_options options = { .listen = bridge->config->http,
+                                              .security = &bridge->config->http_security,
+                                              .register_token_file = register_token_file,
+                                              .rules = path_rules,
                                               .max_body_bytes = max_request_bytes,
                                               .threads = http_threads,
                                               .max_connections = max_http_connections,
@@ -174,7 +187,8 @@ kvb_status kvb_bridge_start(
                                                   .values = bridge->shown.values,
                                                   .count = kvb_bridge_metric_count };
     kvb_buf_init(&bridge->publisher.buf, kvb_max_nats_payload_bytes);
-    kvb_buf_init(&bridge->shown.state_text, kvb_max_nats_payload_bytes);
+    kvb_buf_init(&bridge->publisher.status, kvb_max_state_bytes);
+    kvb_buf_init(&bridge->shown.state_text, kvb_max_state_bytes);
     kvb_detail_set(&bridge->shown.not_ready, "starting");
     (void)pthread_mutex_init(&bridge->shown.text_lock, NULL); /* neither fails without attributes */
     (void)pthread_rwlock_init(&bridge->shown.sets_lock, NULL);
@@ -186,6 +200,19 @@ kvb_status kvb_bridge_start(
     }
     *out_bridge = bridge;
     return KVB_OK;
+}
+
+void kvb_bridge_reload_http(struct kvb_bridge *bridge)
+{
+    if (bridge->shown.http) {
+        kvb_http_reload(bridge->shown.http);
+    }
+}
+
+kvb_status kvb_bridge_renew_login(
+    struct kvb_bridge *bridge, const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    return kvb_bus_renew(bridge->publisher.bus, login, detail);
 }
 
 uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge)
@@ -223,8 +250,12 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
         return;
     }
     kvb_http_stop(bridge->shown.http);
+    kvb_kubernetes_stop(bridge->membership.kubernetes);
+    kvb_dns_list_stop(bridge->membership.dns_list);
     kvb_discovery_stop(bridge->membership.discovery);
     stop_thread(bridge);
+    kvb_kubernetes_free(bridge->membership.kubernetes);
+    kvb_dns_list_free(bridge->membership.dns_list);
     kvb_discovery_free(bridge->membership.discovery);
     kvb_bridge_close_stats(&bridge->shown);
     kvb_bridge_close_service(&bridge->shown);
@@ -246,6 +277,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     (void)pthread_rwlock_destroy(&bridge->shown.sets_lock);
     (void)pthread_mutex_destroy(&bridge->shown.text_lock);
     kvb_buf_done(&bridge->shown.state_text);
+    kvb_buf_done(&bridge->publisher.status);
     kvb_buf_done(&bridge->publisher.buf);
     if (bridge->wake_fd >= 0) {
         (void)close(bridge->wake_fd);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/log.h"
 #include "core/status.h"
 #include "kvbridge/config.h"
@@ -33,32 +32,67 @@ kvb_status kvb_bridge_start(
 kvb_status
 kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detail *detail);
 
+/* Has the HTTP server read its certificates and token again. */
+void kvb_bridge_reload_http(struct kvb_bridge *bridge);
+
 /* The port of the HTTP server; 0 when there is none. */
 uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge);
+
+/* Has NATS use this login, as kvb_bus_renew(); errors are its. */
+kvb_status kvb_bridge_renew_login(
+    struct kvb_bridge *bridge, const struct kvb_bus_login *login, struct kvb_detail *detail);
 
 /* Any thread. */
 void kvb_bridge_liveness(const struct kvb_bridge *bridge, struct kvb_liveness *out_liveness);
 
 /* ---- While it runs: workers come and go ---- */
 
-/* Each rank belongs to one list.  The discovered ranks have one list for each engine. */
-enum { KVB_BRIDGE_OF_FILE, KVB_BRIDGE_OF_REGISTERED, KVB_BRIDGE_OF_DISCOVERED };
+/* Each rank belongs to one list.  The discovered ranks have one list for each engine.
+ *
+ *     file, at start and SIGHUP ---+
+ *     pods of Kubernetes ----------+-- kvb_bridge_take_list(): the whole list, in place of the
+ *     addresses of a DNS name -----+                           one before
+ *     POST /register, /unregister ---- kvb_bridge_request_membership(): one rank
+ *     answers of engines that any of the lists gives as `discover` */
+enum {
+    KVB_BRIDGE_OF_FILE,
+    KVB_BRIDGE_OF_REGISTERED,
+    KVB_BRIDGE_OF_KUBERNETES,
+    KVB_BRIDGE_OF_DNS,
+    KVB_BRIDGE_OF_DISCOVERED
+};
+
+/* "file", "registered", "kubernetes", "dns", "discovered". */
+const char *kvb_bridge_origin_name(uint32_t origin);
 
 enum kvb_bridge_wish {
     KVB_BRIDGE_REPLACE,  /* replace the whole list */
     KVB_BRIDGE_REGISTER, /* add one rank to the registered ones */
+    KVB_BRIDGE_UPDATE,   /* the ranks of a list have these facts now */
     KVB_BRIDGE_FORGET,   /* remove this worker, or this rank of it */
     KVB_BRIDGE_DRAIN,    /* this worker, or this rank of it, takes no new requests */
     KVB_BRIDGE_UNDRAIN,  /* takes them again */
     KVB_BRIDGE_WISH_COUNT
 };
 
+/* What became of one worker of a list. */
+enum kvb_bridge_taken {
+    KVB_BRIDGE_TAKEN,
+    KVB_BRIDGE_ID_TAKEN,      /* another list has a rank of this id and number */
+    KVB_BRIDGE_ADDRESS_TAKEN, /* another list has a rank that reads this address */
+    KVB_BRIDGE_FULL           /* ranks, or files that this process may open */
+};
+
 struct kvb_membership_request {
     enum kvb_bridge_wish kind;
     uint32_t origin; /* whose list; not of KVB_BRIDGE_FORGET and the two behind it */
-    /* With the list of the file: the lists of engines that are discovered no more, by
+    /* With KVB_BRIDGE_REPLACE: the lists of engines that are discovered no more, by
      * origin from KVB_BRIDGE_OF_DISCOVERED on, are empty now; kvb_max_workers; or NULL. */
     const bool *gone_origins;
+    /* With KVB_BRIDGE_REPLACE, of each worker.  Those that cannot be taken beside other lists
+     * are left out, and the rest of the list is taken.  NULL: such a list is refused. */
+    enum kvb_bridge_taken *out_taken;
+    const struct kvb_worker_facts *facts; /* borrowed; of KVB_BRIDGE_UPDATE */
     uint64_t worker_id; /* of KVB_BRIDGE_FORGET and the two behind it, like all below */
     bool has_rank;
     uint32_t dp_rank;
@@ -71,8 +105,10 @@ struct kvb_membership_result {
     size_t gone;
     size_t changed; /* closed, and opened again as they are now */
     size_t same;
-    size_t marked; /* draining, or no more */
-    size_t failed; /* of added and changed: could not be opened, and are not there */
+    size_t updated;  /* of those the same: something published about them has changed */
+    size_t marked;   /* draining, or no more */
+    size_t left_out; /* not of added or changed: see out_taken */
+    size_t failed;   /* of added and changed: could not be opened, and are not there */
     struct kvb_detail why;
 };
 
@@ -90,11 +126,15 @@ kvb_status kvb_bridge_request_membership(
     const struct kvb_worker_config *workers, size_t worker_count,
     struct kvb_membership_result *out_answer);
 
-/* After the file was read again: calls kvb_bridge_request_membership() with its list, then
- * discovers the workers that the file gives as `discover`. */
-kvb_status kvb_bridge_take_file(
-    struct kvb_bridge *bridge, const struct kvb_bridge_config *config,
-    struct kvb_membership_result *out_answer);
+/* The workers that one source knows now, all of them: the file that was read again, the pods of
+ * Kubernetes, the addresses of a name.  What is the same stays open.  No id and rank, and no
+ * address, may stand twice in the list.  Calls kvb_bridge_request_membership(), then discovers
+ * the workers that have a `discover` URL.  out_taken: of each worker, as in the request; or NULL.
+ * A worker that was left out, or that failed, is tried again only when the list is given again.
+ * Any thread but the ingest thread's, and one thread for each origin. */
+kvb_status kvb_bridge_take_list(
+    struct kvb_bridge *bridge, uint32_t origin, const struct kvb_worker_config *workers,
+    size_t count, enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer);
 
 /* Says goodbye for every stream, flushes, and frees it.  NULL is fine. */
 void kvb_bridge_stop(struct kvb_bridge *bridge);

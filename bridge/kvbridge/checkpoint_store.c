@@ -336,10 +336,18 @@ static kvb_status open_directory(const char *directory, int *out_fd, struct kvb_
 kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_detail *detail)
 {
     int fd = -1;
+    struct stat about;
 
     KVB_TRY(open_directory(directory, &fd, detail));
+    const bool is_open_to_all = fstat(fd, &about) == 0 && (about.st_mode & S_IWOTH) != 0;
     (void)close(fd);
-    return KVB_OK;
+    if (is_open_to_all) {
+        kvb_detail_set(
+            detail,
+            "checkpoint: %s: every user may replace the files in it: chmod o-w that directory",
+            directory);
+    }
+    return is_open_to_all ? KVB_BAD_CONFIG : KVB_OK;
 }
 
 /* The kernel releases the lock when the process ends, also after a crash. */

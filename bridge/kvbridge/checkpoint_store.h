@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/detail.h"
 #include "core/status.h"
 #include "stream/checkpoint/checkpoint.h"
 
@@ -38,7 +37,8 @@ struct kvb_checkpoint_name {
 struct kvb_checkpoint_name
 kvb_checkpoint_name_of(uint64_t home, uint64_t worker_id, uint32_t dp_rank);
 
-/* Checks that files can be created in the directory.  KVB_BAD_CONFIG: detail says why not. */
+/* Checks that files can be created in the directory, and not by every user: a forged checkpoint is
+ * read as far as the engine confirms it.  KVB_BAD_CONFIG: detail says why not. */
 kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_detail *detail);
 
 /* Takes the directory for this process alone.

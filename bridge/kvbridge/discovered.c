@@ -67,6 +67,8 @@ static kvb_status make_discovered_rank(
 {
     *out = *worker;
     memset(out->discover, 0, sizeof out->discover);
+    memset(out->events, 0, sizeof out->events); /* where the engine does not say it */
+    memset(out->replay, 0, sizeof out->replay);
     memset(&out->load, 0, sizeof out->load);
     out->load.total_slots = worker->load.total_slots;
     KVB_TRY(put_id(worker, source->dp_rank, &out->id, detail));
@@ -78,6 +80,7 @@ static kvb_status make_discovered_rank(
     out->first_rank = source->dp_rank;
     out->ranks = 1;
     out->has_own_addresses = true;
+    out->addresses_of = KVB_ADDRESSES_OF_ENGINE;
     out->may_connect = may_connect(source->endpoint);
     return KVB_OK;
 }

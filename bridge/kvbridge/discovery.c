@@ -7,6 +7,7 @@
 #include "core/own.h"
 #include "core/url_show.h"
 #include "ingest/http/fetch.h"
+#include "kvbridge/members.h"
 #include "wire/engine/event_sources.h"
 
 #include <pthread.h>
@@ -33,8 +34,10 @@ static const struct page {
 struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_config worker;
+    uint32_t list;
     size_t slot; /* its origin, from the first */
     bool is_leaving;
+    bool is_updated;         /* its facts are not those that the bridge knows */
     size_t page;             /* of pages: the one that is asked for */
     struct kvb_fetch *fetch; /* under way; NULL: none */
     struct kvb_buf body;     /* owned */
@@ -44,6 +47,12 @@ struct target {
     struct kvb_detail said; /* the trouble that the log names; "": none */
     struct kvb_log_backoff backoff;
     uint64_t found; /* of what the log last named as published; 0: nothing yet */
+};
+
+/* The workers of one list that are to be discovered, sorted by name. */
+struct target_list {
+    struct kvb_worker_config *workers; /* owned; NULL: taken already */
+    size_t count;
 };
 
 struct kvb_discovery {
@@ -62,32 +71,55 @@ struct kvb_discovery {
     struct target *targets[kvb_max_workers]; /* owned, by slot */
 
     pthread_mutex_t lock;
-    struct kvb_worker_config *list; /* owned; the newest one, not taken yet; or NULL */
-    size_t list_count;
+    struct target_list lists[kvb_discovery_max_lists];
+    bool was_full; /* and the log has said so */
 };
 
 /* ---- Targets ---- */
 
-static void note_target_difference(void *context, const char *path)
+static int compare_target_workers(const void *one, const void *other)
 {
-    bool *differs = context;
+    const struct kvb_worker_config *a = one;
+    const struct kvb_worker_config *b = other;
 
-    (void)path;
-    *differs = true;
+    if (a->id != b->id) {
+        return a->id < b->id ? -1 : 1;
+    }
+    return strcmp(a->discover, b->discover);
 }
 
-static bool
-is_among(const struct kvb_worker_config *worker, const struct kvb_worker_config *list, size_t count)
+/* The worker's place in a sorted list; the count of the list: it is not among them. */
+static size_t find_worker(const struct kvb_worker_config *worker, const struct target_list *list)
 {
+    const struct kvb_worker_config *found =
+        bsearch(worker, list->workers, list->count, sizeof *list->workers, compare_target_workers);
+
+    return found && kvb_members_are_same(worker, found) ? (size_t)(found - list->workers)
+                                                        : list->count;
+}
+
+/* KVB_NO_MEMORY */
+static kvb_status make_target_list(
+    const struct kvb_worker_config *workers, size_t count, struct target_list *out_list)
+{
+    struct target_list list = { 0 };
+    size_t found = 0;
+
     for (size_t i = 0; i < count; i++) {
-        bool differs = false;
-        kvb_conf_differences(
-            kvb_worker_config_keys(), worker, &list[i], note_target_difference, &differs);
-        if (!differs) {
-            return true;
+        found += workers[i].discover[0] != '\0';
+    }
+    list.workers = calloc(found + 1, sizeof *list.workers);
+    if (!list.workers) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (workers[i].discover[0] != '\0') {
+            list.workers[list.count++] = workers[i];
         }
     }
-    return false;
+    qsort(list.workers, list.count, sizeof *list.workers, compare_target_workers);
+    *out_list = list;
+    return KVB_OK;
 }
 
 static void free_discovery_target(struct target *target)
@@ -101,7 +133,7 @@ static void free_discovery_target(struct target *target)
 
 /* KVB_TOO_LARGE: no slot is free yet. */
 static kvb_status
-add_target(struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+add_target(struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *worker)
 {
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
         if (discovery->targets[slot]) {
@@ -113,6 +145,7 @@ add_target(struct kvb_discovery *discovery, const struct kvb_worker_config *work
         }
         target->discovery = discovery;
         target->worker = *worker;
+        target->list = list;
         target->slot = slot;
         target->is_due = true;
         target->pause_ns = first_pause_ns;
@@ -123,37 +156,66 @@ add_target(struct kvb_discovery *discovery, const struct kvb_worker_config *work
     return KVB_TOO_LARGE;
 }
 
-static bool is_target(const struct kvb_discovery *discovery, const struct kvb_worker_config *worker)
+static void say_full(struct kvb_discovery *discovery)
+{
+    char text[24];
+
+    if (!discovery->was_full) {
+        kvb_log_write(
+            discovery->options.log, KVB_LOG_ERROR, "discovery",
+            "more workers with a discover URL than a bridge takes: the others wait for a place",
+            "workers", kvb_log_u64(text, kvb_max_workers), NULL);
+    }
+    discovery->was_full = true;
+}
+
+/* The bridge receives it later, without the lock. */
+static void take_facts(struct target *target, const struct kvb_worker_facts *facts)
+{
+    target->is_updated |= !kvb_worker_facts_are_same(&target->worker.facts, facts);
+    target->worker.facts = *facts;
+}
+
+/* Marks the targets that leave, and in *out_has the workers that have one already. */
+static void compare_targets(
+    struct kvb_discovery *discovery, uint32_t number, const struct target_list *list, bool *out_has)
 {
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        const struct target *target = discovery->targets[slot];
-        if (target && !target->is_leaving && is_among(&target->worker, worker, 1)) {
-            return true;
+        struct target *target = discovery->targets[slot];
+        if (!target || target->is_leaving || target->list != number) {
+            continue;
+        }
+        const size_t at = find_worker(&target->worker, list);
+        target->is_leaving = at == list->count || out_has[at];
+        if (!target->is_leaving) {
+            out_has[at] = true;
+            take_facts(target, &list->workers[at].facts);
         }
     }
-    return false;
 }
 
 /* Under the lock.  A list that cannot be taken now is kept for the next turn. */
-static void take_target_list(struct kvb_discovery *discovery)
+static void take_target_list(struct kvb_discovery *discovery, uint32_t number)
 {
-    if (!discovery->list) {
+    struct target_list *list = &discovery->lists[number];
+    bool *has = list->workers ? calloc(list->count + 1, sizeof *has) : NULL;
+    kvb_status status = KVB_OK;
+
+    if (!has) {
         return;
     }
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        struct target *target = discovery->targets[slot];
-        if (target && !is_among(&target->worker, discovery->list, discovery->list_count)) {
-            target->is_leaving = true;
-        }
+    compare_targets(discovery, number, list, has);
+    for (size_t i = 0; i < list->count && status == KVB_OK; i++) {
+        status = has[i] ? KVB_OK : add_target(discovery, number, &list->workers[i]);
     }
-    for (size_t i = 0; i < discovery->list_count; i++) {
-        if (!is_target(discovery, &discovery->list[i]) &&
-            add_target(discovery, &discovery->list[i]) != KVB_OK) {
-            return;
-        }
+    free(has);
+    if (status == KVB_OK) {
+        free(list->workers);
+        *list = (struct target_list){ 0 };
+        discovery->was_full = false;
+    } else if (status == KVB_TOO_LARGE) {
+        say_full(discovery);
     }
-    free(discovery->list);
-    discovery->list = NULL;
 }
 
 /* ---- What came ---- */
@@ -187,7 +249,9 @@ static void say_trouble(struct target *target, const char *trouble, const struct
         kvb_url_show(target->worker.discover, shown, sizeof shown), "why", why->text, NULL);
 }
 
-/* Never 0. */
+/* Instead of the hash of an answer, which is odd. */
+enum { own_addresses_found = 2 };
+
 static uint64_t hash_sources(const struct kvb_event_sources *sources)
 {
     uint64_t hash = sources->count;
@@ -206,10 +270,8 @@ static uint64_t hash_sources(const struct kvb_event_sources *sources)
 }
 
 /* An engine that is queried repeatedly gives the same answer: it is logged once. */
-static void say_found(struct target *target)
+static void say_found(struct target *target, uint64_t found, size_t ranks)
 {
-    const struct kvb_event_sources *sources = &target->discovery->sources;
-    const uint64_t found = hash_sources(sources);
     char text[24];
     char shown[kvb_url_shown_bytes];
 
@@ -221,9 +283,11 @@ static void say_found(struct target *target)
     kvb_log_backoff_end(&target->backoff);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_INFO, "discovery",
-        "an engine has said where its events are", "discover",
-        kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
-        kvb_log_u64(text, sources->count), NULL);
+        found == own_addresses_found
+            ? "an engine does not say where its events are: the configured ports are used"
+            : "an engine has said where its events are",
+        "discover", kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
+        kvb_log_u64(text, ranks), NULL);
 }
 
 static kvb_status take_target_answer(struct target *target, struct kvb_detail *why)
@@ -242,6 +306,27 @@ static kvb_status take_target_answer(struct target *target, struct kvb_detail *w
         kvb_detail_set(why, "it publishes no events: see its --kv-events-config");
         return KVB_NOT_FOUND;
     }
+    say_found(target, hash_sources(&discovery->sources), discovery->sources.count);
+    return KVB_OK;
+}
+
+/* The engine serves no page that says it: its ranks are at the worker's own addresses. */
+static kvb_status take_own_addresses(struct target *target, struct kvb_detail *why)
+{
+    struct kvb_discovery *discovery = target->discovery;
+    const struct kvb_discovery_options *options = &discovery->options;
+    struct kvb_worker_config *worker = &discovery->workers[0];
+
+    if (target->worker.events[0] == '\0') {
+        kvb_detail_set(
+            why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
+        return KVB_NOT_FOUND;
+    }
+    *worker = target->worker;
+    memset(worker->discover, 0, sizeof worker->discover);
+    KVB_TRY(options->take(
+        options->context, options->first_origin + (uint32_t)target->slot, worker, 1, why));
+    say_found(target, own_addresses_found, target->worker.ranks);
     return KVB_OK;
 }
 
@@ -279,8 +364,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
     if (end->outcome == KVB_FETCH_OK) {
         status = take_target_answer(target, &why);
     } else if (end->code == http_not_found) {
-        kvb_detail_set(
-            &why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
+        status = take_own_addresses(target, &why);
     }
     if (status != KVB_OK) {
         target->page = 0;
@@ -288,7 +372,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
         return;
     }
     target->is_due = false;
-    say_found(target);
+    target->page = 0; /* an engine that is replaced by a newer one may have it */
 }
 
 /* ---- The thread ---- */
@@ -301,6 +385,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     const struct kvb_fetch_options options = { .url = url,
                                                .timeout_ms = timeout_ms,
                                                .max_bytes = kvb_max_event_sources_bytes,
+                                               .networks = target->discovery->options.networks,
                                                .on_bytes = keep_bytes,
                                                .on_end = end_target_fetch,
                                                .context = target };
@@ -318,8 +403,20 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     }
 }
 
+static void tell_facts(struct target *target)
+{
+    const struct kvb_discovery_options *options = &target->discovery->options;
+
+    if (target->is_updated) {
+        target->is_updated = options->update(
+                                 options->context, options->first_origin + (uint32_t)target->slot,
+                                 &target->worker.facts) != KVB_OK;
+    }
+}
+
 static void look_at_target(struct target *target, uint64_t now_ns)
 {
+    tell_facts(target);
     const bool is_hinted = atomic_exchange(&target->discovery->hints[target->slot], false);
 
     target->is_due |= is_hinted;
@@ -351,7 +448,9 @@ static int turn(struct kvb_discovery *discovery)
     int wait_ms = idle_ms;
 
     (void)pthread_mutex_lock(&discovery->lock);
-    take_target_list(discovery);
+    for (uint32_t list = 0; list < discovery->options.lists; list++) {
+        take_target_list(discovery, list);
+    }
     (void)pthread_mutex_unlock(&discovery->lock);
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
         struct target *target = discovery->targets[slot];
@@ -429,44 +528,44 @@ void kvb_discovery_free(struct kvb_discovery *discovery)
         free_discovery_target(discovery->targets[slot]);
     }
     kvb_fetcher_free(discovery->fetcher);
-    free(discovery->list);
+    for (size_t list = 0; list < kvb_discovery_max_lists; list++) {
+        free(discovery->lists[list].workers);
+    }
     (void)pthread_mutex_destroy(&discovery->lock);
     free(discovery);
 }
 
 kvb_status kvb_discovery_set(
-    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count)
+    struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *workers,
+    size_t count)
 {
-    struct kvb_worker_config *list = calloc(count + 1, sizeof *list);
-    size_t list_count = 0;
+    struct target_list made;
 
-    if (!list) {
-        return KVB_NO_MEMORY;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (workers[i].discover[0] != '\0') {
-            list[list_count++] = workers[i];
-        }
-    }
+    KVB_TRY(make_target_list(workers, count, &made));
     (void)pthread_mutex_lock(&discovery->lock);
-    free(discovery->list);
-    discovery->list = list;
-    discovery->list_count = list_count;
+    free(discovery->lists[list].workers);
+    discovery->lists[list] = made;
     (void)pthread_mutex_unlock(&discovery->lock);
     kvb_fetcher_wake(discovery->fetcher);
     return KVB_OK;
 }
 
-void kvb_discovery_foresee(
-    struct kvb_discovery *discovery, const struct kvb_worker_config *workers, size_t count,
-    bool out_removed[kvb_max_workers])
+kvb_status kvb_discovery_foresee(
+    struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *workers,
+    size_t count, bool out_removed[kvb_max_workers])
 {
+    struct target_list made;
+
+    KVB_TRY(make_target_list(workers, count, &made));
     (void)pthread_mutex_lock(&discovery->lock);
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
         const struct target *target = discovery->targets[slot];
-        out_removed[slot] = target && !is_among(&target->worker, workers, count);
+        out_removed[slot] = target && !target->is_leaving && target->list == list &&
+                            find_worker(&target->worker, &made) == made.count;
     }
     (void)pthread_mutex_unlock(&discovery->lock);
+    free(made.workers);
+    return KVB_OK;
 }
 
 void kvb_discovery_retry(struct kvb_discovery *discovery, uint32_t origin)

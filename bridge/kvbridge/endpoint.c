@@ -1,5 +1,6 @@
 #include "kvbridge/endpoint.h"
 
+#include "core/hash.h"
 #include "core/own.h"
 
 #include <stdio.h>
@@ -115,6 +116,18 @@ kvb_status kvb_endpoint_range_of(
     return KVB_OK;
 }
 
+kvb_status kvb_endpoint_of_address(
+    const char *scheme, const char *host, uint32_t port, const char *path, size_t room,
+    char *out_text)
+{
+    const bool is_ipv6 = strchr(host, ':') != NULL;
+    const int len = snprintf(
+        out_text, room, "%s://%s%s%s:%u%s", scheme, is_ipv6 ? "[" : "", host, is_ipv6 ? "]" : "",
+        port, path);
+
+    return len >= 0 && (size_t)len < room ? KVB_OK : KVB_TOO_LARGE;
+}
+
 static bool is_span_text(kvb_span span, const char *text)
 {
     return span.len == strlen(text) && strncasecmp((const char *)span.data, text, span.len) == 0;
@@ -158,6 +171,15 @@ bool kvb_endpoint_range_clashes(
 {
     return one->first <= other->last && other->first <= one->last &&
            one->base.scheme == other->base.scheme && is_same_place(&one->base, &other->base);
+}
+
+uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range)
+{
+    const struct kvb_endpoint *base = &range->base;
+    const bool is_here = base->scheme == KVB_ENDPOINT_TCP && kvb_endpoint_is_this_host(base->place);
+    const kvb_span place = is_here ? (kvb_span){ (const uint8_t *)"*", 1 } : base->place;
+
+    return kvb_hash64(place, (uint64_t)base->scheme << 32 | range->first);
 }
 
 /* ---- Hosts ---- */

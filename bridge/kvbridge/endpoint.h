@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
 
@@ -50,6 +49,12 @@ kvb_status kvb_endpoint_at_host(const char *text, kvb_span host, char out_text[k
 kvb_status
 kvb_endpoint_for_rank(const char *base, uint32_t rank, char out_text[kvb_endpoint_bytes]);
 
+/* Writes "tcp://10.0.0.7:5557" or "http://[fd00::7]:8000/metrics", of an address of IPv4 or IPv6 or
+ * a name.  KVB_TOO_LARGE: room is too small. */
+kvb_status kvb_endpoint_of_address(
+    const char *scheme, const char *host, uint32_t port, const char *path, size_t room,
+    char *out_text);
+
 /* The sockets that ranks first_rank .. first_rank + ranks - 1 of one endpoint use. */
 struct kvb_endpoint_range {
     struct kvb_endpoint base;
@@ -66,3 +71,6 @@ kvb_status kvb_endpoint_range_of(
 /* True when some socket is in both.  All names of this host count as one host. */
 bool kvb_endpoint_range_clashes(
     const struct kvb_endpoint_range *one, const struct kvb_endpoint_range *other);
+
+/* The same for ranges that begin with the same socket, to look them up by. */
+uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range);

@@ -1,5 +1,6 @@
 #include "kvbridge/event_publisher.h"
 
+#include "bus/contract.h"
 #include "core/limits.h"
 #include "wire/router/json.h"
 #include "wire/router/proto.h"
@@ -10,10 +11,13 @@ kvb_status kvb_event_publisher_init(
     struct kvb_event_publisher *publisher, struct kvb_bus *bus, enum kvb_profile profile,
     const char *name_space, const char *component)
 {
+    const struct kvb_subject_names names = { .workers_namespace = name_space,
+                                             .workers_component = component };
+
     *publisher = (struct kvb_event_publisher){ .bus = bus, .profile = profile };
     kvb_buf_init(&publisher->buf, kvb_max_nats_payload_bytes);
-    KVB_TRY(kvb_subject_make(publisher->subject, name_space, component, "kv_events"));
-    return kvb_subject_make(publisher->window_subject, name_space, component, "kv_window_events");
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_EVENTS, &names, publisher->subject));
+    return kvb_contract_subject_make(KVB_SUBJECT_WINDOW_EVENTS, &names, publisher->window_subject);
 }
 
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher)

@@ -296,8 +296,9 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
     end_run(bridge, rank);
 }
 
-/* Shows in /state why the engine's host name cannot be resolved; why "" ends that. */
-static void show_name_trouble(struct bridge_rank *rank, const char *why)
+/* Shows in /state why the engine's host name cannot be resolved, or why a handshake failed; why ""
+ * ends that. */
+static void show_link_trouble(struct bridge_rank *rank, const char *why)
 {
     struct rank_trouble *trouble = &rank->trouble;
 
@@ -311,6 +312,8 @@ static const char *say_renewal(kvb_status status)
     switch (status) {
     case KVB_OK:
         return "libzmq gave up the connection to an engine; connecting again";
+    case KVB_BAD_INPUT:
+        return "an engine's address is not allowed; trying again";
     case KVB_NOT_FOUND:
         return "an engine's host name cannot be resolved; trying again";
     default:
@@ -327,14 +330,21 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
     char dp_rank[24];
     const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
 
-    show_name_trouble(rank, status == KVB_NOT_FOUND ? reason : "");
-    if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
+    const char *refusal = kvb_source_refusal(rank->source);
+    const bool is_refused = status == KVB_AGAIN && refusal[0] != '\0';
+
+    if (status == KVB_BAD_INPUT) {
+        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_addresses_refused, 1);
+    }
+    show_link_trouble(rank, status == KVB_NOT_FOUND || status == KVB_BAD_INPUT ? reason : refusal);
+    if ((status == KVB_AGAIN && !is_refused) || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
         return;
     }
     kvb_log_write(
-        bridge->log, KVB_LOG_WARNING, "bridge", say_renewal(status), "reason", reason, "events",
-        rank->settings.events, "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        is_refused ? "no connection to an engine: the handshake failed" : say_renewal(status),
+        "reason", is_refused ? refusal : reason, "events", rank->settings.events, "worker",
+        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
 }
 
 static void say_quarantine(

@@ -34,7 +34,6 @@ static void answer_ready(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    (void)request;
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     struct kvb_detail why = bridge->shown.not_ready;
     const struct kvb_detail standing = bridge->shown.standing;
@@ -42,6 +41,9 @@ static void answer_ready(
     const char *cause = cause_of(&bridge->shown);
     if (cause) {
         kvb_detail_set(&why, "%s", cause);
+    }
+    if (!why.text[0] && kvb_exact_share_refuses(&bridge->shown.share, request->query, answer)) {
+        return;
     }
     answer_text(answer, why.text[0] ? 503 : 200, why.text[0] ? why.text : "ready");
     if (!why.text[0] && standing.text[0]) {

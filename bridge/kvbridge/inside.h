@@ -4,6 +4,7 @@
 #include "core/metric.h"
 #include "core/own.h"
 #include "core/url_show.h"
+#include "daemon/exact_share.h"
 #include "daemon/http.h"
 #include "daemon/prometheus.h"
 #include "ingest/dns/resolver.h"
@@ -16,20 +17,23 @@
 #include "kvbridge/checkpoint_store.h"
 #include "kvbridge/config.h"
 #include "kvbridge/discovery.h"
+#include "kvbridge/dns_list.h"
 #include "kvbridge/echo.h"
 #include "kvbridge/event_publisher.h"
+#include "kvbridge/kubernetes.h"
 #include "kvbridge/metrics.h"
+#include "kvbridge/permissions.h"
 #include "kvbridge/profile_guard.h"
 #include "kvbridge/rank_metrics.h"
 #include "kvbridge/refresh_plan.h"
 #include "kvbridge/refresh_responder.h"
 #include "kvbridge/sync_responder.h"
 #include "load/newest.h"
-#include "model/bridge_report.h"
 #include "model/load.h"
 #include "stream/checkpoint/policy.h"
 #include "stream/serve.h"
 #include "stream/standby.h"
+#include "wire/router/bridge_status.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -206,11 +210,15 @@ struct bridge_publisher {
     struct kvb_sync_responder sync;
     struct kvb_profile_guard guard;
     struct kvb_event_publisher events;
+    struct kvb_subject_names names;
+    struct kvb_permissions permissions; /* that this bridge needs of nats-server */
     char heartbeat_subject[kvb_subject_bytes];
     char heartbeat_json_subject[kvb_subject_bytes];
     char load_subject[kvb_subject_bytes];
     char status_subject[kvb_subject_bytes];
-    struct kvb_buf buf;     /* encoded into */
+    struct kvb_buf buf;    /* encoded into */
+    struct kvb_buf status; /* the newest */
+    size_t page_end; /* where the streams of the next one begin, where they need several messages */
     size_t next_advertised; /* whose turn it is to be announced first */
     struct kvb_echo echo;   /* of our status */
     uint64_t echoes_seen;
@@ -225,8 +233,10 @@ struct bridge_membership {
     size_t rank_count;
     struct bridge_load **loads; /* owned: kvb_max_workers places */
     size_t load_count;
-    struct membership_work *work;    /* owned: kvbridge/membership.c */
-    struct kvb_discovery *discovery; /* owned */
+    struct membership_work *work;      /* owned: kvbridge/membership.c */
+    struct kvb_discovery *discovery;   /* owned */
+    struct kvb_dns_list *dns_list;     /* owned; NULL: none is configured */
+    struct kvb_kubernetes *kubernetes; /* owned; NULL: no pods are watched */
 };
 
 /* What HTTP threads and $SRV requests read. */
@@ -239,6 +249,7 @@ struct bridge_shown {
     uint64_t next_stats_ns;
     uint64_t next_process_ns;
     atomic_size_t stream_count;
+    struct kvb_exact_share share;
     pthread_rwlock_t sets_lock;           /* the two below, and the values that they borrow */
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;
@@ -477,7 +488,7 @@ bool kvb_bridge_is_saving(
 /* The rank leaves: nothing of it is on the disk any more. */
 void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank);
 
-/* Before anything is told that no batch made, and before anything of an epoch is told. */
+/* Before anything is published that no batch made, and before anything of an epoch is. */
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_telling_epoch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const kvb_epoch *epoch);

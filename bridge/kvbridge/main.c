@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* kvbridge: reads events of engines from ZMQ and publishes them on NATS. */
 
@@ -28,12 +29,30 @@ struct reloader {
     const struct kvb_bridge_config *config; /* that the bridge was started with */
     struct kvb_bridge *bridge;
     struct kvb_log *log;
+    struct kvb_file_watch watch;
+    char workers_file[kvb_config_path_bytes]; /* of the newest configuration that was read */
 };
+
+/* The files that are to be noticed when they change: those that were read since then. */
+static void watch_config_files(
+    struct reloader *reloader, const struct kvb_bridge_config *config, struct timespec since)
+{
+    const char *paths[kvb_max_watched_files] = { reloader->path, reloader->workers_file };
+
+    memcpy(reloader->workers_file, config->workers_file, sizeof reloader->workers_file);
+    const size_t count = config->workers_file[0] != '\0' ? 2 : 1;
+    kvb_file_watch_set(
+        &reloader->watch, paths, config->watch_files ? count : 0, since, reloader->log);
+}
 
 static void say_needs_restart(void *context, const char *path)
 {
     const struct reloader *reloader = context;
 
+    if (strcmp(path, "workers_file") == 0 || strcmp(path, "watch_files") == 0 ||
+        kvb_config_is_login_key(path)) {
+        return; /* taken already */
+    }
     kvb_log_write(
         reloader->log, KVB_LOG_WARNING, "kvbridge", "a changed key is taken by a restart only",
         "key", path, NULL);
@@ -46,19 +65,22 @@ static void say_taken(const struct reloader *reloader, const struct kvb_membersh
     char changed[24];
     char same[24];
     char failed[24];
+    char updated[24];
 
     kvb_log_write(
         reloader->log, answer->failed > 0 ? KVB_LOG_ERROR : KVB_LOG_INFO, "kvbridge",
         "configuration read again; in ranks:", "added", kvb_log_u64(added, answer->added),
         "removed", kvb_log_u64(gone, answer->gone), "changed",
         kvb_log_u64(changed, answer->changed), "unchanged", kvb_log_u64(same, answer->same),
-        "failed", kvb_log_u64(failed, answer->failed), NULL);
+        "failed", kvb_log_u64(failed, answer->failed), "updated",
+        kvb_log_u64(updated, answer->updated), NULL);
 }
 
 static void take_new_config(struct reloader *reloader, const struct kvb_bridge_config *config)
 {
     struct kvb_membership_result answer = { 0 };
-    const kvb_status status = kvb_bridge_take_file(reloader->bridge, config, &answer);
+    const kvb_status status = kvb_bridge_take_list(
+        reloader->bridge, KVB_BRIDGE_OF_FILE, config->workers, config->worker_count, NULL, &answer);
 
     if (status != KVB_OK && status != KVB_IO) {
         kvb_log_write(
@@ -77,13 +99,20 @@ static void reload(void *context)
     struct reloader *reloader = context;
     KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
     struct kvb_conf_errors errors = { 0 };
+    struct kvb_detail why = { 0 };
+    const struct timespec since = kvb_file_watch_now();
     const kvb_status status = kvb_bridge_config_read(reloader->path, &config, &errors);
 
+    kvb_bridge_reload_http(reloader->bridge);
     if (status != KVB_OK) {
         kvb_daemon_log_errors(reloader->log, "kvbridge", &errors);
         return;
     }
+    watch_config_files(reloader, &config, since);
     kvb_daemon_log_warnings(reloader->log, "kvbridge", &errors);
+    kvb_daemon_log_renewal(
+        reloader->log, "kvbridge",
+        kvb_bridge_renew_login(reloader->bridge, &config.nats.login, &why), &why);
     take_new_config(reloader, &config);
 }
 
@@ -116,7 +145,15 @@ static kvb_status start_or_retry(
     return status;
 }
 
-static int run_bridge(const struct kvb_bridge_config *config, const char *path, struct kvb_log *log)
+static void close_reloader(struct reloader *reloader)
+{
+    kvb_file_watch_close(&reloader->watch);
+}
+
+/* since: when the configuration began to be read */
+static int run_bridge(
+    const struct kvb_bridge_config *config, const char *path, struct timespec since,
+    struct kvb_log *log)
 {
     struct kvb_bridge *bridge = NULL;
     struct kvb_detail detail = { { 0 } };
@@ -132,7 +169,11 @@ static int run_bridge(const struct kvb_bridge_config *config, const char *path, 
     if (status != KVB_OK) {
         return kvb_daemon_say_not_started(log, "kvbridge", status, &detail);
     }
-    struct reloader reloader = { .path = path, .config = config, .bridge = bridge, .log = log };
+    KVB_OWN(close_reloader)
+    struct reloader reloader = {
+        .path = path, .config = config, .bridge = bridge, .log = log, .watch = { .fd = -1 }
+    };
+    watch_config_files(&reloader, config, since);
     const struct kvb_daemon_running running = {
         .name = "kvbridge",
         .log = log,
@@ -141,6 +182,7 @@ static int run_bridge(const struct kvb_bridge_config *config, const char *path, 
         .read_liveness = read_bridge_liveness,
         .reloader = &reloader,
         .reload = reload,
+        .watch = &reloader.watch,
     };
     kvb_daemon_wait_for_end(&signals, &notify, &running);
     kvb_bridge_stop(bridge);
@@ -173,6 +215,7 @@ int main(int argc, char **argv)
     if (options.task == KVB_DAEMON_DONE) {
         return EXIT_SUCCESS;
     }
+    const struct timespec since = kvb_file_watch_now();
     kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
     if (status == KVB_OK) {
         status = check_limits(options.config_path, &config, &errors);
@@ -184,7 +227,7 @@ int main(int argc, char **argv)
                                .fd = 2 };
         kvb_daemon_log_warnings(&log, "kvbridge", &errors);
         (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
-        exit_code = run_bridge(&config, options.config_path, &log);
+        exit_code = run_bridge(&config, options.config_path, since, &log);
         kvb_log_stop(&log);
     }
     kvb_bridge_config_done(&config);

@@ -1,5 +1,7 @@
 #include "kvbridge/members.h"
 
+#include "core/own.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,11 +70,16 @@ make_member_room(const struct kvb_worker_config *workers, size_t count, struct k
     }
     members->ranks = calloc(ranks, sizeof *members->ranks);
     members->loads = calloc(loads, sizeof *members->loads);
-    return members->ranks && members->loads ? KVB_OK : KVB_NO_MEMORY;
+    members->worker_of_rank = calloc(ranks, sizeof *members->worker_of_rank);
+    members->worker_of_load = calloc(loads, sizeof *members->worker_of_load);
+    return members->ranks && members->loads && members->worker_of_rank && members->worker_of_load
+               ? KVB_OK
+               : KVB_NO_MEMORY;
 }
 
 kvb_status kvb_members_of(
-    const struct kvb_worker_config *workers, size_t count, struct kvb_members *out_members)
+    const struct kvb_worker_config *workers, size_t count, const struct kvb_label_names *published,
+    struct kvb_members *out_members)
 {
     struct kvb_members members = { 0 };
     const kvb_status status = make_member_room(workers, count, &members);
@@ -83,9 +90,13 @@ kvb_status kvb_members_of(
     }
     for (size_t i = 0; i < count; i++) {
         for (uint32_t at = 0; at < ranks_of(&workers[i]); at++) {
-            make_member_rank(&workers[i], at, &members.ranks[members.rank_count++]);
+            struct kvb_worker_config *rank = &members.ranks[members.rank_count];
+            make_member_rank(&workers[i], at, rank);
+            kvb_members_limit_facts(&rank->facts, published);
+            members.worker_of_rank[members.rank_count++] = i;
         }
         if (has_load(&workers[i])) {
+            members.worker_of_load[members.load_count] = i;
             members.loads[members.load_count++] = workers[i];
         }
     }
@@ -93,10 +104,20 @@ kvb_status kvb_members_of(
     return KVB_OK;
 }
 
+void kvb_members_limit_facts(
+    struct kvb_worker_facts *facts, const struct kvb_label_names *published)
+{
+    if (published->count > 0) {
+        kvb_labels_keep(&facts->labels, published);
+    }
+}
+
 void kvb_members_done(struct kvb_members *members)
 {
     free(members->ranks);
     free(members->loads);
+    free(members->worker_of_rank);
+    free(members->worker_of_load);
     *members = (struct kvb_members){ 0 };
 }
 
@@ -127,18 +148,32 @@ static int compare_places(const void *one, const void *other)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
+/* A fact about a worker, that may change while it runs. */
+static bool is_fact(const char *path)
+{
+    static const char *const facts[] = { "address", "role", "labels" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(facts); i++) {
+        if (strcmp(path, facts[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void note_key_difference(void *context, const char *path)
 {
     bool *differs = context;
 
-    (void)path;
-    *differs = true;
+    *differs = *differs || !is_fact(path);
 }
 
-static bool
-is_same_member(const struct kvb_worker_config *one, const struct kvb_worker_config *other)
+bool kvb_members_are_same(
+    const struct kvb_worker_config *one, const struct kvb_worker_config *other)
 {
-    bool differs = one->has_own_addresses != other->has_own_addresses;
+    bool differs = one->has_own_addresses != other->has_own_addresses ||
+                   one->curve.digest != other->curve.digest ||
+                   strcmp(one->pod_uid, other->pod_uid) != 0;
 
     kvb_conf_differences(kvb_worker_config_keys(), one, other, note_key_difference, &differs);
     return !differs;
@@ -161,7 +196,8 @@ static kvb_status make_places(struct comparison *comparison)
     comparison->places = calloc(comparison->old_count + 1, sizeof *comparison->places);
     changes->is_removed = calloc(comparison->old_count + 1, sizeof *changes->is_removed);
     changes->is_added = calloc(comparison->new_count + 1, sizeof *changes->is_added);
-    if (!comparison->places || !changes->is_removed || !changes->is_added) {
+    changes->updates = calloc(comparison->old_count + 1, sizeof(struct kvb_worker_facts *));
+    if (!comparison->places || !changes->is_removed || !changes->is_added || !changes->updates) {
         return KVB_NO_MEMORY;
     }
     for (size_t i = 0; i < comparison->old_count; i++) {
@@ -172,6 +208,20 @@ static kvb_status make_places(struct comparison *comparison)
     return KVB_OK;
 }
 
+/* The same member: only its facts may differ. */
+static void keep_member(struct comparison *comparison, size_t old, size_t new)
+{
+    struct kvb_member_changes *changes = &comparison->changes;
+    const struct kvb_worker_facts *facts = &comparison->new[new].facts;
+
+    changes->is_removed[old] = false;
+    changes->same++;
+    if (!kvb_worker_facts_are_same(&comparison->old[old]->facts, facts)) {
+        changes->updates[old] = facts;
+        changes->updated++;
+    }
+}
+
 static void classify_member(struct comparison *comparison, size_t at)
 {
     struct kvb_member_changes *changes = &comparison->changes;
@@ -179,9 +229,8 @@ static void classify_member(struct comparison *comparison, size_t at)
     const struct place *found =
         bsearch(&wanted, comparison->places, comparison->old_count, sizeof wanted, compare_places);
 
-    if (found && is_same_member(comparison->old[found->at], &comparison->new[at])) {
-        changes->is_removed[found->at] = false;
-        changes->same++;
+    if (found && kvb_members_are_same(comparison->old[found->at], &comparison->new[at])) {
+        keep_member(comparison, found->at, at);
         return;
     }
     changes->is_added[at] = true;
@@ -215,5 +264,6 @@ void kvb_member_changes_done(struct kvb_member_changes *changes)
 {
     free(changes->is_removed);
     free(changes->is_added);
+    free((void *)changes->updates);
     *changes = (struct kvb_member_changes){ 0 };
 }

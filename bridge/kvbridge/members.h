@@ -25,23 +25,44 @@ struct kvb_members {
     size_t rank_count;
     struct kvb_worker_config *loads; /* owned; the workers that have a source of load */
     size_t load_count;
+    size_t *worker_of_rank; /* owned, like the next: of each rank its worker's place in the list */
+    size_t *worker_of_load;
 };
 
-/* workers were read without a mistake.  KVB_NO_MEMORY */
+/* workers were read without a mistake; published: publish.labels.  KVB_NO_MEMORY */
 kvb_status kvb_members_of(
-    const struct kvb_worker_config *workers, size_t count, struct kvb_members *out_members);
+    const struct kvb_worker_config *workers, size_t count, const struct kvb_label_names *published,
+    struct kvb_members *out_members);
+
+/* What a member's facts are of a worker's: without labels that are not published. */
+void kvb_members_limit_facts(
+    struct kvb_worker_facts *facts, const struct kvb_label_names *published);
 
 /* {0} is fine. */
 void kvb_members_done(struct kvb_members *members);
 
-/* The removed and the added ranks between two lists; a changed rank is both. */
+/* Whether both are the same member, whatever is said about it.  What makes another member, and what
+ * is a fact about the same one:
+ *
+ *     another member   every key of a worker but the three below; what is in its files of
+ *                      CURVE keys; the pod's UID
+ *     a fact           address, role, labels; pod, namespace, node, ready, draining */
+bool kvb_members_are_same(
+    const struct kvb_worker_config *one, const struct kvb_worker_config *other);
+
+/* The differences between two lists.  A changed rank is removed and added; one of which only facts
+ * differ is updated: it stays open. */
 struct kvb_member_changes {
     bool *is_removed; /* owned; of each of the old */
     bool *is_added;   /* owned; of each of the new */
-    size_t gone;      /* in the old list alone */
+    /* owned; of each of the old the facts that it has now, borrowed from the new; NULL: the same
+     * as before, or it is removed */
+    const struct kvb_worker_facts **updates;
+    size_t gone; /* in the old list alone */
     size_t added;
     size_t changed; /* in both */
-    size_t same;
+    size_t same;    /* in both, those with other facts too */
+    size_t updated; /* of those the same: with other facts */
 };
 
 /* No id and rank may stand twice in a list.  KVB_NO_MEMORY */

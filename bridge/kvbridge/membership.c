@@ -7,14 +7,14 @@
 
 /* Ranks and load sources come and go while the bridge runs.
  *
- *     main thread, at SIGHUP  --replace--+              ingest thread
+ *     main, watch, discover   --replace--+              ingest thread
  *     HTTP threads  --register, forget---+--> ring --> one command after the other:
  *            ^                                  decide, then a rank a step:
  *            +---- done, with what came of it ---- close what goes, open what comes
  *
  * The requesting thread waits; the engines do not: a turn spends at most work_ns on a command.  A
- * refused command has changed nothing.  Each rank belongs to one list, for example that of the
- * file or that of the registered ranks; replacing one list leaves the others alone.
+ * refused command has changed nothing.  Each rank belongs to one list (kvbridge/bridge.h);
+ * replacing one list leaves the others alone.
  *
  * HTTP threads read the metrics of ranks: meanwhile no rank is added or removed.  The engines
  * wait for such a reader only when it takes half a second. */
@@ -29,7 +29,9 @@ static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *deta
 {
     KVB_OWN(kvb_members_done) struct kvb_members members = { 0 };
 
-    KVB_TRY(kvb_members_of(bridge->config->workers, bridge->config->worker_count, &members));
+    KVB_TRY(kvb_members_of(
+        bridge->config->workers, bridge->config->worker_count, &bridge->config->publish.labels,
+        &members));
     for (size_t i = 0; i < members.rank_count; i++) {
         KVB_TRY(kvb_bridge_open_rank(bridge, &members.ranks[i], KVB_BRIDGE_OF_FILE, detail));
     }
@@ -41,6 +43,27 @@ static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *deta
     return KVB_OK;
 }
 
+static kvb_status take_pods(
+    void *context, const struct kvb_worker_config *workers, size_t count,
+    enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer)
+{
+    return kvb_bridge_take_list(
+        context, KVB_BRIDGE_OF_KUBERNETES, workers, count, out_taken, out_answer);
+}
+
+static kvb_status make_kubernetes(struct kvb_bridge *bridge)
+{
+    const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
+                                                    .log = bridge->log,
+                                                    .resolver = bridge->ingest.resolver,
+                                                    .metrics = &bridge->shown.metrics,
+                                                    .take = take_pods,
+                                                    .context = bridge };
+
+    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership.kubernetes)
+                                 : KVB_OK;
+}
+
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     bridge->membership.work = calloc(1, sizeof *bridge->membership.work);
@@ -48,6 +71,7 @@ kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_deta
         return KVB_NO_MEMORY;
     }
     KVB_TRY(kvb_ring_new(max_waiting, NULL, &bridge->membership.work->commands));
+    KVB_TRY(make_kubernetes(bridge));
     return open_listed(bridge, detail);
 }
 
@@ -57,6 +81,7 @@ void kvb_bridge_close_membership(struct bridge_membership *membership)
         kvb_ring_free(membership->work->commands);
         free(membership->work->ranks_come);
         free(membership->work->loads_come);
+        free(membership->work->are_draining);
         free(membership->work);
     }
 }
@@ -78,9 +103,11 @@ static void forget_command(struct membership_work *members)
 {
     free(members->ranks_come);
     free(members->loads_come);
+    free(members->are_draining);
     members->command = NULL;
     members->ranks_come = NULL;
     members->loads_come = NULL;
+    members->are_draining = NULL;
     members->next_rank = 0;
     members->next_load = 0;
     members->give_up_ns = 0;
@@ -181,8 +208,11 @@ kvb_status kvb_bridge_request_membership(
     KVB_OWN(kvb_members_done) struct kvb_members wanted = { 0 };
     struct bridge_command command = { .wish = *wish };
 
-    KVB_TRY(kvb_members_of(workers, worker_count, &wanted));
-    command.wanted = wish->kind >= KVB_BRIDGE_FORGET ? NULL : &wanted;
+    KVB_TRY(kvb_members_of(workers, worker_count, &bridge->config->publish.labels, &wanted));
+    command.wanted = wish->kind >= KVB_BRIDGE_UPDATE ? NULL : &wanted;
+    for (size_t i = 0; wish->out_taken && i < worker_count; i++) {
+        wish->out_taken[i] = KVB_BRIDGE_TAKEN;
+    }
     (void)pthread_mutex_init(&command.lock, NULL); /* neither fails without attributes */
     (void)pthread_cond_init(&command.changed, NULL);
     const kvb_status status = pass_command(bridge, &command);
@@ -192,23 +222,24 @@ kvb_status kvb_bridge_request_membership(
     return status;
 }
 
-kvb_status kvb_bridge_take_file(
-    struct kvb_bridge *bridge, const struct kvb_bridge_config *config,
-    struct kvb_membership_result *out_answer)
+kvb_status kvb_bridge_take_list(
+    struct kvb_bridge *bridge, uint32_t origin, const struct kvb_worker_config *workers,
+    size_t count, enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer)
 {
     bool is_removed[kvb_max_workers] = { false };
-    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE,
-                                                 .origin = KVB_BRIDGE_OF_FILE,
-                                                 .gone_origins = is_removed };
+    struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE,
+                                           .origin = origin,
+                                           .gone_origins = is_removed };
 
-    kvb_discovery_foresee(
-        bridge->membership.discovery, config->workers, config->worker_count, is_removed);
-    const kvb_status status = kvb_bridge_request_membership(
-        bridge, &wish, config->workers, config->worker_count, out_answer);
+    wish.out_taken = out_taken;
+    KVB_TRY(
+        kvb_discovery_foresee(bridge->membership.discovery, origin, workers, count, is_removed));
+    const kvb_status status =
+        kvb_bridge_request_membership(bridge, &wish, workers, count, out_answer);
     if (status != KVB_OK && status != KVB_IO) {
         return status;
     }
-    KVB_TRY(kvb_discovery_set(bridge->membership.discovery, config->workers, config->worker_count));
+    KVB_TRY(kvb_discovery_set(bridge->membership.discovery, origin, workers, count));
     return status;
 }
 
@@ -227,15 +258,65 @@ static kvb_status take_discovered(
     return status;
 }
 
+static kvb_status
+update_discovered(void *context, uint32_t origin, const struct kvb_worker_facts *facts)
+{
+    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_UPDATE,
+                                                 .origin = origin,
+                                                 .facts = facts };
+    struct kvb_membership_result answer = { 0 };
+
+    return kvb_bridge_request_membership(context, &wish, NULL, 0, &answer);
+}
+
+/* ---- Members of a DNS name, on its thread ---- */
+
+static kvb_status take_dns_list(
+    void *context, const struct kvb_worker_config *workers, size_t count, bool *out_is_settled,
+    struct kvb_detail *why)
+{
+    enum kvb_bridge_taken *taken = calloc(count + 1, sizeof *taken);
+    struct kvb_membership_result answer = { 0 };
+
+    if (!taken) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status =
+        kvb_bridge_take_list(context, KVB_BRIDGE_OF_DNS, workers, count, taken, &answer);
+    free(taken);
+    *out_is_settled = status == KVB_OK && answer.left_out == 0;
+    *why = answer.why;
+    return status;
+}
+
+static kvb_status open_dns_list(struct kvb_bridge *bridge)
+{
+    const struct kvb_dns_list_options options = {
+        .config = &bridge->config->dns, .log = bridge->log, .take = take_dns_list, .context = bridge
+    };
+
+    return kvb_dns_list_is_configured(options.config)
+               ? kvb_dns_list_start(&options, &bridge->membership.dns_list)
+               : KVB_OK;
+}
+
 kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
 {
     const struct kvb_discovery_options options = { .log = bridge->log,
                                                    .resolver = bridge->ingest.resolver,
+                                                   .networks =
+                                                       &bridge->config->discovering.networks,
                                                    .take = take_discovered,
+                                                   .update = update_discovered,
                                                    .context = bridge,
+                                                   .lists = KVB_BRIDGE_OF_DISCOVERED,
                                                    .first_origin = KVB_BRIDGE_OF_DISCOVERED };
 
     KVB_TRY(kvb_discovery_start(&options, &bridge->membership.discovery));
-    return kvb_discovery_set(
-        bridge->membership.discovery, bridge->config->workers, bridge->config->worker_count);
+    KVB_TRY(kvb_discovery_set(
+        bridge->membership.discovery, KVB_BRIDGE_OF_FILE, bridge->config->workers,
+        bridge->config->worker_count));
+    KVB_TRY(open_dns_list(bridge));
+    return bridge->membership.kubernetes ? kvb_kubernetes_start(bridge->membership.kubernetes)
+                                         : KVB_OK;
 }

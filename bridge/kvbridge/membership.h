@@ -11,7 +11,7 @@
 
 struct bridge_command {
     struct kvb_membership_request wish;
-    const struct kvb_members *wanted; /* borrowed; NULL from KVB_BRIDGE_FORGET on */
+    const struct kvb_members *wanted; /* borrowed; NULL from KVB_BRIDGE_UPDATE on */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_done;
@@ -25,7 +25,8 @@ struct membership_work {
     struct bridge_command *command; /* borrowed from whoever waits; NULL: none */
     bool *ranks_come;               /* owned, like the one below; of command->wanted */
     bool *loads_come;
-    size_t next_rank; /* of command->wanted */
+    bool *are_draining; /* owned; of command->wanted: opened in place of one that was draining */
+    size_t next_rank;   /* of command->wanted */
     size_t next_load;
     uint64_t give_up_ns; /* when the rank that cannot be opened is given up; 0: it could be */
     uint64_t waits_ns;   /* since when readers of the values are waited for; 0: not */

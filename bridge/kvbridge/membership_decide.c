@@ -9,53 +9,170 @@
 /* Decides which ranks are removed and added, before any change is made. */
 
 static void
-say_who(struct bridge_command *command, const struct bridge_rank *rank, const char *what)
+say_who(struct bridge_command *command, const struct bridge_rank *rank, const char *registered)
 {
+    static const char *const places[] = {
+        [KVB_BRIDGE_OF_FILE] = "stands in the configuration file",
+        [KVB_BRIDGE_OF_KUBERNETES] = "is a pod of Kubernetes",
+        [KVB_BRIDGE_OF_DNS] = "is an address of a name",
+        [KVB_BRIDGE_OF_DISCOVERED] = "is a rank of an engine that was discovered",
+    };
+    const uint32_t origin =
+        rank->origin < KVB_BRIDGE_OF_DISCOVERED ? rank->origin : KVB_BRIDGE_OF_DISCOVERED;
+
     kvb_detail_set(
         &command->answer.why, "instance %" PRIu64 " dp_rank %u %s", rank->worker_id, rank->dp_rank,
-        rank->origin == KVB_BRIDGE_OF_REGISTERED ? what : "stands in the configuration file");
+        origin == KVB_BRIDGE_OF_REGISTERED ? registered : places[origin]);
 }
 
-/* Its address is read already, for another rank or under another id. */
-static bool is_read_already(const struct bridge_rank *rank, const struct kvb_worker_config *wanted)
+/* ---- The ranks that stay ---- */
+
+/* A rank that stays, where one with the same id or the same address finds it. */
+struct neighbour {
+    uint64_t key;
+    uint64_t part;
+    const struct bridge_rank *rank;
+};
+
+/* Sorted, so that a list of thousands is compared with other thousands in one turn. */
+struct neighbours {
+    struct neighbour *by_id;      /* owned, like the next: worker_id, dp_rank */
+    struct neighbour *by_address; /* hash of the events' address, 0 */
+    size_t id_count;
+    size_t address_count;
+};
+
+static int compare_neighbours(const void *one, const void *other)
 {
-    struct kvb_endpoint_range one;
+    const struct neighbour *a = one;
+    const struct neighbour *b = other;
+
+    if (a->key != b->key) {
+        return a->key < b->key ? -1 : 1;
+    }
+    return (a->part > b->part) - (a->part < b->part);
+}
+
+static void neighbours_done(struct neighbours *neighbours)
+{
+    free(neighbours->by_id);
+    free(neighbours->by_address);
+}
+
+/* False: it is on the way out, or stands in the same file, which was read without a mistake and
+ * so does not collide with itself. */
+static bool is_neighbour(const struct bridge_rank *rank, const struct bridge_command *command)
+{
+    const bool is_checked =
+        rank->origin == KVB_BRIDGE_OF_FILE && command->wish.origin == KVB_BRIDGE_OF_FILE;
+
+    return !rank->is_leaving && !is_checked;
+}
+
+static void add_neighbour(struct neighbours *neighbours, const struct bridge_rank *rank)
+{
+    struct kvb_endpoint_range range;
+
+    neighbours->by_id[neighbours->id_count++] =
+        (struct neighbour){ .key = rank->worker_id, .part = rank->dp_rank, .rank = rank };
+    if (kvb_endpoint_range_of(rank->settings.events, 0, 1, &range, NULL) == KVB_OK) {
+        neighbours->by_address[neighbours->address_count++] =
+            (struct neighbour){ .key = kvb_endpoint_range_hash(&range), .rank = rank };
+    }
+}
+
+static kvb_status list_neighbours(
+    const struct bridge_membership *membership, const struct bridge_command *command,
+    struct neighbours *out_neighbours)
+{
+    struct neighbours neighbours = { 0 };
+
+    neighbours.by_id = calloc(membership->rank_count + 1, sizeof *neighbours.by_id);
+    neighbours.by_address = calloc(membership->rank_count + 1, sizeof *neighbours.by_address);
+    if (!neighbours.by_id || !neighbours.by_address) {
+        neighbours_done(&neighbours);
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        if (is_neighbour(membership->ranks[i], command)) {
+            add_neighbour(&neighbours, membership->ranks[i]);
+        }
+    }
+    qsort(neighbours.by_id, neighbours.id_count, sizeof *neighbours.by_id, compare_neighbours);
+    qsort(
+        neighbours.by_address, neighbours.address_count, sizeof *neighbours.by_address,
+        compare_neighbours);
+    *out_neighbours = neighbours;
+    return KVB_OK;
+}
+
+/* NULL: no rank that stays has this id and number. */
+static const struct bridge_rank *
+find_by_id(const struct neighbours *neighbours, const struct kvb_worker_config *wanted)
+{
+    const struct neighbour key = { .key = wanted->id, .part = wanted->first_rank };
+    const struct neighbour *found =
+        bsearch(&key, neighbours->by_id, neighbours->id_count, sizeof key, compare_neighbours);
+
+    return found ? found->rank : NULL;
+}
+
+/* NULL: its address is not read, for another rank or under another id.  No two ranks that stay
+ * read one address, so one look at the hash is enough. */
+static const struct bridge_rank *
+find_by_address(const struct neighbours *neighbours, const struct kvb_worker_config *wanted)
+{
+    struct kvb_endpoint_range range;
     struct kvb_endpoint_range other;
 
-    return kvb_endpoint_range_of(rank->settings.events, 0, 1, &one, NULL) == KVB_OK &&
-           kvb_endpoint_range_of(wanted->events, 0, 1, &other, NULL) == KVB_OK &&
-           kvb_endpoint_range_clashes(&one, &other);
+    if (kvb_endpoint_range_of(wanted->events, 0, 1, &range, NULL) != KVB_OK) {
+        return NULL;
+    }
+    const struct neighbour key = { .key = kvb_endpoint_range_hash(&range) };
+    const struct neighbour *found = bsearch(
+        &key, neighbours->by_address, neighbours->address_count, sizeof key, compare_neighbours);
+    return found &&
+                   kvb_endpoint_range_of(found->rank->settings.events, 0, 1, &other, NULL) ==
+                       KVB_OK &&
+                   kvb_endpoint_range_clashes(&range, &other)
+               ? found->rank
+               : NULL;
 }
 
-/* A file that was read without a mistake does not collide with itself. */
-static bool is_list_checked(const struct bridge_rank *rank, const struct bridge_command *command)
-{
-    return rank->origin == KVB_BRIDGE_OF_FILE && command->wish.origin == KVB_BRIDGE_OF_FILE;
-}
+/* ---- The ranks that come ---- */
 
-/* May this rank come beside those that stay? */
+/* May this rank come beside those that stay?  KVB_BAD_CONFIG */
 static kvb_status check_beside(
-    struct bridge_membership *membership, struct bridge_command *command,
+    const struct neighbours *neighbours, struct bridge_command *command,
+    const struct kvb_worker_config *wanted, enum kvb_bridge_taken *out_taken)
+{
+    const struct bridge_rank *rank = find_by_id(neighbours, wanted);
+
+    if (rank) {
+        *out_taken = KVB_BRIDGE_ID_TAKEN;
+        say_who(command, rank, "already registered");
+        return KVB_BAD_CONFIG;
+    }
+    rank = find_by_address(neighbours, wanted);
+    if (rank) {
+        *out_taken = KVB_BRIDGE_ADDRESS_TAKEN;
+        kvb_detail_set(
+            &command->answer.why,
+            "endpoint: %.80s is read already, as instance %" PRIu64 " dp_rank %u", wanted->events,
+            rank->worker_id, rank->dp_rank);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+/* Whoever registers the ranks of one model says one block size. */
+static kvb_status check_block_size(
+    const struct bridge_membership *membership, struct bridge_command *command,
     const struct kvb_worker_config *wanted)
 {
     for (size_t i = 0; i < membership->rank_count; i++) {
         const struct bridge_rank *rank = membership->ranks[i];
-        if (rank->is_leaving || is_list_checked(rank, command)) {
-            continue;
-        }
-        if (rank->worker_id == wanted->id && rank->dp_rank == wanted->first_rank) {
-            say_who(command, rank, "already registered");
-            return KVB_BAD_CONFIG;
-        }
-        if (is_read_already(rank, wanted)) {
-            kvb_detail_set(
-                &command->answer.why,
-                "endpoint: %.80s is read already, as instance %" PRIu64 " dp_rank %u",
-                wanted->events, rank->worker_id, rank->dp_rank);
-            return KVB_BAD_CONFIG;
-        }
-        if (rank->origin == KVB_BRIDGE_OF_REGISTERED &&
-            command->wish.origin == KVB_BRIDGE_OF_REGISTERED &&
+        if (!rank->is_leaving && rank->origin == KVB_BRIDGE_OF_REGISTERED &&
             strcmp(rank->settings.model, wanted->model) == 0 &&
             rank->settings.block_size != wanted->block_size) {
             kvb_detail_set(
@@ -68,39 +185,108 @@ static kvb_status check_beside(
     return KVB_OK;
 }
 
-static kvb_status
-check_room(struct kvb_bridge *bridge, struct bridge_command *command, size_t is_added)
+static size_t
+count_coming(const struct bridge_membership *membership, const struct kvb_members *wanted)
 {
-    struct kvb_zmq_size size = { .publishers = is_added,
-                                 .loads = kvb_bridge_load_sources(&bridge->membership),
+    size_t count = 0;
+
+    for (size_t i = 0; i < wanted->rank_count; i++) {
+        count += membership->work->ranks_come[i];
+    }
+    return count;
+}
+
+static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    const struct bridge_membership *membership = &bridge->membership;
+    const struct kvb_members *wanted = command->wanted;
+    struct kvb_zmq_size size = { .publishers = count_coming(membership, wanted),
+                                 .loads = kvb_bridge_load_sources(membership),
                                  .others = kvb_bridge_other_files(bridge->config) };
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        size.publishers += !bridge->membership.ranks[i]->is_leaving;
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        size.publishers += !membership->ranks[i]->is_leaving;
     }
     if (size.publishers > kvb_max_streams) {
         kvb_detail_set(
             &command->answer.why, "the bridge is full: it reads %d ranks at most", kvb_max_streams);
         return KVB_TOO_LARGE;
     }
-    for (size_t i = 0; i < command->wanted->load_count; i++) {
-        size.loads += kvb_worker_load_sources(&command->wanted->loads[i]);
+    for (size_t i = 0; i < wanted->load_count; i++) {
+        if (membership->work->loads_come[i]) {
+            size.loads += kvb_worker_load_sources(&wanted->loads[i]);
+        }
     }
     return kvb_zmq_raise_limits(&size, &command->answer.why) == KVB_OK ? KVB_OK : KVB_TOO_LARGE;
 }
 
-static kvb_status check_added(struct kvb_bridge *bridge, struct bridge_command *command)
+/* ---- Lists of which a part may be left out ---- */
+
+/* What belongs to the workers that are left out does not come. */
+static void leave_out(struct bridge_membership *membership, struct bridge_command *command)
 {
     const struct kvb_members *wanted = command->wanted;
-    size_t is_added = 0;
+    const enum kvb_bridge_taken *taken = command->wish.out_taken;
 
     for (size_t i = 0; i < wanted->rank_count; i++) {
-        if (bridge->membership.work->ranks_come[i]) {
-            KVB_TRY(check_beside(&bridge->membership, command, &wanted->ranks[i]));
-            is_added++;
+        bool *comes = &membership->work->ranks_come[i];
+        if (*comes && taken[wanted->worker_of_rank[i]] != KVB_BRIDGE_TAKEN) {
+            *comes = false;
+            command->answer.left_out++;
         }
     }
-    return check_room(bridge, command, is_added);
+    for (size_t i = 0; i < wanted->load_count; i++) {
+        if (taken[wanted->worker_of_load[i]] != KVB_BRIDGE_TAKEN) {
+            membership->work->loads_come[i] = false;
+        }
+    }
+}
+
+/* The last half of what comes is left out until the rest finds room. */
+static void fit_into_room(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct bridge_membership *membership = &bridge->membership;
+    const struct kvb_members *wanted = command->wanted;
+    size_t max = count_coming(membership, wanted);
+
+    while (max > 0 && check_room(bridge, command) != KVB_OK) {
+        size_t count = 0;
+        max /= 2;
+        for (size_t i = 0; i < wanted->rank_count; i++) {
+            if (membership->work->ranks_come[i] && ++count > max) {
+                command->wish.out_taken[wanted->worker_of_rank[i]] = KVB_BRIDGE_FULL;
+            }
+        }
+        leave_out(membership, command);
+    }
+}
+
+static kvb_status check_added(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct bridge_membership *membership = &bridge->membership;
+    const struct kvb_members *wanted = command->wanted;
+    KVB_OWN(neighbours_done) struct neighbours neighbours = { 0 };
+
+    KVB_TRY(list_neighbours(membership, command, &neighbours));
+    for (size_t i = 0; i < wanted->rank_count; i++) {
+        enum kvb_bridge_taken taken = KVB_BRIDGE_TAKEN;
+        const kvb_status status =
+            membership->work->ranks_come[i]
+                ? check_beside(&neighbours, command, &wanted->ranks[i], &taken)
+                : KVB_OK;
+        if (status != KVB_OK && !command->wish.out_taken) {
+            return status;
+        }
+        if (status != KVB_OK) {
+            command->wish.out_taken[wanted->worker_of_rank[i]] = taken;
+        }
+    }
+    if (!command->wish.out_taken) {
+        return check_room(bridge, command);
+    }
+    leave_out(membership, command);
+    fit_into_room(bridge, command);
+    return KVB_OK;
 }
 
 /* The settings of the ranks of one list, for the comparison; NULL: memory is out. */
@@ -195,8 +381,9 @@ compare_loads(struct bridge_membership *membership, struct bridge_command *comma
     return KVB_OK;
 }
 
-static kvb_status
-compare_with_ranks(struct bridge_membership *membership, struct bridge_command *command)
+static kvb_status compare_with_ranks(
+    struct bridge_membership *membership, struct bridge_command *command,
+    const struct kvb_worker_facts ***out_updates)
 {
     size_t count = 0;
     KVB_OWN(drop_worker_list)
@@ -212,17 +399,107 @@ compare_with_ranks(struct bridge_membership *membership, struct bridge_command *
     command->answer.gone = changes.gone;
     command->answer.changed = changes.changed;
     command->answer.same = changes.same;
+    command->answer.updated = changes.updated;
     mark_ranks(membership, command, changes.is_removed);
     membership->work->ranks_come = changes.is_added;
     changes.is_added = NULL;
+    *out_updates = changes.updates;
+    changes.updates = NULL;
     return KVB_OK;
+}
+
+/* Whoever changes a worker's keys does not undo its POST /drain by that.  Another pod of the same
+ * name is another worker. */
+static kvb_status keep_drains(struct bridge_membership *membership, struct bridge_command *command)
+{
+    const struct kvb_members *wanted = command->wanted;
+    bool *are_draining = calloc(wanted->rank_count + 1, sizeof *are_draining);
+
+    if (!are_draining) {
+        return KVB_NO_MEMORY;
+    }
+    membership->work->are_draining = are_draining;
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        const struct bridge_rank *rank = membership->ranks[i];
+        for (size_t at = 0; rank->is_leaving && rank->is_draining && at < wanted->rank_count;
+             at++) {
+            are_draining[at] |= rank->worker_id == wanted->ranks[at].id &&
+                                rank->dp_rank == wanted->ranks[at].first_rank &&
+                                strcmp(rank->settings.pod_uid, wanted->ranks[at].pod_uid) == 0;
+        }
+    }
+    return KVB_OK;
+}
+
+/* What is new about it goes out in this turn. */
+static void beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    rank->served.advertiser.is_beat_due = true;
+    rank->beat_json.sent_ns = 0; /* in JSON too */
+    bridge->ingest.server.agenda.is_round_wanted = true;
+}
+
+/* An engine whose container has restarted is probed at once: its connection may not show it. */
+static void
+set_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_worker_facts *facts)
+{
+    if (rank->settings.facts.restarts != facts->restarts) {
+        kvb_stream_suspect_restart(rank->served.stream);
+    }
+    rank->settings.facts = *facts;
+    beat_at_once(bridge, rank);
+}
+
+/* In the order of list_ranks(). */
+static void update_facts(
+    struct kvb_bridge *bridge, const struct bridge_command *command,
+    const struct kvb_worker_facts *const *updates)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        if (rank->origin != command->wish.origin) {
+            continue;
+        }
+        if (updates[at]) {
+            set_facts(bridge, rank, updates[at]);
+        }
+        at++;
+    }
+}
+
+static void drop_updates(const struct kvb_worker_facts ***updates)
+{
+    free((void *)*updates);
 }
 
 static kvb_status begin_replacing(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    KVB_TRY(compare_with_ranks(&bridge->membership, command));
+    KVB_OWN(drop_updates) const struct kvb_worker_facts **updates = NULL;
+
+    KVB_TRY(compare_with_ranks(&bridge->membership, command, &updates));
     KVB_TRY(compare_loads(&bridge->membership, command));
-    return check_added(bridge, command);
+    KVB_TRY(check_added(bridge, command));
+    KVB_TRY(keep_drains(&bridge->membership, command));
+    update_facts(bridge, command, updates);
+    return KVB_OK;
+}
+
+static kvb_status update_list(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct kvb_worker_facts facts = *command->wish.facts;
+
+    kvb_members_limit_facts(&facts, &bridge->config->publish.labels);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        if (rank->origin == command->wish.origin &&
+            !kvb_worker_facts_are_same(&rank->settings.facts, &facts)) {
+            set_facts(bridge, rank, &facts);
+            command->answer.updated++;
+        }
+    }
+    return KVB_OK;
 }
 
 static kvb_status begin_registering(struct kvb_bridge *bridge, struct bridge_command *command)
@@ -235,6 +512,7 @@ static kvb_status begin_registering(struct kvb_bridge *bridge, struct bridge_com
     }
     members->ranks_come[0] = true;
     command->answer.added = 1;
+    KVB_TRY(check_block_size(&bridge->membership, command, &command->wanted->ranks[0]));
     return check_added(bridge, command);
 }
 
@@ -280,12 +558,11 @@ static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command
         struct bridge_rank *rank = bridge->membership.ranks[i];
         if (is_rank_wanted(&command->wish, rank)) {
             rank->is_draining = command->wish.kind == KVB_BRIDGE_DRAIN;
-            rank->served.advertiser.is_beat_due = true;
+            beat_at_once(bridge, rank);
             command->answer.marked++;
         }
     }
     if (command->answer.marked > 0) {
-        bridge->ingest.server.agenda.is_round_wanted = true; /* heartbeats say it at once */
         return KVB_OK;
     }
     kvb_detail_set(&command->answer.why, "worker %" PRIu64 " not found", command->wish.worker_id);
@@ -296,8 +573,8 @@ kvb_status kvb_bridge_decide(struct kvb_bridge *bridge, struct bridge_command *c
 {
     static kvb_status (*const kinds[])(struct kvb_bridge *, struct bridge_command *) = {
         [KVB_BRIDGE_REPLACE] = begin_replacing, [KVB_BRIDGE_REGISTER] = begin_registering,
-        [KVB_BRIDGE_FORGET] = begin_forgetting, [KVB_BRIDGE_DRAIN] = mark_draining,
-        [KVB_BRIDGE_UNDRAIN] = mark_draining,
+        [KVB_BRIDGE_UPDATE] = update_list,      [KVB_BRIDGE_FORGET] = begin_forgetting,
+        [KVB_BRIDGE_DRAIN] = mark_draining,     [KVB_BRIDGE_UNDRAIN] = mark_draining,
     };
 
     return kinds[command->wish.kind](bridge, command);

@@ -130,6 +130,10 @@ static enum member_step open_rank(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     const kvb_status status = kvb_bridge_open_rank(
         bridge, settings, members->command->wish.origin, &members->command->answer.why);
+    if (status == KVB_OK && members->are_draining) {
+        bridge->membership.ranks[bridge->membership.rank_count - 1]->is_draining =
+            members->are_draining[members->next_rank];
+    }
     list_ranks_anew(bridge);
     const enum member_step step = classify_opening(bridge, settings, status, now_ns);
     members->next_rank += step == member_step_again;
@@ -144,7 +148,10 @@ static enum member_step open_load(struct kvb_bridge *bridge)
         bridge, settings, members->command->wish.origin, &members->command->answer.why);
 
     members->next_load++;
-    (void)classify_opening(bridge, settings, status, UINT64_MAX - open_again_ns);
+    if (status != KVB_OK) {
+        members->command->answer.failed++;
+        say_not_opened(bridge, settings, &members->command->answer.why);
+    }
     return member_step_again;
 }
 

@@ -2,16 +2,14 @@
 
 #include "core/metric.h"
 #include "daemon/http.h"
-#include "daemon/service_responder.h"
+#include "daemon/metrics.h"
+#include "daemon/service.h"
 
 /* What a bridge counts: one row a metric, the enum made from the same table.
  *     X(id, type, name, labels, help)                                          */
 /* clang-format off */
 #define KVB_BRIDGE_METRICS(X) \
-    X(build, GAUGE, "kvb_build_info", "version=\"" KVB_VERSION "\"", "Always 1; version: of the program") \
-    X(started, REAL_GAUGE, "process_start_time_seconds", "", "When the program started, seconds since 1970") \
-    X(cpu, REAL_COUNTER, "process_cpu_seconds_total", "", "Processor time used, seconds") \
-    X(resident, GAUGE, "process_resident_memory_bytes", "", "Resident memory of the process") \
+    KVB_DAEMON_METRICS(X) \
     X(batches_received, COUNTER, "kvb_batches_received_total", "", "Messages received from engines' event sockets") \
     X(batches_applied, COUNTER, "kvb_batches_applied_total", "", "Batches applied, live and replayed") \
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Events of engines applied") \
@@ -111,20 +109,47 @@
     X(scrapes_stopped, COUNTER, "kvb_scrapes_total", "outcome=\"stopped\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_foreign, COUNTER, "kvb_scrapes_total", "outcome=\"foreign\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_lost, COUNTER, "kvb_scrape_results_lost_total", "", "Pages that were read and dropped: no memory, or the bridge was too slow") \
+    X(dns_list_members, GAUGE, "kvb_dns_list_members", "", "Members of the name whose members are workers") \
+    X(dns_list_ok, COUNTER, "kvb_dns_list_lookups_total", "result=\"ok\"", "Look-ups of the name whose members are workers, by result") \
+    X(dns_list_no_name, COUNTER, "kvb_dns_list_lookups_total", "result=\"no_name\"", "Look-ups of the name whose members are workers, by result") \
+    X(dns_list_timeout, COUNTER, "kvb_dns_list_lookups_total", "result=\"timeout\"", "Look-ups of the name whose members are workers, by result") \
+    X(dns_list_failure, COUNTER, "kvb_dns_list_lookups_total", "result=\"failure\"", "Look-ups of the name whose members are workers, by result") \
+    X(addresses_refused, COUNTER, "kvb_addresses_refused_total", "", "Attempts to connect to an engine, none of whose addresses register.networks or discover.networks allows") \
     X(dns_questions, COUNTER, "kvb_dns_questions_total", "", "DNS queries for host names of engines") \
     X(dns_no_name, COUNTER, "kvb_dns_failures_total", "reason=\"no_name\"", "DNS queries for host names of engines that gave no address, by reason") \
     X(dns_timeout, COUNTER, "kvb_dns_failures_total", "reason=\"timeout\"", "DNS queries for host names of engines that gave no address, by reason") \
     X(dns_failure, COUNTER, "kvb_dns_failures_total", "reason=\"failure\"", "DNS queries for host names of engines that gave no address, by reason") \
+    X(kubernetes_lists, COUNTER, "kvb_kubernetes_requests_total", "verb=\"list\"", "Requests to the Kubernetes API, by verb; a list has one for each 500 pods") \
+    X(kubernetes_watches, COUNTER, "kvb_kubernetes_requests_total", "verb=\"watch\"", "Requests to the Kubernetes API, by verb; a list has one for each 500 pods") \
+    X(kubernetes_relists, COUNTER, "kvb_kubernetes_relists_total", "", "Lists of pods after the first, because the API server had forgotten the version that was seen last") \
+    X(kubernetes_added, COUNTER, "kvb_kubernetes_events_total", "kind=\"added\"", "Events of pods received, by kind") \
+    X(kubernetes_modified, COUNTER, "kvb_kubernetes_events_total", "kind=\"modified\"", "Events of pods received, by kind") \
+    X(kubernetes_deleted, COUNTER, "kvb_kubernetes_events_total", "kind=\"deleted\"", "Events of pods received, by kind") \
+    X(kubernetes_bookmark, COUNTER, "kvb_kubernetes_events_total", "kind=\"bookmark\"", "Events of pods received, by kind") \
+    X(kubernetes_error, COUNTER, "kvb_kubernetes_events_total", "kind=\"error\"", "Events of pods received, by kind") \
+    X(kubernetes_unknown, COUNTER, "kvb_kubernetes_events_total", "kind=\"unknown\"", "Events of pods received, by kind") \
+    X(kubernetes_too_large, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"too_large\"", "Objects of the Kubernetes API that were not looked at, by reason") \
+    X(kubernetes_invalid, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"invalid\"", "Objects of the Kubernetes API that were not looked at, by reason") \
+    X(kubernetes_other_kind, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"other_kind\"", "Objects of the Kubernetes API that were not looked at, by reason") \
+    X(kubernetes_ceiling, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"ceiling\"", "Objects of the Kubernetes API that were not looked at, by reason") \
+    X(kubernetes_ports_beyond, COUNTER, "kvb_kubernetes_ports_beyond_total", "", "Container ports above 64 of a pod, which are not looked at") \
+    X(kubernetes_restarts, COUNTER, "kvb_kubernetes_restarts_total", "", "Container restarts seen in pods") \
+    X(kubernetes_pods_taken, GAUGE, "kvb_kubernetes_pods", "state=\"taken\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_phase, GAUGE, "kvb_kubernetes_pods", "state=\"phase\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_no_ip, GAUGE, "kvb_kubernetes_pods", "state=\"no_ip\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_no_port, GAUGE, "kvb_kubernetes_pods", "state=\"no_port\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_no_model, GAUGE, "kvb_kubernetes_pods", "state=\"no_model\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_no_id, GAUGE, "kvb_kubernetes_pods", "state=\"no_id\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_relabelled, GAUGE, "kvb_kubernetes_pods", "state=\"relabelled\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_id_taken, GAUGE, "kvb_kubernetes_pods", "state=\"id_taken\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_address_taken, GAUGE, "kvb_kubernetes_pods", "state=\"address_taken\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_other_list, GAUGE, "kvb_kubernetes_pods", "state=\"other_list\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_pods_full, GAUGE, "kvb_kubernetes_pods", "state=\"full\"", "Pods listed, by whether they are workers and, if not, why not") \
+    X(kubernetes_connected, GAUGE, "kvb_kubernetes_connected", "", "1 while the Kubernetes API answers; 0 without it: all workers stay as they were") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
     X(wait_failures, COUNTER, "kvb_wait_failures_total", "", "Times that the kernel refused to wait for sockets: they were polled instead") \
-    X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Lines of the log that were dropped: stderr was not read fast enough") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread: when it stands still, so does the bridge") \
-    X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS") \
-    X(nats_lame_ducks, COUNTER, "kvb_nats_lame_ducks_total", "", "Times that nats-server announced lame duck mode: it will stop, and another one is used") \
-    X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
-    X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied: the user has no permission") \
-    X(nats_connected, GAUGE, "kvb_nats_connected", "", "1 while connected to NATS") \
     X(publishing, GAUGE, "kvb_publishing", "", "1 while events are published; 0 without NATS, or while another bridge of the component speaks another profile") \
     X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams served, by state of their lists of blocks") \
     X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams served, by state of their lists of blocks") \

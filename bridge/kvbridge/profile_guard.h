@@ -1,9 +1,9 @@
 #pragma once
 
 #include "bus/bus.h"
-#include "core/detail.h"
-#include "model/bridge_report.h"
+#include "core/status.h"
 #include "model/stream.h"
+#include "wire/router/bridge_status.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -16,7 +16,7 @@
 #define KVB_RANK_PROCESSED \
     "Events applied to the list of blocks, replayed ones too: may be above those received" KVB_RANK_TYPES ". " KVB_RANK_LABELS
 #define KVB_RANK_ERRORS \
-    "What went wrong, by error_type: reconnect = an attempt to connect to the engine that failed, protocol = a connection that ended with a message above 16 MiB or with bytes or a socket type that are not an engine's; input that could not be used: consume_events = a message whose frames are no batch, decode = a payload that cannot be read, " \
+    "What went wrong, by error_type: reconnect = an attempt to connect to the engine that failed, protocol = a connection that ended with a message above 16 MiB or with bytes or a socket type that are not an engine's, security = a handshake that failed because of CURVE keys, or may have; input that could not be used: consume_events = a message whose frames are no batch, decode = a payload that cannot be read, " \
     "handle_event = an event in it that was not understood, replay_reply = a reply to a replay request that is neither batch nor end. " KVB_RANK_LABELS
 #define KVB_RANK_STATES \
     "1 for the state that the stream's list of blocks is in, 0 for the others; /state says the reason. " KVB_RANK_LABELS
@@ -39,6 +39,7 @@
     X(replay_failures, COUNTER, "kvcache_zmq_replay_failures_total", "", "Replays that the engine did not answer in time; one cut off by a lost connection is neither success nor failure. " KVB_RANK_LABELS) \
     X(error_reconnect, COUNTER, "kvcache_zmq_errors_total", "error_type=\"reconnect\"", KVB_RANK_ERRORS) \
     X(error_protocol, COUNTER, "kvcache_zmq_errors_total", "error_type=\"protocol\"", KVB_RANK_ERRORS) \
+    X(error_security, COUNTER, "kvcache_zmq_errors_total", "error_type=\"security\"", KVB_RANK_ERRORS) \
     X(error_consume, COUNTER, "kvcache_zmq_errors_total", "error_type=\"consume_events\"", KVB_RANK_ERRORS) \
     X(error_decode, COUNTER, "kvcache_zmq_errors_total", "error_type=\"decode\"", KVB_RANK_ERRORS) \
     X(error_handle, COUNTER, "kvcache_zmq_errors_total", "error_type=\"handle_event\"", KVB_RANK_ERRORS) \

@@ -1,4 +1,6 @@
 #include "core/clock.h"
+#include "core/own.h"
+#include "ingest/zmq/curve.h"
 #include "kvbridge/inside.h"
 
 #include <errno.h>
@@ -97,10 +99,34 @@ static kvb_status open_stream(
     return open_advertiser(config, options.mirror.hash_key, rank);
 }
 
+static void forget_keys(struct kvb_curve *curve)
+{
+    kvb_curve_forget(curve);
+}
+
+static const struct kvb_networks *
+networks_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
+{
+    switch (worker->addresses_of) {
+    case KVB_ADDRESSES_OF_REGISTRATION:
+        return &config->registering.networks;
+    case KVB_ADDRESSES_OF_ENGINE:
+        return &config->discovering.networks;
+    default:
+        return NULL;
+    }
+}
+
 static kvb_status
 open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
     const struct kvb_worker_config *settings = &rank->settings;
+    const bool has_curve = kvb_worker_has_curve(settings);
+    KVB_OWN(forget_keys) struct kvb_curve curve = { .client_count = 0 };
+
+    if (has_curve) {
+        KVB_TRY(kvb_worker_read_curve(settings, &curve, detail));
+    }
     const struct kvb_source_options options = {
         .events = settings->events,
         .replay = settings->replay,
@@ -111,6 +137,8 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
         .poller = bridge->ingest.poller,
         .owner = rank->owner,
         .resolver = bridge->ingest.resolver,
+        .networks = networks_of(bridge->config, settings),
+        .curve = has_curve ? &curve : NULL,
     };
 
     return kvb_source_open(bridge->ingest.zmq, &options, &rank->source, detail);

@@ -352,8 +352,7 @@ kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge)
     kvb_refresh_plan_init(
         &bridge->refresh.plan, config->publish.refresh_s, kvb_clock_monotonic_ns());
     KVB_TRY(kvb_refresh_responder_init(&bridge->refresh.responder));
-    KVB_TRY(kvb_subject_make(
-        subject, config->publish.name_space, config->publish.component, "kv_refresh"));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_REFRESH, &bridge->publisher.names, subject));
     return kvb_bus_subscribe(
         bridge->publisher.bus, subject, kvb_refresh_responder_receive, &bridge->refresh.responder,
         &bridge->refresh.incoming);

@@ -24,7 +24,7 @@ read_reply_subject(const struct kvb_bus_message *message, struct kvb_pending_ref
     const char *reply = message->reply ? message->reply : "";
     const size_t len = strlen(reply);
 
-    if (len >= sizeof pending->reply || kvb_subject_is_of_contract(reply)) {
+    if (len >= sizeof pending->reply || kvb_reply_is_refused(reply)) {
         return false;
     }
     memcpy(pending->reply, reply, len + 1);

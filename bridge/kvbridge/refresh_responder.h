@@ -1,7 +1,6 @@
 #pragma once
 
 #include "bus/bus.h"
-#include "core/detail.h"
 #include "core/ring.h"
 #include "core/status.h"
 #include "wire/query/refresh.h"

@@ -1,48 +1,23 @@
 #include "core/own.h"
-#include "daemon/http_reply.h"
 #include "kvbridge/inside.h"
-#include "kvbridge/register_token.h"
 #include "wire/json/writer.h"
 #include "wire/query/registration.h"
 
 #include <string.h>
 
-/* POST /register, /unregister, /drain and /undrain.  The body is parsed on an HTTP thread, which
+/* POST /register, /unregister, /drain and /undrain; the HTTP server has checked the token
+ * (daemon/http_access.h).  The body is parsed on an HTTP thread, which
  * then waits while the ingest thread accepts or rejects the request.  A registered rank stays until
  * it is unregistered or the bridge ends; it is not written to the configuration file. */
 
-/* ---- Authorization ---- */
-
-static const struct kvb_http_header wants_token[] = {
-    { "WWW-Authenticate", "Bearer" },
-    { NULL, NULL },
-};
-
 /* False: *answer is complete. */
-static bool may_register(
-    const struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static bool is_registration(const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
-    const char *path = bridge->config->registering.token_file;
-    char token[kvb_register_token_bytes];
-
-    if (path[0] == '\0') {
-        kvb_http_refuse(
-            answer, 403, "registration is disabled: register.token_file is not configured");
-    } else if (kvb_register_token_read(path, token, NULL) != KVB_OK) {
-        kvb_http_refuse(
-            answer, 503, "register.token_file: the file holds no token, or every user may read it");
-    } else if (!kvb_register_token_is_shown(request->authorization, token)) {
-        kvb_http_refuse(
-            answer, 401, "the token is missing or wrong: send Authorization: Bearer TOKEN");
-        answer->headers = wants_token;
-    } else if (!kvb_http_is_json(request->content_type)) {
+    if (!kvb_http_is_json(request->content_type)) {
         kvb_http_refuse(answer, 415, "expected Content-Type: application/json");
-    } else {
-        return true;
+        return false;
     }
-    explicit_bzero(token, sizeof token);
-    return false;
+    return true;
 }
 
 /* ---- Answers ---- */
@@ -130,6 +105,7 @@ static kvb_status make_worker(
                                         .first_rank = who->dp_rank,
                                         .ranks = 1,
                                         .has_own_addresses = true,
+                                        .addresses_of = KVB_ADDRESSES_OF_REGISTRATION,
                                         .unknown_medium = KVB_TIER_EXTERNAL };
 
     KVB_TRY(check_address("endpoint", who->endpoint, detail));
@@ -143,7 +119,7 @@ static kvb_status make_worker(
     memcpy(worker.topic, who->topic, sizeof worker.topic);
     memcpy(worker.model, who->model, sizeof worker.model);
     memcpy(worker.lora, who->lora, sizeof worker.lora);
-    worker.labels = who->labels;
+    worker.facts = who->facts;
     if (worker.is_id_made) {
         worker.id = kvb_worker_id_of_address(&worker);
     }
@@ -186,7 +162,7 @@ void kvb_bridge_answer_register(
     struct kvb_worker_config worker;
     struct kvb_membership_result result = { 0 };
 
-    if (!may_register(bridge, request, answer)) {
+    if (!is_registration(request, answer)) {
         return;
     }
     kvb_status status = kvb_register_json_decode(request->body, &who, &result.why);
@@ -229,7 +205,7 @@ void kvb_bridge_answer_unregister(
     struct kvb_registration who;
     struct kvb_membership_result result = { 0 };
 
-    if (!may_register(bridge, request, answer)) {
+    if (!is_registration(request, answer)) {
         return;
     }
     kvb_status status = kvb_unregister_json_decode(request->body, &who, &result.why);
@@ -261,7 +237,7 @@ static void answer_drain(
     struct kvb_membership_result result = { 0 };
     struct kvb_json_writer json;
 
-    if (!may_register(bridge, request, answer)) {
+    if (!is_registration(request, answer)) {
         return;
     }
     kvb_status status = kvb_drain_json_decode(request->body, &who, &result.why);

@@ -63,8 +63,8 @@ static kvb_status publish_beat(
 static void sign_beat(
     const struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_heartbeat *beat)
 {
-    beat->labels = rank->settings.labels;
-    beat->is_draining = rank->is_draining;
+    beat->facts = rank->settings.facts;
+    beat->facts.is_draining |= rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;
     beat->publisher = bridge->standby.publisher;
     beat->is_standby = bridge->config->publish.standby;
@@ -158,13 +158,15 @@ static uint64_t reconnects(uint64_t connects)
     return connects > 1 ? connects - 1 : 0;
 }
 
-static const char *origin_of(const struct bridge_rank *rank)
+const char *kvb_bridge_origin_name(uint32_t origin)
 {
     static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
                                          [KVB_BRIDGE_OF_REGISTERED] = "registered",
+                                         [KVB_BRIDGE_OF_KUBERNETES] = "kubernetes",
+                                         [KVB_BRIDGE_OF_DNS] = "dns",
                                          [KVB_BRIDGE_OF_DISCOVERED] = "discovered" };
 
-    return names[rank->origin < KVB_BRIDGE_OF_DISCOVERED ? rank->origin : KVB_BRIDGE_OF_DISCOVERED];
+    return names[origin < KVB_BRIDGE_OF_DISCOVERED ? origin : KVB_BRIDGE_OF_DISCOVERED];
 }
 
 static void fill_rank_report(
@@ -183,25 +185,89 @@ static void fill_rank_report(
         .reconnects = reconnects(kvb_source_count(rank->source)->connects),
         .unrooted = kvb_stream_mirror_count(rank->served.stream)->unrooted,
         .endpoint = rank->settings.events,
-        .origin = origin_of(rank),
+        .origin = kvb_bridge_origin_name(rank->origin),
         .is_id_made = rank->settings.is_id_made,
         .configured_block_size = rank->settings.block_size,
+        .is_encrypted = kvb_worker_has_curve(&rank->settings),
         .why = rank->trouble.why.text,
     };
     if (bridge->config->publish.standby) {
         out->role = kvb_standby_role_name(kvb_bridge_publishes(bridge, rank));
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
-    out->beat.labels = rank->settings.labels;
-    out->beat.is_draining = rank->is_draining;
+    out->beat.facts = rank->settings.facts;
+    out->beat.facts.is_draining |= rank->is_draining;
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 
-/* Writes the status into publisher.buf: with streams and loads if all of it fits max_bytes, else
- * without both. */
-static kvb_status
-make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size_t max_bytes)
+static void count_exact(struct bridge_shown *shown, const struct kvb_bridge_report *report)
 {
+    uint32_t exact = 0;
+    uint32_t streams = 0;
+
+    for (size_t i = 0; i < report->stream_count; i++) {
+        const enum kvb_stream_state state = report->streams[i].beat.state;
+        exact += state == KVB_STREAM_EXACT;
+        streams += state != KVB_STREAM_DOWN;
+    }
+    kvb_exact_share_set(&shown->share, exact, streams);
+}
+
+/* What a report borrows. */
+struct pods_reported {
+    struct kvb_kubernetes_status status;
+    struct kvb_named_count pods[KVB_POD_STATE_COUNT];
+    struct kvb_named_count refused[KVB_POD_REFUSAL_COUNT];
+    struct kvb_pod_report not_taken[kvb_max_pods_shown];
+    struct kvb_kubernetes_report report;
+};
+
+static void
+report_pods(struct kvb_kubernetes *kubernetes, uint64_t now_ns, struct pods_reported *out)
+{
+    struct kvb_kubernetes_status *status = &out->status;
+
+    kvb_kubernetes_read_status(kubernetes, status);
+    for (size_t i = 0; i < KVB_POD_STATE_COUNT; i++) {
+        out->pods[i] = (struct kvb_named_count){ kvb_pod_state_name((enum kvb_pod_state)i),
+                                                 status->counts[i] };
+    }
+    for (size_t i = 0; i < KVB_POD_REFUSAL_COUNT; i++) {
+        out->refused[i] = (struct kvb_named_count){ kvb_pod_refusal_name((enum kvb_pod_refusal)i),
+                                                    status->refused[i] };
+    }
+    for (size_t i = 0; i < status->shown_count; i++) {
+        const struct kvb_pod_shown *pod = &status->shown[i];
+        out->not_taken[i] = (struct kvb_pod_report){ .pod = pod->name,
+                                                     .name_space = pod->name_space,
+                                                     .reason = kvb_pod_state_name(pod->state),
+                                                     .remedy = kvb_pod_state_remedy(pod->state) };
+    }
+    const bool is_away = status->away_ns != 0 && status->away_ns < now_ns;
+    out->report = (struct kvb_kubernetes_report){
+        .state = kvb_kubernetes_state_name(status->state),
+        .away_s = is_away ? (now_ns - status->away_ns) / KVB_NS_PER_S : 0,
+        .why = status->why.text,
+        .pods = out->pods,
+        .pod_count = KVB_POD_STATE_COUNT,
+        .refused = out->refused,
+        .refused_count = KVB_POD_REFUSAL_COUNT,
+        .refused_why = status->refused_why.text,
+        .not_taken = out->not_taken,
+        .not_taken_count = status->shown_count,
+    };
+}
+
+/* Which streams a status lists; load sources only beside all of them. */
+struct status_page {
+    size_t first;
+    size_t count;
+};
+
+static kvb_status make_status(
+    struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, const struct status_page *page)
+{
+    const bool is_whole = page->count == bridge->membership.rank_count;
     struct kvb_bridge_report report = {
         .version = KVB_VERSION,
         .name_space = bridge->config->publish.name_space,
@@ -230,18 +296,21 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         fill_rank_report(bridge, bridge->membership.ranks[i], now_ns, &report.streams[i]);
     }
-    report.load_count = kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads);
-    kvb_buf_reset(&bridge->publisher.buf);
-    kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.buf);
-    if (status == KVB_TOO_LARGE ||
-        (status == KVB_OK &&
-         bridge->publisher.buf.len > max_bytes)) { /* bridge_id and profile must always be sent */
-        report.stream_count = 0;
-        report.load_count = 0;
-        kvb_buf_reset(&bridge->publisher.buf);
-        status = kvb_bridge_status_encode(&report, &bridge->publisher.buf);
+    count_exact(&bridge->shown, &report);
+    report.streams_left_out = report.stream_count - page->count;
+    report.stream_count = page->count;
+    report.load_count =
+        is_whole ? kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads) : 0;
+    struct pods_reported pods;
+    if (bridge->membership.kubernetes) {
+        report_pods(bridge->membership.kubernetes, now_ns, &pods);
+        report.kubernetes = &pods.report;
     }
-    free(report.streams);
+    kvb_buf_reset(&bridge->publisher.status);
+    struct kvb_stream_report *streams = report.streams;
+    report.streams += page->first;
+    const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.status);
+    free(streams);
     free(report.loads);
     return status;
 }
@@ -249,7 +318,7 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, size
 /* Copies the status and the reason why the bridge is not ready to where HTTP threads read them. */
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
-    const kvb_span text = kvb_buf_span(&bridge->publisher.buf);
+    const kvb_span text = kvb_buf_span(&bridge->publisher.status);
     struct kvb_detail standing = { .text = "" };
 
     if (bridge->config->publish.standby) {
@@ -266,16 +335,13 @@ static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
 
-/* True: the bridge cannot do its work without this permission.  Denied publishes count only on our
- * own subjects, because a requester chooses the subject of its answer.  Requests for a list are
- * sent by readers of protobuf only. */
+/* True: the bridge cannot do its work without this permission.  A requester chooses the subject of
+ * its answer, so a denial there does not count. */
 static bool is_vital_denial(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
 
-    return denial->is_publish ? kvb_subject_is_of_contract(denial->subject)
-                              : bridge->config->publish.profile == KVB_PROFILE_PROTOBUF &&
-                                    strstr(denial->subject, ".kv_sync.") != NULL;
+    return kvb_permissions_is_vital(&bridge->publisher.permissions, denial);
 }
 
 /* True: the subscription to statuses is denied, so the echo of our own cannot arrive. */
@@ -310,17 +376,45 @@ look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detai
     }
 }
 
-/* Publishes the status made for /state, or a shorter one when that exceeds the server's
- * max_payload. */
-static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
+/* The streams after those of the page before; after the last one again from the first. */
+static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 {
+    const size_t ranks = bridge->membership.rank_count;
+    const size_t rank_bytes = bridge->publisher.status.len / (ranks + 1) + 1;
+    const size_t room = max_bytes / 4 * 3 / rank_bytes; /* some are longer than the mean */
+    const size_t first = bridge->publisher.page_end < ranks ? bridge->publisher.page_end : 0;
+    const size_t count = room < ranks - first ? room : ranks - first;
+
+    bridge->publisher.page_end = first + count;
+    return (struct status_page){ .first = first, .count = count };
+}
+
+/* Makes the status smaller where it exceeds the server's max_payload: a page of the streams, or,
+ * should that be too large, too, none. */
+static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
+{
+    static const struct status_page none = { 0 };
     const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);
 
-    if ((bridge->publisher.buf.len <= max_bytes ||
-         make_status(bridge, now_ns, is_publishing, max_bytes) == KVB_OK) &&
+    if (bridge->publisher.status.len <= max_bytes) {
+        return KVB_OK;
+    }
+    const struct status_page page = next_page(bridge, max_bytes);
+    KVB_TRY(make_status(bridge, now_ns, is_publishing, &page));
+    return bridge->publisher.status.len <= max_bytes
+               ? KVB_OK
+               : make_status(bridge, now_ns, is_publishing, &none);
+}
+
+/* Publishes the status made for /state. */
+static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
+{
+    const struct kvb_buf *status = &bridge->publisher.status;
+
+    if (fit_status(bridge, now_ns, is_publishing) == KVB_OK &&
         kvb_bus_publish(
-            bridge->publisher.bus, bridge->publisher.status_subject,
-            kvb_buf_span(&bridge->publisher.buf)) == KVB_OK) { /* on failure: sent again in 1 s */
+            bridge->publisher.bus, bridge->publisher.status_subject, kvb_buf_span(status)) ==
+            KVB_OK) { /* on failure: sent again in 1 s */
         kvb_echo_sent(&bridge->publisher.echo, now_ns);
     }
 }
@@ -345,7 +439,8 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         is_publishing = is_publishing && (!bridge->config->publish.standby ||
                                           kvb_bridge_count_published(bridge) > 0);
     }
-    if (make_status(bridge, now_ns, is_publishing, kvb_max_nats_payload_bytes) != KVB_OK) {
+    const struct status_page whole = { .count = bridge->membership.rank_count };
+    if (make_status(bridge, now_ns, is_publishing, &whole) != KVB_OK) {
         return; /* out of memory: keep the previous status */
     }
     show_status(bridge, &not_ready);

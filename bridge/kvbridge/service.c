@@ -1,7 +1,7 @@
+#include "daemon/service.h"
 #include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
-#include "daemon/service_responder.h"
 #include "kvbridge/inside.h"
 
 #include <stdlib.h>
@@ -132,7 +132,7 @@ static void name_service(const struct kvb_bridge *bridge, struct kvb_service *se
 {
     const struct kvb_bridge_config *config = bridge->config;
 
-    kvb_service_name_of(config->publish.name_space, config->publish.component, service->name);
+    memcpy(service->name, bridge->publisher.names.service, sizeof service->name);
     service->description = "kvbridge: KV-cache events and load of inference engines";
     service->facts[0] = (struct kvb_service_fact){ "namespace", config->publish.name_space };
     service->facts[1] = (struct kvb_service_fact){ "component", config->publish.component };

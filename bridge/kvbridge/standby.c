@@ -254,9 +254,8 @@ kvb_status kvb_bridge_open_standby(struct kvb_bridge *bridge)
     const struct kvb_bridge_config *config = bridge->config;
 
     KVB_TRY(kvb_ring_new(ring_notes, free, &standby->incoming));
-    KVB_TRY(kvb_subject_make(
-        standby->handover_subject, config->publish.name_space, config->publish.component,
-        "kv_handover"));
+    KVB_TRY(kvb_contract_subject_make(
+        KVB_SUBJECT_HANDOVER, &bridge->publisher.names, standby->handover_subject));
     KVB_TRY(subscribe_standby(
         bridge, standby->handover_subject, receive_handover, &standby->handovers));
     if (!config->publish.standby) {

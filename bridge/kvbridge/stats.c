@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "core/limits.h"
-#include "daemon/process_stats.h"
 #include "kvbridge/inside.h"
 
 #include <math.h>
@@ -47,9 +46,7 @@ kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
     if (!bridge->shown.rank_sets) {
         return KVB_NO_MEMORY;
     }
-    kvb_metric_set(&bridge->shown.metrics, kvb_bridge_build, 1);
-    kvb_metric_set_real(
-        &bridge->shown.metrics, kvb_bridge_started, (double)kvb_clock_wall_us() / 1e6);
+    kvb_daemon_metrics_begin(&bridge->shown.metrics, kvb_bridge_build);
     kvb_metric_set(
         &bridge->shown.metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
     return KVB_OK;
@@ -156,6 +153,7 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
     kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
     kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
+    kvb_metric_set(&rank->metrics, kvb_rank_error_security, link->refusals);
     kvb_metric_set(
         &rank->metrics, kvb_rank_connected, kvb_connection_is_up(&rank->served.connection));
 }
@@ -282,33 +280,15 @@ static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
 }
 
-static void update_process(struct bridge_shown *shown)
-{
-    struct kvb_process_stats stats;
-
-    kvb_process_measure(&stats);
-    kvb_metric_set_real(&shown->metrics, kvb_bridge_cpu, stats.cpu_s);
-    kvb_metric_set(&shown->metrics, kvb_bridge_resident, stats.resident_bytes);
-}
-
 static void update_out(struct kvb_bridge *bridge)
 {
     struct kvb_metrics *metrics = &bridge->shown.metrics;
-    uint64_t publishes = 0;
-    uint64_t subscriptions = 0;
 
-    kvb_bus_denials(bridge->publisher.bus, &publishes, &subscriptions);
-    kvb_metric_set(metrics, kvb_bridge_nats_denied_publish, publishes);
-    kvb_metric_set(metrics, kvb_bridge_nats_denied_subscribe, subscriptions);
-    kvb_metric_set(metrics, kvb_bridge_nats_lame_ducks, kvb_bus_lame_ducks(bridge->publisher.bus));
-
+    kvb_daemon_metrics_update(metrics, kvb_bridge_build, bridge->log, bridge->publisher.bus);
     kvb_metric_set(metrics, kvb_bridge_events_published, bridge->publisher.events.events);
     kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher.events.messages);
     kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher.events.failures);
-    kvb_metric_set(metrics, kvb_bridge_nats_connects, kvb_bus_connects(bridge->publisher.bus));
-    kvb_metric_set(metrics, kvb_bridge_nats_connected, kvb_bus_is_connected(bridge->publisher.bus));
     kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher.was_allowed);
-    kvb_metric_set(metrics, kvb_bridge_log_dropped, kvb_log_dropped(bridge->log));
     kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.responder.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher.sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher.sync.busy);
@@ -326,6 +306,22 @@ static void update_dns(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_dns_no_name, counters.results[KVB_DNS_NO_NAME]);
     kvb_metric_set(metrics, kvb_bridge_dns_timeout, counters.results[KVB_DNS_TIMEOUT]);
     kvb_metric_set(metrics, kvb_bridge_dns_failure, counters.results[KVB_DNS_FAILURE]);
+}
+
+static void update_dns_list(struct kvb_bridge *bridge)
+{
+    static const size_t of_result[KVB_DNS_RESULT_COUNT] = {
+        [KVB_DNS_OK] = kvb_bridge_dns_list_ok,
+        [KVB_DNS_NO_NAME] = kvb_bridge_dns_list_no_name,
+        [KVB_DNS_TIMEOUT] = kvb_bridge_dns_list_timeout,
+        [KVB_DNS_FAILURE] = kvb_bridge_dns_list_failure,
+    };
+    const struct kvb_dns_list_counters counters = kvb_dns_list_count(bridge->membership.dns_list);
+
+    kvb_metric_set(&bridge->shown.metrics, kvb_bridge_dns_list_members, counters.members);
+    for (size_t i = 0; i < KVB_DNS_RESULT_COUNT; i++) {
+        kvb_metric_set(&bridge->shown.metrics, of_result[i], counters.results[i]);
+    }
 }
 
 static void update_standby(struct kvb_bridge *bridge)
@@ -347,10 +343,11 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
         update_ranks(bridge, now_ns);
         update_out(bridge);
         update_dns(bridge);
+        update_dns_list(bridge);
         update_standby(bridge);
     }
     if (now_ns >= bridge->shown.next_process_ns) {
         bridge->shown.next_process_ns = now_ns + process_every_ns;
-        update_process(&bridge->shown);
+        kvb_daemon_metrics_measure(&bridge->shown.metrics, kvb_bridge_build);
     }
 }

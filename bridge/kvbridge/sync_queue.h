@@ -73,7 +73,7 @@ struct kvb_sync_queue {
 /* The request that was dropped for a new one. */
 struct kvb_sync_displaced {
     void *pending;    /* now the caller's; NULL: nothing */
-    bool is_replaced; /* by a newer request of the same requester: it is told nothing */
+    bool is_replaced; /* by a newer request of the same requester: it gets no answer */
 };
 
 /* Takes ownership of entry->pending on KVB_OK.  KVB_AGAIN: there is no room for it. */

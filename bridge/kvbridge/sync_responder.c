@@ -117,7 +117,7 @@ static bool
 read_sync_request(const struct kvb_bus_message *message, struct kvb_pending_sync *pending)
 {
     return message->reply && strlen(message->reply) < sizeof pending->reply &&
-           !kvb_subject_is_of_contract(message->reply) && read_tail(message->subject, pending) &&
+           !kvb_reply_is_refused(message->reply) && read_tail(message->subject, pending) &&
            kvb_sync_request_decode(message->payload, &pending->request) == KVB_OK;
 }
 

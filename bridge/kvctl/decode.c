@@ -1,7 +1,6 @@
 #include "core/limits.h"
 #include "core/own.h"
-#include "kvctl/event_json.h"
-#include "kvctl/hex_lines.h"
+#include "kvctl/decode_lines.h"
 #include "kvctl/kvctl.h"
 #include "wire/engine/batch.h"
 

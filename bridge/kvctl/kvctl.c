@@ -2,15 +2,11 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json/tree.h"
-#include "wire/json/writer.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 /* kvctl: queries a kvaggregator and watches bridges.  The table of commands is at the end. */
-
-/* Prints an answer for people. */
-typedef void (*printer)(struct json_object *root);
 
 static void print_match(struct json_object *root)
 {
@@ -126,165 +122,80 @@ static void print_as_it_came(const struct kvb_buf *answer)
     }
 }
 
-/* Sends one query and parses the answer into *out_root. */
-static enum kvctl_exit request_and_show(
-    const struct kvctl_line *line, const char *tail, kvb_span query, printer print,
-    struct json_object **out_root)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
+struct showing {
+    const struct kvctl_command *command;
+    bool is_json;
+};
 
-    kvb_buf_init(&answer, kvb_max_answer_bytes);
-    const enum kvctl_exit outcome = kvctl_request_answer(line, tail, query, &answer);
-    if (outcome != kvctl_ok) {
-        return outcome;
+static enum kvctl_exit
+show_answer(void *context, const struct kvb_buf *answer, struct json_object **out_root)
+{
+    const struct showing *showing = context;
+
+    if (showing->is_json) {
+        print_as_it_came(answer);
     }
-    if (line->options->is_json) {
-        print_as_it_came(&answer);
-    }
-    const enum kvctl_exit read = kvctl_read_answer(&answer, out_root);
-    if (read == kvctl_ok && !line->options->is_json) {
-        print(*out_root);
+    const enum kvctl_exit read = kvctl_read_answer(answer, out_root);
+    if (read == kvctl_ok && !showing->is_json) {
+        showing->command->print(*out_root);
     }
     return read;
 }
 
 static enum kvctl_exit
-request_once(const struct kvctl_options *options, const char *tail, kvb_span query, printer print)
+request_and_show(const struct kvctl_options *options, const struct kvctl_command *command)
 {
     KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
-    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-
-    const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
-    return connected == kvctl_ok ? request_and_show(&line, tail, query, print, &root) : connected;
-}
-
-static enum kvctl_exit
-query_tokens(const struct kvctl_options *options, const char *tail, printer print)
-{
     KVB_OWN(kvb_buf_done) struct kvb_buf query = { 0 };
+    struct showing showing = { .command = command, .is_json = options->is_json };
     struct kvb_detail detail = { 0 };
 
     kvb_buf_init(&query, kvb_max_query_body_bytes);
-    const kvb_status status = kvctl_write_query(options, &query, &detail);
+    const kvb_status status =
+        command->needs_tokens ? kvctl_write_query(options, &query, &detail) : KVB_OK;
     if (status != KVB_OK) {
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
         return kvctl_usage;
     }
-    return request_once(options, tail, kvb_buf_span(&query), print);
-}
-
-/* Long answers come in pages; each page names the start of the next one. */
-struct paging {
-    const char *tail;
-    printer print;
-    struct {
-        const char *said;   /* member of the answer; NULL: not used */
-        const char *member; /* of the next page's query */
-    } places[2];
-};
-
-/* Writes the query for the next page, {"stream":3,"row":100}; false after the last page. */
-static bool
-next_page_query(struct json_object *root, const struct paging *paging, struct kvb_buf *query)
-{
-    struct kvb_json_writer json = kvb_json_writer_of(query);
-    bool has_next = false;
-
-    kvb_buf_reset(query);
-    kvb_json_write_begin(&json, '{');
-    for (size_t i = 0; i < KVB_COUNT_OF(paging->places); i++) {
-        const char *said = paging->places[i].said;
-        struct json_object *place = said ? kvb_json_member(root, said) : NULL;
-        if (place) {
-            kvb_json_write_pair_u64(&json, paging->places[i].member, json_object_get_uint64(place));
-            has_next = true;
-        }
-    }
-    kvb_json_write_end(&json, '}');
-    return has_next && json.status == KVB_OK;
-}
-
-static enum kvctl_exit
-request_pages(const struct kvctl_options *options, const struct paging *paging)
-{
-    KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf query = { 0 };
-    enum kvctl_exit result = kvctl_connect(options, NULL, &line);
-    bool has_next = result == kvctl_ok;
-
-    kvb_buf_init(&query, 256);
-    while (has_next) {
-        KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-        result = request_and_show(&line, paging->tail, kvb_buf_span(&query), paging->print, &root);
-        has_next = result == kvctl_ok && next_page_query(root, paging, &query);
-        if (has_next) {
-            kvctl_stay_with(&line, root);
-        }
-    }
-    return result;
+    const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
+    return connected == kvctl_ok
+               ? kvctl_request_pages(
+                     &line, command->tail, kvb_buf_span(&query), show_answer, &showing)
+               : connected;
 }
 
 /* ---- Commands -------------------------------------------------------------------------- */
 
-static enum kvctl_exit run_match(const struct kvctl_options *options)
-{
-    return query_tokens(options, "kv_match", print_match);
-}
-
-static enum kvctl_exit run_route(const struct kvctl_options *options)
-{
-    return query_tokens(options, "kv_route", print_route);
-}
-
-static const kvb_span nothing = { NULL, 0 };
-
-static enum kvctl_exit run_load(const struct kvctl_options *options)
-{
-    return request_once(options, "kv_get.load", nothing, print_load);
-}
-
-static enum kvctl_exit run_streams(const struct kvctl_options *options)
-{
-    const struct paging paging = { "kv_get.streams", print_streams, { { "next", "from" } } };
-
-    return request_pages(options, &paging);
-}
-
 /* For people the streams follow below; with --json it is one answer. */
 static enum kvctl_exit run_state(const struct kvctl_options *options)
 {
-    const enum kvctl_exit result = request_once(options, "kv_get.state", nothing, print_state);
+    const struct kvctl_command state = { .tail = "kv_get.state", .print = print_state };
+    const struct kvctl_command streams = { .tail = "kv_get.streams", .print = print_streams };
+    const enum kvctl_exit result = request_and_show(options, &state);
 
     if (result != kvctl_ok || options->is_json) {
         return result;
     }
     printf("\n");
-    return run_streams(options);
-}
-
-static enum kvctl_exit run_dump(const struct kvctl_options *options)
-{
-    const struct paging paging = { "kv_get.dump",
-                                   print_rows,
-                                   { { "stream", "stream" }, { "row", "row" } } };
-
-    return request_pages(options, &paging);
+    return request_and_show(options, &streams);
 }
 
 const struct kvctl_command *kvctl_commands(void)
 {
     static const struct kvctl_command commands[] = {
-        { "match", NULL, true, run_match },
-        { "route", NULL, true, run_route },
-        { "load", NULL, false, run_load },
-        { "state", NULL, false, run_state },
-        { "streams", NULL, false, run_streams },
-        { "dump", NULL, false, run_dump },
-        { "top", NULL, false, kvctl_top },
-        { "watch", NULL, false, kvctl_watch },
-        { "verify", NULL, false, kvctl_verify },
-        { "check", "FILE", false, kvctl_check },
-        { "decode", "[FILE|-]", false, kvctl_decode },
+        { .name = "match", .tail = "kv_match", .print = print_match, .needs_tokens = true },
+        { .name = "route", .tail = "kv_route", .print = print_route, .needs_tokens = true },
+        { .name = "load", .tail = "kv_get.load", .print = print_load },
+        { .name = "state", .run = run_state },
+        { .name = "streams", .tail = "kv_get.streams", .print = print_streams },
+        { .name = "dump", .tail = "kv_get.dump", .print = print_rows },
+        { .name = "workers", .run = kvctl_workers },
+        { .name = "top", .run = kvctl_top },
+        { .name = "watch", .run = kvctl_watch },
+        { .name = "verify", .run = kvctl_verify },
+        { .name = "check", .argument = "FILE", .run = kvctl_check },
+        { .name = "permissions", .argument = "ROLE", .run = kvctl_permissions },
+        { .name = "decode", .argument = "[FILE|-]", .run = kvctl_decode },
         { 0 },
     };
 
@@ -298,7 +209,8 @@ int main(int argc, char **argv)
     kvctl_options_read(argc, argv, &options);
     for (const struct kvctl_command *command = kvctl_commands(); command->name; command++) {
         if (strcmp(command->name, options.command) == 0) {
-            const enum kvctl_exit result = command->run(&options);
+            const enum kvctl_exit result =
+                command->run ? command->run(&options) : request_and_show(&options, command);
             return fflush(stdout) == 0 ? (int)result : (int)kvctl_failed;
         }
     }

@@ -3,7 +3,6 @@
 #include "bus/bus.h"
 #include "bus/subject.h"
 #include "core/buf.h"
-#include "core/detail.h"
 #include "core/status.h"
 
 #include <json-c/json.h>
@@ -28,11 +27,18 @@ enum kvctl_kind { kvctl_stored = 1, kvctl_removed = 2, kvctl_cleared = 4 };
 
 enum { kvctl_max_workers = 256 }; /* that --worker may name */
 
+#define KVCTL_DEFAULT_URL "nats://127.0.0.1:4222"
+
+/* Options of the login, in the order of their rows in kvctl/options.c and kvctl/login.c. */
+enum { kvctl_login_fields = 10, kvctl_url_bytes = 1024 };
+
 /* Everything borrowed from argv. */
 struct kvctl_options {
-    const char *url;
-    const char *name_space; /* NULL: dynamo; for `watch`: all */
-    const char *component;  /* NULL: Router; for `watch`: all */
+    const char *url;                       /* NULL: not given, like the next two */
+    const char *login[kvctl_login_fields]; /* --user ... --inbox-prefix */
+    const char *context;
+    const char *name_space; /* NULL: dynamo; for `watch`, `workers`: all */
+    const char *component;  /* NULL: Router; for `watch`, `workers`: all */
     bool is_json;
     uint32_t timeout_ms; /* for connecting, and again for each answer */
     const char *tokens;
@@ -55,8 +61,10 @@ struct kvctl_options {
     const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
     uint32_t wait_ms;     /* of `verify`: for the index to become equal */
     const char *command;
-    bool is_hex;      /* of `decode` */
-    const char *file; /* of `check` and `decode` */
+    bool is_hex;        /* of `decode` */
+    const char *file;   /* of `check` and `decode`; the role of `permissions` */
+    const char *config; /* of `permissions`, like the next one; NULL: none */
+    bool is_jwt;
 };
 
 /* Reads argv; for --help, --version and wrong usage it prints and exits the program. */
@@ -67,6 +75,9 @@ struct kvctl_command {
     const char *argument; /* name of the argument, in brackets when optional; NULL for
                            * none */
     bool needs_tokens;
+    const char
+        *tail; /* of a query to an aggregator whose answer is printed; NULL: run does it all */
+    void (*print)(struct json_object *answer); /* for people */
     enum kvctl_exit (*run)(const struct kvctl_options *options);
 };
 
@@ -75,6 +86,9 @@ const struct kvctl_command *kvctl_commands(void);
 
 /* `check FILE`: reports all mistakes of a configuration file. */
 enum kvctl_exit kvctl_check(const struct kvctl_options *options);
+
+/* `permissions ROLE`: what nats-server must permit a program. */
+enum kvctl_exit kvctl_permissions(const struct kvctl_options *options);
 
 /* `decode [FILE|-]`: an engine's messages as JSON lines. */
 enum kvctl_exit kvctl_decode(const struct kvctl_options *options);
@@ -85,9 +99,23 @@ enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
 /* `top`: a live screen of the fleet, or one picture of it. */
 enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 
+/* `workers`: where bridges know their workers from, and which pods are none. */
+enum kvctl_exit kvctl_workers(const struct kvctl_options *options);
+
 /* `watch`: one line for each event, with --all also for each other message, until --count or a
  * signal. */
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options);
+
+/* ---- kvctl/login.c ---- */
+
+struct kvctl_login {
+    char url[kvctl_url_bytes]; /* may contain a password: zero it after use */
+    struct kvb_bus_login login;
+};
+
+/* From options, the context that they name, and the environment.  On failure detail says why. */
+kvb_status kvctl_login_make(
+    const struct kvctl_options *options, struct kvctl_login *out, struct kvb_detail *detail);
 
 /* ---- kvctl/request.c: queries -------------------------------------------------------- */
 
@@ -136,10 +164,17 @@ enum kvctl_exit kvctl_request_answer(
  * frees *out_root with kvb_json_drop(). */
 enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root);
 
+/* Sends a query, and again for each further page where the answer is one page of several; all
+ * come from one aggregator.  take() reads each answer with kvctl_read_answer() into *out_page, or
+ * ends the whole.  Prints errors on stderr. */
+typedef enum kvctl_exit
+kvctl_page_taker(void *context, const struct kvb_buf *answer, struct json_object **out_page);
+enum kvctl_exit kvctl_request_pages(
+    const struct kvctl_line *line, const char *tail, kvb_span query, kvctl_page_taker *take,
+    void *context);
+
 /* Prints one line on stderr, after "kvctl: ". */
 void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* ---- kvctl/query.c ------------------------------------------------------------- */
 
 /* Appends the whole file; "-" is stdin.  detail begins with `what`.
  * KVB_BAD_INPUT: it cannot be read; KVB_TOO_LARGE, KVB_NO_MEMORY of out. */

@@ -1,8 +1,8 @@
+#include "core/decimal.h"
 #include "core/own.h"
 #include "kvctl/kvctl.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,14 +43,18 @@ enum option_key {
     key_wait,
     key_sample,
     key_hex,
+    key_config,
+    key_format,
+    key_context,
+    key_login = 0x200, /* and those after it: one for each field of the login */
 };
 
 static const struct argp_option option_rows[] = {
     { "nats", key_nats, "URL", 0, "URL of nats-server (nats://127.0.0.1:4222)", 1 },
     { "namespace", key_namespace, "N", 0,
-      "Namespace of the router (dynamo); of the workers for watch (all)", 1 },
+      "Namespace of the router (dynamo); of the workers for watch and workers (all)", 1 },
     { "component", key_component, "C", 0,
-      "Component of the router (Router); of the workers for watch (all)", 1 },
+      "Component of the router (Router); of the workers for watch and workers (all)", 1 },
     { "json", key_json, NULL, 0, "Print answers unchanged, and events as JSON lines", 1 },
     { "timeout", key_timeout, "MS", 0, "How long to wait for NATS, and for each answer (2000)", 1 },
     { NULL, 0, NULL, 0, "match and route:", 2 },
@@ -83,6 +87,30 @@ static const struct argp_option option_rows[] = {
     { NULL, 0, NULL, 0, "decode:", 6 },
     { "hex", key_hex, NULL, 0,
       "FILE has one message per line, as hexadecimal digits or as name|length|digits", 6 },
+    { NULL, 0, NULL, 0, "permissions:", 7 },
+    { "config", key_config, "FILE", 0,
+      "The configuration of the bridge or aggregator; required for these two. For router it is the "
+      "aggregator's, for reader the bridge's; without it their subjects are made of the namespace "
+      "and component above",
+      7 },
+    { "format", key_format, "F", 0,
+      "server: a block of nats-server's configuration (the default); jwt: JSON for a user JWT", 7 },
+    { NULL, 0, NULL, 0,
+      "The login of NATS; in the environment KVB_NATS_URL, KVB_NATS_USER ...:", 8 },
+    { "context", key_context, "NAME", 0,
+      "URL and login of this context of the nats command; the environment is not read then", 8 },
+    { "user", key_login, "NAME", 0, "User; needs --password-file", 8 },
+    { "password-file", key_login + 1, "FILE", 0, "File whose first line is the password", 8 },
+    { "token-file", key_login + 2, "FILE", 0, "File whose first line is a token", 8 },
+    { "credentials", key_login + 3, "FILE", 0, "A .creds file", 8 },
+    { "nkey-seed-file", key_login + 4, "FILE", 0, "File whose first line is the seed of an NKey",
+      8 },
+    { "ca-file", key_login + 5, "FILE", 0, "PEM file of the authorities that are believed", 8 },
+    { "server-name", key_login + 6, "NAME", 0, "Name in the server's certificate", 8 },
+    { "cert-file", key_login + 7, "FILE", 0, "PEM file of our certificate; needs --key-file", 8 },
+    { "key-file", key_login + 8, "FILE", 0, "PEM file of its key", 8 },
+    { "inbox-prefix", key_login + 9, "SUBJECT", 0, "Beginning of subjects for answers (_INBOX)",
+      8 },
     { 0 },
 };
 
@@ -94,10 +122,12 @@ static const char doc[] =
     "  state        counters of the aggregator, then every stream\n"
     "  streams      every stream and how far it may be trusted\n"
     "  dump         every held block: worker rank tier hash\n"
+    "  workers      where bridges know each worker from, and which pods are none, and why\n"
     "  top          a live screen of all streams; h shows its keys\n"
     "  watch        events as they are published, one a line; --all: every message\n"
     "  verify       compares the index with what a kvfleet's engines hold (pauses them)\n"
     "  check FILE   reports errors in a configuration of kvbridge or kvaggregator\n"
+    "  permissions ROLE  what nats-server must permit a bridge, aggregator, router or reader\n"
     "  decode FILE  prints the events in an engine's messages, one a line; -: stdin\n"
     "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong "
     "usage, 78 wrong configuration.";
@@ -105,11 +135,9 @@ static const char doc[] =
 static uint64_t
 read_option_number(const char *text, const char *name, uint64_t max, const struct argp_state *state)
 {
-    char *end = NULL;
+    uint64_t value = 0;
 
-    errno = 0;
-    const uint64_t value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > max) {
+    if (!kvb_decimal_read(text, &value) || value > max) {
         argp_error(state, "--%s: expected a number from 0 to %lu, got \"%s\"", name, max, text);
     }
     return value;
@@ -135,6 +163,16 @@ static unsigned read_event_kind(const char *text, const struct argp_state *state
     return 0;
 }
 
+static bool is_jwt_format(const char *argument, const struct argp_state *state)
+{
+    const bool is_jwt = strcmp(argument, "jwt") == 0;
+
+    if (!is_jwt && strcmp(argument, "server") != 0) {
+        argp_error(state, "--format: expected server or jwt, got \"%s\"", argument);
+    }
+    return is_jwt;
+}
+
 /* ---- Options that are stored as they are given ---- */
 
 enum option_type { option_flag, option_text, option_u32, option_u64 };
@@ -151,7 +189,9 @@ struct option_field {
 /* clang-format off */
 static const struct option_field option_fields[] = {
     { key_all,         option_flag, FIELD(is_all),      0 },
+    { key_config,      option_text, FIELD(config),      0 },
     { key_component,   option_text, FIELD(component),   0 },
+    { key_context,     option_text, FIELD(context),     0 },
     { key_count,       option_u64,  FIELD(count),       UINT64_MAX },
     { key_filter,      option_text, FIELD(filter),      0 },
     { key_hex,         option_flag, FIELD(is_hex),      0 },
@@ -297,12 +337,19 @@ static error_t parse_kvctl_option(int key, char *argument, struct argp_state *st
     struct kvctl_options *options = state->input;
     const bool is_plain = store_plain_option(key, argument, options, state);
 
+    if (key >= key_login && key < key_login + kvctl_login_fields) {
+        options->login[key - key_login] = argument;
+        return 0;
+    }
     switch (key) {
     case key_worker:
         add_worker(argument, options, state);
         return 0;
     case key_rank:
         options->has_rank = true;
+        return 0;
+    case key_format:
+        options->is_jwt = is_jwt_format(argument, state);
         return 0;
     case key_kind:
         options->kinds |= read_event_kind(argument, state);
@@ -333,7 +380,6 @@ void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options
     };
 
     *out_options = (struct kvctl_options){
-        .url = "nats://127.0.0.1:4222",
         .timeout_ms = default_timeout_ms,
         .wait_ms = default_wait_ms,
         .interval_ms = default_interval_ms,

@@ -1,15 +1,21 @@
 #include "bus/subject.h"
 #include "core/clock.h"
+#include "core/limits.h"
 #include "core/own.h"
 #include "core/url_show.h"
 #include "kvctl/kvctl.h"
+#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
+#include "wire/json/writer.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { answer_depth = 16, answer_values = 1 << 23, second_try_ms = 200 };
+enum { second_try_ms = 200, place_bytes = 256 };
 
 void kvctl_say(const char *format, ...)
 {
@@ -68,8 +74,10 @@ enum kvctl_exit kvctl_connect(
     /* Static, because the bus may call on_change() until the program ends. */
     static struct kvctl_gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER,
                                       .changed = PTHREAD_COND_INITIALIZER };
+    struct kvctl_login login;
     const struct kvb_bus_options bus_options = {
-        .url = options->url,
+        .url = login.url,
+        .login = &login.login,
         .name = "kvctl",
         .on_change = on_change,
         .context = &gate,
@@ -77,16 +85,24 @@ enum kvctl_exit kvctl_connect(
     struct kvb_detail detail = { 0 };
     struct kvb_bus *bus = NULL;
 
+    char shown[256];
+
     gate.tell = tell;
-    const kvb_status status = kvb_bus_open(&bus_options, &bus, &detail);
+    kvb_status status = kvctl_login_make(options, &login, &detail);
+    if (status == KVB_OK) {
+        status = kvb_bus_open(&bus_options, &bus, &detail);
+    }
+    (void)kvb_urls_show(login.url, shown, sizeof shown);
+    explicit_bzero(login.url, sizeof login.url);
     if (status != KVB_OK) {
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
-        return status == KVB_BAD_CONFIG ? kvctl_usage : kvctl_failed;
+        return status == KVB_BAD_CONFIG || status == KVB_BAD_INPUT ? kvctl_usage : kvctl_failed;
     }
     if (!wait_for_bus(bus, &gate, true, options->timeout_ms)) {
-        char shown[256];
-        (void)kvb_urls_show(options->url, shown, sizeof shown);
-        kvctl_say("nats-server at %s does not answer: is it running?  Give --nats URL", shown);
+        kvb_bus_dial_failure(bus, &detail);
+        kvctl_say(
+            "nats-server at %s does not answer: is it running?  Give --nats URL%s%s", shown,
+            detail.text[0] ? ": " : "", detail.text);
         kvb_bus_close(bus);
         return kvctl_failed;
     }
@@ -220,15 +236,9 @@ enum kvctl_exit kvctl_request_answer(
 enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root)
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-    struct kvb_json_budget budget = {
-        .depth = answer_depth,
-        .containers = answer_values,
-        .values = answer_values,
-    };
     char text[512];
 
-    const kvb_status status = kvb_json_parse(kvb_buf_span(answer), &budget, &root);
-    if (status != KVB_OK || !json_object_is_type(root, json_type_object)) {
+    if (kvctl_top_parse(kvb_buf_span(answer), &root) != KVB_OK) {
         kvctl_say("the answer is no JSON object: is there another program on this subject?");
         return kvctl_failed;
     }
@@ -240,4 +250,165 @@ enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_obje
     *out_root = root;
     root = NULL;
     return kvctl_ok;
+}
+
+/* Writes the query for the next page, {"stream":3,"row":100}; false after the last page. */
+static bool write_next_query(struct json_object *page, struct kvb_buf *query)
+{
+    static const struct {
+        const char *said;   /* member of the answer */
+        const char *member; /* of the next page's query */
+    } places[] = { { "next", "from" }, { "stream", "stream" }, { "row", "row" } };
+    struct kvb_json_writer json = kvb_json_writer_of(query);
+    bool has_next = false;
+
+    kvb_buf_reset(query);
+    kvb_json_write_begin(&json, '{');
+    for (size_t i = 0; i < KVB_COUNT_OF(places); i++) {
+        struct json_object *place = kvb_json_member(page, places[i].said);
+        if (place) {
+            kvb_json_write_pair_u64(&json, places[i].member, json_object_get_uint64(place));
+            has_next = true;
+        }
+    }
+    kvb_json_write_end(&json, '}');
+    return has_next && json.status == KVB_OK;
+}
+
+enum kvctl_exit kvctl_request_pages(
+    const struct kvctl_line *line, const char *tail, kvb_span query, kvctl_page_taker *take,
+    void *context)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf next = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
+    struct kvctl_line one = *line; /* places mean nothing to another aggregator */
+    bool has_next = true;
+
+    kvb_buf_init(&next, place_bytes);
+    kvb_buf_init(&answer, kvb_max_answer_bytes);
+    while (has_next) {
+        KVB_OWN(kvb_json_drop) struct json_object *page = NULL;
+        const enum kvctl_exit asked = kvctl_request_answer(&one, tail, query, &answer);
+        const enum kvctl_exit taken = asked == kvctl_ok ? take(context, &answer, &page) : asked;
+        if (taken != kvctl_ok) {
+            return taken;
+        }
+        has_next = write_next_query(page, &next);
+        query = kvb_buf_span(&next);
+        kvctl_stay_with(&one, page);
+    }
+    return kvctl_ok;
+}
+
+/* ---- A query about a prompt --------------------------------------------------------- */
+
+static void drop_tokens_file(FILE **file)
+{
+    if (*file && *file != stdin) {
+        fclose(*file);
+    }
+}
+
+kvb_status
+kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+{
+    enum { piece_bytes = 1 << 16 };
+    KVB_OWN(drop_tokens_file) FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    size_t got = 0;
+
+    if (!file) {
+        kvb_detail_set(detail, "%s: cannot read %s: %s", what, path, strerrordesc_np(errno));
+        return KVB_BAD_INPUT;
+    }
+    do {
+        const kvb_status status = kvb_buf_reserve(out, piece_bytes);
+        if (status != KVB_OK) {
+            kvb_detail_set(detail, "%s: %s: %s", what, path, kvb_status_name(status));
+            return status;
+        }
+        got = fread(out->data + out->len, 1, piece_bytes, file);
+        out->len += got;
+    } while (got > 0);
+    if (ferror(file)) { /* a directory can be opened but not read */
+        kvb_detail_set(detail, "%s: cannot read %s: %s", what, path, strerrordesc_np(errno));
+        return KVB_BAD_INPUT;
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+{
+    KVB_TRY(kvctl_read_file(what, path, out, detail));
+    if (out->len > 0 && memchr(out->data, '\0', out->len)) {
+        kvb_detail_set(detail, "%s: %s is no text", what, path);
+        return KVB_BAD_INPUT;
+    }
+    return kvb_buf_append(out, "", 1);
+}
+
+/* Numbers between blanks and commas, with or without brackets around them all. */
+static kvb_status
+write_prompt_tokens(const char *text, struct kvb_json_writer *json, struct kvb_detail *detail)
+{
+    static const char between[] = " \t\r\n,[]";
+    size_t count = 0;
+
+    for (text += strspn(text, between); *text; text += strspn(text, between)) {
+        char *end = NULL;
+        errno = 0;
+        const unsigned long token = strtoul(text, &end, 10);
+        const bool is_whole = *end == '\0' || strchr(between, *end);
+        if (text[0] < '0' || text[0] > '9' || !is_whole || errno != 0 || token > UINT32_MAX) {
+            const int len = (int)strcspn(text, between);
+            kvb_detail_set(
+                detail, "token %zu: expected a number from 0 to 4294967295, got \"%.*s\"",
+                count + 1, len > 40 ? 40 : len, text);
+            return KVB_BAD_INPUT;
+        }
+        if (++count > kvb_max_query_tokens) {
+            kvb_detail_set(detail, "more than %d tokens", kvb_max_query_tokens);
+            return KVB_TOO_LARGE;
+        }
+        kvb_json_write_u64(json, token);
+        text = end;
+    }
+    return KVB_OK;
+}
+
+static kvb_status write_all_tokens(
+    const struct kvctl_options *options, struct kvb_json_writer *json, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf file = { 0 };
+
+    if (options->tokens) {
+        return write_prompt_tokens(options->tokens, json, detail);
+    }
+    kvb_buf_init(&file, kvb_max_query_body_bytes);
+    KVB_TRY(kvctl_read_text("--tokens-file", options->tokens_file, &file, detail));
+    return write_prompt_tokens((const char *)file.data, json, detail);
+}
+
+static void write_given_text(struct kvb_json_writer *json, const char *key, const char *text)
+{
+    if (text) {
+        kvb_json_write_pair_text(json, key, text);
+    }
+}
+
+kvb_status kvctl_write_query(
+    const struct kvctl_options *options, struct kvb_buf *out, struct kvb_detail *detail)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_key(&json, "token_ids");
+    kvb_json_write_begin(&json, '[');
+    KVB_TRY(write_all_tokens(options, &json, detail));
+    kvb_json_write_end(&json, ']');
+    write_given_text(&json, "model", options->model);
+    write_given_text(&json, "lora_name", options->lora);
+    write_given_text(&json, "cache_salt", options->salt);
+    kvb_json_write_end(&json, '}');
+    return json.status;
 }

@@ -233,7 +233,7 @@ read_truth_block(struct json_object *row, uint32_t block_size, struct block *blo
     return KVB_OK;
 }
 
-static int compare_block_names(const void *a, const void *b)
+int kvctl_compare_names(const void *a, const void *b)
 {
     const uint64_t left = *(const uint64_t *)a;
     const uint64_t right = *(const uint64_t *)b;
@@ -252,7 +252,7 @@ static kvb_status keep_held(const struct block *blocks, size_t count, struct kvc
             rank->held[rank->held_count++] = blocks[i].name;
         }
     }
-    qsort(rank->held, rank->held_count, sizeof *rank->held, compare_block_names);
+    qsort(rank->held, rank->held_count, sizeof *rank->held, kvctl_compare_names);
     return KVB_OK;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 
 #include <stddef.h>
@@ -48,3 +47,6 @@ kvb_status kvctl_truth_resume(const char *path, struct kvb_detail *detail);
 
 /* {0} is fine. */
 void kvctl_truth_done(struct kvctl_truth *truth);
+
+/* For qsort() of names. */
+int kvctl_compare_names(const void *a, const void *b);

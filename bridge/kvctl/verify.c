@@ -1,12 +1,13 @@
+#include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvctl/kvctl.h"
-#include "kvctl/picture.h"
 #include "kvctl/truth.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -38,25 +39,166 @@ static uint64_t answer_number(struct json_object *object, const char *name)
     return json_object_get_uint64(kvb_json_member(object, name));
 }
 
-/* ---- Comparing ------------------------------------------------------------------------- */
+/* ---- Everything that an aggregator lists: 8 bytes a block ------------------------------ */
 
-static int compare_listed_names(const void *a, const void *b)
+struct listed {
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    bool is_exact;
+    uint64_t doubtful;
+    uint64_t *names; /* owned; of its blocks, in no order */
+    size_t count;
+    size_t capacity;
+};
+
+struct picture {
+    struct listed *streams; /* owned */
+    size_t count;
+    size_t capacity;
+};
+
+static void drop_picture(struct picture *picture)
 {
-    const uint64_t left = *(const uint64_t *)a;
-    const uint64_t right = *(const uint64_t *)b;
-
-    return (left > right) - (left < right);
+    for (size_t i = 0; i < picture->count; i++) {
+        free(picture->streams[i].names);
+    }
+    free(picture->streams);
+    *picture = (struct picture){ 0 };
 }
+
+/* NULL when no such stream is listed. */
+static struct listed *
+find_listed(const struct picture *picture, uint64_t worker_id, uint32_t dp_rank)
+{
+    for (size_t i = 0; i < picture->count; i++) {
+        if (picture->streams[i].worker_id == worker_id && picture->streams[i].dp_rank == dp_rank) {
+            return &picture->streams[i];
+        }
+    }
+    return NULL;
+}
+
+static kvb_status take_streams(struct picture *picture, struct json_object *page)
+{
+    struct json_object *rows = kvb_json_member(page, "streams");
+    const size_t more = rows ? json_object_array_length(rows) : 0;
+
+    KVB_TRY(kvb_array_reserve(
+        &picture->streams, &picture->capacity, picture->count + more, sizeof *picture->streams,
+        kvb_max_streams));
+    for (size_t i = 0; i < more; i++) {
+        struct json_object *row = json_object_array_get_idx(rows, i);
+        const char *state = json_object_get_string(kvb_json_member(row, "state"));
+        picture->streams[picture->count++] = (struct listed){
+            .worker_id = answer_number(row, "worker_id"),
+            .dp_rank = (uint32_t)answer_number(row, "dp_rank"),
+            .is_exact = state && strcmp(state, "EXACT") == 0,
+            .doubtful = answer_number(row, "doubtful"),
+        };
+    }
+    return KVB_OK;
+}
+
+/* Reads the next number of a row and moves *row behind it. */
+static kvb_status read_row_number(const char **row, uint64_t *out_value)
+{
+    char *end = NULL;
+
+    errno = 0;
+    *out_value = strtoull(*row, &end, 10);
+    if (errno != 0 || end == *row || (*end != ' ' && *end != '\n' && *end != '\0')) {
+        return KVB_BAD_INPUT;
+    }
+    *row = end;
+    return KVB_OK;
+}
+
+/* "worker rank tier hash" */
+static kvb_status take_row(struct picture *picture, const char *row)
+{
+    uint64_t worker_id = 0;
+    uint64_t dp_rank = 0;
+    uint64_t name = 0;
+
+    KVB_TRY(read_row_number(&row, &worker_id));
+    KVB_TRY(read_row_number(&row, &dp_rank));
+    row = strchr(row + 1, ' '); /* past the tier */
+    if (!row) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(read_row_number(&row, &name));
+    struct listed *stream = find_listed(picture, worker_id, (uint32_t)dp_rank);
+    if (!stream) {
+        return KVB_OK; /* a stream added after the list was read; the next attempt sees it */
+    }
+    KVB_TRY(kvb_array_reserve(
+        &stream->names, &stream->capacity, stream->count + 1, sizeof *stream->names,
+        kvb_max_stream_blocks));
+    stream->names[stream->count++] = name;
+    return KVB_OK;
+}
+
+static kvb_status take_rows(struct picture *picture, struct json_object *page)
+{
+    const char *row = json_object_get_string(kvb_json_member(page, "rows"));
+
+    while (row && *row != '\0') {
+        KVB_TRY(take_row(picture, row));
+        const char *end = strchr(row, '\n');
+        row = end ? end + 1 : NULL;
+    }
+    return KVB_OK;
+}
+
+/* What take_listed_page() is given. */
+struct page_target {
+    const char *tail;
+    kvb_status (*take)(struct picture *picture, struct json_object *page);
+    struct picture *picture;
+};
+
+static enum kvctl_exit
+take_listed_page(void *context, const struct kvb_buf *answer, struct json_object **out_page)
+{
+    const struct page_target *target = context;
+
+    const enum kvctl_exit read = kvctl_read_answer(answer, out_page);
+    if (read != kvctl_ok) {
+        return read;
+    }
+    const kvb_status status = target->take(target->picture, *out_page);
+    if (status != KVB_OK) {
+        kvctl_say("%s: an answer that cannot be used: %s", target->tail, kvb_status_name(status));
+        return kvctl_failed;
+    }
+    return kvctl_ok;
+}
+
+/* Reads kv_get.streams and kv_get.dump, page by page.  The caller ends *picture also after a
+ * failure, which is printed on stderr. */
+static enum kvctl_exit read_picture(const struct kvctl_line *line, struct picture *picture)
+{
+    struct page_target streams = { "kv_get.streams", take_streams, picture };
+    struct page_target rows = { "kv_get.dump", take_rows, picture };
+    const kvb_span all = { NULL, 0 };
+
+    const enum kvctl_exit result =
+        kvctl_request_pages(line, streams.tail, all, take_listed_page, &streams);
+    return result == kvctl_ok ? kvctl_request_pages(line, rows.tail, all, take_listed_page, &rows)
+                              : result;
+}
+
+/* ---- Comparing ------------------------------------------------------------------------- */
 
 /* Merges the two lists, which are in ascending order without duplicates. */
 static void compare_rank_lists(
-    const struct kvctl_truth_rank *rank, struct kvctl_listed *stream, struct verdict *verdict)
+    const struct kvctl_truth_rank *rank, struct listed *stream, struct verdict *verdict)
 {
     uint64_t missing = 0;
     size_t at = 0;
 
     if (stream->count > 0) {
-        qsort(stream->names, stream->count, sizeof *stream->names, compare_listed_names);
+        qsort(stream->names, stream->count, sizeof *stream->names, kvctl_compare_names);
     }
     for (size_t i = 0; i < rank->held_count; i++) {
         while (at < stream->count && stream->names[at] < rank->held[i]) {
@@ -75,7 +217,7 @@ static void compare_rank_lists(
     verdict->missing += missing - doubtful;
 }
 
-static struct verdict compare_truth(const struct kvctl_truth *truth, struct kvctl_picture *picture)
+static struct verdict compare_truth(const struct kvctl_truth *truth, struct picture *picture)
 {
     struct verdict verdict = { .streams = picture->count };
     uint64_t listed = 0;
@@ -87,7 +229,7 @@ static struct verdict compare_truth(const struct kvctl_truth *truth, struct kvct
     }
     for (size_t i = 0; i < truth->count; i++) {
         const struct kvctl_truth_rank *rank = &truth->ranks[i];
-        struct kvctl_listed *stream = kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
+        struct listed *stream = find_listed(picture, rank->worker_id, rank->dp_rank);
         if (!stream) {
             verdict.missing += rank->held_count;
             continue;
@@ -177,13 +319,12 @@ static enum kvctl_exit query_prompt(
 
 /* Skips ranks with doubtful blocks, for which a shorter answer is correct. */
 static enum kvctl_exit query_prompts(
-    const struct kvctl_line *line, const struct kvctl_truth *truth,
-    const struct kvctl_picture *picture, struct verdict *verdict)
+    const struct kvctl_line *line, const struct kvctl_truth *truth, const struct picture *picture,
+    struct verdict *verdict)
 {
     for (size_t i = 0; i < truth->count; i++) {
         const struct kvctl_truth_rank *rank = &truth->ranks[i];
-        const struct kvctl_listed *stream =
-            kvctl_picture_find(picture, rank->worker_id, rank->dp_rank);
+        const struct listed *stream = find_listed(picture, rank->worker_id, rank->dp_rank);
         if (!stream || stream->doubtful > 0 || rank->prompt_tokens == 0) {
             continue;
         }
@@ -206,9 +347,9 @@ static bool is_clean(const struct kvctl_truth *truth, const struct verdict *verd
 static enum kvctl_exit
 look_once(const struct kvctl_line *line, const struct kvctl_truth *truth, struct verdict *verdict)
 {
-    KVB_OWN(kvctl_picture_done) struct kvctl_picture picture = { 0 };
+    KVB_OWN(drop_picture) struct picture picture = { 0 };
 
-    const enum kvctl_exit result = kvctl_picture_read(line, &picture);
+    const enum kvctl_exit result = read_picture(line, &picture);
     if (result != kvctl_ok) {
         return result;
     }

@@ -30,13 +30,6 @@ struct place {
     char component[kvb_name_bytes + 1];
 };
 
-static const char *router_kind_name(enum kvb_router_kind kind)
-{
-    static const char *const names[] = { "stored", "removed", "cleared" };
-
-    return names[kind];
-}
-
 static bool is_wanted_worker(const struct kvctl_options *options, uint64_t worker_id)
 {
     size_t i = 0;
@@ -102,7 +95,7 @@ static kvb_status append_line(
     KVB_TRY(kvb_buf_append_format(
         out, "%s %s/%s worker %" PRIu64 " rank %" PRIu32 " event %" PRIu64 " %s", now,
         place->name_space, place->component, batch->worker_id, batch->dp_rank, event->event_id,
-        router_kind_name(event->kind)));
+        kvb_watch_kind_name(event->kind)));
     KVB_TRY(append_blocks(batch, event, out));
     return kvb_buf_append_text(out, "\n");
 }
@@ -154,14 +147,10 @@ static void show_watched_event(
 }
 
 /* For --all: prints every message of the contract. */
-static void on_any_message(void *context, const struct kvb_bus_message *message)
+static void show_any_message(struct watch *watch, const struct kvb_bus_message *message)
 {
-    struct watch *watch = context;
     const uint64_t count = watch->options->count;
 
-    if (is_full(watch)) {
-        return; /* main is about to unsubscribe */
-    }
     kvb_buf_reset(&watch->line);
     const kvb_status status = kvb_watch_message_json(
         message, count > 0 ? count - watch->shown : UINT64_MAX, &watch->batch, &watch->line,
@@ -171,10 +160,6 @@ static void on_any_message(void *context, const struct kvb_bus_message *message)
     } else {
         kvctl_say("a message on %s not shown: %s", message->subject, kvb_status_name(status));
     }
-    /* Also ends when the reader of stdout is gone, as with `| head`. */
-    if (fflush(stdout) != 0 || is_full(watch)) {
-        finish_watch(watch);
-    }
 }
 
 static bool is_of_events(const char *tail)
@@ -182,15 +167,11 @@ static bool is_of_events(const char *tail)
     return strcmp(tail, "kv_events") == 0 || strcmp(tail, "kv_window_events") == 0;
 }
 
-static void on_watched_message(void *context, const struct kvb_bus_message *message)
+static void show_events(struct watch *watch, const struct kvb_bus_message *message)
 {
-    struct watch *watch = context;
     const char *tail = NULL;
     struct place place;
 
-    if (is_full(watch)) {
-        return; /* main is about to unsubscribe */
-    }
     if (kvb_subject_split(message->subject, place.name_space, place.component, &tail) != KVB_OK ||
         !is_of_events(tail)) {
         return;
@@ -207,6 +188,16 @@ static void on_watched_message(void *context, const struct kvb_bus_message *mess
             show_watched_event(watch, &watch->batch.events[i], &place);
         }
     }
+}
+
+static void on_watched_message(void *context, const struct kvb_bus_message *message)
+{
+    struct watch *watch = context;
+
+    if (is_full(watch)) {
+        return; /* main is about to unsubscribe */
+    }
+    (watch->options->is_all ? show_any_message : show_events)(watch, message);
     /* Also ends when the reader of stdout is gone, as with `| head`. */
     if (fflush(stdout) != 0 || is_full(watch)) {
         finish_watch(watch);
@@ -227,8 +218,8 @@ watch_subject(const struct kvctl_line *line, const char *subject, struct watch *
 {
     struct kvb_bus_subscription *subscription = NULL;
 
-    const kvb_bus_handler handler = watch->options->is_all ? on_any_message : on_watched_message;
-    const kvb_status status = kvb_bus_subscribe(line->bus, subject, handler, watch, &subscription);
+    const kvb_status status =
+        kvb_bus_subscribe(line->bus, subject, on_watched_message, watch, &subscription);
     if (status != KVB_OK) {
         kvctl_say("cannot subscribe to %s: %s", subject, kvb_status_name(status));
         return kvctl_failed;

@@ -12,7 +12,7 @@
 /* Limits of one message: the status of a bridge with 65,536 ranks has 2 million values. */
 enum { max_containers = 1 << 20, max_values = 1 << 22, max_depth = 31 };
 
-static const char *event_type_name(enum kvb_router_kind kind)
+const char *kvb_watch_kind_name(enum kvb_router_kind kind)
 {
     static const char *const names[] = { "stored", "removed", "cleared" };
 
@@ -80,7 +80,7 @@ void kvb_watch_event_json(
     kvb_json_write_pair_u64(json, "worker_id", batch->worker_id);
     kvb_json_write_pair_u64(json, "dp_rank", batch->dp_rank);
     kvb_json_write_pair_u64(json, "event_id", event->event_id);
-    kvb_json_write_pair_text(json, "kind", event_type_name(event->kind));
+    kvb_json_write_pair_text(json, "kind", kvb_watch_kind_name(event->kind));
     if (event->kind != KVB_ROUTER_CLEARED) {
         kvb_json_write_pair_text(json, "tier", kvb_tier_name(event->tier));
     }

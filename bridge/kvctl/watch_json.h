@@ -22,6 +22,9 @@
  *
  * Threads: the caller locks. */
 
+/* "stored", "removed", "cleared". */
+const char *kvb_watch_kind_name(enum kvb_router_kind kind);
+
 /* The keys of one event: worker_id, dp_rank, event_id, kind, tier, parent_hash, blocks.
  * The caller opens and closes the object.  Errors stay in json->status. */
 void kvb_watch_event_json(

@@ -1,13 +1,71 @@
-#include "core/buf.h"
+#include "kvfleet/config.h"
+
 #include "core/own.h"
-#include "kvfleet/config_text.h"
-#include "kvfleet/options.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ---- The text ---- */
+
+/* libconfig 1.5 rounds whole numbers above 2^31 that lack the L. */
+static kvb_status append_id(uint64_t id, struct kvb_buf *out)
+{
+    return kvb_buf_append_format(
+        out, "id = %llu%s;", (unsigned long long)id, id > INT32_MAX ? "L" : "");
+}
+
+/* What only some dialects need said. */
+static kvb_status append_dialect(const struct kvb_dialect_row *dialect, struct kvb_buf *out)
+{
+    const char *topic = (const char *)dialect->topic.data;
+
+    if (strlen(topic) < dialect->topic.len) { /* a NUL: what stands before it is the name */
+        KVB_TRY(kvb_buf_append_format(out, "    topic = \"%s\";\n", topic));
+    }
+    return dialect->fields & KVB_FIELD_TOKENS
+               ? KVB_OK
+               : kvb_buf_append_text(out, "    hashes = \"engine\";\n");
+}
+
+static kvb_status append_worker(
+    const struct kvb_config_options *options, const struct kvb_dialect_row *dialect,
+    const struct kvb_fleet_ports *ports, struct kvb_buf *out)
+{
+    KVB_TRY(kvb_buf_append_text(out, "  { "));
+    KVB_TRY(append_id(ports->worker_id, out));
+    KVB_TRY(kvb_buf_append_format(
+        out, " model = \"%s\"; block_size = %u;\n", options->model, options->block_size));
+    KVB_TRY(kvb_buf_append_format(
+        out, "    events = \"tcp://%s:%u\";", options->address, ports->events));
+    if (dialect->replay != KVB_REPLAY_NEVER) {
+        KVB_TRY(kvb_buf_append_format(
+            out, " replay = \"tcp://%s:%u\";", options->address, ports->replay));
+    }
+    KVB_TRY(kvb_buf_append(out, "\n", 1));
+    KVB_TRY(append_dialect(dialect, out));
+    KVB_TRY(kvb_buf_append_format(out, "    first_rank = 0; ranks = %u;\n", options->ranks));
+    KVB_TRY(kvb_buf_append_format(
+        out, "    load = { zmq = \"tcp://%s:%u\"; };\n", options->address, ports->load));
+    return kvb_buf_append_text(out, "  }");
+}
+
+kvb_status kvb_config_text(
+    const struct kvb_fleet *fleet, const struct kvb_config_options *options, uint32_t from,
+    uint32_t to, struct kvb_buf *out)
+{
+    KVB_TRY(kvb_buf_append_text(out, "# Written by kvfleet.\nworkers = (\n"));
+    for (uint32_t worker = from; worker < to; worker++) {
+        const struct kvb_fleet_ports ports = kvb_fleet_ports(fleet, worker);
+        KVB_TRY(append_worker(options, kvb_fleet_dialect(fleet, worker), &ports, out));
+        KVB_TRY(kvb_buf_append_text(out, worker + 1 < to ? ",\n" : "\n"));
+    }
+    return kvb_buf_append_text(out, ");\n");
+}
+
+/* ---- The files ---- */
 
 enum { max_path_bytes = 4096, max_file_bytes = 1 << 22 };
 
@@ -54,41 +112,34 @@ write_file(const char *path, const struct kvb_buf *text, struct kvb_detail *deta
 }
 
 static kvb_status write_config_part(
-    const struct kvb_config_options *config, const struct kvb_fleet *fleet, const char *path,
+    const struct kvb_config_options *options, const struct kvb_fleet *fleet, const char *path,
     uint32_t from, uint32_t to, struct kvb_detail *detail)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
 
     kvb_buf_init(&text, max_file_bytes);
-    KVB_TRY(kvb_config_text(fleet, config, from, to, &text));
+    KVB_TRY(kvb_config_text(fleet, options, from, to, &text));
     return write_file(path, &text, detail);
 }
 
-kvb_status kvb_kvfleet_write_config(
-    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet,
-    struct kvb_detail *detail)
+kvb_status kvb_config_write(
+    const struct kvb_fleet *fleet, const struct kvb_config_options *options, const char *path,
+    uint32_t parts, struct kvb_detail *detail)
 {
-    const struct kvb_config_options config = {
-        .address = options->advertised,
-        .model = options->model,
-        .block_size = options->fleet.engine.block_size,
-        .ranks = options->fleet.ranks,
-    };
-    const uint32_t workers = options->fleet.workers;
-    const uint32_t parts = options->config_split;
+    const uint32_t workers = (uint32_t)(kvb_fleet_rank_count(fleet) / options->ranks);
 
-    if (strlen(options->config_path) >= max_path_bytes - 16) {
+    if (strlen(path) >= max_path_bytes - 16) {
         errno = ENAMETOOLONG;
-        return say_config_error(detail, options->config_path);
+        return say_config_error(detail, path);
     }
     if (parts == 0) {
-        return write_config_part(&config, fleet, options->config_path, 0, workers, detail);
+        return write_config_part(options, fleet, path, 0, workers, detail);
     }
     for (uint32_t i = 0; i < parts; i++) {
-        char path[max_path_bytes];
-        (void)snprintf(path, sizeof path, "%s.%u", options->config_path, i);
+        char part[max_path_bytes];
+        (void)snprintf(part, sizeof part, "%s.%u", path, i);
         KVB_TRY(write_config_part(
-            &config, fleet, path, i * workers / parts, (i + 1) * workers / parts, detail));
+            options, fleet, part, i * workers / parts, (i + 1) * workers / parts, detail));
     }
     return KVB_OK;
 }

@@ -18,6 +18,8 @@ static const double sticky_share = 0.75;
 /* A tick that comes late does not make up for more than this. */
 enum { max_arrival_ms = 1000 };
 
+enum { max_load_message_bytes = 4096 };
+
 static kvb_status refuse_fleet_options(struct kvb_detail *detail, const char *what)
 {
     kvb_detail_set(detail, "%s", what);
@@ -28,10 +30,12 @@ static kvb_status
 check_fleet_options(const struct kvb_fleet_options *options, struct kvb_detail *detail)
 {
     if (options->workers == 0 || options->workers > kvb_max_workers) {
-        return refuse_fleet_options(detail, "workers: expected 1 .. 1024");
+        kvb_detail_set(detail, "workers: expected 1 .. %d", kvb_max_workers);
+        return KVB_BAD_CONFIG;
     }
     if (options->ranks == 0 || options->ranks > kvb_max_ranks) {
-        return refuse_fleet_options(detail, "ranks: expected 1 .. 128");
+        kvb_detail_set(detail, "ranks: expected 1 .. %d", kvb_max_ranks);
+        return KVB_BAD_CONFIG;
     }
     if (options->dialect_count == 0 || options->dialect_count > kvb_fleet_dialects) {
         return refuse_fleet_options(detail, "dialects: expected 1 .. 64");
@@ -74,7 +78,7 @@ static kvb_status new_engines(struct kvb_fleet *fleet)
         struct kvb_engine_options options = fleet->options.engine;
         options.rank = (uint32_t)(at % fleet->options.ranks);
         const struct kvb_dialect_row *dialect = dialect_of(fleet, at);
-        options.seed = kvb_random_next(&fleet->dice);
+        options.seed = kvb_random_next(&fleet->rng);
         options.first_seq = first_seq_of(dialect);
         options.clears_first = dialect->clears_first;
         fleet->ranks[at].seed = options.seed;
@@ -116,9 +120,10 @@ kvb_status kvb_fleet_new(
         return KVB_NO_MEMORY;
     }
     fleet->options = *options;
-    fleet->dice = options->seed;
+    fleet->rng = options->seed;
     kvb_buf_init(&fleet->payload, kvb_max_payload_bytes);
     kvb_buf_init(&fleet->malformed, (size_t)2 * kvb_max_payload_bytes);
+    kvb_buf_init(&fleet->load, max_load_message_bytes);
     const kvb_status status = set_up_fleet(fleet, detail);
     if (status != KVB_OK) {
         kvb_fleet_free(fleet);
@@ -140,6 +145,7 @@ void kvb_fleet_free(struct kvb_fleet *fleet)
     kvb_trace_request_done(&fleet->request);
     kvb_buf_done(&fleet->payload);
     kvb_buf_done(&fleet->malformed);
+    kvb_buf_done(&fleet->load);
     free(fleet->ranks);
     free(fleet->workers);
     free(fleet);
@@ -149,10 +155,10 @@ static size_t pick_rank(struct kvb_fleet *fleet, uint64_t conversation)
 {
     uint64_t place = conversation; /* a sequence of its own: always the same first number */
 
-    if (kvb_random_chance(&fleet->dice, sticky_share)) {
+    if (kvb_random_chance(&fleet->rng, sticky_share)) {
         return kvb_random_below(&place, fleet->rank_count);
     }
-    return kvb_random_below(&fleet->dice, fleet->rank_count);
+    return kvb_random_below(&fleet->rng, fleet->rank_count);
 }
 
 /* Of an engine that names salts on each event every second conversation has one, and keeps it. */
@@ -309,14 +315,13 @@ kvb_status kvb_fleet_tick(struct kvb_fleet *fleet, uint64_t now_ns)
 
 void kvb_fleet_send_load(struct kvb_fleet *fleet)
 {
+    const uint32_t ranks = fleet->options.ranks;
+
     for (size_t at = 0; at < fleet->rank_count; at++) {
         struct kvb_engine_stats stats = { 0 };
-        const size_t worker = at / fleet->options.ranks;
-
         kvb_engine_stats(fleet->ranks[at].engine, &stats);
-        /* A figure that is not sent is soon followed by a newer one. */
-        (void)kvb_load_feed_send(
-            fleet->workers[worker].feed, (uint32_t)(at % fleet->options.ranks), &stats.load);
+        kvb_fleet_send_rank_load(
+            fleet, (uint32_t)(at / ranks), (uint32_t)(at % ranks), &stats.load);
     }
 }
 
@@ -396,7 +401,7 @@ kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed
 
     KVB_TRY(kvb_publisher_restart(rank->publisher));
     if (!keeps_seed) {
-        rank->seed = kvb_random_next(&fleet->dice);
+        rank->seed = kvb_random_next(&fleet->rng);
     }
     rank->withheld = 0;
     rank->published_ns = 0;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "kvfleet/encode/encode.h"
 #include "kvfleet/engine/engine.h"

@@ -1,10 +1,8 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/detail.h"
 #include "core/status.h"
 #include "kvfleet/fleet.h"
-#include "kvfleet/load_feed.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +12,7 @@
 struct kvb_fleet_worker {
     enum kvb_dialect dialect;
     struct kvb_fleet_ports ports;
-    struct kvb_load_feed *feed; /* owned */
+    void *feed; /* owned; the PUB socket of its load figures, from _open() to _close() */
 };
 
 struct kvb_fleet_rank {
@@ -35,18 +33,25 @@ struct kvb_fleet {
     struct kvb_fleet_rank *ranks;     /* owned; those of worker 0, then of worker 1, ... */
     size_t rank_count;
     void *zmq_context; /* owned */
-    uint64_t dice;
+    uint64_t rng;
     uint64_t next_row; /* of the trace */
     double requests_due;
     uint64_t last_tick_ns; /* 0: none yet */
     struct kvb_trace_request request;
     struct kvb_buf payload;
     struct kvb_buf malformed;
+    struct kvb_buf load;            /* one message */
     struct kvb_fleet_totals totals; /* those that are counted here */
 };
 
 /* Binds all sockets and starts all publishers. */
 kvb_status kvb_fleet_open(struct kvb_fleet *fleet, struct kvb_detail *detail);
+
+/* One worker's load figures on its PUB socket: ForwardPassMetrics in msgpack, one frame, nested
+ * with data_parallel_rank.  Never waits: a slow peer misses figures, and one that is not sent is
+ * soon followed by a newer one. */
+void kvb_fleet_send_rank_load(
+    struct kvb_fleet *fleet, uint32_t worker, uint32_t rank, const struct kvb_load *load);
 
 /* Also of a fleet that is half open. */
 void kvb_fleet_close(struct kvb_fleet *fleet);

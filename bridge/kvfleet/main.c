@@ -1,6 +1,8 @@
 #include "kvfleet/options.h"
 
 #include "core/clock.h"
+#include "core/file_limit.h"
+#include "kvfleet/config.h"
 #include "kvfleet/metrics_page.h"
 #include "kvfleet/truth.h"
 
@@ -11,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -30,17 +31,6 @@ struct program {
     uint64_t next_load_ns;
     uint64_t next_progress_ns;
 };
-
-/* Each socket of libzmq takes several descriptors. */
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit); /* a large fleet then says what it lacks */
-    }
-}
 
 /* Blocked before any thread starts, so that all threads block them. */
 static kvb_status open_signals(struct program *program)
@@ -92,6 +82,21 @@ static void fill_page(struct program *program)
     }
 }
 
+static kvb_status write_config(const struct program *program, struct kvb_detail *detail)
+{
+    const struct kvb_kvfleet_options *options = &program->options;
+    const struct kvb_config_options config = {
+        .address = options->advertised,
+        .model = options->model,
+        .block_size = options->fleet.engine.block_size,
+        .ranks = options->fleet.ranks,
+    };
+    return options->config_path
+               ? kvb_config_write(
+                     program->fleet, &config, options->config_path, options->config_split, detail)
+               : KVB_OK;
+}
+
 static kvb_status start_fleet_parts(struct program *program, struct kvb_detail *detail)
 {
     struct kvb_kvfleet_options *options = &program->options;
@@ -105,9 +110,7 @@ static kvb_status start_fleet_parts(struct program *program, struct kvb_detail *
     if (options->truth_path) {
         KVB_TRY(kvb_truth_server_new(options->truth_path, program->fleet, detail, &program->truth));
     }
-    if (options->config_path) {
-        KVB_TRY(kvb_kvfleet_write_config(options, program->fleet, detail));
-    }
+    KVB_TRY(write_config(program, detail));
     return open_timer(program);
 }
 
@@ -231,7 +234,8 @@ int main(int argc, char **argv)
     struct kvb_detail detail = { 0 };
 
     kvb_kvfleet_options_parse(argc, argv, &program.options);
-    raise_descriptor_limit();
+    /* Each socket of libzmq takes several descriptors; a large fleet then says what it lacks. */
+    (void)kvb_file_limit_raise(UINT64_MAX);
     kvb_status status = start_fleet_parts(&program, &detail);
     if (status == KVB_OK) {
         say_hello(&program);

@@ -1,10 +1,11 @@
 #include "kvfleet/options.h"
+
+#include "core/decimal.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvfleet/malformed.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,7 +68,7 @@ static const struct argp_option option_rows[] = {
     { "scale", key_scale, "N", 0, "Divide all lengths by this (4)", 2 },
     { "rate", key_rate, "N", 0, "Requests a second for the whole fleet (32)", 2 },
     { "requests", key_requests, "N", 0, "Make no more after so many, but keep serving", 2 },
-    { "seed", key_seed, "N", 0, "Of hashes and dice (1)", 2 },
+    { "seed", key_seed, "N", 0, "Of hashes and rng (1)", 2 },
     { "step-ms", key_step_ms, "MS", 0, "Each engine steps so often (20)", 2 },
     { "seconds", key_seconds, "N", 0, "End after so many (never)", 2 },
     { NULL, 0, NULL, 0, "Where it is reached:", 3 },
@@ -92,12 +93,9 @@ static const char doc[] =
 static uint64_t read_fleet_number(
     const char *text, const char *what, uint64_t min, uint64_t max, const struct argp_state *state)
 {
-    char *end = NULL;
+    uint64_t value = 0;
 
-    errno = 0;
-    const uint64_t value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min ||
-        value > max) {
+    if (!kvb_decimal_read(text, &value) || value < min || value > max) {
         argp_error(
             state, "%s: expected a number from %lu to %lu, got \"%s\"", what, min, max, text);
     }
@@ -199,100 +197,109 @@ read_http(const char *text, struct kvb_kvfleet_options *options, const struct ar
     options->has_http = true;
 }
 
-/* Whole numbers and where they go. */
-struct number_row {
-    const char *name;
-    uint64_t min;
-    uint64_t max;
-    size_t offset;
+/* ---- Options that are stored as they are given ---- */
+
+enum option_type { option_u16, option_u32, option_u64, option_real, option_name, option_path };
+
+struct option_field {
     int key;
-    bool is_wide; /* uint64_t, else uint32_t */
+    enum option_type type;
+    size_t offset; /* in struct kvb_kvfleet_options */
+    uint64_t min;  /* of numbers, like max; real ones begin at 0 */
+    uint64_t max;
 };
 
 #define AT(member) offsetof(struct kvb_kvfleet_options, member)
 
 /* clang-format off */
-static const struct number_row number_rows[] = {
-    { "workers", 1, kvb_max_workers, AT(fleet.workers), key_workers, false },
-    { "ranks", 1, kvb_max_ranks, AT(fleet.ranks), key_ranks, false },
-    { "first-id", 0, INT64_MAX - kvb_max_workers, AT(fleet.first_worker), key_first_id, true },
-    { "block-size", 1, kvb_max_block_tokens, AT(fleet.engine.block_size), key_block_size, false },
-    { "blocks", 2, kvb_max_stream_blocks, AT(fleet.engine.blocks), key_blocks, false },
-    { "slots", 1, 1 << 16, AT(fleet.engine.max_running), key_slots, false },
-    { "step-tokens", 1, kvb_max_batch_tokens, AT(fleet.engine.step_tokens), key_step_tokens, false },
-    { "replay-buffer", 1, 1 << 20, AT(fleet.replay_batches), key_replay_buffer, false },
-    { "log-changes", 0, 1 << 22, AT(fleet.engine.log_changes), key_log_changes, false },
-    { "malformed-every", 1, UINT32_MAX, AT(malformed_every), key_malformed_every, false },
-    { "scale", 1, 512, AT(scale), key_scale, false },
-    { "requests", 1, UINT64_MAX, AT(fleet.max_requests), key_requests, true },
-    { "seed", 0, UINT64_MAX, AT(fleet.seed), key_seed, true },
-    { "step-ms", 1, 10000, AT(step_ms), key_step_ms, false },
-    { "seconds", 1, 1 << 30, AT(seconds), key_seconds, true },
-    { "config-split", 1, kvb_max_workers, AT(config_split), key_config_split, false },
+static const struct option_field option_fields[] = {
+    { key_workers,         option_u32,  AT(fleet.workers), 1, kvb_max_workers },
+    { key_ranks,           option_u32,  AT(fleet.ranks), 1, kvb_max_ranks },
+    { key_first_id,        option_u64,  AT(fleet.first_worker), 0, INT64_MAX - kvb_max_workers },
+    { key_block_size,      option_u32,  AT(fleet.engine.block_size), 1, kvb_max_block_tokens },
+    { key_blocks,          option_u32,  AT(fleet.engine.blocks), 2, kvb_max_stream_blocks },
+    { key_slots,           option_u32,  AT(fleet.engine.max_running), 1, 1 << 16 },
+    { key_step_tokens,     option_u32,  AT(fleet.engine.step_tokens), 1, kvb_max_batch_tokens },
+    { key_replay_buffer,   option_u32,  AT(fleet.replay_batches), 1, 1 << 20 },
+    { key_log_changes,     option_u32,  AT(fleet.engine.log_changes), 0, 1 << 22 },
+    { key_malformed_every, option_u32,  AT(malformed_every), 1, UINT32_MAX },
+    { key_scale,           option_u32,  AT(scale), 1, 512 },
+    { key_requests,        option_u64,  AT(fleet.max_requests), 1, UINT64_MAX },
+    { key_seed,            option_u64,  AT(fleet.seed), 0, UINT64_MAX },
+    { key_step_ms,         option_u32,  AT(step_ms), 1, 10000 },
+    { key_seconds,         option_u64,  AT(seconds), 1, 1 << 30 },
+    { key_config_split,    option_u32,  AT(config_split), 1, kvb_max_workers },
+    { key_base_port,       option_u16,  AT(fleet.base_port), 0, UINT16_MAX },
+    { key_report,          option_real, AT(fleet.engine.report_probability), 0, 1 },
+    { key_bypass,          option_real, AT(fleet.engine.bypass_probability), 0, 1 },
+    { key_rate,            option_real, AT(fleet.requests_per_s), 0, 1000000 },
+    { key_model,           option_name, AT(model), 0, 0 },
+    { key_bind,            option_name, AT(fleet.address), 0, 0 },
+    { key_advertise,       option_name, AT(advertised), 0, 0 },
+    { key_trace,           option_path, AT(trace_path), 0, 0 },
+    { key_truth,           option_path, AT(truth_path), 0, 0 },
+    { key_config_out,      option_path, AT(config_path), 0, 0 },
 };
 /* clang-format on */
 
-static bool
-take_number(struct kvb_kvfleet_options *options, int key, char *text, struct argp_state *state)
+static const char *fleet_option_name(int key)
 {
-    for (size_t i = 0; i < KVB_COUNT_OF(number_rows); i++) {
-        const struct number_row *row = &number_rows[i];
-        if (row->key == key) {
-            const uint64_t value = read_fleet_number(text, row->name, row->min, row->max, state);
-            const uint32_t narrow = (uint32_t)value;
-            memcpy(
-                (char *)options + row->offset, row->is_wide ? (const void *)&value : &narrow,
-                row->is_wide ? sizeof value : sizeof narrow);
-            return true;
-        }
+    const struct argp_option *row = option_rows;
+
+    while (row->key != key) {
+        row++;
     }
-    return false;
+    return row->name;
 }
 
-/* One option of another type. */
-static error_t
-take_other(struct kvb_kvfleet_options *options, int key, char *text, struct argp_state *state)
+static void store_fleet_option(
+    const struct option_field *field, char *text, struct kvb_kvfleet_options *options,
+    const struct argp_state *state)
 {
+    const char *name = fleet_option_name(field->key);
+    void *at = (char *)options + field->offset;
+
+    switch (field->type) {
+    case option_u16:
+        *(uint16_t *)at = (uint16_t)read_fleet_number(text, name, field->min, field->max, state);
+        break;
+    case option_u32:
+        *(uint32_t *)at = (uint32_t)read_fleet_number(text, name, field->min, field->max, state);
+        break;
+    case option_u64:
+        *(uint64_t *)at = read_fleet_number(text, name, field->min, field->max, state);
+        break;
+    case option_real:
+        *(double *)at = read_real(text, name, (double)field->max, state);
+        break;
+    case option_name:
+        *(const char **)at = read_name_option(text, name, state);
+        break;
+    case option_path:
+        *(const char **)at = text;
+        break;
+    }
+}
+
+/* One option: a row of the table, or one of those that need more. */
+static error_t
+take_fleet_row(struct kvb_kvfleet_options *options, int key, char *text, struct argp_state *state)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(option_fields); i++) {
+        if (option_fields[i].key == key) {
+            store_fleet_option(&option_fields[i], text, options, state);
+            return 0;
+        }
+    }
     switch (key) {
-    case key_model:
-        options->model = read_name_option(text, "model", state);
-        return 0;
     case key_dialect:
         read_dialects(text, &options->fleet, state);
         return 0;
     case key_malformed:
         read_malformed(text, options, state);
         return 0;
-    case key_report:
-        options->fleet.engine.report_probability = read_real(text, "report-probability", 1, state);
-        return 0;
-    case key_bypass:
-        options->fleet.engine.bypass_probability = read_real(text, "bypass-probability", 1, state);
-        return 0;
-    case key_trace:
-        options->trace_path = text;
-        return 0;
-    case key_rate:
-        options->fleet.requests_per_s = read_real(text, "rate", 1e6, state);
-        return 0;
-    case key_bind:
-        options->fleet.address = read_name_option(text, "bind", state);
-        return 0;
-    case key_advertise:
-        options->advertised = read_name_option(text, "advertise", state);
-        return 0;
-    case key_base_port:
-        options->fleet.base_port =
-            (uint16_t)read_fleet_number(text, "base-port", 0, UINT16_MAX, state);
-        return 0;
     case key_http:
         read_http(text, options, state);
-        return 0;
-    case key_truth:
-        options->truth_path = text;
-        return 0;
-    case key_config_out:
-        options->config_path = text;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -326,7 +333,7 @@ static error_t take_fleet_option(int key, char *text, struct argp_state *state)
         check_together(options, state);
         return 0;
     }
-    return take_number(options, key, text, state) ? 0 : take_other(options, key, text, state);
+    return take_fleet_row(options, key, text, state);
 }
 
 void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options *out_options)

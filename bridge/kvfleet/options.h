@@ -25,10 +25,3 @@ struct kvb_kvfleet_options {
 /* Ends the program with a sentence on wrong usage.  Threads: only the main one,
  * before any other starts. */
 void kvb_kvfleet_options_parse(int argc, char **argv, struct kvb_kvfleet_options *out_options);
-
-/* Writes FILE, or FILE.0 .. FILE.K-1; each appears whole or not at all.
- * KVB_BAD_CONFIG  it cannot be written: detail says why
- * KVB_NO_MEMORY */
-kvb_status kvb_kvfleet_write_config(
-    const struct kvb_kvfleet_options *options, const struct kvb_fleet *fleet,
-    struct kvb_detail *detail);

@@ -1,10 +1,11 @@
 #include "kvfleet/publisher.h"
 
 #include "core/clock.h"
+#include "core/own.h"
 #include "core/ring.h"
 #include "kvfleet/replay_buffer.h"
-#include "kvfleet/replay_port.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,7 +20,7 @@ enum { events_high_water = 100000, replay_high_water = 1000 };
 enum {
     batches_a_turn = 64, /* before it looks for replay requests again */
     bind_pause_ms = 10,
-    bind_deadline_ms = 3000,
+    bind_deadline_ms = 10000,
 };
 
 enum item_kind { publish_item, keep_item, restart_item };
@@ -78,6 +79,8 @@ static kvb_status from_zmq(int error)
     }
 }
 
+/* ---- Sockets ---- */
+
 /* A bound socket, or *out_socket as it was. */
 static kvb_status bind_socket(
     const struct kvb_publisher_options *options, int type, uint16_t port, struct kvb_detail *detail,
@@ -118,19 +121,19 @@ static void close_sockets(struct kvb_publisher *publisher)
     publisher->router = NULL;
 }
 
+/* Binds each socket that is not bound yet.  When one port is not free, the other socket stays bound
+ * for the next try: after a close libzmq would need some time to free that port, too. */
 static kvb_status open_sockets(struct kvb_publisher *publisher, struct kvb_detail *detail)
 {
     const struct kvb_publisher_options *options = &publisher->options;
-    kvb_status status =
-        bind_socket(options, ZMQ_PUB, options->events_port, detail, &publisher->pub);
 
-    if (status == KVB_OK && options->layout != KVB_REPLAY_NEVER) {
-        status = bind_socket(options, ZMQ_ROUTER, options->replay_port, detail, &publisher->router);
+    if (!publisher->pub) {
+        KVB_TRY(bind_socket(options, ZMQ_PUB, options->events_port, detail, &publisher->pub));
     }
-    if (status != KVB_OK) {
-        close_sockets(publisher);
+    if (!publisher->router && options->layout != KVB_REPLAY_NEVER) {
+        KVB_TRY(bind_socket(options, ZMQ_ROUTER, options->replay_port, detail, &publisher->router));
     }
-    return status;
+    return KVB_OK;
 }
 
 /* libzmq frees a port some moments after the close. */
@@ -143,18 +146,22 @@ static kvb_status open_again(struct kvb_publisher *publisher)
         (void)zmq_poll(NULL, 0, bind_pause_ms);
         status = open_sockets(publisher, NULL);
     }
+    if (status != KVB_OK) {
+        close_sockets(publisher);
+    }
     return status;
 }
+
+/* ---- What is queued ---- */
 
 static void publish_batch_item(struct kvb_publisher *publisher, const struct item *item)
 {
     const kvb_span topic = publisher->options.topic;
-    uint8_t seq[8];
+    const uint64_t seq = htobe64(item->seq);
 
-    kvb_replay_port_write_seq(seq, item->seq);
     /* PUB never waits: above the high-water mark it drops, as the engine's does. */
     if (publisher->pub && zmq_send(publisher->pub, topic.data, topic.len, ZMQ_SNDMORE) >= 0 &&
-        zmq_send(publisher->pub, seq, sizeof seq, ZMQ_SNDMORE) >= 0 &&
+        zmq_send(publisher->pub, &seq, sizeof seq, ZMQ_SNDMORE) >= 0 &&
         zmq_send(publisher->pub, item->data, item->len, 0) >= 0) {
         count_published(&publisher->published, 1);
     } else {
@@ -189,19 +196,166 @@ static void handle_item(struct kvb_publisher *publisher, const struct item *item
     }
 }
 
+/* ---- Replays ---- */
+
+enum { max_id_bytes = 256 };
+
+struct request {
+    uint8_t id[max_id_bytes];
+    size_t id_len;
+    uint64_t start;
+    bool may_have_name; /* of the peer, before the empty frame */
+    bool has_name;
+    bool is_good;
+};
+
+/* Takes frame number `at` into the request; false when it does not belong there. */
+static bool take_frame(struct request *request, unsigned at, const uint8_t *data, size_t len)
+{
+    if (at == 0 && len <= max_id_bytes) {
+        memcpy(request->id, data, len);
+        request->id_len = len;
+        return true;
+    }
+    if (at == 1 && len > 0) {
+        request->has_name = request->may_have_name;
+        return request->may_have_name;
+    }
+    const unsigned place = at - (request->has_name ? 1 : 0);
+    if (place == 1) {
+        return len == 0;
+    }
+    if (place == 2 && len == sizeof request->start) {
+        memcpy(&request->start, data, len);
+        request->start = be64toh(request->start);
+        return true;
+    }
+    return false;
+}
+
+/* Reads all frames of one message, also those that do not fit. */
+static kvb_status receive_replay_request(void *router, struct request *out_request)
+{
+    bool is_good = true;
+    bool has_more = true;
+    unsigned at = 0;
+
+    for (; has_more; at++) {
+        zmq_msg_t frame;
+        (void)zmq_msg_init(&frame); /* cannot fail */
+        if (zmq_msg_recv(&frame, router, ZMQ_DONTWAIT) < 0) {
+            const int reason = zmq_errno();
+            (void)zmq_msg_close(&frame);
+            return reason == EAGAIN ? KVB_AGAIN : KVB_IO;
+        }
+        is_good =
+            take_frame(out_request, at, zmq_msg_data(&frame), zmq_msg_size(&frame)) && is_good;
+        has_more = zmq_msg_more(&frame);
+        (void)zmq_msg_close(&frame);
+    }
+    out_request->is_good = is_good && at == (out_request->has_name ? 4 : 3);
+    return KVB_OK;
+}
+
+struct reply {
+    struct kvb_publisher *publisher;
+    const struct request *request;
+};
+
+static bool send_frame(void *router, kvb_span frame, bool is_last)
+{
+    return zmq_send(router, frame.data, frame.len, is_last ? 0 : ZMQ_SNDMORE) >= 0;
+}
+
+/* When the peer's pipe is full a ROUTER drops the message silently. */
+static kvb_status send_frames(const struct reply *reply, const kvb_span *frames, size_t count)
+{
+    const kvb_span id = { reply->request->id, reply->request->id_len };
+    bool is_sent = send_frame(reply->publisher->router, id, false);
+
+    for (size_t i = 0; i < count && is_sent; i++) {
+        is_sent = send_frame(reply->publisher->router, frames[i], i + 1 == count);
+    }
+    return is_sent ? KVB_OK : KVB_IO;
+}
+
+static const kvb_span no_bytes = { (const uint8_t *)"", 0 };
+
+static kvb_status send_batch(const struct reply *reply, uint64_t seq, kvb_span payload)
+{
+    const uint64_t bytes = htobe64(seq);
+    const kvb_span seq_frame = { (const uint8_t *)&bytes, sizeof bytes };
+    const kvb_span with_topic[] = { no_bytes, reply->publisher->options.topic, seq_frame, payload };
+    const kvb_span without[] = { no_bytes, seq_frame, payload };
+
+    return reply->publisher->options.layout == KVB_REPLAY_WITH_TOPIC
+               ? send_frames(reply, with_topic, KVB_COUNT_OF(with_topic))
+               : send_frames(reply, without, KVB_COUNT_OF(without));
+}
+
+static kvb_status send_end(const struct reply *reply)
+{
+    static const uint8_t ones[8] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
+    const kvb_span end = { ones, sizeof ones };
+    const struct {
+        kvb_span frames[4];
+        size_t count;
+    } ends[] = {
+        [KVB_REPLAY_WITHOUT_TOPIC] = { { no_bytes, end, no_bytes }, 3 },
+        [KVB_REPLAY_WITH_TOPIC] = { { no_bytes, no_bytes, end, no_bytes }, 4 },
+        [KVB_REPLAY_MOONCAKE] = { { no_bytes, no_bytes, end }, 3 },
+    };
+
+    return send_frames(
+        reply, ends[reply->publisher->options.layout].frames,
+        ends[reply->publisher->options.layout].count);
+}
+
+/* Sends what the buffer holds from the requested number on. */
+static kvb_status send_all(const struct reply *reply)
+{
+    struct kvb_publisher *publisher = reply->publisher;
+    const struct kvb_replay_buffer *buffer = publisher->buffer;
+    const size_t first = kvb_replay_buffer_find(buffer, reply->request->start);
+    const size_t count = kvb_replay_buffer_count(buffer);
+
+    for (size_t at = first; at < count; at++) {
+        uint64_t seq = 0;
+        const kvb_span payload = kvb_replay_buffer_at(buffer, at, &seq);
+        KVB_TRY(send_batch(reply, seq, payload));
+    }
+    KVB_TRY(send_end(reply));
+    count_published(&publisher->replays, 1);
+    count_published(&publisher->full_replays, first == 0 && count > 1);
+    count_published(&publisher->replayed, count - first);
+    return KVB_OK;
+}
+
+/* Reads one request and answers it from the buffer, all of it, before it returns.
+ * Requests: ["", start seq in 8 bytes] as the peer sends it, nothing else; a Mooncake
+ * also takes the one of its guide, [any name, "", start seq].
+ * KVB_AGAIN  no request is there
+ * KVB_IO     the socket is closed */
+static kvb_status serve_replay(struct kvb_publisher *publisher)
+{
+    struct request request = { .may_have_name = publisher->options.layout == KVB_REPLAY_MOONCAKE };
+    const struct reply reply = { .publisher = publisher, .request = &request };
+
+    KVB_TRY(receive_replay_request(publisher->router, &request));
+    if (!request.is_good) {
+        count_published(&publisher->ignored, 1);
+        return KVB_OK;
+    }
+    return send_all(&reply);
+}
+
 static void serve_replays(struct kvb_publisher *publisher)
 {
-    struct kvb_replay_answer answer = { 0 };
-
-    while (publisher->router &&
-           kvb_replay_port_serve(
-               publisher->router, publisher->buffer, &publisher->options, &answer) == KVB_OK) {
-        count_published(&publisher->ignored, answer.is_ignored);
-        count_published(&publisher->replays, !answer.is_ignored);
-        count_published(&publisher->full_replays, answer.is_full);
-        count_published(&publisher->replayed, answer.replayed);
+    while (publisher->router && serve_replay(publisher) == KVB_OK) {
     }
 }
+
+/* ---- The thread ---- */
 
 /* Handles what is queued, up to a turn's worth.  KVB_CLOSED: that was all. */
 static kvb_status serve_queue(struct kvb_publisher *publisher)
@@ -233,6 +387,8 @@ static void *run_publisher(void *context)
     } while (serve_queue(publisher) != KVB_CLOSED);
     return NULL;
 }
+
+/* ---- For the fleet ---- */
 
 static kvb_status set_up_publisher(struct kvb_publisher *publisher, struct kvb_detail *detail)
 {

@@ -1,8 +1,11 @@
 #include "core/clock.h"
 #include "core/random.h"
 #include "kvfleet/inside.h"
+#include "wire/load/forward_pass.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zmq.h>
 
 enum {
@@ -58,36 +61,62 @@ static kvb_status start_publishers(
 
 /* The ports of one worker's ranks stand in a row, so they are drawn as a row. */
 static kvb_status
-draw_ports(struct kvb_fleet *fleet, uint32_t worker, uint64_t *dice, struct kvb_detail *detail)
+draw_ports(struct kvb_fleet *fleet, uint32_t worker, uint64_t *rng, struct kvb_detail *detail)
 {
     kvb_status status = KVB_AGAIN;
 
     for (int draw = 0; draw < max_draws && status == KVB_AGAIN; draw++) {
-        const uint64_t more = kvb_random_below(dice, last_drawn_port - first_drawn_port);
+        const uint64_t more = kvb_random_below(rng, last_drawn_port - first_drawn_port);
         status = start_publishers(fleet, worker, (uint16_t)(first_drawn_port + more), detail);
     }
     return status;
 }
 
+/* "tcp://127.0.0.1:5557" -> 5557 */
+static kvb_status read_bound_port(void *socket, uint16_t *out_port)
+{
+    char endpoint[256] = { 0 };
+    size_t len = sizeof endpoint;
+
+    if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, endpoint, &len) != 0) {
+        return KVB_IO;
+    }
+    const char *colon = strrchr(endpoint, ':');
+    *out_port = colon ? (uint16_t)strtoul(colon + 1, NULL, 10) : 0;
+    return *out_port > 0 ? KVB_OK : KVB_IO;
+}
+
+/* port 0: any free one. */
 static kvb_status
 open_feed(struct kvb_fleet *fleet, uint32_t worker, uint16_t port, struct kvb_detail *detail)
 {
     struct kvb_fleet_worker *at = &fleet->workers[worker];
+    char endpoint[128];
+    const int linger_ms = 0;
 
-    KVB_TRY(kvb_load_feed_new(fleet->zmq_context, fleet->options.address, port, detail, &at->feed));
-    at->ports.load = kvb_load_feed_port(at->feed);
-    return KVB_OK;
+    at->feed = zmq_socket(fleet->zmq_context, ZMQ_PUB);
+    if (!at->feed || zmq_setsockopt(at->feed, ZMQ_LINGER, &linger_ms, sizeof linger_ms) != 0) {
+        return KVB_IO;
+    }
+    (void)snprintf(
+        endpoint, sizeof endpoint, port ? "tcp://%s:%u" : "tcp://%s:*", fleet->options.address,
+        port);
+    if (zmq_bind(at->feed, endpoint) != 0) {
+        kvb_detail_set(detail, "%s: %s", endpoint, zmq_strerror(zmq_errno()));
+        return KVB_BAD_CONFIG;
+    }
+    return read_bound_port(at->feed, &at->ports.load);
 }
 
 static kvb_status
-open_worker(struct kvb_fleet *fleet, uint32_t worker, uint64_t *dice, struct kvb_detail *detail)
+open_worker(struct kvb_fleet *fleet, uint32_t worker, uint64_t *rng, struct kvb_detail *detail)
 {
     const struct kvb_fleet_options *options = &fleet->options;
     struct kvb_fleet_worker *at = &fleet->workers[worker];
 
     at->ports.worker_id = options->first_worker + worker;
     if (options->base_port == 0) {
-        KVB_TRY(draw_ports(fleet, worker, dice, detail));
+        KVB_TRY(draw_ports(fleet, worker, rng, detail));
         return open_feed(fleet, worker, 0, detail);
     }
     const uint16_t first = (uint16_t)(options->base_port + worker * (2 * options->ranks + 1));
@@ -98,7 +127,7 @@ open_worker(struct kvb_fleet *fleet, uint32_t worker, uint64_t *dice, struct kvb
 kvb_status kvb_fleet_open(struct kvb_fleet *fleet, struct kvb_detail *detail)
 {
     /* Not the fleet's seed: two fleets of one seed must not fight for one port. */
-    uint64_t dice = kvb_clock_monotonic_ns();
+    uint64_t rng = kvb_clock_monotonic_ns();
 
     fleet->zmq_context = zmq_ctx_new();
     if (!fleet->zmq_context) {
@@ -109,7 +138,7 @@ kvb_status kvb_fleet_open(struct kvb_fleet *fleet, struct kvb_detail *detail)
     const size_t sockets = (4 * fleet->rank_count) + fleet->options.workers;
     (void)zmq_ctx_set(fleet->zmq_context, ZMQ_MAX_SOCKETS, (int)sockets + 64);
     for (uint32_t worker = 0; worker < fleet->options.workers; worker++) {
-        const kvb_status status = open_worker(fleet, worker, &dice, detail);
+        const kvb_status status = open_worker(fleet, worker, &rng, detail);
         if (status != KVB_OK) {
             /* A port that stays taken is for the operator to mend. */
             return status == KVB_AGAIN ? KVB_BAD_CONFIG : status;
@@ -122,9 +151,23 @@ void kvb_fleet_close(struct kvb_fleet *fleet)
 {
     for (uint32_t worker = 0; fleet->ranks && worker < fleet->options.workers; worker++) {
         stop_publishers(fleet, worker);
-        kvb_load_feed_free(fleet->workers[worker].feed);
+        if (fleet->workers[worker].feed) {
+            (void)zmq_close(fleet->workers[worker].feed);
+        }
     }
     if (fleet->zmq_context) {
         (void)zmq_ctx_term(fleet->zmq_context); /* all its sockets are closed: no wait */
+    }
+}
+
+void kvb_fleet_send_rank_load(
+    struct kvb_fleet *fleet, uint32_t worker, uint32_t rank, const struct kvb_load *load)
+{
+    const struct kvb_load_sample sample = { .load = *load, .has_rank = true, .dp_rank = rank };
+    struct kvb_buf *message = &fleet->load;
+
+    kvb_buf_reset(message);
+    if (kvb_forward_pass_encode(&sample, message) == KVB_OK) {
+        (void)zmq_send(fleet->workers[worker].feed, message->data, message->len, 0);
     }
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "kvfleet/fleet.h"
 
@@ -9,9 +8,9 @@
 /* The fleet's control socket: a unix socket that takes one command a line and answers
  * with lines of JSON, the last of which is {"end":true}.
  *
- *     truth [WORKER [RANK]]       one line a rank: see truth_format.h
+ *     truth [WORKER [RANK]]       one line a rank: see truth_commands.h
  *     changes WORKER RANK SINCE   what came and went since change number SINCE, with
- *                                 times, of what --log-changes keeps: truth_format.h
+ *                                 times, of what --log-changes keeps: truth_commands.h
  *     stats                       one line a rank, then the totals
  *     pause | resume              no requests, no steps; or go on
  *     drain                       pause, and wait until all is published

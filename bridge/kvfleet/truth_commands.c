@@ -1,14 +1,135 @@
 #include "kvfleet/truth_commands.h"
 
 #include "core/clock.h"
+#include "core/decimal.h"
 #include "core/own.h"
 #include "kvfleet/malformed.h"
-#include "kvfleet/truth_format.h"
 #include "wire/json/writer.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Lines of JSON ---- */
+
+static kvb_status end_object_line(struct kvb_json_writer *json)
+{
+    kvb_json_write_end(json, '}');
+    KVB_TRY(json->status);
+    return kvb_buf_append(json->out, "\n", 1);
+}
+
+static void write_tokens(const uint32_t *tokens, uint32_t count, struct kvb_json_writer *json)
+{
+    kvb_json_write_begin(json, '[');
+    for (uint32_t i = 0; i < count; i++) {
+        kvb_json_write_u64(json, tokens[i]);
+    }
+    kvb_json_write_end(json, ']');
+}
+
+static void write_truth_block(
+    const struct kvb_truth *truth, const struct kvb_truth_block *block,
+    struct kvb_json_writer *json)
+{
+    kvb_json_write_begin(json, '{');
+    if (truth->by_hash) {
+        kvb_json_write_pair_u64(json, "hash", block->hash.value);
+    }
+    kvb_json_write_key(json, "tokens");
+    write_tokens(block->tokens, truth->block_size, json);
+    kvb_json_write_key(json, "parent");
+    if (block->parent == kvb_no_parent) {
+        kvb_json_write_number(json, -1);
+    } else {
+        kvb_json_write_u64(json, block->parent);
+    }
+    kvb_json_write_pair_u64(json, "copies", block->copies);
+    if (block->salt) {
+        kvb_json_write_pair_text(json, "salt", block->salt);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "worker_id", truth->worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", truth->rank);
+    kvb_json_write_key(&json, "seq");
+    if (truth->has_seq) {
+        kvb_json_write_u64(&json, truth->seq);
+    } else {
+        kvb_json_write_number(&json, -1);
+    }
+    kvb_json_write_pair_u64(&json, "unsent", truth->unsent);
+    kvb_json_write_pair_u64(&json, "block_size", truth->block_size);
+    if (truth->by_hash) {
+        kvb_json_write_pair_bool(&json, "by_hash", true);
+    }
+    kvb_json_write_key(&json, "blocks");
+    kvb_json_write_begin(&json, '[');
+    for (uint32_t i = 0; i < truth->count && json.status == KVB_OK; i++) {
+        write_truth_block(truth, &truth->blocks[i], &json);
+    }
+    kvb_json_write_end(&json, ']');
+    return end_object_line(&json);
+}
+
+/* ["stored",ns,hash,parent,[tokens],salt]  ["removed",ns,hash]  ["cleared",ns]; the salt when the
+ * block has one. */
+static void
+write_change(const struct kvb_content_log *log, uint64_t number, struct kvb_json_writer *json)
+{
+    static const char *const names[] = {
+        [KVB_CONTENT_STORED] = "stored",
+        [KVB_CONTENT_REMOVED] = "removed",
+        [KVB_CONTENT_CLEARED] = "cleared",
+    };
+    const struct kvb_content_change *change = kvb_content_log_at(log, number);
+
+    kvb_json_write_begin(json, '[');
+    kvb_json_write_text(json, names[change->kind]);
+    kvb_json_write_u64(json, change->at_ns);
+    if (change->kind != KVB_CONTENT_CLEARED) {
+        kvb_json_write_u64(json, change->hash.value);
+    }
+    if (change->kind == KVB_CONTENT_STORED) {
+        kvb_json_write_u64(json, change->parent.value);
+        write_tokens(kvb_content_log_tokens(log, number), log->block_size, json);
+        if (change->salt) {
+            kvb_json_write_text(json, change->salt);
+        }
+    }
+    kvb_json_write_end(json, ']');
+}
+
+kvb_status kvb_changes_format(
+    const struct kvb_changes_head *head, const struct kvb_content_log *log, struct kvb_buf *out)
+{
+    const uint64_t first = kvb_content_log_first(log);
+    const uint64_t from = head->since < first ? first : head->since;
+    const uint64_t left = log->next > from ? log->next - from : 0;
+    const uint64_t to = from + (left < kvb_max_changes_shown ? left : kvb_max_changes_shown);
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_u64(&json, "worker_id", head->worker_id);
+    kvb_json_write_pair_u64(&json, "dp_rank", head->rank);
+    kvb_json_write_pair_u64(&json, "now_ns", head->now_ns);
+    kvb_json_write_pair_u64(&json, "lost", from - head->since);
+    kvb_json_write_pair_u64(&json, "next", to);
+    kvb_json_write_key(&json, "changes");
+    kvb_json_write_begin(&json, '[');
+    for (uint64_t number = from; number < to && json.status == KVB_OK; number++) {
+        write_change(log, number, &json);
+    }
+    kvb_json_write_end(&json, ']');
+    return end_object_line(&json);
+}
+
+/* ---- Commands ---- */
 
 enum { max_words = 5, drain_timeout_ms = 10000 };
 
@@ -32,22 +153,6 @@ static bool split_words(char *line, struct words *out_words)
     return true;
 }
 
-static bool read_number_word(const char *word, uint64_t *out_value)
-{
-    char *end = NULL;
-
-    errno = 0;
-    *out_value = strtoull(word, &end, 10);
-    return errno == 0 && *word >= '0' && *word <= '9' && *end == '\0';
-}
-
-static kvb_status end_object_line(struct kvb_json_writer *json)
-{
-    kvb_json_write_end(json, '}');
-    KVB_TRY(json->status);
-    return kvb_buf_append(json->out, "\n", 1);
-}
-
 static kvb_status say_error(struct kvb_truth_session *session, const char *text)
 {
     struct kvb_json_writer json = kvb_json_writer_of(session->out);
@@ -65,8 +170,8 @@ find_session_rank(struct kvb_truth_session *session, const struct words *words, 
     uint64_t worker = 0;
     uint64_t rank = 0;
 
-    if (words->count < 3 || !read_number_word(words->word[1], &worker) ||
-        !read_number_word(words->word[2], &rank) || rank > UINT32_MAX ||
+    if (words->count < 3 || !kvb_decimal_read(words->word[1], &worker) ||
+        !kvb_decimal_read(words->word[2], &rank) || rank > UINT32_MAX ||
         kvb_fleet_find(session->fleet, worker, (uint32_t)rank, out_at) != KVB_OK) {
         KVB_TRY(say_error(session, "expected the id of a worker and one of its ranks"));
         return KVB_NOT_FOUND;
@@ -109,7 +214,7 @@ static kvb_status do_truth(struct kvb_truth_session *session, const struct words
         KVB_TRY(find_session_rank(session, words, &at));
         return send_truth(session, at);
     }
-    if (!read_number_word(words->word[1], &worker_id) ||
+    if (!kvb_decimal_read(words->word[1], &worker_id) ||
         kvb_fleet_find(session->fleet, worker_id, 0, &at) != KVB_OK) {
         return say_error(session, "expected the id of a worker");
     }
@@ -122,10 +227,10 @@ static kvb_status do_changes(struct kvb_truth_session *session, const struct wor
     size_t at = 0;
 
     KVB_TRY(find_session_rank(session, words, &at));
-    if (words->count < 4 || !read_number_word(words->word[3], &head.since)) {
+    if (words->count < 4 || !kvb_decimal_read(words->word[3], &head.since)) {
         return say_error(session, "expected: changes WORKER RANK SINCE");
     }
-    (void)read_number_word(words->word[1], &head.worker_id); /* find_session_rank() has read it */
+    (void)kvb_decimal_read(words->word[1], &head.worker_id); /* find_session_rank() has read it */
     head.rank = (uint32_t)strtoul(words->word[2], NULL, 10);
     head.now_ns = kvb_clock_monotonic_ns();
     KVB_TRY(kvb_changes_format(&head, kvb_fleet_log(session->fleet, at), session->out));
@@ -249,7 +354,7 @@ static kvb_status do_drop(struct kvb_truth_session *session, const struct words 
     size_t at = 0;
 
     KVB_TRY(find_session_rank(session, words, &at));
-    if (words->count < 4 || !read_number_word(words->word[3], &batches)) {
+    if (words->count < 4 || !kvb_decimal_read(words->word[3], &batches)) {
         return say_error(session, "expected: drop WORKER RANK BATCHES");
     }
     kvb_fleet_withhold(session->fleet, at, batches);

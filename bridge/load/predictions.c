@@ -256,22 +256,22 @@ bool kvb_predictions_any(const struct kvb_predictions *predictions)
 }
 
 bool kvb_predictions_has_stream(
-    const struct kvb_predictions *predictions, const struct kvb_stream_id *id)
+    const struct kvb_predictions *predictions, const struct kvb_stream_key *key)
 {
     uint32_t stream = 0;
 
     return kvb_predictions_any(predictions) &&
-           kvb_stream_table_find(&predictions->names, id, &stream) == KVB_OK;
+           kvb_stream_table_find_key(&predictions->names, key, &stream) == KVB_OK;
 }
 
 size_t kvb_predictions_beyond(
-    const struct kvb_predictions *predictions, const struct kvb_stream_id *id,
+    const struct kvb_predictions *predictions, const struct kvb_stream_key *key,
     const kvb_block_hash *prompt, size_t count, size_t held, uint64_t now_ns)
 {
     uint32_t stream = 0;
 
     if (predictions->counters.blocks == 0 ||
-        kvb_stream_table_find(&predictions->names, id, &stream) != KVB_OK) {
+        kvb_stream_table_find_key(&predictions->names, key, &stream) != KVB_OK) {
         return 0;
     }
     size_t known = held; /* the blocks before this one are held or predicted */

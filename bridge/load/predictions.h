@@ -2,7 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
-#include "model/stream.h"
+#include "model/stream_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,11 +57,11 @@ kvb_status kvb_predictions_add(
 bool kvb_predictions_any(const struct kvb_predictions *predictions);
 
 bool kvb_predictions_has_stream(
-    const struct kvb_predictions *predictions, const struct kvb_stream_id *id);
+    const struct kvb_predictions *predictions, const struct kvb_stream_key *key);
 
 /* How many blocks from prompt[held] on are predicted for the stream. */
 size_t kvb_predictions_beyond(
-    const struct kvb_predictions *predictions, const struct kvb_stream_id *id,
+    const struct kvb_predictions *predictions, const struct kvb_stream_key *key,
     const kvb_block_hash *prompt, size_t count, size_t held, uint64_t now_ns);
 
 /* The stream has stored these blocks. */

@@ -460,13 +460,13 @@ bool kvb_requests_expire(struct kvb_requests *requests, uint64_t now_ns, size_t 
 /* ---- Reading ---- */
 
 void kvb_requests_sums(
-    const struct kvb_requests *requests, const struct kvb_stream_id *id, bool has_load,
+    const struct kvb_requests *requests, const struct kvb_stream_key *key, bool has_load,
     uint64_t now_ns, struct kvb_request_sums *out_sums)
 {
     uint32_t number = 0;
 
     *out_sums = (struct kvb_request_sums){ 0 };
-    if (kvb_stream_table_find(&requests->names, id, &number) != KVB_OK) {
+    if (kvb_stream_table_find_key(&requests->names, key, &number) != KVB_OK) {
         return;
     }
     const struct stream_sums *stream = &requests->streams[number];

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "model/stream.h"
+#include "model/stream_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -101,7 +101,7 @@ struct kvb_request_sums {
 
 /* has_load: the stream reports a load.  All 0 where nothing was routed. */
 void kvb_requests_sums(
-    const struct kvb_requests *requests, const struct kvb_stream_id *id, bool has_load,
+    const struct kvb_requests *requests, const struct kvb_stream_key *key, bool has_load,
     uint64_t now_ns, struct kvb_request_sums *out_sums);
 
 struct kvb_request_counters {

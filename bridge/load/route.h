@@ -2,7 +2,7 @@
 
 #include "core/status.h"
 #include "model/load.h"
-#include "model/stream.h"
+#include "model/stream_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,8 +12,10 @@
  *
  *     candidates --rules--> those that compete --policy--> cost of each --choice--> the chosen one
  *
- * Rules, for every policy: a candidate that is DOWN or draining is never chosen.  One without
- * capacity (all slots or all blocks in use) competes only when no other has any.  Stores are no
+ * Rules, for every policy: a candidate that is DOWN or draining is never chosen.  One that is said
+ * not to be ready competes only when no other can be chosen: a readiness probe may fail of a worker
+ * that is only busy.  One without capacity (all slots or all blocks in use) competes only when no
+ * other has any.  Stores are no
  * candidates: the caller leaves them out.  A worker whose load is not known counts as idle.
  *
  * Policies.  The cost is compared among those that compete; lower is better.
@@ -112,7 +114,8 @@ struct kvb_route_options {
 extern const struct kvb_route_options kvb_route_defaults;
 
 struct kvb_route_candidate {
-    const struct kvb_stream_id *id; /* borrowed; not read here */
+    const struct kvb_stream_key *key; /* borrowed and not read here, like the next */
+    const struct kvb_worker_facts *facts;
     enum kvb_stream_state state;
     uint32_t place; /* in the fleet, whatever the prompt: round_robin goes by it */
     uint64_t request_blocks;
@@ -121,6 +124,7 @@ struct kvb_route_candidate {
     uint32_t block_size;       /* tokens */
     uint32_t lookahead;        /* tokens, of those blocks */
     bool is_draining;
+    bool is_not_ready; /* false: ready, or not known */
     bool has_load;
     /* written by kvb_route_choose() */
     bool competes;
@@ -150,9 +154,6 @@ struct kvb_route_random {
 kvb_status kvb_route_choose(
     const struct kvb_route_options *options, struct kvb_route_random random,
     struct kvb_route_candidate *candidates, size_t count, size_t *out_chosen);
-
-/* Blocks of the request that the worker has, or is expected to have soon. */
-uint64_t kvb_route_expected_blocks(const struct kvb_route_candidate *candidate);
 
 /* Blocks of the request that the worker would have to compute. */
 uint64_t kvb_route_prefill_blocks(const struct kvb_route_candidate *candidate);

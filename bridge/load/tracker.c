@@ -70,15 +70,6 @@ kvb_status kvb_load_tracker_report(
     return KVB_OK;
 }
 
-static struct kvb_load_endpoint *
-find_endpoint(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
-{
-    uint32_t number = 0;
-    const bool is_found = kvb_stream_table_find(&tracker->names, id, &number) == KVB_OK;
-
-    return is_found ? &tracker->endpoints[number] : NULL;
-}
-
 static bool expire_one(struct kvb_load_tracker *tracker, size_t number, uint64_t now_ns)
 {
     struct kvb_load_endpoint *endpoint = &tracker->endpoints[number];
@@ -176,5 +167,16 @@ kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number)
 const struct kvb_load_endpoint *
 kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id)
 {
-    return find_endpoint(tracker, id);
+    const struct kvb_stream_key key = kvb_stream_key_of(id, tracker->options.hash_key);
+
+    return kvb_load_tracker_find_key(tracker, &key);
+}
+
+const struct kvb_load_endpoint *
+kvb_load_tracker_find_key(const struct kvb_load_tracker *tracker, const struct kvb_stream_key *key)
+{
+    uint32_t number = 0;
+    const bool is_found = kvb_stream_table_find_key(&tracker->names, key, &number) == KVB_OK;
+
+    return is_found ? &tracker->endpoints[number] : NULL;
 }

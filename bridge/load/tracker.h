@@ -2,7 +2,7 @@
 
 #include "core/status.h"
 #include "model/load.h"
-#include "model/stream.h"
+#include "model/stream_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -86,3 +86,5 @@ kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number);
 /* NULL when there is no load of this stream. */
 const struct kvb_load_endpoint *
 kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id);
+const struct kvb_load_endpoint *
+kvb_load_tracker_find_key(const struct kvb_load_tracker *tracker, const struct kvb_stream_key *key);

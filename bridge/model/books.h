@@ -37,9 +37,6 @@ struct kvb_shared_decision {
     kvb_block_hash *storage; /* owned: of the names, once decoded */
 };
 
-/* Frees the names of a decoded decision; {0} is fine. */
-void kvb_shared_decision_done(struct kvb_shared_decision *decision);
-
 /* R.kv_finished, R.kv_first_token: of a router, or passed on by an aggregator. */
 struct kvb_shared_report {
     struct kvb_books_sender sender;

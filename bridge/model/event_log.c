@@ -80,8 +80,6 @@ static void forget_oldest_event(struct kvb_event_log *log)
     log->first_id++;
 }
 
-/* ---- Room ---- */
-
 /* A ring of twice the size with the same items at their new places. */
 static kvb_status
 double_ring(void *ring, size_t *capacity, size_t item_bytes, uint64_t from, uint64_t to)
@@ -124,8 +122,6 @@ static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
     return KVB_OK;
 }
 
-/* ---- Adding ---- */
-
 static void put_logged_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event)
@@ -167,8 +163,6 @@ void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch 
         kvb_event_log_add_event(log, batch, &batch->events[i]);
     }
 }
-
-/* ---- Reading ---- */
 
 bool kvb_event_log_range(
     const struct kvb_event_log *log, uint64_t *out_first_id, uint64_t *out_last_id)
@@ -216,11 +210,4 @@ kvb_status kvb_event_log_read(
     }
     *out_next_id = id;
     return KVB_OK;
-}
-
-void kvb_event_log_forget(struct kvb_event_log *log, uint64_t from_id)
-{
-    while (log->event_count > 0 && log->first_id < from_id) {
-        forget_oldest_event(log);
-    }
 }

@@ -48,6 +48,3 @@ bool kvb_event_log_range(
 kvb_status kvb_event_log_read(
     const struct kvb_event_log *log, uint64_t from_id, uint64_t to_id, size_t max_blocks,
     struct kvb_router_batch *out, uint64_t *out_next_id);
-
-/* Forgets all events before from_id. */
-void kvb_event_log_forget(struct kvb_event_log *log, uint64_t from_id);

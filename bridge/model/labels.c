@@ -2,6 +2,7 @@
 
 #include "core/utf8.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,17 +20,15 @@ static bool is_label_name(const char *name, size_t len)
 
 static bool is_label_value(const char *value)
 {
-    const uint8_t *at = (const uint8_t *)value;
-    size_t left = strlen(value);
-    size_t len = 1;
+    return strlen(value) <= kvb_label_value_bytes && kvb_utf8_is_plain(value);
+}
 
-    if (left > kvb_label_value_bytes) {
-        return false;
-    }
-    for (; left > 0 && len > 0; at += len, left -= len) {
-        len = *at < ' ' || *at == 0x7f ? 0 : kvb_utf8_len(at, left);
-    }
-    return len > 0;
+static kvb_status refuse_label_name(struct kvb_detail *detail)
+{
+    kvb_detail_set(
+        detail, "the name of a label has 1 to %d bytes of A-Z a-z 0-9 . _ / -",
+        kvb_label_name_bytes);
+    return KVB_BAD_INPUT;
 }
 
 /* ---- Reading ---- */
@@ -60,7 +59,7 @@ const char *kvb_labels_find(const struct kvb_labels *labels, const char *name)
     return NULL;
 }
 
-static bool has_pair(const struct kvb_labels *labels, const char *pair)
+bool kvb_labels_have(const struct kvb_labels *labels, const char *pair)
 {
     struct kvb_label label;
 
@@ -70,18 +69,6 @@ static bool has_pair(const struct kvb_labels *labels, const char *pair)
         }
     }
     return false;
-}
-
-bool kvb_labels_include(const struct kvb_labels *labels, const struct kvb_labels *wanted)
-{
-    struct kvb_label label;
-
-    for (size_t at = 0; kvb_labels_next(wanted, &at, &label);) {
-        if (!has_pair(labels, label.pair)) {
-            return false;
-        }
-    }
-    return true;
 }
 
 bool kvb_labels_are_same(const struct kvb_labels *one, const struct kvb_labels *other)
@@ -120,10 +107,7 @@ kvb_labels_add_pair(struct kvb_labels *labels, const char *pair, struct kvb_deta
     size_t place = 0;
 
     if (!is_label_name(pair, name_len) || pair[name_len] == '\0') {
-        kvb_detail_set(
-            detail, "the name of a label has 1 to %d bytes of A-Z a-z 0-9 . _ / -",
-            kvb_label_name_bytes);
-        return KVB_BAD_INPUT;
+        return refuse_label_name(detail);
     }
     if (!is_label_value(pair + name_len + 1)) {
         kvb_detail_set(
@@ -161,4 +145,47 @@ kvb_status kvb_labels_add(
     }
     (void)snprintf(pair, sizeof pair, "%s=%.*s", name, kvb_label_value_bytes + 1, value);
     return kvb_labels_add_pair(labels, pair, detail);
+}
+
+/* ---- Names ---- */
+
+kvb_status
+kvb_label_names_add(struct kvb_label_names *names, const char *name, struct kvb_detail *detail)
+{
+    if (!is_label_name(name, strlen(name))) {
+        return refuse_label_name(detail);
+    }
+    if (names->count == kvb_max_labels) {
+        kvb_detail_set(detail, "at most %d labels", kvb_max_labels);
+        return KVB_TOO_LARGE;
+    }
+    (void)snprintf(
+        names->names[names->count++], sizeof names->names[0], "%.*s", kvb_label_name_bytes, name);
+    return KVB_OK;
+}
+
+static bool is_among_names(const struct kvb_label_names *names, const struct kvb_label *label)
+{
+    for (size_t i = 0; i < names->count; i++) {
+        if (strlen(names->names[i]) == label->name_len &&
+            memcmp(names->names[i], label->pair, label->name_len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void kvb_labels_keep(struct kvb_labels *labels, const struct kvb_label_names *names)
+{
+    struct kvb_labels kept = { 0 };
+    struct kvb_label label;
+
+    for (size_t at = 0; kvb_labels_next(labels, &at, &label);) {
+        if (is_among_names(names, &label)) {
+            const kvb_status status = kvb_labels_add_pair(&kept, label.pair, NULL);
+            assert(status == KVB_OK); /* it was one of as many */
+            (void)status;
+        }
+    }
+    *labels = kept;
 }

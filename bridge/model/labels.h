@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -36,6 +35,18 @@ struct kvb_label {
     const char *value;
 };
 
+/* Names of labels; {0} has none. */
+struct kvb_label_names {
+    size_t count;
+    char names[kvb_max_labels][kvb_label_name_bytes + 1];
+};
+
+/* KVB_BAD_INPUT  it is no name as above
+ * KVB_TOO_LARGE  more than kvb_max_labels
+ * On failure the names are unchanged, and detail, which may be NULL, says why. */
+kvb_status
+kvb_label_names_add(struct kvb_label_names *names, const char *name, struct kvb_detail *detail);
+
 /* KVB_BAD_INPUT  the name or the value is not as above, or the name is there already
  * KVB_TOO_LARGE  more than kvb_max_labels, or than kvb_labels_bytes in all
  * On failure the labels are unchanged, and detail, which may be NULL, says why. */
@@ -52,7 +63,10 @@ const char *kvb_labels_find(const struct kvb_labels *labels, const char *name);
 /* Goes through all: *at is 0 to begin with.  False: there are no more. */
 bool kvb_labels_next(const struct kvb_labels *labels, size_t *at, struct kvb_label *out_label);
 
-/* Whether all of the wanted ones are there, with the same values. */
-bool kvb_labels_include(const struct kvb_labels *labels, const struct kvb_labels *wanted);
+/* Whether "name=value" is one of them. */
+bool kvb_labels_have(const struct kvb_labels *labels, const char *pair);
+
+/* Removes the labels that are not named. */
+void kvb_labels_keep(struct kvb_labels *labels, const struct kvb_label_names *names);
 
 bool kvb_labels_are_same(const struct kvb_labels *one, const struct kvb_labels *other);

@@ -2,19 +2,20 @@
 
 #include <string.h>
 
-#define FIELD(field, ratio)                                                                        \
+#define FIELD(field, part, ratio)                                                                  \
     {                                                                                              \
-        .offset = offsetof(struct kvb_load, field), .is_ratio = (ratio)                            \
+        .name = #field, .group = (part), .offset = offsetof(struct kvb_load, field),               \
+        .is_ratio = (ratio)                                                                        \
     }
 
 const struct kvb_load_field kvb_load_fields[KVB_FIGURE_COUNT] = {
-    [KVB_FIGURE_ACTIVE_SLOTS] = FIELD(request_active_slots, false),
-    [KVB_FIGURE_TOTAL_SLOTS] = FIELD(request_total_slots, false),
-    [KVB_FIGURE_ACTIVE_BLOCKS] = FIELD(kv_active_blocks, false),
-    [KVB_FIGURE_TOTAL_BLOCKS] = FIELD(kv_total_blocks, false),
-    [KVB_FIGURE_WAITING] = FIELD(num_requests_waiting, false),
-    [KVB_FIGURE_USAGE] = FIELD(gpu_cache_usage_perc, true),
-    [KVB_FIGURE_HIT_RATE] = FIELD(gpu_prefix_cache_hit_rate, true),
+    [KVB_FIGURE_ACTIVE_SLOTS] = FIELD(request_active_slots, "worker_stats", false),
+    [KVB_FIGURE_TOTAL_SLOTS] = FIELD(request_total_slots, "worker_stats", false),
+    [KVB_FIGURE_ACTIVE_BLOCKS] = FIELD(kv_active_blocks, "kv_stats", false),
+    [KVB_FIGURE_TOTAL_BLOCKS] = FIELD(kv_total_blocks, "kv_stats", false),
+    [KVB_FIGURE_WAITING] = FIELD(num_requests_waiting, "worker_stats", false),
+    [KVB_FIGURE_USAGE] = FIELD(gpu_cache_usage_perc, "kv_stats", true),
+    [KVB_FIGURE_HIT_RATE] = FIELD(gpu_prefix_cache_hit_rate, "kv_stats", true),
 };
 #undef FIELD
 

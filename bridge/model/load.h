@@ -29,10 +29,12 @@ enum kvb_load_figure {
     KVB_FIGURE_COUNT
 };
 
-/* Where each value is stored. */
+/* What each value is called in the contract, and where it is stored. */
 struct kvb_load_field {
-    size_t offset; /* in struct kvb_load */
-    bool is_ratio; /* a float from 0 to 1; else a u64 */
+    const char *name;
+    const char *group; /* its object in the nested form: "worker_stats" or "kv_stats" */
+    size_t offset;     /* in struct kvb_load */
+    bool is_ratio;     /* a float from 0 to 1; else a u64 */
 };
 
 extern const struct kvb_load_field kvb_load_fields[KVB_FIGURE_COUNT];

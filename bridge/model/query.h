@@ -23,8 +23,8 @@ bool kvb_request_id_is_valid(const char *request_id);
 
 enum { kvb_policy_bytes = 31, kvb_shown_candidate_bytes = 63 };
 
-/* The workers that a route request may go to, and how one is chosen; {0}: any worker, as the
- * aggregator is configured. */
+/* The workers that a query is about, or that a route request may go to, and how one is chosen;
+ * {0}: any worker, as the aggregator is configured. */
 struct kvb_selection {
     char policy[kvb_policy_bytes + 1]; /* "": the configured one */
     bool is_dry_run;                   /* the answer alone: nothing is decided */
@@ -37,10 +37,13 @@ struct kvb_selection {
     char first_candidate[kvb_shown_candidate_bytes + 1]; /* of these, for errors; may be cut */
 };
 
-/* A number for an address, which is the label `address` of a worker. */
+/* A number for the address of a worker. */
 uint64_t kvb_selection_address(const char *address);
 
-/* True when no candidates are given, or the worker is one of them.  address: NULL for none. */
+/* The order of these numbers and of worker ids, for qsort(). */
+int kvb_selection_compare(const void *left, const void *right);
+
+/* True when no candidates are given, or the worker is one of them.  address: "" for none. */
 bool kvb_selection_has_candidate(
     const struct kvb_selection *selection, uint64_t worker_id, const char *address);
 
@@ -55,10 +58,10 @@ struct kvb_query {
     /* Of a request to be routed, or of one that was. */
     char request_id[kvb_request_id_bytes + 1]; /* "" = none given */
     uint64_t ttl_ms;                           /* 0 = the aggregator's */
-    struct kvb_selection selection;            /* of a request to be routed */
-    uint32_t *tokens;                          /* owned; NULL in the hash forms */
-    uint64_t *hashes;                          /* owned; NULL in the token form */
-    size_t count;                              /* tokens or hashes */
+    struct kvb_selection selection;
+    uint32_t *tokens; /* owned; NULL in the hash forms */
+    uint64_t *hashes; /* owned; NULL in the token form */
+    size_t count;     /* tokens or hashes */
 };
 
 /* Frees what the query owns; {0} is fine. */

@@ -2,8 +2,8 @@
 
 #include "core/hash.h"
 #include "core/ref.h"
-#include "model/labels.h"
 #include "model/tier.h"
+#include "model/worker_facts.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -141,12 +141,11 @@ struct kvb_heartbeat {
     bool is_store;          /* a store that all workers share, not an engine: takes no requests */
     bool is_bye;            /* the bridge is stopping, or yields to another */
     bool is_standby;        /* the bridge is configured to yield to one that is not */
-    bool is_draining;       /* takes no new requests: asked for on the bridge */
     bool has_missing_at_most;
     uint64_t publisher; /* which process publishes the stream; 0: an old bridge */
     uint64_t digest_seed;
     uint64_t doubtful; /* blocks that may or may not be held */
     uint64_t missing_at_most;
     struct kvb_tier_count tiers[KVB_LIST_COUNT];
-    struct kvb_labels labels; /* of the worker */
+    struct kvb_worker_facts facts; /* of the worker */
 };

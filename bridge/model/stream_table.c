@@ -22,22 +22,18 @@ void kvb_stream_table_done(struct kvb_stream_table *table)
     *table = (struct kvb_stream_table){ 0 };
 }
 
-bool kvb_stream_id_equal(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
+static bool is_same_stream_id(const struct kvb_stream_id *a, const struct kvb_stream_id *b)
 {
     return a->worker_id == b->worker_id && a->dp_rank == b->dp_rank &&
            strcmp(a->component, b->component) == 0 && strcmp(a->name_space, b->name_space) == 0;
 }
 
-static uint64_t hash_text(const char *text, uint64_t seed)
-{
-    return kvb_hash64((kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) }, seed);
-}
-
-static uint32_t stream_hash(const struct kvb_stream_table *table, const struct kvb_stream_id *id)
+static uint32_t stream_hash(const struct kvb_stream_id *id, uint64_t hash_key)
 {
     const uint64_t numbers[2] = { id->worker_id, id->dp_rank };
     const kvb_span bytes = { .data = (const uint8_t *)numbers, .len = sizeof numbers };
-    const uint64_t names = hash_text(id->component, hash_text(id->name_space, table->hash_key));
+    const uint64_t names =
+        kvb_hash64(kvb_span_of(id->component), kvb_hash64(kvb_span_of(id->name_space), hash_key));
 
     return (uint32_t)kvb_hash64(bytes, names);
 }
@@ -49,7 +45,7 @@ static kvb_status find_hashed(
     size_t at = kvb_id_table_start(&table->numbers, hash);
 
     for (uint32_t number; (number = kvb_id_table_next(&table->numbers, hash, &at)) != KVB_NO_ID;) {
-        if (kvb_stream_id_equal(&table->entries[number].id, id)) {
+        if (is_same_stream_id(&table->entries[number].id, id)) {
             *out_number = number;
             return KVB_OK;
         }
@@ -60,7 +56,27 @@ static kvb_status find_hashed(
 kvb_status kvb_stream_table_find(
     const struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number)
 {
-    return find_hashed(table, stream_hash(table, id), id, out_number);
+    return find_hashed(table, stream_hash(id, table->hash_key), id, out_number);
+}
+
+struct kvb_stream_key kvb_stream_key_of(const struct kvb_stream_id *id, uint64_t hash_key)
+{
+    return (struct kvb_stream_key){ id, hash_key, stream_hash(id, hash_key) };
+}
+
+struct kvb_stream_key kvb_stream_table_key(const struct kvb_stream_table *table, uint32_t number)
+{
+    assert(kvb_stream_table_id(table, number));
+    const struct kvb_stream_entry *entry = &table->entries[number];
+
+    return (struct kvb_stream_key){ &entry->id, table->hash_key, entry->hash };
+}
+
+kvb_status kvb_stream_table_find_key(
+    const struct kvb_stream_table *table, const struct kvb_stream_key *key, uint32_t *out_number)
+{
+    return key->hash_key == table->hash_key ? find_hashed(table, key->hash, key->id, out_number)
+                                            : kvb_stream_table_find(table, key->id, out_number);
 }
 
 static uint32_t next_number(const struct kvb_stream_table *table)
@@ -83,7 +99,7 @@ static uint32_t draw_number(struct kvb_stream_table *table)
 kvb_status kvb_stream_table_add(
     struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number)
 {
-    const uint32_t hash = stream_hash(table, id);
+    const uint32_t hash = stream_hash(id, table->hash_key);
 
     if (find_hashed(table, hash, id, out_number) == KVB_OK) {
         return KVB_OK;

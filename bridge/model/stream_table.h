@@ -44,6 +44,23 @@ void kvb_stream_table_done(struct kvb_stream_table *table);
 kvb_status kvb_stream_table_find(
     const struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number);
 
+/* An id that is hashed already: a stream that is looked up in several tables of one hash_key is
+ * hashed once. */
+struct kvb_stream_key {
+    const struct kvb_stream_id *id; /* borrowed */
+    uint64_t hash_key;
+    uint32_t hash; /* under hash_key */
+};
+
+struct kvb_stream_key kvb_stream_key_of(const struct kvb_stream_id *id, uint64_t hash_key);
+
+/* The number must be in use.  Borrowed until the next add. */
+struct kvb_stream_key kvb_stream_table_key(const struct kvb_stream_table *table, uint32_t number);
+
+/* As kvb_stream_table_find(); a key of another hash_key is hashed anew. */
+kvb_status kvb_stream_table_find_key(
+    const struct kvb_stream_table *table, const struct kvb_stream_key *key, uint32_t *out_number);
+
 /* Finds or adds.  KVB_TOO_LARGE: max_streams are in it.  KVB_NO_MEMORY.  Nothing
  * changed on failure. */
 kvb_status kvb_stream_table_add(
@@ -55,6 +72,3 @@ void kvb_stream_table_remove(struct kvb_stream_table *table, uint32_t number);
 /* NULL when the number is not in use.  Borrowed until the next add. */
 const struct kvb_stream_id *
 kvb_stream_table_id(const struct kvb_stream_table *table, uint32_t number);
-
-/* Same namespace, component, worker and rank. */
-bool kvb_stream_id_equal(const struct kvb_stream_id *a, const struct kvb_stream_id *b);

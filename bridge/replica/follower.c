@@ -346,6 +346,14 @@ const struct kvb_follower *kvb_followers_at(const struct kvb_followers *follower
     return follow ? &follow->shown : NULL;
 }
 
+struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number)
+{
+    struct kvb_stream_key key = kvb_stream_table_key(&followers->names, number);
+
+    key.id = &followers->follows[number].shown.id; /* who asks reads the follower, too */
+    return key;
+}
+
 void kvb_followers_counters(
     const struct kvb_followers *followers, struct kvb_follower_counters *out_counters)
 {

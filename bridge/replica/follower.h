@@ -169,6 +169,8 @@ void kvb_followers_reply(
  * the next change. */
 size_t kvb_followers_limit(const struct kvb_followers *followers);
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
+/* Of a number that is in use; borrowed as long. */
+struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number);
 size_t kvb_followers_count(const struct kvb_followers *followers);
 
 /* Changes whenever a stream is added or removed: borrowed pointers and any order derived

@@ -12,8 +12,7 @@
  *     follower.c            the table of streams, and time
  *     repair.c, buckets.c   requests, and their answers
  *     apply.c               one event, whatever its id
- *     state.c               state and reason
- *     need.c                what is missing
+ *     state.c               what is missing, and the state that follows
  *     list.c                what is listed, and its digest */
 
 /* What a stream lacks. */
@@ -134,35 +133,8 @@ kvb_follow_period_ns(const struct kvb_followers *followers, const struct kvb_hea
 /* True when the stream has this list, perhaps empty, with its digest. */
 bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list);
 
-/* Allocates a slot of the index.  KVB_TOO_LARGE: the index has none.
- * KVB_NO_MEMORY. */
-kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot);
-
-/* Creates a list and its digest unless it exists; the list of a tier is a slot of the index.
- * KVB_TOO_LARGE: the index has no slot.  KVB_NO_MEMORY. */
-kvb_status kvb_follow_make_list(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list);
-
-/* An empty window list.  KVB_NO_MEMORY. */
-kvb_status
-kvb_follow_new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window);
-
-/* Empties a window list; frees it too.  NULL is fine. */
-void kvb_follow_clear_window(struct kvb_followers *followers, struct kvb_block_set *window);
-void kvb_follow_free_window(struct kvb_followers *followers, struct kvb_block_set *window);
-
 /* Frees all lists of the stream, and their digests. */
 void kvb_follow_free_lists(struct kvb_followers *followers, struct kvb_follow *follow);
-
-/* Gives a slot from kvb_follow_draw_slot() to a tier that has none. */
-void kvb_follow_own_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref slot);
-
-/* Exchanges the slot of the tier with *slot, which is from kvb_follow_draw_slot(). */
-void kvb_follow_swap_slot(
-    struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
-    kvb_slot_ref *slot);
 
 /* Empties all lists of the stream. */
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow);
@@ -202,7 +174,7 @@ bool kvb_follow_has_counts(
     const struct kvb_followers *followers, const struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat);
 
-/* ---- replica/need.c: what is missing ---- */
+/* ---- replica/state.c: what is missing, and the state that follows ---- */
 
 /* Creates the reorder buffer unless it exists; false without memory. */
 bool kvb_repair_can_hold(struct follow_repair *repair);
@@ -246,8 +218,6 @@ void kvb_repair_stop_request(struct kvb_followers *followers, struct follow_repa
 void kvb_follow_lose(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream_reason reason,
     uint64_t now_ns);
-
-/* ---- replica/state.c ---- */
 
 /* Derives state and reason from all other fields. */
 void kvb_follow_classify(

@@ -42,7 +42,9 @@ static kvb_status make_digest(struct kvb_digest **digest)
     return *digest ? KVB_OK : KVB_NO_MEMORY;
 }
 
-kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot)
+/* Allocates a slot of the index.  KVB_TOO_LARGE: the index has none.
+ * KVB_NO_MEMORY. */
+static kvb_status draw_list_slot(struct kvb_followers *followers, kvb_slot_ref *out_slot)
 {
     kvb_slot_ref slot = { 0 };
 
@@ -56,8 +58,9 @@ kvb_status kvb_follow_draw_slot(struct kvb_followers *followers, kvb_slot_ref *o
     return KVB_OK;
 }
 
-kvb_status
-kvb_follow_new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window)
+/* An empty window list.  KVB_NO_MEMORY. */
+static kvb_status
+new_window(const struct kvb_followers *followers, struct kvb_block_set **out_window)
 {
     struct kvb_block_set *window = malloc(sizeof *window);
 
@@ -69,7 +72,8 @@ kvb_follow_new_window(const struct kvb_followers *followers, struct kvb_block_se
     return KVB_OK;
 }
 
-void kvb_follow_clear_window(struct kvb_followers *followers, struct kvb_block_set *window)
+/* Empties a window list; frees it too.  NULL is fine. */
+static void clear_window(struct kvb_followers *followers, struct kvb_block_set *window)
 {
     if (window) {
         followers->window_blocks -= window->count;
@@ -77,9 +81,9 @@ void kvb_follow_clear_window(struct kvb_followers *followers, struct kvb_block_s
     }
 }
 
-void kvb_follow_free_window(struct kvb_followers *followers, struct kvb_block_set *window)
+static void free_window(struct kvb_followers *followers, struct kvb_block_set *window)
 {
-    kvb_follow_clear_window(followers, window);
+    clear_window(followers, window);
     free(window);
 }
 
@@ -88,7 +92,8 @@ bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list)
     return list == KVB_LIST_WINDOW ? follow->window != NULL : follow->shown.has_slot[list];
 }
 
-void kvb_follow_own_slot(
+/* Gives a slot from kvb_follow_draw_slot() to a tier that has none. */
+static void own_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref slot)
 {
@@ -99,8 +104,10 @@ void kvb_follow_own_slot(
     follow->shown.has_slot[tier] = true;
 }
 
-kvb_status
-kvb_follow_make_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list)
+/* Creates a list and its digest unless it exists; the list of a tier is a slot of the index.
+ * KVB_TOO_LARGE: the index has no slot.  KVB_NO_MEMORY. */
+static kvb_status
+make_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier list)
 {
     kvb_slot_ref slot = { 0 };
 
@@ -109,23 +116,24 @@ kvb_follow_make_list(struct kvb_followers *followers, struct kvb_follow *follow,
     }
     KVB_TRY(make_digest(&follow->digests[list]));
     if (list == KVB_LIST_WINDOW) {
-        KVB_TRY(kvb_follow_new_window(followers, &follow->window));
+        KVB_TRY(new_window(followers, &follow->window));
         follow->shown.window = follow->window;
         return KVB_OK;
     }
-    KVB_TRY(kvb_follow_draw_slot(followers, &slot));
-    kvb_follow_own_slot(followers, follow, list, slot);
+    KVB_TRY(draw_list_slot(followers, &slot));
+    own_slot(followers, follow, list, slot);
     return KVB_OK;
 }
 
-void kvb_follow_swap_slot(
+/* Exchanges the slot of the tier with *slot, which is from kvb_follow_draw_slot(). */
+static void swap_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref *slot)
 {
     const kvb_slot_ref old = follow->shown.slots[tier];
 
     followers->slot_owners[old.value] = 0;
-    kvb_follow_own_slot(followers, follow, tier, *slot);
+    own_slot(followers, follow, tier, *slot);
     *slot = old;
 }
 
@@ -139,7 +147,7 @@ void kvb_follow_free_lists(struct kvb_followers *followers, struct kvb_follow *f
             follow->shown.has_slot[tier] = false;
         }
     }
-    kvb_follow_free_window(followers, follow->window);
+    free_window(followers, follow->window);
     follow->window = NULL;
     follow->shown.window = NULL;
     for (int list = 0; list < KVB_LIST_COUNT; list++) {
@@ -155,7 +163,7 @@ void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow
             kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);
         }
     }
-    kvb_follow_clear_window(followers, follow->window);
+    clear_window(followers, follow->window);
     for (int list = 0; list < KVB_LIST_COUNT; list++) {
         if (kvb_follow_has_list(follow, (enum kvb_tier)list)) {
             *follow->digests[list] = (struct kvb_digest){ 0 };
@@ -350,7 +358,7 @@ kvb_status kvb_follow_store(
     const struct kvb_digest_key key = key_of(follow);
 
     KVB_TRY(make_scratch(followers, event->block_count));
-    KVB_TRY(kvb_follow_make_list(followers, follow, event->tier));
+    KVB_TRY(make_list(followers, follow, event->tier));
     const kvb_status status = store_in(followers, shown_list(follow, event->tier), batch, event);
     note_changed(followers, follow->digests[event->tier], &key, batch, event, kvb_digest_add);
     return status;
@@ -391,8 +399,8 @@ make_hidden(struct kvb_followers *followers, struct follow_repair *repair, enum 
         return KVB_NO_MEMORY;
     }
     const kvb_status status = tier == KVB_LIST_WINDOW
-                                  ? kvb_follow_new_window(followers, &repair->hidden_window)
-                                  : kvb_follow_draw_slot(followers, &repair->hidden[tier]);
+                                  ? new_window(followers, &repair->hidden_window)
+                                  : draw_list_slot(followers, &repair->hidden[tier]);
     if (status != KVB_OK) {
         free(digest);
         return status;
@@ -433,7 +441,7 @@ swap_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_t
         follow->shown.window = follow->window;
         repair->hidden_window = old_window;
     } else {
-        kvb_follow_swap_slot(followers, follow, tier, &repair->hidden[tier]);
+        swap_slot(followers, follow, tier, &repair->hidden[tier]);
     }
     follow->digests[tier] = repair->hidden_digests[tier];
     repair->hidden_digests[tier] = old;
@@ -447,7 +455,7 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
 
     for (size_t t = 0; t < KVB_LIST_COUNT; t++) {
         if (repair->has_hidden[t]) {
-            KVB_TRY(kvb_follow_make_list(followers, follow, (enum kvb_tier)t));
+            KVB_TRY(make_list(followers, follow, (enum kvb_tier)t));
         }
     }
     kvb_follow_clear(followers, follow);
@@ -469,7 +477,7 @@ void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repai
             continue;
         }
         if (t == KVB_LIST_WINDOW) {
-            kvb_follow_free_window(followers, repair->hidden_window);
+            free_window(followers, repair->hidden_window);
             repair->hidden_window = NULL;
         } else {
             kvb_prefix_index_slot_free(followers->options.index, repair->hidden[t]);

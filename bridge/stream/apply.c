@@ -97,7 +97,8 @@ bool kvb_stream_is_base(const struct stream_arrival *arrival)
            (batch && batch->event_count > 0 && clears_all(batch, 0));
 }
 
-void kvb_stream_take_as_complete(struct kvb_stream *stream)
+/* The history that was seen is whole, whatever was skipped before. */
+static void take_as_complete(struct kvb_stream *stream)
 {
     stream->is_complete = true;
     stream->cause = KVB_REASON_NONE;
@@ -158,8 +159,6 @@ static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_en
     return event->key != 0 || (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
 }
 
-/* Applies as much of the event to the mirror as *work allows; on return, *work is the work
- * done. */
 static kvb_status apply_to_mirror(
     struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
 {
@@ -170,30 +169,49 @@ static kvb_status apply_to_mirror(
         return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
     }
     if (clears_all(batch, at)) {
-        kvb_stream_take_as_complete(stream);
+        take_as_complete(stream);
     }
     stream->has_skipped |= passed_over(stream) != passed_before;
     return KVB_OK;
 }
 
+/* *out_is_skipped: it is none for the mirror. */
 static kvb_status begin_applied_event(
-    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
+    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, bool *out_is_skipped)
 {
     struct kvb_stream *stream = step->stream;
+    const struct kvb_engine_event *event = &batch->events[at];
 
-    stream->has_objects |= is_of_store(batch, &batch->events[at]);
-    if (batch->events[at].kind == KVB_EVENT_SKIPPED) {
-        *work = 0;
-        return note_skip(step, &batch->events[at]);
+    stream->has_objects |= is_of_store(batch, event);
+    *out_is_skipped = event->kind == KVB_EVENT_SKIPPED;
+    if (*out_is_skipped) {
+        return note_skip(step, event);
     }
-    if (is_of_other_model(stream, batch, &batch->events[at])) {
-        *work = 0;
+    *out_is_skipped = is_of_other_model(stream, batch, event);
+    if (*out_is_skipped) {
         return note_skip(step, &(struct kvb_engine_event){ .skip = KVB_SKIP_OTHER_MODEL });
     }
     kvb_mirror_set_whole(
         stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
     stream->counters.events_applied++;
-    stream->counters.events_of[batch->events[at].kind]++;
+    stream->counters.events_of[event->kind]++;
+    return KVB_OK;
+}
+
+/* The event, or its next part, as much of it as *work allows; on return, *work is the work
+ * done. */
+static kvb_status apply_event_part(
+    struct stream_step *step, const struct kvb_event_batch *batch, size_t at, uint64_t *work)
+{
+    bool is_skipped = false;
+
+    if (!kvb_mirror_is_unfinished(step->stream->mirror)) {
+        KVB_TRY(begin_applied_event(step, batch, at, &is_skipped));
+    }
+    if (is_skipped) {
+        *work = 0;
+        return KVB_OK;
+    }
     return apply_to_mirror(step, batch, at, work);
 }
 
@@ -229,15 +247,13 @@ apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch,
     const uint64_t max_work = slice_work(step->stream);
     bool is_cut = false;
 
-    kvb_mirror_begin_batch(step->stream->mirror, batch, &step->out->events);
+    kvb_mirror_begin_batch(step->stream->mirror, &step->out->events);
     for (uint64_t work = 0; *next < batch->event_count && work < max_work && !is_cut;) {
         if (work > 0 && work + work_of(&batch->events[*next]) > max_work) {
             break;
         }
         uint64_t done = max_work - work;
-        KVB_TRY(
-            kvb_mirror_is_unfinished(mirror) ? apply_to_mirror(step, batch, *next, &done)
-                                             : begin_applied_event(step, batch, *next, &done));
+        KVB_TRY(apply_event_part(step, batch, *next, &done));
         work += 1 + done;
         step->work += 1 + done;
         is_cut = kvb_mirror_is_unfinished(mirror);
@@ -250,25 +266,24 @@ apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch,
  * applied at once. */
 static bool keep_rest(
     struct stream_step *step, const struct stream_arrival *arrival, size_t next,
-    struct unfinished_batch *rest)
+    const struct batch_origin *origin)
 {
     struct kvb_stream *stream = step->stream;
     const struct kvb_reorder_buffer *buffer = &stream->reorder_buffer;
+    struct unfinished_batch rest = { .is_there = true, .origin = *origin, .next_event = next };
 
     if (arrival->is_oldest_buffered) {
-        kvb_reorder_buffer_take_batch(&stream->reorder_buffer, &rest->batch);
+        kvb_reorder_buffer_take_batch(&stream->reorder_buffer, &rest.batch);
     } else if (
         buffer->bytes + kvb_event_batch_bytes(arrival->batch) > buffer->max_bytes ||
-        kvb_event_batch_copy(arrival->batch, &rest->batch) != KVB_OK) {
+        kvb_event_batch_copy(arrival->batch, &rest.batch) != KVB_OK) {
         return false;
     }
-    rest->is_there = true;
-    rest->next_event = next;
-    stream->unfinished = *rest;
+    stream->unfinished = rest;
     return true;
 }
 
-static void finish_batch(struct kvb_stream *stream, const struct unfinished_batch *done)
+static void finish_batch(struct kvb_stream *stream, const struct batch_origin *done)
 {
     const struct stream_arrival arrival = { .seq = done->seq, .fingerprint = done->fingerprint };
     /* What came live before a reconnection proves nothing after it. */
@@ -299,7 +314,7 @@ kvb_status kvb_stream_go_on(struct stream_step *step)
         return KVB_OK;
     }
     if (status == KVB_OK) {
-        finish_batch(step->stream, rest);
+        finish_batch(step->stream, &rest->origin);
     }
     kvb_stream_drop_unfinished(step->stream);
     return status;
@@ -316,12 +331,12 @@ kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arriva
     struct kvb_stream *stream = step->stream;
 
     if (!stream->has_last && !stream->is_complete && kvb_stream_is_base(arrival)) {
-        kvb_stream_take_as_complete(stream);
+        take_as_complete(stream);
     }
-    struct unfinished_batch taken = { .is_live = step->in->kind != KVB_INPUT_REPLAY,
-                                      .seq = arrival->seq,
-                                      .fingerprint = arrival->fingerprint,
-                                      .connection = stream->connections };
+    const struct batch_origin origin = { .is_live = step->in->kind != KVB_INPUT_REPLAY,
+                                         .seq = arrival->seq,
+                                         .fingerprint = arrival->fingerprint,
+                                         .connection = stream->connections };
     const size_t events = arrival->batch ? arrival->batch->event_count : 0;
     size_t next = 0;
 
@@ -329,14 +344,17 @@ kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arriva
     if (!arrival->batch) {
         KVB_TRY(apply_poison(step));
     } else {
+        if (arrival->is_oldest_buffered) { /* what was prefetched when it came has left the cache */
+            kvb_stream_expect(stream, arrival->batch);
+        }
         KVB_TRY(apply_event_slice(step, arrival->batch, &next));
     }
-    if (next < events && keep_rest(step, arrival, next, &taken)) {
+    if (next < events && keep_rest(step, arrival, next, &origin)) {
         return KVB_OK;
     }
     while (next < events) {
         KVB_TRY(apply_event_slice(step, arrival->batch, &next));
     }
-    finish_batch(stream, &taken);
+    finish_batch(stream, &origin);
     return KVB_OK;
 }

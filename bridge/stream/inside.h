@@ -63,14 +63,19 @@ enum drain {
     drain_everything    /* at a gap, restart the list */
 };
 
+/* What is noted of a batch when all of it was applied. */
+struct batch_origin {
+    bool is_live;
+    uint64_t seq;
+    struct kvb_hash128 fingerprint;
+    uint64_t connection; /* on which it came */
+};
+
 /* A batch that is more work than one step may do: the rest waits for the next steps.  Until
  * its end it does not count as applied, and everything of the stream waits behind it. */
 struct unfinished_batch {
     bool is_there;
-    bool is_live;
-    uint64_t seq;
-    struct kvb_hash128 fingerprint;
-    uint64_t connection;          /* on which it came */
+    struct batch_origin origin;
     struct kvb_event_batch batch; /* owned */
     size_t next_event;
 };
@@ -99,6 +104,19 @@ enum engine_link {
  *        +---------------- all that came meanwhile was fetched ---------+
  */
 enum stream_share { share_served, share_quarantined, share_catching_up };
+
+/* What readers must know to use the list.  A heartbeat says it at once when it changes: until
+ * then they would count blocks that a sliding window makes unusable, or hash with the wrong shape.
+ */
+struct stream_description {
+    enum kvb_stream_state state;
+    enum kvb_stream_reason reason;
+    uint64_t epochs;
+    uint32_t window_tokens;
+    size_t shape_count;
+    struct kvb_block_shape shape;
+    bool is_paired, has_objects;
+};
 
 struct kvb_stream {
     struct kvb_stream_options options;
@@ -138,8 +156,9 @@ struct kvb_stream {
     enum kvb_stream_reason cause; /* why not */
     bool has_skipped;             /* a Stored was not understood */
     bool has_unknown_event;
-    bool is_unproven; /* the last probe proved nothing */
-    bool has_objects; /* its events were a store's: it is one, and stays one */
+    bool is_unproven;          /* the last probe proved nothing */
+    bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
+    bool has_objects;          /* its events were a store's: it is one, and stays one */
 
     /* What was published to routers. */
     kvb_epoch epoch;
@@ -150,6 +169,7 @@ struct kvb_stream {
     uint64_t last_id;
     uint64_t ids_unknown; /* that a predecessor may have given after its checkpoint */
     bool is_withdrawn;    /* an empty list was published */
+    struct stream_description described; /* kvb_stream_describe() */
 
     struct kvb_stream_counters counters;
 };
@@ -228,9 +248,6 @@ kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_strea
  * clearing everything. */
 bool kvb_stream_is_base(const struct stream_arrival *arrival);
 
-/* The history that was seen is whole, whatever was skipped before. */
-void kvb_stream_take_as_complete(struct kvb_stream *stream);
-
 /* Takes the batch as the next one, or as the first.  A large one is unfinished after it. */
 kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival);
 
@@ -253,22 +270,6 @@ void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
     enum kvb_stream_reason *out_reason);
 
-/* The shape of the device's blocks; before the first of them, the shape that came first. */
-struct kvb_block_shape kvb_stream_main_shape(const struct kvb_stream *stream);
-
-/* What readers must know to use the list.  A heartbeat says it at once when it changes: until
- * then they would count blocks that a sliding window makes unusable, or hash with the wrong shape.
- */
-struct stream_description {
-    enum kvb_stream_state state;
-    enum kvb_stream_reason reason;
-    uint64_t epochs;
-    uint32_t window_tokens;
-    size_t shape_count;
-    struct kvb_block_shape shape;
-    bool is_paired, has_objects;
-};
-
-struct stream_description kvb_stream_describe(const struct kvb_stream *stream);
-bool kvb_stream_is_same_description(
-    const struct stream_description *a, const struct stream_description *b);
+/* Describes the stream as it is now; true when the description has changed since the last call.
+ * Called by whatever changes it: at the end of each step, and outside of steps. */
+bool kvb_stream_describe(struct kvb_stream *stream);

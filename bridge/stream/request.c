@@ -57,6 +57,7 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
     struct replay *replay = &stream->replay;
 
     step->out->drops_replay |= replay_is_in_flight(replay);
+    stream->is_restart_suspected = false;
     replay->phase = replay_wanted;
     replay->wanted_ns = step->in->now_ns;
     replay->is_probe = is_probe;
@@ -216,7 +217,15 @@ bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns)
     if (stream->origin == origin_foreign && !stream->has_last) {
         return false; /* every batch of the reply would be another engine's */
     }
+    if (stream->is_restart_suspected && stream->back_off_ns == 0) {
+        return true;
+    }
     return now_ns >= (is_owed ? stream->requested_ns : stream->received_ns) + wait_ns;
+}
+
+void kvb_stream_suspect_restart(struct kvb_stream *stream)
+{
+    stream->is_restart_suspected = true;
 }
 
 /* ---- Does the replay endpoint belong to the publisher? ---- */

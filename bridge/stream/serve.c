@@ -5,6 +5,88 @@
 
 static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resolve sooner */
 
+/* ---- What is due ---- */
+
+static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
+static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
+
+/* Aggregators reconnect at most a second after NATS is back; they do not receive what is
+ * published before. */
+static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
+
+/* A replay that has ended lets another one start. */
+void kvb_agenda_note_step(
+    struct kvb_agenda *agenda, enum kvb_stream_input_kind kind,
+    const struct kvb_stream_output *output)
+{
+    agenda->is_round_wanted |=
+        output->is_changed || output->drops_replay || kind == KVB_INPUT_REPLAY_END;
+}
+
+bool kvb_agenda_takes_tick(struct kvb_agenda *agenda, uint64_t now_ns)
+{
+    if (now_ns < agenda->next_tick_ns) {
+        return false;
+    }
+    agenda->next_tick_ns = now_ns + tick_ns;
+    return true;
+}
+
+bool kvb_agenda_takes_round(struct kvb_agenda *agenda, uint64_t now_ns)
+{
+    if (!agenda->is_round_wanted && now_ns < agenda->next_round_ns) {
+        return false;
+    }
+    agenda->is_round_wanted = false;
+    agenda->next_round_ns = now_ns + round_ns;
+    return true;
+}
+
+bool kvb_agenda_takes_connection(
+    struct kvb_agenda *agenda, uint64_t connects, uint64_t now_ns, uint64_t *out_announce_ns)
+{
+    if (connects == agenda->connects_seen) {
+        return false;
+    }
+    agenda->connects_seen = connects;
+    *out_announce_ns = now_ns + after_connect_ns;
+    return true;
+}
+
+/* ---- Connections ---- */
+
+static void set_away(struct kvb_connection *connection, uint64_t now_ns)
+{
+    connection->state = KVB_CONNECTION_AWAY;
+    connection->away_ns = now_ns;
+}
+
+bool kvb_connection_next(
+    struct kvb_connection *connection, struct kvb_connection_update *update, uint64_t now_ns,
+    enum kvb_stream_input_kind *out_input)
+{
+    const bool is_lost = update->was_lost || !update->is_up;
+
+    update->was_lost = false;
+    if (connection->state == KVB_CONNECTION_UP) {
+        if (is_lost) {
+            set_away(connection, now_ns);
+            *out_input = KVB_INPUT_DOWN;
+        }
+        return is_lost;
+    }
+    if (update->is_up) {
+        connection->state = KVB_CONNECTION_UP;
+        *out_input = KVB_INPUT_UP;
+    }
+    return update->is_up;
+}
+
+void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns)
+{
+    set_away(connection, now_ns);
+}
+
 /* ---- One rank ---- */
 
 void kvb_serve_step(

@@ -1,8 +1,6 @@
 #pragma once
 
 #include "stream/advertiser.h"
-#include "stream/agenda.h"
-#include "stream/connection.h"
 #include "stream/stream.h"
 #include "stream/turn.h"
 
@@ -14,8 +12,8 @@
  * with each message.  Sockets, NATS and clocks are behind a table of functions, so that the daemon
  * and the simulator run the same code.
  *
- * A large batch is applied in slices, and other ranks are served in between.  For ticks and rounds
- * see stream/agenda.h, for quarantine stream/turn.h.  A socket's monitor reports its connections.
+ * A large batch is applied in slices, and other ranks are served in between.  For quarantine see
+ * stream/turn.h.  A socket's monitor reports its connections.
  *
  *     turn    sockets -> slices of unfinished batches -> time
  *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
@@ -24,6 +22,92 @@
  *
  * Pure: time is an argument, and all I/O is in the caller's functions.
  * Threads: the caller locks. */
+
+/* ---- Connections ---- */
+
+/* The connection to one engine, as its stream knows it.
+ *
+ *     state    up                 lost, or not up
+ *     -----    ----------------   -----------------
+ *     NEW      UP: KVB_INPUT_UP   -
+ *     UP       -                  AWAY: KVB_INPUT_DOWN
+ *     AWAY     UP: KVB_INPUT_UP   -
+ *
+ * A connection that was lost and is up again by the time that the monitor is read is first AWAY,
+ * then UP: another process may listen there by now.
+ *
+ * The monitor is read after a run of batches was received and before they are applied, as it
+ * may say that they came from another process.
+ */
+enum kvb_connection_state {
+    KVB_CONNECTION_NEW,
+    KVB_CONNECTION_UP,
+    KVB_CONNECTION_AWAY /* was connected, or its list was restored: readers may hold it */
+};
+
+struct kvb_connection {
+    enum kvb_connection_state state;
+    uint64_t away_ns; /* AWAY: since when */
+};
+
+/* What the monitor has reported since it was read last. */
+struct kvb_connection_update {
+    bool was_lost;
+    bool is_up;
+};
+
+/* The next input for the stream; false: there is none left.  Call it until it returns false,
+ * with the same *update: each call takes out of it what it has returned. */
+bool kvb_connection_next(
+    struct kvb_connection *connection, struct kvb_connection_update *update, uint64_t now_ns,
+    enum kvb_stream_input_kind *out_input);
+
+/* The stream goes on from a checkpoint. */
+void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns);
+
+static inline bool kvb_connection_is_up(const struct kvb_connection *connection)
+{
+    return connection->state == KVB_CONNECTION_UP;
+}
+
+/* Since when the engine has been unreachable; 0: it is connected, or never was. */
+static inline uint64_t kvb_connection_away_ns(const struct kvb_connection *connection)
+{
+    return connection->state == KVB_CONNECTION_AWAY ? connection->away_ns : 0;
+}
+
+/* ---- What is due ---- */
+
+/* Which work is due in an iteration of the thread that serves all streams, and what a new
+ * connection to NATS means for events already published.
+ *
+ *     tick    every 50 ms: time passes for each stream
+ *     round   every 5 ms, sooner when a stream has changed: replays are requested, streams are
+ *             announced, heartbeats are sent.  To look at a thousand ranks in every iteration
+ *             would take too long.
+ */
+struct kvb_agenda {
+    uint64_t connects_seen;
+    uint64_t next_tick_ns;
+    uint64_t next_round_ns;
+    bool is_round_wanted; /* a stream has changed, or one came or left */
+};
+
+/* Notes the output of a stream's step. */
+void kvb_agenda_note_step(
+    struct kvb_agenda *agenda, enum kvb_stream_input_kind kind,
+    const struct kvb_stream_output *output);
+
+bool kvb_agenda_takes_tick(struct kvb_agenda *agenda, uint64_t now_ns);
+bool kvb_agenda_takes_round(struct kvb_agenda *agenda, uint64_t now_ns);
+
+/* connects: how often NATS was connected so far.  True: there is a new connection, and what was
+ * published before may never have arrived; nothing is announced before *out_announce_ns, when
+ * readers are connected again. */
+bool kvb_agenda_takes_connection(
+    struct kvb_agenda *agenda, uint64_t connects, uint64_t now_ns, uint64_t *out_announce_ns);
+
+/* ---- Ranks ---- */
 
 enum { kvb_serve_replies_a_turn = 256 };
 

@@ -808,14 +808,12 @@ kvb_status kvb_stream_step(
     struct kvb_stream_output *output)
 {
     struct stream_step step = { .stream = stream, .in = input, .out = output };
-    const struct stream_description before = kvb_stream_describe(stream);
 
     kvb_router_batch_reset(&output->events);
     output->drops_replay = false;
     const kvb_status status = take_input(&step);
     look_whether_behind(stream);
-    const struct stream_description now = kvb_stream_describe(stream);
-    output->is_changed = !kvb_stream_is_same_description(&now, &before);
+    output->is_changed = kvb_stream_describe(stream);
     output->has_more = stream->share != share_quarantined &&
                        (stream->drain != drain_nothing || stream->unfinished.is_there);
     kvb_stream_sign(stream, &output->events);

@@ -131,6 +131,10 @@ void kvb_stream_output_done(struct kvb_stream_output *output);
  * the batch contains. */
 void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch);
 
+/* Something outside says that the engine may have restarted: the next TICK requests a probe, unless
+ * a replay runs or a pause after failed ones has not ended. */
+void kvb_stream_suspect_restart(struct kvb_stream *stream);
+
 /* Is a replay to be requested now, and from which seq?  True until the caller has sent the
  * request and reported that. */
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);

@@ -1,7 +1,5 @@
 #include "stream/inside.h"
 
-#include <string.h>
-
 /* Entries looked at for each block that may be found: most of a mirror is listed, but a
  * request for few buckets finds few. */
 enum { entries_a_block = 4 };
@@ -21,11 +19,6 @@ static void finish_reply(struct kvb_sync_reply *reply, enum kvb_sync_answer answ
     reply->answer = answer;
     reply->is_last = true;
     reply->events = NULL;
-}
-
-static bool is_requested_epoch(const kvb_epoch *one, const kvb_epoch *other)
-{
-    return memcmp(one->bytes, other->bytes, sizeof one->bytes) == 0;
 }
 
 /* ---- Range ---- */
@@ -129,8 +122,8 @@ static bool is_void(const struct kvb_sync_job *job, const struct kvb_stream *str
 {
     const bool is_bound = job->request.kind != KVB_SYNC_SNAPSHOT || job->request.has_buckets;
 
-    return !is_requested_epoch(&job->epoch, &stream->epoch) ||
-           (is_bound && !is_requested_epoch(&job->request.epoch, &stream->epoch));
+    return !kvb_epoch_is_same(&job->epoch, &stream->epoch) ||
+           (is_bound && !kvb_epoch_is_same(&job->request.epoch, &stream->epoch));
 }
 
 static void sign(const struct kvb_stream *stream, struct kvb_router_batch *events)

@@ -334,7 +334,8 @@ def measure_one(program, options, folder, take):
         if is_wanted(figure["name"], options.only):
             take(figure)
 
-    run([path, *words_for(program, options, folder)], pathlib.Path(program.path).name, on_line=on_line, env=env)
+    by = [env["KVB_PYTHON"]] if program.is_script and program.needs_python else []
+    run([*by, path, *words_for(program, options, folder)], pathlib.Path(program.path).name, on_line=on_line, env=env)
 
 
 def measure(options):

@@ -16,7 +16,7 @@ class Program:
     rows: tuple  # how the names of its figures begin
     corpora: tuple = ()  # workers of each corpus that it gets ...
     corpus_rows: tuple = ()  # ... for these rows
-    is_script: bool = False
+    is_script: bool = False  # run by Debian's Python, or with needs_python by that of build/venv
     needs_python: bool = False  # build/venv, as KVB_PYTHON in its environment
     is_peer: bool = False  # only with --peers
     needs_trace: bool = False  # --trace FILE
@@ -42,12 +42,14 @@ PROGRAMS = [
                                   "scale.publishers"),
             needs_python=True),
     Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
+    Program("discovery/discovery.py", ("discovery.start", "discovery.burst", "discovery.idle", "discovery.resident",
+                                       "discovery.files", "discovery.relist"), is_script=True, needs_python=True),
     Program("tests/bench_worth", ("worth",), needs_trace=True),
 ]
 
 # Measured only where --only names them, and no part of what --publish writes of a whole run: those of scale take
-# gigabytes, those of worth are of a simulation.
-APART = ("scale", "worth")
+# gigabytes, those of discovery thousands of sockets, those of worth are of a simulation.
+APART = ("scale", "discovery", "worth")
 
 # ---- Goals ---------------------------------------------------------------------
 
@@ -206,5 +208,13 @@ GOALS = [
     Goal("scale.publishers.intake", "the same, each with 5 batches/s, % of a core", "value", "<=", 75),
     Goal("scale.publishers.resident", "its memory, MB", "value", "<=", 512),
     Goal("scale.publishers.lost", "batches lost", "value", "<=", 0),
+    Goal("discovery.start", "from a bridge's exec to the sockets of 2,000 pods open, s", "value", "<=", 5),
+    Goal("discovery.start.requests", "requests to the Kubernetes API until then", "value", "<=", 10),
+    Goal("discovery.burst", "2,000 pods come at once to a bridge that runs, s", "value", "<=", 5),
+    Goal("discovery.burst.requests", "requests to the Kubernetes API until then", "value", "<=", 10),
+    Goal("discovery.idle", "the thread that watches 2,000 pods, % of a core", "value", "<=", 1),
+    Goal("discovery.resident.pod", "the bridge's memory for each pod, bytes", "value", "<=", 256 << 10),
+    Goal("discovery.relist", "2,000 pods listed again, nothing changed, ms of that thread", "value", "<=", 250),
+    Goal("discovery.relist.closed", "members that such a list closed", "value", "<=", 0),
     *worth_goals(),
 ]

@@ -10,13 +10,13 @@ import programs
 
 
 class Bus:
-    def __init__(self, url):
+    def __init__(self, url, credentials=None):
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.client = self._wait(nats.connect(
             url, connect_timeout=5, allow_reconnect=True, reconnect_time_wait=0.1,
-            max_reconnect_attempts=-1,
+            max_reconnect_attempts=-1, user_credentials=credentials and str(credentials),
         ))
 
     def watch(self, subject):

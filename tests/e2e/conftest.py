@@ -10,12 +10,14 @@ import pytest
 
 import bus
 import engine
+import kube_api
 import probes
 import programs
 
 NAMESPACE, COMPONENT = "dynamo", "VllmWorker"
 PUBLISH = f"namespace.{NAMESPACE}.component.{COMPONENT}"
 ROUTER = f"namespace.{NAMESPACE}.component.Router"
+SNAPSHOT = b"\x08\x02\x12\x10" + bytes(16)  # a SyncRequest for the whole list
 
 # Debian's server is 2.9; the other is a current one, a Python package.
 SERVERS = {
@@ -68,8 +70,8 @@ class Scene:
         """user: "name:password@", or nothing."""
         return self.nats_url.replace("//", f"//{user}")
 
-    def bus(self, user=""):
-        client = bus.Bus(self.url_of(user))
+    def bus(self, user="", credentials=None):
+        client = bus.Bus(self.url_of(user), credentials)
         self.clients.append(client)
         return client
 
@@ -198,6 +200,14 @@ def scene(request, tmp_path):
     yield one
     trouble = one.close()
     assert not trouble, "\n".join(trouble)
+
+
+@pytest.fixture
+def kube(tmp_path):
+    """A Kubernetes API server without pods."""
+    api = kube_api.Api(tmp_path / "kube")
+    yield api
+    api.close()
 
 
 def pytest_generate_tests(metafunc):

@@ -151,15 +151,20 @@ class Engine:
         self.pub = self.context.socket(self.publisher)
         self.pub.set(zmq.SNDHWM, 100_000)
         self.pub.set(zmq.LINGER, 0)
+        self.secure(self.pub)
         self.pub.bind(events)
         self.events = self.pub.get(zmq.LAST_ENDPOINT).decode()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.set(zmq.LINGER, 0)
+        self.secure(self.router)
         self.router.bind(replay)
         self.replay = self.router.get(zmq.LAST_ENDPOINT).decode()
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
+
+    def secure(self, socket):
+        """Gives a socket its keys before it is bound; this engine speaks in clear."""
 
     def _close_sockets(self):
         self.stopping.set()
@@ -253,6 +258,20 @@ class Engine:
         if self.form == "new" and seq == END:
             middle = [b""]
         self.router.send_multipart([peer, b"", *middle, seq, payload])
+
+
+class ConnectingEngine(Engine):
+    """Its PUB socket connects to a bridge that listens."""
+
+    def __init__(self, address, **options):
+        self.address = address
+        super().__init__(**options)
+
+    def _open(self, events, replay):
+        super()._open("tcp://127.0.0.1:*", replay)
+        self.pub.unbind(self.events)
+        self.events = self.address
+        self.pub.connect(self.address)
 
 
 class LoadFeed:

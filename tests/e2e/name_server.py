@@ -10,16 +10,20 @@ import threading
 
 import pytest
 
-NO_NAME, SILENT = "no name", "silent"
+NO_NAME, SILENT, FAILS = "no name", "silent", "fails"
+A, AAAA, SRV = 1, 28, 33
+LONGEST_DATAGRAM = 512
 
 
 class NameServer:
-    """UDP, A records; at an address of its own, for port 53 is what /etc/resolv.conf means."""
+    """A, AAAA and SRV records over UDP, and over TCP when they are too long for that; at an address of its own, for
+    port 53 is what /etc/resolv.conf means."""
 
     def __init__(self, folder):
         if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=30).returncode != 0:
             pytest.skip("a mount namespace needs root")
-        self.names = {}  # "engine.fleet": SILENT, or (ttl in seconds, [address, ...])
+        # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, or (target, port) of an SRV record, ...])
+        self.names = {}
         self.asked = collections.Counter()  # questions by name; A and AAAA are two
         self.file = folder / "resolv.conf"
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -33,8 +37,11 @@ class NameServer:
             except OSError:
                 continue
         self.file.write_text(f"nameserver {self.address}\n")
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
+        self.listener = socket.create_server((self.address, 53))
+        self.streams = 0  # connections
+        self.threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._serve_streams)]
+        for thread in self.threads:
+            thread.start()
 
     @property
     def prefix(self):
@@ -44,8 +51,11 @@ class NameServer:
 
     def close(self):
         self.socket.sendto(b"", (self.address, 53))
-        self.thread.join()
+        self.listener.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
         self.socket.close()
+        self.listener.close()
 
     def _serve(self):
         while True:
@@ -53,8 +63,24 @@ class NameServer:
             if not packet:
                 return
             answer = self._answer(packet)
+            if answer and len(answer) > LONGEST_DATAGRAM:
+                answer = answer[:2] + struct.pack(">H", 0x8380) + answer[4:6] + bytes(6) + packet[12:]  # truncated
             if answer:
                 self.socket.sendto(answer, peer)
+
+    def _serve_streams(self):
+        while True:
+            try:
+                stream, _ = self.listener.accept()
+            except OSError:
+                return
+            self.streams += 1
+            with stream, stream.makefile("rwb") as file:
+                stream.settimeout(5)
+                packet = file.read(int.from_bytes(file.read(2), "big"))
+                answer = self._answer(packet) if packet else None
+                if answer:
+                    file.write(len(answer).to_bytes(2, "big") + answer)
 
     def _answer(self, packet):
         labels, at = [], 12
@@ -67,10 +93,21 @@ class NameServer:
         what = self.names.get(name, NO_NAME)
         if what == SILENT:
             return None
-        ttl, addresses = (0, []) if what == NO_NAME else what
+        code = {NO_NAME: 0x8183, FAILS: 0x8182}.get(what if isinstance(what, str) else "", 0x8180)
+        ttl, values = (0, []) if isinstance(what, str) else what
         records = [
-            b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, ttl, 4) + socket.inet_aton(address)
-            for address in (addresses if kind == 1 else [])
+            b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, ttl, len(data)) + data
+            for data in (record_data(kind, value) for value in values)
+            if data
         ]
-        code = 0x8183 if what == NO_NAME else 0x8180
         return packet[:2] + struct.pack(">HHHHH", code, 1, len(records), 0, 0) + question + b"".join(records)
+
+
+def record_data(kind, value):
+    """The data of a record of this kind; None: the value is of another kind."""
+    if isinstance(value, tuple):
+        target, port = value
+        labels = b"".join(bytes([len(label)]) + label.encode() for label in target.split("."))
+        return struct.pack(">HHH", 0, 0, port) + labels + b"\0" if kind == SRV else None
+    family = socket.AF_INET6 if ":" in value else socket.AF_INET
+    return socket.inet_pton(family, value) if kind == (AAAA if ":" in value else A) else None

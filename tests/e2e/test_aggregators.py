@@ -145,7 +145,7 @@ def test_one_that_is_not_ready_is_given_nothing_but_answers_who_asks_it(scene):
     one.publish(engine.batch(engine.stored([1], prompt(1)[:BLOCK], BLOCK)))
     any_share = scene.aggregator("any")
     picky = scene.aggregator("picky", wait=False, router="ready_exact = 0.5;")
-    why = "0 of 1 streams are EXACT; router.ready_exact asks for a share of 0.5"
+    why = "0 of 1 streams are EXACT; router.ready_exact requires a share of 0.5"
     wait_for("it says why", lambda: why in picky.http("GET", "/readyz")[1])
     assert picky.http("GET", "/readyz")[0] == 503
     bus = scene.bus()

@@ -10,7 +10,6 @@ import engine
 from conftest import worker
 from programs import free_port, wait_for
 from test_faults import BLOCK, Reader, name_of, store, tokens_of
-from test_sockets import ConnectingEngine
 
 
 def free_row(count):
@@ -137,7 +136,7 @@ def test_engines_that_connect_find_a_port_for_each_rank(scene):
     base = free_row(2)
     replay = free_row(2)
     engines = [
-        scene.engine_of(ConnectingEngine, address=at(base + rank), bind_replay=at(replay + rank)) for rank in (0, 1)
+        scene.engine_of(engine.ConnectingEngine, address=at(base + rank), bind_replay=at(replay + rank)) for rank in (0, 1)
     ]
     bridge = scene.bridge(
         f'ids = (100, 101); model = "m"; block_size = {BLOCK}; events = "{at(base)}"; '

@@ -11,7 +11,7 @@ import zmq
 from conftest import worker
 from programs import free_port, wait_for
 from test_faults import store
-from test_members import EngineApi, discovered, lists, streams
+from test_members import EngineApi, discovered, lists, reload, rewrite, streams
 from test_metrics import two_free_ports
 
 RECORDED = json.loads((pathlib.Path(__file__).parent.parent / "data" / "kv_event_sources.json").read_text())
@@ -186,3 +186,21 @@ def test_a_wrong_block_size_is_named_once(scene):
     assert line.startswith("warning") and line.endswith("worker=7 dp_rank=0 configured=32 engine=16")
     wait_for("and shown", lambda: state(bridge).get("block_size_configured") == 32)
     assert state(bridge)["block_size"] == 16
+
+
+def test_what_routers_are_told_changes_while_the_engine_says_nothing(scene, api):
+    """Its API is gone, as that of an engine that is being stopped: the ranks that it named stay, and that is said."""
+    ranks = [scene.engine(), scene.engine()]
+    api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api, more='role = "prefill";'), profile="protobuf", heartbeat_ms=60000)
+    wait_for("both have the role", lambda: [s.get("role") for s in streams(aggregator, "/streams").values()] == ["prefill"] * 2, 20)
+    api.close()
+    api.server = None
+    asked = api.asked
+    rewrite(bridge, discovered(api, more='role = "both"; labels = { zone = "b"; };'))
+    assert "added=0 removed=0 changed=0" in reload(bridge)
+    wait_for("both have the new one", lambda: [
+        (s.get("role"), s.get("labels")) for s in streams(aggregator, "/streams").values()] == [("both", {"zone": "b"})] * 2)
+    assert api.asked == asked and not any(s["reconnects"] for s in streams(bridge, "/state").values())

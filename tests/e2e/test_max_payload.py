@@ -87,13 +87,20 @@ def test_answers_come_in_pages_that_fit(small):
     assert len(told.stdout.splitlines()) >= CHAIN + SMALL
 
 
-def test_a_status_of_many_streams_is_said_without_them(small):
-    """Who publishes which profile must be heard; the streams stand at /state."""
+def test_a_status_of_many_streams_lists_them_in_turn(small):
+    """Who publishes which profile must be heard each second, too."""
     heard = small.bus().watch("namespace.dynamo.component.VllmWorker.bridge_status")
     model = "m" * 100  # engines that are not there
     bridge = small.bridge(*(
         f'id = {number}; model = "{model}"; block_size = 16; events = "tcp://127.1.{number // 200}.{number % 200 + 1}:1";'
         for number in range(1, 301)))
     wait_for("a status is heard", lambda: any(json.loads(m.data).get("publishing") for m in heard), 20)
-    assert all(len(m.data) <= MAX_PAYLOAD for m in heard)
     assert len(bridge.get("/state")["streams"]) == 300
+    done = subprocess.run(
+        [BIN / "kvctl", "--nats", small.nats_url, "--json", "workers"], capture_output=True, text=True,
+        timeout=90, check=True)
+    rows = json.loads(done.stdout)["workers"]
+    assert sorted(row["worker_id"] for row in rows) == list(range(1, 301)) and "in several messages" in done.stderr
+    pages = [json.loads(m.data) for m in heard]
+    assert all(len(m.data) <= MAX_PAYLOAD for m in heard)
+    assert all(len(page["streams"]) + page["streams_left_out"] == 300 for page in pages if page["publishing"])

@@ -303,7 +303,8 @@ def test_bad_registrations_are_refused_with_a_sentence(scene):
     for status, sentence, path, body, more in rows:
         got, text = post(bridge, path, body, **more)
         assert got == status and sentence in json.dumps(text), (status, sentence, got, text)
-    assert bridge.http("GET", "/register")[0] == 405
+    assert bridge.http("GET", "/register")[0] == 401
+    assert bridge.http("GET", "/register", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 405
     assert post(bridge, "/register", good)[0] == 201
     assert post(bridge, "/register", good) == (409, {"error": "instance 8 dp_rank 0 already registered"})
     third = scene.engine()
@@ -443,8 +444,8 @@ class EngineApi:
     def url(self):
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self):
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), self.handler)
+    def start(self, host="127.0.0.1"):
+        self.server = http.server.ThreadingHTTPServer((host, self.port), self.handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):

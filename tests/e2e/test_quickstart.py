@@ -37,14 +37,31 @@ class Run:
         return self.mark.encode() in (folder / "environ").read_bytes().split(b"\0")
 
 
+def check_secured():
+    """Nothing of this run was denied to our programs, and no file that stays has a secret."""
+    logs = ROOT / "build/quickstart"
+    assert "TLS required for client connections" in (logs / "nats-server.log").read_text()
+    for path in [*logs.glob("kv*"), logs / "nats-server.log"]:
+        text = path.read_text()
+        assert "no permission" not in text and "Violation" not in text, (path, text[-2000:])
+    for path in logs.glob("kv*.cfg"):
+        text = path.read_text()
+        assert 'password_file = "' in text and "token_file" in text, text
+        (secret,) = set(re.findall(r'"(/[^"]*)/[a-z]*\.password"', text))
+        assert not pathlib.Path(secret).exists(), secret
+
+
 @pytest.mark.quickstart
-def test_quickstart_proves_that_the_index_is_true_and_leaves_nothing_running():
+@pytest.mark.parametrize("options", [["--seconds", "8"], ["--seconds", "4", "--secure"]], ids=["plain", "secure"])
+def test_quickstart_proves_that_the_index_is_true_and_leaves_nothing_running(options):
     run = Run()
     done = subprocess.run(
-        [ROOT / "etc/quickstart", "--seconds", "10"], stdin=subprocess.DEVNULL,
+        [ROOT / "etc/quickstart", *options], stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=300, env=run.environment,
     )
     assert done.returncode == 0, done
+    if "--secure" in options:
+        check_secured()
     assert re.search(r"^index == truth: PHANTOM 0 MISSING 0( \(doubtful \d+\))?$", done.stdout, re.M), done
     assert re.search(r"^streams +16 of 16 in sync$", done.stdout, re.M), done
     assert int(re.search(r"^blocks held +(\d+)$", done.stdout, re.M)[1]) >= 10_000

@@ -70,14 +70,14 @@ class Plain:
 def script():
     """[(is a chunk, is stored, first, last)]: random, but as caches are: a block of PROMPT comes
     behind its parent, and goes before it."""
-    dice = random.Random(1)
+    rng = random.Random(1)
     ends = {BLOCK: 0, CHUNK: 0}
     steps = []
     while len(steps) < 60:
-        size = dice.choice((BLOCK, BLOCK, CHUNK))
-        more = dice.randrange(1, 24 if size == BLOCK else 3)
+        size = rng.choice((BLOCK, BLOCK, CHUNK))
+        more = rng.randrange(1, 24 if size == BLOCK else 3)
         before = ends[size]
-        after = before + more if dice.random() < 0.6 else before - more
+        after = before + more if rng.random() < 0.6 else before - more
         after = ends[size] = min(max(after, 0), len(PROMPT) // size)
         if after != before:
             steps.append((size == CHUNK, after > before, min(before, after), max(before, after)))

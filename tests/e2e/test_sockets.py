@@ -25,20 +25,6 @@ READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
 HELLO = GREETING + b"\x04" + bytes([len(READY)]) + READY
 
 
-class ConnectingEngine(engine.Engine):
-    """Its PUB socket connects to a bridge that listens."""
-
-    def __init__(self, address, **options):
-        self.address = address
-        super().__init__(**options)
-
-    def _open(self, events, replay):
-        super()._open("tcp://127.0.0.1:*", replay)
-        self.pub.unbind(self.events)
-        self.events = self.address
-        self.pub.connect(self.address)
-
-
 def streams(bridge, state):
     return bridge.metric("kvb_streams", state=state)
 
@@ -48,7 +34,7 @@ def listening(scene, kind="tcp", **options):
     address = f"tcp://127.0.0.1:{programs.free_port()}"
     if kind == "ipc":
         address = f"ipc://{scene.folder}/events"
-    vllm = scene.engine_of(ConnectingEngine, address=address, **options)
+    vllm = scene.engine_of(engine.ConnectingEngine, address=address, **options)
     return address, vllm
 
 
@@ -98,7 +84,7 @@ def test_two_engines_on_one_port_are_refused_until_one_is_left(scene):
     wait_for("block 1", reader.holds(1))
     wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
 
-    other = scene.engine_of(ConnectingEngine, address=address)
+    other = scene.engine_of(engine.ConnectingEngine, address=address)
     wait_for("nobody knows whose numbers are whose", lambda: streams(bridge, "down") == 1)
     wait_for("the log says so", lambda: "several engines are connected" in bridge.text())
     other.publish(store(50))

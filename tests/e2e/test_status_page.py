@@ -339,7 +339,7 @@ def test_has_names_for_who_cannot_see_it(scene, tab):
     assert [scope for scope, _ in heads] == ["col"] * 9
     assert heads[0][1] == "State" and heads[1][1] == "Reason"
     named = tab.js("[...document.querySelectorAll('svg[role=img], input, table, main > section')].map(n => n.getAttribute('aria-label'))")
-    assert len(named) == 9 and all(named), named
+    assert len(named) == 10 and all(named), named
     assert tab.js("document.documentElement.lang") == "en"
     assert tab.js("document.querySelector('#notice-text').getAttribute('role')") == "alert"
 

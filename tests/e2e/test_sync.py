@@ -9,7 +9,7 @@ import time
 import pytest
 
 import engine
-from conftest import PUBLISH, worker
+from conftest import PUBLISH, SNAPSHOT, worker
 from proxy import Proxy
 from programs import wait_for
 from test_faults import store
@@ -108,9 +108,6 @@ def test_a_server_that_comes_back_costs_protobuf_no_epoch(scene):
     scene.start_nats(scene.nats_port)
     check(aggregator, 2, 3, 4)
     assert bridge.metric("kvb_announcements_total") == 1
-
-
-SNAPSHOT = b"\x08\x02\x12\x10" + bytes(16)
 
 
 def test_who_was_answered_does_not_wait_for_the_next_heartbeat(scene):

@@ -2,6 +2,7 @@
 #include "core/own.h"
 #include "wire/json/writer.h"
 #include "wire/query/registration.h"
+#include "wire/router/heartbeat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,10 @@ static kvb_span write(const struct kvb_registration *who, struct kvb_buf *out)
     kvb_json_write_pair_text(&json, "modelname", who->model);
     kvb_json_write_pair_text(&json, "lora_name", who->lora);
     kvb_json_write_pair_text(&json, "topic", who->topic);
+    kvb_json_write_pair_text(&json, "address", who->facts.address);
+    kvb_json_write_pair_text(&json, "role", kvb_worker_role_name(who->facts.role));
+    kvb_json_write_key(&json, "labels");
+    kvb_labels_json_write(&who->facts.labels, &json);
     kvb_json_write_pair_u64(&json, "block_size", who->block_size);
     if (who->has_rank) {
         kvb_json_write_pair_u64(&json, "dp_rank", who->dp_rank);
@@ -40,7 +45,8 @@ static bool is_same(const struct kvb_registration *a, const struct kvb_registrat
            a->block_size == b->block_size && strcmp(a->instance, b->instance) == 0 &&
            strcmp(a->endpoint, b->endpoint) == 0 &&
            strcmp(a->replay_endpoint, b->replay_endpoint) == 0 && strcmp(a->topic, b->topic) == 0 &&
-           strcmp(a->model, b->model) == 0 && strcmp(a->lora, b->lora) == 0;
+           strcmp(a->model, b->model) == 0 && strcmp(a->lora, b->lora) == 0 &&
+           kvb_worker_facts_are_same(&a->facts, &b->facts);
 }
 
 static void check_farewell(kvb_span json)

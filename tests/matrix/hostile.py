@@ -137,9 +137,9 @@ def run_attack(case, attack):
 
 def attack_in_turn(case, rows, ends, seed):
     """Each once, in an order of its own, until the time is over: the first round is whole."""
-    dice, done = random.Random(seed), 0
+    rng, done = random.Random(seed), 0
     while done == 0 or time.monotonic() < ends:
-        for attack in dice.sample(rows, len(rows)):
+        for attack in rng.sample(rows, len(rows)):
             if done and time.monotonic() >= ends:
                 return
             try:

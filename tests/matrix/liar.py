@@ -37,7 +37,7 @@ class LruEngine(engine.Engine):
         self.block_size = block_size
         self.blocks = blocks
         self.period_s = period_s
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.content = Content()
         self.lru = collections.OrderedDict()  # (engine hash, copy) -> name
         self.chains = collections.deque(maxlen=20)  # (hashes, tokens, names) stored last
@@ -113,8 +113,8 @@ class LruEngine(engine.Engine):
         if self.unseen is not None:
             self._begin_again(self.next_seq + self.unseen)
             self.unseen = None
-        if self.former and self.dice.random() < self.former_share:
-            self._again(self.dice.choice(self.former))
+        if self.former and self.rng.random() < self.former_share:
+            self._again(self.rng.choice(self.former))
         self.count += 1
         payload = engine.batch(*self._events())
         if self.every and self.count % self.every == 0 and self.poisoned < self.kinds_of_poison:
@@ -129,7 +129,7 @@ class LruEngine(engine.Engine):
             self.lost -= 1
             self.publish(payload, live=False, buffered=False)
             return
-        is_swapped = self.waiting is None and self.dice.random() < self.swaps
+        is_swapped = self.waiting is None and self.rng.random() < self.swaps
         is_live = self.hidden == 0 and not is_swapped
         self.hidden = max(0, self.hidden - 1)
         seq = self.publish(payload, live=is_live)
@@ -140,12 +140,12 @@ class LruEngine(engine.Engine):
         if self.waiting:
             self._again(self.waiting)
             self.waiting = None
-        if self.dice.random() < self.duplicates:
+        if self.rng.random() < self.duplicates:
             self.duplicated += 1
-            newest, is_ancient = len(self.buffer), self.dice.random() < self.ancient
+            newest, is_ancient = len(self.buffer), self.rng.random() < self.ancient
             self._again(self.buffer[
-                self.dice.randrange(max(1, newest - 1100)) if is_ancient else
-                self.dice.randrange(max(0, newest - 900), newest)
+                self.rng.randrange(max(1, newest - 1100)) if is_ancient else
+                self.rng.randrange(max(0, newest - 900), newest)
             ])
 
     def _again(self, row):
@@ -162,14 +162,14 @@ class LruEngine(engine.Engine):
             (old, _), name = self.lru.popitem(last=False)
             self.content.remove(now, name)
             events.append(engine.MapForm.removed(old))
-        tokens = [self.dice.randrange(1 << 17) for _ in range(5 * self.block_size)]
+        tokens = [self.rng.randrange(1 << 17) for _ in range(5 * self.block_size)]
         names = [name for name, _ in contract.prompt_hashes(tokens, self.block_size)]
         hashes = list(range(self.next_hash, self.next_hash + 5))
         self.next_hash += 5
         self._hold(hashes, names, 0)
         events.append(engine.MapForm.stored(hashes, tokens, self.block_size))
-        if self.chains and self.dice.random() < self.repeats:
-            events.append(self._store_again(*self.dice.choice(self.chains)))
+        if self.chains and self.rng.random() < self.repeats:
+            events.append(self._store_again(*self.rng.choice(self.chains)))
         self.chains.append((hashes, tokens, names))
         return events
 

@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 
 import hostile  # noqa: E402
 import soak  # noqa: E402
-from case import Case  # noqa: E402
+from case import Case, LeftOut  # noqa: E402
 from oracle import S  # noqa: E402
 from rows import ROWS  # noqa: E402
 from stage import MOST_RESIDENT_BYTES, Load, Stage  # noqa: E402
@@ -32,6 +32,9 @@ def parse():
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="no rows: a random fault every 3 s")
     parser.add_argument("--hostile", type=float, metavar="MINUTES", help="no rows: hostile peers, each kind at least once")
     parser.add_argument("--kinds", help="of --hostile: these alone, such as wrong_frames,full_disk")
+    parser.add_argument(
+        "--permissions", action="store_true",
+        help="NATS users with what `kvctl permissions` prints (not in rows that set up nats-servers themselves); nothing may be denied")
     parser.add_argument("--keep", help="keep logs and configurations below this folder")
     for name in ("workers", "ranks", "blocks", "aggregators", "scale", "step-ms"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Load, name.replace("-", "_")))
@@ -83,6 +86,8 @@ def check_always(case, resident):
     # A bridge that is killed twice in 10 s remembers no ration; soak does that.
     if case.row.name != "SOAK":
         case.expect_that(most <= 1, f"a publisher was asked for {most} full replays within 10 s: {whose}")
+    denied = stage.denials()
+    case.expect_that(not denied, f"nats-server denied {denied}")
     lame = [stream for stream, row in oracle.stats().items() if row["failures"]]
     case.expect_that(not lame, f"simulated engines that could not bind again: {len(lame)}, such as {lame[:3]}")
     for name, size in stage.resident().items():
@@ -142,7 +147,7 @@ def measure_c(case):
 def run_row(row, options, folder):
     began = time.monotonic()
     load = load_of(options, row)
-    stage = Stage(folder, load, options.seed)
+    stage = Stage(folder, load, options.seed, options.permissions and not row.site)
     result = {"row": row.name, "title": row.title, "load": load.text(), "d_s": None, "c_s": None}
     wrong, case = [], None
     try:
@@ -159,6 +164,8 @@ def run_row(row, options, folder):
         check_always(case, resident)
         result.update(
             oldest_s=round(stage.oracle.oldest_s, 2), samples=stage.oracle.samples, judged=stage.oracle.judged)
+    except LeftOut as why:
+        result["figures"] = f"left out on this machine: {why}"
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         wrong.append(f"{type(error).__name__}: {error} ({pathlib.Path(last.filename).name}:{last.lineno})")

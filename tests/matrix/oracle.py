@@ -118,6 +118,8 @@ class Oracle:
         self.faults = []  # [start_ns, end_ns or None, streams or None]
         self.violations = []
         self.oldest_s = 0.0
+        self.records_staleness = False
+        self.staleness = []  # s, of each list that was judged meanwhile: the age of its oldest phantom
         self.samples = 0
         self.judged = 0
         self.replays = []  # (ns, {stream: full replays})
@@ -244,6 +246,7 @@ class Oracle:
         held, gone = (content.held, content.gone) if content else ({}, {})
         excused_until = self._excused_until(stream, t0)
         self.judged += len(names)
+        stale_s = 0.0
         for name in names:
             if name in held:
                 continue
@@ -253,8 +256,11 @@ class Oracle:
             if age_s <= 0:
                 continue
             self.oldest_s = max(self.oldest_s, min(age_s, 999.0))
+            stale_s = max(stale_s, age_s)
             if age_s > self.limit_s:
                 self.violations.append((t0, who, (*stream, *state), name, round(age_s, 2) if since else "never held"))
+        if self.records_staleness:
+            self.staleness.append(stale_s)
 
     # ---- the end -----------------------------------------------------------------
 

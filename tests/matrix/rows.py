@@ -5,8 +5,10 @@ import signal
 import time
 
 import cluster
+import conditions
 import crowd
 import engine
+import identity
 from case import ENGINE_SIDE, REPAIRS, Row
 from liar import LruEngine
 from programs import wait_for
@@ -591,6 +593,25 @@ ROWS = [
         crowd.check_visited, prepare=crowd.forget_soon, note="streams on NATS alone"),
     Row("F28", "link between bridge and engine silent 5 s, 12 s, one way", hush_links, 1.5, 2,
         "found by heartbeat; probe on heal", check_hushed, prepare=link_three),
+    Row("F29", "5 % of all packets lost between engines, bridges, NATS and aggregators, 30 s", conditions.lose_packets,
+        None, 2, "p99 of staleness 1.5 s, nothing DOWN", conditions.check_lost_packets, site=conditions.OwnNetwork,
+        limit_s=5.0, note="not in HTTP"),
+    Row("F30", "100 ms +- 50 ms and 1 Mbit/s on every hop, flipped bytes on those of NATS, 15 s",
+        conditions.spoil_lines, None, 3, "flips are found", conditions.check_spoilt_lines,
+        prepare=conditions.lay_lines, load={"workers": 4, "ranks": 1, "rate": 40.0}, limit_s=3.0,
+        note="forged streams are not judged"),
+    Row("F31", "JetStream's disk full, then freed", conditions.fill_disk_of_jetstream, None, 5,
+        "no list says EXACT that is older than 5 s, and all is EXACT afterwards", conditions.check_full_disk,
+        site=conditions.JetStream, load=FAST),
+    Row("F32", "the realtime clock jumps by 3 days, on and back", conditions.jump, None, 0, "nothing changes",
+        conditions.check_jumped, prepare=conditions.shift_clocks, load=FAST),
+    Row("F33", "keys replaced under load; then a server with a certificate of another authority, an expired one, one of "
+        "another host, and a revoked key, 4 s each", identity.refuse_and_rotate, 1.5, 3,
+        "replacing loses nothing; nobody is believed who should not", identity.check_refused,
+        site=identity.SecureServer),
+    Row("F34", "memory capped at what the lists are worth, NATS away 10 s, the disk of checkpoints full",
+        conditions.leave_without_memory, 1.5, 5, "never killed", conditions.check_without_memory,
+        prepare=conditions.cap_memory),
     Row("F35", "one of three nats-servers SIGKILL, back later", cluster.kill_one, None, 2,
         "EXACT by the others within 2 s", cluster.check_killed, site=cluster.Cluster),
     Row("F36", "one of three nats-servers SIGSTOP 10 s", cluster.freeze_one, 4, 2, "left for another one",

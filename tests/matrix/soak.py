@@ -17,13 +17,13 @@ MOST_GROWTH_BYTES = 24 << 20  # of one process, from a third of the way on
 class Faults:
     """Each method is one fault from its beginning to its end."""
 
-    def __init__(self, stage, dice):
+    def __init__(self, stage, rng):
         self.stage = stage
-        self.dice = dice
+        self.rng = rng
         self.oracle = stage.oracle
 
     def _pause(self, least, most):
-        time.sleep(self.dice.uniform(least, most))
+        time.sleep(self.rng.uniform(least, most))
 
     def _freeze(self, program, least=0.5, most=2.0):
         program.process.send_signal(signal.SIGSTOP)
@@ -31,7 +31,7 @@ class Faults:
         program.process.send_signal(signal.SIGCONT)
 
     def _engine(self):
-        return f"{self.dice.randint(1, self.stage.load.workers)} {self.dice.randrange(self.stage.load.ranks)}"
+        return f"{self.rng.randint(1, self.stage.load.workers)} {self.rng.randrange(self.stage.load.ranks)}"
 
     def nats_dies(self):
         self.stage.nats.kill()
@@ -42,35 +42,35 @@ class Faults:
         self._freeze(self.stage.nats)
 
     def bridge_dies(self):
-        part = self.dice.randrange(2)
+        part = self.rng.randrange(2)
         self.stage.killed.append(self.stage.bridges[part])
         self.stage.bridges[part].kill()
         self._pause(0.0, 1.0)
         self.stage.start_bridge(part, wait=False)
 
     def bridge_freezes(self):
-        self._freeze(self.dice.choice(self.stage.bridges))
+        self._freeze(self.rng.choice(self.stage.bridges))
 
     def aggregator_freezes(self):
-        self._freeze(self.dice.choice(self.stage.aggregators))
+        self._freeze(self.rng.choice(self.stage.aggregators))
 
     def aggregator_dies(self):
-        at = self.dice.randrange(1, len(self.stage.aggregators))  # the first one has the link
+        at = self.rng.randrange(1, len(self.stage.aggregators))  # the first one has the link
         self.stage.killed.append(self.stage.aggregators[at])
         self.stage.aggregators[at].kill()
         self.oracle.replace(at, self.stage.start_aggregator(at=at))
 
     def engine_restarts(self):
-        self.oracle.command(f"restart {self._engine()}" + self.dice.choice(["", " same"]))
+        self.oracle.command(f"restart {self._engine()}" + self.rng.choice(["", " same"]))
 
     def batches_are_lost(self):
-        self.oracle.command(f"drop {self._engine()} {self.dice.randint(1, 60)}")
+        self.oracle.command(f"drop {self._engine()} {self.rng.randint(1, 60)}")
         self._pause(0.5, 1.0)
 
     def links_fall_silent(self):
-        links = [link for pair in self.stage.links[self.dice.choice(list(self.stage.links))] for link in pair]
+        links = [link for pair in self.stage.links[self.rng.choice(list(self.stage.links))] for link in pair]
         for link in links:
-            link.hush(to_server=self.dice.random() < 0.5)
+            link.hush(to_server=self.rng.random() < 0.5)
         self._pause(0.5, 2.5)
         for link in links:
             link.heal()
@@ -83,7 +83,7 @@ class Faults:
 
     def all(self):
         return [getattr(self, name) for name in dir(self) if not name.startswith("_") and name not in (
-            "all", "stage", "dice", "oracle")]
+            "all", "stage", "rng", "oracle")]
 
 
 def prepare(stage):
@@ -107,13 +107,13 @@ def growth(samples):
 
 def inject(case, minutes):
     """Faults for so long; what is remembered goes to case.soak."""
-    stage, dice = case.stage, random.Random(case.stage.seed)
-    faults, samples, done = Faults(stage, dice), {}, {}
+    stage, rng = case.stage, random.Random(case.stage.seed)
+    faults, samples, done = Faults(stage, rng), {}, {}
     case.soak_faults = []
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         began = time.monotonic()
-        fault = dice.choice(faults.all())
+        fault = rng.choice(faults.all())
         case.begin_fault()
         fault()
         case.end_fault()

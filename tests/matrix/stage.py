@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import re
 import shutil
+import subprocess
 import time
 
 import programs
@@ -41,8 +42,18 @@ class Load:
         )
 
 
+BRIDGE_SUBJECTS = 'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
+AGGREGATOR_SUBJECTS = (
+    'subscribe = { namespace = "*"; component = "*"; };\n'
+    'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n')
+CONFIGS = {  # of which permissions are made
+    "bridge": BRIDGE_SUBJECTS + 'workers = ({ id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:1"; });\n',
+    "aggregator": AGGREGATOR_SUBJECTS,
+}
+
+
 class Stage:
-    def __init__(self, folder, load, seed):
+    def __init__(self, folder, load, seed, has_permissions=False):
         self.folder = folder
         self.load = load
         self.seed = seed
@@ -55,6 +66,8 @@ class Stage:
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
         self.hostile = []  # (worker, engine): what they hold nobody knows
+        self.flips_subjects = False
+        self.is_made_up = lambda stream: False  # of no engine: a list of it is not waited for, nor judged
         self.keeps_checkpoints = False
         self.aggregator_extra = ""
         self.bridge_extra = ""
@@ -65,17 +78,41 @@ class Stage:
         self.nats = None
         self.nats_port = programs.free_port()
         self.site = None  # several nats-servers; then nats_port is that of the first
+        self.nats_keys = ""  # of the group nats of each daemon, beside the url
         self.bridge_urls = {}  # part -> servers, where it is not the one of nats_port
         self.aggregator_urls = {}  # number -> the same
+        self.has_permissions = has_permissions
 
     # ---- programs ----------------------------------------------------------------
 
     def start_nats(self):
         self.nats = programs.Program(
-            self.folder, f"nats{len(self.started)}", [NATS, "-a", "127.0.0.1", "-p", self.nats_port]
+            self.folder, f"nats{len(self.started)}",
+            [NATS, "-a", "127.0.0.1", "-p", self.nats_port, *self.permission_options()]
         )
         self.started.append(self.nats)
         wait_for("nats-server listens", self.nats_answers)
+
+    def permission_options(self):
+        """Of nats-server: users with what kvctl prints for them; others may do everything."""
+        if not self.has_permissions:
+            return []
+        path, users = self.folder / "nats.conf", []
+        for role, text in CONFIGS.items():
+            config = self.folder / f"permissions.{role}.cfg"
+            config.write_text(text)
+            block = subprocess.run(
+                [programs.BIN / "kvctl", "permissions", role, "--config", config], capture_output=True, text=True,
+                check=True, timeout=30).stdout
+            users.append(f"  {{ user: {role}, password: p, {block} }}\n")
+        path.write_text(
+            f"authorization {{ users: [\n  {{ user: free, password: p }}\n{''.join(users)}] }}\nno_auth_user: free\n")
+        return ["-c", path]
+
+    def denials(self):
+        """Of the daemons that run; none where subjects arrive with other letters."""
+        return {} if self.flips_subjects else {daemon.name: denied for daemon in (*self.bridges, *self.aggregators) if daemon.is_running()
+                and (denied := daemon.metric("kvb_nats_denied_total"))}
 
     def nats_answers(self):
         assert self.nats.is_running(), self.nats.text()
@@ -84,8 +121,9 @@ class Stage:
         with socket.create_connection(("127.0.0.1", self.nats_port), timeout=1) as door:
             return door.recv(4) == b"INFO"
 
-    def url_at(self, port=None):
-        return f"nats://127.0.0.1:{port or self.nats_port}"
+    def url_at(self, port=None, role=None):
+        user = f"{role}:p@" if role and self.has_permissions else ""
+        return f"nats://{user}127.0.0.1:{port or self.nats_port}"
 
     def start_fleet(self):
         each = self.load.workers // self.load.processes
@@ -126,9 +164,8 @@ class Stage:
         port = programs.free_port()
         bridge = self.daemon(
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
-            f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port)}"; }};\n'
-            'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
-            f'{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
+            f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port, "bridge")}";{self.nats_keys} }};\n'
+            f'{BRIDGE_SUBJECTS}{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
         )
         if part < len(self.bridges):
             self.bridges[part] = bridge
@@ -154,10 +191,8 @@ class Stage:
         url = self.aggregator_urls.get(len(self.aggregators) if at is None else at)
         aggregator = self.daemon(
             "kvaggregator", f"kvaggregator{len(self.started)}",
-            f'nats = {{ url = "{url or self.url_at(url_port)}"; }};\n'
-            'subscribe = { namespace = "*"; component = "*"; };\n'
-            'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n'
-            f'http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
+            f'nats = {{ url = "{url or self.url_at(url_port, "aggregator")}";{self.nats_keys} }};\n'
+            f'{AGGREGATOR_SUBJECTS}http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
         )
         if at is None:
             self.aggregators.append(aggregator)
@@ -196,7 +231,7 @@ class Stage:
 
     def is_hostile(self, stream):
         """Of a hostile engine, or forged on NATS."""
-        return bool(self.hostile) and stream[0] >= self.hostile[0][0]
+        return self.is_made_up(stream) or bool(self.hostile) and stream[0] >= self.hostile[0][0]
 
     def _add_engine(self, engine, worker_id, part, host="127.0.0.1", more="", where=None):
         where = where or f'events = "{engine.events}"; replay = "{engine.replay}";'

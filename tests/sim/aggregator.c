@@ -108,7 +108,7 @@ static bool take_message(void *context, uint64_t now_ns)
 {
     struct sim_aggregator *aggregator = context;
     struct sim_world *world = aggregator->world;
-    const bool answers_first = kvb_random_below(&aggregator->dice, 2) == 0;
+    const bool answers_first = kvb_random_below(&aggregator->rng, 2) == 0;
     struct sim_mailbox *boxes[2] = { &aggregator->received, &aggregator->answers };
     struct sim_message *message = sim_take(world, boxes[answers_first]);
 

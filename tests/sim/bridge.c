@@ -309,7 +309,7 @@ static void open_stream(struct sim_world *world, size_t number)
     };
 
     for (size_t i = 0; i < sizeof options.seed; i++) {
-        options.seed[i] = (uint8_t)kvb_random_next(&bridge->dice);
+        options.seed[i] = (uint8_t)kvb_random_next(&bridge->rng);
     }
     if (kvb_stream_new(&options, &rank->served.stream) != KVB_OK) {
         abort();

@@ -138,11 +138,11 @@ static void send(
 {
     struct sim_aggregator *reader = &world->aggregators[aggregator];
     const struct sim_fault *slow = sim_active(world, SIM_NATS_SLOW, (unsigned)aggregator);
-    uint64_t latency = kvb_random_below(&reader->dice, 12 * KVB_NS_PER_MS);
+    uint64_t latency = kvb_random_below(&reader->rng, 12 * KVB_NS_PER_MS);
 
     message->routed_ns = world->now_ns + latency / 2;
     if (slow) {
-        latency += kvb_random_below(&reader->dice, (uint64_t)slow->count * 60 * KVB_NS_PER_MS);
+        latency += kvb_random_below(&reader->rng, (uint64_t)slow->count * 60 * KVB_NS_PER_MS);
     }
     message->due_ns = world->now_ns + latency;
     message->to_aggregator = (unsigned)aggregator;
@@ -174,7 +174,7 @@ static void flip(struct sim_world *world, size_t aggregator, struct sim_message 
     struct sim_aggregator *reader = &world->aggregators[aggregator];
 
     if (message->events.block_count > 0 && sim_hits(world, SIM_FLIP, (unsigned)aggregator)) {
-        const size_t at = kvb_random_below(&reader->dice, message->events.block_count);
+        const size_t at = kvb_random_below(&reader->rng, message->events.block_count);
         message->events.blocks[at].value ^= UINT64_C(1) << 40;
         reader->was_lied_to[message->stream_number] = true;
     }
@@ -292,7 +292,7 @@ static struct sim_message *copy_past(struct sim_world *world, size_t aggregator)
     if (!reader->is_up || !reader->nats.is_connected || !old) {
         return NULL;
     }
-    for (uint64_t n = kvb_random_below(&reader->dice, reader->past_count); n > 0; n--) {
+    for (uint64_t n = kvb_random_below(&reader->rng, reader->past_count); n > 0; n--) {
         old = old->next;
     }
     struct sim_message *message = stream_message(world, old->stream_number, old->kind);
@@ -315,42 +315,42 @@ static void echo(struct sim_world *world, size_t aggregator)
 
 /* ---- Made up ---- */
 
-static uint64_t draw_step(uint64_t *dice)
+static uint64_t draw_step(uint64_t *rng)
 {
     static const uint64_t steps[] = { 1, 5, 1000, UINT64_C(1) << 30, UINT64_C(1) << 62 };
 
-    return steps[kvb_random_below(dice, KVB_COUNT_OF(steps))];
+    return steps[kvb_random_below(rng, KVB_COUNT_OF(steps))];
 }
 
-static void forge_events(struct sim_message *message, uint64_t *dice)
+static void forge_events(struct sim_message *message, uint64_t *rng)
 {
     struct kvb_router_batch *events = &message->events;
-    const uint64_t step = draw_step(dice);
+    const uint64_t step = draw_step(rng);
 
-    if (kvb_random_below(dice, 4) == 0) {
+    if (kvb_random_below(rng, 4) == 0) {
         events->epoch.bytes[15] ^= 1; /* of nobody; JSON does not show it */
     }
     for (size_t i = 0; i < events->event_count; i++) {
         events->events[i].event_id += step;
-        if (kvb_random_below(dice, 3) == 0) {
+        if (kvb_random_below(rng, 3) == 0) {
             events->events[i].kind = KVB_ROUTER_CLEARED;
             events->events[i].block_count = 0;
         }
     }
 }
 
-static void forge_beat(struct kvb_heartbeat *beat, uint64_t *dice)
+static void forge_beat(struct kvb_heartbeat *beat, uint64_t *rng)
 {
-    switch (kvb_random_below(dice, 5)) {
+    switch (kvb_random_below(rng, 5)) {
     case 0:
         beat->epoch.bytes[15] ^= 1;
         beat->period_ms = UINT32_MAX;
         break;
     case 1:
-        beat->last_id += draw_step(dice);
+        beat->last_id += draw_step(rng);
         break;
     case 2:
-        beat->last_id -= draw_step(dice);
+        beat->last_id -= draw_step(rng);
         break;
     case 3:
         beat->is_bye = true;
@@ -371,9 +371,9 @@ static void forge(struct sim_world *world, size_t aggregator)
         return;
     }
     if (message->kind == SIM_EVENTS) {
-        forge_events(message, &reader->dice);
+        forge_events(message, &reader->rng);
     } else {
-        forge_beat(&message->beat, &reader->dice);
+        forge_beat(&message->beat, &reader->rng);
     }
     sim_note(world, "aggregator %zu stream %u: made up", aggregator, message->stream_number);
     send(world, aggregator, &reader->received, message);
@@ -389,7 +389,7 @@ void sim_client_lose(struct sim_world *world, struct sim_client *client)
         return;
     }
     client->is_connected = false;
-    client->try_ns = world->now_ns + kvb_random_below(&world->dice, KVB_NS_PER_S);
+    client->try_ns = world->now_ns + kvb_random_below(&world->rng, KVB_NS_PER_S);
     for (size_t i = 0; i < world->aggregator_count; i++) {
         struct sim_aggregator *reader = &world->aggregators[i];
         if (client == &reader->nats) {
@@ -416,7 +416,7 @@ static void follow_client(struct sim_world *world, struct sim_client *client, bo
         sim_client_lose(world, client);
     }
     if (!client->is_connected && !broker->is_up) { /* tries at most a second after it is back */
-        client->try_ns = world->now_ns + kvb_random_below(&world->dice, KVB_NS_PER_S);
+        client->try_ns = world->now_ns + kvb_random_below(&world->rng, KVB_NS_PER_S);
     }
     if (!client->is_connected && broker->is_up && !broker->is_frozen && is_owner_up &&
         world->now_ns >= client->try_ns) {

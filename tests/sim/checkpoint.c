@@ -79,7 +79,7 @@ static void note_made(struct sim_world *world, struct sim_disk *disk, const stru
     file->is_there = true;
     file->place = rank->place;
     file->seq = rank->checkpoint.seq;
-    disk->written_ns = world->now_ns + 1 + kvb_random_below(&disk->dice, max_write_ns);
+    disk->written_ns = world->now_ns + 1 + kvb_random_below(&disk->rng, max_write_ns);
     sim_note(world, "stream %u is saved as of seq %lu", rank->stream_number, file->seq);
 }
 
@@ -118,7 +118,7 @@ void sim_save(struct sim_world *world, struct sim_rank *rank)
         begin(world, disk, rank);
     }
     if (disk->maker.stage == KVB_CHECKPOINT_MAKING) {
-        make_part(world, disk, rank, 1 + kvb_random_below(&disk->dice, max_items_a_turn));
+        make_part(world, disk, rank, 1 + kvb_random_below(&disk->rng, max_items_a_turn));
     }
 }
 
@@ -150,7 +150,7 @@ void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
 
-    if (disk->maker.stage == KVB_CHECKPOINT_STORING && kvb_random_below(&disk->dice, 2)) {
+    if (disk->maker.stage == KVB_CHECKPOINT_STORING && kvb_random_below(&disk->rng, 2)) {
         land(disk);
     }
     kvb_checkpoint_forget(&disk->maker, &rank->checkpoint);
@@ -160,22 +160,22 @@ void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank)
 
 /* ---- Spoiling ---- */
 
-void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice)
+void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t rng)
 {
     struct sim_file *file = &world->disks[stream].file;
     const struct sim_file *other = &world->disks[(stream + 1) % world->stream_count].file;
-    const size_t at = kvb_random_below(&dice, file->bytes.len + 1);
+    const size_t at = kvb_random_below(&rng, file->bytes.len + 1);
 
     if (!file->is_there || file->is_spoilt || file->bytes.len == 0) {
         return;
     }
     file->is_spoilt = true;
-    switch (kvb_random_below(&dice, 4)) {
+    switch (kvb_random_below(&rng, 4)) {
     case 0:
         file->bytes.len = at < file->bytes.len ? at : 0; /* torn */
         break;
     case 1:
-        file->bytes.data[at % file->bytes.len] ^= (uint8_t)(1U << kvb_random_below(&dice, 8));
+        file->bytes.data[at % file->bytes.len] ^= (uint8_t)(1U << kvb_random_below(&rng, 8));
         break;
     case 2: /* another stream's, if it has its own */
         kvb_buf_reset(&file->bytes);
@@ -230,7 +230,7 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     bool needs_epoch = true;
 
     rank->checkpoint.next_ns =
-        world->now_ns + kvb_random_below(&disk->dice, world->checkpoint_ns + 1);
+        world->now_ns + kvb_random_below(&disk->rng, world->checkpoint_ns + 1);
     if (!file->is_there) {
         return;
     }

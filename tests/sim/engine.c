@@ -23,7 +23,7 @@ void sim_engine_begin(struct sim_world *world, size_t number)
         .step_tokens = step_tokens,
         .report_probability = 0.05,
         .bypass_probability = 0.05,
-        .seed = kvb_random_next(&engine->dice),
+        .seed = kvb_random_next(&engine->rng),
     };
 
     engine->batches = calloc(sim_batches, sizeof *engine->batches);
@@ -239,12 +239,12 @@ uint64_t sim_engine_next_seq(const struct sim_engine *engine)
 static void admit(struct sim_engine *engine)
 {
     uint32_t tokens[prompt_blocks * block_tokens + block_tokens];
-    const uint32_t blocks = 1 + (uint32_t)kvb_random_below(&engine->dice, prompt_blocks);
-    const uint32_t odd = kvb_random_below(&engine->dice, 4) == 0 ? 0 : 1;
+    const uint32_t blocks = 1 + (uint32_t)kvb_random_below(&engine->rng, prompt_blocks);
+    const uint32_t odd = kvb_random_below(&engine->rng, 4) == 0 ? 0 : 1;
     uint32_t count = 0;
 
     for (uint32_t i = 0; i < blocks; i++) {
-        const uint32_t letter = 1 + (uint32_t)kvb_random_below(&engine->dice, alphabet);
+        const uint32_t letter = 1 + (uint32_t)kvb_random_below(&engine->rng, alphabet);
         for (uint32_t j = 0; j < block_tokens; j++) {
             tokens[count++] = letter;
         }
@@ -253,7 +253,7 @@ static void admit(struct sim_engine *engine)
         tokens[count++] = 9; /* else a prompt of whole blocks: second copies */
     }
     (void)kvb_engine_admit(
-        engine->engine, tokens, count, 1 + (uint32_t)kvb_random_below(&engine->dice, 6));
+        engine->engine, tokens, count, 1 + (uint32_t)kvb_random_below(&engine->rng, 6));
     /* a full queue refuses it: nothing to be done */
 }
 
@@ -267,9 +267,9 @@ static void pace(struct sim_world *world, size_t number)
         return;
     }
     admit(engine);
-    const bool pauses = kvb_random_below(&engine->dice, 40) == 0;
-    engine->next_prompt_ns = world->now_ns + kvb_random_below(&engine->dice, 2 * engine->pace_ns) +
-                             (pauses ? kvb_random_below(&engine->dice, 2 * KVB_NS_PER_S) : 0);
+    const bool pauses = kvb_random_below(&engine->rng, 40) == 0;
+    engine->next_prompt_ns = world->now_ns + kvb_random_below(&engine->rng, 2 * engine->pace_ns) +
+                             (pauses ? kvb_random_below(&engine->rng, 2 * KVB_NS_PER_S) : 0);
 }
 
 /* Whoever waited speaks at once. */
@@ -343,7 +343,7 @@ void sim_engine_restart(struct sim_world *world, size_t number, uint64_t pause_n
             sim_engine_name(engine, last->held[i])->last_held_ns = world->now_ns;
         }
     }
-    kvb_engine_restart(engine->engine, kvb_random_next(&engine->dice));
+    kvb_engine_restart(engine->engine, kvb_random_next(&engine->rng));
     engine->life++;
     engine->waits_for_link = false;
     engine->life_first = engine->batch_count;

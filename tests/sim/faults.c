@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The plan of what goes wrong, drawn before the run: each fault has dice of its own, so
+/* The plan of what goes wrong, drawn before the run: each fault has rng of its own, so
  * that one can be left out without changing the others. */
 
 enum reach { of_stream, of_bridge, of_aggregator, of_all };
@@ -73,7 +73,7 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
 
 /* ---- The plan ---- */
 
-static enum sim_fault_kind draw_kind(const struct sim_world *world, uint64_t *dice)
+static enum sim_fault_kind draw_kind(const struct sim_world *world, uint64_t *rng)
 {
     const size_t count = world->is_repairable ? SIM_REPLAY_CROSSED : SIM_FAULT_KINDS;
     unsigned sum = 0;
@@ -81,7 +81,7 @@ static enum sim_fault_kind draw_kind(const struct sim_world *world, uint64_t *di
     for (size_t i = 0; i < count; i++) {
         sum += kinds[i].weight;
     }
-    unsigned left = (unsigned)kvb_random_below(dice, sum);
+    unsigned left = (unsigned)kvb_random_below(rng, sum);
     size_t kind = 0;
     while (left >= kinds[kind].weight) {
         left -= kinds[kind].weight;
@@ -99,21 +99,21 @@ static size_t targets_of(const struct sim_world *world, enum reach reach)
     return counts[reach];
 }
 
-static void draw_fault(const struct sim_world *world, uint64_t *dice, struct sim_fault *fault)
+static void draw_fault(const struct sim_world *world, uint64_t *rng, struct sim_fault *fault)
 {
     static const uint64_t percents[] = { 100, 50, 20, 5 };
     const uint64_t first_ns = world->now_ns + 1500 * KVB_NS_PER_MS;
-    const enum sim_fault_kind kind = draw_kind(world, dice);
-    uint64_t span_ms = kinds[kind].max_ms >> kvb_random_below(dice, 4);
+    const enum sim_fault_kind kind = draw_kind(world, rng);
+    uint64_t span_ms = kinds[kind].max_ms >> kvb_random_below(rng, 4);
 
-    span_ms = span_ms / 2 + kvb_random_below(dice, span_ms / 2 + 1);
+    span_ms = span_ms / 2 + kvb_random_below(rng, span_ms / 2 + 1);
     *fault = (struct sim_fault){ .kind = kind,
                                  .target = (unsigned)kvb_random_below(
-                                     dice, targets_of(world, kinds[kind].reach)),
-                                 .percent = (unsigned)percents[kvb_random_below(dice, 4)],
-                                 .count = 1 + (unsigned)kvb_random_below(dice, 10) };
+                                     rng, targets_of(world, kinds[kind].reach)),
+                                 .percent = (unsigned)percents[kvb_random_below(rng, 4)],
+                                 .count = 1 + (unsigned)kvb_random_below(rng, 10) };
     fault->from_ns =
-        first_ns + kvb_random_below(dice, world->end_of_faults_ns - first_ns - KVB_NS_PER_S);
+        first_ns + kvb_random_below(rng, world->end_of_faults_ns - first_ns - KVB_NS_PER_S);
     if (kind == SIM_LOSE_BRIDGE || kind == SIM_LOSE_AGGREGATOR) {
         span_ms = 1000; /* until it is back for certain */
     }
@@ -125,18 +125,17 @@ static void draw_fault(const struct sim_world *world, uint64_t *dice, struct sim
     if (fault->to_ns > world->end_of_faults_ns) {
         fault->to_ns = world->end_of_faults_ns;
     }
-    fault->dice = kvb_random_next(dice);
+    fault->rng = kvb_random_next(rng);
 }
 
 void sim_plan_faults(struct sim_world *world)
 {
     static const uint64_t max[] = { 3, 8, 8, 16 };
-    uint64_t dice = world->seed ^ UINT64_C(0x5eed0ffa17);
+    uint64_t rng = world->seed ^ UINT64_C(0x5eed0ffa17);
 
-    world->fault_count =
-        kvb_random_below(&dice, max[kvb_random_below(&dice, KVB_COUNT_OF(max))] + 1);
+    world->fault_count = kvb_random_below(&rng, max[kvb_random_below(&rng, KVB_COUNT_OF(max))] + 1);
     for (size_t i = 0; i < world->fault_count; i++) {
-        draw_fault(world, &dice, &world->faults[i]);
+        draw_fault(world, &rng, &world->faults[i]);
     }
 }
 
@@ -192,7 +191,7 @@ static void begin_of_bridge(struct sim_world *world, const struct sim_fault *fau
     for (size_t i = 0; i < world->stream_count; i++) {
         if (fault->kind == SIM_BRIDGE_CRASH && fault->percent == 20 &&
             sim_bridge_of(world, i) == fault->target) {
-            sim_spoil_file(world, i, fault->dice + i);
+            sim_spoil_file(world, i, fault->rng + i);
         }
     }
     bridge->up_ns = fault->to_ns;
@@ -277,7 +276,7 @@ bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target
 {
     struct sim_fault *fault = sim_active(world, kind, target);
 
-    return fault && kvb_random_below(&fault->dice, 100) < fault->percent;
+    return fault && kvb_random_below(&fault->rng, 100) < fault->percent;
 }
 
 bool sim_is_planned(const struct sim_world *world, enum sim_fault_kind kind, unsigned target)

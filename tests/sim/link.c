@@ -66,7 +66,7 @@ void sim_link_begin(struct sim_world *world, size_t number)
     queue_begin(&link->wire);
     queue_begin(&link->sub);
     queue_begin(&link->replies);
-    link->open_ns = world->now_ns + kvb_random_below(&link->dice, 200 * KVB_NS_PER_MS);
+    link->open_ns = world->now_ns + kvb_random_below(&link->rng, 200 * KVB_NS_PER_MS);
 }
 
 void sim_link_end(struct sim_link *link)
@@ -85,7 +85,7 @@ static void report_connection(struct sim_world *world, size_t number, bool is_up
 
     if (sim_active(world, SIM_LATE_MONITOR, (unsigned)number) ||
         world->engines[number].waits_for_link) {
-        due_ns += kvb_random_below(&link->dice, 400 * KVB_NS_PER_MS);
+        due_ns += kvb_random_below(&link->rng, 400 * KVB_NS_PER_MS);
     }
     if (link->monitor_count == sim_monitor) {
         abort();
@@ -113,7 +113,7 @@ void sim_link_engine_gone(struct sim_world *world, size_t number)
     struct sim_flying item;
 
     /* What the kernel had is still delivered, as far as it goes. */
-    for (uint64_t n = kvb_random_below(&link->dice, 4); n > 0; n--) {
+    for (uint64_t n = kvb_random_below(&link->rng, 4); n > 0; n--) {
         if (link->is_open && !link->is_deaf && take(&link->wire, for_ever, &item)) {
             (void)put(&link->sub, item, sub_high_water);
         }
@@ -177,14 +177,14 @@ static void try_to_open(struct sim_world *world, size_t number)
         return;
     }
     if (link->open_ns == for_ever) { /* the back-off is at most a second */
-        link->open_ns = world->now_ns + kvb_random_below(&link->dice, KVB_NS_PER_S);
+        link->open_ns = world->now_ns + kvb_random_below(&link->rng, KVB_NS_PER_S);
     }
     if (world->now_ns < link->open_ns) {
         return;
     }
     link->is_open = true;
     link->life = world->engines[number].life;
-    link->subscribed_ns = world->now_ns + kvb_random_below(&link->dice, 30 * KVB_NS_PER_MS);
+    link->subscribed_ns = world->now_ns + kvb_random_below(&link->rng, 30 * KVB_NS_PER_MS);
     report_connection(world, number, true);
     sim_note(world, "link %zu is up", number);
 }
@@ -239,10 +239,10 @@ static uint64_t latency_ns(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
     const struct sim_fault *slow = sim_active(world, SIM_SLOW_LINK, (unsigned)number);
-    uint64_t latency = kvb_random_below(&link->dice, 15 * KVB_NS_PER_MS);
+    uint64_t latency = kvb_random_below(&link->rng, 15 * KVB_NS_PER_MS);
 
     if (slow) {
-        latency += kvb_random_below(&link->dice, (uint64_t)slow->count * 50 * KVB_NS_PER_MS);
+        latency += kvb_random_below(&link->rng, (uint64_t)slow->count * 50 * KVB_NS_PER_MS);
     }
     return latency;
 }
@@ -263,7 +263,7 @@ void sim_link_send(struct sim_world *world, size_t number, uint32_t batch)
     world->engines[number].was_corrupt |= item.is_corrupt;
     (void)put(&link->wire, item, wire_high_water); /* above it PUB drops */
     if (!item.is_corrupt && sim_hits(world, SIM_DUPLICATE, (unsigned)number)) {
-        const uint32_t back = (uint32_t)kvb_random_below(&link->dice, 6);
+        const uint32_t back = (uint32_t)kvb_random_below(&link->rng, 6);
         const uint32_t first = world->engines[number].life_first;
         item.batch = batch - first >= back ? batch - back : batch;
         if (world->engines[number].batches[item.batch].is_kept) {
@@ -301,7 +301,7 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
     struct sim_flying item = { .engine = (uint32_t)by,
                                .due_ns = world->now_ns + latency_ns(world, number) };
     uint64_t kept = 0;
-    uint64_t left = cut ? kvb_random_below(&link->dice, 12) : for_ever;
+    uint64_t left = cut ? kvb_random_below(&link->rng, 12) : for_ever;
     left += left == 1; /* behind the first, a cut looks like the end: nobody can tell */
 
     for (uint32_t at = sim_engine_find(engine, link->request_from);

@@ -112,7 +112,7 @@ struct sim_fault {
     uint64_t to_ns;
     unsigned percent; /* of messages */
     unsigned count;   /* how often, or how far */
-    uint64_t dice;
+    uint64_t rng;
 };
 
 /* ---- Engines: engine.c ---- */
@@ -140,7 +140,7 @@ struct sim_name {
 
 struct sim_engine {
     struct kvb_engine *engine; /* owned */
-    uint64_t dice;
+    uint64_t rng;
     bool is_up;
     bool waits_for_link; /* says nothing before somebody listens */
     unsigned life;
@@ -199,7 +199,7 @@ struct sim_link {
     struct sim_monitor_event monitor[sim_monitor];
     size_t monitor_count;
     bool is_up_reported; /* the monitor's last word as read */
-    uint64_t dice;
+    uint64_t rng;
     /* the DEALER */
     bool is_requesting, is_asked;
     uint64_t request_from;
@@ -266,7 +266,7 @@ struct sim_disk { /* of one stream */
     struct sim_file file;   /* what the next process finds */
     struct sim_file coming; /* made, or being made; is_there: whole, and not void */
     uint64_t written_ns;    /* when it will be */
-    uint64_t dice;
+    uint64_t rng;
 };
 
 struct sim_job {
@@ -298,7 +298,7 @@ struct sim_bridge {
     uint64_t open_ns; /* the guard of profiles listens until then; 0 = no NATS yet */
     struct sim_job jobs[sim_jobs];
     struct kvb_router_batch chunk;
-    uint64_t dice;
+    uint64_t rng;
 };
 
 /* ---- NATS: broker.c ---- */
@@ -353,7 +353,7 @@ struct sim_aggregator {
     struct kvb_prefix_index *index;  /* owned */
     struct kvb_followers *followers; /* owned */
     uint64_t began_ns;
-    uint64_t dice;
+    uint64_t rng;
     struct sim_mailbox past; /* the newest of what was heard, where some of it comes again */
     size_t past_count;
     unsigned misses[sim_streams]; /* ticks in a row */
@@ -388,7 +388,7 @@ struct sim_world {
     struct sim_fault faults[sim_faults];
     size_t fault_count;
     struct sim_fault *active[SIM_FAULT_KINDS][sim_streams]; /* by kind and target; NULL */
-    uint64_t dice;                                          /* who is next */
+    uint64_t rng;                                           /* who is next */
     size_t stream_count, bridge_count, aggregator_count;
     struct sim_engine engines[sim_streams];
     struct sim_link links[sim_streams];
@@ -489,7 +489,7 @@ void sim_bridge_turn(struct sim_world *world, size_t number);
 void sim_disk_begin(struct sim_disk *disk);
 void sim_disk_end(struct sim_disk *disk);
 void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank);
-void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t dice);
+void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t rng);
 void sim_restore(struct sim_world *world, struct sim_rank *rank);
 void sim_save(struct sim_world *world, struct sim_rank *rank);
 bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank);

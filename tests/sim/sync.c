@@ -37,7 +37,7 @@ void sim_bridge_receive_request(
 void sim_work_jobs(struct sim_world *world, size_t number)
 {
     struct sim_bridge *bridge = &world->bridges[number];
-    struct sim_job *job = &bridge->jobs[kvb_random_below(&bridge->dice, sim_jobs)];
+    struct sim_job *job = &bridge->jobs[kvb_random_below(&bridge->rng, sim_jobs)];
     struct kvb_sync_reply reply = { .is_last = true };
 
     if (!job->is_used) {

@@ -67,71 +67,71 @@ void sim_note(struct sim_world *world, const char *format, ...)
 
 /* ---- Beginning and end ---- */
 
-static void draw_world(struct sim_world *world, uint64_t *dice)
+static void draw_world(struct sim_world *world, uint64_t *rng)
 {
-    world->is_repairable = kvb_random_below(dice, 5) < 3;
-    world->rank_count_of_worker = 1 + kvb_random_below(dice, 2);
-    world->stream_count = 2 + kvb_random_below(dice, 3);
-    world->bridge_count = 1 + kvb_random_below(dice, sim_bridges);
-    world->aggregator_count = 1 + kvb_random_below(dice, sim_aggregators);
-    world->profile = (enum kvb_profile)kvb_random_below(dice, KVB_PROFILE_COUNT);
-    world->clear = world->profile == KVB_PROFILE_JSON && kvb_random_below(dice, 3) == 0
+    world->is_repairable = kvb_random_below(rng, 5) < 3;
+    world->rank_count_of_worker = 1 + kvb_random_below(rng, 2);
+    world->stream_count = 2 + kvb_random_below(rng, 3);
+    world->bridge_count = 1 + kvb_random_below(rng, sim_bridges);
+    world->aggregator_count = 1 + kvb_random_below(rng, sim_aggregators);
+    world->profile = (enum kvb_profile)kvb_random_below(rng, KVB_PROFILE_COUNT);
+    world->clear = world->profile == KVB_PROFILE_JSON && kvb_random_below(rng, 3) == 0
                        ? KVB_CLEAR_REMOVED
                        : KVB_CLEAR_EVENT;
-    world->reannounce = (enum kvb_reannounce)kvb_random_below(dice, KVB_REANNOUNCE_COUNT);
-    world->down_clear_ms = kvb_random_below(dice, 3) * 500;
-    world->log_blocks = kvb_random_below(dice, 2) ? 4096 : 1 + kvb_random_below(dice, 60);
-    world->knows_total = kvb_random_below(dice, 4) == 0;
-    world->checkpoint_ns = kvb_random_below(dice, 3) * 700 * KVB_NS_PER_MS;
+    world->reannounce = (enum kvb_reannounce)kvb_random_below(rng, KVB_REANNOUNCE_COUNT);
+    world->down_clear_ms = kvb_random_below(rng, 3) * 500;
+    world->log_blocks = kvb_random_below(rng, 2) ? 4096 : 1 + kvb_random_below(rng, 60);
+    world->knows_total = kvb_random_below(rng, 4) == 0;
+    world->checkpoint_ns = kvb_random_below(rng, 3) * 700 * KVB_NS_PER_MS;
     world->slice_work = world->seed % 3 == 0 ? 0 : 1 + world->seed % 11;
 }
 
-static void draw_engine(struct sim_world *world, size_t number, uint64_t *dice)
+static void draw_engine(struct sim_world *world, size_t number, uint64_t *rng)
 {
     struct sim_engine *engine = &world->engines[number];
 
-    engine->dice = kvb_random_next(dice);
-    engine->blocks = 20 + (uint32_t)kvb_random_below(dice, 50);
-    engine->pace_ns = (15 + kvb_random_below(dice, 150)) * KVB_NS_PER_MS;
-    engine->has_replay = kvb_random_below(dice, 20) != 0;
-    engine->buffer_batches = world->is_repairable ? sim_batches : 10 + kvb_random_below(dice, 200);
+    engine->rng = kvb_random_next(rng);
+    engine->blocks = 20 + (uint32_t)kvb_random_below(rng, 50);
+    engine->pace_ns = (15 + kvb_random_below(rng, 150)) * KVB_NS_PER_MS;
+    engine->has_replay = kvb_random_below(rng, 20) != 0;
+    engine->buffer_batches = world->is_repairable ? sim_batches : 10 + kvb_random_below(rng, 200);
     engine->replay_by = number;
-    const uint64_t mistake = kvb_random_below(dice, 10);
+    const uint64_t mistake = kvb_random_below(rng, 10);
     if (mistake == 0 && !world->is_repairable) {
         engine->buffer_batches = 0;
     } else if (mistake == 1 && !world->is_repairable) {
         engine->replay_by = (number + 1) % world->stream_count;
     }
-    world->links[number].dice = kvb_random_next(dice);
-    world->disks[number].dice = kvb_random_next(dice);
+    world->links[number].rng = kvb_random_next(rng);
+    world->disks[number].rng = kvb_random_next(rng);
     sim_disk_begin(&world->disks[number]);
     world->ranks[number].stream_number = (unsigned)number;
 }
 
 static void begin(struct sim_world *world, uint64_t seed)
 {
-    uint64_t dice = seed;
+    uint64_t rng = seed;
 
     world->seed = seed;
     world->now_ns = begin_ns;
     world->end_of_faults_ns = begin_ns + faults_ns;
     world->end_ns = world->end_of_faults_ns + cooldown_ns;
-    draw_world(world, &dice);
+    draw_world(world, &rng);
     sim_plan_faults(world);
-    world->dice = kvb_random_next(&dice);
+    world->rng = kvb_random_next(&rng);
     world->broker.is_up = true;
     for (size_t i = 0; i < world->stream_count; i++) {
-        draw_engine(world, i, &dice);
+        draw_engine(world, i, &rng);
         sim_engine_begin(world, i);
         sim_link_begin(world, i);
     }
     for (size_t i = 0; i < world->bridge_count; i++) {
-        world->bridges[i].dice = kvb_random_next(&dice);
+        world->bridges[i].rng = kvb_random_next(&rng);
         sim_bridge_begin(world, i);
     }
     for (size_t i = 0; i < world->aggregator_count; i++) {
-        world->aggregators[i].dice = kvb_random_next(&dice);
-        world->aggregators[i].sends_requests = i == 0 || kvb_random_below(&dice, 4) > 0;
+        world->aggregators[i].rng = kvb_random_next(&rng);
+        world->aggregators[i].sends_requests = i == 0 || kvb_random_below(&rng, 4) > 0;
         sim_aggregator_begin(world, i);
     }
 }
@@ -167,14 +167,14 @@ static void turn(struct sim_world *world, size_t who)
     }
 }
 
-/* Everybody once, in an order that the dice know. */
+/* Everybody once, in an order that the rng know. */
 static void take_turns(struct sim_world *world)
 {
     const size_t count = world->stream_count + world->bridge_count + world->aggregator_count;
     size_t order[sim_streams + sim_bridges + sim_aggregators];
 
     for (size_t i = 0; i < count; i++) {
-        const size_t at = kvb_random_below(&world->dice, i + 1);
+        const size_t at = kvb_random_below(&world->rng, i + 1);
         order[i] = order[at];
         order[at] = i;
     }

@@ -89,8 +89,18 @@ static bool send_endless(int fd, const char *body)
     return false;
 }
 
+static bool send_authorization(int fd, const char *request)
+{
+    char text[256] = "none";
+
+    (void)sscanf(
+        strstr(request, "Authorization: ") ? strstr(request, "Authorization: ") : "",
+        "Authorization: %255[^\r]", text);
+    return send_length(fd, "200 OK", strlen(text), text);
+}
+
 /* False: the connection ends. */
-static bool answer(int fd, const struct web_page *page)
+static bool answer(int fd, const struct web_page *page, const char *request)
 {
     switch (page->manner) {
     case web_answers:
@@ -98,9 +108,14 @@ static bool answer(int fd, const struct web_page *page)
     case web_in_parts:
         return send_parts(fd, page->body);
     case web_refuses:
-        return send_length(fd, "503 Service Unavailable", strlen(page->body), page->body);
+        return send_length(
+            fd, "503 Service Unavailable\r\nRetry-After: 7", strlen(page->body), page->body);
+    case web_echoes:
+        return send_authorization(fd, request);
     case web_sends_on:
         return send_head(fd, "302 Found", "Location: /ok\r\nContent-Length: 0\r\n");
+    case web_compresses:
+        return send_length(fd, "200 OK\r\nContent-Encoding: gzip", strlen(page->body), page->body);
     case web_cuts:
         (void)send_length(fd, "200 OK", strlen(page->body) + 100, page->body);
         return false;
@@ -140,7 +155,7 @@ static void *serve(void *context)
             continue;
         }
         const struct web_page *page = find(connection->server, request);
-        goes_on = page ? answer(connection->fd, page)
+        goes_on = page ? answer(connection->fd, page, request)
                        : send_length(connection->fd, "404 Not Found", 0, "");
         len = 0;
     }

@@ -9,13 +9,15 @@
  * Threads: those of the server; all calls only from the thread that started it. */
 
 enum web_manner {
-    web_answers,  /* 200, the body, Connection: keep-alive */
-    web_in_parts, /* the same, chunked, a few bytes at a time */
-    web_refuses,  /* 503, the body */
-    web_sends_on, /* 302 to /ok */
-    web_cuts,     /* promises 100 bytes more than it sends, and closes */
-    web_hangs,    /* never a byte */
-    web_endless   /* the body again and again, until nobody listens */
+    web_answers,    /* 200, the body, Connection: keep-alive */
+    web_in_parts,   /* the same, chunked, a few bytes at a time */
+    web_refuses,    /* 503, the body, Retry-After: 7 */
+    web_echoes,     /* 200, and the request's Authorization */
+    web_sends_on,   /* 302 to /ok */
+    web_compresses, /* 200, and says that the body is gzip */
+    web_cuts,       /* promises 100 bytes more than it sends, and closes */
+    web_hangs,      /* never a byte */
+    web_endless     /* the body again and again, until nobody listens */
 };
 
 struct web_page {

@@ -22,23 +22,20 @@ bool kvb_address_is_ipv6(const char *text)
 
 void kvb_addresses_add(struct kvb_addresses *addresses, const char *text)
 {
-    if (addresses->count < kvb_max_addresses) {
-        (void)snprintf(addresses->text[addresses->count++], kvb_address_bytes, "%s", text);
-    }
-}
+    size_t at = addresses->count;
 
-void kvb_addresses_put_ipv4_first(struct kvb_addresses *addresses)
-{
-    const struct kvb_addresses before = *addresses;
-
-    addresses->count = 0;
-    for (int is_ipv6 = 0; is_ipv6 <= 1; is_ipv6++) {
-        for (size_t i = 0; i < before.count; i++) {
-            if (kvb_address_is_ipv6(before.text[i]) == is_ipv6) {
-                kvb_addresses_add(addresses, before.text[i]);
-            }
-        }
+    while (at > 0 && !kvb_address_is_ipv6(text) && kvb_address_is_ipv6(addresses->text[at - 1])) {
+        at--;
     }
+    if (at == kvb_max_addresses) {
+        return;
+    }
+    const bool is_full = addresses->count == kvb_max_addresses;
+    addresses->count += !is_full;
+    memmove(
+        addresses->text[at + 1], addresses->text[at],
+        (addresses->count - at - 1) * sizeof addresses->text[0]);
+    (void)snprintf(addresses->text[at], kvb_address_bytes, "%s", text);
 }
 
 /* The position of the address; addresses->count: it is not in the list. */

@@ -24,9 +24,9 @@ struct kvb_addresses {
     char text[kvb_max_addresses][kvb_address_bytes];
 };
 
-/* Appends; one more than kvb_max_addresses is left out. */
+/* Adds it as the last one of its family.  Of more than kvb_max_addresses the last are left out, so
+ * that IPv4 addresses stay. */
 void kvb_addresses_add(struct kvb_addresses *addresses, const char *text);
-void kvb_addresses_put_ipv4_first(struct kvb_addresses *addresses);
 bool kvb_address_is_ipv6(const char *text);
 
 enum kvb_dns_result {

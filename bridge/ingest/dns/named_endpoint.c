@@ -49,6 +49,64 @@ kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bo
     return KVB_OK;
 }
 
+void kvb_named_endpoint_restrict(
+    struct kvb_named_endpoint *endpoint, const struct kvb_networks *networks)
+{
+    endpoint->networks = networks;
+}
+
+static kvb_status refuse_address(struct kvb_named_endpoint *endpoint, const char *address)
+{
+    endpoint->choice.text[0] = '\0';
+    kvb_detail_set(
+        &endpoint->why, "the address %.60s is not allowed: add its network to %s", address,
+        endpoint->networks->key);
+    return KVB_BAD_INPUT;
+}
+
+/* Of an endpoint without a name. */
+static kvb_status check_numeric(struct kvb_named_endpoint *endpoint)
+{
+    char host[kvb_named_endpoint_bytes] = "";
+
+    if (!endpoint->networks || endpoint->text[0] == '\0') {
+        return KVB_OK;
+    }
+    if (strncmp(endpoint->text, tcp, strlen(tcp)) != 0) {
+        return endpoint->networks->count > 0 ? refuse_address(endpoint, endpoint->text) : KVB_OK;
+    }
+    const char *from = find_host(endpoint->text);
+    const char *colon = strrchr(from, ':');
+    if (colon) {
+        memcpy(host, from, (size_t)(colon - from));
+    }
+    if (strcmp(host, "*") == 0) {
+        return KVB_OK; /* nowhere: libzmq refuses to connect to it, at once and for good */
+    }
+    return kvb_networks_allow(endpoint->networks, host) ? KVB_OK : refuse_address(endpoint, host);
+}
+
+/* Leaves the allowed ones.  KVB_BAD_INPUT: none. */
+static kvb_status
+filter_addresses(struct kvb_named_endpoint *endpoint, struct kvb_addresses *addresses)
+{
+    struct kvb_addresses allowed = { .count = 0 };
+
+    if (!endpoint->networks) {
+        return KVB_OK;
+    }
+    for (size_t i = 0; i < addresses->count; i++) {
+        if (kvb_networks_allow(endpoint->networks, addresses->text[i])) {
+            kvb_addresses_add(&allowed, addresses->text[i]);
+        }
+    }
+    if (allowed.count == 0) {
+        return refuse_address(endpoint, addresses->text[0]);
+    }
+    *addresses = allowed;
+    return KVB_OK;
+}
+
 kvb_status kvb_named_endpoint_look(
     struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
     uint64_t now_ns, bool *out_has_moved)
@@ -57,10 +115,11 @@ kvb_status kvb_named_endpoint_look(
 
     *out_has_moved = false;
     if (endpoint->host[0] == '\0') {
-        return KVB_OK;
+        return check_numeric(endpoint);
     }
     kvb_resolver_look(resolver, endpoint->host, now_ns, &answer);
     if (answer.addresses.count > 0) {
+        KVB_TRY(filter_addresses(endpoint, &answer.addresses));
         endpoint->why.text[0] = '\0';
         *out_has_moved =
             kvb_address_choice_pick(&endpoint->choice, &answer.addresses, has_failed, now_ns);

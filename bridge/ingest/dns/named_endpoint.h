@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/detail.h"
+#include "core/networks.h"
 #include "core/status.h"
 #include "ingest/dns/entry.h"
 
@@ -23,19 +23,28 @@ struct kvb_named_endpoint {
     char text[kvb_named_endpoint_bytes]; /* as configured */
     char host[kvb_named_endpoint_bytes]; /* "": there is no name to look up */
     size_t host_at;                      /* in text */
+    const struct kvb_networks *networks; /* borrowed; NULL: any address */
     struct kvb_address_choice choice;
-    struct kvb_detail why; /* why host was not resolved; "": it was, or is not known yet */
+    struct kvb_detail why; /* why host was not resolved, or its address refused; "": it was, or is
+                              not known yet */
 };
 
 /* is_bound: libzmq is to listen there.  KVB_TOO_LARGE */
 kvb_status
 kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bool is_bound);
 
+/* From now on only addresses that the networks allow are chosen: checked after each look-up, so
+ * that a name cannot lead elsewhere later.  Where the networks are listed, what is no TCP endpoint
+ * is refused.  Not for endpoints to listen at. */
+void kvb_named_endpoint_restrict(
+    struct kvb_named_endpoint *endpoint, const struct kvb_networks *networks);
+
 /* Looks the host up and chooses an address; has_failed: an attempt at the address chosen last has
  * failed.  *out_has_moved: the address has changed.
  * KVB_OK         there is an address
  * KVB_AGAIN      not known yet
- * KVB_NOT_FOUND  not resolved, see endpoint->why; it will be tried again */
+ * KVB_NOT_FOUND  not resolved, see endpoint->why; it will be tried again
+ * KVB_BAD_INPUT  the networks allow none of its addresses; as before */
 kvb_status kvb_named_endpoint_look(
     struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
     uint64_t now_ns, bool *out_has_moved);

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
+#include "ingest/dns/inside.h"
 
 #include <ares.h>
 #include <arpa/inet.h>
@@ -122,11 +123,10 @@ read_dns_answer(const struct ares_addrinfo *info, struct kvb_addresses *out_addr
         add_node(out_addresses, node);
         ttl = node->ai_ttl < ttl ? node->ai_ttl : ttl;
     }
-    kvb_addresses_put_ipv4_first(out_addresses);
     return ttl > 0 ? (uint32_t)ttl : 0;
 }
 
-static enum kvb_dns_result result_of(int status)
+enum kvb_dns_result kvb_dns_result_of(int status)
 {
     switch (status) {
     case ARES_SUCCESS:
@@ -155,7 +155,7 @@ static void take_dns_answer(void *context, int status, int timeouts, struct ares
     if (status == ARES_SUCCESS && addresses.count > 0) {
         kvb_dns_entry_answered(entry, &addresses, ttl_s, now_ns);
     } else {
-        kvb_dns_entry_failed(entry, result_of(status), now_ns);
+        kvb_dns_entry_failed(entry, kvb_dns_result_of(status), now_ns);
     }
     resolver->counters.results[entry->result]++;
     (void)pthread_mutex_unlock(&resolver->lock);
@@ -467,7 +467,7 @@ static void init_library(void)
     library_status = ares_library_init(ARES_LIB_INIT_ALL);
 }
 
-static bool is_library_ready(void)
+bool kvb_dns_is_library_ready(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -489,7 +489,7 @@ static kvb_status open_descriptors(struct kvb_resolver *resolver)
 
 kvb_status kvb_resolver_new(struct kvb_resolver **out_resolver)
 {
-    if (!is_library_ready()) {
+    if (!kvb_dns_is_library_ready()) {
         return KVB_IO;
     }
     struct kvb_resolver *resolver = calloc(1, sizeof *resolver);

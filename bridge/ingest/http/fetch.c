@@ -1,17 +1,23 @@
 #include "ingest/http/fetch.h"
 
 #include "core/clock.h"
+#include "core/networks.h"
 #include "ingest/dns/resolver.h"
 
 #include <curl/curl.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 /* Connections kept open between fetches: one for each engine of a large host. */
 enum { max_idle_connections = 1024 };
+
+/* Of a connection that shows a client certificate and is to be used again. */
+static const long max_connection_age_s = 10;
 
 /* How often a waiting fetch checks whether its host is resolved. */
 enum { look_ms = 20 };
@@ -29,6 +35,7 @@ struct kvb_fetch {
     struct kvb_fetch *previous;
     CURL *easy;                   /* owned, like the next */
     struct curl_slist *addresses; /* of its host; NULL: not known, or it is numeric */
+    struct curl_slist *headers;   /* NULL: none of ours */
     bool is_waiting;              /* for them; libcurl has not begun */
     char host[kvb_host_bytes];
     unsigned port;
@@ -37,6 +44,7 @@ struct kvb_fetch {
     size_t bytes;
     bool is_too_large;
     bool is_stopped;
+    char refusal[160]; /* why an address was not dialled; "": none was refused */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -117,6 +125,7 @@ void kvb_fetch_cancel(struct kvb_fetch *fetch)
         curl_easy_cleanup(fetch->easy);
     }
     curl_slist_free_all(fetch->addresses);
+    curl_slist_free_all(fetch->headers);
     free(fetch);
 }
 
@@ -142,6 +151,14 @@ static long code_of(const struct kvb_fetch *fetch)
     return code;
 }
 
+static uint32_t retry_after_of(const struct kvb_fetch *fetch)
+{
+    curl_off_t seconds = 0;
+
+    (void)curl_easy_getinfo(fetch->easy, CURLINFO_RETRY_AFTER, &seconds);
+    return seconds < 0 ? 0 : seconds < UINT32_MAX ? (uint32_t)seconds : UINT32_MAX;
+}
+
 /* Callback of libcurl: any return value but `count` ends the transfer. */
 static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void *context)
 {
@@ -163,6 +180,95 @@ static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void
     return span.len;
 }
 
+/* Callback of libcurl, once for each line of the header; an empty one ends it. */
+static size_t take_curl_header(const char *line, size_t size, size_t count, void *context)
+{
+    struct kvb_fetch *fetch = context;
+    const bool is_end = size * count == 2 && line[0] == '\r';
+
+    if (is_end && fetch->options.on_open && code_of(fetch) == 200) {
+        fetch->options.on_open(fetch->options.context);
+    }
+    return size * count;
+}
+
+/* The token is no secret from who may read this process's memory; it is in no log or error. */
+static CURLcode set_up_headers(struct kvb_fetch *fetch)
+{
+    static const char bearer[] = "Authorization: Bearer ";
+    const char *token = fetch->options.token;
+
+    if (!token || token[0] == '\0') {
+        return CURLE_OK;
+    }
+    const size_t len = sizeof bearer + strlen(token);
+    char *text = malloc(len);
+    if (!text) {
+        return CURLE_OUT_OF_MEMORY;
+    }
+    (void)snprintf(text, len, "%s%s", bearer, token);
+    fetch->headers = curl_slist_append(NULL, text);
+    explicit_bzero(text, len);
+    free(text);
+    return fetch->headers ? curl_easy_setopt(fetch->easy, CURLOPT_HTTPHEADER, fetch->headers)
+                          : CURLE_OUT_OF_MEMORY;
+}
+
+/* Callback of libcurl, for each address that it dials. */
+static curl_socket_t
+open_fetch_socket(void *context, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    struct kvb_fetch *fetch = context;
+    const struct kvb_networks *networks = fetch->options.networks;
+    char text[NI_MAXHOST] = "";
+
+    (void)purpose;
+    if (getnameinfo(&address->addr, address->addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) !=
+            0 ||
+        !kvb_networks_allow(networks, text)) {
+        (void)snprintf(
+            fetch->refusal, sizeof fetch->refusal,
+            "the address %.60s is not allowed: add its network to %s", text, networks->key);
+        return CURL_SOCKET_BAD;
+    }
+    return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+/* A peer that is gone without a word is noticed in a minute. */
+static CURLcode set_up_stream(struct kvb_fetch *fetch)
+{
+    CURLcode bad = CURLE_OK;
+
+    bad |= curl_easy_setopt(fetch->easy, CURLOPT_TCP_KEEPALIVE, 1L);
+    bad |= curl_easy_setopt(fetch->easy, CURLOPT_TCP_KEEPIDLE, 30L);
+    bad |= curl_easy_setopt(fetch->easy, CURLOPT_TCP_KEEPINTVL, 10L);
+    return bad;
+}
+
+static CURLcode
+set_up_pem(CURL *easy, CURLoption of_file, CURLoption of_text, const struct kvb_fetch_pem *pem)
+{
+    if (pem->text) {
+        struct curl_blob blob = { .data = pem->text,
+                                  .len = strlen(pem->text),
+                                  .flags = CURL_BLOB_COPY };
+        return curl_easy_setopt(easy, of_text, &blob);
+    }
+    return pem->file && pem->file[0] != '\0' ? curl_easy_setopt(easy, of_file, pem->file)
+                                             : CURLE_OK;
+}
+
+static CURLcode set_up_authority(CURL *easy, const struct kvb_fetch_pem *authority)
+{
+    CURLcode bad = set_up_pem(easy, CURLOPT_CAINFO, CURLOPT_CAINFO_BLOB, authority);
+
+    if (authority->text || (authority->file && authority->file[0] != '\0')) {
+        bad |= curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+        bad |= curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
+    }
+    return bad;
+}
+
 /* One statement for each option, so that libcurl's macros check the type of its value. */
 static CURLcode set_up_transfer(struct kvb_fetch *fetch)
 {
@@ -172,13 +278,30 @@ static CURLcode set_up_transfer(struct kvb_fetch *fetch)
     bad |= curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     bad |= curl_easy_setopt(easy, CURLOPT_URL, fetch->options.url);
     bad |= curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+    bad |= curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
     bad |= curl_easy_setopt(easy, CURLOPT_PROXY, "");
     bad |= curl_easy_setopt(easy, CURLOPT_USERAGENT, "kvbridge/" KVB_VERSION);
     bad |= curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, fetch->error);
     bad |= curl_easy_setopt(easy, CURLOPT_PRIVATE, fetch);
     bad |= curl_easy_setopt(easy, CURLOPT_WRITEDATA, fetch);
     bad |= curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_curl_bytes);
-    return bad;
+    bad |= curl_easy_setopt(easy, CURLOPT_HEADERDATA, fetch);
+    bad |= curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_curl_header);
+    bad |= set_up_authority(easy, &fetch->options.authority);
+    bad |= set_up_pem(easy, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB, &fetch->options.certificate);
+    bad |= set_up_pem(easy, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB, &fetch->options.key);
+    if (fetch->options.certificate.file) {
+        /* libcurl compares paths, not contents: a connection could show a replaced certificate */
+        bad |= curl_easy_setopt(easy, CURLOPT_MAXLIFETIME_CONN, max_connection_age_s);
+    }
+    if (fetch->options.networks) {
+        bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch);
+        bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_fetch_socket);
+    }
+    if (fetch->options.is_stream) {
+        bad |= set_up_stream(fetch);
+    }
+    return bad | set_up_headers(fetch);
 }
 
 kvb_status kvb_fetch_check_url(const char *url, struct kvb_detail *detail)
@@ -270,7 +393,9 @@ static kvb_status begin_transfer(struct kvb_fetch *fetch, uint64_t now_ns)
     const uint64_t took_ms = (now_ns - fetch->started_ns) / KVB_NS_PER_MS;
     const long left_ms = (long)fetch->options.timeout_ms - (long)took_ms;
 
-    if (curl_easy_setopt(fetch->easy, CURLOPT_TIMEOUT_MS, left_ms > 0 ? left_ms : 1L) != CURLE_OK ||
+    const CURLoption of = fetch->options.is_stream ? CURLOPT_CONNECTTIMEOUT_MS : CURLOPT_TIMEOUT_MS;
+
+    if (curl_easy_setopt(fetch->easy, of, left_ms > 0 ? left_ms : 1L) != CURLE_OK ||
         curl_multi_add_handle(fetch->fetcher->multi, fetch->easy) != CURLM_OK) {
         return KVB_NO_MEMORY;
     }
@@ -310,7 +435,10 @@ static kvb_status set_up_fetch(struct kvb_fetch *fetch)
     if (!fetch->easy || set_up_transfer(fetch) != CURLE_OK) {
         return KVB_NO_MEMORY;
     }
-    fetch->options.url = NULL; /* was only borrowed for the call */
+    fetch->options.url = NULL; /* was only borrowed for the call, like the others */
+    fetch->options.token = NULL;
+    fetch->options.authority = fetch->options.certificate = fetch->options.key =
+        (struct kvb_fetch_pem){ NULL, NULL };
     const kvb_status status = begin_when_resolved(fetch, fetch->started_ns);
     return status == KVB_AGAIN || status == KVB_NOT_FOUND ? KVB_OK : status;
 }
@@ -381,7 +509,10 @@ static void say_why(const struct kvb_fetch *fetch, CURLcode result, struct kvb_f
         return;
     case KVB_FETCH_UNREACHABLE:
         kvb_detail_set(
-            &end->why, "%s", fetch->error[0] ? fetch->error : curl_easy_strerror(result));
+            &end->why, "%s",
+            fetch->refusal[0] ? fetch->refusal
+            : fetch->error[0] ? fetch->error
+                              : curl_easy_strerror(result));
         return;
     default:
         return; /* on_bytes stopped it and knows why */
@@ -394,6 +525,7 @@ static void end_transfer(struct kvb_fetch *fetch, CURLcode result)
     const struct kvb_fetch_options options = fetch->options;
     struct kvb_fetch_end end = { .outcome = outcome_of(fetch, result),
                                  .code = (unsigned)code_of(fetch),
+                                 .retry_after_s = retry_after_of(fetch),
                                  .took_ns = kvb_clock_monotonic_ns() - fetch->started_ns };
 
     say_why(fetch, result, &end);

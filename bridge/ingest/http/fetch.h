@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,12 +22,13 @@
  * Memory:  about 20 KiB for each fetch under way; bodies are the caller's. */
 struct kvb_fetcher;
 struct kvb_fetch;
+struct kvb_networks;
 struct kvb_resolver;
 
 enum kvb_fetch_outcome {
     KVB_FETCH_OK,          /* 200, and all of the body was passed on */
     KVB_FETCH_UNREACHABLE, /* name not resolved, no connection, or it broke */
-    KVB_FETCH_LATE,        /* timeout_ms have passed */
+    KVB_FETCH_LATE,        /* timeout_ms have passed; of a stream: without a connection */
     KVB_FETCH_CODE,        /* a status code other than 200 */
     KVB_FETCH_TOO_LARGE,   /* a body of more than max_bytes */
     KVB_FETCH_STOPPED,     /* on_bytes returned an error */
@@ -39,16 +40,34 @@ const char *kvb_fetch_outcome_name(enum kvb_fetch_outcome outcome);
 
 struct kvb_fetch_end {
     enum kvb_fetch_outcome outcome;
-    unsigned code;         /* of the answer; 0: none came */
-    uint64_t took_ns;      /* from the start to the last byte */
-    struct kvb_detail why; /* "" when OK */
+    unsigned code;          /* of the answer; 0: none came */
+    uint32_t retry_after_s; /* of its Retry-After; 0: it has none */
+    uint64_t took_ns;       /* from the start to the last byte */
+    struct kvb_detail why;  /* "" when OK */
+};
+
+/* A certificate or a key in PEM, from a file that is read at each dial, or as text; without both:
+ * none.  Borrowed for the call. */
+struct kvb_fetch_pem {
+    const char *file; /* NULL or "": none */
+    char *text;       /* NULL: none; is not changed */
 };
 
 struct kvb_fetch_options {
     const char *url;     /* http:// or https://; borrowed for the call */
     uint32_t timeout_ms; /* for the whole fetch, including the name look-up */
     size_t max_bytes;    /* of the body */
+    bool is_stream;      /* timeout_ms is for the connection alone: the body goes on */
+    const char *token;   /* a bearer token; NULL or "": none; borrowed for the call */
+    /* Where it may connect to: checked for each address that is dialled, whatever the name led to;
+     * redirects are not followed.  Borrowed until the end; NULL: anywhere. */
+    const struct kvb_networks *networks;
+    struct kvb_fetch_pem authority;   /* of the server's certificate; none: the system's */
+    struct kvb_fetch_pem certificate; /* of the client, like the next */
+    struct kvb_fetch_pem key;
 
+    /* A 200 begins; may be NULL. */
+    void (*on_open)(void *context);
     /* Gets each part of the body of a 200 as it arrives; anything but KVB_OK ends the fetch. */
     kvb_status (*on_bytes)(void *context, kvb_span bytes);
     /* Called once, unless the fetch is cancelled; the fetch is already freed.  New ones may

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "ingest/http/fetch.h"
 #include "model/load.h"

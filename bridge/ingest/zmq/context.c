@@ -1,6 +1,7 @@
 #include "core/file_limit.h"
 #include "core/limits.h"
 #include "ingest/zmq/inside.h"
+#include "ingest/zmq/socket.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -84,6 +85,7 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
     }
     kvb_zmq_close_run(zmq);
     for (size_t i = 0; i < kvb_max_zmq_contexts; i++) {
+        kvb_zmq_socket_close(&zmq->responders[i]);
         if (zmq->contexts[i]) {
             (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
         }
@@ -91,9 +93,14 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
     free(zmq);
 }
 
+size_t kvb_zmq_context_number(size_t owner)
+{
+    return owner / owners_per_context % kvb_max_zmq_contexts;
+}
+
 void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner)
 {
-    void **place = &zmq->contexts[owner / owners_per_context % kvb_max_zmq_contexts];
+    void **place = &zmq->contexts[kvb_zmq_context_number(owner)];
 
     if (!*place) {
         void *context = zmq_ctx_new();

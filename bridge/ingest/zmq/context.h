@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 
 #include <stddef.h>
@@ -27,6 +26,10 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
 
 /* KVB_NO_MEMORY */
 kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq);
+
+/* Answers libzmq's requests whether an engine may connect to a socket with CURVE that listens:
+ * ingest/zmq/zap.h.  Call it a few times a second or more: a handshake waits for the answer. */
+void kvb_zmq_answer_handshakes(struct kvb_zmq *zmq);
 
 /* All sockets must be closed.  NULL is fine. */
 void kvb_zmq_free(struct kvb_zmq *zmq);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "ingest/zmq/context.h"
 #include "model/load.h"

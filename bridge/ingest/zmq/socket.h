@@ -18,12 +18,16 @@
  *                     when a full pipe is read after another connection has taken its place
  *
  * Threads: only the thread that made it. */
+struct kvb_curve;
+
 struct kvb_zmq_socket_options {
     int type;          /* ZMQ_SUB, ZMQ_DEALER */
     int high_water;    /* messages received and not taken; 0: any number */
     int heartbeat_ms;  /* 200 detects a dead peer in 1 s; 0: TCP detects it in 3 s */
     int64_t max_bytes; /* of one frame: a peer that sends a larger one is disconnected */
     bool is_ipv6;      /* its address is one of IPv6 */
+    const struct kvb_curve *curve; /* borrowed for the call; NULL: in clear, with anybody */
+    const char *domain;            /* the socket listens, and ZAP gets this; NULL: it connects */
 };
 
 /* On KVB_OK the caller closes *out_socket.  KVB_IO: errno says why */

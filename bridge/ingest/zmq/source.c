@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
+#include "ingest/zmq/curve.h"
 #include "ingest/zmq/inside.h"
 #include "ingest/zmq/monitor.h"
 #include "ingest/zmq/peers.h"
@@ -52,6 +53,16 @@ struct renewal {
 /* The outcome of the newest attempt to connect, since its host was last looked up. */
 enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* it had succeeded */, ATTEMPT_FAILED };
 
+/* What a failed handshake says about keys. */
+enum refusal {
+    REFUSAL_NONE,
+    REFUSAL_OF_OUR_KEY,
+    REFUSAL_NO_CURVE_THERE,
+    REFUSAL_NO_CURVE_HERE,
+    REFUSAL_CLOSED,
+    REFUSAL_OF_ITS_KEY,
+};
+
 struct kvb_source {
     struct kvb_zmq *zmq; /* borrowed, like the three below */
     void *context;
@@ -67,6 +78,9 @@ struct kvb_source {
     struct kvb_peers peers; /* of one that is bound */
     struct renewal renewal; /* of one that connects */
     struct kvb_source_counters counters;
+    struct kvb_curve *curve; /* owned; NULL: none */
+    struct kvb_zap_rule zap; /* of one that is bound and has CURVE */
+    enum refusal refusal;
     struct kvb_named_endpoint events;
     enum attempt attempt; /* at its address */
     struct kvb_named_endpoint replay;
@@ -83,8 +97,9 @@ struct kvb_source {
 enum {
     failed_handshake = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                        ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-    followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
-    followed_when_bound = followed | ZMQ_EVENT_ACCEPTED | failed_handshake,
+    followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
+               failed_handshake,
+    followed_when_bound = followed | ZMQ_EVENT_ACCEPTED,
 };
 
 /* The monitor reports the handshake, not the TCP connection: a port that accepts
@@ -98,14 +113,18 @@ static kvb_status open_monitor(struct kvb_source *source)
 
 static kvb_status open_event_sub(struct kvb_source *source)
 {
+    char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
                                                .high_water = receive_high_water,
                                                .heartbeat_ms = heartbeat_ms,
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
-                                                   kvb_named_endpoint_is_ipv6(&source->events) };
+                                                   kvb_named_endpoint_is_ipv6(&source->events),
+                                               .curve = source->curve,
+                                               .domain = source->is_bound ? domain : NULL };
     char address[kvb_zmq_address_bytes];
 
+    kvb_zap_write_domain(domain, source->owner);
     kvb_named_endpoint_write(&source->events, address);
     KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, source->topic, strlen(source->topic)) != 0) {
@@ -151,6 +170,10 @@ set_source_addresses(struct kvb_source *source, const struct kvb_source_options 
         kvb_named_endpoint_set(&source->replay, options->replay, false) == KVB_OK &&
         copy_endpoint_text(source->topic, sizeof source->topic, options->topic);
 
+    if (!options->bind) {
+        kvb_named_endpoint_restrict(&source->events, options->networks);
+    }
+    kvb_named_endpoint_restrict(&source->replay, options->networks);
     errno = fits ? 0 : ENAMETOOLONG;
     return fits ? KVB_OK : KVB_BAD_CONFIG;
 }
@@ -168,6 +191,30 @@ static kvb_status connect_first(struct kvb_source *source)
                    KVB_OK
                ? open_event_sub(source)
                : KVB_OK;
+}
+
+/* With CURVE, who may connect is known before the socket listens. */
+static kvb_status copy_curve(struct kvb_source *source, const struct kvb_curve *curve)
+{
+    if (!curve) {
+        return KVB_OK;
+    }
+    source->curve = malloc(sizeof *source->curve);
+    if (!source->curve) {
+        return KVB_NO_MEMORY;
+    }
+    *source->curve = *curve;
+    source->zap = (struct kvb_zap_rule){ .owner = source->owner, .curve = source->curve };
+    return source->is_bound ? kvb_zap_add(source->zmq, &source->zap) : KVB_OK;
+}
+
+static void drop_curve(struct kvb_source *source)
+{
+    if (source->curve) {
+        kvb_zap_remove(source->zmq, &source->zap);
+        kvb_curve_forget(source->curve);
+        free(source->curve);
+    }
 }
 
 kvb_status kvb_source_open(
@@ -191,6 +238,9 @@ kvb_status kvb_source_open(
     kvb_peers_init(&source->peers);
     kvb_status status = set_source_addresses(source, options);
     if (status == KVB_OK) {
+        status = copy_curve(source, options->curve);
+    }
+    if (status == KVB_OK) {
         status = connect_first(source);
     }
     if (status != KVB_OK) {
@@ -212,6 +262,7 @@ void kvb_source_close(struct kvb_source *source)
     kvb_source_replay_stop(source);
     close_event_sub(source);
     kvb_peers_done(&source->peers);
+    drop_curve(source);
     free(source);
 }
 
@@ -294,6 +345,57 @@ static void subscribe_new_connection(struct kvb_source *source)
     (void)zmq_getsockopt(source->sub, ZMQ_EVENTS, &events, &size);
 }
 
+/* libzmq's client learns only that the connection was closed when it has the wrong key of the
+ * server: the server cannot read its first command. */
+static enum refusal classify_failure(const struct kvb_source *source, uint16_t event, int value)
+{
+    const bool is_mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
+                             value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+
+    if (source->is_bound) {
+        return source->curve ? REFUSAL_OF_ITS_KEY : REFUSAL_NONE;
+    }
+    if (is_mismatch) {
+        return source->curve ? REFUSAL_NO_CURVE_THERE : REFUSAL_NO_CURVE_HERE;
+    }
+    if (!source->curve) {
+        return REFUSAL_NONE;
+    }
+    return event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? REFUSAL_OF_OUR_KEY : REFUSAL_CLOSED;
+}
+
+static void note_handshake_failure(struct kvb_source *source, uint16_t event, int value)
+{
+    const enum refusal refusal = classify_failure(source, event, value);
+
+    if (source->is_bound) {
+        kvb_peers_failed(&source->peers);
+    }
+    if (refusal != REFUSAL_NONE) {
+        source->refusal = refusal;
+        source->counters.refusals++;
+    }
+}
+
+const char *kvb_source_refusal(const struct kvb_source *source)
+{
+    static const char *const texts[] = {
+        [REFUSAL_NONE] = "",
+        [REFUSAL_OF_OUR_KEY] = "the engine refused our CURVE key: add our public key to its list",
+        [REFUSAL_NO_CURVE_THERE] =
+            "the engine does not use CURVE: give it keys, or leave `curve` out",
+        [REFUSAL_NO_CURVE_HERE] =
+            "the engine requires CURVE or another mechanism: set `curve` of this worker",
+        [REFUSAL_CLOSED] = "the engine closed the connection during the CURVE handshake: "
+                           "server_key_file may not hold its key, or it does not use CURVE",
+        [REFUSAL_OF_ITS_KEY] =
+            "the handshake of a peer that connected failed: its public key may be missing in "
+            "client_keys_file, or it does not have our public key, or it does not use CURVE",
+    };
+
+    return texts[source->refusal];
+}
+
 static void
 follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_source_link *link)
 {
@@ -308,6 +410,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         source->attempt = ATTEMPT_RUNS;
         kvb_address_choice_connected(&source->events.choice);
         source->renewal.retry = RETRY_NOT_OWED;
+        source->refusal = REFUSAL_NONE;
         kvb_peers_shook_hands(&source->peers);
         break;
     case ZMQ_EVENT_DISCONNECTED:
@@ -324,7 +427,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         break;
     default:
         if (event & failed_handshake) {
-            kvb_peers_failed(&source->peers);
+            note_handshake_failure(source, event, fd);
         } /* else: the monitor stopped */
     }
 }
@@ -340,6 +443,9 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
         source->renewal.is_received = true;
     }
     const size_t engines = kvb_peers_count(&source->peers);
+    if (source->is_bound && engines > 0) {
+        source->refusal = REFUSAL_NONE; /* strangers are counted */
+    }
     link.is_up = source->is_bound ? engines == 1 : source->is_up;
     link.is_crowded = source->is_bound && engines > 1;
     return link;
@@ -418,6 +524,9 @@ static const char *reason_of(const struct kvb_source *source)
     if (!source->sub) {
         return "its sockets could not be opened";
     }
+    if (source->refusal != REFUSAL_NONE) {
+        return kvb_source_refusal(source);
+    }
     if (renewal->retry == RETRY_NOT_OWED) {
         return "no handshake and no new attempt for 30 s";
     }
@@ -446,7 +555,7 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
     bool has_moved = false;
     const kvb_status status = follow_name(source, now_ns, &has_moved);
 
-    if (status == KVB_NOT_FOUND) {
+    if (status == KVB_NOT_FOUND || status == KVB_BAD_INPUT) {
         *out_reason = source->events.why.text;
         return status;
     }
@@ -504,7 +613,8 @@ static kvb_status open_dealer(struct kvb_source *source)
                                                .heartbeat_ms = heartbeat_ms,
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
-                                                   kvb_named_endpoint_is_ipv6(&source->replay) };
+                                                   kvb_named_endpoint_is_ipv6(&source->replay),
+                                               .curve = source->curve };
     char address[kvb_zmq_address_bytes];
 
     kvb_named_endpoint_write(&source->replay, address);
@@ -521,7 +631,7 @@ static kvb_status look_up_replay(struct kvb_source *source)
     bool has_moved = false;
 
     source->is_unanswered = true;
-    if (strcmp(source->replay.host, source->events.host) == 0) {
+    if (source->replay.host[0] != '\0' && strcmp(source->replay.host, source->events.host) == 0) {
         source->replay.choice = source->events.choice;
         return KVB_OK;
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
 #include "ingest/zmq/context.h"
@@ -10,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kvb_curve;
+struct kvb_networks;
 struct kvb_resolver;
 struct kvb_poller;
 
@@ -43,9 +44,11 @@ struct kvb_source_options {
     bool bind;          /* bind the SUB: for engines that connect */
     enum kvb_replay_request replay_request;
     size_t max_replay_bytes;
-    struct kvb_poller *poller;     /* borrowed; watches the sockets */
-    size_t owner;                  /* the poller's number for this source */
-    struct kvb_resolver *resolver; /* borrowed; NULL: all hosts are numeric */
+    struct kvb_poller *poller;           /* borrowed; watches the sockets */
+    size_t owner;                        /* the poller's number for this source */
+    struct kvb_resolver *resolver;       /* borrowed; NULL: all hosts are numeric */
+    const struct kvb_networks *networks; /* where it may connect to; borrowed; NULL: anywhere */
+    const struct kvb_curve *curve;       /* copied; NULL: in clear, with anybody */
 };
 
 /* A host that is not resolved yet is no error: kvb_source_renew() connects later.
@@ -98,6 +101,7 @@ bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_
  * KVB_OK         opened again; *out_reason says why; borrowed until the source is closed
  * KVB_AGAIN      nothing to do or to report; *out_reason is untouched
  * KVB_NOT_FOUND  the host cannot be resolved; it will be tried again; *out_reason as for KVB_OK
+ * KVB_BAD_INPUT  the networks allow none of its addresses; as before
  * others         it could not be opened; it will be tried again; *out_reason as for KVB_OK */
 kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason);
 
@@ -110,7 +114,12 @@ struct kvb_source_counters {
     uint64_t cuts;            /* replays that were larger than max_replay_bytes */
     uint64_t protocol_errors; /* connections that a protocol error ended */
     uint64_t renewals;        /* times that the SUB was opened again */
+    uint64_t refusals;        /* handshakes that failed because of keys, or may have */
 };
+
+/* Why the newest handshake failed, where keys are the likely reason; "" since one succeeded.  Of
+ * a socket that listens, "" while an engine is connected.  Static. */
+const char *kvb_source_refusal(const struct kvb_source *source);
 
 /* Borrowed; valid until the source is closed. */
 const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source);

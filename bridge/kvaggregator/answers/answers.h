@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/detail.h"
 #include "core/status.h"
 #include "kvaggregator/answers/query_context.h"
 #include "model/query.h"
@@ -22,6 +21,10 @@
  *
  * max_rows: how many streams are listed at most, the best first; what is left out
  * is counted in "more".
+ *
+ * What is published of a worker (model/worker_facts.h) stands in its row, of the route in that
+ * of the chosen worker; the others have the address alone.  A query lists only the workers that it
+ * selects.
  *
  * Threads: only the thread that owns the query context. */
 
@@ -46,7 +49,8 @@ kvb_status kvb_answer_match(
  * hits: what a request is given of the device's, which is less where it would be the whole
  * prompt; only for queries of tokens.  shared: stores that hold some of the prompt, which
  * every worker can load.  States other than EXACT are added
- * as "states":{worker:{rank:"PARTIAL(gone)"}}. */
+ * as "states":{worker:{rank:"PARTIAL(gone)"}}, and what is published of the workers listed as
+ * "workers":{worker:{address, role, ...}}. */
 kvb_status kvb_answer_query(
     struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
     struct kvb_buf *out, struct kvb_detail *detail);

@@ -1,30 +1,196 @@
 #include "kvaggregator/answers/dashboard.h"
 
+#include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "kvaggregator/answers/dashboard_list.h"
+#include "kvaggregator/answers/answers.h"
 #include "wire/json/writer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { streams_a_turn = 4096 }; /* some 10 ms */
+enum {
+    streams_a_turn = 4096, /* some 10 ms */
+    max_words = 8,
+    word_bytes = 128
+};
 
 static const uint64_t list_period_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t look_ns = 5 * KVB_NS_PER_S;
 
+/* ---- The list of streams ---- */
+
+/* Streams as text: made once, then read by any number of threads.
+ *
+ *     rows   [ state, where its text and words begin ] ...
+ *     text   {"worker_id":7,...}{"worker_id":8,...}       as in GET /streams
+ *     words  EXACT  7/0 dynamo VllmWorker m\0 ...         what a filter looks at
+ *
+ * Threads: one makes it; afterwards any, each with a reference. */
+struct listed_row {
+    enum kvb_stream_state state;
+    size_t text_at;
+    size_t text_bytes;
+    size_t words_at;
+};
+
+struct stream_list {
+    _Atomic unsigned users;
+    uint64_t made_ns;
+    uint64_t counts[KVB_STREAM_STATE_COUNT]; /* of all streams, listed or not */
+    struct listed_row *rows;                 /* owned */
+    size_t row_count;
+    size_t row_capacity;
+    struct kvb_buf text;
+    struct kvb_buf words;
+};
+
+/* With one reference, the caller's. */
+static kvb_status new_stream_list(struct stream_list **out_list)
+{
+    struct stream_list *list = calloc(1, sizeof *list);
+
+    if (!list) {
+        return KVB_NO_MEMORY;
+    }
+    atomic_init(&list->users, 1);
+    kvb_buf_init(&list->text, kvb_max_dashboard_bytes);
+    kvb_buf_init(&list->words, kvb_max_dashboard_bytes);
+    *out_list = list;
+    return KVB_OK;
+}
+
+/* The last reference frees it.  NULL is fine. */
+static void unref_stream_list(struct stream_list *list)
+{
+    if (list && atomic_fetch_sub(&list->users, 1) == 1) {
+        kvb_buf_done(&list->text);
+        kvb_buf_done(&list->words);
+        free(list->rows);
+        free(list);
+    }
+}
+
+/* State, reason, worker/rank, component, model: what a person would look for. */
+static kvb_status append_words(
+    struct kvb_buf *words, const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    KVB_TRY(kvb_buf_append_format(
+        words, "%s %s %" PRIu64 "/%" PRIu32 " %s %s %s", kvb_stream_state_name(follower->state),
+        kvb_stream_reason_name(follower->reason), follower->id.worker_id, follower->id.dp_rank,
+        follower->id.name_space, follower->id.component, kvb_query_context_model(ctx, follower)));
+    return kvb_buf_append(words, "", 1);
+}
+
+/* KVB_TOO_LARGE  counted, but there is no room to list it: kvb_max_dashboard_bytes
+ * KVB_NO_MEMORY  the list is of no use any more
+ * What a failed row has left in text or words belongs to no row and is never read. */
+static kvb_status add_to_stream_list(
+    struct stream_list *list, const struct kvb_query_context *ctx,
+    const struct kvb_follower *follower)
+{
+    const struct listed_row row = {
+        .state = follower->state,
+        .text_at = list->text.len,
+        .words_at = list->words.len,
+    };
+
+    list->counts[follower->state]++;
+    KVB_TRY(kvb_array_reserve(
+        &list->rows, &list->row_capacity, list->row_count + 1, sizeof *list->rows,
+        kvb_max_streams));
+    KVB_TRY(append_words(&list->words, ctx, follower));
+    KVB_TRY(kvb_answer_stream(ctx, follower, &list->text));
+    list->rows[list->row_count] = row;
+    list->rows[list->row_count++].text_bytes = list->text.len - row.text_at;
+    return KVB_OK;
+}
+
+/* The words of a filter.  Too many words are cut off, which matches more rows than requested. */
+struct filter {
+    char words[max_words][word_bytes];
+    size_t count;
+};
+
+static void split_filter(const char *text, struct filter *out)
+{
+    out->count = 0;
+    for (text += strspn(text, " "); *text && out->count < max_words; text += strspn(text, " ")) {
+        const size_t len = strcspn(text, " ");
+        const size_t kept = len < word_bytes ? len : word_bytes - 1;
+        memcpy(out->words[out->count], text, kept);
+        out->words[out->count++][kept] = '\0';
+        text += len;
+    }
+}
+
+static bool matches_filter(const char *words, const struct filter *filter)
+{
+    for (size_t i = 0; i < filter->count; i++) {
+        if (!strcasestr(words, filter->words[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static kvb_status append_row(
+    const struct stream_list *list, const struct listed_row *row, bool is_first,
+    struct kvb_buf *out)
+{
+    if (!is_first) {
+        KVB_TRY(kvb_buf_append(out, ",", 1));
+    }
+    return kvb_buf_append(out, list->text.data + row->text_at, row->text_bytes);
+}
+
+/* Appends the first max_rows rows that have every word of the filter, with commas,
+ * those in trouble first.  *out_matching: how many have, shown or not. */
+static kvb_status write_listed(
+    const struct stream_list *list, const char *filter, size_t max_rows, size_t *out_matching,
+    struct kvb_buf *out)
+{
+    static const enum kvb_stream_state worst_first[KVB_STREAM_STATE_COUNT] = {
+        KVB_STREAM_DOWN,    KVB_STREAM_STALE,   KVB_STREAM_UNVERIFIED,
+        KVB_STREAM_PARTIAL, KVB_STREAM_SYNCING, KVB_STREAM_EXACT,
+    };
+    struct filter wanted;
+    size_t matching = 0;
+
+    split_filter(filter, &wanted);
+    for (size_t rank = 0; rank < KVB_STREAM_STATE_COUNT; rank++) {
+        for (size_t i = 0; i < list->row_count; i++) {
+            const struct listed_row *row = &list->rows[i];
+            if (row->state != worst_first[rank] ||
+                !matches_filter((const char *)list->words.data + row->words_at, &wanted)) {
+                continue;
+            }
+            if (matching++ < max_rows) {
+                KVB_TRY(append_row(list, row, matching == 1, out));
+            }
+        }
+    }
+    *out_matching = matching;
+    return KVB_OK;
+}
+
+/* ---- The dashboard ---- */
+
 struct kvb_dashboard {
     struct kvb_dashboard_options options;
-    struct kvb_dashboard_list *next; /* owned; being made, by the query context's thread alone */
-    size_t next_number;              /* of the stream to go on with */
+    struct stream_list *next; /* owned; being made, by the query context's thread alone */
+    size_t next_number;       /* of the stream to go on with */
     uint64_t next_began_ns;
 
-    pthread_mutex_t lock;             /* of all below */
-    struct kvb_history *history;      /* owned */
-    struct kvb_dashboard_list *shown; /* one reference is ours; NULL before the first */
+    pthread_mutex_t lock;        /* of all below */
+    struct kvb_history *history; /* owned */
+    struct stream_list *shown;   /* one reference is ours; NULL before the first */
     bool was_read;
     uint64_t read_ns; /* when last */
 };
@@ -54,8 +220,8 @@ void kvb_dashboard_free(struct kvb_dashboard *dashboard)
     if (!dashboard) {
         return;
     }
-    kvb_dashboard_list_unref(dashboard->next);
-    kvb_dashboard_list_unref(dashboard->shown);
+    unref_stream_list(dashboard->next);
+    unref_stream_list(dashboard->shown);
     kvb_history_free(dashboard->history);
     (void)pthread_mutex_destroy(&dashboard->lock);
     free(dashboard);
@@ -82,8 +248,7 @@ static bool is_dashboard_wanted(struct kvb_dashboard *dashboard, uint64_t now_ns
 
 static bool begin_dashboard_round(struct kvb_dashboard *dashboard, uint64_t now_ns)
 {
-    if (!is_dashboard_wanted(dashboard, now_ns) ||
-        kvb_dashboard_list_new(&dashboard->next) != KVB_OK) {
+    if (!is_dashboard_wanted(dashboard, now_ns) || new_stream_list(&dashboard->next) != KVB_OK) {
         return false;
     }
     dashboard->next_began_ns = now_ns;
@@ -94,15 +259,15 @@ static bool begin_dashboard_round(struct kvb_dashboard *dashboard, uint64_t now_
 /* The age of a list is that of its first stream. */
 static void show_finished_lists(struct kvb_dashboard *dashboard)
 {
-    struct kvb_dashboard_list *list = dashboard->next;
+    struct stream_list *list = dashboard->next;
 
     dashboard->next = NULL;
     list->made_ns = dashboard->next_began_ns;
     (void)pthread_mutex_lock(&dashboard->lock);
-    struct kvb_dashboard_list *old = dashboard->shown;
+    struct stream_list *old = dashboard->shown;
     dashboard->shown = list;
     (void)pthread_mutex_unlock(&dashboard->lock);
-    kvb_dashboard_list_unref(old);
+    unref_stream_list(old);
 }
 
 void kvb_dashboard_renew(
@@ -116,8 +281,8 @@ void kvb_dashboard_renew(
     for (size_t i = 0; i < streams_a_turn && dashboard->next_number < limit; i++) {
         const struct kvb_follower *follower =
             kvb_followers_at(ctx->followers, dashboard->next_number++);
-        if (follower && kvb_dashboard_list_add(dashboard->next, ctx, follower) == KVB_NO_MEMORY) {
-            kvb_dashboard_list_unref(dashboard->next);
+        if (follower && add_to_stream_list(dashboard->next, ctx, follower) == KVB_NO_MEMORY) {
+            unref_stream_list(dashboard->next);
             dashboard->next = NULL;
             return;
         }
@@ -219,26 +384,25 @@ kvb_status kvb_dashboard_history(
 /* ---- On any thread: the list of streams ---- */
 
 /* The list shown, or NULL; the caller gives the reference back. */
-static struct kvb_dashboard_list *borrow_shown(struct kvb_dashboard *dashboard, uint64_t now_ns)
+static struct stream_list *borrow_shown(struct kvb_dashboard *dashboard, uint64_t now_ns)
 {
     (void)pthread_mutex_lock(&dashboard->lock);
     dashboard->was_read = true;
     dashboard->read_ns = now_ns;
-    struct kvb_dashboard_list *list = dashboard->shown;
+    struct stream_list *list = dashboard->shown;
     if (list) {
-        kvb_dashboard_list_ref(list);
+        atomic_fetch_add(&list->users, 1);
     }
     (void)pthread_mutex_unlock(&dashboard->lock);
     return list;
 }
 
-static void drop_dashboard_list(struct kvb_dashboard_list **list)
+static void drop_dashboard_list(struct stream_list **list)
 {
-    kvb_dashboard_list_unref(*list);
+    unref_stream_list(*list);
 }
 
-static void
-write_age(struct kvb_json_writer *json, const struct kvb_dashboard_list *list, uint64_t now_ns)
+static void write_age(struct kvb_json_writer *json, const struct stream_list *list, uint64_t now_ns)
 {
     kvb_json_write_key(json, "age_ms");
     if (!list) {
@@ -249,7 +413,7 @@ write_age(struct kvb_json_writer *json, const struct kvb_dashboard_list *list, u
     }
 }
 
-static void write_list_states(struct kvb_json_writer *json, const struct kvb_dashboard_list *list)
+static void write_list_states(struct kvb_json_writer *json, const struct stream_list *list)
 {
     kvb_json_write_key(json, "states");
     kvb_json_write_begin(json, '{');
@@ -265,7 +429,7 @@ kvb_status kvb_dashboard_streams(
     struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out)
 {
     KVB_OWN(drop_dashboard_list)
-    struct kvb_dashboard_list *list = borrow_shown(dashboard, wanted->now_ns);
+    struct stream_list *list = borrow_shown(dashboard, wanted->now_ns);
     struct kvb_json_writer json = kvb_json_writer_of(out);
     size_t matching = 0;
 
@@ -276,7 +440,7 @@ kvb_status kvb_dashboard_streams(
     kvb_json_write_begin(&json, '[');
     KVB_TRY(json.status);
     if (list) {
-        KVB_TRY(kvb_dashboard_list_write(list, wanted->filter, wanted->max_rows, &matching, out));
+        KVB_TRY(write_listed(list, wanted->filter, wanted->max_rows, &matching, out));
     }
     kvb_json_write_end(&json, ']');
     kvb_json_write_pair_u64(&json, "matching", matching);

@@ -1,6 +1,8 @@
 #include "core/limits.h"
 #include "kvaggregator/answers/answers.h"
+#include "kvaggregator/answers/selection.h"
 #include "wire/json/writer.h"
+#include "wire/router/heartbeat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +96,7 @@ static kvb_status write_predicted_of(
 
     KVB_TRY(kvb_query_context_names(ctx, query, stream->shape, &names, &count));
     const uint64_t blocks = kvb_predictions_beyond(
-        ctx->predictions, &stream->follower->id, names, count, held_blocks(ctx, stream->follower),
+        ctx->predictions, &stream->key, names, count, held_blocks(ctx, stream->follower),
         ctx->now_ns);
     if (blocks > 0) {
         write_predicted_row(json, stream, blocks);
@@ -108,7 +110,8 @@ static kvb_status write_each_predicted(
     const struct kvb_listing *listing = &ctx->listing;
 
     for (size_t i = 0; i < listing->count; i++) {
-        if (kvb_predictions_has_stream(ctx->predictions, &listing->streams[i].follower->id)) {
+        if (kvb_predictions_has_stream(ctx->predictions, &listing->streams[i].key) &&
+            kvb_selection_takes(query, listing->streams[i].follower)) {
             KVB_TRY(write_predicted_of(json, ctx, query, &listing->streams[i]));
         }
     }
@@ -160,6 +163,7 @@ static void write_overlap_worker(
     if (columns.with_hits) {
         kvb_json_write_pair_u64(json, "hit_tokens", overlap->hit_tokens);
     }
+    kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
     kvb_json_write_end(json, '}');
 }
 
@@ -320,6 +324,35 @@ static void write_instances(struct kvb_json_writer *json, const struct kvb_query
     kvb_json_write_end(json, '}');
 }
 
+static const struct kvb_worker_facts *facts_at(const struct kvb_query_context *ctx, size_t at)
+{
+    return &ctx->overlaps[at].follower->heartbeat.facts;
+}
+
+/* What is published of the workers listed; left out where nothing is. */
+static void write_known_workers(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    bool is_open = false;
+
+    for (size_t at = 0; at < ctx->overlap_count; at = next_worker(ctx, at)) {
+        if (!kvb_worker_facts_are_known(facts_at(ctx, at))) {
+            continue;
+        }
+        if (!is_open) {
+            kvb_json_write_key(json, "workers");
+            kvb_json_write_begin(json, '{');
+            is_open = true;
+        }
+        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+        kvb_json_write_begin(json, '{');
+        kvb_worker_facts_json_write(facts_at(ctx, at), json);
+        kvb_json_write_end(json, '}');
+    }
+    if (is_open) {
+        kvb_json_write_end(json, '}');
+    }
+}
+
 static bool is_exact(const struct kvb_overlap *overlap)
 {
     return overlap->follower->state == KVB_STREAM_EXACT;
@@ -391,6 +424,7 @@ kvb_status kvb_answer_query(
         write_workers(&json, ctx, "hits", hit_on_device);
     }
     write_rank_states(&json, ctx);
+    write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
     KVB_TRY(write_predicted(&json, ctx, query));
     kvb_json_write_end(&json, '}');

@@ -2,8 +2,8 @@
 #include "core/limits.h"
 #include "core/sort_first.h"
 #include "index/block_hash.h"
-#include "kvaggregator/answers/query_context_inside.h"
-#include "kvaggregator/answers/usable.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/answers/selection.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +78,39 @@ kvb_status kvb_query_context_names(
     *out_names = ctx->names;
     *out_count = count;
     return KVB_OK;
+}
+
+/* ---- How much of a held prefix a request is given ---- */
+
+size_t kvb_window_need(uint32_t window_tokens, uint32_t block_size)
+{
+    const uint64_t behind = window_tokens > 0 ? window_tokens - 1 : 0; /* the token's own is new */
+
+    return (size_t)((behind + block_size - 1) / block_size);
+}
+
+size_t kvb_usable_blocks(
+    const struct kvb_block_set *window, const kvb_block_hash *names, size_t count, size_t need)
+{
+    size_t run = 0;
+
+    if (need == 0) {
+        return count;
+    }
+    for (size_t at = count; at > 0; at--) {
+        run = window && kvb_block_set_has(window, names[at - 1]) ? run + 1 : 0;
+        if (run == need) {
+            return at - 1 + need;
+        }
+    }
+    return run; /* the one at the beginning */
+}
+
+size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired)
+{
+    const size_t computed = is_paired ? 2 : 1;
+
+    return tokens > computed ? (tokens - computed) / block_size : 0;
 }
 
 /* ---- What one match found ---- */
@@ -295,12 +328,33 @@ static void take_overlap(
     out->blocks = min_of(out->max_tokens / out->shape.block_size, out->request_blocks);
 }
 
-/* Stores behind the workers.  Returns how many workers there are. */
-static size_t put_stores_last(struct kvb_listing *listing)
+/* Stores are no workers: each is there for whichever worker the request selects. */
+static bool is_selected(const struct kvb_query *query, const struct kvb_overlap *overlap)
+{
+    return overlap->is_store || kvb_selection_takes(query, overlap->follower);
+}
+
+/* The holders that the query does not select go behind the others.  Returns how many it selects. */
+static size_t put_selected_first(struct kvb_listing *listing, const struct kvb_query *query)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < listing->holder_count; i++) {
+        const uint32_t at = listing->holders[i];
+        if (is_selected(query, &listing->streams[at])) {
+            listing->holders[i] = listing->holders[count];
+            listing->holders[count++] = at;
+        }
+    }
+    return count;
+}
+
+/* Stores behind the workers, of the first `count`.  Returns how many workers there are. */
+static size_t put_stores_last(struct kvb_listing *listing, size_t count)
 {
     size_t workers = 0;
 
-    for (size_t i = 0; i < listing->holder_count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const uint32_t at = listing->holders[i];
         if (!listing->streams[at].is_store) {
             listing->holders[i] = listing->holders[workers];
@@ -326,8 +380,8 @@ static void take_holders(
     }
 }
 
-/* Workers that hold something, best first; the others in their order, where they are wanted;
- * and the stores that hold something:
+/* Of those that the query selects: workers that hold something, best first; the others in their
+ * order, where they are wanted; and the stores that hold something:
  *
  *     [ a: 0 ][ b: 3 ][ s: 4 ][ c: 0 ][ d: 5 ]   ->   [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ] [ s: 4 ] */
 static void take_overlaps(
@@ -335,21 +389,22 @@ static void take_overlaps(
     struct kvb_listing_options options)
 {
     struct kvb_listing *listing = &ctx->listing;
-    const size_t workers = put_stores_last(listing);
+    const size_t selected = put_selected_first(listing, query);
+    const size_t workers = put_stores_last(listing, selected);
     size_t count = workers;
 
     take_holders(
         ctx, query, 0, workers, options.ordered > 0 ? options.ordered : workers, ctx->overlaps);
     for (size_t i = 0; options.with_none && i < listing->count; i++) {
-        if (listing->streams[i].max_tokens == 0 && !listing->streams[i].is_store) {
+        const struct kvb_overlap *stream = &listing->streams[i];
+        if (stream->max_tokens == 0 && !stream->is_store && is_selected(query, stream)) {
             take_overlap(ctx, query, i, &ctx->overlaps[count++]);
         }
     }
     ctx->overlap_count = count;
     ctx->shared_at = count;
-    ctx->shared_count = listing->holder_count - workers;
-    take_holders(
-        ctx, query, workers, listing->holder_count, listing->holder_count, ctx->overlaps + count);
+    ctx->shared_count = selected - workers;
+    take_holders(ctx, query, workers, selected, selected, ctx->overlaps + count);
 }
 
 /* What the query left in the listing. */

@@ -1,10 +1,8 @@
 #include "kvaggregator/answers/query_context.h"
 
-#include "core/random.h"
-
 #include "core/array.h"
 #include "core/limits.h"
-#include "kvaggregator/answers/query_context_inside.h"
+#include "core/random.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +15,14 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     free(ctx->listing.places);
     free(ctx->listing.holders);
     free(ctx->overlaps);
+    free(ctx->candidates);
     free(ctx->order);
     free(ctx->hashes);
     free(ctx->names);
     free((void *)ctx->sorted);
     ctx->listing = (struct kvb_listing){ 0 };
     ctx->overlaps = NULL;
+    ctx->candidates = NULL;
     ctx->order = NULL;
     ctx->hashes = NULL;
     ctx->names = NULL;
@@ -259,12 +259,14 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
         list_shape(listing, heartbeat->shapes[i].shape);
         is_plain = is_plain && kvb_block_shape_is_same(shape, heartbeat->shapes[i].shape);
     }
-    listing->streams[listing->count] = (struct kvb_overlap){ .follower = follower,
-                                                             .number = number,
-                                                             .shape = shape,
-                                                             .is_plain = is_plain,
-                                                             .is_paired = heartbeat->is_paired,
-                                                             .is_store = heartbeat->is_store };
+    listing->streams[listing->count] =
+        (struct kvb_overlap){ .follower = follower,
+                              .key = kvb_followers_key(ctx->followers, number),
+                              .number = number,
+                              .shape = shape,
+                              .is_plain = is_plain,
+                              .is_paired = heartbeat->is_paired,
+                              .is_store = heartbeat->is_store };
     if (!heartbeat->is_store) {
         note_worker(listing, listing->count);
     }

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
+#include "index/block_set.h"
 #include "index/index.h"
 #include "load/peers.h"
 #include "load/predictions.h"
@@ -31,7 +31,7 @@
  * tiers of other shapes.
  *
  * Of a hybrid model, the device's prefix is cut to what its sliding-window groups can use
- * (usable.h).
+ * (kvb_usable_blocks()).
  *
  * Streams of stores are no workers: they are found by the same query, and kept apart.
  *
@@ -46,6 +46,7 @@ enum { kvb_listing_max_shapes = 16 };
 
 struct kvb_overlap {
     const struct kvb_follower *follower; /* borrowed until the next change */
+    struct kvb_stream_key key;           /* of the follower; the books find it by that */
     uint32_t number;                     /* of the follower */
     struct kvb_block_shape shape;        /* of the device tier's blocks */
     /* Of its heartbeat, which lies elsewhere: a common prompt is held by all of the fleet. */
@@ -115,6 +116,7 @@ struct kvb_query_context {
     struct kvb_match match;
     struct kvb_listing listing;
     struct kvb_overlap *overlaps; /* of workers, and behind them of stores */
+    struct kvb_route_candidate *candidates;
     struct kvb_query_head head;
     uint32_t *order;           /* follower numbers, by id */
     uint64_t order_generation; /* of the followers; 0: none yet */
@@ -124,7 +126,7 @@ struct kvb_query_context {
     kvb_block_hash *names; /* the rolling hashes of those */
     const struct kvb_follower **sorted;
     size_t shared_at, shared_count; /* of the stores, in overlaps */
-    size_t overlap_count, overlap_capacity, order_count, order_capacity;
+    size_t overlap_count, overlap_capacity, order_count, order_capacity, candidate_capacity;
     size_t hash_capacity, name_capacity, sorted_capacity;
 };
 
@@ -164,3 +166,41 @@ kvb_status kvb_query_context_sort(struct kvb_query_context *ctx, size_t *out_cou
 
 /* The next number of the query context's random sequence, 0 <= draw < 1. */
 double kvb_query_context_draw(struct kvb_query_context *ctx);
+
+/* ---- What query_context.c (models, order, listing), overlaps.c (hashing, matching) and route.c
+ * share; for nobody else ---- */
+
+/* Lists the streams that the query may be answered with, by id, unless they are listed
+ * already.  KVB_NO_MEMORY. */
+kvb_status kvb_query_context_list(
+    struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    struct kvb_listing_options options);
+
+bool kvb_block_shape_is_same(struct kvb_block_shape a, struct kvb_block_shape b);
+
+/* Its place in the listing; shape_count when it is not there. */
+size_t kvb_listing_find_shape(const struct kvb_listing *listing, struct kvb_block_shape shape);
+
+/* ---- How much of a held prefix a request is given ----
+ *
+ * Source: the lookups of vLLM 0.33 and of SGLang 0.5.23, as recorded in tests/data/probes.
+ * Threads: any thread; nothing is kept. */
+
+/* Blocks that the sliding-window groups must hold at the end of a usable prefix: those that
+ * the window of the next token reaches back into.  0: none. */
+size_t kvb_window_need(uint32_t window_tokens, uint32_t block_size);
+
+/* Of a hybrid model, how many of the blocks names[0 .. count - 1], all held by the
+ * full-attention groups, can be used: the prefix ends with the last run of `need` blocks that
+ * the window list holds, and without such a run with the run at the prompt's beginning.
+ *
+ *     need 2, window list:   0 1 . . 4 5 . 7      usable: 6 blocks
+ *                            0 . . . 4 . . 7      usable: 1 block
+ *
+ * window NULL: an empty list.  Cost: at most one look into the set for each block. */
+size_t kvb_usable_blocks(
+    const struct kvb_block_set *window, const kvb_block_hash *names, size_t count, size_t need);
+
+/* The most blocks that a request of so many tokens is given: it computes its last token
+ * itself, and an engine whose tokens are pairs its last pair. */
+size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired);

@@ -1,20 +1,16 @@
+#include "core/array.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/sort_first.h"
 #include "kvaggregator/answers/answers.h"
-#include "kvaggregator/answers/query_context_inside.h"
 #include "kvaggregator/answers/selection.h"
 #include "wire/json/writer.h"
+#include "wire/router/heartbeat.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void drop_candidates(struct kvb_route_candidate **candidates)
-{
-    free(*candidates);
-}
 
 /* False when neither a recent heartbeat nor a recent load value confirms that the worker exists:
  * anyone who may publish events could make up thousands of workers. */
@@ -23,18 +19,20 @@ static bool fill_candidate(
     struct kvb_route_candidate *out_candidate)
 {
     const struct kvb_load_endpoint *endpoint =
-        kvb_load_tracker_find(ctx->tracker, &overlap->follower->id);
+        kvb_load_tracker_find_key(ctx->tracker, &overlap->key);
     struct kvb_request_sums sums;
 
     if (!overlap->follower->has_heartbeat && (!endpoint || endpoint->is_stale)) {
         return false;
     }
-    kvb_requests_sums(ctx->requests, &overlap->follower->id, endpoint != NULL, ctx->now_ns, &sums);
+    kvb_requests_sums(ctx->requests, &overlap->key, endpoint != NULL, ctx->now_ns, &sums);
     *out_candidate = (struct kvb_route_candidate){
-        .id = &overlap->follower->id,
+        .key = &overlap->key,
+        .facts = &overlap->follower->heartbeat.facts,
         .state = overlap->follower->state,
         .place = overlap->number,
-        .is_draining = overlap->follower->heartbeat.is_draining,
+        .is_draining = overlap->follower->heartbeat.facts.is_draining,
+        .is_not_ready = overlap->follower->heartbeat.facts.ready == KVB_READY_NO,
         .block_size = overlap->shape.block_size,
         .lookahead = overlap->shape.lookahead,
         .request_blocks = overlap->request_blocks,
@@ -74,29 +72,25 @@ static void fill_predictions(
         for (size_t n = 0; n < count; n++) {
             if (kvb_block_shape_is_same(candidate_shape(&candidates[n]), listing->shapes[i])) {
                 candidates[n].predicted_blocks = kvb_predictions_beyond(
-                    ctx->predictions, candidates[n].id, names, blocks, candidates[n].overlap_blocks,
-                    ctx->now_ns);
+                    ctx->predictions, candidates[n].key, names, blocks,
+                    candidates[n].overlap_blocks, ctx->now_ns);
             }
         }
     }
 }
 
-static kvb_status make_candidates(
-    const struct kvb_query_context *ctx, const struct kvb_query *query,
-    struct kvb_route_candidate **out_candidates, size_t *out_count)
+/* Fills ctx->candidates. */
+static kvb_status make_candidates(struct kvb_query_context *ctx, size_t *out_count)
 {
-    struct kvb_route_candidate *candidates = calloc(ctx->overlap_count + 1, sizeof *candidates);
-
-    if (!candidates) {
-        return KVB_NO_MEMORY;
-    }
     size_t count = 0;
+
+    KVB_TRY(kvb_array_reserve(
+        &ctx->candidates, &ctx->candidate_capacity, ctx->overlap_count + 1, sizeof *ctx->candidates,
+        kvb_max_streams + 1));
     for (size_t i = 0; i < ctx->overlap_count; i++) {
         const struct kvb_overlap *overlap = &ctx->overlaps[i];
-        count += kvb_route_may_go_to(query, overlap->follower) &&
-                 fill_candidate(ctx, overlap, &candidates[count]);
+        count += fill_candidate(ctx, overlap, &ctx->candidates[count]);
     }
-    *out_candidates = candidates;
     *out_count = count;
     return KVB_OK;
 }
@@ -109,6 +103,9 @@ struct candidate_place {
     uint32_t dp_rank;
     uint32_t at; /* of the candidates */
 };
+
+/* Of a row of scores at most, with an address of 255 plain bytes. */
+enum { usual_row_bytes = 440 };
 
 static void drop_places(struct candidate_place **places)
 {
@@ -143,8 +140,8 @@ static kvb_status place_candidates(
     }
     for (size_t i = 0; i < count; i++) {
         places[i] = (struct candidate_place){ .cost = candidates[i].cost,
-                                              .worker_id = candidates[i].id->worker_id,
-                                              .dp_rank = candidates[i].id->dp_rank,
+                                              .worker_id = candidates[i].key->id->worker_id,
+                                              .dp_rank = candidates[i].key->id->dp_rank,
                                               .at = (uint32_t)i };
     }
     kvb_sort_first(places, count, sizeof *places, shown, by_cost, NULL);
@@ -155,8 +152,11 @@ static kvb_status place_candidates(
 static void write_score(struct kvb_json_writer *json, const struct kvb_route_candidate *candidate)
 {
     kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "worker_id", candidate->id->worker_id);
-    kvb_json_write_pair_u64(json, "dp_rank", candidate->id->dp_rank);
+    kvb_json_write_pair_u64(json, "worker_id", candidate->key->id->worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", candidate->key->id->dp_rank);
+    if (candidate->facts->address[0] != '\0') {
+        kvb_json_write_pair_text(json, "address", candidate->facts->address);
+    }
     kvb_json_write_pair_number(json, "cost", candidate->cost);
     kvb_json_write_pair_u64(json, "overlap_blocks", candidate->overlap_blocks);
     kvb_json_write_pair_u64(json, "predicted_blocks", candidate->predicted_blocks);
@@ -213,27 +213,34 @@ static void write_chosen(
     struct kvb_json_writer *json, const struct kvb_route_options *options,
     const struct kvb_route_candidate *chosen, size_t candidate_count)
 {
-    kvb_json_write_pair_u64(json, "worker_id", chosen->id->worker_id);
-    kvb_json_write_pair_u64(json, "dp_rank", chosen->id->dp_rank);
-    kvb_json_write_pair_text(json, "namespace", chosen->id->name_space);
-    kvb_json_write_pair_text(json, "component", chosen->id->component);
+    kvb_json_write_pair_u64(json, "worker_id", chosen->key->id->worker_id);
+    kvb_json_write_pair_u64(json, "dp_rank", chosen->key->id->dp_rank);
+    kvb_json_write_pair_text(json, "namespace", chosen->key->id->name_space);
+    kvb_json_write_pair_text(json, "component", chosen->key->id->component);
     kvb_json_write_pair_text(json, "policy", kvb_route_policy_name(options->policy));
     kvb_json_write_pair_u64(json, "overlap_blocks", chosen->overlap_blocks);
     write_reason(json, options, chosen, candidate_count);
+    kvb_worker_facts_json_write(chosen->facts, json);
 }
 
+/* A route is chosen once, so its answer cannot be made again with fewer rows where addresses are
+ * long: such a row counts as several. */
 static kvb_status write_scores(
     struct kvb_json_writer *json, const struct kvb_route_candidate *candidates, size_t count,
     size_t max_rows)
 {
     KVB_OWN(drop_places) struct candidate_place *places = NULL;
-    const size_t shown = count < max_rows ? count : max_rows;
+    const size_t max = count < max_rows ? count : max_rows;
+    size_t rows = 0;
+    size_t shown = 0;
 
-    KVB_TRY(place_candidates(candidates, count, shown, &places));
+    KVB_TRY(place_candidates(candidates, count, max, &places));
     kvb_json_write_key(json, "scores");
     kvb_json_write_begin(json, '[');
-    for (size_t i = 0; i < shown; i++) {
-        write_score(json, &candidates[places[i].at]);
+    while (shown < max && rows < max_rows) {
+        const size_t begin = json->out->len;
+        write_score(json, &candidates[places[shown++].at]);
+        rows += 1 + (json->out->len - begin) / usual_row_bytes;
     }
     kvb_json_write_end(json, ']');
     if (shown < count) {
@@ -248,7 +255,7 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
     const bool has_tokens = query->form == KVB_QUERY_TOKENS;
 
     return (struct kvb_route_decision){
-        .id = *chosen->id,
+        .id = *chosen->key->id,
         .isl_tokens = has_tokens ? query->count : query->count * chosen->block_size,
         .hit_tokens = chosen->overlap_blocks * chosen->block_size,
         .isl_blocks = chosen->request_blocks,
@@ -320,7 +327,6 @@ kvb_status kvb_answer_route(
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .with_none = true };
-    KVB_OWN(drop_candidates) struct kvb_route_candidate *candidates = NULL;
     const struct kvb_route_random random = { .turn = ctx->turn,
                                              .draw = kvb_query_context_draw(ctx),
                                              .second_draw = kvb_query_context_draw(ctx),
@@ -331,7 +337,8 @@ kvb_status kvb_answer_route(
 
     KVB_TRY(kvb_route_options_for(ctx, query, &route, detail));
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
-    KVB_TRY(make_candidates(ctx, query, &candidates, &count));
+    KVB_TRY(make_candidates(ctx, &count));
+    struct kvb_route_candidate *candidates = ctx->candidates;
     fill_predictions(ctx, query, candidates, count);
     if (kvb_route_choose(&route, random, candidates, count, &at) != KVB_OK) {
         return kvb_route_explain_none(ctx, query, detail);

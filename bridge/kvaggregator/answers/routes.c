@@ -3,9 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/http_reply.h"
 #include "daemon/prometheus.h"
-#include "kvaggregator/answers/status_page.h"
 #include "wire/query/json.h"
 
 #include <errno.h>
@@ -26,9 +24,16 @@ static const struct kvb_http_header data_headers[] = {
     { NULL, NULL },
 };
 
-typedef void (*route_handler)(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer);
+/* A request on its way through its handler; all borrowed. */
+struct exchange {
+    struct kvb_http_route_context *context;
+    const struct kvb_http_request *request;
+    struct kvb_http_answer *answer; /* 200 and JSON, unless the handler says otherwise */
+    struct kvb_detail detail;       /* why it failed */
+};
+
+/* KVB_OK: *answer is complete.  Else it becomes an error. */
+typedef kvb_status (*route_handler)(struct exchange *exchange);
 
 typedef kvb_status (*body_decoder)(
     kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);
@@ -92,19 +97,6 @@ refuse_http_request(struct kvb_http_answer *answer, kvb_status status, const str
     kvb_http_refuse(answer, 500, kvb_status_name(status));
 }
 
-static void
-finish_answer(struct kvb_http_answer *answer, kvb_status status, const struct kvb_detail *detail)
-{
-    static const struct kvb_detail nothing = { { 0 } };
-
-    if (status == KVB_OK) {
-        answer->status = 200;
-        answer->content_type = json_type;
-    } else {
-        refuse_http_request(answer, status, detail ? detail : &nothing);
-    }
-}
-
 /* ---- Queries with a body ---- */
 
 /* False: the body is invalid and *answer is complete. */
@@ -140,105 +132,77 @@ has_parameter(const struct kvb_http_request *request, const char *key, const cha
            strcmp(given, value) == 0;
 }
 
-static void answer_query(
-    const struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    bool is_hashed, struct kvb_http_answer *answer)
+/* As kvb_query_json_decode(); tokens are no hashes. */
+static kvb_status
+decode_hashes(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail)
 {
-    struct kvb_detail detail = { { 0 } };
-    const bool with_down = has_parameter(request, "down", "true");
-    kvb_status status = KVB_BAD_INPUT;
+    struct kvb_query query = { 0 };
 
-    if (is_hashed && context->query->form == KVB_QUERY_TOKENS) {
-        kvb_detail_set(&detail, "missing field `block_hashes`");
-    } else {
-        status = kvb_answer_query(context->ctx, context->query, with_down, &answer->body, &detail);
+    KVB_TRY(kvb_query_json_decode(json, &query, detail));
+    if (query.form == KVB_QUERY_TOKENS) {
+        kvb_query_done(&query);
+        kvb_detail_set(detail, "missing field `block_hashes`");
+        return KVB_NOT_FOUND;
     }
-    finish_answer(answer, status, &detail);
+    *out_query = query;
+    return KVB_OK;
 }
 
-static void query(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status query(struct exchange *exchange)
 {
-    answer_query(context, request, false, answer);
+    const struct kvb_http_route_context *context = exchange->context;
+
+    return kvb_answer_query(
+        context->ctx, context->query, has_parameter(exchange->request, "down", "true"),
+        &exchange->answer->body, &exchange->detail);
 }
 
-static void query_by_hash(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status route(struct exchange *exchange)
 {
-    answer_query(context, request, true, answer);
+    struct kvb_http_route_context *context = exchange->context;
+
+    KVB_TRY(kvb_answer_route(
+        context->ctx, context->query, kvb_max_streams, &exchange->answer->body, &context->decision,
+        &exchange->detail));
+    context->has_decision = !context->decision.is_dry_run;
+    return KVB_OK;
 }
 
-static void route(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status take_request_report(struct exchange *exchange, enum kvb_request_report_kind kind)
 {
-    struct kvb_detail detail = { { 0 } };
-
-    (void)request;
-    const kvb_status status = kvb_answer_route(
-        context->ctx, context->query, kvb_max_streams, &answer->body, &context->decision, &detail);
-    context->has_decision = status == KVB_OK && !context->decision.is_dry_run;
-    finish_answer(answer, status, &detail);
-}
-
-/* ---- Reports of requests ---- */
-
-static void take_request_report(
-    struct kvb_http_route_context *context, enum kvb_request_report_kind kind,
-    struct kvb_http_answer *answer)
-{
-    struct kvb_detail detail = { { 0 } };
-    const kvb_status status =
-        kvb_answer_request_report(context->ctx, context->query, kind, &answer->body, &detail);
+    struct kvb_http_route_context *context = exchange->context;
 
     context->has_request_report = true;
     context->request_report = kind;
-    finish_answer(answer, status, &detail);
+    return kvb_answer_request_report(
+        context->ctx, context->query, kind, &exchange->answer->body, &exchange->detail);
 }
 
-static void finished(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status finished(struct exchange *exchange)
 {
-    (void)request;
-    take_request_report(context, KVB_REQUEST_FINISHED, answer);
+    return take_request_report(exchange, KVB_REQUEST_FINISHED);
 }
 
-static void first_token(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status first_token(struct exchange *exchange)
 {
-    (void)request;
-    take_request_report(context, KVB_REQUEST_FIRST_TOKEN, answer);
+    return take_request_report(exchange, KVB_REQUEST_FIRST_TOKEN);
 }
 
 /* ---- Queries without a body ---- */
 
-static void workers(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status workers(struct exchange *exchange)
 {
-    (void)request;
-    finish_answer(answer, kvb_answer_workers(context->ctx, &answer->body), NULL);
+    return kvb_answer_workers(exchange->context->ctx, &exchange->answer->body);
 }
 
-static void streams(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status streams(struct exchange *exchange)
 {
-    (void)request;
-    finish_answer(
-        answer, kvb_answer_streams(context->ctx, 0, kvb_max_streams, &answer->body), NULL);
+    return kvb_answer_streams(exchange->context->ctx, 0, kvb_max_streams, &exchange->answer->body);
 }
 
-static void answer_load_request(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status answer_load_request(struct exchange *exchange)
 {
-    (void)request;
-    finish_answer(answer, kvb_answer_load(context->ctx, kvb_max_streams, &answer->body), NULL);
+    return kvb_answer_load(exchange->context->ctx, kvb_max_streams, &exchange->answer->body);
 }
 
 static bool is_rows(const struct kvb_http_request *request)
@@ -246,78 +210,65 @@ static bool is_rows(const struct kvb_http_request *request)
     return has_parameter(request, "format", "rows");
 }
 
-static kvb_status
-begin_dump(struct kvb_http_route_context *context, const struct kvb_http_request *request)
+static kvb_status begin_dump(const struct exchange *exchange)
 {
+    struct kvb_http_route_context *context = exchange->context;
     char model[kvb_model_bytes + 1] = "";
 
-    if (is_rows(request)) {
+    if (is_rows(exchange->request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    (void)kvb_http_parameter(request->query, "model_name", model, sizeof model); /* absent: all */
+    (void)kvb_http_parameter(/* absent: all */
+                             exchange->request->query, "model_name", model, sizeof model);
     return kvb_dump_begin(&context->dump, context->ctx, model);
 }
 
-static void dump(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status dump(struct exchange *exchange)
 {
-    kvb_status status = context->dump.numbers ? KVB_OK : begin_dump(context, request);
+    struct kvb_http_route_context *context = exchange->context;
 
-    if (status == KVB_OK) {
-        status = kvb_dump_step(&context->dump, context->ctx, &answer->body);
+    context->is_unfinished = false;
+    if (!context->dump.numbers) {
+        KVB_TRY(begin_dump(exchange));
     }
+    const kvb_status status = kvb_dump_step(&context->dump, context->ctx, &exchange->answer->body);
     context->is_unfinished = status == KVB_AGAIN;
-    finish_answer(answer, context->is_unfinished ? KVB_OK : status, NULL);
-    if (answer->status == 200 && is_rows(request)) {
-        answer->content_type = text_type;
+    if (is_rows(exchange->request)) {
+        exchange->answer->content_type = text_type;
     }
+    return context->is_unfinished ? KVB_OK : status;
 }
 
-static void health(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status health(struct exchange *exchange)
 {
-    (void)context;
-    (void)request;
-    set_answer_type(answer, 200, NULL);
+    set_answer_type(exchange->answer, 200, NULL);
+    return KVB_OK;
 }
 
-static void livez(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status livez(struct exchange *exchange)
 {
-    (void)request;
-    if (context->not_live) {
-        answer_sentence(answer, 503, context->not_live, "\n");
-    } else {
-        answer_sentence(answer, 200, "ok\n", "");
-    }
+    const char *cause = exchange->context->not_live;
+
+    answer_sentence(exchange->answer, cause ? 503 : 200, cause ? cause : "ok", "\n");
+    return KVB_OK;
 }
 
-static void readyz(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status readyz(struct exchange *exchange)
 {
-    (void)request;
-    if (context->not_ready) {
-        answer_sentence(answer, 503, context->not_ready, "\n");
-    } else {
-        answer_sentence(answer, 200, "ready\n", "");
+    const struct kvb_http_route_context *context = exchange->context;
+    const char *cause = context->not_ready;
+
+    if (cause ||
+        !kvb_exact_share_refuses(context->share, exchange->request->query, exchange->answer)) {
+        answer_sentence(exchange->answer, cause ? 503 : 200, cause ? cause : "ready", "\n");
     }
+    return KVB_OK;
 }
 
-static void metrics(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status metrics(struct exchange *exchange)
 {
-    const kvb_status status = kvb_prometheus_table(context->metrics, &answer->body);
-
-    (void)request;
-    finish_answer(answer, status, NULL);
-    if (status == KVB_OK) {
-        answer->content_type = KVB_PROMETHEUS_TYPE;
-    }
+    exchange->answer->content_type = KVB_PROMETHEUS_TYPE;
+    return kvb_prometheus_table(exchange->context->metrics, &exchange->answer->body);
 }
 
 /* ---- The status page and what it polls ---- */
@@ -333,19 +284,15 @@ static const struct kvb_http_header page_headers[] = {
     { NULL, NULL },
 };
 
-static void status_page(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status status_page(struct exchange *exchange)
 {
-    const bool is_known = strcmp(request->if_none_match, kvb_status_page_etag) == 0;
+    const bool is_known = strcmp(exchange->request->if_none_match, kvb_status_page_etag) == 0;
+    struct kvb_http_answer *answer = exchange->answer;
 
-    (void)context;
     set_answer_type(answer, is_known ? 304 : 200, is_known ? NULL : "text/html; charset=utf-8");
     answer->headers = page_headers;
-    if (!is_known &&
-        kvb_buf_append(&answer->body, kvb_status_page, kvb_status_page_bytes) != KVB_OK) {
-        refuse_http_request(answer, KVB_NO_MEMORY, &(struct kvb_detail){ 0 });
-    }
+    return is_known ? KVB_OK
+                    : kvb_buf_append(&answer->body, kvb_status_page, kvb_status_page_bytes);
 }
 
 struct number_parameter {
@@ -380,35 +327,32 @@ static bool read_number_parameter(
     return false;
 }
 
-static void history(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status history(struct exchange *exchange)
 {
     static const struct number_parameter since = { "since", 0, UINT64_MAX };
+    const struct kvb_http_route_context *context = exchange->context;
+    struct kvb_http_answer *answer = exchange->answer;
     uint64_t after = 0;
 
-    if (read_number_parameter(request, &since, answer, &after)) {
-        finish_answer(
-            answer,
-            kvb_dashboard_history(context->dashboard, after, context->not_ready, &answer->body),
-            NULL);
-    }
+    return read_number_parameter(exchange->request, &since, answer, &after)
+               ? kvb_dashboard_history(context->dashboard, after, context->not_ready, &answer->body)
+               : KVB_OK;
 }
 
-static void overview(
-    struct kvb_http_route_context *context, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer)
+static kvb_status overview(struct exchange *exchange)
 {
     static const struct number_parameter rows = { "rows", 100, kvb_max_overview_rows };
+    const struct kvb_http_request *request = exchange->request;
+    struct kvb_http_answer *answer = exchange->answer;
     char filter[kvb_max_filter_bytes] = "";
     uint64_t max_rows = 0;
 
     if (!read_number_parameter(request, &rows, answer, &max_rows)) {
-        return;
+        return KVB_OK;
     }
     if (strlen(request->query) >= sizeof filter) {
         kvb_http_refuse(answer, 400, "filter: too long");
-        return;
+        return KVB_OK;
     }
     (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* absent: all */
     (void)MHD_http_unescape(filter);
@@ -417,7 +361,7 @@ static void overview(
         .max_rows = max_rows,
         .now_ns = kvb_clock_monotonic_ns(),
     };
-    finish_answer(answer, kvb_dashboard_streams(context->dashboard, &wanted, &answer->body), NULL);
+    return kvb_dashboard_streams(exchange->context->dashboard, &wanted, &answer->body);
 }
 
 /* ---- The table ---- */
@@ -425,7 +369,7 @@ static void overview(
 /* clang-format off */
 static const struct kvb_http_route routes[] = {
     { "POST", "/query",         true,  query, kvb_query_json_decode },
-    { "POST", "/query_by_hash", true,  query_by_hash, kvb_query_json_decode },
+    { "POST", "/query_by_hash", true,  query, decode_hashes },
     { "POST", "/route",         true,  route, kvb_query_json_decode },
     { "POST", "/finished",      true,  finished, kvb_request_json_decode },
     { "POST", "/first_token",   true,  first_token, kvb_request_json_decode },
@@ -503,6 +447,13 @@ void kvb_http_route_answer(
     const struct kvb_http_route *found, struct kvb_http_route_context *context,
     const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
+    struct exchange exchange = { .context = context, .request = request, .answer = answer };
+
     answer->headers = data_headers;
-    found->answer(context, request, answer);
+    answer->status = 200;
+    answer->content_type = json_type;
+    const kvb_status status = found->answer(&exchange);
+    if (status != KVB_OK) {
+        refuse_http_request(answer, status, &exchange.detail);
+    }
 }

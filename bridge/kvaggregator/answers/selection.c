@@ -23,17 +23,13 @@ static bool has_instance(const struct kvb_query *query, const struct kvb_followe
 
 static bool has_labels(const struct kvb_query *query, const struct kvb_follower *follower)
 {
-    return kvb_labels_include(&follower->heartbeat.labels, &query->selection.labels);
+    return kvb_worker_facts_include(&follower->heartbeat.facts, &query->selection.labels);
 }
 
 static bool is_candidate(const struct kvb_query *query, const struct kvb_follower *follower)
 {
-    const struct kvb_selection *selection = &query->selection;
-    const char *address = selection->address_count > 0
-                              ? kvb_labels_find(&follower->heartbeat.labels, "address")
-                              : NULL;
-
-    return kvb_selection_has_candidate(selection, follower->id.worker_id, address);
+    return kvb_selection_has_candidate(
+        &query->selection, follower->id.worker_id, follower->heartbeat.facts.address);
 }
 
 static bool is_not_down(const struct kvb_query *query, const struct kvb_follower *follower)
@@ -45,7 +41,7 @@ static bool is_not_down(const struct kvb_query *query, const struct kvb_follower
 static bool is_not_draining(const struct kvb_query *query, const struct kvb_follower *follower)
 {
     (void)query;
-    return !follower->heartbeat.is_draining;
+    return !follower->heartbeat.facts.is_draining;
 }
 
 static const struct filter {
@@ -59,7 +55,7 @@ static const struct filter {
     [filter_draining] = { is_not_draining, "draining" },
 };
 
-bool kvb_route_may_go_to(const struct kvb_query *query, const struct kvb_follower *follower)
+bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower)
 {
     return has_labels(query, follower) && is_candidate(query, follower);
 }
@@ -121,7 +117,7 @@ static kvb_status check_label(
 
     KVB_TRY(kvb_labels_add_pair(&one, label->pair, NULL));
     while ((follower = next_of_model(ctx, model, &at))) {
-        if (kvb_labels_include(&follower->heartbeat.labels, &one)) {
+        if (kvb_worker_facts_include(&follower->heartbeat.facts, &one)) {
             return KVB_OK;
         }
     }

@@ -1,17 +1,16 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "kvaggregator/answers/query_context.h"
 #include "model/query.h"
 
 #include <stdbool.h>
 
-/* What a route request selects (struct kvb_selection): a policy and workers; and why none of them
- * is left.  Threads: only the thread that owns the query context. */
+/* What a request selects (struct kvb_selection): workers, and to route it a policy; and why none
+ * of them is left.  Threads: only the thread that owns the query context. */
 
 /* By labels and candidates; it may still be DOWN or draining. */
-bool kvb_route_may_go_to(const struct kvb_query *query, const struct kvb_follower *follower);
+bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower);
 
 /* The configured options, with the policy that the query names.
  * KVB_BAD_INPUT  unknown policy; detail lists those that exist */

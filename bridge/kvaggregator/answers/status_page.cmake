@@ -41,7 +41,7 @@ hash_of_element(script script)
 string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
 
-file(WRITE ${OUT} "#include \"kvaggregator/answers/status_page.h\"
+file(WRITE ${OUT} "#include \"kvaggregator/answers/dashboard.h\"
 
 const char kvb_status_page[] = {
 ${bytes}

@@ -47,18 +47,6 @@ static void write_load(
     }
 }
 
-/* Left out where there are none, and where it takes requests. */
-static void write_stream_labels(struct kvb_json_writer *json, const struct kvb_heartbeat *heartbeat)
-{
-    if (heartbeat->is_draining) {
-        kvb_json_write_pair_bool(json, "draining", true);
-    }
-    if (heartbeat->labels.count > 0) {
-        kvb_json_write_key(json, "labels");
-        kvb_labels_json_write(&heartbeat->labels, json);
-    }
-}
-
 static void write_stream(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_follower *follower)
@@ -77,7 +65,7 @@ static void write_stream(
         kvb_json_write_key(json, "store");
         kvb_json_write_bool(json, true);
     }
-    write_stream_labels(json, &follower->heartbeat);
+    kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
     write_follower_missing(json, follower);
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);
@@ -179,10 +167,23 @@ static const char *status_of_all(const struct kvb_query_context *ctx, size_t fro
     return status_of(ctx->sorted[from]);
 }
 
+/* Of its first rank; draining: all of its ranks are. */
+static struct kvb_worker_facts
+facts_of_all(const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    struct kvb_worker_facts facts = ctx->sorted[from]->heartbeat.facts;
+
+    for (size_t i = from + 1; i < to; i++) {
+        facts.is_draining &= ctx->sorted[i]->heartbeat.facts.is_draining;
+    }
+    return facts;
+}
+
 static void write_stream_worker(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
 {
     const struct kvb_follower *first = ctx->sorted[from];
+    const struct kvb_worker_facts facts = facts_of_all(ctx, from, to);
 
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_u64(json, "instance_id", first->id.worker_id);
@@ -193,6 +194,7 @@ static void write_stream_worker(
     kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, first));
     write_stream_endpoints(json, ctx, from, to);
     write_listeners(json, ctx, from, to);
+    kvb_worker_facts_json_write(&facts, json);
     kvb_json_write_end(json, '}');
 }
 

@@ -3,6 +3,7 @@
 #include "core/own.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -96,7 +97,7 @@ static int compare_numbers(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* ---- One pair of functions a column -------------------------------------------------------- */
+/* ---- Columns that are no figures ---- */
 
 static void render_worker(row_of row, char *text)
 {
@@ -138,78 +139,9 @@ static int compare_reason(row_of a, row_of b)
     return strcmp(a->reason, b->reason);
 }
 
-static void render_events(row_of row, char *text)
-{
-    render_figure(&row->events_per_s, 1, text);
-}
+/* ---- The table ---- */
 
-static int compare_events(row_of a, row_of b)
-{
-    return compare_stats(&a->events_per_s, &b->events_per_s);
-}
-
-static void render_lag(row_of row, char *text)
-{
-    render_span(&row->lag_s, text);
-}
-
-static int compare_lag(row_of a, row_of b)
-{
-    return compare_stats(&a->lag_s, &b->lag_s);
-}
-
-static void render_blocks(row_of row, char *text)
-{
-    render_figure(&row->blocks, 0, text);
-}
-
-static int compare_blocks(row_of a, row_of b)
-{
-    return compare_stats(&a->blocks, &b->blocks);
-}
-
-static void render_load(row_of row, char *text)
-{
-    render_figure(&row->load, 2, text);
-}
-
-static int compare_load(row_of a, row_of b)
-{
-    return compare_stats(&a->load, &b->load);
-}
-
-static void render_active(row_of row, char *text)
-{
-    render_figure(&row->active, 0, text);
-}
-
-static int compare_active(row_of a, row_of b)
-{
-    return compare_stats(&a->active, &b->active);
-}
-
-static void render_waiting(row_of row, char *text)
-{
-    render_figure(&row->waiting, 0, text);
-}
-
-static int compare_waiting(row_of a, row_of b)
-{
-    return compare_stats(&a->waiting, &b->waiting);
-}
-
-static void render_reconnects(row_of row, char *text)
-{
-    render_figure(&row->reconnects, 0, text);
-}
-
-static int compare_reconnects(row_of a, row_of b)
-{
-    return compare_stats(&a->reconnects, &b->reconnects);
-}
-
-/* ---- The table ---------------------------------------------------------------------------------
- */
+#define FIGURE(field) offsetof(struct kvctl_top_row, field)
 
 /* clang-format off */
 static const struct kvctl_top_column columns[] = {
@@ -226,28 +158,55 @@ static const struct kvctl_top_column columns[] = {
       .render = render_reason, .compare = compare_reason,
       .help = "why not EXACT" },
     { .title = "EVENTS/S", .name = "events", .key = 'E', .width = 8, .priority = 9, .is_falling = true,
-      .render = render_events, .compare = compare_events,
+      .figure = FIGURE(events_per_s), .digits = 1,
       .help = "events of the engine in a second" },
     { .title = "LAG", .name = "lag", .key = 'L', .width = 5, .priority = 6, .is_falling = true,
-      .render = render_lag, .compare = compare_lag,
+      .figure = FIGURE(lag_s), .is_span = true,
       .help = "since a batch came, or nothing new was proven" },
     { .title = "BLOCKS", .name = "blocks", .key = 'B', .width = 6, .priority = 7, .is_falling = true,
-      .render = render_blocks, .compare = compare_blocks,
+      .figure = FIGURE(blocks),
       .help = "blocks held, in all tiers" },
     { .title = "LOAD", .name = "load", .key = 'O', .width = 5, .priority = 5, .is_falling = true,
-      .render = render_load, .compare = compare_load,
+      .figure = FIGURE(load), .digits = 2,
       .help = "active blocks of all blocks, 0 to 1" },
     { .title = "ACTIVE", .name = "active", .key = 'A', .width = 6, .priority = 2, .is_falling = true,
-      .render = render_active, .compare = compare_active,
+      .figure = FIGURE(active),
       .help = "requests that run" },
     { .title = "WAIT", .name = "wait", .key = 'T', .width = 4, .priority = 3, .is_falling = true,
-      .render = render_waiting, .compare = compare_waiting,
+      .figure = FIGURE(waiting),
       .help = "requests that wait" },
     { .title = "RECON", .name = "recon", .key = 'C', .width = 5, .priority = 1, .is_falling = true,
-      .render = render_reconnects, .compare = compare_reconnects,
+      .figure = FIGURE(reconnects),
       .help = "times that the bridge reconnected to the engine" },
 };
 /* clang-format on */
+
+static const struct kvctl_top_figure *
+column_figure(const struct kvctl_top_column *column, row_of row)
+{
+    return (const void *)((const char *)row + column->figure);
+}
+
+void kvctl_top_column_render(
+    const struct kvctl_top_column *column, const struct kvctl_top_row *row,
+    char text[kvctl_top_cell_bytes])
+{
+    if (column->render) {
+        column->render(row, text);
+    } else if (column->is_span) {
+        render_span(column_figure(column, row), text);
+    } else {
+        render_figure(column_figure(column, row), column->digits, text);
+    }
+}
+
+int kvctl_top_column_compare(
+    const struct kvctl_top_column *column, const struct kvctl_top_row *a,
+    const struct kvctl_top_row *b)
+{
+    return column->compare ? column->compare(a, b)
+                           : compare_stats(column_figure(column, a), column_figure(column, b));
+}
 
 const struct kvctl_top_column *kvctl_top_columns(size_t *out_count)
 {

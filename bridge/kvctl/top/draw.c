@@ -133,8 +133,7 @@ static void draw_load(struct drawing *drawing)
         totals->engine_reconnects, totals->nats_reconnects);
 }
 
-/* ---- What is wrong ------------------------------------------------------------------------------
- */
+/* ---- What is wrong ---- */
 
 static bool has_trouble(const struct kvctl_top_model *model)
 {
@@ -159,8 +158,7 @@ static void draw_trouble(struct drawing *drawing)
     }
 }
 
-/* ---- The table
- * --------------------------------------------------------------------------------------- */
+/* ---- The table ---- */
 
 /* The columns that are shown, and how wide each is. */
 struct table {
@@ -190,7 +188,7 @@ static void measure(const struct drawing *drawing, struct table *table, size_t r
         const size_t mark = c == view->sort; /* behind the title */
         table->widths[c] = larger(column->width, strlen(column->title) + mark);
         for (size_t r = 0; r < row_count; r++) {
-            column->render(drawing->model->shown[view->first + r], text);
+            kvctl_top_column_render(column, drawing->model->shown[view->first + r], text);
             table->widths[c] = larger(table->widths[c], strlen(text));
         }
     }
@@ -269,7 +267,7 @@ draw_row(struct drawing *drawing, const struct table *table, const struct kvctl_
 
     for (size_t c = 0; c < table->count; c++) {
         if (table->is_shown[c]) {
-            table->columns[c].render(row, text);
+            kvctl_top_column_render(&table->columns[c], row, text);
             put_cell(drawing, table, c, cell_color(drawing, &table->columns[c], row), text);
         }
     }
@@ -321,8 +319,7 @@ static void draw_table(struct drawing *drawing, size_t lines)
     }
 }
 
-/* ---- The help
- * ---------------------------------------------------------------------------------------- */
+/* ---- The help ---- */
 
 static void draw_help_line(struct drawing *drawing, const char *keys, const char *help)
 {
@@ -362,8 +359,7 @@ static void draw_help(struct drawing *drawing, size_t lines)
     }
 }
 
-/* ---- The last line
- * ------------------------------------------------------------------------------------ */
+/* ---- The last line ---- */
 
 static void draw_keys(struct drawing *drawing)
 {
@@ -395,8 +391,7 @@ static void draw_keys(struct drawing *drawing)
     kvctl_top_put_item(canvas, kvctl_top_plain, "p %s", view->is_paused ? "go on" : "pause");
 }
 
-/* ---- The whole
- * ------------------------------------------------------------------------------------------ */
+/* ---- The whole ---- */
 
 /* How many lines each part gets. */
 struct parts {

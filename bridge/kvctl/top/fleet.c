@@ -3,7 +3,7 @@
 #include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
-#include "kvctl/top/read.h"
+#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 
 #include <stdio.h>
@@ -38,8 +38,7 @@ static uint64_t since(uint64_t then_ns, uint64_t now_ns)
     return now_ns > then_ns ? now_ns - then_ns : 0;
 }
 
-/* ---- Counters ---------------------------------------------------------------------------------
- */
+/* ---- Counters ---- */
 
 static void count(struct kvctl_top_counter *counter, uint64_t value, uint64_t now_ns)
 {
@@ -60,8 +59,7 @@ static void count(struct kvctl_top_counter *counter, uint64_t value, uint64_t no
     counter->at_ns = now_ns;
 }
 
-/* ---- Streams
- * -------------------------------------------------------------------------------------- */
+/* ---- Streams ---- */
 
 /* For what names worker and rank alone. */
 static void note_component(struct kvctl_top_fleet *fleet, const struct kvb_stream_id *id)
@@ -139,8 +137,7 @@ static void read_state(struct json_object *object, struct kvctl_top_row *row)
     row->blocks = read_blocks(object);
 }
 
-/* ---- Bridges
- * ------------------------------------------------------------------------------------------ */
+/* ---- Bridges ---- */
 
 static kvb_status
 receive_bridge(struct kvctl_top_fleet *fleet, struct json_object *status, uint64_t now_ns)
@@ -228,9 +225,7 @@ void kvctl_top_take_hit(struct kvctl_top_fleet *fleet, struct json_object *hit)
     }
 }
 
-/* ---- Rounds
- * ------------------------------------------------------------------------------------------------
- */
+/* ---- Rounds ---- */
 
 void kvctl_top_begin_round(struct kvctl_top_fleet *fleet)
 {
@@ -279,7 +274,7 @@ kvctl_top_take_streams(struct kvctl_top_fleet *fleet, struct json_object *answer
 }
 
 /* The load answer names worker and rank alone; a stream of another component with
- * the same two is told apart by having no load of its own. */
+ * the same two is recognised by having no load of its own. */
 static void take_endpoint(struct kvctl_top_fleet *fleet, struct json_object *endpoint)
 {
     struct json_object *data = kvb_json_member(endpoint, "data");
@@ -368,9 +363,7 @@ void kvctl_top_set_connected(struct kvctl_top_fleet *fleet, bool is_connected, u
     fleet->link.is_connected = is_connected;
 }
 
-/* ---- Out
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- Out ---- */
 
 static void
 fill_row(const struct kvctl_top_stream *stream, uint64_t now_ns, struct kvctl_top_row *row)

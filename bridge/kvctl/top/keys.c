@@ -116,8 +116,7 @@ static void nothing(struct kvctl_top_view *view)
     (void)view; /* the picture is drawn after every key */
 }
 
-/* ---- The table of keys ------------------------------------------------------------------------
- */
+/* ---- The table of keys ---- */
 
 enum { ctrl_b = 2, ctrl_f = 6, ctrl_l = 12, escape = 0x1b, erase_byte = 0x7f };
 

@@ -62,7 +62,7 @@ static int compare_rows(const void *left, const void *right, void *context)
     const struct kvctl_top_column *columns = kvctl_top_columns(&count);
     const struct kvctl_top_column *column = &columns[view->sort < count ? view->sort : 0];
 
-    const int order = column->compare(a, b);
+    const int order = kvctl_top_column_compare(column, a, b);
     if (order != 0) {
         return column->is_falling != view->is_reversed ? -order : order;
     }

@@ -4,7 +4,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvctl/top/fleet.h"
-#include "kvctl/top/read.h"
+#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
@@ -63,8 +63,7 @@ static void on_hit(void *context, const struct kvb_bus_message *message)
     pthread_mutex_unlock(&sampler->lock);
 }
 
-/* ---- What is asked ----------------------------------------------------------------------------
- */
+/* ---- What is asked ---- */
 
 /* Shorter than what the bus says: it has to fit a line of the screen. */
 static void
@@ -172,8 +171,7 @@ static void run_round(struct kvctl_top_sampler *sampler)
     pthread_mutex_unlock(&sampler->lock);
 }
 
-/* ---- The thread
- * ------------------------------------------------------------------------------------ */
+/* ---- The thread ---- */
 
 static void wake(const struct kvctl_top_sampler *sampler)
 {
@@ -216,8 +214,7 @@ static void *run(void *context)
     return NULL;
 }
 
-/* ---- Its life
- * ---------------------------------------------------------------------------------------- */
+/* ---- Its life ---- */
 
 static kvb_status subscribe(struct kvctl_top_sampler *sampler)
 {

@@ -80,8 +80,7 @@ static void redraw(struct top *top)
     top->wipes = false;
 }
 
-/* ---- The live screen ----------------------------------------------------------------------------
- */
+/* ---- The live screen ---- */
 
 static void drain_wake(const struct top *top)
 {
@@ -174,8 +173,7 @@ static enum kvctl_exit run_live(struct top *top)
     return top->view.is_done ? kvctl_ok : kvctl_failed;
 }
 
-/* ---- One picture
- * ------------------------------------------------------------------------------------ */
+/* ---- One picture ---- */
 
 static bool is_settled(const struct kvctl_top_model *model, uint64_t waited_ns)
 {
@@ -230,8 +228,7 @@ static enum kvctl_exit run_once(struct top *top)
     return kvctl_ok;
 }
 
-/* ---- Beginning and end
- * --------------------------------------------------------------------------------- */
+/* ---- Beginning and end ---- */
 
 static enum kvctl_exit check_options(const struct kvctl_options *options, struct top *top)
 {

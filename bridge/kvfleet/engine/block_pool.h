@@ -2,7 +2,6 @@
 
 #include "core/ref.h"
 #include "core/status.h"
-#include "kvfleet/engine/block_content.h"
 #include "kvfleet/engine/content_log.h"
 #include "kvfleet/engine/prefix_tree.h"
 #include "model/event_batch.h"

@@ -70,7 +70,7 @@ void kvb_engine_set_salt(struct kvb_engine *engine, const char *salt);
 /* One step of the scheduler.  On KVB_OK *out_batch holds what changed, numbered
  * *out_seq; it is borrowed until the engine is used again.
  * KVB_AGAIN      nothing to tell; an engine without requests does not even step
- * KVB_NO_MEMORY, KVB_TOO_LARGE  the step was cut short; what it did is told by a
+ * KVB_NO_MEMORY, KVB_TOO_LARGE  the step was cut short; what it did is in a
  *                later step, nothing is lost */
 kvb_status kvb_engine_step(
     struct kvb_engine *engine, double now_s, const struct kvb_event_batch **out_batch,

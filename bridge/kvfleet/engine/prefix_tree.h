@@ -2,7 +2,7 @@
 
 #include "core/ref.h"
 #include "core/status.h"
-#include "kvfleet/engine/block_content.h"
+#include "kvfleet/engine/content_log.h"
 
 #include <stdint.h>
 

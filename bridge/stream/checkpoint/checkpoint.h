@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/buf.h"
-#include "core/detail.h"
+#include "core/status.h"
 #include "stream/advertised_names.h"
 #include "stream/stream.h"
 

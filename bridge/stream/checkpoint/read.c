@@ -239,6 +239,7 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     if (stream->log) {
         kvb_event_log_clear(stream->log);
     }
+    (void)kvb_stream_describe(stream);
 }
 
 static kvb_status take_state(struct restore *restore, const struct section *section)

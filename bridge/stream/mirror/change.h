@@ -46,11 +46,6 @@ kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id);
 /* Takes change->event, a Stored, or the next part of it. */
 kvb_status kvb_mirror_store(struct mirror_change *change);
 
-/* The end of the blocks that this call takes: from progress->next on, one at least. */
-uint32_t kvb_mirror_part_end(struct mirror_change *change);
-
-/* ---- stream/mirror/group_join.c ---- */
-
 /* Sets what the event's group is; it is known. */
 void kvb_mirror_find_group(struct mirror_change *change);
 
@@ -71,45 +66,3 @@ kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change);
 
 /* The event's blocks were taken. */
 void kvb_mirror_end_stored(struct mirror_change *change);
-
-/* ---- stream/mirror/window.c ---- */
-
-/* Takes blocks of a Stored of a sliding-window group. */
-kvb_status kvb_mirror_store_in_window(struct mirror_change *change);
-
-/* An entry of a full-attention group has its name: so have those of its hash in the window
- * groups. */
-kvb_status kvb_mirror_place_in_windows(struct mirror_change *change, uint32_t id);
-
-/* ---- stream/mirror/store.c, for stream/mirror/window.c ---- */
-
-/* What block i of the event is at this place. */
-void kvb_mirror_read_block(
-    const struct mirror_change *change, uint32_t i, const struct place *place,
-    struct mirror_block *block);
-
-/* The place behind an entry. */
-struct place kvb_mirror_place_after(const struct mirror_change *change, uint32_t id);
-
-/* The seed by the event's own adapter and salt. */
-uint64_t kvb_mirror_seed_of(const struct mirror_change *change);
-
-/* Finds or makes the entry of block i.  An engine hash that comes with other
- * content than before takes the new content.  *out_id: KVB_NO_ID where the block's name has
- * all the entries that it may have; it is passed over. */
-kvb_status kvb_mirror_take_block(
-    struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id);
-
-/* One copy more of block i, entry id, in the event's tier. */
-kvb_status kvb_mirror_add_copy(struct mirror_change *change, uint32_t i, uint32_t id);
-
-/* Gives a waiting or unplaced entry its name, and publishes the tiers that hold it.  The entry is
- * removed when its name has the maximum number of entries already. */
-kvb_status
-kvb_mirror_name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named);
-
-/* ---- stream/mirror/change.c ---- */
-
-/* Publishes that a name leaves the list. */
-kvb_status
-kvb_mirror_publish_removed(struct mirror_change *change, kvb_block_hash block, unsigned list);

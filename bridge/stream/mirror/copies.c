@@ -118,20 +118,14 @@ void kvb_mirror_forget_copies(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-/* Do the entry's own bytes hold the counts completely? */
-static bool fits_entry(struct copies copies)
+kvb_status kvb_mirror_write_extra_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
-    return copies.min <= 1 && copies.max < many_copies;
-}
-
-static kvb_status
-write_extra_copies(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
-{
-    uint32_t place =
-        fits_entry(copies) ? extra_copies_in(mirror, id, tier) : extra_copies_of(mirror, id);
+    const bool fits = kvb_mirror_fits_entry(copies);
+    uint32_t place = fits ? extra_copies_in(mirror, id, tier) : extra_copies_of(mirror, id);
     uint32_t others = 0;
 
-    if (place == KVB_NO_ID && fits_entry(copies)) {
+    if (place == KVB_NO_ID && fits) {
         return KVB_OK;
     }
     if (place == KVB_NO_ID) {
@@ -146,36 +140,5 @@ write_extra_copies(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, s
     if (others == 0) {
         drop_extra_copies_at(mirror, place);
     }
-    return KVB_OK;
-}
-
-/* No memory for one that comes: nothing changed. */
-static kvb_status
-write_tier(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, uint32_t max)
-{
-    const bool was_there = mirror->entries[id].max[tier] > 0;
-
-    if (max > 0 && !was_there) {
-        return kvb_entry_set_add(&mirror->in_tier[tier], id);
-    }
-    if (max == 0 && was_there) {
-        kvb_entry_set_remove(&mirror->in_tier[tier], id);
-    }
-    return KVB_OK;
-}
-
-kvb_status kvb_mirror_write_copies(
-    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
-{
-    struct mirror_entry *entry = &mirror->entries[id];
-    const uint32_t bit = 1U << tier;
-
-    if (!fits_entry(copies) || mirror->extra_copies_count > 0) {
-        KVB_TRY(write_extra_copies(mirror, id, tier, copies));
-    }
-    KVB_TRY(write_tier(mirror, id, tier, copies.max));
-    const uint32_t min = copies.min ? entry->min | bit : entry->min & ~bit;
-    entry->min = min & ((1U << KVB_TIER_COUNT) - 1);
-    entry->max[tier] = (uint8_t)(copies.max < many_copies ? copies.max : many_copies);
     return KVB_OK;
 }

@@ -123,10 +123,11 @@ bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash blo
     if (mirror->entry_count == 0) {
         return false;
     }
-    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
-    if (probe.line->next == 0) {
+    const uint64_t hash = hash_block(mirror, block);
+    if (kvb_line_at(&mirror->names, hash)->next == 0) {
         return false;
     }
+    struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
     for (uint32_t id; (id = next_named(mirror, &probe, name_of_block)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         count += kvb_mirror_context(mirror, entry)->group == group &&
@@ -249,6 +250,12 @@ uint32_t kvb_mirror_next_holder(
     return next_holder(mirror, probe, block, tier, KVB_NO_ID);
 }
 
+/* The tier whose copies make the list. */
+static enum kvb_tier tier_of_list(unsigned list)
+{
+    return list == KVB_LIST_WINDOW ? KVB_TIER_DEVICE : (enum kvb_tier)list;
+}
+
 /* The entries with one published name that hold it in one tier. */
 struct holders {
     uint32_t groups; /* bit g: an entry of group g holds it */
@@ -258,7 +265,7 @@ struct holders {
 static struct holders
 holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, uint32_t except)
 {
-    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+    const enum kvb_tier tier = tier_of_list(list);
     struct holders holders = { .lowest = KVB_NO_ID };
 
     if (mirror->entry_count == 0) {
@@ -288,7 +295,7 @@ bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
 {
     if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one */
-        return !is_held_elsewhere(mirror, block, kvb_mirror_tier_of(list), id);
+        return !is_held_elsewhere(mirror, block, tier_of_list(list), id);
     }
     const uint32_t wanted = mirror->groups.wanted[list];
     const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
@@ -319,7 +326,7 @@ uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash bloc
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
-    const enum kvb_tier tier = kvb_mirror_tier_of(list);
+    const enum kvb_tier tier = tier_of_list(list);
 
     if (!entry->is_used || !kvb_mirror_holds(entry, tier) ||
         kvb_mirror_list_of(mirror, entry, tier) != list) {
@@ -328,6 +335,97 @@ bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned li
     const struct holders holders =
         holders_of(mirror, kvb_mirror_block(mirror, entry), list, KVB_NO_ID);
     return holders.lowest == id && is_whole(mirror, list, holders);
+}
+
+/* ---- Contexts ----
+ *
+ * What entries of one prompt share: found by seed, group and size, counted, freed with the last. */
+
+static uint32_t
+context_hash(const struct kvb_mirror *mirror, uint64_t seed, uint32_t group, uint32_t size)
+{
+    return kvb_mirror_hash(mirror, seed, (uint64_t)size << 32 | group);
+}
+
+static bool
+is_context(const struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
+{
+    const struct mirror_context *context = &mirror->contexts[id];
+
+    return context->seed == block->seed && context->group == block->group &&
+           context->size == block->size;
+}
+
+static uint32_t find_context(const struct kvb_mirror *mirror, const struct mirror_block *block)
+{
+    if (mirror->newest_context != KVB_NO_ID && is_context(mirror, mirror->newest_context, block)) {
+        return mirror->newest_context;
+    }
+    const uint32_t hash = context_hash(mirror, block->seed, block->group, block->size);
+    size_t at = kvb_id_table_start(&mirror->by_context, hash);
+    for (uint32_t id; (id = kvb_id_table_next(&mirror->by_context, hash, &at)) != KVB_NO_ID;) {
+        if (is_context(mirror, id, block)) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
+static kvb_status
+new_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+{
+    const bool is_free = mirror->first_free_context != KVB_NO_ID;
+    const uint32_t id = is_free ? mirror->first_free_context : (uint32_t)mirror->context_end;
+
+    if (!is_free) {
+        KVB_TRY(kvb_array_reserve(
+            &mirror->contexts, &mirror->context_capacity, mirror->context_end + 1,
+            sizeof *mirror->contexts, mirror->max_blocks));
+    }
+    KVB_TRY(kvb_id_table_put(
+        &mirror->by_context, context_hash(mirror, block->seed, block->group, block->size), id));
+    if (is_free) {
+        mirror->first_free_context = mirror->contexts[id].uses;
+    } else {
+        mirror->context_end++;
+    }
+    mirror->contexts[id] =
+        (struct mirror_context){ .seed = block->seed, .group = block->group, .size = block->size };
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* One entry more of the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+static kvb_status
+take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
+{
+    uint32_t id = find_context(mirror, block);
+
+    if (id == KVB_NO_ID) {
+        KVB_TRY(new_context(mirror, block, &id));
+    }
+    mirror->contexts[id].uses++;
+    mirror->newest_context = id;
+    *out_id = id;
+    return KVB_OK;
+}
+
+/* One less. */
+static void leave_context(struct kvb_mirror *mirror, uint32_t id)
+{
+    struct mirror_context *context = &mirror->contexts[id];
+
+    if (--context->uses > 0) {
+        return;
+    }
+    kvb_id_table_remove(
+        &mirror->by_context, context_hash(mirror, context->seed, context->group, context->size),
+        id);
+    if (mirror->newest_context == id) {
+        mirror->newest_context = KVB_NO_ID;
+    }
+    context->uses = mirror->first_free_context;
+    mirror->first_free_context = id;
 }
 
 /* ---- Filing ---- */
@@ -347,13 +445,17 @@ static uint64_t hash_of_ref(const void *context, uint32_t ref)
 }
 
 /* The table is opened with the first name, so that an empty stream reserves no address space. */
+static kvb_status open_names(struct kvb_mirror *mirror)
+{
+    return mirror->names.line_count == 0
+               ? kvb_line_table_open(
+                     &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror)
+               : KVB_OK;
+}
+
 static kvb_status
 put_name(struct kvb_mirror *mirror, uint64_t hash, uint32_t id, enum name_kind kind)
 {
-    if (mirror->names.line_count == 0) {
-        KVB_TRY(kvb_line_table_open(
-            &mirror->names, 2 * mirror->max_blocks, kvb_line_dense, hash_of_ref, mirror));
-    }
     return kvb_line_table_put(&mirror->names, hash, 2 * id + (uint32_t)kind);
 }
 
@@ -408,6 +510,7 @@ static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id, kv
 
 kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
+    KVB_TRY(open_names(mirror));
     KVB_TRY(put_name(mirror, entry_name_hash(mirror, id, name_of_engine), id, name_of_engine));
     const kvb_status status = file_key_and_second(mirror, id, block);
     if (status != KVB_OK) {
@@ -450,10 +553,10 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 {
     uint32_t context = KVB_NO_ID;
 
-    KVB_TRY(kvb_mirror_take_context(mirror, block, &context));
+    KVB_TRY(take_context(mirror, block, &context));
     const kvb_status status = write_entry_key(mirror, id, block->key);
     if (status != KVB_OK) {
-        kvb_mirror_leave_context(mirror, context);
+        leave_context(mirror, context);
         return status;
     }
     mirror->entries[id] = (struct mirror_entry){
@@ -470,7 +573,7 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
 {
-    kvb_mirror_leave_context(mirror, mirror->entries[id].context);
+    leave_context(mirror, mirror->entries[id].context);
 }
 
 /* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free one. */
@@ -573,7 +676,7 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
 
     assert(was_waiting || waiting.placement == placement_unplaced);
     assert(named->placement == placement_rooted);
-    KVB_TRY(kvb_mirror_take_context(mirror, named, &context));
+    KVB_TRY(take_context(mirror, named, &context));
     entry->placement = placement_rooted;
     entry->tokens = named->tokens;
     entry->parent = named->parent;
@@ -582,13 +685,13 @@ kvb_status kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct 
     const kvb_status status = file_second(mirror, id, named->block);
     if (status != KVB_OK) {
         *entry = waiting;
-        kvb_mirror_leave_context(mirror, context);
+        leave_context(mirror, context);
         return status;
     }
     if (was_waiting) {
         kvb_mirror_wait_no_more(mirror, id, &waiting);
     }
-    kvb_mirror_leave_context(mirror, waiting.context);
+    leave_context(mirror, waiting.context);
     kvb_mirror_mark(mirror, id);
     mirror->counts.unrooted -= was_waiting;
     mirror->counts.unplaced -= !was_waiting;

@@ -22,6 +22,14 @@ uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number
     return kvb_max_groups;
 }
 
+static void note_kind(struct mirror_groups *groups, const struct mirror_group *group)
+{
+    groups->has_full |= group->kind == KVB_GROUP_FULL;
+    if (group->kind == KVB_GROUP_WINDOW && group->window_tokens > groups->window_tokens) {
+        groups->window_tokens = group->window_tokens;
+    }
+}
+
 void kvb_mirror_settle_groups(struct mirror_groups *groups)
 {
     memset(groups->wanted, 0, sizeof groups->wanted);
@@ -29,6 +37,7 @@ void kvb_mirror_settle_groups(struct mirror_groups *groups)
     for (uint32_t i = 0; i < groups->count; i++) {
         const struct mirror_group *group = &groups->list[i];
         const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
+        note_kind(groups, group);
         for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
             groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
         }
@@ -39,28 +48,14 @@ void kvb_mirror_settle_groups(struct mirror_groups *groups)
     }
 }
 
-/* The largest window: among several sizes (which make the groups odd anyway) it requires most. */
 uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror)
 {
-    uint32_t tokens = 0;
-
-    for (uint32_t i = 0; i < mirror->groups.count; i++) {
-        const struct mirror_group *group = &mirror->groups.list[i];
-        if (group->kind == KVB_GROUP_WINDOW && group->window_tokens > tokens) {
-            tokens = group->window_tokens;
-        }
-    }
-    return tokens;
+    return mirror->groups.window_tokens;
 }
 
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
 {
-    bool has_full = false;
-
-    for (uint32_t i = 0; i < mirror->groups.count; i++) {
-        has_full |= mirror->groups.list[i].kind == KVB_GROUP_FULL;
-    }
-    return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !has_full);
+    return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !mirror->groups.has_full);
 }
 
 /* ---- Taking up ---- */
@@ -94,6 +89,7 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
                                .kind = event->group_kind,
                                .window_tokens = is_window ? event->window_tokens : 0 };
     kvb_mirror_settle_groups(&mirror->groups);
+    note_kind(groups, &groups->list[groups->count]);
     return groups->count++;
 }
 

@@ -74,6 +74,9 @@ struct mirror_groups {
     /* Bit g: a name is in this list only if group g holds it. */
     uint32_t wanted[KVB_LIST_COUNT];
     uint32_t window_mask; /* bit g: of KVB_GROUP_WINDOW */
+    /* The largest window: of several sizes (which make the groups odd anyway) it requires most. */
+    uint32_t window_tokens;
+    bool has_full; /* one is of KVB_GROUP_FULL */
 };
 
 /* Full-attention groups and sliding-window groups each have a list of doubtful entries and a
@@ -195,8 +198,7 @@ struct event_progress {
     bool is_judged, is_real; /* see kvb_mirror_is_real() */
     bool is_proven;          /* no block above it is in doubt */
     uint32_t next;           /* its blocks before this one are taken; hash_count: all are */
-    uint32_t last;           /* entry of its last block; KVB_NO_ID: none */
-    struct place place;      /* of the next one */
+    uint32_t last;           /* entry of the newest of these; KVB_NO_ID: none */
 };
 
 struct kvb_mirror {
@@ -355,12 +357,6 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 unsigned kvb_mirror_list_of(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier);
 
-/* The tier whose copies make the list. */
-static inline enum kvb_tier kvb_mirror_tier_of(unsigned list)
-{
-    return list == KVB_LIST_WINDOW ? KVB_TIER_DEVICE : (enum kvb_tier)list;
-}
-
 /* The entry comes to hold its name `block` in the tier, or ceases to: does that change whether the
  * list has the name? */
 bool kvb_mirror_decides(
@@ -381,14 +377,6 @@ uint32_t kvb_mirror_next_holder(
 
 /* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
-
-/* ---- stream/mirror/context.c ---- */
-/* One entry more of the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
-kvb_status kvb_mirror_take_context(
-    struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id);
-
-/* One less. */
-void kvb_mirror_leave_context(struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- Coming and going ---- */
 
@@ -455,12 +443,6 @@ uint32_t kvb_mirror_first_waiting(const struct kvb_mirror *mirror, uint32_t pare
 /* The place of the engine's group; kvb_max_groups: not met. */
 uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number);
 
-static inline const struct mirror_group *
-kvb_mirror_group_of(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
-{
-    return &mirror->groups.list[kvb_mirror_context(mirror, entry)->group];
-}
-
 /* The engine's number of the event's group.  A pool's objects are found by their key alone: they
  * are all of one group. */
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event);
@@ -491,9 +473,37 @@ void kvb_mirror_forget_proofs(struct kvb_mirror *mirror);
 
 /* ---- stream/mirror/copies.c ---- */
 
-/* Sets one tier's copies and nothing else.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
-kvb_status kvb_mirror_write_copies(
+/* Do the entry's own bytes hold the counts completely? */
+static inline bool kvb_mirror_fits_entry(struct copies copies)
+{
+    return copies.min <= 1 && copies.max < many_copies;
+}
+
+/* Sets what the entry's own bytes do not hold, or forgets it. */
+kvb_status kvb_mirror_write_extra_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
+
+/* Sets one tier's copies and nothing else.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed.
+ * Inline as kvb_mirror_copies(). */
+static inline kvb_status kvb_mirror_write_copies(
+    struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
+{
+    struct mirror_entry *entry = &mirror->entries[id];
+    const bool was_there = entry->max[tier] > 0;
+
+    if (!kvb_mirror_fits_entry(copies) || mirror->extra_copies_count > 0) {
+        KVB_TRY(kvb_mirror_write_extra_copies(mirror, id, tier, copies));
+    }
+    if (copies.max > 0 && !was_there) {
+        KVB_TRY(kvb_entry_set_add(&mirror->in_tier[tier], id));
+    } else if (copies.max == 0 && was_there) {
+        kvb_entry_set_remove(&mirror->in_tier[tier], id);
+    }
+    const uint32_t others = entry->min & ~(1U << tier);
+    entry->min = (others | (uint32_t)(copies.min > 0) << tier) & ((1U << KVB_TIER_COUNT) - 1);
+    entry->max[tier] = (uint8_t)(copies.max < many_copies ? copies.max : many_copies);
+    return KVB_OK;
+}
 
 /* The entry has no copies from here on, in any tier: forgets where it had. */
 void kvb_mirror_forget_copies(struct kvb_mirror *mirror, uint32_t id);

@@ -118,7 +118,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
 }
 
 /* The memory is kept: after a clear an engine usually stores as many blocks again. */
-void kvb_mirror_clear(struct kvb_mirror *mirror)
+static void clear_mirror(struct kvb_mirror *mirror)
 {
     kvb_line_table_empty(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
@@ -139,7 +139,7 @@ void kvb_mirror_clear(struct kvb_mirror *mirror)
  * of them in one batch: nothing is listed in between that is not held. */
 void kvb_mirror_restart(struct kvb_mirror *mirror)
 {
-    kvb_mirror_clear(mirror);
+    clear_mirror(mirror);
     kvb_mirror_forget_groups(mirror);
     mirror->is_paired = false;
 }
@@ -223,16 +223,13 @@ static kvb_status clear_tier(struct mirror_change *change)
 
 static kvb_status clear_all(struct mirror_change *change)
 {
-    kvb_mirror_clear(change->mirror);
+    clear_mirror(change->mirror);
     return kvb_router_batch_add_event(
         change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
 
-void kvb_mirror_begin_batch(
-    struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
-    const struct kvb_router_batch *out)
+void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out)
 {
-    kvb_mirror_expect_batch(mirror, batch);
     mirror->batch_out = out->event_count;
 }
 

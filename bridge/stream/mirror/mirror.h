@@ -80,9 +80,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror);
 /* Events of a batch share router events; those of different batches do not, so that
  * the same batches make the same ids however they come.  Before the first event of a
  * batch that is appended to out. */
-void kvb_mirror_begin_batch(
-    struct kvb_mirror *mirror, const struct kvb_event_batch *batch,
-    const struct kvb_router_batch *out);
+void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_batch *out);
 
 /* Asks for the memory that the first of the batch's hashes will need, some dozens. */
 void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
@@ -106,9 +104,6 @@ kvb_status kvb_mirror_apply(
     struct kvb_router_batch *out);
 
 bool kvb_mirror_is_unfinished(const struct kvb_mirror *mirror);
-
-/* Forgets all blocks and shapes; the engine's groups, and the counters, stay. */
-void kvb_mirror_clear(struct kvb_mirror *mirror);
 
 /* The same; what stores from here on may be another engine: forgets the groups too, and whether
  * its tokens are pairs. */

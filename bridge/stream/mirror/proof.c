@@ -106,11 +106,18 @@ static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32
                              : has_new || holds_new_block(change, change->event, i, left);
 }
 
+/* B or C, of this event or of the run. */
+static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
+{
+    uint32_t left = max_judged_blocks;
+
+    return is_real_alone(change, i, &left) || is_before_proof(change, &left);
+}
+
 static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const struct kvb_engine_event *event = change->event;
-    uint32_t left = max_judged_blocks;
 
     if (mirror->copies == KVB_COPIES_COUNTED) {
         return true;
@@ -121,7 +128,7 @@ static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
     if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
         return true;
     }
-    return is_real_alone(change, i, &left) || is_before_proof(change, &left);
+    return is_real_by_blocks(change, i);
 }
 
 bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)

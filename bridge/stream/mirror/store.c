@@ -5,7 +5,8 @@
 
 enum { max_ahead = 8 };
 
-uint64_t kvb_mirror_seed_of(const struct mirror_change *change)
+/* The seed by the event's own adapter and salt. */
+static uint64_t seed_of_event(const struct mirror_change *change)
 {
     const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
 
@@ -14,7 +15,8 @@ uint64_t kvb_mirror_seed_of(const struct mirror_change *change)
         kvb_event_batch_text(change->batch, change->event->salt));
 }
 
-struct place kvb_mirror_place_after(const struct mirror_change *change, uint32_t id)
+/* The place behind an entry. */
+static struct place place_after(const struct mirror_change *change, uint32_t id)
 {
     const struct mirror_entry *entry = &change->mirror->entries[id];
     const bool is_rooted = entry->placement == placement_rooted;
@@ -41,14 +43,14 @@ static struct place first_store_place(struct mirror_change *change)
     struct kvb_mirror *mirror = change->mirror;
 
     if (!event->has_parent) {
-        return (struct place){ .placement = placement_rooted, .seed = kvb_mirror_seed_of(change) };
+        return (struct place){ .placement = placement_rooted, .seed = seed_of_event(change) };
     }
     const uint32_t parent = kvb_mirror_find(mirror, change->group, event->parent);
     if (parent != KVB_NO_ID) {
-        struct place place = kvb_mirror_place_after(change, parent);
+        struct place place = place_after(change, parent);
         compare_size(change, parent);
         if (event->salt.len > 0) { /* SGLang names it on each event, vLLM on a prompt's first */
-            place.seed = kvb_mirror_seed_of(change);
+            place.seed = seed_of_event(change);
         }
         return place;
     }
@@ -57,7 +59,7 @@ static struct place first_store_place(struct mirror_change *change)
                                                                             : placement_waiting,
                            .has_parent = true,
                            .parent = event->parent.value,
-                           .seed = kvb_mirror_seed_of(change) };
+                           .seed = seed_of_event(change) };
 }
 
 /* Block i's tokens_hash under a seed, its multimodal ids included. */
@@ -92,7 +94,8 @@ static kvb_block_hash stored_name_at(
                              : kvb_block_hash_root(tokens);
 }
 
-void kvb_mirror_read_block(
+/* What block i of the event is at this place. */
+static void read_mirror_block(
     const struct mirror_change *change, uint32_t i, const struct place *place,
     struct mirror_block *block)
 {
@@ -117,15 +120,17 @@ void kvb_mirror_read_block(
     }
 }
 
-/* Computes the next blocks of a Stored ahead, assuming that no known block comes between, to
- * prefetch the memory of their names while earlier blocks are applied. */
+/* Computes the next blocks of a Stored ahead, block i at least, assuming that no known block comes
+ * between, to prefetch the memory of their names while earlier blocks are applied. */
 static void look_up_ahead(
     const struct mirror_change *change, uint32_t i, struct place place,
     struct mirror_block ahead[max_ahead])
 {
-    for (size_t at = 0; at < max_ahead && i < change->event->hash_count; at++, i++) {
+    size_t at = 0;
+
+    do {
         struct mirror_block *block = &ahead[at];
-        kvb_mirror_read_block(change, i, &place, block);
+        read_mirror_block(change, i, &place, block);
         if (block->placement == placement_rooted) {
             kvb_mirror_expect(change->mirror, block->block);
         }
@@ -133,7 +138,7 @@ static void look_up_ahead(
         place.has_parent = true;
         place.parent =
             block->placement == placement_rooted ? block->block.value : block->engine.value;
-    }
+    } while (++at < max_ahead && ++i < change->event->hash_count);
 }
 
 /* Is it what a block at this place is?  False in doubt. */
@@ -192,8 +197,10 @@ static bool is_refused(const struct mirror_change *change, const struct mirror_b
            kvb_mirror_is_name_full(change->mirror, block->block, block->group);
 }
 
-kvb_status
-kvb_mirror_name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
+/* Gives a waiting or unplaced entry its name, and publishes the tiers that hold it.  The entry is
+ * removed when its name has the maximum number of entries already. */
+static kvb_status
+name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
 {
     if (is_refused(change, named)) {
         change->mirror->counts.names_refused++;
@@ -249,7 +256,9 @@ static bool is_nameless_yet(const struct mirror_entry *entry)
     return entry->placement == placement_waiting || entry->placement == placement_unplaced;
 }
 
-kvb_status kvb_mirror_take_block(
+/* Finds or makes the entry of block i.  *out_id: KVB_NO_ID where the block's name has all the
+ * entries that it may have; it is passed over. */
+static kvb_status take_block(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -270,7 +279,7 @@ kvb_status kvb_mirror_take_block(
             KVB_TRY(remember_to_name_children(mirror, id));
         }
     } else if (is_nameless && stored->placement == placement_rooted) {
-        KVB_TRY(kvb_mirror_name_entry(change, id, stored));
+        KVB_TRY(name_entry(change, id, stored));
     }
     *out_id = id;
     return KVB_OK;
@@ -278,7 +287,7 @@ kvb_status kvb_mirror_take_block(
 
 /* A block that was not there has one certain copy, whatever the Stored was: but in a window
  * group vLLM repeats also what it does not hold. */
-kvb_status kvb_mirror_add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
+static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
 {
     const enum kvb_tier tier = change->event->tier;
     struct kvb_mirror *mirror = change->mirror;
@@ -299,13 +308,156 @@ kvb_status kvb_mirror_add_copy(struct mirror_change *change, uint32_t i, uint32_
     return kvb_mirror_change_copies(change, id, tier, copies);
 }
 
+/* The end of the blocks that this call takes: from progress->next on, one at least. */
+static uint32_t part_end(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    const uint32_t next = change->progress->next;
+    const uint32_t work = 1 + event->block_size / kvb_mirror_tokens_a_unit; /* of a block */
+    const uint32_t left = event->hash_count - next;
+    const bool fits = (uint64_t)left * work <= change->max_work; /* most do: no division */
+    const uint64_t room = fits ? left : change->max_work > work ? change->max_work / work : 1;
+    const uint32_t count = left < room ? left : (uint32_t)room;
+
+    change->work += (uint64_t)count * work;
+    return next + count;
+}
+
+/* ---- Sliding-window groups ----
+ *
+ * Blocks of sliding-window groups.  All groups of a model use the same hash for the same prefix,
+ * but a window group leaves blocks out, and says not which: so a block is what the same hash is
+ * in a full-attention group.  Only if no such group has the hash, and the event leaves no block
+ * out, the event's own parent and tokens give the name.  Any other block is unplaced: its removal
+ * is recognized, it is in no list, and it gets its name when a full-attention group stores it. */
+
+/* What the entry of a full-attention group is, as a block of window group `group`. */
+static struct mirror_block
+block_like(const struct mirror_change *change, uint32_t full, uint32_t group)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct mirror_entry *entry = &mirror->entries[full];
+    const bool is_rooted = entry->placement == placement_rooted;
+
+    return (struct mirror_block){
+        .engine = entry->engine,
+        .block = is_rooted ? kvb_mirror_name_of(change, full) : (kvb_block_hash){ 0 },
+        .tokens = entry->tokens,
+        .parent = entry->parent,
+        .seed = kvb_mirror_context(mirror, entry)->seed,
+        .group = group,
+        .placement = (enum placement)entry->placement,
+        .has_parent = entry->has_parent,
+    };
+}
+
+/* The place behind the event's parent, which stands in a full-attention group or in its own. */
+static struct place place_by_parent(const struct mirror_change *change)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    uint32_t parent = kvb_mirror_find_in_full(mirror, event->parent);
+
+    if (parent == KVB_NO_ID) {
+        parent = kvb_mirror_find(mirror, change->group, event->parent);
+    }
+    if (parent == KVB_NO_ID) {
+        return (struct place){ .placement = placement_unplaced };
+    }
+    struct place place = place_after(change, parent);
+    if (place.placement == placement_waiting) {
+        place.placement = placement_unplaced;
+    }
+    if (event->salt.len > 0) {
+        place.seed = seed_of_event(change);
+    }
+    return place;
+}
+
+static struct place first_window_place(const struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+
+    if (change->mirror->hashes == KVB_HASHES_ENGINE) { /* the hash is the name */
+        return (struct place){ .placement = placement_rooted, .seed = seed_of_event(change) };
+    }
+    if (event->token_count == 0) {
+        return (struct place){ .placement = placement_unplaced };
+    }
+    return event->has_parent
+               ? place_by_parent(change)
+               : (struct place){ .placement = placement_rooted, .seed = seed_of_event(change) };
+}
+
+static struct mirror_block
+block_at(const struct mirror_change *change, uint32_t i, const struct place *place)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
+    const uint32_t full = kvb_mirror_find_in_full(mirror, engine);
+    struct mirror_block block;
+
+    if (full != KVB_NO_ID && mirror->entries[full].placement != placement_waiting) {
+        return block_like(change, full, change->group);
+    }
+    read_mirror_block(change, i, place, &block);
+    return block;
+}
+
+static kvb_status store_window_part(struct mirror_change *change)
+{
+    const struct kvb_engine_event *event = change->event;
+    struct event_progress *progress = change->progress;
+    const uint32_t end = part_end(change);
+    struct place place = first_window_place(change);
+
+    for (uint32_t i = progress->next; i < end; i++) {
+        uint32_t id = KVB_NO_ID;
+        kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
+        if (event->token_count > 0 && progress->last != KVB_NO_ID) { /* else they are no chain */
+            place = place_after(change, progress->last);
+        }
+        const struct mirror_block block = block_at(change, i, &place);
+        KVB_TRY(take_block(change, i, &block, &id));
+        if (id == KVB_NO_ID) {
+            progress->next = event->hash_count; /* what hangs below it has no parent either */
+            return KVB_OK;
+        }
+        KVB_TRY(add_copy(change, i, id));
+        progress->last = id;
+    }
+    progress->next = end;
+    return KVB_OK;
+}
+
+/* An entry of a full-attention group has its name: so have those of its hash in the window
+ * groups. */
+static kvb_status place_in_windows(struct mirror_change *change, uint32_t id)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const kvb_engine_hash engine = mirror->entries[id].engine;
+
+    for (uint32_t group = 0; group < mirror->groups.count; group++) {
+        const bool is_window = mirror->groups.window_mask >> group & 1;
+        const uint32_t other = is_window ? kvb_mirror_find(mirror, group, engine) : KVB_NO_ID;
+        if (other == KVB_NO_ID || mirror->entries[other].placement != placement_unplaced) {
+            continue;
+        }
+        const struct mirror_block named = block_like(change, id, group);
+        KVB_TRY(name_entry(change, other, &named));
+    }
+    return KVB_OK;
+}
+
+/* ---- Naming what waited ---- */
+
 /* Child `id` of `parent`, which has its name now. */
 static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
     const struct mirror_context *context = kvb_mirror_context(mirror, entry);
-    const struct place place = kvb_mirror_place_after(change, parent);
+    const struct place place = place_after(change, parent);
     const struct mirror_block named = {
         .engine = entry->engine,
         .block = stored_name_at(mirror, &place, entry->engine, entry->tokens),
@@ -318,7 +470,7 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
         .has_parent = true,
     };
 
-    return kvb_mirror_name_entry(change, id, &named);
+    return name_entry(change, id, &named);
 }
 
 /* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child hashed
@@ -333,6 +485,12 @@ static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
     return has_name ? kvb_mirror_first_waiting(mirror, parent) : KVB_NO_ID;
 }
 
+static const struct mirror_group *
+group_of_entry(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+{
+    return &mirror->groups.list[kvb_mirror_context(mirror, entry)->group];
+}
+
 /* The same hash in window groups. */
 static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
 {
@@ -340,9 +498,9 @@ static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
     const struct mirror_entry *entry = &mirror->entries[id];
     const bool may_place = mirror->counts.unplaced > 0 && entry->is_used &&
                            entry->placement == placement_rooted &&
-                           kvb_mirror_group_of(mirror, entry)->kind == KVB_GROUP_FULL;
+                           group_of_entry(mirror, entry)->kind == KVB_GROUP_FULL;
 
-    return may_place ? kvb_mirror_place_in_windows(change, id) : KVB_OK;
+    return may_place ? place_in_windows(change, id) : KVB_OK;
 }
 
 /* Names what waited for the entries just named, as far as this call may.  Ends because each
@@ -366,6 +524,8 @@ static kvb_status name_waiting_children(struct mirror_change *change)
     }
     return KVB_OK;
 }
+
+/* ---- A Stored ---- */
 
 static bool change_names_its_own_parent(const struct mirror_change *change)
 {
@@ -407,19 +567,6 @@ static kvb_status forget_former(struct mirror_change *change)
     return remove_all_copies(change, id);
 }
 
-uint32_t kvb_mirror_part_end(struct mirror_change *change)
-{
-    const struct kvb_engine_event *event = change->event;
-    const uint32_t next = change->progress->next;
-    const uint32_t work = 1 + event->block_size / kvb_mirror_tokens_a_unit; /* of a block */
-    const uint64_t room = change->max_work > work ? change->max_work / work : 1;
-    const uint32_t left = event->hash_count - next;
-    const uint32_t count = left < room ? left : (uint32_t)room;
-
-    change->work += (uint64_t)count * work;
-    return next + count;
-}
-
 /* Block i, which is not known, as what stands at this place; *ahead is that, when nothing known
  * came between.  *out_id: KVB_NO_ID where it is passed over. */
 static kvb_status take_at(
@@ -427,9 +574,17 @@ static kvb_status take_at(
     uint32_t *out_id)
 {
     if (!is_of_place(ahead, place)) {
-        kvb_mirror_read_block(change, i, place, ahead);
+        read_mirror_block(change, i, place, ahead);
     }
-    return kvb_mirror_take_block(change, i, ahead, out_id);
+    return take_block(change, i, ahead, out_id);
+}
+
+/* Where the next block goes: behind the one before it. */
+static struct place next_place(struct mirror_change *change)
+{
+    const uint32_t last = change->progress->last;
+
+    return last == KVB_NO_ID ? first_store_place(change) : place_after(change, last);
 }
 
 static kvb_status store_in_chain(struct mirror_change *change)
@@ -438,15 +593,18 @@ static kvb_status store_in_chain(struct mirror_change *change)
     struct event_progress *progress = change->progress;
     const bool takes_names = event->token_count > 0 || change->mirror->hashes == KVB_HASHES_ENGINE;
     const uint32_t first = progress->next;
-    const uint32_t end = kvb_mirror_part_end(change);
-    struct place place = first == 0 && takes_names ? first_store_place(change) : progress->place;
+    const uint32_t end = part_end(change);
+    struct place place = { 0 };
     struct mirror_block ahead[max_ahead];
 
     for (uint32_t i = first; i < end; i++) {
         uint32_t id = KVB_NO_ID;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
-        if (takes_names && (i - first) % max_ahead == 0) {
-            look_up_ahead(change, i, place, ahead);
+        if (takes_names) {
+            place = next_place(change);
+            if ((i - first) % max_ahead == 0) {
+                look_up_ahead(change, i, place, ahead);
+            }
         }
         if (!is_block_known(change, i, &id)) {
             if (!takes_names) {
@@ -459,12 +617,10 @@ static kvb_status store_in_chain(struct mirror_change *change)
                 return KVB_OK;
             }
         }
-        KVB_TRY(kvb_mirror_add_copy(change, i, id));
-        place = kvb_mirror_place_after(change, id);
+        KVB_TRY(add_copy(change, i, id));
         progress->last = id;
     }
     progress->next = end;
-    progress->place = place;
     return KVB_OK;
 }
 
@@ -490,7 +646,7 @@ static kvb_status store_part(struct mirror_change *change)
     struct event_progress *progress = change->progress;
 
     change->size = kvb_mirror_size_of(change->mirror, change->event);
-    KVB_TRY(change->is_window ? kvb_mirror_store_in_window(change) : store_in_chain(change));
+    KVB_TRY(change->is_window ? store_window_part(change) : store_in_chain(change));
     progress->is_unfinished = progress->next < change->event->hash_count;
     if (!progress->is_unfinished) {
         KVB_TRY(name_waiting_children(change));
@@ -504,13 +660,12 @@ static kvb_status store_part(struct mirror_change *change)
 
 kvb_status kvb_mirror_store(struct mirror_change *change)
 {
-    if (change->progress->is_unfinished) {
-        return store_part(change);
+    if (!change->progress->is_unfinished) {
+        if (!is_acceptable(change)) {
+            return KVB_OK;
+        }
+        KVB_TRY(forget_former(change));
+        KVB_TRY(kvb_mirror_prove_ancestors(change));
     }
-    if (!is_acceptable(change)) {
-        return KVB_OK;
-    }
-    KVB_TRY(forget_former(change));
-    KVB_TRY(kvb_mirror_prove_ancestors(change));
     return store_part(change);
 }

@@ -221,11 +221,6 @@ static bool is_form_word(kvb_span text, const struct word *word)
     return text.len > 0 && text.len == word->len && memcmp(text.data, word->text, text.len) == 0;
 }
 
-static bool is_tag_text(kvb_span text, const char *wanted)
-{
-    return is_form_word(text, &(struct word){ wanted, strlen(wanted) });
-}
-
 /* Finds an event by its tag, or without a known tag by its event_type; NULL: it is unknown. */
 static const struct event_form *find_event_form(kvb_span tag, kvb_span event_type)
 {
@@ -316,9 +311,9 @@ static kvb_status find_in_map(
         kvb_span key = { 0 };
         if (kvb_mp_take_text(cursor, &key) != KVB_OK) {
             KVB_TRY(kvb_mp_skip_within(cursor, depth_in_event));
-        } else if (is_tag_text(key, "type")) {
+        } else if (kvb_span_is(key, "type")) {
             tag = text_at(cursor);
-        } else if (is_tag_text(key, "event_type")) {
+        } else if (kvb_span_is(key, "event_type")) {
             event_type = text_at(cursor);
         } else {
             field = event_field(key);
@@ -498,13 +493,13 @@ static kvb_status find_parts(struct kvb_mp_cursor *cursor, struct batch_parts *p
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
         KVB_TRY(kvb_mp_take_text(cursor, &key));
-        if (is_tag_text(key, "ts")) {
+        if (kvb_span_is(key, "ts")) {
             parts->ts = *cursor;
             has_ts = true;
-        } else if (is_tag_text(key, "events")) {
+        } else if (kvb_span_is(key, "events")) {
             parts->events = *cursor;
             has_events = true;
-        } else if (is_tag_text(key, "data_parallel_rank")) {
+        } else if (kvb_span_is(key, "data_parallel_rank")) {
             parts->rank = *cursor;
             parts->has_rank = true;
         }

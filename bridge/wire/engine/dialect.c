@@ -93,11 +93,6 @@ const struct kvb_dialect_row *kvb_dialect_row_of(enum kvb_dialect dialect)
     return &rows[dialect];
 }
 
-const char *kvb_dialect_name(enum kvb_dialect dialect)
-{
-    return (unsigned)dialect < KVB_DIALECT_COUNT ? rows[dialect].name : "unknown";
-}
-
 kvb_status kvb_dialect_find(const char *name, enum kvb_dialect *out_dialect)
 {
     static const char family[] = "vllm-";

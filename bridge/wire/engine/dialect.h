@@ -85,8 +85,5 @@ struct kvb_dialect_row {
 /* dialect < KVB_DIALECT_COUNT. */
 const struct kvb_dialect_row *kvb_dialect_row_of(enum kvb_dialect dialect);
 
-/* "vllm-0.11", ...  "unknown" from KVB_DIALECT_COUNT on. */
-const char *kvb_dialect_name(enum kvb_dialect dialect);
-
 /* Finds a dialect by name; "vllm-" may be omitted.  KVB_NOT_FOUND: there is no such dialect. */
 kvb_status kvb_dialect_find(const char *name, enum kvb_dialect *out_dialect);

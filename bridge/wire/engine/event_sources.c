@@ -1,6 +1,7 @@
 #include "wire/engine/event_sources.h"
 
 #include "core/own.h"
+#include "core/utf8.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
@@ -29,7 +30,7 @@ static bool read_source_text(struct json_object *source, const char *name, char 
 {
     struct json_object *value = kvb_json_member(source, name);
 
-    return !value || (kvb_json_text(value, out, size) == KVB_OK && kvb_json_is_text(out));
+    return !value || (kvb_json_text(value, out, size) == KVB_OK && kvb_utf8_is_plain(out));
 }
 
 /* A missing field or null leaves the number unchanged. */
@@ -38,14 +39,7 @@ read_source_number(struct json_object *source, const char *name, uint64_t max, u
 {
     struct json_object *value = kvb_json_member(source, name);
 
-    if (!value) {
-        return true;
-    }
-    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0) {
-        return false;
-    }
-    *out_number = json_object_get_uint64(value);
-    return *out_number <= max;
+    return !value || kvb_json_number(value, max, out_number) == KVB_OK;
 }
 
 /* ---- vLLM ---- */

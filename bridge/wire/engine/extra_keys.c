@@ -208,11 +208,6 @@ static kvb_status take_extra_keys(struct extras *extras, struct kvb_mp_cursor *c
 
 /* ---- mm_keys ---- */
 
-static bool is_extra_key(kvb_span text, const char *word)
-{
-    return is_equal(text, (kvb_span){ (const uint8_t *)word, strlen(word) });
-}
-
 /* {"type": "mm_key", "hash": digits, "start_offset": n, ...}; no query can contain a key of
  * another type. */
 static kvb_status take_mm_key(struct extras *extras, struct kvb_mp_cursor *cursor)
@@ -226,17 +221,17 @@ static kvb_status take_mm_key(struct extras *extras, struct kvb_mp_cursor *curso
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
         KVB_TRY(kvb_mp_take_text(cursor, &key));
-        if (is_extra_key(key, "hash")) {
+        if (kvb_span_is(key, "hash")) {
             KVB_TRY(kvb_mp_take_text(cursor, &hash));
-        } else if (is_extra_key(key, "type")) {
+        } else if (kvb_span_is(key, "type")) {
             KVB_TRY(kvb_mp_take_text(cursor, &type));
-        } else if (is_extra_key(key, "start_offset")) {
+        } else if (kvb_span_is(key, "start_offset")) {
             KVB_TRY(kvb_mp_take_u64(cursor, &offset));
         } else {
             KVB_TRY(kvb_mp_skip(cursor));
         }
     }
-    if (type.len > 0 && !is_extra_key(type, "mm_key")) {
+    if (type.len > 0 && !kvb_span_is(type, "mm_key")) {
         extras->block->unmatchable = true;
         return KVB_OK;
     }
@@ -322,7 +317,7 @@ static kvb_status find_salt_in_map(const struct engine_fields *fields, kvb_span 
     for (uint32_t i = 0; i < pairs; i++) {
         kvb_span key = { 0 };
         KVB_TRY(kvb_mp_take_text(&cursor, &key));
-        if (is_extra_key(key, "cache_salt") && kvb_mp_next(&cursor) != KVB_MP_NIL) {
+        if (kvb_span_is(key, "cache_salt") && kvb_mp_next(&cursor) != KVB_MP_NIL) {
             struct kvb_mp_cursor value = cursor;
             KVB_TRY(kvb_mp_take_text(&value, out_salt));
         }

@@ -121,8 +121,6 @@ kvb_status kvb_engine_read_token_list(
     return KVB_OK;
 }
 
-/* ---- Lookahead ---- */
-
 /* [[token...]...], one list for each block, all of one length: writes their tokens to out. */
 static kvb_status
 take_lookahead(struct kvb_mp_cursor *cursor, uint32_t lists, uint32_t lookahead, uint32_t *out)

@@ -153,6 +153,18 @@ kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value)
     return KVB_OK;
 }
 
+kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value)
+{
+    uint64_t value = 0;
+
+    KVB_TRY(kvb_json_u64(scan, &value));
+    if (value > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    *out_value = (uint32_t)value;
+    return KVB_OK;
+}
+
 /* The digits after a point or an exponent: leading zeros are allowed there. */
 static kvb_status skip_digits(struct kvb_json_scan *scan)
 {
@@ -322,7 +334,8 @@ kvb_status kvb_json_guard(kvb_span text, struct kvb_json_budget *budget)
     return kvb_json_finish(&scan);
 }
 
-/* Returns count when no field has that name. */
+/* Returns count when no field has that name.  Not kvb_span_is(): a name is never empty, and this
+ * runs for each key of a router event. */
 static size_t find_field(const struct kvb_json_field *fields, size_t count, kvb_span name)
 {
     size_t i = 0;
@@ -402,7 +415,7 @@ kvb_status kvb_json_one_of(
     KVB_TRY(kvb_json_string(scan, &key));
     KVB_TRY(kvb_json_expect(scan, ':'));
     for (size_t i = 0; i < count; i++) {
-        if (strlen(kinds[i].name) == key.len && memcmp(kinds[i].name, key.data, key.len) == 0) {
+        if (kvb_span_is(key, kinds[i].name)) {
             KVB_TRY(kinds[i].read(scan, context));
             return kvb_json_expect(scan, '}');
         }

@@ -42,6 +42,8 @@ kvb_status kvb_json_expect(struct kvb_json_scan *scan, char c);
 /* Digits only: no sign, no fraction, no exponent, no leading zero, at most
  * 2^64-1. */
 kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value);
+/* The same up to 2^32-1. */
+kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value);
 
 /* The bytes between the quotes, escapes checked but left as they are. */
 kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw);

@@ -71,3 +71,14 @@ kvb_status kvb_json_text(struct json_object *value, char *out, size_t size)
     out[len] = '\0';
     return KVB_OK;
 }
+
+kvb_status kvb_json_number(struct json_object *value, uint64_t max, uint64_t *out_number)
+{
+    /* get_int64 of a u64 above i64 gives the largest i64, not a negative. */
+    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0 ||
+        json_object_get_uint64(value) > max) {
+        return KVB_BAD_INPUT;
+    }
+    *out_number = json_object_get_uint64(value);
+    return KVB_OK;
+}

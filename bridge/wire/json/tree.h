@@ -5,6 +5,8 @@
 #include "wire/json/scan.h"
 
 #include <json-c/json.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* Parses JSON with json-c, after kvb_json_guard() has checked the text.  json-c alone takes up
  * to 800 bytes of heap for the two bytes "{}", accepts text that is not JSON, and replaces
@@ -30,3 +32,6 @@ struct json_object *kvb_json_member(struct json_object *object, const char *name
 /* Copies a string without NULs inside into out (size bytes with the NUL).
  * KVB_BAD_INPUT  not a string, or a longer one */
 kvb_status kvb_json_text(struct json_object *value, char *out, size_t size);
+
+/* Reads a whole number from 0 to max.  KVB_BAD_INPUT: another value, or NULL. */
+kvb_status kvb_json_number(struct json_object *value, uint64_t max, uint64_t *out_number);

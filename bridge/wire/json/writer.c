@@ -42,20 +42,6 @@ void kvb_json_write_end(struct kvb_json_writer *json, char bracket)
     json->is_after_value = true;
 }
 
-/* ---- Text ---- */
-
-bool kvb_json_is_text(const char *text)
-{
-    const uint8_t *at = (const uint8_t *)text;
-    size_t left = strlen(text);
-    size_t len = 1;
-
-    for (; left > 0 && len > 0; at += len, left -= len) {
-        len = *at < ' ' || *at == 0x7f ? 0 : kvb_utf8_len(at, left);
-    }
-    return len > 0;
-}
-
 static void put_json_escaped(struct kvb_json_writer *json, uint8_t c)
 {
     static const char hex[] = "0123456789abcdef";
@@ -148,11 +134,6 @@ static void put_json_quoted(struct kvb_json_writer *json, kvb_span text)
     put_json_bytes(json, "\"", 1);
 }
 
-static kvb_span text_span(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text)
 {
     if (!put_plain(json, text, false)) {
@@ -163,12 +144,12 @@ void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text)
 
 void kvb_json_write_text(struct kvb_json_writer *json, const char *text)
 {
-    kvb_json_write_span(json, text_span(text));
+    kvb_json_write_span(json, kvb_span_of(text));
 }
 
 void kvb_json_write_key(struct kvb_json_writer *json, const char *key)
 {
-    const kvb_span text = text_span(key);
+    const kvb_span text = kvb_span_of(key);
 
     if (!put_plain(json, text, true)) {
         put_json_comma(json);
@@ -188,8 +169,6 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
     put_json_bytes(json, "\":", 2);
     json->is_after_value = false;
 }
-
-/* ---- The rest ---- */
 
 /* Fast path, as put_plain(): there is room for comma and digits. */
 static bool put_number(struct kvb_json_writer *json, uint64_t value)

@@ -39,9 +39,6 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key); /* "7":
  * U+FFFD, because text may come from peers. */
 void kvb_json_write_text(struct kvb_json_writer *json, const char *text);
 
-/* Whether the text is valid UTF-8 (no overlong forms) without control characters: only then can
- * a peer's name appear unchanged in our answers. */
-bool kvb_json_is_text(const char *text);
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
 /* 9 digits; NaN and infinity become null. */

@@ -1,7 +1,6 @@
 #include "wire/load/coordinator.h"
 
 #include "wire/msgpack/cursor.h"
-#include "wire/msgpack/guard.h"
 
 #include <math.h>
 

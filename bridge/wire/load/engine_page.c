@@ -90,7 +90,7 @@ struct kvb_engine_page {
 static enum series series_of(kvb_span name)
 {
     for (enum series i = 0; i < series_count; i++) {
-        if (name.len == strlen(names[i].name) && memcmp(name.data, names[i].name, name.len) == 0) {
+        if (kvb_span_is(name, names[i].name)) {
             return i;
         }
     }
@@ -439,7 +439,7 @@ struct kvb_engine_page_counts kvb_engine_page_count(const struct kvb_engine_page
     return (struct kvb_engine_page_counts){ .refused = page->refused, .resets = page->resets };
 }
 
-/* ---- Its life ---- */
+/* ---- Creating and freeing ---- */
 
 kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page)
 {

@@ -1,48 +1,25 @@
 #include "wire/load/forward_pass.h"
 
 #include "core/limits.h"
-#include "wire/msgpack/guard.h"
+#include "core/own.h"
+#include "wire/msgpack/cursor.h"
 
 #include <math.h>
 #include <msgpack.h>
-#include <stddef.h>
 #include <string.h>
-
-/* The seven values in the order of the contract, and the group of each in the nested form. */
-/* clang-format off */
-static const struct figure {
-    const char *key;
-    const char *group;
-    enum kvb_load_figure figure;
-} stats[] = {
-    { "request_active_slots",      "worker_stats", KVB_FIGURE_ACTIVE_SLOTS },
-    { "request_total_slots",       "worker_stats", KVB_FIGURE_TOTAL_SLOTS },
-    { "kv_active_blocks",          "kv_stats",     KVB_FIGURE_ACTIVE_BLOCKS },
-    { "kv_total_blocks",           "kv_stats",     KVB_FIGURE_TOTAL_BLOCKS },
-    { "num_requests_waiting",      "worker_stats", KVB_FIGURE_WAITING },
-    { "gpu_cache_usage_perc",      "kv_stats",     KVB_FIGURE_USAGE },
-    { "gpu_prefix_cache_hit_rate", "kv_stats",     KVB_FIGURE_HIT_RATE },
-};
-/* clang-format on */
-
-enum { figure_count = sizeof stats / sizeof stats[0] };
 
 static const char *const groups[] = { "worker_stats", "kv_stats" };
 
 /* The groups of the scheduler's struct that count requests, and the load value of each. */
 static const struct request_group {
     const char *key;
-    size_t offset; /* in struct kvb_load: a u64 */
-    enum kvb_load_figure figure;
+    enum kvb_load_figure figure; /* a count */
 } request_groups[] = {
-    { "scheduled_requests", offsetof(struct kvb_load, request_active_slots),
-      KVB_FIGURE_ACTIVE_SLOTS },
-    { "queued_requests", offsetof(struct kvb_load, num_requests_waiting), KVB_FIGURE_WAITING },
+    { "scheduled_requests", KVB_FIGURE_ACTIVE_SLOTS },
+    { "queued_requests", KVB_FIGURE_WAITING },
 };
 
 static const char *const request_kinds[] = { "num_prefill_requests", "num_decode_requests" };
-
-/* ---- Reading ---- */
 
 static bool is_object_text(const msgpack_object *object, const char *text)
 {
@@ -105,14 +82,20 @@ static kvb_status read_pass_figure(
     return KVB_OK;
 }
 
+/* group NULL: all values are there. */
+static bool is_in(const struct kvb_load_field *field, const char *group)
+{
+    return !group || strcmp(field->group, group) == 0;
+}
+
 static kvb_status
 read_stats(const msgpack_object *map, const char *group, struct kvb_load_sample *sample)
 {
-    for (size_t i = 0; i < figure_count; i++) {
-        const bool is_here = !group || strcmp(stats[i].group, group) == 0;
-        const msgpack_object *value = is_here ? member(map, stats[i].key) : NULL;
+    for (enum kvb_load_figure i = 0; i < KVB_FIGURE_COUNT; i++) {
+        const struct kvb_load_field *field = &kvb_load_fields[i];
+        const msgpack_object *value = is_in(field, group) ? member(map, field->name) : NULL;
         if (value) {
-            KVB_TRY(read_pass_figure(stats[i].figure, value, sample));
+            KVB_TRY(read_pass_figure(i, value, sample));
         }
     }
     return KVB_OK;
@@ -143,7 +126,7 @@ static kvb_status add_pass_requests(
     uint64_t sum = 0;
     uint64_t count = 0;
 
-    for (size_t i = 0; i < sizeof request_kinds / sizeof request_kinds[0]; i++) {
+    for (size_t i = 0; i < KVB_COUNT_OF(request_kinds); i++) {
         const msgpack_object *value = member(group, request_kinds[i]);
         if (value) {
             KVB_TRY(read_pass_count(value, &count));
@@ -153,14 +136,14 @@ static kvb_status add_pass_requests(
             sample->stats |= 1U << as->figure;
         }
     }
-    memcpy((uint8_t *)&sample->load + as->offset, &sum, sizeof sum);
+    memcpy((uint8_t *)&sample->load + kvb_load_fields[as->figure].offset, &sum, sizeof sum);
     return KVB_OK;
 }
 
 static kvb_status read_scheduler(const msgpack_object *root, struct kvb_load_sample *sample)
 {
     sample->is_of_scheduler = true;
-    for (size_t i = 0; i < sizeof request_groups / sizeof request_groups[0]; i++) {
+    for (size_t i = 0; i < KVB_COUNT_OF(request_groups); i++) {
         const msgpack_object *group = member(root, request_groups[i].key);
         if (group && group->type != MSGPACK_OBJECT_MAP) {
             return KVB_BAD_INPUT;
@@ -176,7 +159,7 @@ static kvb_status read_nested(const msgpack_object *root, struct kvb_load_sample
 {
     KVB_TRY(read_stats(root, NULL, sample));
     KVB_TRY(read_pass_rank(root, "data_parallel_rank", sample));
-    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+    for (size_t i = 0; i < KVB_COUNT_OF(groups); i++) {
         const msgpack_object *group = member(root, groups[i]);
         if (group && group->type != MSGPACK_OBJECT_MAP) {
             return KVB_BAD_INPUT;
@@ -227,8 +210,6 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
     return status;
 }
 
-/* ---- Writing ---- */
-
 struct sink {
     struct kvb_buf *out;
     kvb_status status; /* why the last write failed; msgpack-c reports no cause */
@@ -248,14 +229,13 @@ static int pack_text(msgpack_packer *packer, const char *text)
 }
 
 static int
-pack_figure(msgpack_packer *packer, const struct figure *figure, const struct kvb_load *load)
+pack_figure(msgpack_packer *packer, const struct kvb_load_field *field, const struct kvb_load *load)
 {
-    const struct kvb_load_field *field = &kvb_load_fields[figure->figure];
     const uint8_t *at = (const uint8_t *)load + field->offset;
     uint64_t count = 0;
     float ratio = 0;
 
-    if (pack_text(packer, figure->key) != 0) {
+    if (pack_text(packer, field->name) != 0) {
         return -1;
     }
     if (field->is_ratio) {
@@ -266,23 +246,19 @@ pack_figure(msgpack_packer *packer, const struct figure *figure, const struct kv
     return msgpack_pack_uint64(packer, count);
 }
 
-static bool is_in(const struct figure *figure, const char *group)
-{
-    return !group || strcmp(figure->group, group) == 0;
-}
-
 static int pack_stats(
     msgpack_packer *packer, const char *group, const struct kvb_load_sample *sample, bool with_rank)
 {
     size_t count = with_rank ? 1 : 0;
     int failed = 0;
 
-    for (size_t i = 0; i < figure_count; i++) {
-        count += is_in(&stats[i], group);
+    for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
+        count += is_in(&kvb_load_fields[i], group);
     }
     failed = msgpack_pack_map(packer, count);
-    for (size_t i = 0; i < figure_count && !failed; i++) {
-        failed = is_in(&stats[i], group) ? pack_figure(packer, &stats[i], &sample->load) : 0;
+    for (size_t i = 0; i < KVB_FIGURE_COUNT && !failed; i++) {
+        const struct kvb_load_field *field = &kvb_load_fields[i];
+        failed = is_in(field, group) ? pack_figure(packer, field, &sample->load) : 0;
     }
     if (with_rank && !failed) {
         failed =

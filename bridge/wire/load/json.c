@@ -14,36 +14,23 @@ enum {
     max_values = 256
 };
 
-/* The seven values in the order of the contract.  `group` is their object in Dynamo 0.3 and
- * later; kvbridge and Dynamo 0.2 use the flat form. */
-/* clang-format off */
-static const struct figure {
-    const char *name;
-    const char *group;
-    size_t at; /* offset in struct kvb_load */
-    bool is_float;
-} stats[] = {
-    { "request_active_slots",      "worker_stats", offsetof(struct kvb_load, request_active_slots),      false },
-    { "request_total_slots",       "worker_stats", offsetof(struct kvb_load, request_total_slots),       false },
-    { "kv_active_blocks",          "kv_stats",     offsetof(struct kvb_load, kv_active_blocks),          false },
-    { "kv_total_blocks",           "kv_stats",     offsetof(struct kvb_load, kv_total_blocks),           false },
-    { "gpu_cache_usage_perc",      "kv_stats",     offsetof(struct kvb_load, gpu_cache_usage_perc),      true },
-    { "gpu_prefix_cache_hit_rate", "kv_stats",     offsetof(struct kvb_load, gpu_prefix_cache_hit_rate), true },
-    { "num_requests_waiting",      "worker_stats", offsetof(struct kvb_load, num_requests_waiting),      false },
+/* The order of the contract.  The values are in the groups of their table in Dynamo 0.3 and later;
+ * kvbridge and Dynamo 0.2 use the flat form. */
+static const enum kvb_load_figure order[KVB_FIGURE_COUNT] = {
+    KVB_FIGURE_ACTIVE_SLOTS, KVB_FIGURE_TOTAL_SLOTS, KVB_FIGURE_ACTIVE_BLOCKS,
+    KVB_FIGURE_TOTAL_BLOCKS, KVB_FIGURE_USAGE,       KVB_FIGURE_HIT_RATE,
+    KVB_FIGURE_WAITING,
 };
-/* clang-format on */
-
-/* ---- encode ------------------------------------------------------------------ */
 
 static void write_load_value(
-    struct kvb_json_writer *json, const struct figure *figure, const struct kvb_load *load)
+    struct kvb_json_writer *json, const struct kvb_load_field *field, const struct kvb_load *load)
 {
-    const char *at = (const char *)load + figure->at;
+    const char *at = (const char *)load + field->offset;
     uint64_t count = 0;
     float share = 0;
 
-    kvb_json_write_key(json, figure->name);
-    if (figure->is_float) {
+    kvb_json_write_key(json, field->name);
+    if (field->is_ratio) {
         memcpy(&share, at, sizeof share);
         kvb_json_write_float(json, share);
     } else {
@@ -56,9 +43,10 @@ static void write_load_value(
 static void
 write_load_values(struct kvb_json_writer *json, const struct kvb_load *load, const char *group)
 {
-    for (size_t i = 0; i < KVB_COUNT_OF(stats); i++) {
-        if (!group || strcmp(stats[i].group, group) == 0) {
-            write_load_value(json, &stats[i], load);
+    for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
+        const struct kvb_load_field *field = &kvb_load_fields[order[i]];
+        if (!group || strcmp(field->group, group) == 0) {
+            write_load_value(json, field, load);
         }
     }
 }
@@ -117,22 +105,6 @@ kvb_status kvb_load_json_encode_stats(
     return finish_load_json(&json, before);
 }
 
-/* ---- decode ------------------------------------------------------------------ */
-
-static kvb_status read_load_count(struct json_object *value, uint64_t max, uint64_t *out_count)
-{
-    /* get_int64 of a u64 above i64 gives the largest i64, not a negative. */
-    if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0) {
-        return KVB_BAD_INPUT;
-    }
-    const uint64_t count = json_object_get_uint64(value);
-    if (count > max) {
-        return KVB_BAD_INPUT;
-    }
-    *out_count = count;
-    return KVB_OK;
-}
-
 static kvb_status read_share(struct json_object *value, float *out_share)
 {
     if (!json_object_is_type(value, json_type_double) &&
@@ -147,23 +119,23 @@ static kvb_status read_share(struct json_object *value, float *out_share)
     return KVB_OK;
 }
 
-static kvb_status
-read_load_figure(struct json_object *metrics, const struct figure *figure, struct kvb_load *load)
+static kvb_status read_load_figure(
+    struct json_object *metrics, const struct kvb_load_field *field, struct kvb_load *load)
 {
-    char *at = (char *)load + figure->at;
+    char *at = (char *)load + field->offset;
     uint64_t count = 0;
     float share = 0;
 
-    struct json_object *value = kvb_json_member(metrics, figure->name);
+    struct json_object *value = kvb_json_member(metrics, field->name);
     if (!value) {
-        value = kvb_json_member(kvb_json_member(metrics, figure->group), figure->name);
+        value = kvb_json_member(kvb_json_member(metrics, field->group), field->name);
     }
-    if (figure->is_float) {
+    if (field->is_ratio) {
         KVB_TRY(read_share(value, &share));
         memcpy(at, &share, sizeof share);
         return KVB_OK;
     }
-    KVB_TRY(read_load_count(value, UINT64_MAX, &count));
+    KVB_TRY(kvb_json_number(value, UINT64_MAX, &count));
     memcpy(at, &count, sizeof count);
     return KVB_OK;
 }
@@ -180,7 +152,7 @@ read_load_rank(struct json_object *root, struct json_object *metrics, uint32_t *
         value = kvb_json_member(kvb_json_member(metrics, "worker_stats"), "data_parallel_rank");
     }
     if (value) {
-        KVB_TRY(read_load_count(value, UINT32_MAX, &rank));
+        KVB_TRY(kvb_json_number(value, UINT32_MAX, &rank));
     }
     *out_rank = (uint32_t)rank;
     return KVB_OK;
@@ -190,13 +162,13 @@ static kvb_status read_report(struct json_object *root, struct kvb_load_report *
 {
     struct json_object *metrics = kvb_json_member(root, "metrics");
 
-    KVB_TRY(read_load_count(kvb_json_member(root, "worker_id"), INT64_MAX, &report->worker_id));
+    KVB_TRY(kvb_json_number(kvb_json_member(root, "worker_id"), INT64_MAX, &report->worker_id));
     KVB_TRY(kvb_json_text(
         kvb_json_member(root, "endpoint_name"), report->endpoint_name,
         sizeof report->endpoint_name));
     KVB_TRY(read_load_rank(root, metrics, &report->dp_rank));
-    for (size_t i = 0; i < KVB_COUNT_OF(stats); i++) {
-        KVB_TRY(read_load_figure(metrics, &stats[i], &report->load));
+    for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
+        KVB_TRY(read_load_figure(metrics, &kvb_load_fields[i], &report->load));
     }
     return KVB_OK;
 }

@@ -233,11 +233,10 @@ bool kvb_prometheus_label(
     const struct kvb_prometheus_sample *sample, const char *key, kvb_span *out_value)
 {
     struct scan scan = scan_of(sample->labels);
-    const size_t len = strlen(key);
     kvb_span name = { .len = 0 };
 
     while (take_label(&scan, &name, out_value)) {
-        if (name.len == len && memcmp(name.data, key, len) == 0) {
+        if (kvb_span_is(name, key)) {
             return true;
         }
         (void)take_byte(&scan, ',');

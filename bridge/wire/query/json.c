@@ -1,9 +1,11 @@
 #include "wire/query/json.h"
 
+#include "core/array.h"
+#include "core/buf.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "wire/json/scan.h"
 #include "wire/json/tree.h"
-#include "wire/query/list.h"
 #include "wire/query/selection.h"
 
 #include <errno.h>
@@ -117,6 +119,57 @@ static kvb_status refuse_item(
     return refuse_query(reading, what, expected, value);
 }
 
+/* ---- the list without json-c ------------------------------------------------- */
+
+/* json-c would allocate an object for each number, so a list in its usual form is read first:
+ *
+ *     {"model":"m","token_ids":[1,2,3, ... ],"cache_salt":"s"}
+ *                              ^ numbers ^
+ *     {"model":"m","token_ids":[],"cache_salt":"s"}              what is left for json-c
+ *
+ * Cost: some 1 ns per digit. */
+
+struct listing {
+    bool is_found;
+    struct kvb_query query; /* owned until it is the caller's */
+    size_t capacity;
+    const uint8_t *begin; /* the list's text, from bracket to bracket */
+    const uint8_t *end;
+};
+
+static void drop_listing(struct listing *listing)
+{
+    kvb_query_done(&listing->query);
+}
+
+static kvb_status take_listed_token(struct kvb_json_scan *scan, void *context)
+{
+    struct listing *listing = context;
+    struct kvb_query *query = &listing->query;
+    uint32_t token = 0;
+
+    KVB_TRY(kvb_json_u32(scan, &token));
+    KVB_TRY(kvb_array_reserve(
+        &query->tokens, &listing->capacity, query->count + 1, sizeof *query->tokens,
+        kvb_max_query_tokens));
+    query->tokens[query->count++] = token;
+    return KVB_OK;
+}
+
+static kvb_status take_listed_hash(struct kvb_json_scan *scan, void *context)
+{
+    struct listing *listing = context;
+    struct kvb_query *query = &listing->query;
+    uint64_t hash = 0;
+
+    KVB_TRY(kvb_json_u64(scan, &hash));
+    KVB_TRY(kvb_array_reserve(
+        &query->hashes, &listing->capacity, query->count + 1, sizeof *query->hashes,
+        kvb_max_query_tokens));
+    query->hashes[query->count++] = hash;
+    return KVB_OK;
+}
+
 /* ---- the list ---------------------------------------------------------------- */
 
 /* Fails with KVB_NO_MEMORY only; allocates at least one item, so that an empty list is not NULL. */
@@ -175,16 +228,20 @@ static kvb_status read_hashes(
     return KVB_OK;
 }
 
+/* clang-format off */
 static const struct form {
     const char *name;
     enum kvb_query_form form;
+    /* of a whole array, and of one number of a simple list */
     kvb_status (*read)(
         const struct reading *, const char *, struct json_object *, struct kvb_query *);
+    kvb_status (*take)(struct kvb_json_scan *scan, void *listing);
 } forms[] = {
-    { "token_ids", KVB_QUERY_TOKENS, read_query_tokens },
-    { "block_hashes", KVB_QUERY_TOKENS_HASHES, read_hashes },
-    { "seq_hashes", KVB_QUERY_BLOCK_HASHES, read_hashes },
+    { "token_ids",    KVB_QUERY_TOKENS,        read_query_tokens, take_listed_token },
+    { "block_hashes", KVB_QUERY_TOKENS_HASHES, read_hashes,       take_listed_hash },
+    { "seq_hashes",   KVB_QUERY_BLOCK_HASHES,  read_hashes,       take_listed_hash },
 };
+/* clang-format on */
 
 /* Finds the form of the body's list; there must be exactly one. */
 static kvb_status find_query_form(const struct reading *reading, const struct form **out_form)
@@ -219,7 +276,7 @@ static kvb_status read_query_list(const struct reading *reading, struct kvb_quer
 
     KVB_TRY(find_query_form(reading, &form));
     if (query->count > 0) {
-        return KVB_OK; /* kvb_query_list_read() has read it already */
+        return KVB_OK; /* read_simple_list() has read it already */
     }
     struct json_object *list = kvb_json_member(reading->root, form->name);
     if (!json_object_is_type(list, json_type_array)) {
@@ -275,19 +332,28 @@ static kvb_status read_query_model(const struct reading *reading, struct kvb_que
     return KVB_OK;
 }
 
-static kvb_status read_query_instance(const struct reading *reading, struct kvb_query *query)
+static const struct number_field {
+    const char *name;
+    uint64_t min, max;
+    const char *expected;
+} instance_field = { "instance_id", 0, UINT64_MAX, "an integer from 0 to 2^64-1" },
+  ttl_field = { "ttl_ms", 1, kvb_max_request_ttl_ms, "an integer from 1 to 3600000" };
+
+/* out is unchanged when the field is missing or null. */
+static kvb_status
+read_query_number(const struct reading *reading, const struct number_field *field, uint64_t *out)
 {
-    struct json_object *value = kvb_json_member(reading->root, "instance_id");
-    struct integer id = { 0 };
+    struct json_object *value = kvb_json_member(reading->root, field->name);
+    struct integer number = { 0 };
 
     if (!value) {
         return KVB_OK;
     }
-    if (!read_json_integer(reading, value, &id) || id.is_negative) {
-        return refuse_query(reading, "instance_id", "an integer from 0 to 2^64-1", value);
+    if (!read_json_integer(reading, value, &number) || number.is_negative ||
+        number.bits < field->min || number.bits > field->max) {
+        return refuse_query(reading, field->name, field->expected, value);
     }
-    query->has_instance_id = true;
-    query->instance_id = id.bits;
+    *out = number.bits;
     return KVB_OK;
 }
 
@@ -311,22 +377,6 @@ static kvb_status read_query_request_id(const struct reading *reading, struct kv
     return KVB_OK;
 }
 
-static kvb_status read_query_ttl(const struct reading *reading, struct kvb_query *query)
-{
-    struct json_object *value = kvb_json_member(reading->root, "ttl_ms");
-    struct integer ttl = { 0 };
-
-    if (!value) {
-        return KVB_OK;
-    }
-    if (!read_json_integer(reading, value, &ttl) || ttl.is_negative || ttl.bits == 0 ||
-        ttl.bits > kvb_max_request_ttl_ms) {
-        return refuse_query(reading, "ttl_ms", "an integer from 1 to 3600000", value);
-    }
-    query->ttl_ms = ttl.bits;
-    return KVB_OK;
-}
-
 static kvb_status read_query_object(const struct reading *reading, struct kvb_query *query)
 {
     if (!json_object_is_type(reading->root, json_type_object)) {
@@ -335,11 +385,89 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
     KVB_TRY(read_query_model(reading, query));
     KVB_TRY(read_query_name(reading, "lora_name", query->lora_name));
     KVB_TRY(read_query_name(reading, "cache_salt", query->cache_salt));
-    KVB_TRY(read_query_instance(reading, query));
+    query->has_instance_id = kvb_json_member(reading->root, instance_field.name) != NULL;
+    KVB_TRY(read_query_number(reading, &instance_field, &query->instance_id));
     KVB_TRY(read_query_request_id(reading, query));
-    KVB_TRY(read_query_ttl(reading, query));
+    KVB_TRY(read_query_number(reading, &ttl_field, &query->ttl_ms));
     KVB_TRY(kvb_selection_json_read(reading->root, &query->selection, reading->detail));
     return read_query_list(reading, query);
+}
+
+static const struct form *find_list_form(kvb_span key)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(forms); i++) {
+        if (kvb_span_is(key, forms[i].name)) {
+            return &forms[i];
+        }
+    }
+    return NULL;
+}
+
+/* A second list, and a key with escapes, which may be any key, are left to json-c. */
+static kvb_status read_list_member(struct kvb_json_scan *scan, struct listing *listing)
+{
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = SIZE_MAX,
+                                      .values = SIZE_MAX };
+    kvb_span key = { 0 };
+
+    KVB_TRY(kvb_json_string(scan, &key));
+    KVB_TRY(kvb_json_expect(scan, ':'));
+    const struct form *form = find_list_form(key);
+    if (memchr(key.data, '\\', key.len) || (form && listing->is_found)) {
+        return KVB_BAD_INPUT;
+    }
+    if (!form) {
+        return kvb_json_skip(scan, &budget);
+    }
+    listing->is_found = true;
+    listing->query.form = form->form;
+    listing->begin = scan->at;
+    const kvb_status status = kvb_json_array(scan, form->take, listing);
+    listing->end = scan->at;
+    return status;
+}
+
+static kvb_status read_listed_object(struct kvb_json_scan *scan, struct listing *listing)
+{
+    KVB_TRY(kvb_json_expect(scan, '{'));
+    do {
+        KVB_TRY(read_list_member(scan, listing));
+    } while (kvb_json_take(scan, ','));
+    KVB_TRY(kvb_json_expect(scan, '}'));
+    KVB_TRY(kvb_json_finish(scan));
+    return listing->is_found && listing->query.count > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
+static kvb_status copy_rest(kvb_span json, const struct listing *listing, struct kvb_buf *rest)
+{
+    const uint8_t *past = json.data + json.len;
+
+    KVB_TRY(kvb_buf_append(rest, json.data, (size_t)(listing->begin - json.data)));
+    KVB_TRY(kvb_buf_append_text(rest, "[]"));
+    return kvb_buf_append(rest, listing->end, (size_t)(past - listing->end));
+}
+
+/* KVB_OK: *query contains the list, which the caller owns, and *rest all other text.
+ * KVB_NOT_FOUND  no list of this form, or any mistake in it: *query is unchanged, and
+ *                json-c must parse the whole text
+ * KVB_NO_MEMORY */
+static kvb_status read_simple_list(kvb_span json, struct kvb_query *query, struct kvb_buf *rest)
+{
+    KVB_OWN(drop_listing) struct listing listing = { 0 };
+    struct kvb_json_scan scan = kvb_json_scan_of(json);
+    const kvb_status status = read_listed_object(&scan, &listing);
+
+    if (status != KVB_OK) {
+        return status == KVB_NO_MEMORY ? status : KVB_NOT_FOUND;
+    }
+    KVB_TRY(copy_rest(json, &listing, rest));
+    query->form = listing.query.form;
+    query->tokens = listing.query.tokens;
+    query->hashes = listing.query.hashes;
+    query->count = listing.query.count;
+    listing.query = (struct kvb_query){ 0 }; /* now the caller's */
+    return KVB_OK;
 }
 
 /* Reads the list without json-c if it is simple, and the rest with json-c. */
@@ -353,7 +481,7 @@ static kvb_status parse_parts(
         return KVB_TOO_LARGE;
     }
     kvb_buf_init(&rest, kvb_max_query_body_bytes);
-    const kvb_status status = kvb_query_list_read(json, query, &rest);
+    const kvb_status status = read_simple_list(json, query, &rest);
     if (status == KVB_NOT_FOUND) {
         return kvb_json_parse(json, budget, out_root);
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
 #include "model/query.h"
@@ -10,7 +9,7 @@
  *     {"token_ids":[...]                     or "block_hashes": tokens_hash values,
  *                                            or "seq_hashes": rolling hashes
  *      ,"model"|"model_name":"m", "lora_name", "cache_salt", "tenant_id", "instance_id",
- *      "request_id", "ttl_ms", and of a request to be routed what selection.h says}
+ *      "request_id", "ttl_ms", and which workers it is about: selection.h}
  *
  * Hashes may be u64, i64 (cast) or decimal strings.  Unknown fields are ignored.  On KVB_OK the
  * caller owns *out_query and frees it with kvb_query_done().

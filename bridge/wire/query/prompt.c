@@ -17,16 +17,13 @@ void kvb_prompt_event_done(struct kvb_prompt_event *event)
 static kvb_status read_prompt_token(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_prompt_event *event = context;
-    uint64_t token = 0;
+    uint32_t token = 0;
 
-    KVB_TRY(kvb_json_u64(scan, &token));
-    if (token > UINT32_MAX) {
-        return KVB_BAD_INPUT;
-    }
+    KVB_TRY(kvb_json_u32(scan, &token));
     KVB_TRY(kvb_array_reserve(
         &event->tokens, &event->token_capacity, event->token_count + 1, sizeof *event->tokens,
         kvb_max_batch_tokens));
-    event->tokens[event->token_count++] = (uint32_t)token;
+    event->tokens[event->token_count++] = token;
     return KVB_OK;
 }
 
@@ -102,11 +99,7 @@ static kvb_status read_prompt_worker(struct kvb_json_scan *scan, void *context)
 
 static kvb_status read_prompt_rank(struct kvb_json_scan *scan, void *context)
 {
-    uint64_t rank = 0;
-
-    KVB_TRY(kvb_json_u64(scan, &rank));
-    ((struct kvb_prompt_event *)context)->dp_rank = (uint32_t)rank;
-    return rank <= UINT32_MAX ? KVB_OK : KVB_BAD_INPUT;
+    return kvb_json_u32(scan, &((struct kvb_prompt_event *)context)->dp_rank);
 }
 
 static void forget_prompt(struct kvb_prompt_event *event)

@@ -15,15 +15,9 @@ static kvb_status read_refresh_worker(struct kvb_json_scan *scan, void *context)
 static kvb_status read_refresh_rank(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_refresh_request *request = context;
-    uint64_t rank = 0;
 
     request->has_rank = !kvb_json_take_word(scan, "null");
-    if (!request->has_rank) {
-        return KVB_OK;
-    }
-    KVB_TRY(kvb_json_u64(scan, &rank));
-    request->dp_rank = (uint32_t)rank;
-    return rank <= UINT32_MAX ? KVB_OK : KVB_BAD_INPUT;
+    return request->has_rank ? kvb_json_u32(scan, &request->dp_rank) : KVB_OK;
 }
 
 static kvb_status read(kvb_span json, struct kvb_refresh_request *request)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
 

@@ -3,6 +3,7 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/utf8.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 #include "wire/query/selection.h"
@@ -49,7 +50,7 @@ static kvb_status take_registration_text(
     char why[64];
 
     if (kvb_json_text(value, field->out, field->size) != KVB_OK ||
-        !kvb_json_is_text(field->out)) { /* json-c accepts overlong UTF-8 */
+        !kvb_utf8_is_plain(field->out)) { /* json-c accepts overlong UTF-8 */
         field->out[0] = '\0';
         (void)snprintf(
             why, sizeof why, "expected a string of at most %zu printable bytes", field->size - 1);
@@ -81,16 +82,14 @@ static kvb_status read_registration_number(
     uint64_t *out_number)
 {
     struct json_object *value = kvb_json_member(reading->root, name);
+    uint64_t number = 0;
     char why[96];
 
     *out_is_there = value != NULL;
     if (!value) {
         return KVB_OK;
     }
-    const bool is_number =
-        json_object_is_type(value, json_type_int) && json_object_get_int64(value) >= 0;
-    const uint64_t number = is_number ? json_object_get_uint64(value) : 0;
-    if (!is_number || number < min || number > max) {
+    if (kvb_json_number(value, max, &number) != KVB_OK || number < min) {
         (void)snprintf(
             why, sizeof why, "expected a whole number from %" PRIu64 " to %" PRIu64, min, max);
         return refuse_field(reading, name, why);
@@ -147,8 +146,7 @@ static kvb_status read_registered_name(const struct reading *reading, struct kvb
     out->is_instance_text = true;
     out->has_worker_id = true;
     if (!is_decimal(out->instance, &out->worker_id)) {
-        const kvb_span name = { (const uint8_t *)out->instance, strlen(out->instance) };
-        out->worker_id = kvb_hash64(name, 0) & below_2_53;
+        out->worker_id = kvb_hash64(kvb_span_of(out->instance), 0) & below_2_53;
     }
     return KVB_OK;
 }
@@ -211,12 +209,27 @@ read_registered_model(const struct reading *reading, bool is_required, struct kv
     return read_registration_text(reading, &field);
 }
 
+static kvb_status read_registered_role(const struct reading *reading, struct kvb_registration *out)
+{
+    char role[16] = "";
+    const struct text_field field = { .names = { "role" }, .out = role, .size = sizeof role };
+
+    KVB_TRY(read_registration_text(reading, &field));
+    if (role[0] != '\0' && kvb_worker_role_find(role, &out->facts.role) != KVB_OK) {
+        return refuse_field(reading, "role", "expected prefill, decode or both");
+    }
+    return KVB_OK;
+}
+
 static kvb_status
 read_registered_labels(const struct reading *reading, struct kvb_registration *out)
 {
     struct json_object *labels = kvb_json_member(reading->root, "labels");
 
-    return labels ? kvb_labels_json_read(labels, &out->labels, reading->detail) : KVB_OK;
+    if (labels) {
+        KVB_TRY(kvb_labels_json_read(labels, &out->facts.labels, reading->detail));
+    }
+    return kvb_worker_facts_settle(&out->facts, reading->detail) == KVB_OK ? KVB_OK : KVB_NOT_FOUND;
 }
 
 static kvb_status read_registration(const struct reading *reading, struct kvb_registration *out)
@@ -226,6 +239,7 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
         { { "replay_endpoint" }, out->replay_endpoint, sizeof out->replay_endpoint, false },
         { { "lora_name" }, out->lora, sizeof out->lora, false },
         { { "topic" }, out->topic, sizeof out->topic, false },
+        { { "address" }, out->facts.address, sizeof out->facts.address, false },
     };
 
     KVB_TRY(read_registered_instance(reading, out));
@@ -235,6 +249,7 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
     KVB_TRY(read_registered_model(reading, true, out));
     KVB_TRY(read_registered_block_size(reading, out));
     KVB_TRY(read_registered_rank(reading, out));
+    KVB_TRY(read_registered_role(reading, out));
     KVB_TRY(read_registered_labels(reading, out));
     return check_foreign(reading);
 }

@@ -1,9 +1,32 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/span.h"
 #include "core/status.h"
-#include "model/registration.h"
+#include "model/stream.h"
+#include "model/worker_facts.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A request to start or stop reading one rank of a worker. */
+
+enum { kvb_registration_address_bytes = 256, kvb_registration_topic_bytes = 128 };
+
+struct kvb_registration {
+    bool has_worker_id;
+    uint64_t worker_id;                 /* 0 .. 2^63-1; from a name such as "vllm-1": below 2^53 */
+    char instance[kvb_model_bytes + 1]; /* the id as it was given; "" when it was not */
+    bool is_instance_text;              /* it was given as a JSON string */
+    char endpoint[kvb_registration_address_bytes];
+    char replay_endpoint[kvb_registration_address_bytes]; /* "" for none */
+    char topic[kvb_registration_topic_bytes];
+    char model[kvb_model_bytes + 1];
+    char lora[kvb_model_bytes + 1];
+    uint32_t block_size;
+    bool has_rank;
+    uint32_t dp_rank;
+    struct kvb_worker_facts facts; /* address, role, labels */
+};
 
 /* The bodies of POST /register and /unregister, with the field names of both known clients:
  *
@@ -12,7 +35,8 @@
  *     Mooncake's conductor           {"instance_id":"vllm-1","endpoint":...,"type":"vLLM",
  *         "replay_endpoint":...,"modelname":"m","block_size":16,"dp_rank":0,"lora_name":...}
  *
- * and "topic", which kvbridge adds.  An id in quotes that is not a number is replaced by its
+ * and "topic", "address", "role" and "labels", which kvbridge adds; labels named address and role
+ * stand for the fields.  An id in quotes that is not a number is replaced by its
  * hash, below 2^53.  A tenant or a salt is not supported, and is refused: queries would find
  * blocks that cannot be used.  Unknown fields are skipped.  Sources: ai-dynamo-runtime 1.6.1 as
  * recorded; conductor-ctrl's API documentation.

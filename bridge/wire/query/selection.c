@@ -2,6 +2,7 @@
 
 #include "core/hash.h"
 #include "core/limits.h"
+#include "core/utf8.h"
 #include "wire/json/writer.h"
 
 #include <stdio.h>
@@ -14,15 +15,13 @@ static kvb_status refuse_selection(struct kvb_detail *detail, const char *name, 
     return KVB_NOT_FOUND;
 }
 
-/* ---- policy, dry_run ---- */
-
 /* out is unchanged when the field is missing or null. */
 static kvb_status read_selection_text(
     struct json_object *root, const char *name, char *out, size_t size, struct kvb_detail *detail)
 {
     struct json_object *value = kvb_json_member(root, name);
 
-    if (value && (kvb_json_text(value, out, size) != KVB_OK || !kvb_json_is_text(out))) {
+    if (value && (kvb_json_text(value, out, size) != KVB_OK || !kvb_utf8_is_plain(out))) {
         kvb_detail_set(
             detail, "%s: expected a string of at most %zu printable bytes", name, size - 1);
         return KVB_NOT_FOUND;
@@ -41,8 +40,6 @@ read_dry_run(struct json_object *root, struct kvb_selection *selection, struct k
     selection->is_dry_run = value && json_object_get_boolean(value);
     return KVB_OK;
 }
-
-/* ---- labels, role ---- */
 
 kvb_status kvb_labels_json_read(
     struct json_object *object, struct kvb_labels *labels, struct kvb_detail *detail)
@@ -88,35 +85,22 @@ read_role(struct json_object *root, struct kvb_labels *labels, struct kvb_detail
     return KVB_OK;
 }
 
-/* ---- candidates ---- */
-
-static int compare_candidate_numbers(const void *left, const void *right)
-{
-    const uint64_t a = *(const uint64_t *)left;
-    const uint64_t b = *(const uint64_t *)right;
-
-    return (a > b) - (a < b);
-}
-
 /* False: neither a worker id nor an address. */
 static bool read_candidate(struct json_object *value, bool *out_is_address, uint64_t *out_number)
 {
-    char address[kvb_label_value_bytes + 1];
+    char address[kvb_worker_address_bytes + 1];
 
     *out_is_address = json_object_is_type(value, json_type_string);
     if (*out_is_address) {
         if (kvb_json_text(value, address, sizeof address) != KVB_OK || address[0] == '\0' ||
-            !kvb_json_is_text(address)) {
+            !kvb_utf8_is_plain(address)) {
             return false;
         }
         *out_number = kvb_selection_address(address);
         return true;
     }
-    const int64_t id = json_object_get_int64(value);
-    *out_number = (uint64_t)id;
     /* json-c replaces a wider number by the largest one, which no worker has */
-    return json_object_is_type(value, json_type_int) && id >= 0 &&
-           json_object_get_uint64(value) <= INT64_MAX;
+    return kvb_json_number(value, INT64_MAX, out_number) == KVB_OK;
 }
 
 static kvb_status refuse_candidates(struct json_object *list, struct kvb_detail *detail)
@@ -145,7 +129,7 @@ static kvb_status fill_candidates(
                 detail,
                 "candidates[%zu]: expected a worker id from 0 to 2^63-1, or an address of at most "
                 "%d printable bytes",
-                i, kvb_label_value_bytes);
+                i, kvb_worker_address_bytes);
             return KVB_NOT_FOUND;
         }
         if (is_address) {
@@ -183,10 +167,10 @@ static kvb_status read_candidates(
     KVB_TRY(fill_candidates(list, count, selection, detail));
     qsort(
         selection->worker_ids, selection->worker_id_count, sizeof *selection->worker_ids,
-        compare_candidate_numbers);
+        kvb_selection_compare);
     qsort(
         selection->addresses, selection->address_count, sizeof *selection->addresses,
-        compare_candidate_numbers);
+        kvb_selection_compare);
     return KVB_OK;
 }
 

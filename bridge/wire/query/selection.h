@@ -1,15 +1,16 @@
 #pragma once
 
-#include "core/detail.h"
 #include "core/status.h"
 #include "model/query.h"
 #include "wire/json/tree.h"
 
-/* What a route request says of the workers that it may go to:
+/* What a query says of the workers that it is about, and a route request of those that it may go
+ * to:
  *
  *     policy      text: the name of a route policy; read, but not looked up
- *     labels      object of texts: the labels that a worker must have
- *     role        text: short for a label of that name
+ *     labels      object of texts: the labels that a worker must have; address and role among them
+ *                 are those of the worker
+ *     role        text: the same as a label of that name
  *     candidates  array of worker ids and of addresses as text: the worker is one of these
  *     dry_run     boolean
  *

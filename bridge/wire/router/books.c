@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/utf8.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
@@ -105,22 +106,14 @@ kvb_status kvb_books_status_encode(const struct kvb_aggregator_status *status, s
 static kvb_status
 read_books_u64(struct json_object *root, const char *name, uint64_t max, uint64_t *out)
 {
-    struct json_object *value = kvb_json_member(root, name);
-
-    /* json-c reads a negative number as 0, and stores a number above the largest i64 as u64. */
-    if (!value || !json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0 ||
-        json_object_get_uint64(value) > max) {
-        return KVB_BAD_INPUT;
-    }
-    *out = json_object_get_uint64(value);
-    return KVB_OK;
+    return kvb_json_number(kvb_json_member(root, name), max, out);
 }
 
 static kvb_status read_books_bool(struct json_object *root, const char *name, bool *out)
 {
     struct json_object *value = kvb_json_member(root, name);
 
-    if (!value || !json_object_is_type(value, json_type_boolean)) {
+    if (!json_object_is_type(value, json_type_boolean)) {
         return KVB_BAD_INPUT;
     }
     *out = json_object_get_boolean(value);
@@ -130,9 +123,7 @@ static kvb_status read_books_bool(struct json_object *root, const char *name, bo
 static kvb_status
 read_books_text(struct json_object *root, const char *name, char *out, size_t bytes)
 {
-    struct json_object *value = kvb_json_member(root, name);
-
-    return value ? kvb_json_text(value, out, bytes) : KVB_BAD_INPUT;
+    return kvb_json_text(kvb_json_member(root, name), out, bytes);
 }
 
 static kvb_status read_books_request_id(struct json_object *root, char *out)
@@ -158,7 +149,7 @@ static kvb_status read_sender(struct json_object *root, struct kvb_books_sender 
         return KVB_NOT_FOUND;
     }
     KVB_TRY(read_books_text(root, "aggregator", sender.id, sizeof sender.id));
-    if (!sender.id[0] || !kvb_json_is_text(sender.id)) {
+    if (!sender.id[0] || !kvb_utf8_is_plain(sender.id)) {
         return KVB_BAD_INPUT;
     }
     KVB_TRY(read_books_u64(root, "start", UINT64_MAX, &sender.start));
@@ -202,7 +193,7 @@ read_predicted_names(struct json_object *root, struct kvb_shared_decision *decis
 {
     struct json_object *value = kvb_json_member(root, "names");
 
-    if (!value || !json_object_is_type(value, json_type_string)) {
+    if (!json_object_is_type(value, json_type_string)) {
         return KVB_BAD_INPUT;
     }
     const size_t len = (size_t)json_object_get_string_len(value);
@@ -272,6 +263,12 @@ static kvb_status parse_books(kvb_span json, struct json_object **out_root)
     const bool is_usable =
         json_object_is_type(*out_root, json_type_object) && !budget.has_wide_integer;
     return is_usable ? KVB_OK : KVB_BAD_INPUT;
+}
+
+void kvb_shared_decision_done(struct kvb_shared_decision *decision)
+{
+    free(decision->storage);
+    *decision = (struct kvb_shared_decision){ 0 };
 }
 
 kvb_status kvb_books_decision_decode(kvb_span json, struct kvb_shared_decision *out_decision)

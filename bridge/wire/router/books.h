@@ -30,6 +30,9 @@ kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb
 /* On KVB_OK the caller ends *out_decision with kvb_shared_decision_done(). */
 kvb_status kvb_books_decision_decode(kvb_span json, struct kvb_shared_decision *out_decision);
 
+/* {0} is fine. */
+void kvb_shared_decision_done(struct kvb_shared_decision *decision);
+
 kvb_status kvb_books_report_encode(const struct kvb_shared_report *report, struct kvb_buf *out);
 kvb_status kvb_books_report_decode(kvb_span json, struct kvb_shared_report *out_report);
 

@@ -4,8 +4,31 @@
 #include "core/own.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
+#include "wire/router/heartbeat.h"
 
 #include <string.h>
+
+const char *kvb_load_source_kind_name(enum kvb_load_source_kind kind)
+{
+    static const char *const names[KVB_LOAD_SOURCE_KIND_COUNT] = {
+        [KVB_LOAD_OF_ZMQ] = "zmq",
+        [KVB_LOAD_OF_PROMETHEUS] = "prometheus",
+        [KVB_LOAD_OF_COORDINATOR] = "coordinator",
+    };
+
+    return kind < KVB_LOAD_SOURCE_KIND_COUNT ? names[kind] : "unknown";
+}
+
+const char *kvb_load_source_state_name(enum kvb_load_source_state state)
+{
+    static const char *const names[KVB_LOAD_SOURCE_STATE_COUNT] = {
+        [KVB_LOAD_SOURCE_WAITING] = "waiting",
+        [KVB_LOAD_SOURCE_FRESH] = "fresh",
+        [KVB_LOAD_SOURCE_STALE] = "stale",
+    };
+
+    return state < KVB_LOAD_SOURCE_STATE_COUNT ? names[state] : "unknown";
+}
 
 static void write_blocks_by_tier(struct kvb_json_writer *json, const struct kvb_heartbeat *beat)
 {
@@ -27,11 +50,15 @@ write_stream_identity(struct kvb_json_writer *json, const struct kvb_stream_repo
     kvb_json_write_pair_text(json, "endpoint", stream->endpoint);
     kvb_json_write_pair_text(json, "origin", stream->origin);
     kvb_json_write_pair_bool(json, "id_made", stream->is_id_made);
+    if (stream->is_encrypted) {
+        kvb_json_write_pair_bool(json, "curve", true);
+    }
     kvb_json_write_pair_text(json, "model", beat->model);
     kvb_json_write_pair_u64(json, "block_size", beat->block_size);
     if (stream->configured_block_size != beat->block_size) {
         kvb_json_write_pair_u64(json, "block_size_configured", stream->configured_block_size);
     }
+    kvb_worker_facts_json_write(&beat->facts, json);
 }
 
 static void write_stream_state(struct kvb_json_writer *json, const struct kvb_stream_report *stream)
@@ -93,6 +120,44 @@ write_load_source(struct kvb_json_writer *json, const struct kvb_load_source_rep
     kvb_json_write_end(json, '}');
 }
 
+static void write_counts(
+    struct kvb_json_writer *json, const char *key, const struct kvb_named_count *counts,
+    size_t count)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_begin(json, '{');
+    for (size_t i = 0; i < count; i++) {
+        kvb_json_write_pair_u64(json, counts[i].name, counts[i].count);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void
+write_kubernetes(struct kvb_json_writer *json, const struct kvb_kubernetes_report *report)
+{
+    kvb_json_write_key(json, "kubernetes");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "state", report->state);
+    kvb_json_write_pair_u64(json, "away_s", report->away_s);
+    kvb_json_write_pair_text(json, "why", report->why);
+    write_counts(json, "pods", report->pods, report->pod_count);
+    write_counts(json, "refused", report->refused, report->refused_count);
+    kvb_json_write_pair_text(json, "refused_why", report->refused_why);
+    kvb_json_write_key(json, "not_taken");
+    kvb_json_write_begin(json, '[');
+    for (size_t i = 0; i < report->not_taken_count; i++) {
+        const struct kvb_pod_report *pod = &report->not_taken[i];
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_text(json, "pod", pod->pod);
+        kvb_json_write_pair_text(json, "namespace_k8s", pod->name_space);
+        kvb_json_write_pair_text(json, "reason", pod->reason);
+        kvb_json_write_pair_text(json, "remedy", pod->remedy);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+    kvb_json_write_end(json, '}');
+}
+
 static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_report *report)
 {
     kvb_json_write_key(json, "streams");
@@ -101,6 +166,9 @@ static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_re
         write_stream_report(json, &report->streams[i]);
     }
     kvb_json_write_end(json, ']');
+    if (report->streams_left_out > 0) {
+        kvb_json_write_pair_u64(json, "streams_left_out", report->streams_left_out);
+    }
     kvb_json_write_key(json, "load_sources");
     kvb_json_write_begin(json, '[');
     for (size_t i = 0; i < report->load_count; i++) {
@@ -115,6 +183,9 @@ kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, stru
 
     kvb_json_write_begin(&json, '{');
     write_lists(&json, report);
+    if (report->kubernetes) {
+        write_kubernetes(&json, report->kubernetes);
+    }
     kvb_json_write_pair_text(&json, "bridge_id", report->bridge_id);
     kvb_json_write_pair_text(&json, "version", report->version);
     kvb_json_write_pair_text(&json, "namespace", report->name_space);
@@ -148,15 +219,12 @@ static bool is_true(struct json_object *value)
 
 static void visit_watched(struct json_object *stream, kvb_watched_visitor visit, void *context)
 {
-    struct json_object *worker_id = kvb_json_member(stream, "worker_id");
-    struct json_object *dp_rank = kvb_json_member(stream, "dp_rank");
+    uint64_t worker_id = 0;
+    uint64_t dp_rank = 0;
 
-    if (json_object_is_type(worker_id, json_type_int) &&
-        json_object_is_type(dp_rank, json_type_int) && json_object_get_int64(worker_id) >= 0 &&
-        json_object_get_int64(dp_rank) >= 0 && json_object_get_int64(dp_rank) <= UINT32_MAX) {
-        visit(
-            context, (uint64_t)json_object_get_int64(worker_id),
-            (uint32_t)json_object_get_int64(dp_rank));
+    if (kvb_json_number(kvb_json_member(stream, "worker_id"), INT64_MAX, &worker_id) == KVB_OK &&
+        kvb_json_number(kvb_json_member(stream, "dp_rank"), UINT32_MAX, &dp_rank) == KVB_OK) {
+        visit(context, worker_id, (uint32_t)dp_rank);
     }
 }
 

@@ -2,10 +2,10 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/utf8.h"
 #include "kvbridge.pb-c.h"
 #include "wire/json/writer.h"
-#include "wire/protobuf/guard.h"
-#include "wire/protobuf/number.h"
+#include "wire/protobuf/message.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 1000 */
-    max_fields = 64, /* the message has 31, and 16 labels at most; the rest is for newer versions */
+    max_message_bytes = 4096, /* ours have at most 1900 */
+    max_fields = 64, /* the message has 37, and 16 labels at most; the rest is for newer versions */
     digest_words = 2 /* per tier: low, high */
 };
 
@@ -63,6 +63,19 @@ static const uint32_t profiles[KVB_PROFILE_COUNT] = {
 static const uint32_t hash_kinds[KVB_HASHES_COUNT] = {
     [KVB_HASHES_CANONICAL] = KVB__STREAM_HEARTBEAT__HASHES__CANONICAL,
     [KVB_HASHES_ENGINE] = KVB__STREAM_HEARTBEAT__HASHES__ENGINE,
+};
+
+static const uint32_t roles[KVB_ROLE_COUNT] = {
+    [KVB_ROLE_NONE] = KVB__STREAM_HEARTBEAT__ROLE__ROLE_UNSPECIFIED,
+    [KVB_ROLE_PREFILL] = KVB__STREAM_HEARTBEAT__ROLE__ROLE_PREFILL,
+    [KVB_ROLE_DECODE] = KVB__STREAM_HEARTBEAT__ROLE__ROLE_DECODE,
+    [KVB_ROLE_BOTH] = KVB__STREAM_HEARTBEAT__ROLE__ROLE_BOTH,
+};
+
+static const uint32_t readiness[KVB_READY_COUNT] = {
+    [KVB_READY_UNKNOWN] = KVB__STREAM_HEARTBEAT__READY__READY_UNKNOWN,
+    [KVB_READY_NO] = KVB__STREAM_HEARTBEAT__READY__READY_NO,
+    [KVB_READY_YES] = KVB__STREAM_HEARTBEAT__READY__READY_YES,
 };
 
 /* ---- encode ------------------------------------------------------------------ */
@@ -126,6 +139,21 @@ fill_labels(struct kvb_labels *labels, char *pairs[kvb_max_labels], Kvb__StreamH
     message->labels = pairs;
 }
 
+static void fill_facts(
+    struct kvb_worker_facts *facts, char *pairs[kvb_max_labels], Kvb__StreamHeartbeat *message)
+{
+    assert((unsigned)facts->role < KVB_ROLE_COUNT);
+    assert((unsigned)facts->ready < KVB_READY_COUNT);
+    message->draining = facts->is_draining;
+    fill_labels(&facts->labels, pairs, message);
+    message->address = facts->address;
+    message->role = (Kvb__StreamHeartbeat__Role)roles[facts->role];
+    message->pod = facts->pod;
+    message->namespace_k8s = facts->pod_namespace;
+    message->node = facts->node;
+    message->ready = (Kvb__StreamHeartbeat__Ready)readiness[facts->ready];
+}
+
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
 {
     assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
@@ -169,22 +197,18 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
     message.standby = copy.is_standby;
-    message.draining = copy.is_draining;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
     fill_shapes(&copy, &shapes, &message);
-    fill_labels(&copy.labels, labels, &message);
+    fill_facts(&copy.facts, labels, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
     message.tier_blocks = columns.blocks;
     message.n_tier_blocks = columns.count;
     message.tier_digests = columns.digests;
     message.n_tier_digests = columns.count * digest_words;
-
-    KVB_TRY(kvb_buf_reserve(out, kvb__stream_heartbeat__get_packed_size(&message)));
-    out->len += kvb__stream_heartbeat__pack(&message, out->data + out->len);
-    return KVB_OK;
+    return kvb_proto_pack(&message.base, out);
 }
 
 /* ---- JSON -------------------------------------------------------------------- */
@@ -259,6 +283,38 @@ static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_js
     kvb_json_write_pair_bool(json, "standby", heartbeat->is_standby);
 }
 
+static void write_set(struct kvb_json_writer *json, const char *key, const char *text)
+{
+    if (text[0] != '\0') {
+        kvb_json_write_pair_text(json, key, text);
+    }
+}
+
+/* Where the worker is and what it does: what is known of it. */
+static void write_place(const struct kvb_worker_facts *facts, struct kvb_json_writer *json)
+{
+    write_set(json, "address", facts->address);
+    write_set(json, "role", kvb_worker_role_name(facts->role));
+    write_set(json, "pod", facts->pod);
+    write_set(json, "namespace_k8s", facts->pod_namespace);
+    write_set(json, "node", facts->node);
+    if (facts->ready != KVB_READY_UNKNOWN) {
+        kvb_json_write_pair_bool(json, "ready", facts->ready == KVB_READY_YES);
+    }
+}
+
+void kvb_worker_facts_json_write(const struct kvb_worker_facts *facts, struct kvb_json_writer *json)
+{
+    if (facts->is_draining) {
+        kvb_json_write_pair_bool(json, "draining", true);
+    }
+    if (facts->labels.count > 0) {
+        kvb_json_write_key(json, "labels");
+        kvb_labels_json_write(&facts->labels, json);
+    }
+    write_place(facts, json);
+}
+
 void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json)
 {
     char name[kvb_label_name_bytes + 1];
@@ -291,9 +347,10 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
     kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
     write_publisher(heartbeat, json);
-    kvb_json_write_pair_bool(json, "draining", heartbeat->is_draining);
+    kvb_json_write_pair_bool(json, "draining", heartbeat->facts.is_draining);
     kvb_json_write_key(json, "labels");
-    kvb_labels_json_write(&heartbeat->labels, json);
+    kvb_labels_json_write(&heartbeat->facts.labels, json);
+    write_place(&heartbeat->facts, json);
     write_tier_blocks(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
     write_heartbeat_missing(heartbeat, json);
@@ -374,27 +431,58 @@ static kvb_status read_shapes(const Kvb__StreamHeartbeat *message, struct kvb_he
     return KVB_OK;
 }
 
-static kvb_status read_labels(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+static kvb_status read_labels(const Kvb__StreamHeartbeat *message, struct kvb_labels *labels)
 {
     for (size_t i = 0; i < message->n_labels; i++) {
-        if (kvb_labels_add_pair(&heartbeat->labels, message->labels[i], NULL) != KVB_OK) {
+        if (kvb_labels_add_pair(labels, message->labels[i], NULL) != KVB_OK) {
             return KVB_BAD_INPUT;
         }
     }
     return KVB_OK;
 }
 
+/* Plain text of fewer than `size` bytes. */
+static kvb_status read_plain(const char *text, char *out, size_t size)
+{
+    const size_t len = strlen(text);
+
+    if (len >= size || !kvb_utf8_is_plain(text)) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(out, text, len + 1);
+    return KVB_OK;
+}
+
+/* 0 for a number that is of a newer version: the stream itself can be read. */
+static unsigned read_known(const uint32_t *numbers, size_t count, uint32_t value)
+{
+    unsigned place = 0;
+
+    return kvb_proto_number_find(numbers, count, value, &place) == KVB_OK ? place : 0;
+}
+
+static kvb_status read_facts(const Kvb__StreamHeartbeat *message, struct kvb_worker_facts *facts)
+{
+    KVB_TRY(read_plain(message->address, facts->address, sizeof facts->address));
+    KVB_TRY(read_plain(message->pod, facts->pod, sizeof facts->pod));
+    KVB_TRY(read_plain(message->namespace_k8s, facts->pod_namespace, sizeof facts->pod_namespace));
+    KVB_TRY(read_plain(message->node, facts->node, sizeof facts->node));
+    KVB_TRY(read_labels(message, &facts->labels));
+    facts->role = (enum kvb_worker_role)read_known(roles, KVB_ROLE_COUNT, message->role);
+    facts->ready = (enum kvb_worker_ready)read_known(readiness, KVB_READY_COUNT, message->ready);
+    facts->is_draining = message->draining;
+    /* An old bridge has role and address as labels.  Where both are there the fields are right. */
+    (void)kvb_worker_facts_settle(facts, NULL);
+    return KVB_OK;
+}
+
 static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
-    const size_t model_len = strlen(message->model);
-
-    if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes ||
-        model_len > kvb_model_bytes || !kvb_json_is_text(message->model)) {
+    if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes) {
         return KVB_BAD_INPUT;
     }
     memcpy(heartbeat->epoch.bytes, message->epoch.data, sizeof heartbeat->epoch.bytes);
-    memcpy(heartbeat->model, message->model, model_len);
-    return KVB_OK;
+    return read_plain(message->model, heartbeat->model, sizeof heartbeat->model);
 }
 
 static kvb_status
@@ -414,7 +502,6 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .is_bye = message->bye,
         .publisher = message->publisher,
         .is_standby = message->standby,
-        .is_draining = message->draining,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,
     };
@@ -423,7 +510,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
     KVB_TRY(read_shapes(message, &heartbeat));
-    KVB_TRY(read_labels(message, &heartbeat));
+    KVB_TRY(read_facts(message, &heartbeat.facts));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
         heartbeat.has_missing_at_most = true;
         heartbeat.missing_at_most = message->missing_at_most;
@@ -434,18 +521,11 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
 
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat)
 {
+    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+
     if (bytes.len > max_message_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_guard(bytes, max_fields));
-
-    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
-    Kvb__StreamHeartbeat *message =
-        kvb__stream_heartbeat__unpack(&memory.allocator, bytes.len, bytes.data);
-    if (!message) {
-        return kvb_proto_refusal(&memory);
-    }
-    const kvb_status status = read_heartbeat_message(message, out_heartbeat);
-    kvb__stream_heartbeat__free_unpacked(message, &memory.allocator);
-    return status;
+    KVB_TRY(kvb_proto_unpack(&kvb__stream_heartbeat__descriptor, bytes, max_fields, &message));
+    return read_heartbeat_message((const Kvb__StreamHeartbeat *)message, out_heartbeat);
 }

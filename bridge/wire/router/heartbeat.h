@@ -11,7 +11,8 @@
  *
  * decode: KVB_BAD_INPUT  not such a message, or an invalid value: an unknown
  *                        state, a worker_id above 2^63-1, a model name too long,
- *                        a label that is none (model/labels.h)
+ *                        a label that is none (model/labels.h), an address or the
+ *                        name of a pod that is too long
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
@@ -22,6 +23,11 @@ kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartb
  *
  * proto/README.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
+
+/* Members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready; those
+ * that are known.  draining is there only where it is true. */
+void kvb_worker_facts_json_write(
+    const struct kvb_worker_facts *facts, struct kvb_json_writer *json);
 
 /* {name:value,...} */
 void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json);

@@ -284,15 +284,7 @@ static kvb_status read_event_id(struct kvb_json_scan *scan, void *context)
 
 static kvb_status read_event_rank(struct kvb_json_scan *scan, void *context)
 {
-    struct reading *reading = context;
-    uint64_t rank = 0;
-
-    KVB_TRY(kvb_json_u64(scan, &rank));
-    if (rank > UINT32_MAX) {
-        return KVB_BAD_INPUT;
-    }
-    reading->batch->dp_rank = (uint32_t)rank;
-    return KVB_OK;
+    return kvb_json_u32(scan, &((struct reading *)context)->batch->dp_rank);
 }
 
 static kvb_status read_router_event(struct kvb_json_scan *scan, void *context)
@@ -316,22 +308,14 @@ static kvb_status read_event_worker(struct kvb_json_scan *scan, void *context)
 
 static kvb_status read_tier(struct kvb_json_scan *scan, void *context)
 {
-    /* Accepts our name for the host as well as Dynamo's, because scripts will use it. */
-    static const struct {
-        const char *word;
-        enum kvb_tier tier;
-    } words[] = {
-        { "device", KVB_TIER_DEVICE },     { "host_pinned", KVB_TIER_HOST },
-        { "host", KVB_TIER_HOST },         { "disk", KVB_TIER_DISK },
-        { "external", KVB_TIER_EXTERNAL }, { "window", KVB_LIST_WINDOW },
-    };
     struct reading *reading = context;
     kvb_span word = { 0 };
 
     KVB_TRY(kvb_json_string(scan, &word));
-    for (size_t i = 0; i < KVB_COUNT_OF(words); i++) {
-        if (strlen(words[i].word) == word.len && memcmp(words[i].word, word.data, word.len) == 0) {
-            reading->tier = words[i].tier;
+    /* our name for the host is accepted as well as Dynamo's, because scripts will use it */
+    for (enum kvb_tier tier = 0; tier < KVB_LIST_COUNT; tier++) {
+        if (kvb_span_is(word, tier_words[tier]) || kvb_span_is(word, kvb_tier_name(tier))) {
+            reading->tier = tier;
             return KVB_OK;
         }
     }

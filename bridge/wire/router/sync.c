@@ -4,8 +4,7 @@
 #include "core/own.h"
 #include "kvbridge.pb-c.h"
 #include "model/stream.h"
-#include "wire/protobuf/guard.h"
-#include "wire/protobuf/number.h"
+#include "wire/protobuf/message.h"
 #include "wire/router/proto.h"
 
 #include <assert.h>
@@ -34,8 +33,6 @@ static const uint32_t answers[KVB_SYNC_ANSWER_COUNT] = {
     [KVB_SYNC_BUSY] = KVB__SYNC_REPLY__ANSWER__BUSY,
 };
 
-/* ---- Requests ---- */
-
 kvb_status kvb_sync_request_encode(const struct kvb_sync_request *request, struct kvb_buf *out)
 {
     struct kvb_sync_request copy = *request; /* protobuf-c's types need writable memory */
@@ -50,9 +47,7 @@ kvb_status kvb_sync_request_encode(const struct kvb_sync_request *request, struc
     message.to_id = copy.to_id;
     message.buckets = copy.buckets.words;
     message.n_buckets = copy.has_buckets ? bucket_words : 0;
-    KVB_TRY(kvb_buf_reserve(out, kvb__sync_request__get_packed_size(&message)));
-    out->len += kvb__sync_request__pack(&message, out->data + out->len);
-    return KVB_OK;
+    return kvb_proto_pack(&message.base, out);
 }
 
 static kvb_status read_request(const Kvb__SyncRequest *message, struct kvb_sync_request *out)
@@ -78,22 +73,14 @@ static kvb_status read_request(const Kvb__SyncRequest *message, struct kvb_sync_
 
 kvb_status kvb_sync_request_decode(kvb_span bytes, struct kvb_sync_request *out_request)
 {
+    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+
     if (bytes.len > max_request_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_guard(bytes, max_fields));
-
-    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
-    Kvb__SyncRequest *message = kvb__sync_request__unpack(&memory.allocator, bytes.len, bytes.data);
-    if (!message) {
-        return kvb_proto_refusal(&memory);
-    }
-    const kvb_status status = read_request(message, out_request);
-    kvb__sync_request__free_unpacked(message, &memory.allocator);
-    return status;
+    KVB_TRY(kvb_proto_unpack(&kvb__sync_request__descriptor, bytes, max_fields, &message));
+    return read_request((const Kvb__SyncRequest *)message, out_request);
 }
-
-/* ---- Replies: encode ---- */
 
 struct sum_columns {
     uint32_t tiers[KVB_LIST_COUNT];
@@ -175,12 +162,8 @@ kvb_status kvb_sync_reply_encode(const struct kvb_sync_reply *reply, struct kvb_
     message.n_tiers = columns.tier_count;
     message.sums = columns.sums;
     message.n_sums = columns.tier_count * sum_words;
-    KVB_TRY(kvb_buf_reserve(out, kvb__sync_reply__get_packed_size(&message)));
-    out->len += kvb__sync_reply__pack(&message, out->data + out->len);
-    return KVB_OK;
+    return kvb_proto_pack(&message.base, out);
 }
-
-/* ---- Replies: decode ---- */
 
 void kvb_sync_reply_parts_done(struct kvb_sync_reply_parts *parts)
 {
@@ -265,17 +248,11 @@ static kvb_status read_sync_reply(
 kvb_status kvb_sync_reply_decode(
     kvb_span bytes, struct kvb_sync_reply_parts *parts, struct kvb_sync_reply *out_reply)
 {
+    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+
     if (bytes.len > kvb_max_payload_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_guard(bytes, max_fields));
-
-    struct kvb_proto_memory memory = kvb_proto_memory_of(&memory);
-    Kvb__SyncReply *message = kvb__sync_reply__unpack(&memory.allocator, bytes.len, bytes.data);
-    if (!message) {
-        return kvb_proto_refusal(&memory);
-    }
-    const kvb_status status = read_sync_reply(message, parts, out_reply);
-    kvb__sync_reply__free_unpacked(message, &memory.allocator);
-    return status;
+    KVB_TRY(kvb_proto_unpack(&kvb__sync_reply__descriptor, bytes, max_fields, &message));
+    return read_sync_reply((const Kvb__SyncReply *)message, parts, out_reply);
 }

@@ -1,6 +1,6 @@
 #include "core/own.h"
 #include "corpus/worker_cache.h"
-#include "kvfleet/trace_json.h"
+#include "kvfleet/trace.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
 
@@ -45,7 +45,7 @@ struct fleet {
     struct worker_cache *caches; /* owned; one a worker */
     struct request request;
     struct bench_corpus_writer writer;
-    uint64_t dice;
+    uint64_t rng;
     uint64_t answers; /* blocks of answers so far: each has content of its own */
     uint64_t requests;
 };
@@ -177,7 +177,7 @@ static size_t serve_answer(struct fleet *fleet, uint32_t worker, uint32_t tokens
 static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
 {
     struct request *request = &fleet->request;
-    const uint32_t worker = (uint32_t)(bench_random(&fleet->dice) % fleet->plan->workers);
+    const uint32_t worker = (uint32_t)(bench_random(&fleet->rng) % fleet->plan->workers);
 
     bench_corpus_write(
         &fleet->writer, &(struct bench_record){ .kind = bench_query,
@@ -246,7 +246,7 @@ static void serve_lap(struct fleet *fleet, const struct reader *reader, uint64_t
 
 static void make_corpus(const struct plan *plan)
 {
-    struct fleet fleet = { .plan = plan, .dice = plan->seed };
+    struct fleet fleet = { .plan = plan, .rng = plan->seed };
     struct request *request = &fleet.request;
     const struct reader reader = { .text = bench_memory(max_line_bytes, 1),
                                    .line = bench_memory(1, sizeof *reader.line) };
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
         { "--length", "N        blocks for each hash id, that is 512 tokens (4)", take_length },
         { "--cache", "N         blocks that each worker keeps (16384)", take_cache },
         { "--rows", "N          only the first rows of the trace (all)", take_rows },
-        { "--seed", "N          of the dice that draw workers (42)", take_seed },
+        { "--seed", "N          of the rng that draw workers (42)", take_seed },
     };
     /* clang-format on */
     const struct bench_about about = {

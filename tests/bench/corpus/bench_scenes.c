@@ -21,7 +21,7 @@ struct scene {
     struct bench_corpus_writer writer;
     const struct bench *bench;
     uint32_t workers;
-    uint64_t dice;
+    uint64_t rng;
     const char *corpus; /* own_names: the one that is renamed */
 };
 
@@ -74,7 +74,7 @@ static void put_query(struct scene *scene, const struct chain *parts, size_t par
 static void shuffle(struct scene *scene, uint32_t *order)
 {
     for (uint32_t i = scene->workers; i > 1; i--) {
-        const uint32_t other = (uint32_t)(bench_random(&scene->dice) % i);
+        const uint32_t other = (uint32_t)(bench_random(&scene->rng) % i);
         const uint32_t kept = order[i - 1];
         order[i - 1] = order[other];
         order[other] = kept;
@@ -98,7 +98,7 @@ put_wide_round(struct scene *scene, const struct chain *chain, uint32_t *order, 
 {
     shuffle(scene, order);
     for (uint32_t i = 0; i < scene->workers; i++) {
-        lost[order[i]] = 1 + bench_random(&scene->dice) % (chain->count - 1);
+        lost[order[i]] = 1 + bench_random(&scene->rng) % (chain->count - 1);
         put_remove(scene, order[i], chain, lost[order[i]]);
     }
     put_query(scene, chain, 1);
@@ -242,7 +242,7 @@ static void scene_fleet(struct scene *scene)
         put_store(scene, i / talks, &talk.parts[talk_said], 0, talk.parts[talk_said].count);
     }
     for (size_t i = 0; i < questions; i++) {
-        const uint32_t asked = (uint32_t)(bench_random(&scene->dice) % all);
+        const uint32_t asked = (uint32_t)(bench_random(&scene->rng) % all);
         talk_make(&talk, asked / talks, asked % talks);
         put_query(scene, talk.parts, talk_parts);
     }
@@ -337,7 +337,7 @@ int main(int argc, char **argv)
     struct scene scene = {
         .bench = &bench,
         .workers = (uint32_t)bench_size(&bench, plan.kind->workers),
-        .dice = 1,
+        .rng = 1,
         .corpus = plan.corpus,
     };
     bench_corpus_open(&scene.writer, plan.out, scene.workers);

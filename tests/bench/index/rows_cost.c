@@ -33,12 +33,12 @@ static void bring(struct costs *costs, uint32_t worker, size_t number)
 }
 
 /* ns per block of events; making the blocks is not in it. */
-static double change_all(struct costs *costs, size_t *numbers, size_t events, uint64_t *dice)
+static double change_all(struct costs *costs, size_t *numbers, size_t events, uint64_t *rng)
 {
     uint64_t took_ns = 0;
 
     for (size_t i = 0; i < events; i++) {
-        const uint32_t worker = (uint32_t)(bench_random(dice) % costs->replay.workers);
+        const uint32_t worker = (uint32_t)(bench_random(rng) % costs->replay.workers);
         const size_t oldest = numbers[worker]++;
         make_own(costs, worker, oldest);
         const uint64_t removing_ns = kvb_clock_monotonic_ns();
@@ -60,7 +60,7 @@ static double cost_of(const struct bench *bench, uint32_t workers, size_t own)
     size_t *numbers = bench_memory(workers, sizeof *numbers);
     double ns[max_rounds];
     size_t rounds = 0;
-    uint64_t dice = 1;
+    uint64_t rng = 1;
 
     costs.prompts = costs.prompts > 0 ? costs.prompts : 1;
     replay_init(&costs.replay, workers);
@@ -74,7 +74,7 @@ static double cost_of(const struct bench *bench, uint32_t workers, size_t own)
     }
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
-        ns[rounds++] = change_all(&costs, numbers, prompts > 0 ? prompts : 1, &dice);
+        ns[rounds++] = change_all(&costs, numbers, prompts > 0 ? prompts : 1, &rng);
         bench_progress_now_and_then(
             "index.cost: %u workers, %zu blocks an event, %.1f ns", workers, own, ns[rounds - 1]);
     } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds / 4);

@@ -13,7 +13,7 @@ enum { fleet_workers = 10000, talks = 4, max_query = 128 };
 struct fleet {
     struct replay replay;
     struct talk talk;
-    uint64_t dice;
+    uint64_t rng;
 };
 
 static void fill(struct fleet *fleet)
@@ -33,7 +33,7 @@ static void fill(struct fleet *fleet)
 /* Making the blocks is not in it. */
 static uint32_t ask(struct fleet *fleet)
 {
-    const uint64_t asked = bench_random(&fleet->dice) % ((uint64_t)fleet->replay.workers * talks);
+    const uint64_t asked = bench_random(&fleet->rng) % ((uint64_t)fleet->replay.workers * talks);
     kvb_tokens_hash query[max_query];
     size_t count = 0;
 
@@ -55,7 +55,7 @@ void row_fleet(const struct bench *bench)
 {
     enum { max_queries = 1 << 20 };
     uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
-    struct fleet fleet = { .dice = 1 };
+    struct fleet fleet = { .rng = 1 };
     size_t count = 0;
 
     replay_init(&fleet.replay, (uint32_t)bench_size(bench, fleet_workers));

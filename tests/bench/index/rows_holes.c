@@ -27,13 +27,13 @@ struct holes {
     uint16_t ids[prompt_count][max_blocks]; /* equal blocks have equal ids */
     uint8_t *held;                          /* owned; [worker * id_count + id] */
     size_t id_count;
-    uint64_t dice;
+    uint64_t rng;
     uint64_t answers, wrong;
 };
 
 static uint32_t below(struct holes *holes, uint32_t limit)
 {
-    return (uint32_t)(bench_random(&holes->dice) % limit);
+    return (uint32_t)(bench_random(&holes->rng) % limit);
 }
 
 /* A prompt begins as the first of its family, for a while. */
@@ -139,7 +139,7 @@ void row_holes(const struct bench *bench)
     struct holes *holes = bench_memory(1, sizeof *holes);
     const size_t count = bench_size(bench, steps);
 
-    holes->dice = 1;
+    holes->rng = 1;
     holes->id_count = (size_t)prompt_count * max_blocks;
     holes->held = bench_memory(holes_workers * holes->id_count, 1);
     replay_init(&holes->replay, holes_workers);

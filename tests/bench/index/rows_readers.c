@@ -51,7 +51,7 @@ static struct bench_record read_next(struct reader *reader, bool is_query)
 struct owner {
     struct replay replay;
     struct reader queries, events;
-    uint64_t dice;
+    uint64_t rng;
     uint64_t began_ns;
     uint64_t next_query_ns;
     uint64_t applied;    /* block operations of events */
@@ -60,9 +60,9 @@ struct owner {
 };
 
 /* To the next query: exponential, so that they come independently of each other. */
-static uint64_t next_gap_ns(uint64_t *dice)
+static uint64_t next_gap_ns(uint64_t *rng)
 {
-    const double chance = ((double)(bench_random(dice) >> 11) + 1) / 0x1p53;
+    const double chance = ((double)(bench_random(rng) >> 11) + 1) / 0x1p53;
 
     return (uint64_t)(-log(chance) * (double)KVB_NS_PER_S / queries_a_second);
 }
@@ -81,7 +81,7 @@ static void answer(struct owner *owner)
 
     replay_query(&owner->replay, record.tokens, record.count);
     owner->waited_ns[owner->answered++] = (uint32_t)(bench_cpu_ns() - owner->next_query_ns);
-    owner->next_query_ns += next_gap_ns(&owner->dice);
+    owner->next_query_ns += next_gap_ns(&owner->rng);
 }
 
 static void serve(struct owner *owner, double seconds)
@@ -105,7 +105,7 @@ void row_readers(const struct bench *bench, struct bench_corpus *corpus)
     struct owner owner = {
         .queries = { .corpus = corpus, .at = corpus->begin },
         .events = { .corpus = corpus, .at = corpus->begin },
-        .dice = 1,
+        .rng = 1,
         .waited_ns = bench_memory(max_queries, sizeof *owner.waited_ns),
     };
     char name[row_name_bytes];

@@ -16,13 +16,13 @@ struct wide {
     struct chain chain;
     uint32_t *order; /* owned; in which workers come, drawn anew */
     size_t *lost;    /* owned; blocks of the tail that each loses */
-    uint64_t dice;
+    uint64_t rng;
 };
 
-static void shuffle(uint32_t *order, uint32_t count, uint64_t *dice)
+static void shuffle(uint32_t *order, uint32_t count, uint64_t *rng)
 {
     for (uint32_t i = count; i > 1; i--) {
-        const uint32_t other = (uint32_t)(bench_random(dice) % i);
+        const uint32_t other = (uint32_t)(bench_random(rng) % i);
         const uint32_t kept = order[i - 1];
         order[i - 1] = order[other];
         order[other] = kept;
@@ -35,7 +35,7 @@ static double lose_all(struct wide *wide)
     size_t blocks = 0;
 
     for (uint32_t i = 0; i < wide->replay.workers; i++) {
-        wide->lost[i] = 1 + bench_random(&wide->dice) % (wide->chain.count - 1);
+        wide->lost[i] = 1 + bench_random(&wide->rng) % (wide->chain.count - 1);
         blocks += wide->lost[i];
     }
     const uint64_t began_ns = kvb_clock_monotonic_ns();
@@ -65,7 +65,7 @@ static void measure_wide(
     const struct bench *bench, size_t blocks, const char *lose_name, const char *store_name)
 {
     const uint32_t workers = (uint32_t)bench_size(bench, 10000);
-    struct wide wide = { .dice = 1 };
+    struct wide wide = { .rng = 1 };
     double lose_ns[max_rounds];
     double store_ns[max_rounds];
     size_t rounds = 0;
@@ -81,9 +81,9 @@ static void measure_wide(
     }
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
-        shuffle(wide.order, workers, &wide.dice);
+        shuffle(wide.order, workers, &wide.rng);
         lose_ns[rounds] = lose_all(&wide);
-        shuffle(wide.order, workers, &wide.dice);
+        shuffle(wide.order, workers, &wide.rng);
         store_ns[rounds] = store_all(&wide);
         bench_progress_now_and_then(
             "%s: round %zu, %.0f and %.0f ns a block", lose_name, rounds + 1, lose_ns[rounds],
@@ -135,7 +135,7 @@ void row_staircase(const struct bench *bench)
     struct replay replay;
     struct chain chain;
     uint32_t order[depths];
-    uint64_t dice = 1;
+    uint64_t rng = 1;
 
     replay_init(&replay, depths);
     chain_init(&chain, depths);
@@ -143,7 +143,7 @@ void row_staircase(const struct bench *bench)
     for (uint32_t i = 0; i < depths; i++) {
         order[i] = i;
     }
-    shuffle(order, depths, &dice);
+    shuffle(order, depths, &rng);
     for (uint32_t i = 0; i < depths; i++) {
         chain_store(&replay, order[i], &chain, 0, i + 1);
     }

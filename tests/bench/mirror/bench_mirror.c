@@ -104,7 +104,8 @@ static uint64_t apply(struct scene *scene)
     const uint64_t began_ns = kvb_clock_monotonic_ns();
 
     kvb_router_batch_reset(&scene->out);
-    kvb_mirror_begin_batch(scene->mirror, &scene->batch, &scene->out);
+    kvb_mirror_expect_batch(scene->mirror, &scene->batch);
+    kvb_mirror_begin_batch(scene->mirror, &scene->out);
     for (size_t at = 0; at < scene->batch.event_count; at++) {
         uint64_t work = UINT64_MAX;
         bench_must(

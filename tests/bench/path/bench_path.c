@@ -101,6 +101,7 @@ static void step_batch(struct path *path, size_t at)
 {
     const kvb_span payload = bench_feed_payload(&path->feed, at);
 
+    kvb_stream_expect(path->stream, &path->batch);
     step(
         path, &(struct kvb_stream_input){ .kind = KVB_INPUT_LIVE,
                                           .seq = path->seq++,

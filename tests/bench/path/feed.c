@@ -14,15 +14,15 @@ enum {
 
 static const double clock_s = 1.7e9;
 
-static uint64_t draw(uint64_t *dice)
+static uint64_t draw(uint64_t *rng)
 {
-    (*dice)++;
-    return kvb_hash64((kvb_span){ (const uint8_t *)dice, sizeof *dice }, 0);
+    (*rng)++;
+    return kvb_hash64((kvb_span){ (const uint8_t *)rng, sizeof *rng }, 0);
 }
 
-static uint32_t draw_token(uint64_t *dice)
+static uint32_t draw_token(uint64_t *rng)
 {
-    const double unit = (double)(draw(dice) >> 11) / (double)(UINT64_C(1) << 53);
+    const double unit = (double)(draw(rng) >> 11) / (double)(UINT64_C(1) << 53);
 
     return (uint32_t)(unit * unit * vocabulary);
 }
@@ -42,7 +42,7 @@ static uint64_t name_of(size_t block)
     return kvb_hash64((kvb_span){ (const uint8_t *)&number, sizeof number }, 1);
 }
 
-static void make_stored(struct kvb_event_batch *batch, size_t first, size_t blocks, uint64_t *dice)
+static void make_stored(struct kvb_event_batch *batch, size_t first, size_t blocks, uint64_t *rng)
 {
     const bool has_parent = first % prompt_blocks != 0;
 
@@ -61,7 +61,7 @@ static void make_stored(struct kvb_event_batch *batch, size_t first, size_t bloc
         batch->hashes[batch->hash_count++] = (kvb_engine_hash){ name_of(first + i) };
     }
     for (size_t i = 0; i < blocks * block_tokens; i++) {
-        batch->tokens[batch->token_count++] = draw_token(dice);
+        batch->tokens[batch->token_count++] = draw_token(rng);
     }
 }
 
@@ -75,7 +75,7 @@ static void make_cleared(struct kvb_event_batch *batch)
 void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
 {
     struct kvb_event_batch batch = { .timestamp_s = clock_s };
-    uint64_t dice = 0;
+    uint64_t rng = 0;
 
     kvb_buf_init(&feed->bytes, feed_bytes_max);
     feed->batch_blocks = batch_blocks;
@@ -84,7 +84,7 @@ void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
         kvb_event_batch_reset(&batch);
         batch.timestamp_s = clock_s + (double)i / 1e3;
         if (i + 1 < bench_feed_batches) {
-            make_stored(&batch, i * batch_blocks, batch_blocks, &dice);
+            make_stored(&batch, i * batch_blocks, batch_blocks, &rng);
         } else {
             make_cleared(&batch);
         }

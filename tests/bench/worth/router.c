@@ -43,6 +43,7 @@ struct worth_router {
     struct kvb_predictions *predictions;
     struct messages messages;
     struct kvb_stream_id *ids; /* by worker, as the others */
+    struct kvb_stream_key *keys;
     kvb_slot_ref *slots;
     uint32_t *worker_of; /* by slot */
     struct kvb_route_candidate *candidates;
@@ -64,6 +65,7 @@ struct worth_router *worth_router_new(const struct worth_router_options *options
     router->draws = options->seed;
     router->losses = ~options->seed;
     router->ids = bench_memory(workers, sizeof *router->ids);
+    router->keys = bench_memory(workers, sizeof *router->keys);
     router->slots = bench_memory(workers, sizeof *router->slots);
     router->worker_of = bench_memory(workers, sizeof *router->worker_of);
     router->candidates = bench_memory(workers, sizeof *router->candidates);
@@ -85,6 +87,7 @@ struct worth_router *worth_router_new(const struct worth_router_options *options
     for (uint32_t worker = 0; worker < workers; worker++) {
         router->ids[worker] =
             (struct kvb_stream_id){ .name_space = "n", .component = "c", .worker_id = worker + 1 };
+        router->keys[worker] = kvb_stream_key_of(&router->ids[worker], 0);
         bench_must(kvb_prefix_index_slot_new(router->index, &router->slots[worker]), "a slot");
         router->worker_of[router->slots[worker].value] = worker;
     }
@@ -103,6 +106,7 @@ void worth_router_free(struct worth_router *router)
     free(router->worker_of);
     free(router->slots);
     free(router->ids);
+    free(router->keys);
     free(router);
 }
 
@@ -244,10 +248,10 @@ static void fill_candidate(
 {
     struct kvb_route_candidate *candidate = &router->candidates[worker];
     const struct kvb_load_endpoint *endpoint =
-        kvb_load_tracker_find(router->tracker, &router->ids[worker]);
+        kvb_load_tracker_find_key(router->tracker, &router->keys[worker]);
     struct kvb_request_sums sums = { 0 };
 
-    kvb_requests_sums(router->requests, &router->ids[worker], endpoint != NULL, now_ns, &sums);
+    kvb_requests_sums(router->requests, &router->keys[worker], endpoint != NULL, now_ns, &sums);
     if (endpoint) {
         candidate->has_load = true;
         candidate->load = endpoint->load;
@@ -257,7 +261,7 @@ static void fill_candidate(
     candidate->pending_prefill_blocks = sums.pending_prefill_blocks;
     candidate->prefill_blocks_per_s = sums.prefill_blocks_per_s;
     candidate->predicted_blocks = kvb_predictions_beyond(
-        router->predictions, &router->ids[worker], request->blocks, worth_prompt_blocks(request),
+        router->predictions, &router->keys[worker], request->blocks, worth_prompt_blocks(request),
         candidate->overlap_blocks, now_ns);
 }
 
@@ -268,7 +272,7 @@ fill_candidates(struct worth_router *router, const struct worth_request *request
 
     for (uint32_t worker = 0; worker < router->options.workers; worker++) {
         router->candidates[worker] = (struct kvb_route_candidate){
-            .id = &router->ids[worker],
+            .key = &router->keys[worker],
             .state = KVB_STREAM_EXACT,
             .place = worker,
             .request_blocks = prompt_blocks,
@@ -299,7 +303,7 @@ static void note_decision(
     name_request(name, number);
     const struct kvb_request_decision decision = {
         .request_id = name,
-        .id = chosen->id,
+        .id = chosen->key->id,
         .blocks = chosen->request_blocks,
         .prefill_blocks = kvb_route_prefill_blocks(chosen),
         .ttl_ms = ttl_ms,
@@ -308,7 +312,7 @@ static void note_decision(
     if (held < chosen->request_blocks) {
         bench_must(
             kvb_predictions_add(
-                router->predictions, chosen->id, request->blocks + held,
+                router->predictions, chosen->key->id, request->blocks + held,
                 chosen->request_blocks - held, now_ns),
             "a prediction");
     }

@@ -57,7 +57,7 @@ class HostileEngine(engine.Engine):
         self.lie = None  # (start) -> rows, or None: silence
         self.errors = lambda counter: 1  # so many the bridge has counted, of this stream
         self.state = lambda: (True, 0)  # what the bridge says of this stream: is it EXACT, blocks
-        self.dice = random.Random(1)
+        self.rng = random.Random(1)
         self.resent = 0  # messages that a broken connection had lost
         self.publish(engine.batch(engine.cleared()))
 
@@ -86,7 +86,7 @@ class HostileEngine(engine.Engine):
         """What it says from now on is listed as it says it."""
         self.begin_again()
         self.wait_until_subscribed()
-        blocks = self.dice.randrange(1000, 2000)
+        blocks = self.rng.randrange(1000, 2000)
         self._store_many(blocks)
         self.wait_until_listed(blocks)
 
@@ -126,7 +126,7 @@ class HostileEngine(engine.Engine):
         time.sleep(2)
 
     def wrong_frames(self):
-        seq, nothing, noise = bytes(8), engine.batch(), self.dice.randbytes
+        seq, nothing, noise = bytes(8), engine.batch(), self.rng.randbytes
         messages = [
             (b"kv",), (b"",), (self.topic, seq), (self.topic, nothing), (self.topic, seq, nothing, b""), (self.topic,) * 9,
             (seq, nothing, self.topic), (noise(3000), noise(7), noise(3000)), *(
@@ -142,12 +142,12 @@ class HostileEngine(engine.Engine):
         """Far ahead, back, at the ends of what eight bytes hold, twice; and right ones between."""
         ends = time.monotonic() + 4
         while time.monotonic() < ends:
-            seq = self.dice.choice((
+            seq = self.rng.choice((
                 0, 1, self.next_seq - 1, self.next_seq + 3, self.next_seq + 10**6, 1 << 31, 1 << 32, 1 << 63,
-                MASK - 1, MASK, self.dice.getrandbits(64)))
-            name = self.dice.randrange(1 << 20) + 1
+                MASK - 1, MASK, self.rng.getrandbits(64)))
+            name = self.rng.randrange(1 << 20) + 1
             wrong = engine.batch(engine.stored([name], [name], 1))
-            for _ in range(self.dice.randrange(1, 3)):
+            for _ in range(self.rng.randrange(1, 3)):
                 self.send_raw(self.topic, seq.to_bytes(8, "big"), wrong)
             self.publish(engine.batch())
             time.sleep(0.01)

@@ -72,7 +72,7 @@ class Host:
         self.clock = self.names = self.engine = self.found = self.disk = self.memory = None
         self.web = Web()
         self.web.pages["/metrics"] = self.page
-        self.dice = random.Random(stage.seed)
+        self.rng = random.Random(stage.seed)
         self._try("the clock", self._set_up_clock)
         self._try("a silent name server", lambda: self._set_up_names(worker_id))
         self._try("little memory", lambda: self._set_up_memory(worker_id + 2))
@@ -254,7 +254,7 @@ class Host:
         bodies = (
             b"x" * 20_000, os.urandom(500), b'vllm:num_requests_running{engine="0\\', b"# HELP\n\n\n",
             b'vllm:num_requests_running{engine="-1"} NaN\n' * 500, b'sglang:token_usage{dp_rank="4294967296"} 1e300\n')
-        self._with_pages(lambda connection: self._say(connection, self.dice.choice(bodies)), SCRAPE_FOREIGN)
+        self._with_pages(lambda connection: self._say(connection, self.rng.choice(bodies)), SCRAPE_FOREIGN)
 
     def pages_without_end(self):
         self._with_pages(self.web.endless, SCRAPE_LARGE)
@@ -281,17 +281,17 @@ class Host:
             return json.dumps({"0": {**json.loads(self._sources())["0"], **fields}}).encode()
 
         bodies = [
-            b"", b"{", b"[]", b"{}", b"[" * 100_000, self.dice.randbytes(2000), b'{"detail":"Not Found"}',
+            b"", b"{", b"[]", b"{}", b"[" * 100_000, self.rng.randbytes(2000), b'{"detail":"Not Found"}',
             rank(endpoint="tcp://*:99999"), rank(endpoint="inproc://x"), rank(endpoint="ipc://" + "x" * 5000),
             rank(endpoint=5), rank(topic="x" * 100_000), b'{"4294967296":' + rank()[5:],
             json.dumps({str(at): json.loads(self._sources())["0"] for at in range(1000)}).encode()]
-        rest, end = self.dice.sample(bodies, len(bodies)), self.web.asked[SOURCES] + 5
+        rest, end = self.rng.sample(bodies, len(bodies)), self.web.asked[SOURCES] + 5
         self.web.pages[SOURCES] = lambda connection: self._say(connection, rest.pop() if rest else b"")
         self._while_it_is_away(lambda: self.web.asked[SOURCES] >= end)
 
     def sources_that_hang_or_never_end(self):
         end = self.web.asked[SOURCES] + 3
-        self.web.pages[SOURCES] = lambda connection: self.dice.choice((
+        self.web.pages[SOURCES] = lambda connection: self.rng.choice((
             self.web.endless, lambda _: time.sleep(6)))(connection)
         self._while_it_is_away(lambda: self.web.asked[SOURCES] >= end)
 

@@ -55,7 +55,7 @@ class LinkedEngine(HostileEngine):
 
     def __init__(self, seed):
         super().__init__()
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.links = [Proxy(port_of(one), seed=seed + at) for at, one in enumerate((self.events, self.replay))]
         self.feed, self.coordinator = LoadSocket(), LoadSocket()
         self.count = lambda counter: 0  # of the bridge
@@ -97,12 +97,12 @@ class LinkedEngine(HostileEngine):
         stopping = threading.Event()
 
         def lose():
-            while not stopping.wait(self.dice.uniform(0.05, 0.3)):
-                links = self.dice.choice((self.links, self.links[:1], self.links[1:]))
-                ways = self.dice.choice(((True, True), (True, False), (False, True)))
+            while not stopping.wait(self.rng.uniform(0.05, 0.3)):
+                links = self.rng.choice((self.links, self.links[:1], self.links[1:]))
+                ways = self.rng.choice(((True, True), (True, False), (False, True)))
                 for link in links:
                     link.hush(*ways)
-                stopping.wait(self.dice.choice((0.2, 0.2, 0.2, 0.4, 0.4, 0.8, 1.6)))
+                stopping.wait(self.rng.choice((0.2, 0.2, 0.2, 0.4, 0.4, 0.8, 1.6)))
                 for link in links:
                     link.heal()
 
@@ -137,7 +137,7 @@ class LinkedEngine(HostileEngine):
 
     def _feed_garbage(self, socket, good, source):
         """Until some was refused; then figures are taken again."""
-        encode, noise = msgspec.msgpack.encode, self.dice.randbytes
+        encode, noise = msgspec.msgpack.encode, self.rng.randbytes
         bodies = [
             *poisons(good), b"", noise(200), encode([]), encode([[1]] * 9), encode({"kv_stats": 5}), encode("x" * 2000),
             encode([[[1, 2, 0.5]] * 5000, -1, None]), encode({"worker_stats": {"data_parallel_rank": -1}, "kv_stats": []})]
@@ -145,7 +145,7 @@ class LinkedEngine(HostileEngine):
 
         def send():
             for body in bodies:
-                socket.send(*self.dice.choice(((body,), (b"", body), (b"", noise(8), body), (body,) * 5)))
+                socket.send(*self.rng.choice(((body,), (b"", body), (b"", noise(8), body), (body,) * 5)))
 
         self._until_grown("garbage is refused", REFUSED, len(bodies), send)
         self._take_again(socket, good, source)

@@ -12,11 +12,6 @@
 
 enum { patience_ms = 15000, max_text = 64 };
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ (const uint8_t *)text, strlen(text) };
-}
-
 /* ---- What a test watches ------------------------------------------------------------ */
 
 struct inbox {
@@ -103,10 +98,12 @@ static void refuses_urls_and_files_that_cannot_be_right(void **state)
         assert_int_equal(kvb_bus_open(&options, &bus, &detail), KVB_BAD_CONFIG);
         assert_non_null(strstr(detail.text, "nats.url"));
     }
-    const struct kvb_bus_options no_creds = { .url = "nats://h:1", .credentials = "/nowhere/a" };
+    const struct kvb_bus_login nowhere = { .credentials = "/nowhere/a" };
+    const struct kvb_bus_options no_creds = { .url = "nats://h:1", .login = &nowhere };
     assert_int_equal(kvb_bus_open(&no_creds, &bus, &detail), KVB_BAD_CONFIG);
     assert_non_null(strstr(detail.text, "/nowhere/a"));
-    const struct kvb_bus_options no_pem = { .url = "nats://h:1", .ca_file = "/dev/null" };
+    const struct kvb_bus_login null_pem = { .ca_file = "/dev/null" };
+    const struct kvb_bus_options no_pem = { .url = "nats://h:1", .login = &null_pem };
     assert_int_equal(kvb_bus_open(&no_pem, &bus, &detail), KVB_BAD_CONFIG);
     assert_null(bus);
 }
@@ -139,14 +136,14 @@ static void opens_without_a_server_and_connects_when_it_comes(void **state)
     struct kvb_bus *bus = open_bus(url);
     assert_ok(kvb_bus_subscribe(bus, "news", take_message, &inbox, &subscription));
     assert_false(kvb_bus_is_connected(bus));
-    assert_int_equal(kvb_bus_publish(bus, "news", span_of("early")), KVB_AGAIN);
+    assert_int_equal(kvb_bus_publish(bus, "news", kvb_span_of("early")), KVB_AGAIN);
     assert_int_equal(kvb_bus_flush(bus, 100), KVB_AGAIN);
     assert_int_equal(kvb_bus_connects(bus), 0);
 
     assert_ok(nats_server_start(&server, port, NULL));
     assert_true(wait_until(is_up, bus, patience_ms));
     assert_int_equal(kvb_bus_connects(bus), 1);
-    assert_ok(kvb_bus_publish(bus, "news", span_of("late")));
+    assert_ok(kvb_bus_publish(bus, "news", kvb_span_of("late")));
     assert_true(wait_until(has_one, &inbox, patience_ms));
     assert_true(last_is(&inbox, "late"));
 
@@ -163,8 +160,8 @@ static void what_is_published_arrives(void **state)
     struct kvb_bus *bus = open_connected(server->url);
 
     assert_ok(kvb_bus_subscribe(bus, "namespace.*.kv_events", take_message, &inbox, &subscription));
-    assert_ok(kvb_bus_publish(bus, "namespace.a.kv_events", span_of("one")));
-    assert_ok(kvb_bus_publish(bus, "namespace.a.other", span_of("two")));
+    assert_ok(kvb_bus_publish(bus, "namespace.a.kv_events", kvb_span_of("one")));
+    assert_ok(kvb_bus_publish(bus, "namespace.a.other", kvb_span_of("two")));
     assert_ok(kvb_bus_flush(bus, patience_ms));
     assert_true(wait_until(has_one, &inbox, patience_ms));
     assert_true(last_is(&inbox, "one"));
@@ -182,7 +179,7 @@ static void no_handler_runs_after_unsubscribe(void **state)
 
     assert_ok(kvb_bus_subscribe(bus, "flood", take_message, &inbox, &subscription));
     for (int i = 0; i < 20000; i++) {
-        assert_ok(kvb_bus_publish(bus, "flood", span_of("x")));
+        assert_ok(kvb_bus_publish(bus, "flood", kvb_span_of("x")));
     }
     assert_true(wait_until(has_one, &inbox, patience_ms));
     kvb_bus_unsubscribe(subscription);
@@ -233,7 +230,7 @@ static void unsubscribe_waits_for_the_handler_that_runs(void **state)
     pthread_t other;
 
     assert_ok(kvb_bus_subscribe(bus, "slow", take_time, &slow, &subscription));
-    assert_ok(kvb_bus_publish(bus, "slow", span_of("x")));
+    assert_ok(kvb_bus_publish(bus, "slow", kvb_span_of("x")));
     assert_true(wait_until(is_inside, &slow, patience_ms));
     assert_int_equal(pthread_create(&other, NULL, let_leave, &slow), 0);
     kvb_bus_unsubscribe(subscription);
@@ -248,13 +245,13 @@ static void refuses_subjects_that_would_write_other_lines(void **state)
     struct kvb_bus_subscription *subscription = NULL;
     struct kvb_bus *bus = open_connected(server->url);
 
-    assert_int_equal(kvb_bus_publish(bus, "a 0\r\n\r\nPUB b", span_of("x")), KVB_BAD_INPUT);
-    assert_int_equal(kvb_bus_publish(bus, "a.*", span_of("x")), KVB_BAD_INPUT);
-    assert_int_equal(kvb_bus_publish(bus, "", span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(kvb_bus_publish(bus, "a 0\r\n\r\nPUB b", kvb_span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(kvb_bus_publish(bus, "a.*", kvb_span_of("x")), KVB_BAD_INPUT);
+    assert_int_equal(kvb_bus_publish(bus, "", kvb_span_of("x")), KVB_BAD_INPUT);
     assert_int_equal(
         kvb_bus_subscribe(bus, "a b", take_message, NULL, &subscription), KVB_BAD_INPUT);
     assert_int_equal(
-        kvb_bus_request(bus, "a b", span_of(""), 100, take_message, NULL, NULL), KVB_BAD_INPUT);
+        kvb_bus_request(bus, "a b", kvb_span_of(""), 100, take_message, NULL, NULL), KVB_BAD_INPUT);
     assert_null(subscription);
     kvb_bus_close(bus);
 }
@@ -291,7 +288,7 @@ static void a_request_gets_its_answer(void **state)
     assert_ok(kvb_bus_subscribe(server_side, "ask", answer_with_echo, &server_side, &subscription));
     assert_ok(kvb_bus_flush(server_side, patience_ms));
     assert_ok(
-        kvb_bus_request(bus, "ask", span_of("well?"), patience_ms, take_message, &inbox, NULL));
+        kvb_bus_request(bus, "ask", kvb_span_of("well?"), patience_ms, take_message, &inbox, NULL));
     assert_int_equal(atomic_load(&inbox.count), 1);
     assert_true(last_is(&inbox, "well?"));
     kvb_bus_unsubscribe(subscription);
@@ -314,12 +311,12 @@ static void a_request_without_an_answer_says_why(void **state)
     struct kvb_bus *bus = open_connected(server->url);
 
     assert_int_equal(
-        kvb_bus_request(bus, "nobody", span_of(""), patience_ms, take_message, &inbox, &detail),
+        kvb_bus_request(bus, "nobody", kvb_span_of(""), patience_ms, take_message, &inbox, &detail),
         KVB_NOT_FOUND);
     assert_string_equal(detail.text, "nobody answers nobody");
     assert_ok(kvb_bus_subscribe(bus, "mute", keep_silent, NULL, &subscription));
     assert_int_equal(
-        kvb_bus_request(bus, "mute", span_of(""), 50, take_message, &inbox, &detail), KVB_IO);
+        kvb_bus_request(bus, "mute", kvb_span_of(""), 50, take_message, &inbox, &detail), KVB_IO);
     assert_string_equal(detail.text, "no answer to mute within 50 ms");
     assert_int_equal(atomic_load(&inbox.count), 0);
     kvb_bus_unsubscribe(subscription);
@@ -341,7 +338,7 @@ static bool has_hundred(void *context)
 static void send_hundred(struct kvb_bus *bus)
 {
     for (int i = 0; i < 100; i++) {
-        assert_ok(kvb_bus_publish(bus, "work", span_of("x")));
+        assert_ok(kvb_bus_publish(bus, "work", kvb_span_of("x")));
     }
     assert_ok(kvb_bus_flush(bus, patience_ms));
 }
@@ -442,7 +439,7 @@ static void a_drained_subscription_is_not_made_again(void **state)
     (void)kvb_bus_drain(subscription, 0); /* KVB_AGAIN, or KVB_IO where its link is not gone yet */
     assert_ok(nats_server_start(&server, port, NULL));
     assert_true(wait_until(is_up, bus, patience_ms));
-    assert_ok(kvb_bus_publish(bus, "work", span_of("x")));
+    assert_ok(kvb_bus_publish(bus, "work", kvb_span_of("x")));
     assert_ok(kvb_bus_flush(bus, patience_ms));
     kvb_bus_unsubscribe(subscription);
     assert_int_equal(atomic_load(&inbox.count), 0);
@@ -489,7 +486,7 @@ static bool comes_back(void *context)
 {
     struct echo *echo = context;
 
-    (void)kvb_bus_publish(echo->bus, "again", span_of("hello")); /* asked again soon */
+    (void)kvb_bus_publish(echo->bus, "again", kvb_span_of("hello")); /* asked again soon */
     return has_one(&echo->inbox);
 }
 
@@ -541,7 +538,7 @@ static void a_restarted_server_is_found_again_with_its_subscriptions(void **stat
     const uint16_t port = server.port;
     nats_server_kill(&server);
     assert_true(wait_until(is_down, echo.bus, patience_ms));
-    assert_int_equal(kvb_bus_publish(echo.bus, "again", span_of("void")), KVB_AGAIN);
+    assert_int_equal(kvb_bus_publish(echo.bus, "again", kvb_span_of("void")), KVB_AGAIN);
 
     assert_ok(nats_server_start(&server, port, NULL));
     assert_true(wait_until(comes_back, &echo, patience_ms));
@@ -642,7 +639,7 @@ static bool comes_across(void *context)
 {
     struct across *across = context;
 
-    (void)kvb_bus_publish(across->from, "news", span_of("here"));
+    (void)kvb_bus_publish(across->from, "news", kvb_span_of("here"));
     (void)kvb_bus_flush(across->from, 100);
     return atomic_load(&across->inbox.count) >= 1;
 }

@@ -9,11 +9,6 @@
 
 enum { patience_ms = 15000, max_bytes = 64 };
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ (const uint8_t *)text, strlen(text) };
-}
-
 /* What came, one text behind the other. */
 struct inbox {
     char text[max_bytes];
@@ -58,9 +53,11 @@ static void many_are_published_in_order_up_to_one_that_is_refused(void **state)
 {
     static uint8_t big[(1 << 20) + 1]; /* one byte above the server's default */
     const struct nats_server *server = *state;
-    const kvb_span payloads[] = {
-        span_of("one"), span_of("two"), span_of("three"), { big, sizeof big }, span_of("five")
-    };
+    const kvb_span payloads[] = { kvb_span_of("one"),
+                                  kvb_span_of("two"),
+                                  kvb_span_of("three"),
+                                  { big, sizeof big },
+                                  kvb_span_of("five") };
     struct inbox inbox = { .len = 0 };
     struct kvb_bus_subscription *subscription = NULL;
     struct kvb_bus *bus = open_connected(server);
@@ -93,7 +90,7 @@ static void a_lone_message_comes_when_it_is_flushed(void **state)
     kvb_bus_flush_soon(bus); /* nothing is there: nothing happens */
     for (unsigned i = 0; i < messages; i++) {
         const uint64_t until_ns = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
-        assert_ok(kvb_bus_publish(bus, "lone", span_of("x")));
+        assert_ok(kvb_bus_publish(bus, "lone", kvb_span_of("x")));
         kvb_bus_flush_soon(bus);
         while (atomic_load(&inbox.count) <= i) {
             assert_true(kvb_clock_monotonic_ns() < until_ns);

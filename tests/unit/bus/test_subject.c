@@ -133,6 +133,17 @@ static void tells_subjects_from_what_is_none(void **state)
     }
 }
 
+static void answers_go_to_no_subject_that_commands_something(void **state)
+{
+    (void)state;
+    assert_true(kvb_reply_is_refused("namespace.a.component.b.kv_events"));
+    assert_true(kvb_reply_is_refused("$JS.API.STREAM.PURGE.x"));
+    assert_true(kvb_reply_is_refused("$SRV.PING"));
+    assert_false(kvb_reply_is_refused("_INBOX.a.b"));
+    assert_false(kvb_reply_is_refused("_R_.a.b")); /* of a request from another account */
+    assert_false(kvb_reply_is_refused("elsewhere"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -142,6 +153,7 @@ int main(void)
         cmocka_unit_test(a_subject_that_does_not_fit_is_refused),
         cmocka_unit_test(takes_apart_what_it_made),
         cmocka_unit_test(refuses_to_take_apart_other_subjects),
+        cmocka_unit_test(answers_go_to_no_subject_that_commands_something),
         cmocka_unit_test(tells_subjects_from_what_is_none),
     };
 

@@ -420,7 +420,7 @@ static void files_with_nul_bytes_or_too_many_bytes_are_errors(void **state)
     config_file_remove(&file);
     assert_int_equal(errors.count, 2);
     assert_non_null(strstr(errors.texts[0].text, "NUL bytes"));
-    assert_non_null(strstr(errors.texts[1].text, "larger than 4 MiB"));
+    assert_non_null(strstr(errors.texts[1].text, "larger than 16 MiB"));
     kvb_conf_done(&table, &sample);
     free(text);
 }
@@ -513,6 +513,42 @@ static void help_lists_every_key_with_default_range_and_help(void **state)
     free(text);
 }
 
+static void strings_take_variables_of_the_environment(void **state)
+{
+    (void)state;
+    /* One thread. NOLINTBEGIN(concurrency-mt-unsafe) */
+    (void)setenv("KVB_TEST_NODE", "n1", 1);
+    (void)setenv("KVB_TEST_EMPTY", "", 1);
+    (void)setenv("KVB_TEST_NUMBER", "5000000000", 1);
+    (void)unsetenv("KVB_TEST_UNSET");
+    /* NOLINTEND(concurrency-mt-unsafe) */
+    struct sample sample =
+        read_good("a = { text = \"x=$(KVB_TEST_NODE),$(KVB_TEST_NODE)\"; b = { big = "
+                  "\"$(KVB_TEST_NUMBER)\"; }; };"
+                  "things = ( { id = 1; name = \"$(KVB_TEST_EMPTY)\"; },"
+                  " { id = 2; name = \"$$(A)$\"; }, { id = 3; name = \"$x$$()\"; } );");
+
+    assert_string_equal(sample.text, "x=n1,n1");
+    assert_int_equal(sample.big, 5000000000);
+    assert_string_equal(thing_at(&sample, 0)->name, "");
+    assert_string_equal(thing_at(&sample, 1)->name, "$(A)$");
+    assert_string_equal(thing_at(&sample, 2)->name, "$x$()");
+    kvb_conf_done(&table, &sample);
+    assert_wrong(
+        "a = {\n text = \"$(KVB_TEST_UNSET)\"; };",
+        "2: text: the environment variable KVB_TEST_UNSET is not set",
+        "2: a.text: is too long: at most 15 bytes");
+    assert_wrong(
+        "a = { text = \"$(KVB TEST)\"; };", "1: text: $( is no $(NAME) of an environment variable");
+    assert_wrong(
+        "a = { text = \"$(KVB\"; };", "1: text: $( is no $(NAME) of an environment variable");
+    assert_wrong(
+        "a = { text = \"$()\"; };", "1: text: $( is no $(NAME) of an environment variable");
+    assert_wrong(
+        "things = ( { id = 1; name = \"$(KVB_TEST_NODE)234567\"; } );",
+        "1: things[0].name: is too long: at most 7 bytes");
+}
+
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -558,6 +594,7 @@ int main(void)
         cmocka_unit_test(survives_random_texts),
         cmocka_unit_test(cross_checks_name_the_line_of_a_key_or_of_its_group),
         cmocka_unit_test(help_lists_every_key_with_default_range_and_help),
+        cmocka_unit_test(strings_take_variables_of_the_environment),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

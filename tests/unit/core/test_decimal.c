@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/decimal.h"
+#include "core/own.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,12 +41,27 @@ static void zeros_inside_are_written(void **state)
 
 static void random_numbers_of_any_length_are_written(void **state)
 {
-    uint64_t dice = 1;
+    uint64_t rng = 1;
 
     (void)state;
     for (int i = 0; i < 200000; i++) {
-        dice = dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-        assert_written(dice >> (i % 64));
+        rng = rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+        assert_written(rng >> (i % 64));
+    }
+}
+
+static void reads_digits_and_nothing_else(void **state)
+{
+    const char *const bad[] = { "", " 1", "1 ", "-1", "+1", "0x1", "1.0", "18446744073709551616" };
+    uint64_t value = 0;
+
+    (void)state;
+    assert_true(kvb_decimal_read("18446744073709551615", &value));
+    assert_int_equal(value, UINT64_MAX);
+    assert_true(kvb_decimal_read("007", &value));
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        assert_false(kvb_decimal_read(bad[i], &value));
+        assert_int_equal(value, 7);
     }
 }
 
@@ -55,6 +71,7 @@ int main(void)
         cmocka_unit_test(powers_of_ten_and_their_neighbours_are_written),
         cmocka_unit_test(zeros_inside_are_written),
         cmocka_unit_test(random_numbers_of_any_length_are_written),
+        cmocka_unit_test(reads_digits_and_nothing_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

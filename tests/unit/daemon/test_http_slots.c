@@ -147,6 +147,61 @@ static void a_client_above_its_share_makes_room_itself(void **state)
     kvb_http_slots_done(&slots);
 }
 
+/* Closed connections that never sent a request must not cost those that did. */
+static void an_unproven_connection_makes_room_before_a_proven_one(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    for (int i = 0; i < max; i++) {
+        slot[i]->is_proven = i != 5;
+    }
+    assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 5);
+    kvb_http_slots_done(&slots);
+}
+
+static void unproven_connections_have_a_share_and_make_room_themselves(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    slots.options.max_unproven = 2;
+    struct kvb_http_slot *proven = open_one(&slots, 1, 1, start_ns);
+    proven->is_proven = true;
+    (void)open_one(&slots, 2, 2, start_ns + 1);
+    (void)open_one(&slots, 3, 3, start_ns + 2);
+    assert_non_null(kvb_http_slots_open(&slots, 4, 4, start_ns + 2 * second, &victim));
+    assert_int_equal(victim.fd, 2);
+    assert_int_equal(proven->phase, KVB_HTTP_HEADER);
+    kvb_http_slots_done(&slots);
+}
+
+static void an_unproven_header_has_a_grace_of_its_own(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    slots.options.unproven_grace_ns = 3 * second;
+    struct kvb_http_slot *one = open_one(&slots, 1, 1, start_ns);
+    struct kvb_http_slot *two = open_one(&slots, 2, 2, start_ns);
+    two->is_proven = true;
+    assert_false(is_anyone_late(&slots, start_ns + 3 * second - 1));
+    kvb_http_slots_enter(one, KVB_HTTP_ANSWER, start_ns); /* only the header's */
+    assert_false(is_anyone_late(&slots, start_ns + 3 * second));
+    kvb_http_slots_enter(one, KVB_HTTP_HEADER, start_ns);
+    assert_true(next_late(&slots, start_ns + 3 * second, 1, KVB_HTTP_END_HEADER_LATE));
+    assert_false(is_anyone_late(&slots, start_ns + 10 * second - 1));
+    kvb_http_slots_done(&slots);
+}
+
 static void without_a_free_slot_nobody_is_let_in(void **state)
 {
     struct kvb_http_slots slots;
@@ -282,6 +337,9 @@ int main(void)
         cmocka_unit_test(the_young_do_not_make_room_and_the_newcomer_is_extra),
         cmocka_unit_test(an_extra_makes_room_for_an_extra_however_young),
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
+        cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
+        cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
+        cmocka_unit_test(an_unproven_header_has_a_grace_of_its_own),
         cmocka_unit_test(without_a_free_slot_nobody_is_let_in),
         cmocka_unit_test(a_header_has_its_grace_however_it_drips),
         cmocka_unit_test(bytes_that_moved_earn_time),

@@ -204,16 +204,16 @@ static void the_longest_names_fit(void **state)
 static void verbs_are_found_by_their_whole_name(void **state)
 {
     (void)state;
+    static const char *const names[] = { "PING", "INFO", "STATS" };
     static const char *const unknown[] = { "", "PIN", "PINGS", "ping", "SCHEMA", ".PING", "INFO " };
     enum kvb_service_verb verb = KVB_SERVICE_PING;
 
     for (int i = 0; i < KVB_SERVICE_VERB_COUNT; i++) {
         char text[64];
-        (void)snprintf(
-            text, sizeof text, "%s.name.id", kvb_service_verb_name((enum kvb_service_verb)i));
+        (void)snprintf(text, sizeof text, "%s.name.id", names[i]);
         assert_ok(kvb_service_verb_find(text, &verb));
         assert_int_equal(verb, i);
-        assert_ok(kvb_service_verb_find(kvb_service_verb_name((enum kvb_service_verb)i), &verb));
+        assert_ok(kvb_service_verb_find(names[i], &verb));
         assert_int_equal(verb, i);
     }
     for (size_t i = 0; i < KVB_COUNT_OF(unknown); i++) {

@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/service_responder.h"
+#include "daemon/service.h"
 #include "process.h"
 
 #include <nats/nats.h>

@@ -104,11 +104,27 @@ static void ipv4_comes_first_each_in_its_order(void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
         kvb_addresses_add(&addresses, texts[i]);
     }
-    kvb_addresses_put_ipv4_first(&addresses);
     assert_int_equal(addresses.count, KVB_COUNT_OF(wanted));
     for (size_t i = 0; i < KVB_COUNT_OF(wanted); i++) {
         assert_string_equal(addresses.text[i], wanted[i]);
     }
+}
+
+static void ipv4_stays_where_ipv6_has_taken_all_the_room(void **state)
+{
+    (void)state;
+    struct kvb_addresses addresses = { .count = 0 };
+
+    for (size_t i = 0; i < kvb_max_addresses; i++) {
+        kvb_addresses_add(&addresses, "fd00::1");
+    }
+    kvb_addresses_add(&addresses, "fd00::2");
+    kvb_addresses_add(&addresses, "10.0.0.1");
+    kvb_addresses_add(&addresses, "10.0.0.2");
+    assert_int_equal(addresses.count, kvb_max_addresses);
+    assert_string_equal(addresses.text[0], "10.0.0.1");
+    assert_string_equal(addresses.text[1], "10.0.0.2");
+    assert_string_equal(addresses.text[kvb_max_addresses - 1], "fd00::1");
 }
 
 static void more_addresses_than_there_is_room_for_are_left_out(void **state)
@@ -191,6 +207,7 @@ int main(void)
         cmocka_unit_test(failures_are_asked_for_again_in_pauses_that_grow),
         cmocka_unit_test(addresses_stay_while_nobody_knows_and_go_with_the_name),
         cmocka_unit_test(ipv4_comes_first_each_in_its_order),
+        cmocka_unit_test(ipv4_stays_where_ipv6_has_taken_all_the_room),
         cmocka_unit_test(more_addresses_than_there_is_room_for_are_left_out),
         cmocka_unit_test(each_failed_attempt_takes_the_next_address),
         cmocka_unit_test(a_good_address_is_the_first_to_be_tried_again),

@@ -19,6 +19,8 @@ static const struct web_page pages[] = {
     { "/parts", web_in_parts, "one two three four five six seven" },
     { "/busy", web_refuses, "later" },
     { "/moved", web_sends_on, "" },
+    { "/packed", web_compresses, "as it was sent" },
+    { "/whoami", web_echoes, "" },
     { "/cut", web_cuts, "hell" },
     { "/hangs", web_hangs, "" },
     { "/endless", web_endless, "and on and on and on and on and on and on" },
@@ -30,6 +32,7 @@ struct seen {
     char text[max_bytes + 1];
     size_t len;
     size_t ends;
+    size_t opens;
     size_t stop_at; /* bytes; 0: never */
     struct kvb_fetch_end end;
 };
@@ -52,15 +55,29 @@ static void end(void *context, const struct kvb_fetch_end *how)
     seen->end = *how;
 }
 
+static void open_seen(void *context)
+{
+    struct seen *seen = context;
+
+    assert_int_equal(seen->len, 0); /* before the body */
+    seen->opens++;
+}
+
+static struct kvb_fetch_options options_of(const char *url, uint32_t timeout_ms, struct seen *seen)
+{
+    return (struct kvb_fetch_options){ .url = url,
+                                       .timeout_ms = timeout_ms,
+                                       .max_bytes = max_bytes,
+                                       .on_open = open_seen,
+                                       .on_bytes = keep,
+                                       .on_end = end,
+                                       .context = seen };
+}
+
 static struct kvb_fetch *
 start(struct kvb_fetcher *fetcher, const char *url, uint32_t timeout_ms, struct seen *seen)
 {
-    const struct kvb_fetch_options options = { .url = url,
-                                               .timeout_ms = timeout_ms,
-                                               .max_bytes = max_bytes,
-                                               .on_bytes = keep,
-                                               .on_end = end,
-                                               .context = seen };
+    const struct kvb_fetch_options options = options_of(url, timeout_ms, seen);
     struct kvb_fetch *fetch = NULL;
 
     assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
@@ -91,6 +108,7 @@ static void each_end_has_its_name(void **state)
         { "/empty", KVB_FETCH_OK, 200, "", "" },
         { "/parts", KVB_FETCH_OK, 200, "one two three four five six seven", "" },
         { "/busy", KVB_FETCH_CODE, 503, "", "answered HTTP 503" },
+        { "/packed", KVB_FETCH_OK, 200, "as it was sent", "" }, /* never unpacked: no bombs */
         { "/moved", KVB_FETCH_CODE, 302, "", "answered HTTP 302" },
         { "/nowhere", KVB_FETCH_CODE, 404, "", "answered HTTP 404" },
         { "/cut", KVB_FETCH_UNREACHABLE, 200, "hell", "100 bytes remaining" },
@@ -113,6 +131,72 @@ static void each_end_has_its_name(void **state)
             fail_msg("%s: %s", cases[i].path, seen.end.why.text);
         }
     }
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void a_token_goes_with_the_request_and_no_further(void **state)
+{
+    static const char *const tokens[] = { "abc.def", "", NULL };
+    static const char *const said[] = { "Bearer abc.def", "none", "none" };
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    char url[128];
+
+    (void)state;
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    for (size_t i = 0; i < KVB_COUNT_OF(tokens); i++) { /* on one connection */
+        struct seen seen = { .len = 0 };
+        struct kvb_fetch *fetch = NULL;
+        struct kvb_fetch_options options =
+            options_of(web_server_url(server, "/whoami", url), patience_ms, &seen);
+        options.token = tokens[i];
+        assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
+        work_until_ended(fetcher, &seen);
+        assert_string_equal(seen.text, said[i]);
+        assert_int_equal(seen.opens, 1);
+    }
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void a_refusal_says_when_to_come_again_and_opens_nothing(void **state)
+{
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen seen = { .len = 0 };
+    char url[128];
+
+    (void)state;
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    (void)start(fetcher, web_server_url(server, "/busy", url), patience_ms, &seen);
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.retry_after_s, 7);
+    assert_int_equal(seen.opens, 0);
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+/* Its time is only for the connection. */
+static void a_stream_outlives_its_time(void **state)
+{
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct kvb_fetch *fetch = NULL;
+    struct seen seen = { .len = 0 };
+    char url[128];
+    struct kvb_fetch_options options = options_of(web_server_url(server, "/hangs", url), 50, &seen);
+
+    (void)state;
+    options.is_stream = true;
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
+    for (const uint64_t until_ns = kvb_clock_monotonic_ns() + 300 * KVB_NS_PER_MS;
+         kvb_clock_monotonic_ns() < until_ns;) {
+        assert_ok(kvb_fetcher_work(fetcher, 20));
+    }
+    assert_int_equal(seen.ends, 0);
+    kvb_fetch_cancel(fetch);
     kvb_fetcher_free(fetcher);
     web_server_stop(server);
 }
@@ -358,6 +442,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_end_has_its_name),
+        cmocka_unit_test(a_token_goes_with_the_request_and_no_further),
+        cmocka_unit_test(a_refusal_says_when_to_come_again_and_opens_nothing),
+        cmocka_unit_test(a_stream_outlives_its_time),
         cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
         cmocka_unit_test(a_reader_may_have_enough),
         cmocka_unit_test(who_hangs_delays_nobody),

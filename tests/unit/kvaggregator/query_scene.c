@@ -152,17 +152,26 @@ void scene_hold(struct scene *scene, const struct scene_holding *holding)
     kvb_router_batch_done(&batch);
 }
 
-void scene_label(
-    struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining)
+void scene_tell(
+    struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts)
 {
     const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
     struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
 
-    heartbeat.is_draining = is_draining;
-    if (label) {
-        assert_ok(kvb_labels_add_pair(&heartbeat.labels, label, NULL));
-    }
+    heartbeat.facts = *facts;
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
+void scene_label(
+    struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining)
+{
+    struct kvb_worker_facts facts = { .is_draining = is_draining };
+
+    if (label) {
+        assert_ok(kvb_labels_add_pair(&facts.labels, label, NULL));
+        assert_ok(kvb_worker_facts_settle(&facts, NULL));
+    }
+    scene_tell(scene, holding, &facts);
 }
 
 void scene_bye(struct scene *scene, const struct scene_holding *holding)

@@ -47,5 +47,9 @@ void scene_bye(struct scene *scene, const struct scene_holding *holding);
 void scene_label(
     struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining);
 
+/* The stream's next heartbeat: with these facts of its worker. */
+void scene_tell(
+    struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts);
+
 /* A query by tokens 100, 101, ... of the model, or of none. */
 struct kvb_query scene_query(size_t token_count, const char *model);

@@ -546,6 +546,176 @@ static void a_request_goes_where_labels_and_candidates_say(void **state)
     scene_done(&scene);
 }
 
+/* ---- What routers are told of a worker ---- */
+
+static const struct scene_holding told[] = { { 1, 0, "m", 16, KVB_TIER_DEVICE, 4, false },
+                                             { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false },
+                                             { 2, 1, "m", 16, KVB_TIER_DEVICE, 1, false } };
+
+static const struct kvb_worker_facts pod = { .address = "http://10.0.0.7:8000",
+                                             .role = KVB_ROLE_BOTH,
+                                             .pod = "vllm-0",
+                                             .pod_namespace = "inference",
+                                             .node = "gpu-17",
+                                             .ready = KVB_READY_YES };
+
+#define POD                                                                                        \
+    "\"address\":\"http://10.0.0.7:8000\",\"role\":\"both\",\"pod\":\"vllm-0\","                   \
+    "\"namespace_k8s\":\"inference\",\"node\":\"gpu-17\",\"ready\":true"
+
+/* Worker 1 is a pod; of worker 2 nothing is known. */
+static void scene_of_pod(struct scene *scene)
+{
+    scene_empty(scene);
+    for (size_t i = 0; i < KVB_COUNT_OF(told); i++) {
+        scene_hold(scene, &told[i]);
+    }
+    scene_tell(scene, &told[0], &pod);
+}
+
+static void assert_has(struct kvb_buf *buf, const char *part)
+{
+    assert_ok(kvb_buf_append(buf, "", 1));
+    if (!strstr((const char *)buf->data, part)) {
+        fail_msg("%s\nis not in\n%s", part, (const char *)buf->data);
+    }
+    kvb_buf_done(buf);
+}
+
+static void a_row_of_each_answer_names_what_is_known_of_its_worker(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    scene_of_pod(&scene);
+
+    assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &buf, &detail));
+    assert_has(
+        &buf, "\"hit_tokens\":64," POD "},{\"worker_id\":2,\"dp_rank\":0,\"namespace\":\"dynamo\","
+              "\"component\":\"VllmWorker\",\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,"
+              "\"percent\":33.3333333,\"doubtful\":0,"
+              "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32},{");
+    buf = new_buf();
+    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+    assert_has(&buf, "\"workers\":{\"1\":{" POD "}}}");
+    buf = new_buf();
+    assert_ok(kvb_answer_streams(&scene.ctx, 0, all_rows, &buf));
+    assert_has(&buf, "}," POD ",\"doubtful\":0,");
+    buf = new_buf();
+    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
+    assert_has(&buf, "\"status\":\"active\"}}," POD "},{\"instance_id\":2,");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void the_route_names_its_worker_and_the_addresses_of_the_others(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_route_decision decision = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    scene_of_pod(&scene);
+
+    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+    assert_int_equal(decision.id.worker_id, 1);
+    assert_has(&buf, "of 3\"," POD ",");
+    buf = new_buf();
+    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+    assert_int_equal(decision.id.worker_id, 2); /* of which nothing is told */
+    assert_has(
+        &buf, "{\"worker_id\":1,\"dp_rank\":0,\"address\":\"http://10.0.0.7:8000\",\"cost\":8,");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void a_worker_with_no_ranks_left_to_take_requests_is_draining(void **state)
+{
+    (void)state;
+    static const struct kvb_worker_facts draining = { .is_draining = true };
+    struct scene scene;
+    struct kvb_buf buf = new_buf();
+    scene_of_pod(&scene);
+
+    scene_tell(&scene, &told[1], &draining);
+    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_null(strstr((const char *)buf.data, "draining"));
+    kvb_buf_done(&buf);
+    scene_tell(&scene, &told[2], &draining);
+    buf = new_buf();
+    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
+    assert_has(&buf, "\"status\":\"active\"}},\"draining\":true}]");
+    scene_done(&scene);
+}
+
+/* Long addresses: the rows fit into the bytes of as many usual ones. */
+static void a_route_of_long_addresses_has_fewer_rows(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_route_decision decision = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_worker_facts facts = { .ready = KVB_READY_YES };
+    scene_of_pod(&scene);
+
+    memset(facts.address, '"', kvb_worker_address_bytes); /* two bytes each in JSON */
+    for (size_t i = 0; i < KVB_COUNT_OF(told); i++) {
+        scene_tell(&scene, &told[i], &facts);
+    }
+    assert_ok(kvb_answer_route(&scene.ctx, &query, 2, &buf, &decision, &detail));
+    assert_has(&buf, "],\"more\":2");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+static void assert_matched(struct scene *scene, const char *body, const char *scores)
+{
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+
+    assert_ok(
+        kvb_query_json_decode((kvb_span){ (const uint8_t *)body, strlen(body) }, &query, &detail));
+    assert_ok(kvb_answer_query(&scene->ctx, &query, false, &buf, &detail));
+    assert_has(&buf, scores);
+}
+
+#define PROMPT                                                                                     \
+    "{\"token_ids\":[100,101,102,103,104,105,106,107,108,109,110,111,112,113,114,115],"            \
+    "\"model\":\"m\","
+
+static void a_query_is_about_the_workers_that_it_selects(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_of_pod(&scene);
+
+    assert_matched(
+        &scene, PROMPT "\"role\":null}",
+        "{\"scores\":{\"1\":{\"0\":16},\"2\":{\"0\":16,\"1\":16}},");
+    assert_matched(&scene, PROMPT "\"role\":\"prefill\"}", "{\"scores\":{\"1\":{\"0\":16}},");
+    assert_matched(
+        &scene, PROMPT "\"candidates\":[\"http://10.0.0.7:8000\"]}",
+        "{\"scores\":{\"1\":{\"0\":16}},");
+    assert_matched(
+        &scene, PROMPT "\"labels\":{\"address\":\"http://10.0.0.7:8000\"}}",
+        "{\"scores\":{\"1\":{\"0\":16}},");
+    assert_matched(
+        &scene, PROMPT "\"candidates\":[2]}", "{\"scores\":{\"2\":{\"0\":16,\"1\":16}},");
+    assert_matched(&scene, PROMPT "\"candidates\":[\"10.0.0.7:8000\"]}", "{\"scores\":{},");
+    assert_matched(&scene, PROMPT "\"labels\":{\"zone\":\"b\"}}", "{\"scores\":{},");
+    assert_matched(/* what one query left out, the next one finds */
+                   &scene, PROMPT "\"role\":null}",
+                   "{\"scores\":{\"1\":{\"0\":16},\"2\":{\"0\":16,\"1\":16}},");
+    scene_done(&scene);
+}
+
 /* The idle fleet takes turns; a dry run takes none, and counts nowhere. */
 static void a_dry_run_changes_nothing(void **state)
 {
@@ -765,6 +935,11 @@ int main(void)
         cmocka_unit_test(what_is_predicted_is_shown_apart_from_what_is_held),
         cmocka_unit_test(route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone),
         cmocka_unit_test(a_request_goes_where_labels_and_candidates_say),
+        cmocka_unit_test(a_row_of_each_answer_names_what_is_known_of_its_worker),
+        cmocka_unit_test(the_route_names_its_worker_and_the_addresses_of_the_others),
+        cmocka_unit_test(a_worker_with_no_ranks_left_to_take_requests_is_draining),
+        cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
+        cmocka_unit_test(a_query_is_about_the_workers_that_it_selects),
         cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),

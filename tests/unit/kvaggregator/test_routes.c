@@ -3,7 +3,6 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/http_reply.h"
 #include "kvaggregator/answers/routes.h"
 #include "kvaggregator/query_scene.h"
 #include "wire/json/tree.h"

@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/status.h"
-#include "kvaggregator/answers/usable.h"
+#include "kvaggregator/answers/query_context.h"
 
 #include <stdlib.h>
 

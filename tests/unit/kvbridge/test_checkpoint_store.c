@@ -186,6 +186,21 @@ static void a_directory_belongs_to_one_process(void **state)
     end(&scene);
 }
 
+static void a_directory_that_all_may_write_in_is_reported_and_used(void **state)
+{
+    struct scene scene;
+    (void)state;
+
+    begin(&scene);
+    assert_int_equal(chmod(scene.directory, 0777), 0);
+    assert_int_equal(
+        kvb_checkpoint_directory_check(scene.directory, &scene.detail), KVB_BAD_CONFIG);
+    assert_non_null(strstr(scene.detail.text, "chmod o-w"));
+    assert_int_equal(chmod(scene.directory, 0770), 0);
+    assert_ok(kvb_checkpoint_directory_check(scene.directory, &scene.detail));
+    end(&scene);
+}
+
 static void what_is_no_directory_is_the_operators_mistake(void **state)
 {
     (void)state;
@@ -218,6 +233,7 @@ int main(void)
         cmocka_unit_test(what_is_made_void_while_it_is_written_never_comes),
         cmocka_unit_test(a_failing_disk_is_said_and_the_next_one_is_tried),
         cmocka_unit_test(a_directory_belongs_to_one_process),
+        cmocka_unit_test(a_directory_that_all_may_write_in_is_reported_and_used),
         cmocka_unit_test(what_is_no_directory_is_the_operators_mistake),
         cmocka_unit_test(names_are_of_numbers_alone),
     };

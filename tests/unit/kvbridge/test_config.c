@@ -5,6 +5,7 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvbridge/config.h"
+#include "kvbridge/dns_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,6 +120,52 @@ static void a_worker_may_be_named_otherwise_than_the_rest(void **state)
     kvb_bridge_config_done(&config);
 }
 
+static void role_and_address_may_be_keys_or_labels(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config =
+        read_good("publish = { namespace = \"n\"; component = \"c\"; labels = ( \"zone\", \"b/c\" ); };\n"
+                  "workers = ( " WORKER("1", "events = \"tcp://h:1\"; role = \"both\";"
+                                             "address = \"http://h:8000\";") ",\n"
+                  WORKER("2", "events = \"tcp://h:2\"; labels = { role = \"decode\";"
+                              "address = \"h:8001\"; };") ");");
+
+    assert_int_equal(config.workers[0].facts.role, KVB_ROLE_BOTH);
+    assert_string_equal(config.workers[0].facts.address, "http://h:8000");
+    assert_int_equal(config.workers[1].facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(config.workers[1].facts.address, "h:8001");
+    assert_int_equal(config.workers[1].facts.ready, KVB_READY_UNKNOWN);
+    assert_int_equal(config.publish.labels.count, 2);
+    assert_string_equal(config.publish.labels.names[1], "b/c");
+    kvb_bridge_config_done(&config);
+}
+
+static void a_worker_says_one_role_and_one_address(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = ( " WORKER(
+            "1",
+            "events = \"tcp://h:1\"; role = \"prefill\";\n"
+            "labels = { role = \"decode\"; };") ",\n" WORKER("2", "events = \"tcp://h:2\"; address = \"a\"; labels = { address = \"b\"; };") ",\n" WORKER("3", "events = \"tcp://h:3\"; role = \"router\"; address = \"\\xff\";") ");",
+        "5: workers[2].role: expected \"\" or \"prefill\" or \"decode\" or \"both\"",
+        "3: workers[0].labels: role: differs from labels.role; give one of them",
+        "4: workers[1].labels: address: differs from labels.address; give one of them",
+        "5: workers[2].address: is no UTF-8: write it so");
+    assert_wrong(
+        "publish = { namespace = \"n\"; component = \"c\"; labels = ( \"a b\" ); };\n"
+        "workers = ( " WORKER("1", "events = \"tcp://h:1\";") ");",
+        "1: publish.labels: entry 0: the name of a label has 1 to 63 bytes");
+    assert_wrong(
+        "publish = { namespace = \"n\"; component = \"c\"; labels = \"zone\"; };\n"
+        "workers = ( " WORKER("1", "events = \"tcp://h:1\";") ");",
+        "1: publish.labels: expected a list of strings ( \"a\", \"b\" )");
+    assert_wrong(
+        "publish = { namespace = \"n\"; component = \"c\"; labels = [ 1 ]; };\n"
+        "workers = ( " WORKER("1", "events = \"tcp://h:1\";") ");",
+        "1: publish.labels: entry 0: expected a string in quotes");
+}
+
 static void everything_wrong_is_said_at_once(void **state)
 {
     (void)state;
@@ -146,11 +193,134 @@ static void what_has_no_default_must_be_there(void **state)
     (void)state;
     assert_wrong(
         "", "1: publish.namespace: is missing", "1: publish.component: is missing",
-        "1: workers: has no group: add one, or set register.token_file");
+        "1: workers: has no group: add one, or set workers_file, kubernetes, dns.name, or "
+        "register.token_file");
     assert_wrong(
         PUBLISH "workers = (\n{} );", "3: workers[0].model: is missing",
         "3: workers[0].block_size: is missing", "3: workers[0].events: is missing");
     assert_wrong(PUBLISH "workers = ();", "2: workers: has no group");
+}
+
+/* ---- workers_file ---------------------------------------------------------------------------- */
+
+/* A configuration with two workers, the second of them in another file. */
+static kvb_status read_two_files(
+    const char *first, const char *second, struct kvb_bridge_config *out_config,
+    struct kvb_conf_errors *errors, struct config_file *out_second)
+{
+    struct config_file file;
+    char text[1024];
+
+    config_file_write(out_second, second, strlen(second));
+    (void)snprintf(
+        text, sizeof text, PUBLISH "workers_file = \"%s\";\n%s", out_second->path, first);
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, out_config, errors);
+    config_file_remove(&file);
+    config_file_remove(out_second);
+    return status;
+}
+
+static void workers_of_another_file_are_the_last_ones(void **state)
+{
+    (void)state;
+    static const char *const none[] = { NULL };
+    struct kvb_conf_errors errors = { 0 };
+    struct config_file second;
+    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = { 0 };
+
+    assert_ok(read_two_files(
+        "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
+        "workers = (" WORKER("8", "events = \"tcp://a:2\";") ");", &config, &errors, &second));
+    assert_errors(&second, &errors, none);
+    assert_int_equal(config.worker_count, 2);
+    assert_int_equal(config.workers[0].id, 7);
+    assert_int_equal(config.workers[1].id, 8);
+    kvb_bridge_config_done(&config);
+
+    assert_ok(read_two_files("", "workers = ();", &config, &errors, &second));
+    assert_int_equal(config.worker_count, 0); /* none so far */
+}
+
+static void assert_second_wrong(const char *first, const char *second_text, const char *expected)
+{
+    struct kvb_conf_errors errors = { 0 };
+    struct config_file second;
+    struct kvb_bridge_config config = { 0 };
+
+    assert_int_equal(read_two_files(first, second_text, &config, &errors, &second), KVB_BAD_CONFIG);
+    assert_errors(&second, &errors, (const char *const[]){ expected, NULL });
+}
+
+static void mistakes_in_another_file_name_that_file_and_its_lines(void **state)
+{
+    (void)state;
+    assert_second_wrong("", "\n", "1: workers: is missing: write workers = (); for none");
+    assert_second_wrong(
+        "", "workers = ();\nhttp = \"off\";", "2: http: unknown key: --help lists the known ones");
+    assert_second_wrong(
+        "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
+        "workers = (\n" WORKER("8", "events = \"a\";") ");",
+        "2: workers[0].events: expected tcp://host:port");
+    assert_second_wrong(
+        "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
+        "workers = (\n" WORKER("7", "events = \"tcp://a:2\";") ");",
+        "2: workers[0].id: worker id 7 is used in line 3 of /tmp/");
+    assert_second_wrong(
+        "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
+        "workers = (\n" WORKER("8", "events = \"tcp://a:1\";") ");",
+        "2: workers[0].events: its ports 1 .. 1 are also those of workers[0].events in line 3 of "
+        "/tmp/");
+    assert_second_wrong("", "workers = (", "1: syntax error");
+}
+
+static void a_missing_workers_file_is_an_error(void **state)
+{
+    (void)state;
+    assert_wrong(PUBLISH "workers_file = \"here\";", "2: workers_file: begin it with /");
+}
+
+/* ---- dns ------------------------------------------------------------------------------------- */
+
+static void members_of_a_name_are_workers_of_one_kind(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_bridge_config_done)
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "dns = { name = \"vllm\"; port = 5557; replay_port = 6557; metrics_port = 8000;"
+                " model = \"m\"; block_size = 16; ranks = 2; };");
+    struct kvb_dns_member member = { .host = "10.0.0.7", .port = 5557 };
+    struct kvb_worker_config worker;
+
+    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
+    assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
+    assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8000/metrics");
+    assert_string_equal(worker.facts.address, "http://10.0.0.7:8000");
+    assert_string_equal(worker.model, "m");
+    assert_int_equal(worker.ranks, 2);
+    assert_true(worker.is_id_made);
+    const uint64_t id = worker.id;
+    assert_true(id < UINT64_C(1) << 53);
+
+    member = (struct kvb_dns_member){ .host = "fd00::7", .port = 5557 };
+    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
+    assert_string_equal(worker.load.prometheus, "http://[fd00::7]:8000/metrics");
+    assert_true(worker.id != id);
+}
+
+static void mistakes_in_dns_are_named(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "dns = {\n name = \"vllm\"; srv = \"_a._tcp.vllm\";\n ranks = 2; };",
+        "3: dns.srv: leave it out, or leave out dns.name", "4: dns.ranks: leave it out: each SRV",
+        "2: dns.model: is missing", "2: dns.block_size: is missing");
+    assert_wrong(
+        PUBLISH
+        "dns = { name = \"v\"; model = \"m\"; block_size = 16;\n port = 65535; ranks = 2; };",
+        "3: dns.ranks: the port of the last rank is beyond 65535");
 }
 
 #define UNNAMED(more) "{ model = \"m\"; block_size = 16; " more "}"
@@ -391,6 +561,64 @@ static void names_must_fit_into_a_subject(void **state)
     }
 }
 
+/* Reads a file with this http line and these keys of http_security. */
+static const char *http_text(char text[512], const char *listen, const char *security)
+{
+    (void)snprintf(
+        text, 512, PUBLISH "workers=(" WORKER("1", "events=\"tcp://h:1\";") ");http=\"%s\";%s",
+        listen, security);
+    return text;
+}
+
+static void a_listener_that_is_not_loopback_needs_a_token_or_says_insecure(void **state)
+{
+    (void)state;
+    static const char *const exposed[] = { "0.0.0.0:9401", "[::]:9401", "10.0.0.7:9401",
+                                           "[fe80::1]:9401", "[::ffff:10.0.0.7]:9401" };
+    static const char *const local[] = { "127.0.0.1:9401", "[::1]:9401",
+                                         "[::ffff:127.0.0.1]:9401" };
+    char text[512];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(exposed); i++) {
+        char error[128];
+        (void)snprintf(
+            error, sizeof error, "2: http: %s is not loopback: set http_security.token_file",
+            exposed[i]);
+        assert_wrong(http_text(text, exposed[i], ""), error);
+        struct kvb_bridge_config config =
+            read_good(http_text(text, exposed[i], "http_security={insecure=true;};"));
+        kvb_bridge_config_done(&config);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(local); i++) {
+        struct kvb_bridge_config config = read_good(http_text(text, local[i], ""));
+        kvb_bridge_config_done(&config);
+    }
+}
+
+static void files_of_http_security_are_checked_and_belong_together(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *security;
+        const char *error;
+    } cases[] = {
+        { "cert_file=\"/nowhere\";", "2: http_security.key_file: cert_file and key_file" },
+        { "key_file=\"/nowhere\";", "2: http_security.cert_file: cert_file and key_file" },
+        { "client_ca_file=\"/nowhere\";",
+          "2: http_security.client_ca_file: clients show certificates with TLS" },
+        { "token_file=\"/nowhere\";", "2: http_security.token_file: cannot read /nowhere" },
+        { "cert_file=\"/nowhere\";key_file=\"/nowhere\";",
+          "2: http_security.cert_file: cannot read /nowhere" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char security[160];
+        char text[512];
+        (void)snprintf(security, sizeof security, "http_security={%s};", cases[i].security);
+        assert_wrong(http_text(text, "127.0.0.1:9401", security), cases[i].error);
+    }
+}
+
 static void http_is_an_address_and_a_port_or_off(void **state)
 {
     (void)state;
@@ -401,7 +629,7 @@ static void http_is_an_address_and_a_port_or_off(void **state)
         { "", true },
         { "127.0.0.1:0", true },
         { "[::1]:9401", true },
-        { "0.0.0.0:65535", true },
+        { "127.255.255.254:65535", true },
         { ":9401", false },
         { "9401", false },
         { "localhost:1", false },
@@ -482,6 +710,8 @@ int main(void)
         cmocka_unit_test(the_sample_reads_without_error_and_has_every_key),
         cmocka_unit_test(what_is_left_out_has_the_documented_default),
         cmocka_unit_test(a_worker_may_be_named_otherwise_than_the_rest),
+        cmocka_unit_test(role_and_address_may_be_keys_or_labels),
+        cmocka_unit_test(a_worker_says_one_role_and_one_address),
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(what_has_no_default_must_be_there),
         cmocka_unit_test(load_sources_are_addresses),
@@ -500,7 +730,14 @@ int main(void)
         cmocka_unit_test(ranks_beyond_what_an_endpoint_can_carry_are_errors),
         cmocka_unit_test(names_must_fit_into_a_subject),
         cmocka_unit_test(http_is_an_address_and_a_port_or_off),
+        cmocka_unit_test(a_listener_that_is_not_loopback_needs_a_token_or_says_insecure),
+        cmocka_unit_test(files_of_http_security_are_checked_and_belong_together),
         cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
+        cmocka_unit_test(workers_of_another_file_are_the_last_ones),
+        cmocka_unit_test(mistakes_in_another_file_name_that_file_and_its_lines),
+        cmocka_unit_test(a_missing_workers_file_is_an_error),
+        cmocka_unit_test(members_of_a_name_are_workers_of_one_kind),
+        cmocka_unit_test(mistakes_in_dns_are_named),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,6 +136,23 @@ static void a_range_says_which_limit_its_last_rank_breaks(void **state)
     assert_non_null(strstr(detail.text, "rank 0 only"));
 }
 
+static uint64_t hash_of(const char *text)
+{
+    struct kvb_endpoint_range range;
+
+    assert_ok(kvb_endpoint_range_of(text, 0, 1, &range, NULL));
+    return kvb_endpoint_range_hash(&range);
+}
+
+static void sockets_that_clash_have_one_hash(void **state)
+{
+    (void)state;
+    assert_true(hash_of("tcp://127.0.0.1:5557") == hash_of("tcp://*:5557"));
+    assert_true(hash_of("tcp://10.0.0.7:5557") != hash_of("tcp://10.0.0.7:5558"));
+    assert_true(hash_of("tcp://10.0.0.7:5557") != hash_of("tcp://10.0.0.8:5557"));
+    assert_true(hash_of("ipc:///tmp/kv") != hash_of("inproc:///tmp/kv"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +163,7 @@ int main(void)
         cmocka_unit_test(refuses_a_name_that_grows_too_long),
         cmocka_unit_test(ranges_clash_when_they_share_a_socket),
         cmocka_unit_test(all_names_of_this_host_are_one_host),
+        cmocka_unit_test(sockets_that_clash_have_one_hash),
         cmocka_unit_test(a_range_says_which_limit_its_last_rank_breaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

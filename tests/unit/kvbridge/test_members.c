@@ -17,11 +17,13 @@ static struct kvb_worker_config worker_of(uint64_t id, unsigned port, uint32_t r
     return worker;
 }
 
+static const struct kvb_label_names all_labels = { 0 };
+
 static struct kvb_members members_of(const struct kvb_worker_config *workers, size_t count)
 {
     struct kvb_members members = { 0 };
 
-    assert_ok(kvb_members_of(workers, count, &members));
+    assert_ok(kvb_members_of(workers, count, &all_labels, &members));
     return members;
 }
 
@@ -200,25 +202,114 @@ static void put_total_blocks(struct kvb_worker_config *worker)
     worker->total_blocks = 5;
 }
 
-static void whatever_changes_a_rank_closes_and_opens_it(void **state)
+static void put_uid(struct kvb_worker_config *worker)
 {
-    static void (*const changes_of[])(struct kvb_worker_config *) = {
-        put_model, put_block_size, put_replay,         put_topic,          put_bind,
-        put_slots, put_hashes,     put_replay_request, put_unknown_medium, put_total_blocks,
-    };
-    const struct kvb_worker_config old = worker_of(7, 5557, 1);
+    (void)snprintf(worker->pod_uid, sizeof worker->pod_uid, "1c8f");
+}
+
+/* Another key is in the same file. */
+static void put_curve_digest(struct kvb_worker_config *worker)
+{
+    worker->curve.digest = 5;
+}
+
+typedef void worker_change(struct kvb_worker_config *worker);
+typedef void
+changes_check(const struct kvb_member_changes *changes, const struct kvb_members *after);
+
+/* Applies each change alone to a worker of two ranks. */
+static void check_each_change(worker_change *const *each, size_t count, changes_check *check)
+{
+    const struct kvb_worker_config old = worker_of(7, 5557, 2);
     KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&old, 1);
 
-    (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(changes_of); i++) {
+    for (size_t i = 0; i < count; i++) {
         struct kvb_worker_config new = old;
-        changes_of[i](&new);
+        each[i](&new);
         KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&new, 1);
         KVB_OWN(kvb_member_changes_done)
         struct kvb_member_changes changes = compare(&before, &after);
-        assert_true(changes.changed == 1 && changes.same == 0 && changes.gone == 0);
-        assert_true(changes.is_removed[0] && changes.is_added[0]);
+        check(&changes, &after);
     }
+}
+
+static void
+assert_replaced(const struct kvb_member_changes *changes, const struct kvb_members *after)
+{
+    (void)after;
+    assert_true(changes->changed == 2 && changes->same == 0 && changes->gone == 0);
+    assert_true(changes->is_removed[0] && changes->is_added[0]);
+}
+
+static void whatever_changes_a_rank_closes_and_opens_it(void **state)
+{
+    static worker_change *const changes_of[] = {
+        put_model,          put_block_size,   put_replay, put_topic,
+        put_bind,           put_slots,        put_hashes, put_replay_request,
+        put_unknown_medium, put_total_blocks, put_uid,    put_curve_digest,
+    };
+
+    (void)state;
+    check_each_change(changes_of, KVB_COUNT_OF(changes_of), assert_replaced);
+}
+
+static void put_address(struct kvb_worker_config *worker)
+{
+    (void)snprintf(worker->facts.address, sizeof worker->facts.address, "http://h:8000");
+}
+
+static void put_role(struct kvb_worker_config *worker)
+{
+    worker->facts.role = KVB_ROLE_DECODE;
+}
+
+static void put_label(struct kvb_worker_config *worker)
+{
+    assert_ok(kvb_labels_add(&worker->facts.labels, "zone", "b", NULL));
+}
+
+static void put_pod(struct kvb_worker_config *worker)
+{
+    (void)snprintf(worker->facts.pod, sizeof worker->facts.pod, "vllm-0");
+    worker->facts.ready = KVB_READY_YES;
+    worker->facts.is_draining = true;
+}
+
+static void
+assert_updated(const struct kvb_member_changes *changes, const struct kvb_members *after)
+{
+    assert_true(changes->changed == 0 && changes->same == 2 && changes->updated == 2);
+    assert_false(changes->is_removed[0] || changes->is_added[0]);
+    assert_ptr_equal(changes->updates[1], &after->ranks[1].facts);
+    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes none = compare(after, after);
+    assert_true(none.same == 2 && none.updated == 0 && !none.updates[0]);
+}
+
+static void another_fact_leaves_a_rank_open(void **state)
+{
+    static worker_change *const changes_of[] = { put_address, put_role, put_label, put_pod };
+
+    (void)state;
+    check_each_change(changes_of, KVB_COUNT_OF(changes_of), assert_updated);
+}
+
+static void only_published_labels_are_facts_of_a_member(void **state)
+{
+    struct kvb_worker_config worker = worker_of(7, 5557, 1);
+    struct kvb_label_names names = { 0 };
+    struct kvb_members members = { 0 };
+
+    (void)state;
+    put_label(&worker);
+    assert_ok(kvb_labels_add(&worker.facts.labels, "team", "a", NULL));
+    assert_ok(kvb_label_names_add(&names, "zone", NULL));
+    assert_ok(kvb_members_of(&worker, 1, &names, &members));
+    assert_int_equal(members.ranks[0].facts.labels.count, 1);
+    assert_string_equal(kvb_labels_find(&members.ranks[0].facts.labels, "zone"), "b");
+    kvb_members_done(&members);
+    assert_ok(kvb_members_of(&worker, 1, &all_labels, &members));
+    assert_int_equal(members.ranks[0].facts.labels.count, 2);
+    kvb_members_done(&members);
 }
 
 /* Another way to write the same: the second worker as a pod of its own. */
@@ -235,6 +326,20 @@ static void the_same_ranks_in_other_groups_are_the_same(void **state)
     assert_int_equal(changes.same, 2);
 }
 
+/* What cannot be taken is said of the worker, not of its ranks. */
+static void each_rank_and_load_knows_its_worker(void **state)
+{
+    struct kvb_worker_config workers[2] = { worker_of(7, 5557, 2), worker_of(8, 6557, 1) };
+
+    (void)state;
+    (void)snprintf(workers[1].load.zmq, sizeof workers[1].load.zmq, "tcp://h:1");
+    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(workers, 2);
+    assert_int_equal(members.rank_count, 3);
+    assert_int_equal(members.worker_of_rank[1], 0);
+    assert_int_equal(members.worker_of_rank[2], 1);
+    assert_int_equal(members.worker_of_load[members.load_count - 1], 1);
+}
+
 static void without_memory_nothing_is_made(void **state)
 {
     const struct kvb_worker_config worker = worker_of(7, 5557, 2);
@@ -243,14 +348,14 @@ static void without_memory_nothing_is_made(void **state)
     struct kvb_member_changes changes = { 0 };
 
     (void)state;
-    for (long n = 0; n < 2; n++) {
+    for (long n = 0; n < 4; n++) {
         fail_alloc_after(n);
-        const kvb_status status = kvb_members_of(&worker, 1, &members);
+        const kvb_status status = kvb_members_of(&worker, 1, &all_labels, &members);
         fail_alloc_after(-1);
         assert_int_equal(status, KVB_NO_MEMORY);
         assert_null(members.ranks);
     }
-    for (long n = 0; n < 3; n++) {
+    for (long n = 0; n < 4; n++) {
         fail_alloc_after(n);
         const kvb_status status = kvb_members_compare(old, 1, &worker, 1, &changes);
         fail_alloc_after(-1);
@@ -269,7 +374,10 @@ int main(void)
         cmocka_unit_test(what_is_gone_goes_and_what_is_new_comes),
         cmocka_unit_test(a_worker_grows_rank_by_rank),
         cmocka_unit_test(whatever_changes_a_rank_closes_and_opens_it),
+        cmocka_unit_test(another_fact_leaves_a_rank_open),
+        cmocka_unit_test(only_published_labels_are_facts_of_a_member),
         cmocka_unit_test(the_same_ranks_in_other_groups_are_the_same),
+        cmocka_unit_test(each_rank_and_load_knows_its_worker),
         cmocka_unit_test(without_memory_nothing_is_made),
     };
 

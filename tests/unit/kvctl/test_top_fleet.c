@@ -2,7 +2,7 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvctl/top/fleet.h"
-#include "kvctl/top/read.h"
+#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 
 #include "kvb_test.h"

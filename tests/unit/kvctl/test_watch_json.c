@@ -36,11 +36,6 @@ print(struct printed *printed, const struct kvb_bus_message *message, uint64_t m
     return kvb_buf_append(&printed->out, "", 1);
 }
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 /* One message, printed as it must be. */
 static void
 assert_prints(const char *subject, const char *reply, kvb_span payload, const char *want)
@@ -119,8 +114,8 @@ static void an_event_in_json_is_a_line_of_the_same_form(void **state)
 
     assert_prints(
         P "kv_events", NULL,
-        span_of("{\"worker_id\":7,\"storage_tier\":\"host_pinned\",\"event\":{\"event_id\":5,"
-                "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
+        kvb_span_of("{\"worker_id\":7,\"storage_tier\":\"host_pinned\",\"event\":{\"event_id\":5,"
+                    "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
         "{\"subject\":\"" P "kv_events\",\"data\":{\"worker_id\":7,\"dp_rank\":2,\"event_id\":5,"
         "\"kind\":\"removed\",\"tier\":\"host\",\"blocks\":[{\"block_hash\":8}]}}\n");
 }
@@ -131,8 +126,8 @@ static void an_event_of_the_window_list_is_a_line_of_the_same_form(void **state)
 
     assert_prints(
         P "kv_window_events", NULL,
-        span_of("{\"worker_id\":7,\"storage_tier\":\"window\",\"event\":{\"event_id\":5,"
-                "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
+        kvb_span_of("{\"worker_id\":7,\"storage_tier\":\"window\",\"event\":{\"event_id\":5,"
+                    "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
         "{\"subject\":\"" P "kv_window_events\",\"data\":{\"worker_id\":7,\"dp_rank\":2,"
         "\"event_id\":5,\"kind\":\"removed\",\"tier\":\"window\","
         "\"blocks\":[{\"block_hash\":8}]}}\n");
@@ -155,7 +150,7 @@ static void a_request_for_a_refresh_says_whose_blocks(void **state)
         (void)snprintf(
             want, sizeof want, "{\"subject\":\"%s\",\"reply\":\"_INBOX.1\",\"data\":%s}\n",
             P "kv_refresh", requests[i].data);
-        assert_prints(P "kv_refresh", "_INBOX.1", span_of(requests[i].body), want);
+        assert_prints(P "kv_refresh", "_INBOX.1", kvb_span_of(requests[i].body), want);
     }
 }
 
@@ -184,14 +179,14 @@ static void json_is_printed_as_it_came_on_one_line(void **state)
     (void)state;
 
     assert_prints(
-        P "load_metrics", NULL, span_of("{\"a\" :\n\t18446744073709551615,\"b\":0.0}\n"),
+        P "load_metrics", NULL, kvb_span_of("{\"a\" :\n\t18446744073709551615,\"b\":0.0}\n"),
         "{\"subject\":\"" P
         "load_metrics\",\"data\":{\"a\" :  18446744073709551615,\"b\":0.0} }\n");
     assert_prints(
-        "namespace.n.kv-hit-rate", NULL, span_of("[]"),
+        "namespace.n.kv-hit-rate", NULL, kvb_span_of("[]"),
         "{\"subject\":\"namespace.n.kv-hit-rate\",\"data\":[]}\n");
     assert_prints(
-        P "kv_heartbeat_json", NULL, span_of("{}"),
+        P "kv_heartbeat_json", NULL, kvb_span_of("{}"),
         "{\"subject\":\"" P "kv_heartbeat_json\",\"data\":{}}\n");
 }
 
@@ -202,7 +197,7 @@ static void a_request_shows_where_its_answer_goes(void **state)
     const struct kvb_sync_request request = { .kind = KVB_SYNC_RANGE, .from_id = 3, .to_id = 9 };
 
     assert_prints(
-        P "kv_get.state", "_INBOX.1", span_of(""),
+        P "kv_get.state", "_INBOX.1", kvb_span_of(""),
         "{\"subject\":\"" P "kv_get.state\",\"reply\":\"_INBOX.1\",\"data\":null}\n");
     kvb_buf_init(&bytes, line_bytes);
     assert_ok(kvb_sync_request_encode(&request, &bytes));
@@ -224,7 +219,7 @@ static void what_cannot_be_read_is_a_line_with_its_size(void **state)
         (void)snprintf(
             want, sizeof want, "{\"subject\":\"%s\",\"bytes\":3,\"error\":\"bad_input\"}\n",
             subjects[i]);
-        assert_prints(subjects[i], NULL, span_of("{\"\xff"), want);
+        assert_prints(subjects[i], NULL, kvb_span_of("{\"\xff"), want);
     }
 }
 
@@ -232,7 +227,7 @@ static void survives_every_allocation_that_fails(void **state)
 {
     (void)state;
     const struct kvb_bus_message message = { P "load_metrics", NULL,
-                                             span_of("{\"a\":[1,2,{\"b\":\"c\"}]}"), NULL };
+                                             kvb_span_of("{\"a\":[1,2,{\"b\":\"c\"}]}"), NULL };
     kvb_status status = KVB_NO_MEMORY;
     long n = 0;
 

@@ -6,7 +6,7 @@
 #include "core/own.h"
 #include "kvfleet/encode/encode.h"
 #include "wire/engine/batch.h"
-#include "wire/msgpack/guard.h"
+#include "wire/msgpack/cursor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,91 +14,91 @@
 
 /* ---- Random batches, from a fixed seed ---- */
 
-struct dice {
+struct rng {
     uint64_t state;
 };
 
-static uint64_t roll(struct dice *dice)
+static uint64_t roll(struct rng *rng)
 {
-    dice->state ^= dice->state << 13;
-    dice->state ^= dice->state >> 7;
-    dice->state ^= dice->state << 17;
-    return dice->state * 0x2545f4914f6cdd1dull;
+    rng->state ^= rng->state << 13;
+    rng->state ^= rng->state >> 7;
+    rng->state ^= rng->state << 17;
+    return rng->state * 0x2545f4914f6cdd1dull;
 }
 
-static uint32_t below(struct dice *dice, uint32_t limit)
+static uint32_t below(struct rng *rng, uint32_t limit)
 {
-    return (uint32_t)((roll(dice) >> 33) % limit);
+    return (uint32_t)((roll(rng) >> 33) % limit);
 }
 
-static bool one_in(struct dice *dice, uint32_t count)
+static bool one_in(struct rng *rng, uint32_t count)
 {
-    return below(dice, count) == 0;
+    return below(rng, count) == 0;
 }
 
 /* Any number, the borders of the wire's integer widths among them. */
-static uint64_t any_u64(struct dice *dice)
+static uint64_t any_u64(struct rng *rng)
 {
     const uint64_t borders[] = {
         0,          127,       128,        255,        256,   UINT16_MAX,     UINT32_MAX,
         1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, 65536, UINT64_MAX - 31
     };
 
-    return one_in(dice, 3) ? borders[below(dice, sizeof borders / sizeof borders[0])] : roll(dice);
+    return one_in(rng, 3) ? borders[below(rng, sizeof borders / sizeof borders[0])] : roll(rng);
 }
 
 static struct kvb_text_ref
-add_text(struct dice *dice, struct kvb_event_batch *batch, uint32_t longest)
+add_text(struct rng *rng, struct kvb_event_batch *batch, uint32_t longest)
 {
     uint8_t text[64];
     struct kvb_text_ref ref = { 0 };
-    const uint32_t len = 1 + below(dice, longest);
+    const uint32_t len = 1 + below(rng, longest);
 
     for (uint32_t i = 0; i < len; i++) {
-        text[i] = (uint8_t)('a' + below(dice, 26));
+        text[i] = (uint8_t)('a' + below(rng, 26));
     }
     assert_ok(kvb_event_batch_add_text(batch, (kvb_span){ text, len }, &ref));
     return ref;
 }
 
 static void
-add_hashes(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+add_hashes(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     event->hash_at = (uint32_t)batch->hash_count;
-    event->hash_count = one_in(dice, 10) ? 20 : below(dice, 4);
+    event->hash_count = one_in(rng, 10) ? 20 : below(rng, 4);
     assert_ok(kvb_event_batch_reserve_hashes(batch, event->hash_count));
     for (uint32_t i = 0; i < event->hash_count; i++) {
-        batch->hashes[batch->hash_count++].value = any_u64(dice);
+        batch->hashes[batch->hash_count++].value = any_u64(rng);
     }
 }
 
 /* As many as the blocks need, or some more; in a group with a window more would leave open
  * which of them are the blocks'. */
 static void
-add_tokens(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+add_tokens(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
-    event->block_size = 1 + below(dice, 20);
+    event->block_size = 1 + below(rng, 20);
     const uint32_t covered = event->hash_count * event->block_size;
     const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
-    const uint32_t extra = !is_window && (one_in(dice, 3) || covered == 0) ? 1 + below(dice, 5) : 0;
+    const uint32_t extra = !is_window && (one_in(rng, 3) || covered == 0) ? 1 + below(rng, 5) : 0;
 
     event->token_at = (uint32_t)batch->token_count;
     event->token_count = covered + extra;
-    event->is_paired = event->token_count > 0 && one_in(dice, 4);
+    event->is_paired = event->token_count > 0 && one_in(rng, 4);
     if (event->hash_count > 0) {
-        event->lookahead = one_in(dice, 4) ? below(dice, 4) : 0;
+        event->lookahead = one_in(rng, 4) ? below(rng, 4) : 0;
     }
     event->lookahead = event->is_paired ? 1 : event->lookahead;
     event->lookahead_at = event->token_at + event->token_count;
     const uint32_t all = event->token_count + (event->lookahead * event->hash_count);
     assert_ok(kvb_event_batch_reserve_tokens(batch, all));
     for (uint32_t i = 0; i < all; i++) {
-        batch->tokens[batch->token_count++] = (uint32_t)any_u64(dice);
+        batch->tokens[batch->token_count++] = (uint32_t)any_u64(rng);
     }
 }
 
 static void
-add_extras(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+add_extras(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     event->extra_at = (uint32_t)batch->extra_count;
     event->extra_count = event->hash_count;
@@ -106,75 +106,75 @@ add_extras(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_e
     for (uint32_t i = 0; i < event->hash_count; i++) {
         struct kvb_block_extra *extra = &batch->extras[batch->extra_count++];
         *extra = (struct kvb_block_extra){ .key_at = (uint32_t)batch->key_count,
-                                           .key_count = one_in(dice, 20) ? 64 : below(dice, 3),
-                                           .unmatchable = one_in(dice, 4) };
+                                           .key_count = one_in(rng, 20) ? 64 : below(rng, 3),
+                                           .unmatchable = one_in(rng, 4) };
         assert_ok(kvb_event_batch_reserve_keys(batch, extra->key_count));
         for (uint32_t k = 0; k < extra->key_count; k++) {
-            batch->keys[batch->key_count++] = any_u64(dice);
+            batch->keys[batch->key_count++] = any_u64(rng);
         }
     }
 }
 
 static void
-make_stored(struct dice *dice, struct kvb_event_batch *batch, struct kvb_engine_event *event)
+make_stored(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
-    add_hashes(dice, batch, event);
-    event->has_parent = one_in(dice, 2);
-    event->parent.value = event->has_parent ? any_u64(dice) | 1 : 0; /* 0 may be none */
-    if (one_in(dice, 5)) {
-        event->block_size = below(dice, 3); /* tokenless */
+    add_hashes(rng, batch, event);
+    event->has_parent = one_in(rng, 2);
+    event->parent.value = event->has_parent ? any_u64(rng) | 1 : 0; /* 0 may be none */
+    if (one_in(rng, 5)) {
+        event->block_size = below(rng, 3); /* tokenless */
     } else {
-        add_tokens(dice, batch, event);
+        add_tokens(rng, batch, event);
     }
-    if (one_in(dice, 3)) {
-        event->lora_name = add_text(dice, batch, 60);
+    if (one_in(rng, 3)) {
+        event->lora_name = add_text(rng, batch, 60);
     }
-    if (one_in(dice, 3) && event->hash_count > 0) {
-        add_extras(dice, batch, event);
+    if (one_in(rng, 3) && event->hash_count > 0) {
+        add_extras(rng, batch, event);
     }
-    if (one_in(dice, 3) && event->hash_count > 0) {
-        const bool is_twin = event->lora_name.len > 0 && one_in(dice, 2);
-        event->salt = is_twin ? event->lora_name : add_text(dice, batch, 60);
+    if (one_in(rng, 3) && event->hash_count > 0) {
+        const bool is_twin = event->lora_name.len > 0 && one_in(rng, 2);
+        event->salt = is_twin ? event->lora_name : add_text(rng, batch, 60);
     }
 }
 
-static struct kvb_engine_event random_event(struct dice *dice, struct kvb_event_batch *batch)
+static struct kvb_engine_event random_event(struct rng *rng, struct kvb_event_batch *batch)
 {
-    struct kvb_engine_event event = { .kind = (enum kvb_event_kind)below(dice, 4) };
+    struct kvb_engine_event event = { .kind = (enum kvb_event_kind)below(rng, 4) };
 
     if (event.kind == KVB_EVENT_SKIPPED) {
         event.skip = KVB_SKIP_UNKNOWN_EVENT;
         return event;
     }
-    event.all_tiers = event.kind == KVB_EVENT_CLEARED && one_in(dice, 2);
-    event.tier = event.all_tiers ? KVB_TIER_DEVICE : (enum kvb_tier)below(dice, KVB_TIER_COUNT);
-    if (event.kind != KVB_EVENT_CLEARED && one_in(dice, 2)) {
+    event.all_tiers = event.kind == KVB_EVENT_CLEARED && one_in(rng, 2);
+    event.tier = event.all_tiers ? KVB_TIER_DEVICE : (enum kvb_tier)below(rng, KVB_TIER_COUNT);
+    if (event.kind != KVB_EVENT_CLEARED && one_in(rng, 2)) {
         event.has_group = true;
-        event.group = below(dice, 300);
-        if (event.kind == KVB_EVENT_STORED && one_in(dice, 3)) {
+        event.group = below(rng, 300);
+        if (event.kind == KVB_EVENT_STORED && one_in(rng, 3)) {
             event.group_kind = KVB_GROUP_WINDOW;
-            event.window_tokens = 1 + below(dice, 5000);
+            event.window_tokens = 1 + below(rng, 5000);
         }
     }
     if (event.kind == KVB_EVENT_STORED) {
-        make_stored(dice, batch, &event);
+        make_stored(rng, batch, &event);
     } else if (event.kind == KVB_EVENT_REMOVED) {
-        add_hashes(dice, batch, &event);
+        add_hashes(rng, batch, &event);
     }
     return event;
 }
 
-static void random_batch(struct dice *dice, struct kvb_event_batch *batch)
+static void random_batch(struct rng *rng, struct kvb_event_batch *batch)
 {
-    const uint32_t count = one_in(dice, 20) ? 100 : below(dice, 6);
+    const uint32_t count = one_in(rng, 20) ? 100 : below(rng, 6);
 
     kvb_event_batch_reset(batch);
-    batch->timestamp_s = (double)any_u64(dice) / 1000;
-    batch->has_rank = one_in(dice, 2);
-    batch->rank = batch->has_rank ? (uint32_t)any_u64(dice) : 0;
+    batch->timestamp_s = (double)any_u64(rng) / 1000;
+    batch->has_rank = one_in(rng, 2);
+    batch->rank = batch->has_rank ? (uint32_t)any_u64(rng) : 0;
     assert_ok(kvb_event_batch_reserve_events(batch, count));
     for (uint32_t i = 0; i < count; i++) {
-        const struct kvb_engine_event event = random_event(dice, batch);
+        const struct kvb_engine_event event = random_event(rng, batch);
         batch->events[batch->event_count++] = event;
     }
 }
@@ -431,7 +431,7 @@ static void assert_read_again(
 static void what_is_written_in_any_dialect_is_read_again(void **state)
 {
     (void)state;
-    struct dice dice = { 42 };
+    struct rng rng = { 42 };
     struct kvb_event_batch batch = { 0 };
     struct kvb_event_batch again = { 0 };
     struct kvb_buf bytes;
@@ -440,7 +440,7 @@ static void what_is_written_in_any_dialect_is_read_again(void **state)
     kvb_buf_init(&bytes, kvb_max_payload_bytes);
     for (unsigned round = 0; round < 600 * KVB_DIALECT_COUNT; round++) {
         const enum kvb_dialect dialect = (enum kvb_dialect)(round % KVB_DIALECT_COUNT);
-        random_batch(&dice, &batch);
+        random_batch(&rng, &batch);
         kvb_buf_reset(&bytes);
         assert_ok(kvb_engine_batch_encode(&batch, dialect, &bytes));
         assert_ok(kvb_mp_guard(kvb_buf_span(&bytes), kvb_max_depth, &used));
@@ -509,13 +509,13 @@ static void appends_behind_what_is_there(void **state)
 static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
 {
     (void)state;
-    struct dice dice = { 7 };
+    struct rng rng = { 7 };
     struct kvb_event_batch batch = { 0 };
     struct kvb_buf whole;
 
-    random_batch(&dice, &batch);
+    random_batch(&rng, &batch);
     while (batch.event_count < 3) {
-        random_batch(&dice, &batch);
+        random_batch(&rng, &batch);
     }
     kvb_buf_init(&whole, kvb_max_payload_bytes);
     assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &whole));
@@ -535,13 +535,13 @@ static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
-    struct dice dice = { 9 };
+    struct rng rng = { 9 };
     struct kvb_event_batch batch = { 0 };
     kvb_status status = KVB_NO_MEMORY;
     long failures = 0;
 
     do {
-        random_batch(&dice, &batch);
+        random_batch(&rng, &batch);
     } while (batch.event_count < 100);
     for (long n = 0; status == KVB_NO_MEMORY; n++) {
         struct kvb_buf bytes;

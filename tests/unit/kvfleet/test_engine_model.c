@@ -10,17 +10,17 @@
 /* ---- the model: what the events say, against what the pool holds ------------- */
 
 /* A tree of prompts, so that prefixes are shared; many are of whole blocks. */
-static void admit_random(struct kvb_engine *engine, uint32_t min_blocks, uint64_t *dice)
+static void admit_random(struct kvb_engine *engine, uint32_t min_blocks, uint64_t *rng)
 {
     uint32_t tokens[64];
-    const uint32_t count = (uint32_t)(min_blocks + kvb_random_below(dice, 10)) * block_size +
-                           (kvb_random_chance(dice, 0.4) ? 0 : 1);
-    const uint32_t family = (uint32_t)kvb_random_below(dice, 12);
+    const uint32_t count = (uint32_t)(min_blocks + kvb_random_below(rng, 10)) * block_size +
+                           (kvb_random_chance(rng, 0.4) ? 0 : 1);
+    const uint32_t family = (uint32_t)kvb_random_below(rng, 12);
 
     for (uint32_t i = 0; i < count; i++) {
         tokens[i] = i < 16 ? family / 3 : family;
     }
-    (void)kvb_engine_admit(engine, tokens, count, (uint32_t)(1 + kvb_random_below(dice, 24)));
+    (void)kvb_engine_admit(engine, tokens, count, (uint32_t)(1 + kvb_random_below(rng, 24)));
 }
 
 /* The chain of tokens must give the very hash that was announced. */
@@ -84,19 +84,19 @@ static void check_model(struct model_run *run)
     kvb_truth_done(&truth);
 }
 
-static void model_step(struct model_run *run, uint64_t *dice)
+static void model_step(struct model_run *run, uint64_t *rng)
 {
     const struct kvb_event_batch *batch = NULL;
     uint64_t seq = 0;
 
-    if (kvb_random_chance(dice, 0.3)) {
-        admit_random(run->engine, run->min_blocks, dice);
+    if (kvb_random_chance(rng, 0.3)) {
+        admit_random(run->engine, run->min_blocks, rng);
     }
-    if (kvb_random_chance(dice, 0.002)) {
+    if (kvb_random_chance(rng, 0.002)) {
         assert_ok(kvb_engine_reset_cache(run->engine));
     }
-    if (kvb_random_chance(dice, 0.001)) {
-        run->seed = kvb_random_next(dice);
+    if (kvb_random_chance(rng, 0.001)) {
+        run->seed = kvb_random_next(rng);
         kvb_engine_restart(run->engine, run->seed);
         run->reader.count = 0;
     }
@@ -109,13 +109,13 @@ static void model_step(struct model_run *run, uint64_t *dice)
 static void run_model(struct model_run *run, const struct kvb_engine_options *options)
 {
     struct kvb_engine_options small = *options;
-    uint64_t dice = 42;
+    uint64_t rng = 42;
 
     small.blocks = 33;
     run->seed = small.seed;
     run->engine = engine_with(&small);
     for (int i = 0; i < 8000; i++) {
-        model_step(run, &dice);
+        model_step(run, &rng);
     }
     assert_int_equal(run->reader.unknown_removals, 0);
     run_dry(run->engine, NULL);

@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "kvb_test.h"
-#include "kvfleet/config_text.h"
+#include "kvfleet/config.h"
 #include "kvfleet/fleet_scene.h"
 #include "kvfleet/truth.h"
 #include "kvfleet/truth_commands.h"
@@ -163,7 +163,7 @@ static void all_engines_may_restart_at_once(void **state)
     for (size_t at = 0; at < kvb_fleet_rank_count(fixture.fleet); at++) {
         assert_ok(kvb_fleet_restart(fixture.fleet, at, true));
     }
-    assert_ok(kvb_fleet_drain(fixture.fleet, 10000));
+    assert_ok(kvb_fleet_drain(fixture.fleet, 20000));
     for (size_t at = 0; at < kvb_fleet_rank_count(fixture.fleet); at++) {
         assert_int_equal(state_of(&fixture, at).counts.failures, 0);
     }

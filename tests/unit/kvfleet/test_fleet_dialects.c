@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "kvb_test.h"
-#include "kvfleet/config_text.h"
+#include "kvfleet/config.h"
 #include "kvfleet/fleet_scene.h"
 #include "kvfleet/malformed.h"
 

@@ -10,6 +10,88 @@
 #include <string.h>
 #include <unistd.h>
 
+/* ---- One line ---- */
+
+static struct kvb_trace_line line;
+
+static kvb_status decode(const char *text)
+{
+    return kvb_trace_line_decode((kvb_span){ (const uint8_t *)text, strlen(text) }, &line);
+}
+
+static void reads_a_line(void **state)
+{
+    (void)state;
+    assert_ok(decode("{\"timestamp\": 27482, \"input_length\": 1030, \"output_length\": 3, "
+                     "\"hash_ids\": [46, 47, 2305]}\n"));
+    assert_int_equal(line.timestamp_ms, 27482);
+    assert_int_equal(line.input_length, 1030);
+    assert_int_equal(line.output_length, 3);
+    assert_int_equal(line.id_count, 3);
+    assert_int_equal(line.ids[2], 2305);
+}
+
+static void the_length_must_fit_the_ids(void **state)
+{
+    (void)state;
+    assert_ok(
+        decode("{\"timestamp\":0,\"input_length\":512,\"output_length\":0,\"hash_ids\":[1]}"));
+    assert_ok(decode("{\"timestamp\":0,\"input_length\":1,\"output_length\":0,\"hash_ids\":[1]}"));
+    assert_ok(
+        decode("{\"timestamp\":0,\"input_length\":513,\"output_length\":0,\"hash_ids\":[1,2]}"));
+    assert_int_equal(
+        decode("{\"timestamp\":0,\"input_length\":513,\"output_length\":0,\"hash_ids\":[1]}"),
+        KVB_BAD_INPUT);
+    assert_int_equal(
+        decode("{\"timestamp\":0,\"input_length\":512,\"output_length\":0,\"hash_ids\":[1,2]}"),
+        KVB_BAD_INPUT);
+    assert_int_equal(
+        decode("{\"timestamp\":0,\"input_length\":0,\"output_length\":0,\"hash_ids\":[]}"),
+        KVB_BAD_INPUT);
+}
+
+static void refuses_what_is_no_trace_line(void **state)
+{
+    (void)state;
+    const char *const bad[] = {
+        "",
+        "[]",
+        "{}",
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1}",
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[1]",
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[1]} x",
+        "{\"timestamp\":0,\"input_length\":5.5,\"output_length\":1,\"hash_ids\":[1]}",
+        "{\"timestamp\":0,\"input_length\":4294967301,\"output_length\":1,\"hash_ids\":[1]}",
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[\"1\"]}",
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[1],\"hash_ids\":[]}",
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        assert_int_equal(decode(bad[i]), KVB_BAD_INPUT);
+    }
+}
+
+static void refuses_more_ids_than_it_holds(void **state)
+{
+    (void)state;
+    static char text[3 * kvb_trace_max_ids + 200] =
+        "{\"timestamp\":0,\"input_length\":5,\"output_length\":1,\"hash_ids\":[";
+    size_t len = strlen(text);
+
+    for (int i = 0; i <= kvb_trace_max_ids; i++) {
+        text[len++] = '1';
+        text[len++] = ',';
+    }
+    text[len - 1] = ']';
+    text[len] = '}';
+    assert_int_equal(decode(text), KVB_BAD_INPUT);
+    assert_int_equal(line.id_count, kvb_trace_max_ids);
+}
+
+/* ---- The file ---- */
+
+enum { trace_rows = 2000 };
+
 static const char trace_path[] = KVB_DATA "/conversation_trace.jsonl";
 
 static void drop_trace(struct kvb_trace **trace)
@@ -53,7 +135,6 @@ static void a_hash_id_is_512_tokens(void **state)
     KVB_OWN(kvb_trace_request_done) struct kvb_trace_request first = request_of(trace, 0);
     KVB_OWN(kvb_trace_request_done) struct kvb_trace_request second = request_of(trace, 1);
 
-    assert_int_equal(kvb_trace_rows(trace), 2000);
     assert_int_equal(first.count, 6758);
     assert_int_equal(first.output_length, 500);
     assert_int_equal(second.count, 7322);
@@ -83,7 +164,7 @@ static void every_row_gives_a_request_at_every_scale(void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(scales); i++) {
         KVB_OWN(drop_trace) struct kvb_trace *trace = load(scales[i]);
         KVB_OWN(kvb_trace_request_done) struct kvb_trace_request request = { 0 };
-        for (uint64_t row = 0; row < kvb_trace_rows(trace); row++) {
+        for (uint64_t row = 0; row < trace_rows; row++) {
             assert_ok(kvb_trace_request_make(trace, row, &request));
             assert_true(request.count > 0);
             assert_true(request.output_length > 0);
@@ -174,6 +255,10 @@ static void survives_each_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_a_line),
+        cmocka_unit_test(the_length_must_fit_the_ids),
+        cmocka_unit_test(refuses_what_is_no_trace_line),
+        cmocka_unit_test(refuses_more_ids_than_it_holds),
         cmocka_unit_test(a_hash_id_is_512_tokens),
         cmocka_unit_test(a_scale_divides_all_lengths),
         cmocka_unit_test(every_row_gives_a_request_at_every_scale),

@@ -37,6 +37,7 @@ make_worker(uint64_t *seed, uint32_t place, uint64_t request_blocks)
     struct kvb_route_candidate worker = {
         .state = pick_state(seed),
         .is_draining = kvb_random_chance(seed, 0.1),
+        .is_not_ready = kvb_random_chance(seed, 0.2),
         .place = place,
         .block_size = 16,
         .request_blocks = request_blocks,
@@ -112,17 +113,19 @@ is_doubted(const struct kvb_route_options *options, const struct kvb_route_candi
            (options->avoids_stale && worker->state == KVB_STREAM_STALE);
 }
 
-/* Takes those that may be chosen, fewer and fewer: not full if there are any, then not doubted. */
+/* Takes those that may be chosen, fewer and fewer: not full if there are any, then not doubted;
+ * those that are not ready where there are no others. */
 static struct fleet
 rivals_of(const struct kvb_route_options *options, const struct fleet *fleet, size_t *out_at)
 {
     struct fleet rivals = { .count = 0 };
 
-    for (int round = 0; round < 4 && rivals.count == 0; round++) {
+    for (int round = 0; round < 5 && rivals.count == 0; round++) {
         for (size_t i = 0; i < fleet->count; i++) {
             const struct kvb_route_candidate *worker = &fleet->workers[i];
-            if (!may_never(worker) && is_full(worker) == (round >= 2) &&
-                is_doubted(options, worker) == (round % 2 == 1)) {
+            const bool is_of_round = !worker->is_not_ready && is_full(worker) == (round >= 2) &&
+                                     is_doubted(options, worker) == (round % 2 == 1);
+            if (!may_never(worker) && (round == 4 ? worker->is_not_ready : is_of_round)) {
                 out_at[rivals.count] = i;
                 rivals.workers[rivals.count++] = *worker;
             }

@@ -62,8 +62,16 @@ static size_t beyond(
     uint64_t now_ns)
 {
     const struct kvb_stream_id id = worker(worker_id);
+    const struct kvb_stream_key key = kvb_stream_key_of(&id, 0);
 
-    return kvb_predictions_beyond(predictions, &id, prompt(number), prompt_blocks, held, now_ns);
+    return kvb_predictions_beyond(predictions, &key, prompt(number), prompt_blocks, held, now_ns);
+}
+
+static bool has_stream(const struct kvb_predictions *predictions, const struct kvb_stream_id *id)
+{
+    const struct kvb_stream_key key = kvb_stream_key_of(id, 0);
+
+    return kvb_predictions_has_stream(predictions, &key);
 }
 
 static struct kvb_prediction_counters counters_of(const struct kvb_predictions *predictions)
@@ -205,9 +213,10 @@ static void when_there_is_no_room_the_oldest_leave(void **state)
     assert_ok(kvb_predictions_add(predictions, &two, many, max_blocks, S));
     assert_int_equal(counters_of(predictions).blocks, max_blocks);
     assert_int_equal(counters_of(predictions).evicted, prompt_blocks);
-    assert_false(kvb_predictions_has_stream(predictions, &(struct kvb_stream_id){ 0 }));
+    assert_false(has_stream(predictions, &(struct kvb_stream_id){ 0 }));
     assert_int_equal(beyond(predictions, 1, 0, 0, S), 0);
-    assert_int_equal(kvb_predictions_beyond(predictions, &two, many, max_blocks, 0, S), max_blocks);
+    const struct kvb_stream_key key = kvb_stream_key_of(&two, 0);
+    assert_int_equal(kvb_predictions_beyond(predictions, &key, many, max_blocks, 0, S), max_blocks);
     kvb_predictions_free(predictions);
 }
 
@@ -224,7 +233,7 @@ static void without_memory_a_first_part_is_predicted(void **state)
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         assert_int_equal(beyond(predictions, 1, 0, 0, S), counters_of(predictions).blocks);
         (void)kvb_predictions_expire(predictions, 9 * S, 1000);
-        assert_false(kvb_predictions_has_stream(predictions, &one));
+        assert_false(has_stream(predictions, &one));
         kvb_predictions_free(predictions);
     }
 }
@@ -273,7 +282,7 @@ static void decide(struct world *world, uint64_t worker_id, unsigned number)
     const struct kvb_stream_id id = worker(worker_id);
 
     /* With the last prediction of a worker its epoch is forgotten. */
-    if (!kvb_predictions_has_stream(world->predictions, &id)) {
+    if (!has_stream(world->predictions, &id)) {
         world->plain.has_epoch[worker_id] = false;
     }
     predict(world->predictions, worker_id, number, 0, world->now_ns);
@@ -380,12 +389,13 @@ static void compare(struct world *world)
 {
     for (uint64_t w = 1; w <= workers; w++) {
         const struct kvb_stream_id id = worker(w);
+        const struct kvb_stream_key key = kvb_stream_key_of(&id, 0);
         for (unsigned p = 0; p < prompts; p++) {
             for (unsigned i = 0; i < prompt_blocks; i++) {
                 const bool is_predicted = *at(&world->plain, w, p, i) > world->now_ns;
                 assert_int_equal(
                     kvb_predictions_beyond(
-                        world->predictions, &id, prompt(p) + i, 1, 0, world->now_ns),
+                        world->predictions, &key, prompt(p) + i, 1, 0, world->now_ns),
                     is_predicted);
             }
         }

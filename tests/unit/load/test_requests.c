@@ -58,9 +58,10 @@ static struct kvb_request_sums
 sums_of(const struct kvb_requests *requests, uint64_t worker_id, bool has_load, uint64_t now_ns)
 {
     const struct kvb_stream_id id = worker(worker_id);
+    const struct kvb_stream_key key = kvb_stream_key_of(&id, 0);
     struct kvb_request_sums sums;
 
-    kvb_requests_sums(requests, &id, has_load, now_ns, &sums);
+    kvb_requests_sums(requests, &key, has_load, now_ns, &sums);
     return sums;
 }
 

@@ -7,17 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 /* One of everything, n times; nothing is lost when it fails half-way. */
 static kvb_status fill(struct kvb_event_batch *batch, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         struct kvb_text_ref ref = { 0 };
-        KVB_TRY(kvb_event_batch_add_text(batch, span_of("adapter"), &ref));
+        KVB_TRY(kvb_event_batch_add_text(batch, kvb_span_of("adapter"), &ref));
         KVB_TRY(kvb_event_batch_reserve_events(batch, 1));
         batch->events[batch->event_count++] = (struct kvb_engine_event){
             .kind = KVB_EVENT_STORED, .hash_at = (uint32_t)i, .hash_count = 1, .lora_name = ref

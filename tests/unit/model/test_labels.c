@@ -28,20 +28,38 @@ static void labels_are_found_by_name_and_kept_in_order(void **state)
     assert_false(kvb_labels_next(&labels, &at, &label));
 }
 
-static void wanted_labels_need_the_same_values(void **state)
+static void only_named_labels_are_kept(void **state)
 {
     (void)state;
     struct kvb_labels labels = { 0 };
-    struct kvb_labels wanted = { 0 };
+    struct kvb_label_names names = { 0 };
 
     assert_ok(kvb_labels_add(&labels, "zone", "b", NULL));
+    assert_ok(kvb_labels_add(&labels, "zon", "c", NULL));
     assert_ok(kvb_labels_add(&labels, "role", "decode", NULL));
-    assert_true(kvb_labels_include(&labels, &wanted));
-    assert_ok(kvb_labels_add(&wanted, "zone", "b", NULL));
-    assert_true(kvb_labels_include(&labels, &wanted));
-    assert_false(kvb_labels_include(&wanted, &labels));
-    assert_ok(kvb_labels_add(&wanted, "role", "prefill", NULL));
-    assert_false(kvb_labels_include(&labels, &wanted));
+    assert_ok(kvb_label_names_add(&names, "zone", NULL));
+    assert_ok(kvb_label_names_add(&names, "rol", NULL));
+    kvb_labels_keep(&labels, &names);
+    assert_int_equal(labels.count, 1);
+    assert_true(kvb_labels_have(&labels, "zone=b"));
+    assert_false(kvb_labels_have(&labels, "zone=c"));
+    names.count = 0;
+    kvb_labels_keep(&labels, &names);
+    assert_memory_equal(&labels, &(struct kvb_labels){ 0 }, sizeof labels);
+}
+
+static void names_that_are_none_or_too_many_are_refused(void **state)
+{
+    (void)state;
+    struct kvb_label_names names = { 0 };
+    struct kvb_detail why;
+
+    assert_int_equal(kvb_label_names_add(&names, "", &why), KVB_BAD_INPUT);
+    assert_int_equal(kvb_label_names_add(&names, "a b", &why), KVB_BAD_INPUT);
+    for (int i = 0; i < kvb_max_labels; i++) {
+        assert_ok(kvb_label_names_add(&names, "zone", &why));
+    }
+    assert_int_equal(kvb_label_names_add(&names, "zone", &why), KVB_TOO_LARGE);
 }
 
 static void bad_labels_are_refused_with_a_reason(void **state)
@@ -131,7 +149,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_are_found_by_name_and_kept_in_order),
-        cmocka_unit_test(wanted_labels_need_the_same_values),
+        cmocka_unit_test(only_named_labels_are_kept),
+        cmocka_unit_test(names_that_are_none_or_too_many_are_refused),
         cmocka_unit_test(bad_labels_are_refused_with_a_reason),
         cmocka_unit_test(the_ceilings_hold),
         cmocka_unit_test(equal_labels_have_equal_bytes),

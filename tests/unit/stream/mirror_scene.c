@@ -73,7 +73,7 @@ static void take_in(struct scene_list *lists, const struct kvb_router_batch *eve
 void mirror_scene_apply(struct mirror_scene *scene)
 {
     kvb_router_batch_reset(&scene->out);
-    kvb_mirror_begin_batch(scene->mirror, &scene->batch, &scene->out);
+    kvb_mirror_begin_batch(scene->mirror, &scene->out);
     for (size_t at = 0; at < scene->batch.event_count; at++) {
         assert_ok(apply_event(scene->mirror, &scene->batch, at, scene->part_work, &scene->out));
     }

@@ -43,7 +43,7 @@ static void apply(struct world *world)
     const uint64_t before = steps_so_far();
 
     kvb_router_batch_reset(&world->out);
-    kvb_mirror_begin_batch(world->mirror, &world->batch, &world->out);
+    kvb_mirror_begin_batch(world->mirror, &world->out);
     for (size_t at = 0; at < world->batch.event_count; at++) {
         assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
     }

@@ -5,6 +5,166 @@
 
 #include <string.h>
 
+/* ---- Connections ---- */
+
+static const enum kvb_connection_state new = KVB_CONNECTION_NEW;
+static const enum kvb_connection_state up = KVB_CONNECTION_UP;
+static const enum kvb_connection_state away = KVB_CONNECTION_AWAY;
+
+enum { reported_ns = 700, no_input = -1 };
+
+/* What the monitor reports once; the inputs that follow, in order, up to no_input. */
+static void
+report(struct kvb_connection *connection, bool was_lost, bool is_up, const int inputs[3])
+{
+    struct kvb_connection_update update = { .was_lost = was_lost, .is_up = is_up };
+    enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
+    size_t count = 0;
+
+    for (; count < 2 && kvb_connection_next(connection, &update, reported_ns, &kind); count++) {
+        assert_int_equal(kind, inputs[count]);
+    }
+    assert_int_equal(inputs[count], no_input);
+    assert_false(kvb_connection_next(connection, &update, reported_ns, &kind));
+}
+
+static void each_state_goes_where_the_table_says(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kvb_connection_state from;
+        bool was_lost, is_up;
+        enum kvb_connection_state to;
+        int inputs[3];
+    } rows[] = {
+        { KVB_CONNECTION_NEW, false, false, KVB_CONNECTION_NEW, { no_input } },
+        { KVB_CONNECTION_NEW, true, false, KVB_CONNECTION_NEW, { no_input } },
+        { KVB_CONNECTION_NEW, false, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
+        { KVB_CONNECTION_NEW, true, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
+        { KVB_CONNECTION_UP, false, true, KVB_CONNECTION_UP, { no_input } },
+        { KVB_CONNECTION_UP, false, false, KVB_CONNECTION_AWAY, { KVB_INPUT_DOWN, no_input } },
+        { KVB_CONNECTION_UP, true, false, KVB_CONNECTION_AWAY, { KVB_INPUT_DOWN, no_input } },
+        { KVB_CONNECTION_UP,
+          true,
+          true,
+          KVB_CONNECTION_UP,
+          { KVB_INPUT_DOWN, KVB_INPUT_UP, no_input } },
+        { KVB_CONNECTION_AWAY, false, false, KVB_CONNECTION_AWAY, { no_input } },
+        { KVB_CONNECTION_AWAY, true, false, KVB_CONNECTION_AWAY, { no_input } },
+        { KVB_CONNECTION_AWAY, false, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
+        { KVB_CONNECTION_AWAY, true, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
+    };
+
+    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
+        struct kvb_connection connection = { .state = rows[row].from };
+        report(&connection, rows[row].was_lost, rows[row].is_up, rows[row].inputs);
+        assert_int_equal(connection.state, rows[row].to);
+        assert_int_equal(kvb_connection_is_up(&connection), rows[row].to == up);
+    }
+}
+
+static void an_engine_is_away_since_its_connection_was_lost(void **state)
+{
+    (void)state;
+    static const int goes[] = { KVB_INPUT_DOWN, no_input, no_input };
+    static const int comes[] = { KVB_INPUT_UP, no_input, no_input };
+    static const int none[] = { no_input, no_input, no_input };
+    struct kvb_connection connection = { .state = new };
+
+    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+    report(&connection, false, true, comes);
+    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+    report(&connection, true, false, goes);
+    assert_int_equal(kvb_connection_away_ns(&connection), reported_ns);
+    connection.away_ns = 5;
+    report(&connection, true, false, none); /* still the same absence */
+    assert_int_equal(kvb_connection_away_ns(&connection), 5);
+    report(&connection, false, true, comes);
+    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+}
+
+/* Readers may hold what it lists. */
+static void a_restored_stream_is_away_until_its_engine_connects(void **state)
+{
+    (void)state;
+    static const int comes[] = { KVB_INPUT_UP, no_input, no_input };
+    struct kvb_connection connection = { .state = new };
+
+    kvb_connection_restored(&connection, 9);
+    assert_int_equal(connection.state, away);
+    assert_int_equal(kvb_connection_away_ns(&connection), 9);
+    report(&connection, false, true, comes);
+    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+}
+
+/* ---- What is due ---- */
+
+static void ticks_are_due_every_50_ms(void **state)
+{
+    (void)state;
+    struct kvb_agenda agenda = { .connects_seen = 0 };
+
+    assert_true(kvb_agenda_takes_tick(&agenda, 100 * KVB_NS_PER_MS));
+    assert_false(kvb_agenda_takes_tick(&agenda, 150 * KVB_NS_PER_MS - 1));
+    assert_true(kvb_agenda_takes_tick(&agenda, 157 * KVB_NS_PER_MS));
+    assert_false(
+        kvb_agenda_takes_tick(&agenda, 200 * KVB_NS_PER_MS)); /* a late one moves the next */
+    assert_true(kvb_agenda_takes_tick(&agenda, 207 * KVB_NS_PER_MS));
+}
+
+static void rounds_are_due_every_5_ms(void **state)
+{
+    (void)state;
+    struct kvb_agenda agenda = { .connects_seen = 0 };
+
+    assert_true(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS));
+    assert_false(kvb_agenda_takes_round(&agenda, 105 * KVB_NS_PER_MS - 1));
+    assert_true(kvb_agenda_takes_round(&agenda, 105 * KVB_NS_PER_MS));
+}
+
+static bool is_sooner_after(enum kvb_stream_input_kind kind, struct kvb_stream_output output)
+{
+    struct kvb_agenda agenda = { .connects_seen = 0 };
+
+    assert_true(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS));
+    kvb_agenda_note_step(&agenda, kind, &output);
+    kvb_agenda_note_step(&agenda, KVB_INPUT_TICK, &(struct kvb_stream_output){ .has_more = true });
+    const bool is_sooner = kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 1);
+    assert_false(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 2)); /* once */
+    return is_sooner;
+}
+
+static void a_round_is_due_at_once_when_a_stream_changed_or_a_replay_is_over(void **state)
+{
+    (void)state;
+
+    assert_false(is_sooner_after(KVB_INPUT_LIVE, (struct kvb_stream_output){ .has_more = true }));
+    assert_true(is_sooner_after(KVB_INPUT_LIVE, (struct kvb_stream_output){ .is_changed = true }));
+    assert_true(
+        is_sooner_after(KVB_INPUT_TICK, (struct kvb_stream_output){ .drops_replay = true }));
+    assert_true(
+        is_sooner_after(KVB_INPUT_REPLAY_END, (struct kvb_stream_output){ .has_more = false }));
+}
+
+static void each_connection_is_seen_once_and_readers_get_time_to_connect(void **state)
+{
+    (void)state;
+    struct kvb_agenda agenda = { .connects_seen = 0 };
+    uint64_t announce_ns = 7;
+
+    assert_false(kvb_agenda_takes_connection(&agenda, 0, 100 * KVB_NS_PER_MS, &announce_ns));
+    assert_int_equal(announce_ns, 7);
+    assert_true(kvb_agenda_takes_connection(&agenda, 1, 100 * KVB_NS_PER_MS, &announce_ns));
+    assert_int_equal(announce_ns, 1300 * KVB_NS_PER_MS);
+    assert_false(kvb_agenda_takes_connection(&agenda, 1, 200 * KVB_NS_PER_MS, &announce_ns));
+    assert_true(kvb_agenda_takes_connection(
+        &agenda, 3, 300 * KVB_NS_PER_MS, &announce_ns)); /* two at once */
+    assert_int_equal(announce_ns, 1500 * KVB_NS_PER_MS);
+    assert_false(kvb_agenda_takes_connection(&agenda, 3, 400 * KVB_NS_PER_MS, &announce_ns));
+}
+
+/* ---- Ranks ---- */
+
 static const uint64_t start_ns = 100 * KVB_NS_PER_S;
 
 /* One rank, and a world that does what a test says. */
@@ -362,6 +522,13 @@ static void live_batches_are_applied_or_passed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_state_goes_where_the_table_says),
+        cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
+        cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
+        cmocka_unit_test(ticks_are_due_every_50_ms),
+        cmocka_unit_test(rounds_are_due_every_5_ms),
+        cmocka_unit_test(a_round_is_due_at_once_when_a_stream_changed_or_a_replay_is_over),
+        cmocka_unit_test(each_connection_is_seen_once_and_readers_get_time_to_connect),
         cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
         cmocka_unit_test(a_cut_replay_is_not_complete),
         cmocka_unit_test(an_unreadable_reply_stops_the_replay_without_an_end),

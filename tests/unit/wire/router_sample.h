@@ -97,8 +97,3 @@ assert_same_batch(const struct kvb_router_batch *a, const struct kvb_router_batc
         assert_same_event(a, i, b, i);
     }
 }
-
-static inline kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}

@@ -24,11 +24,6 @@ static struct kvb_shared_decision decision_of(void)
     };
 }
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 static void a_decision_is_read_as_it_was_written(void **state)
 {
     (void)state;
@@ -87,7 +82,7 @@ static void a_report_is_a_routers_or_an_aggregators(void **state)
     assert_ok(kvb_books_report_encode(&wrote, &buf));
     assert_ok(kvb_books_report_decode(kvb_buf_span(&buf), &read));
     assert_memory_equal(&read, &wrote, sizeof wrote);
-    assert_ok(kvb_books_report_decode(span_of("{\"request_id\":\"r2\",\"tokens\":9}"), &read));
+    assert_ok(kvb_books_report_decode(kvb_span_of("{\"request_id\":\"r2\",\"tokens\":9}"), &read));
     assert_string_equal(read.request_id, "r2");
     assert_string_equal(read.sender.id, "");
     kvb_buf_done(&buf);
@@ -124,9 +119,9 @@ static void another_version_is_named_as_such(void **state)
     struct kvb_aggregator_status status;
     struct kvb_shared_report report;
 
-    assert_int_equal(kvb_books_decision_decode(span_of(text), &decision), KVB_NOT_FOUND);
-    assert_int_equal(kvb_books_status_decode(span_of(text), &status), KVB_NOT_FOUND);
-    assert_int_equal(kvb_books_report_decode(span_of(text), &report), KVB_NOT_FOUND);
+    assert_int_equal(kvb_books_decision_decode(kvb_span_of(text), &decision), KVB_NOT_FOUND);
+    assert_int_equal(kvb_books_status_decode(kvb_span_of(text), &status), KVB_NOT_FOUND);
+    assert_int_equal(kvb_books_report_decode(kvb_span_of(text), &report), KVB_NOT_FOUND);
 }
 
 #define HEAD "{\"version\":1,\"aggregator\":\"a\",\"start\":1,\"sequence\":1,"
@@ -154,10 +149,10 @@ static void bad_decisions_are_refused(void **state)
     struct kvb_shared_decision decision;
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(kvb_books_decision_decode(span_of(bad[i]), &decision), KVB_BAD_INPUT);
+        assert_int_equal(kvb_books_decision_decode(kvb_span_of(bad[i]), &decision), KVB_BAD_INPUT);
     }
     assert_ok(kvb_books_decision_decode(
-        span_of(HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}"),
+        kvb_span_of(HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}"),
         &decision));
     kvb_shared_decision_done(&decision);
 }

@@ -152,9 +152,17 @@ static void a_standby_with_a_smaller_id_names_what_it_watches(void **state)
     const char *text = (const char *)out.data;
     assert_non_null(strstr(text, "\"standby\":\"active\""));
     assert_non_null(strstr(text, "\"standby\":true"));
+    assert_null(strstr(text, "streams_left_out"));
     assert_int_equal(watched(text, "n"), 702);
     assert_int_equal(watched(text, "m"), 0); /* its own */
     assert_int_equal(watched(text, "l"), 0);
+
+    report.stream_count = 0;
+    report.streams_left_out = 8000;
+    kvb_buf_reset(&out);
+    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
+    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
+    assert_non_null(strstr((const char *)out.data, "\"streams\":[],\"streams_left_out\":8000,"));
     kvb_buf_done(&out);
 
     static const char *const none[] = {

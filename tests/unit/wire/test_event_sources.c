@@ -13,17 +13,12 @@
 
 static struct kvb_event_sources found;
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ (const uint8_t *)text, strlen(text) };
-}
-
 static void read_bad(const char *text, kvb_status expected, const char *sentence)
 {
     struct kvb_detail why = { "" };
 
     found.count = 77;
-    assert_int_equal(kvb_event_sources_decode(span_of(text), &found, &why), expected);
+    assert_int_equal(kvb_event_sources_decode(kvb_span_of(text), &found, &why), expected);
     assert_non_null(strstr(why.text, sentence));
     assert_int_equal(found.count, 77); /* untouched */
 }
@@ -32,11 +27,11 @@ static void reads_an_array_and_sorts_it(void **state)
 {
     (void)state;
     assert_ok(kvb_event_sources_decode(
-        span_of("[{\"data_parallel_rank\":1,\"endpoint\":\"tcp://0.0.0.0:41002\","
-                "\"replay_endpoint\":null,\"topic\":\"kv-events\",\"new\":[1]},"
-                "{\"data_parallel_rank\":0,\"endpoint\":\"tcp://0.0.0.0:41001\","
-                "\"replay_endpoint\":\"tcp://0.0.0.0:41003\",\"topic\":\"kv\","
-                "\"buffer_steps\":10000}]"),
+        kvb_span_of("[{\"data_parallel_rank\":1,\"endpoint\":\"tcp://0.0.0.0:41002\","
+                    "\"replay_endpoint\":null,\"topic\":\"kv-events\",\"new\":[1]},"
+                    "{\"data_parallel_rank\":0,\"endpoint\":\"tcp://0.0.0.0:41001\","
+                    "\"replay_endpoint\":\"tcp://0.0.0.0:41003\",\"topic\":\"kv\","
+                    "\"buffer_steps\":10000}]"),
         &found, NULL));
     assert_int_equal(found.count, 2);
     assert_int_equal(found.sources[0].dp_rank, 0);
@@ -52,10 +47,10 @@ static void reads_an_object_around_it_and_no_rank_as_rank_0(void **state)
 {
     (void)state;
     assert_ok(kvb_event_sources_decode(
-        span_of("{\"sources\":[{\"endpoint\":\"tcp://h:1\"}]}"), &found, NULL));
+        kvb_span_of("{\"sources\":[{\"endpoint\":\"tcp://h:1\"}]}"), &found, NULL));
     assert_int_equal(found.count, 1);
     assert_int_equal(found.sources[0].dp_rank, 0);
-    assert_ok(kvb_event_sources_decode(span_of("[]"), &found, NULL));
+    assert_ok(kvb_event_sources_decode(kvb_span_of("[]"), &found, NULL));
     assert_int_equal(found.count, 0);
 }
 
@@ -113,9 +108,9 @@ static void a_rank_that_publishes_nothing_is_left_out(void **state)
 {
     (void)state;
     assert_ok(kvb_event_sources_decode(
-        span_of("{\"2\":{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:3\"},"
-                "\"0\":{\"publisher\":\"null\",\"endpoint\":null},"
-                "\"1\":{\"enable_kv_cache_events\":false,\"endpoint\":\"tcp://*:1\"}}"),
+        kvb_span_of("{\"2\":{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:3\"},"
+                    "\"0\":{\"publisher\":\"null\",\"endpoint\":null},"
+                    "\"1\":{\"enable_kv_cache_events\":false,\"endpoint\":\"tcp://*:1\"}}"),
         &found, NULL));
     assert_int_equal(found.count, 1);
     assert_int_equal(found.sources[0].dp_rank, 2);
@@ -132,7 +127,7 @@ static struct json_object *recorded(void)
     struct kvb_json_budget budget = { .depth = 16, .containers = 1000, .values = 1000 };
     struct json_object *root = NULL;
 
-    assert_ok(kvb_json_parse(span_of(text), &budget, &root));
+    assert_ok(kvb_json_parse(kvb_span_of(text), &budget, &root));
     free(text);
     return root;
 }
@@ -153,7 +148,7 @@ static void decode_vllm(struct json_object *root, const char *name)
     struct json_object *body = kvb_json_member(bodies, name);
 
     assert_non_null(body);
-    assert_ok(kvb_event_sources_decode(span_of(json_object_get_string(body)), &found, NULL));
+    assert_ok(kvb_event_sources_decode(kvb_span_of(json_object_get_string(body)), &found, NULL));
 }
 
 static void reads_what_vllm_answered(void **state)
@@ -188,7 +183,7 @@ static void decode_sglang(struct json_object *root, const char *name)
         text, sizeof text,
         "{\"model_path\":\"m\",\"page_size\":16,\"kv_events\":%s,\"internal_states\":[{\"a\":{}}]}",
         json_object_to_json_string(part));
-    assert_ok(kvb_event_sources_decode_server_info(span_of(text), &found, NULL));
+    assert_ok(kvb_event_sources_decode_server_info(kvb_span_of(text), &found, NULL));
 }
 
 static void reads_what_sglang_answered(void **state)
@@ -224,7 +219,7 @@ static void read_bad_info(const char *text, const char *sentence)
 
     found.count = 77;
     assert_int_equal(
-        kvb_event_sources_decode_server_info(span_of(text), &found, &why), KVB_BAD_INPUT);
+        kvb_event_sources_decode_server_info(kvb_span_of(text), &found, &why), KVB_BAD_INPUT);
     assert_non_null(strstr(why.text, sentence));
     assert_int_equal(found.count, 77); /* untouched */
 }
@@ -233,8 +228,8 @@ static void a_port_above_the_last_one_is_refused(void **state)
 {
     (void)state;
     assert_ok(kvb_event_sources_decode_server_info(
-        span_of("{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"::\",\"dp_size\":2,"
-                "\"endpoint_port_base\":65534}}"),
+        kvb_span_of("{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"::\",\"dp_size\":2,"
+                    "\"endpoint_port_base\":65534}}"),
         &found, NULL));
     assert_source(1, 1, "tcp://[::]:65535", "", "");
     read_bad_info(
@@ -298,7 +293,7 @@ static void survives_every_allocation_that_fails(void **state)
     (void)state;
     for (long n = 0; status != KVB_OK; n++) {
         fail_alloc_after(n);
-        status = kvb_event_sources_decode(span_of("[{\"endpoint\":\"x\"}]"), &found, NULL);
+        status = kvb_event_sources_decode(kvb_span_of("[{\"endpoint\":\"x\"}]"), &found, NULL);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         assert_true(n < 100);

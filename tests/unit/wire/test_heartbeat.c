@@ -3,7 +3,7 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvb_test.h"
-#include "wire/protobuf/guard.h"
+#include "wire/protobuf/message.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static struct kvb_heartbeat full(void)
         .is_bye = true,
         .publisher = UINT64_MAX - 1,
         .is_standby = true,
-        .is_draining = true,
+        .facts.is_draining = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
         .doubtful = 4,
@@ -39,8 +39,15 @@ static struct kvb_heartbeat full(void)
         (struct kvb_tier_count){ .blocks = 5, .digest = { .low = 6, .high = UINT64_MAX } };
     heartbeat.tiers[KVB_TIER_DISK] = (struct kvb_tier_count){ .digest = { .high = 1 } };
     heartbeat.tiers[KVB_TIER_EXTERNAL] = (struct kvb_tier_count){ .blocks = UINT64_MAX };
-    assert_ok(kvb_labels_add(&heartbeat.labels, "role", "prefill", NULL));
-    assert_ok(kvb_labels_add(&heartbeat.labels, "address", "10.0.0.7:8000", NULL));
+    heartbeat.facts.role = KVB_ROLE_PREFILL;
+    heartbeat.facts.ready = KVB_READY_NO;
+    (void)snprintf(heartbeat.facts.address, sizeof heartbeat.facts.address, "http://10.0.0.7:8000");
+    (void)snprintf(heartbeat.facts.pod, sizeof heartbeat.facts.pod, "vllm-0");
+    (void)snprintf(
+        heartbeat.facts.pod_namespace, sizeof heartbeat.facts.pod_namespace, "inference");
+    (void)snprintf(heartbeat.facts.node, sizeof heartbeat.facts.node, "gpu-17");
+    assert_ok(kvb_labels_add(&heartbeat.facts.labels, "zone", "b", NULL));
+    assert_ok(kvb_labels_add(&heartbeat.facts.labels, "team", "a", NULL));
     return heartbeat;
 }
 
@@ -73,8 +80,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
     assert_int_equal(a->is_standby, b->is_standby);
-    assert_int_equal(a->is_draining, b->is_draining);
-    assert_true(kvb_labels_are_same(&a->labels, &b->labels));
+    assert_true(kvb_worker_facts_are_same(&a->facts, &b->facts));
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
     assert_true(a->digest_seed == b->digest_seed);
@@ -216,7 +222,9 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"period_ms\":250,\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
         "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"draining\":true,"
-        "\"labels\":{\"address\":\"10.0.0.7:8000\",\"role\":\"prefill\"},\"blocks\":{\"device\":5,"
+        "\"labels\":{\"team\":\"a\",\"zone\":\"b\"},\"address\":\"http://10.0.0.7:8000\","
+        "\"role\":\"prefill\",\"pod\":\"vllm-0\",\"namespace_k8s\":\"inference\","
+        "\"node\":\"gpu-17\",\"ready\":false,\"blocks\":{\"device\":5,"
         "\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
         "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
@@ -242,9 +250,120 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
     assert_memory_equal(out.data, want, sizeof want - 1);
 }
 
+/* What is not known is not written: the bytes are those of before. */
+static void json_names_only_what_is_known_of_a_worker([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = full();
+
+    heartbeat.facts = (struct kvb_worker_facts){ .ready = KVB_READY_YES };
+    kvb_buf_init(&out, 4096);
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_non_null(strstr(
+        (const char *)out.data, "\"draining\":false,\"labels\":{},\"ready\":true,\"blocks\":{"));
+    kvb_buf_reset(&out);
+    heartbeat.facts.ready = KVB_READY_UNKNOWN;
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_non_null(
+        strstr((const char *)out.data, "\"draining\":false,\"labels\":{},\"blocks\":{"));
+}
+
+/* The fields of a worker's place, behind the golden message. */
+static const uint8_t golden_place[] = {
+    0x82, 0x02, 8, 'h', 't', 't', 'p', ':', '/', '/', 'a', /* 32 address */
+    0x88, 0x02, 2,                                         /* 33 ROLE_DECODE */
+    0x92, 0x02, 1, 'p',                                    /* 34 pod */
+    0x9a, 0x02, 1, 's',                                    /* 35 namespace_k8s */
+    0xa2, 0x02, 1, 'n',                                    /* 36 node */
+    0xa8, 0x02, 2,                                         /* 37 READY_YES */
+};
+
+static void writes_and_reads_the_numbers_of_a_place([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden + sizeof golden_place];
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, golden_place, sizeof golden_place);
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+    assert_string_equal(heartbeat.facts.address, "http://a");
+    assert_int_equal(heartbeat.facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(heartbeat.facts.pod, "p");
+    assert_string_equal(heartbeat.facts.pod_namespace, "s");
+    assert_string_equal(heartbeat.facts.node, "n");
+    assert_int_equal(heartbeat.facts.ready, KVB_READY_YES);
+    encode_into(&heartbeat, &out);
+    assert_int_equal(out.len, sizeof bytes);
+    assert_memory_equal(out.data, bytes, sizeof bytes);
+}
+
+/* What a newer bridge may say, the stream can be read without. */
+static void a_role_and_a_readiness_of_a_newer_version_are_unknown([[maybe_unused]] void **state)
+{
+    static const uint8_t newer[] = { 0x88, 0x02, 9, 0xa8, 0x02, 7 };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden + sizeof newer];
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, newer, sizeof newer);
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+    assert_int_equal(heartbeat.facts.role, KVB_ROLE_NONE);
+    assert_int_equal(heartbeat.facts.ready, KVB_READY_UNKNOWN);
+}
+
+static kvb_status decode_with(const uint8_t *more, size_t len, struct kvb_heartbeat *out)
+{
+    uint8_t bytes[sizeof golden + 300];
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, more, len);
+    return kvb_heartbeat_decode((kvb_span){ bytes, sizeof golden + len }, out);
+}
+
+static void refuses_a_place_that_is_none([[maybe_unused]] void **state)
+{
+    static const struct {
+        uint8_t tag; /* the first of two bytes */
+        uint8_t max;
+    } texts[] = { { 0x82, 255 }, { 0x92, 253 }, { 0x9a, 63 }, { 0xa2, 253 } };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[4 + 256];
+
+    memset(bytes, 'a', sizeof bytes);
+    for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
+        const size_t max = texts[i].max;
+        bytes[0] = texts[i].tag;
+        bytes[1] = 0x02;
+        bytes[2] = (uint8_t)((max & 0x7fU) | 0x80U);
+        bytes[3] = (uint8_t)(max >> 7U);
+        assert_ok(decode_with(bytes, 4 + max, &heartbeat));
+        bytes[2] = (uint8_t)(((max + 1) & 0x7fU) | 0x80U);
+        bytes[3] = (uint8_t)((max + 1) >> 7U);
+        assert_int_equal(decode_with(bytes, 5 + max, &heartbeat), KVB_BAD_INPUT);
+        const uint8_t control[] = { texts[i].tag, 0x02, 1, '\n' };
+        assert_int_equal(decode_with(control, sizeof control, &heartbeat), KVB_BAD_INPUT);
+    }
+}
+
+/* Bridges of before the fields. */
+static void labels_of_an_old_bridge_say_role_and_address([[maybe_unused]] void **state)
+{
+    struct kvb_heartbeat heartbeat = { 0 };
+    static const uint8_t labels[] = { 0xe2, 0x01, 9, 'a', 'd', 'd', 'r', 'e', 's', 's', '=', 'x',
+                                      0xe2, 0x01, 9, 'r', 'o', 'l', 'e', '=', 'b', 'o', 't', 'h' };
+    assert_ok(decode_with(labels, sizeof labels, &heartbeat));
+    assert_string_equal(heartbeat.facts.address, "x");
+    assert_int_equal(heartbeat.facts.role, KVB_ROLE_BOTH);
+    assert_int_equal(heartbeat.facts.labels.count, 2);
+}
+
 /* A reader of before labels finds the fields that it knows where they were, with others behind
  * them, and within the limits that it had: 64 fields, 4096 bytes. */
-static void labels_and_draining_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
+static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf after = { 0 };
@@ -252,15 +371,21 @@ static void labels_and_draining_stand_behind_what_older_readers_know([[maybe_unu
     struct kvb_heartbeat got = { 0 };
     char name[8];
 
-    heartbeat.labels = (struct kvb_labels){ 0 };
+    heartbeat.facts = (struct kvb_worker_facts){ 0 };
     heartbeat.publisher = 0;
     heartbeat.is_standby = false;
-    heartbeat.is_draining = false;
+    memset(heartbeat.model, 'm', kvb_model_bytes);
     encode_into(&heartbeat, &before);
-    heartbeat.is_draining = true;
+    heartbeat.facts.is_draining = true;
+    heartbeat.facts.role = KVB_ROLE_BOTH;
+    heartbeat.facts.ready = KVB_READY_YES;
+    memset(heartbeat.facts.address, 'a', kvb_worker_address_bytes);
+    memset(heartbeat.facts.pod, 'p', kvb_pod_name_bytes);
+    memset(heartbeat.facts.pod_namespace, 's', kvb_pod_namespace_bytes);
+    memset(heartbeat.facts.node, 'n', kvb_pod_name_bytes);
     for (int i = 0; i < kvb_max_labels; i++) {
         (void)snprintf(name, sizeof name, "name%d", i);
-        assert_ok(kvb_labels_add(&heartbeat.labels, name, "a value of 23 bytes, so", NULL));
+        assert_ok(kvb_labels_add(&heartbeat.facts.labels, name, "a value of 23 bytes, so", NULL));
     }
     encode_into(&heartbeat, &after);
     assert_memory_equal(after.data, before.data, before.len);
@@ -293,7 +418,7 @@ static void refuses_labels_that_are_none([[maybe_unused]] void **state)
     }
     memcpy(bytes + sizeof golden, good, sizeof good);
     assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof golden + 6 }, &heartbeat));
-    assert_string_equal(kvb_labels_find(&heartbeat.labels, "n"), "v");
+    assert_string_equal(kvb_labels_find(&heartbeat.facts.labels, "n"), "v");
     assert_int_equal(/* given twice */
                      kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat),
                      KVB_BAD_INPUT);
@@ -455,7 +580,12 @@ int main(void)
         cmocka_unit_test(carries_every_state_reason_profile_and_kind_of_hashes),
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
         cmocka_unit_test(writes_every_field_as_json),
-        cmocka_unit_test(labels_and_draining_stand_behind_what_older_readers_know),
+        cmocka_unit_test(json_names_only_what_is_known_of_a_worker),
+        cmocka_unit_test(writes_and_reads_the_numbers_of_a_place),
+        cmocka_unit_test(a_role_and_a_readiness_of_a_newer_version_are_unknown),
+        cmocka_unit_test(refuses_a_place_that_is_none),
+        cmocka_unit_test(labels_of_an_old_bridge_say_role_and_address),
+        cmocka_unit_test(facts_of_a_worker_stand_behind_what_older_readers_know),
         cmocka_unit_test(refuses_labels_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),

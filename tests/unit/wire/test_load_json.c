@@ -26,11 +26,6 @@ static const struct kvb_load_report report = {
               .num_requests_waiting = 5 },
 };
 
-static kvb_span span_of(const char *json)
-{
-    return (kvb_span){ .data = (const uint8_t *)json, .len = strlen(json) };
-}
-
 static void assert_same(const struct kvb_load_report *a, const struct kvb_load_report *b)
 {
     assert_true(a->worker_id == b->worker_id);
@@ -85,7 +80,7 @@ static void reads_what_it_writes([[maybe_unused]] void **state)
 {
     struct kvb_load_report got = { 0 };
 
-    assert_ok(kvb_load_json_decode(span_of(text), &got));
+    assert_ok(kvb_load_json_decode(kvb_span_of(text), &got));
     assert_same(&report, &got);
 }
 
@@ -160,7 +155,7 @@ static void reads_the_nested_form_of_dynamo([[maybe_unused]] void **state)
         "\"spec_decode_stats\":null}}";
     struct kvb_load_report got = { 0 };
 
-    assert_ok(kvb_load_json_decode(span_of(nested), &got));
+    assert_ok(kvb_load_json_decode(kvb_span_of(nested), &got));
     assert_same(&report, &got);
 }
 
@@ -174,7 +169,7 @@ static void takes_a_missing_rank_as_0([[maybe_unused]] void **state)
         "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":0}}}";
     struct kvb_load_report got = { .dp_rank = 9 };
 
-    assert_ok(kvb_load_json_decode(span_of(nested), &got));
+    assert_ok(kvb_load_json_decode(kvb_span_of(nested), &got));
     assert_int_equal(got.dp_rank, 0);
 }
 
@@ -249,7 +244,7 @@ static void refuses_what_is_large_before_it_is_parsed([[maybe_unused]] void **st
     char many[200] = "";
 
     memset(many, '[', sizeof many - 1);
-    assert_int_equal(kvb_load_json_decode(span_of(many), &got), KVB_TOO_LARGE);
+    assert_int_equal(kvb_load_json_decode(kvb_span_of(many), &got), KVB_TOO_LARGE);
     assert_int_equal(
         kvb_load_json_decode((kvb_span){ (const uint8_t *)text, 4097 }, &got), KVB_TOO_LARGE);
 }

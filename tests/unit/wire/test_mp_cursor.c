@@ -133,11 +133,11 @@ static void takes_numbers_of_every_width_at_their_borders(void **state)
 
 /* Numbers of every width in random order: all at once as one by one, up to the end and
  * not beyond; cut anywhere, or with another value among them, they are refused. */
-static size_t put_number(uint8_t *at, uint64_t *dice, uint32_t *out_value)
+static size_t put_number(uint8_t *at, uint64_t *rng, uint32_t *out_value)
 {
-    *dice = *dice * UINT64_C(6364136223846793005) + 1442695040888963407;
-    const uint32_t value = (uint32_t)(*dice >> 32);
-    const unsigned bytes = 1U << (*dice >> 30 & 3); /* as an engine may: wider than need be */
+    *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    const uint32_t value = (uint32_t)(*rng >> 32);
+    const unsigned bytes = 1U << (*rng >> 30 & 3); /* as an engine may: wider than need be */
 
     switch (bytes) {
     case 1:
@@ -168,7 +168,7 @@ static size_t put_number(uint8_t *at, uint64_t *dice, uint32_t *out_value)
 static void takes_lists_of_numbers_and_nothing_else(void **state)
 {
     enum { count = 40 };
-    uint64_t dice = 1;
+    uint64_t rng = 1;
 
     (void)state;
     for (int round = 0; round < 2000; round++) {
@@ -179,7 +179,7 @@ static void takes_lists_of_numbers_and_nothing_else(void **state)
         size_t len = 0;
         for (size_t i = 0; i < count; i++) {
             starts[i] = len;
-            len += put_number(made + len, &dice, &want[i]);
+            len += put_number(made + len, &rng, &want[i]);
         }
         uint8_t *bytes = malloc(len); /* no byte more: the sanitizers watch its end */
         assert_non_null(bytes);
@@ -189,13 +189,13 @@ static void takes_lists_of_numbers_and_nothing_else(void **state)
         assert_true(cursor.at == cursor.end);
         assert_memory_equal(got, want, sizeof want);
 
-        const size_t cut = (size_t)(dice >> 40) % len;
+        const size_t cut = (size_t)(rng >> 40) % len;
         cursor = (struct kvb_mp_cursor){ bytes, bytes + cut };
         assert_int_equal(kvb_mp_take_u32s(&cursor, count, got), KVB_BAD_INPUT);
         assert_true(cursor.at == bytes);
 
         static const uint8_t others[] = { 0xc0, 0x80, 0x91, 0xa1, 0xcb, 0xd0, 0xff, 0xe0, 0xc1 };
-        bytes[starts[dice >> 50 & 31]] = others[(size_t)round % sizeof others];
+        bytes[starts[rng >> 50 & 31]] = others[(size_t)round % sizeof others];
         cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
         if (kvb_mp_take_u32s(&cursor, count, got) == KVB_OK) {
             /* 0xd0: a signed byte that is not negative is a number too */

@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
 #include "vector_file.h"
-#include "wire/msgpack/guard.h"
+#include "wire/msgpack/cursor.h"
 
 #include <stdlib.h>
 #include <string.h>

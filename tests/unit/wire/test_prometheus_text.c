@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 static void assert_span(kvb_span span, const char *text)
 {
     assert_int_equal(span.len, strlen(text));
@@ -48,14 +43,14 @@ static void reads_samples(void **state)
     };
     for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
         struct kvb_prometheus_sample sample;
-        assert_ok(kvb_prometheus_read(span_of(cases[i].line), &sample));
+        assert_ok(kvb_prometheus_read(kvb_span_of(cases[i].line), &sample));
         assert_span(sample.name, cases[i].name);
         assert_span(sample.labels, cases[i].labels);
         assert_true(sample.value == cases[i].value);
-        assert_span(kvb_prometheus_name(span_of(cases[i].line)), cases[i].name);
+        assert_span(kvb_prometheus_name(kvb_span_of(cases[i].line)), cases[i].name);
     }
     struct kvb_prometheus_sample sample;
-    assert_ok(kvb_prometheus_read(span_of("a NaN"), &sample));
+    assert_ok(kvb_prometheus_read(kvb_span_of("a NaN"), &sample));
     assert_true(isnan(sample.value));
 }
 
@@ -90,12 +85,13 @@ static void passes_over_what_is_no_sample(void **state)
     };
     for (size_t i = 0; i < KVB_COUNT_OF(nothing); i++) {
         struct kvb_prometheus_sample sample;
-        assert_int_equal(kvb_prometheus_read(span_of(nothing[i]), &sample), KVB_NOT_FOUND);
-        assert_int_equal(kvb_prometheus_name(span_of(nothing[i])).len, 0);
+        assert_int_equal(kvb_prometheus_read(kvb_span_of(nothing[i]), &sample), KVB_NOT_FOUND);
+        assert_int_equal(kvb_prometheus_name(kvb_span_of(nothing[i])).len, 0);
     }
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         struct kvb_prometheus_sample sample = { .value = 77 };
-        if (kvb_prometheus_read(span_of(bad[i]), &sample) != KVB_BAD_INPUT || sample.value != 77) {
+        if (kvb_prometheus_read(kvb_span_of(bad[i]), &sample) != KVB_BAD_INPUT ||
+            sample.value != 77) {
             fail_msg("taken: %s", bad[i]);
         }
     }
@@ -108,7 +104,8 @@ static void finds_labels_by_their_whole_name(void **state)
     kvb_span value = { .len = 0 };
 
     assert_ok(kvb_prometheus_read(
-        span_of("a{engine_type=\"x\", my_engine=\"y\",engine=\"12\",e=\"\",last=\"\\\"q,=\"} 1"),
+        kvb_span_of(
+            "a{engine_type=\"x\", my_engine=\"y\",engine=\"12\",e=\"\",last=\"\\\"q,=\"} 1"),
         &sample));
     assert_true(kvb_prometheus_label(&sample, "engine", &value));
     assert_span(value, "12");
@@ -118,7 +115,7 @@ static void finds_labels_by_their_whole_name(void **state)
     assert_span(value, "\\\"q,=");
     assert_false(kvb_prometheus_label(&sample, "engin", &value));
     assert_false(kvb_prometheus_label(&sample, "q", &value));
-    assert_ok(kvb_prometheus_read(span_of("a 1"), &sample));
+    assert_ok(kvb_prometheus_read(kvb_span_of("a 1"), &sample));
     assert_false(kvb_prometheus_label(&sample, "engine", &value));
 }
 
@@ -216,13 +213,13 @@ static void whoever_takes_lines_may_stop(void **state)
 
     kvb_buf_init(&received.text, 100);
     kvb_text_lines_init(&lines, on_message, &received);
-    assert_int_equal(kvb_text_lines_feed(&lines, span_of("a\nb\nc\n")), KVB_TOO_LARGE);
+    assert_int_equal(kvb_text_lines_feed(&lines, kvb_span_of("a\nb\nc\n")), KVB_TOO_LARGE);
     assert_int_equal(received.text.len, 2);
     kvb_text_lines_reset(&lines);
     received.answer = KVB_OK;
-    assert_ok(kvb_text_lines_feed(&lines, span_of("half of")));
+    assert_ok(kvb_text_lines_feed(&lines, kvb_span_of("half of")));
     kvb_text_lines_reset(&lines);
-    assert_ok(kvb_text_lines_feed(&lines, span_of("d\n")));
+    assert_ok(kvb_text_lines_feed(&lines, kvb_span_of("d\n")));
     assert_memory_equal(received.text.data, "a|d|", 4);
     kvb_text_lines_done(&lines);
     kvb_buf_done(&received.text);
@@ -240,9 +237,9 @@ static void survives_every_allocation_failing(void **state)
         assert_ok(kvb_buf_reserve(&received.text, 50));
         kvb_text_lines_init(&lines, on_message, &received);
         fail_alloc_after(n);
-        status = kvb_text_lines_feed(&lines, span_of("a 1\nb"));
+        status = kvb_text_lines_feed(&lines, kvb_span_of("a 1\nb"));
         if (status == KVB_OK) {
-            status = kvb_text_lines_feed(&lines, span_of(" 2\n"));
+            status = kvb_text_lines_feed(&lines, kvb_span_of(" 2\n"));
         }
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);

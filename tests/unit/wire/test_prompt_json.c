@@ -6,20 +6,16 @@
 
 #include <string.h>
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ (const uint8_t *)text, strlen(text) };
-}
-
 static void reads_a_prompt_and_its_blocks(void **state)
 {
     (void)state;
     KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
 
     assert_ok(kvb_prompt_json_decode(
-        span_of("{\"data\":{\"Stored\":{\"request_id\":\"r-1\",\"token_ids\":[1,2,3,4294967295],"
-                "\"block_hashes\":[18446744073709551615,7],\"lora_id\":3}},"
-                "\"worker_id\":9223372036854775807,\"new\":{}}"),
+        kvb_span_of(
+            "{\"data\":{\"Stored\":{\"request_id\":\"r-1\",\"token_ids\":[1,2,3,4294967295],"
+            "\"block_hashes\":[18446744073709551615,7],\"lora_id\":3}},"
+            "\"worker_id\":9223372036854775807,\"new\":{}}"),
         &event));
     assert_true(event.worker_id == INT64_MAX);
     assert_int_equal(event.dp_rank, 0);
@@ -32,7 +28,8 @@ static void reads_a_prompt_and_its_blocks(void **state)
     assert_true(event.blocks[0].value == UINT64_MAX);
 
     assert_ok(kvb_prompt_json_decode(
-        span_of("{\"worker_id\":2,\"dp_rank\":5,\"data\":{\"Removed\":{\"block_hashes\":[7]}}}"),
+        kvb_span_of(
+            "{\"worker_id\":2,\"dp_rank\":5,\"data\":{\"Removed\":{\"block_hashes\":[7]}}}"),
         &event));
     assert_true(event.is_removed);
     assert_false(event.has_lora);
@@ -47,8 +44,8 @@ static void null_is_the_base_model(void **state)
     KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
 
     assert_ok(kvb_prompt_json_decode(
-        span_of("{\"worker_id\":1,\"data\":{\"Stored\":{\"token_ids\":[],\"block_hashes\":[],"
-                "\"lora_id\":null}}}"),
+        kvb_span_of("{\"worker_id\":1,\"data\":{\"Stored\":{\"token_ids\":[],\"block_hashes\":[],"
+                    "\"lora_id\":null}}}"),
         &event));
     assert_false(event.has_lora);
 }
@@ -75,7 +72,7 @@ static void refuses_what_is_not_this_form(void **state)
     KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
 
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
-        assert_int_equal(kvb_prompt_json_decode(span_of(bad[i]), &event), KVB_BAD_INPUT);
+        assert_int_equal(kvb_prompt_json_decode(kvb_span_of(bad[i]), &event), KVB_BAD_INPUT);
         assert_int_equal(event.block_count + event.token_count, 0);
     }
 }
@@ -89,8 +86,8 @@ static void survives_every_allocation_failing(void **state)
         KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
         fail_alloc_after(n);
         status = kvb_prompt_json_decode(
-            span_of("{\"worker_id\":1,\"data\":{\"Stored\":{\"token_ids\":[1,2],"
-                    "\"block_hashes\":[3]}}}"),
+            kvb_span_of("{\"worker_id\":1,\"data\":{\"Stored\":{\"token_ids\":[1,2],"
+                        "\"block_hashes\":[3]}}}"),
             &event);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || event.block_count == 0);

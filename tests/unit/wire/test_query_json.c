@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
-}
-
 static void reads_token_ids_and_every_name([[maybe_unused]] void **state)
 {
     static const char text[] =
@@ -23,7 +18,7 @@ static void reads_token_ids_and_every_name([[maybe_unused]] void **state)
         "\"new\":{\"x\":[]}}\n";
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
 
-    assert_ok(kvb_query_json_decode(span_of(text), &query, NULL));
+    assert_ok(kvb_query_json_decode(kvb_span_of(text), &query, NULL));
     assert_int_equal(query.form, KVB_QUERY_TOKENS);
     assert_int_equal(query.count, 3);
     assert_int_equal(query.tokens[0], 0);
@@ -82,7 +77,7 @@ static void reads_a_list_the_same_however_it_is_spelt([[maybe_unused]] void **st
 
     for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
         KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
-        assert_ok(kvb_query_json_decode(span_of(texts[i]), &query, NULL));
+        assert_ok(kvb_query_json_decode(kvb_span_of(texts[i]), &query, NULL));
         assert_int_equal(query.form, KVB_QUERY_TOKENS);
         assert_int_equal(query.count, KVB_COUNT_OF(expected));
         assert_memory_equal(query.tokens, expected, sizeof expected);
@@ -97,7 +92,7 @@ static void takes_null_for_not_given([[maybe_unused]] void **state)
         "\"lora_name\":null,\"cache_salt\":null,\"instance_id\":null}";
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
 
-    assert_ok(kvb_query_json_decode(span_of(text), &query, NULL));
+    assert_ok(kvb_query_json_decode(kvb_span_of(text), &query, NULL));
     assert_int_equal(query.count, 0);
     assert_true(query.has_model);
     assert_string_equal(query.model, "m");
@@ -186,7 +181,8 @@ static void names_the_field_that_is_wrong([[maybe_unused]] void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(refusals); i++) {
         struct kvb_query query = { .count = 12345 };
         struct kvb_detail detail = { "" };
-        const kvb_status status = kvb_query_json_decode(span_of(refusals[i].text), &query, &detail);
+        const kvb_status status =
+            kvb_query_json_decode(kvb_span_of(refusals[i].text), &query, &detail);
         if (status != refusals[i].status) {
             fail_msg("%s: status %d", refusals[i].text, status);
         }
@@ -201,7 +197,7 @@ static void ignores_a_wide_number_in_an_unknown_field([[maybe_unused]] void **st
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
 
     assert_ok(kvb_query_json_decode(
-        span_of("{\"x\":99999999999999999999,\"token_ids\":[1,2]}"), &query, NULL));
+        kvb_span_of("{\"x\":99999999999999999999,\"token_ids\":[1,2]}"), &query, NULL));
     assert_int_equal(query.count, 2);
 }
 
@@ -253,7 +249,7 @@ static void refuses_depth_and_length([[maybe_unused]] void **state)
     char deep[1000] = "";
 
     memset(deep, '[', sizeof deep - 1);
-    assert_int_equal(kvb_query_json_decode(span_of(deep), &query, NULL), KVB_TOO_LARGE);
+    assert_int_equal(kvb_query_json_decode(kvb_span_of(deep), &query, NULL), KVB_TOO_LARGE);
     assert_int_equal(
         kvb_query_json_decode(
             (kvb_span){ (const uint8_t *)"{", (size_t)kvb_max_query_body_bytes + 1 }, &query, NULL),
@@ -282,7 +278,7 @@ static void reads_what_a_route_request_selects([[maybe_unused]] void **state)
         "\"labels\":{\"zone\":\"b\"},\"candidates\":[9,\"h:1\",9223372036854775807,3]}";
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
 
-    assert_ok(kvb_query_json_decode(span_of(text), &query, NULL));
+    assert_ok(kvb_query_json_decode(kvb_span_of(text), &query, NULL));
     const struct kvb_selection *selection = &query.selection;
     assert_string_equal(selection->policy, "ttft");
     assert_true(selection->is_dry_run);
@@ -290,12 +286,12 @@ static void reads_what_a_route_request_selects([[maybe_unused]] void **state)
     assert_string_equal(kvb_labels_find(&selection->labels, "role"), "prefill");
     assert_string_equal(kvb_labels_find(&selection->labels, "zone"), "b");
     assert_string_equal(selection->first_candidate, "9");
-    assert_true(kvb_selection_has_candidate(selection, 9, NULL));
+    assert_true(kvb_selection_has_candidate(selection, 9, ""));
     assert_true(kvb_selection_has_candidate(selection, 3, "h:2"));
-    assert_true(kvb_selection_has_candidate(selection, INT64_MAX, NULL));
+    assert_true(kvb_selection_has_candidate(selection, INT64_MAX, ""));
     assert_true(kvb_selection_has_candidate(selection, 4, "h:1"));
     assert_false(kvb_selection_has_candidate(selection, 4, "h:2"));
-    assert_false(kvb_selection_has_candidate(selection, 10, NULL));
+    assert_false(kvb_selection_has_candidate(selection, 10, ""));
 }
 
 static void names_what_is_wrong_with_a_selection([[maybe_unused]] void **state)
@@ -328,7 +324,7 @@ static void names_what_is_wrong_with_a_selection([[maybe_unused]] void **state)
         struct kvb_detail detail = { "" };
         char text[160];
         (void)snprintf(text, sizeof text, "{\"token_ids\":[1],%s}", rows[i].fields);
-        assert_int_equal(kvb_query_json_decode(span_of(text), &query, &detail), KVB_NOT_FOUND);
+        assert_int_equal(kvb_query_json_decode(kvb_span_of(text), &query, &detail), KVB_NOT_FOUND);
         assert_non_null(strstr(detail.text, rows[i].why));
     }
 }
@@ -360,7 +356,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
         fail_alloc_after(n);
         status = kvb_query_json_decode(
-            span_of("{\"seq_hashes\":[1,2],\"candidates\":[1]}"), &query, NULL);
+            kvb_span_of("{\"seq_hashes\":[1,2],\"candidates\":[1]}"), &query, NULL);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && query.hashes == NULL));
         assert_true(n < 100);

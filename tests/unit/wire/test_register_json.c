@@ -5,17 +5,12 @@
 
 #include <string.h>
 
-static kvb_span span_of(const char *text)
-{
-    return (kvb_span){ (const uint8_t *)text, strlen(text) };
-}
-
 static struct kvb_registration read_good(const char *text)
 {
     struct kvb_registration who = { 0 };
     struct kvb_detail why = { "" };
 
-    const kvb_status status = kvb_register_json_decode(span_of(text), &who, &why);
+    const kvb_status status = kvb_register_json_decode(kvb_span_of(text), &who, &why);
     assert_string_equal(why.text, "");
     assert_ok(status);
     return who;
@@ -26,7 +21,7 @@ static void read_bad(const char *text, kvb_status expected, const char *sentence
     struct kvb_registration who = { .dp_rank = 77 };
     struct kvb_detail why = { "" };
 
-    assert_int_equal(kvb_register_json_decode(span_of(text), &who, &why), expected);
+    assert_int_equal(kvb_register_json_decode(kvb_span_of(text), &who, &why), expected);
     assert_non_null(strstr(why.text, sentence));
     assert_int_equal(who.dp_rank, 77); /* untouched */
 }
@@ -48,6 +43,30 @@ static void reads_what_dynamo_sends(void **state)
     assert_int_equal(who.block_size, 16);
     assert_true(who.has_rank);
     assert_int_equal(who.dp_rank, 1);
+}
+
+static void reads_what_routers_are_told_of_the_worker(void **state)
+{
+#define REGISTERED "{\"endpoint\":\"tcp://h:1\",\"model\":\"m\",\"block_size\":16,"
+    struct kvb_registration who =
+        read_good(REGISTERED "\"address\":\"http://10.0.0.7:8000\",\"role\":\"decode\","
+                             "\"labels\":{\"zone\":\"b\",\"role\":\"decode\"}}");
+
+    (void)state;
+    assert_string_equal(who.facts.address, "http://10.0.0.7:8000");
+    assert_int_equal(who.facts.role, KVB_ROLE_DECODE);
+    assert_int_equal(who.facts.labels.count, 2);
+    who = read_good(REGISTERED "\"labels\":{\"address\":\"h:8000\",\"role\":\"both\"}}");
+    assert_string_equal(who.facts.address, "h:8000");
+    assert_int_equal(who.facts.role, KVB_ROLE_BOTH);
+    read_bad(
+        REGISTERED "\"role\":\"router\"}", KVB_NOT_FOUND, "role: expected prefill, decode or both");
+    read_bad(
+        REGISTERED "\"role\":\"both\",\"labels\":{\"role\":\"decode\"}}", KVB_NOT_FOUND,
+        "role: differs from labels.role");
+    read_bad(
+        REGISTERED "\"address\":7}", KVB_NOT_FOUND, "address: expected a string of at most 255");
+#undef REGISTERED
 }
 
 /* As conductor-ctrl's API documentation has it. */
@@ -140,16 +159,16 @@ static void a_farewell_needs_the_id_alone(void **state)
 
     (void)state;
     assert_ok(kvb_unregister_json_decode(
-        span_of("{\"type\":\"vLLM\",\"modelname\":\"m\",\"instance_id\":\"7\",\"dp_rank\":3}"),
+        kvb_span_of("{\"type\":\"vLLM\",\"modelname\":\"m\",\"instance_id\":\"7\",\"dp_rank\":3}"),
         &who, &why));
     assert_int_equal(who.worker_id, 7);
     assert_true(who.has_rank && who.dp_rank == 3);
     assert_string_equal(who.model, "m");
-    assert_ok(kvb_unregister_json_decode(span_of("{\"instance_id\":7}"), &who, &why));
+    assert_ok(kvb_unregister_json_decode(kvb_span_of("{\"instance_id\":7}"), &who, &why));
     assert_false(who.has_rank);
     assert_string_equal(who.model, "");
     assert_int_equal(
-        kvb_unregister_json_decode(span_of("{\"dp_rank\":3}"), &who, &why), KVB_NOT_FOUND);
+        kvb_unregister_json_decode(kvb_span_of("{\"dp_rank\":3}"), &who, &why), KVB_NOT_FOUND);
     assert_string_equal(why.text, "missing field `instance_id`");
 }
 
@@ -161,7 +180,7 @@ static void survives_every_allocation_that_fails(void **state)
     for (long n = 0; status != KVB_OK; n++) {
         struct kvb_registration who = { .dp_rank = 77 };
         fail_alloc_after(n);
-        status = kvb_register_json_decode(span_of(BODY("")), &who, NULL);
+        status = kvb_register_json_decode(kvb_span_of(BODY("")), &who, NULL);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && who.dp_rank == 77));
         assert_true(n < 100);
@@ -172,6 +191,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_dynamo_sends),
+        cmocka_unit_test(reads_what_routers_are_told_of_the_worker),
         cmocka_unit_test(reads_what_mooncake_sends),
         cmocka_unit_test(an_id_may_be_digits_in_quotes_or_missing),
         cmocka_unit_test(names_the_field_that_is_wrong),

@@ -131,7 +131,7 @@ static void reads_every_json_line_of_every_dynamo_version([[maybe_unused]] void 
     for (size_t i = 0; i < KVB_COUNT_OF(headings); i++) {
         for (int kind = 0; kind < 3; kind++) {
             read_vector(headings[i], kind, line, sizeof line);
-            assert_ok(kvb_router_json_decode(span_of(line), &batch));
+            assert_ok(kvb_router_json_decode(kvb_span_of(line), &batch));
             assert_int_equal(batch.event_count, 1);
             assert_same_event(&batch, 0, &expected, (size_t)kind);
             assert_false(batch.has_epoch);
@@ -148,7 +148,7 @@ static void reads_any_order_white_space_and_unknown_fields([[maybe_unused]] void
         "\"event_id\":2},\"storage_tier\":\"host\",\"worker_id\":1 }\n ";
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
 
-    assert_ok(kvb_router_json_decode(span_of(text), &batch));
+    assert_ok(kvb_router_json_decode(kvb_span_of(text), &batch));
     assert_int_equal(batch.worker_id, 1);
     assert_int_equal(batch.dp_rank, 3);
     assert_int_equal(batch.event_count, 1);
@@ -168,7 +168,7 @@ static void reads_a_clear_as_one_of_all_tiers([[maybe_unused]] void **state)
                                "\"event\":{\"event_id\":2,\"data\":\"cleared\"}}";
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
 
-    assert_ok(kvb_router_json_decode(span_of(text), &batch));
+    assert_ok(kvb_router_json_decode(kvb_span_of(text), &batch));
     assert_int_equal(batch.events[0].kind, KVB_ROUTER_CLEARED);
     assert_int_equal(batch.events[0].tier, KVB_TIER_DEVICE);
 }
@@ -247,7 +247,7 @@ static void refuses_what_is_no_router_event([[maybe_unused]] void **state)
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
 
     for (size_t i = 0; i < KVB_COUNT_OF(refused); i++) {
-        if (kvb_router_json_decode(span_of(refused[i]), &batch) != KVB_BAD_INPUT) {
+        if (kvb_router_json_decode(kvb_span_of(refused[i]), &batch) != KVB_BAD_INPUT) {
             fail_msg("was not refused: %s", refused[i]);
         }
         assert_int_equal(batch.event_count, 0);
@@ -263,7 +263,7 @@ static void reads_the_largest_numbers([[maybe_unused]] void **state)
         "{\"removed\":{\"block_hashes\":[18446744073709551615,0]}},\"dp_rank\":4294967295}}";
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
 
-    assert_ok(kvb_router_json_decode(span_of(text), &batch));
+    assert_ok(kvb_router_json_decode(kvb_span_of(text), &batch));
     assert_true(batch.worker_id == INT64_MAX);
     assert_true(batch.dp_rank == UINT32_MAX);
     assert_true(batch.events[0].event_id == UINT64_MAX);
@@ -377,7 +377,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
         kvb_buf_init(&out, 4096);
         fail_alloc_after(n);
-        status = kvb_router_json_decode(span_of(line), &batch);
+        status = kvb_router_json_decode(kvb_span_of(line), &batch);
         if (status == KVB_OK) {
             status = kvb_router_json_encode(&batch, 0, &out);
         }

@@ -128,7 +128,7 @@ static void refuses_a_payload_that_begins_like_no_profile([[maybe_unused]] void 
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
 
     for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
-        assert_int_equal(kvb_router_payload_decode(span_of(texts[i]), &batch), KVB_BAD_INPUT);
+        assert_int_equal(kvb_router_payload_decode(kvb_span_of(texts[i]), &batch), KVB_BAD_INPUT);
         assert_int_equal(batch.event_count, 0);
     }
 }

@@ -1,0 +1,351 @@
+#include "bus/login.h"
+
+#include "bus/bus.h"
+#include "bus/certificate.h"
+#include "bus/contract.h"
+#include "bus/link.h"
+#include "bus/nkey.h"
+#include "bus/server_url.h"
+#include "bus/subject.h"
+#include "core/hash.h"
+#include "core/own.h"
+#include "core/secret_file.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { secret_bytes = 4096, max_secret_bytes = 2 * secret_bytes };
+
+/* ---- Checks without a server ---- */
+
+/* Options of which a connection has at most one, by what shows that it is given. */
+static const struct {
+    const char *key;
+    size_t offset;
+} login_kinds[] = {
+    { "user", offsetof(struct kvb_bus_login, user) },
+    { "token_file", offsetof(struct kvb_bus_login, token_file) },
+    { "credentials", offsetof(struct kvb_bus_login, credentials) },
+    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file) },
+};
+
+/* Options that need each other. */
+static const struct {
+    const char *key;
+    size_t offset;
+    const char *other_key;
+    size_t other_offset;
+} login_pairs[] = {
+    { "user", offsetof(struct kvb_bus_login, user), "password_file",
+      offsetof(struct kvb_bus_login, password_file) },
+    { "cert_file", offsetof(struct kvb_bus_login, cert_file), "key_file",
+      offsetof(struct kvb_bus_login, key_file) },
+};
+
+static const struct {
+    const char *key;
+    size_t offset;
+    enum kvb_file_access access;
+} login_files[] = {
+    { "password_file", offsetof(struct kvb_bus_login, password_file), KVB_FILE_PRIVATE },
+    { "token_file", offsetof(struct kvb_bus_login, token_file), KVB_FILE_PRIVATE },
+    { "credentials", offsetof(struct kvb_bus_login, credentials), KVB_FILE_PRIVATE },
+    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), KVB_FILE_PRIVATE },
+    { "ca_file", offsetof(struct kvb_bus_login, ca_file), KVB_FILE_OF_ANYONE },
+    { "cert_file", offsetof(struct kvb_bus_login, cert_file), KVB_FILE_OF_ANYONE },
+    { "key_file", offsetof(struct kvb_bus_login, key_file), KVB_FILE_PRIVATE },
+};
+
+static const char *text_of(const struct kvb_bus_login *login, size_t offset)
+{
+    return (const char *)login + offset;
+}
+
+static kvb_status check_one_login(
+    const struct kvb_bus_login *login, const char *url, const char **out_key,
+    struct kvb_detail *detail)
+{
+    const char *first = strchr(url, '@') ? "url" : NULL;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(login_kinds); i++) {
+        if (text_of(login, login_kinds[i].offset)[0] == '\0') {
+            continue;
+        }
+        if (first) {
+            *out_key = login_kinds[i].key;
+            kvb_detail_set(
+                detail,
+                "a connection has one login, and nats.%s contains one: remove one of the two",
+                first);
+            return KVB_BAD_CONFIG;
+        }
+        first = login_kinds[i].key;
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+check_pairs(const struct kvb_bus_login *login, const char **out_key, struct kvb_detail *detail)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(login_pairs); i++) {
+        const bool has_one = text_of(login, login_pairs[i].offset)[0] != '\0';
+        const bool has_other = text_of(login, login_pairs[i].other_offset)[0] != '\0';
+        if (has_one != has_other) {
+            *out_key = has_one ? login_pairs[i].key : login_pairs[i].other_key;
+            kvb_detail_set(
+                detail, "needs nats.%s, too",
+                has_one ? login_pairs[i].other_key : login_pairs[i].key);
+            return KVB_BAD_CONFIG;
+        }
+    }
+    return KVB_OK;
+}
+
+kvb_status kvb_bus_login_check(
+    const struct kvb_bus_login *login, const char *url, const char **out_key,
+    struct kvb_detail *detail)
+{
+    KVB_TRY(check_one_login(login, url, out_key, detail));
+    KVB_TRY(check_pairs(login, out_key, detail));
+    if (login->inbox_prefix[0] != '\0' && !kvb_subject_is_valid(login->inbox_prefix, false)) {
+        *out_key = "inbox_prefix";
+        kvb_detail_set(detail, "expected the beginning of a subject, such as _INBOX_kvbridge");
+        return KVB_BAD_CONFIG;
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
+        const char *path = text_of(login, login_files[i].offset);
+        *out_key = login_files[i].key;
+        if (path[0] != '\0') {
+            KVB_TRY(kvb_secret_file_check(path, login_files[i].access, detail));
+        }
+    }
+    return KVB_OK;
+}
+
+const char *kvb_bus_login_inbox(const struct kvb_bus_login *login)
+{
+    return login->inbox_prefix[0] != '\0' ? login->inbox_prefix : KVB_INBOX_PREFIX;
+}
+
+size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files])
+{
+    size_t count = 0;
+
+    _Static_assert(KVB_COUNT_OF(login_files) == kvb_max_login_files, "one for each file");
+    for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
+        const char *path = text_of(login, login_files[i].offset);
+        if (path[0] != '\0') {
+            out[count++] = path;
+        }
+    }
+    return count;
+}
+
+uint64_t kvb_login_print(const struct kvb_bus_login *login)
+{
+    uint64_t print = kvb_hash64((kvb_span){ (const uint8_t *)login, sizeof *login }, 0);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
+        const char *path = text_of(login, login_files[i].offset);
+        struct stat about = { 0 };
+        if (path[0] != '\0' && stat(path, &about) == 0) {
+            const uint64_t numbers[] = {
+                about.st_dev,
+                about.st_ino,
+                (uint64_t)about.st_size,
+                (uint64_t)about.st_mtim.tv_sec,
+                (uint64_t)about.st_mtim.tv_nsec,
+            };
+            print = kvb_hash64((kvb_span){ (const uint8_t *)numbers, sizeof numbers }, print);
+        }
+    }
+    return print;
+}
+
+/* ---- Into the options of nats.c ---- */
+
+void kvb_login_escape(const char *text, char *out)
+{
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') {
+            *out++ = '\\';
+        }
+        *out++ = *text;
+    }
+    *out = '\0';
+}
+
+/* Puts the key before what detail says. */
+static kvb_status prefix_detail(kvb_status status, const char *key, struct kvb_detail *detail)
+{
+    if (status != KVB_OK && detail) {
+        const struct kvb_detail why = *detail;
+        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
+    }
+    return status;
+}
+
+static kvb_status fail_by_nats(natsStatus status, const char *key, struct kvb_detail *detail)
+{
+    if (status == NATS_OK) {
+        return KVB_OK;
+    }
+    kvb_detail_set(detail, "nats.%s: %s", key, kvb_nats_error_words());
+    return status == NATS_NO_MEMORY ? KVB_NO_MEMORY : KVB_BAD_CONFIG;
+}
+
+/* The first line of a file, escaped.  JSON has no other way to write a control character. */
+static kvb_status read_escaped(
+    const char *path, const char *key, char out[max_secret_bytes], struct kvb_detail *detail)
+{
+    char line[secret_bytes];
+
+    KVB_TRY(prefix_detail(
+        kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, line, sizeof line, detail), key, detail));
+    for (const char *at = line; *at; at++) {
+        if ((unsigned char)*at < ' ') {
+            explicit_bzero(line, sizeof line);
+            kvb_detail_set(detail, "nats.%s: %s contains a control character", key, path);
+            return KVB_BAD_CONFIG;
+        }
+    }
+    kvb_login_escape(line, out);
+    explicit_bzero(line, sizeof line);
+    return KVB_OK;
+}
+
+static kvb_status
+set_password(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
+{
+    char user[2 * sizeof login->user];
+    char password[max_secret_bytes];
+
+    KVB_TRY(read_escaped(login->password_file, "password_file", password, detail));
+    kvb_login_escape(login->user, user);
+    const natsStatus status = natsOptions_SetUserInfo(options, user, password);
+    explicit_bzero(password, sizeof password);
+    return fail_by_nats(status, "password_file", detail);
+}
+
+static kvb_status
+set_token(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
+{
+    char token[max_secret_bytes];
+
+    KVB_TRY(read_escaped(login->token_file, "token_file", token, detail));
+    const natsStatus status = natsOptions_SetToken(options, token);
+    explicit_bzero(token, sizeof token);
+    return fail_by_nats(status, "token_file", detail);
+}
+
+/* Both parts are looked for here: nats.c sends a file without them as if it were a token. */
+static kvb_status
+set_credentials(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
+{
+    char content[2 * max_secret_bytes];
+
+    KVB_TRY(prefix_detail(
+        kvb_secret_file_read(
+            login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail),
+        "credentials", detail));
+    const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
+    explicit_bzero(content, sizeof content);
+    if (!has_parts) {
+        kvb_detail_set(
+            detail, "nats.credentials: %s does not contain the JWT and the seed of a user",
+            login->credentials);
+        return KVB_BAD_CONFIG;
+    }
+    return fail_by_nats(
+        natsOptions_SetUserCredentialsFromFiles(options, login->credentials, NULL), "credentials",
+        detail);
+}
+
+static kvb_status
+set_nkey(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
+{
+    char seed[secret_bytes];
+    char public_key[kvb_nkey_public_chars + 1];
+    const char *path = login->nkey_seed_file;
+
+    KVB_TRY(prefix_detail(
+        kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, seed, sizeof seed, detail),
+        "nkey_seed_file", detail));
+    kvb_status status = kvb_nkey_public_of_seed(seed, public_key, detail);
+    explicit_bzero(seed, sizeof seed);
+    if (status != KVB_OK) {
+        (void)prefix_detail(status, "nkey_seed_file", detail);
+        return status == KVB_BAD_INPUT ? KVB_BAD_CONFIG : status;
+    }
+    return fail_by_nats(
+        natsOptions_SetNKeyFromSeed(options, public_key, path), "nkey_seed_file", detail);
+}
+
+static kvb_status
+set_certificate(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
+{
+    int64_t end_s = 0;
+
+    KVB_TRY(prefix_detail(
+        kvb_secret_file_check(login->key_file, KVB_FILE_PRIVATE, detail), "key_file", detail));
+    KVB_TRY(
+        prefix_detail(kvb_certificate_end(login->cert_file, &end_s, detail), "cert_file", detail));
+    return fail_by_nats(
+        natsOptions_LoadCertificatesChain(options, login->cert_file, login->key_file), "cert_file",
+        detail);
+}
+
+/* nats.c ignores tls://: it would send a password in clear text to a server that does not
+ * require TLS. */
+static kvb_status set_tls(
+    const struct kvb_bus_login *login, const char *url, natsOptions *options,
+    struct kvb_detail *detail)
+{
+    if (kvb_login_wants_tls(login, url)) {
+        KVB_TRY(fail_by_nats(natsOptions_SetSecure(options, true), "url", detail));
+    }
+    if (login->ca_file[0] != '\0') {
+        KVB_TRY(fail_by_nats(
+            natsOptions_LoadCATrustedCertificates(options, login->ca_file), "ca_file", detail));
+    }
+    if (login->server_name[0] != '\0') {
+        KVB_TRY(fail_by_nats(
+            natsOptions_SetExpectedHostname(options, login->server_name), "server_name", detail));
+    }
+    return login->cert_file[0] != '\0' ? set_certificate(login, options, detail) : KVB_OK;
+}
+
+bool kvb_login_wants_tls(const struct kvb_bus_login *login, const char *url)
+{
+    return login->ca_file[0] != '\0' || login->cert_file[0] != '\0' ||
+           login->server_name[0] != '\0' || kvb_server_url_wants_tls(url);
+}
+
+kvb_status kvb_login_apply(
+    const struct kvb_bus_login *login, const char *url, natsOptions *options,
+    struct kvb_detail *detail)
+{
+    const struct {
+        const char *given;
+        kvb_status (*set)(
+            const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail);
+    } kinds[] = {
+        { login->user, set_password },
+        { login->token_file, set_token },
+        { login->credentials, set_credentials },
+        { login->nkey_seed_file, set_nkey },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        if (kinds[i].given[0] != '\0') {
+            KVB_TRY(kinds[i].set(login, options, detail));
+        }
+    }
+    if (login->inbox_prefix[0] != '\0') {
+        KVB_TRY(fail_by_nats(
+            natsOptions_SetCustomInboxPrefix(options, login->inbox_prefix), "inbox_prefix",
+            detail));
+    }
+    return set_tls(login, url, options, detail);
+}

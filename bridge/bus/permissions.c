@@ -1,0 +1,158 @@
+#include "bus/permissions.h"
+
+#include "core/own.h"
+
+#include <string.h>
+
+enum direction { publishes, subscribes };
+
+/* One row for each use of a subject.  A row that includes others comes before them. */
+struct subject_use {
+    enum kvb_client_role role;
+    enum direction direction;
+    enum kvb_contract_subject subject;
+    unsigned used_if;  /* one of these settings */
+    unsigned vital_if; /* one of these; 0: the program is ready without it */
+};
+
+#define BRIDGE KVB_CLIENT_BRIDGE
+#define AGGREGATOR KVB_CLIENT_AGGREGATOR
+#define ROUTER KVB_CLIENT_ROUTER
+#define READER KVB_CLIENT_READER
+#define ALWAYS KVB_SETTING_ALWAYS
+
+/* What is vital.  A bridge must publish; requests for a list come from readers of protobuf alone.
+ * An aggregator must receive events to have an index, and must send requests to bridges and receive
+ * the answers in its inbox (which the echo tests) to repair gaps.  Queries over NATS and statistics
+ * are not vital: HTTP answers queries too. */
+/* clang-format off */
+static const struct subject_use uses[] = {
+    { BRIDGE, publishes,  KVB_SUBJECT_EVENTS,         ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_WINDOW_EVENTS,  KVB_SETTING_JSON, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_HEARTBEAT,      ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_HEARTBEAT_JSON, ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_HANDOVER,       KVB_SETTING_STANDBY, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_LOAD,           ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, ALWAYS },
+    { BRIDGE, subscribes, KVB_SUBJECT_SYNC,           ALWAYS, KVB_SETTING_PROTOBUF },
+    { BRIDGE, subscribes, KVB_SUBJECT_REFRESH,        ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_HANDOVER,       ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_HEARTBEAT,      KVB_SETTING_STANDBY, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_SERVICES,       ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_KIND,   ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_ONE,    ALWAYS, 0 },
+
+    { AGGREGATOR, publishes,  KVB_SUBJECT_SYNC,              ALWAYS, ALWAYS },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_ECHO,              ALWAYS, ALWAYS },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_ROUTED,            ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_AGGREGATOR_STATUS, ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_FINISHED,          ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_FIRST_TOKEN,       ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_LOAD_STATS,        ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_HIT_RATE,          ALWAYS, 0 },
+    { AGGREGATOR, publishes,  KVB_SUBJECT_HIT_RATE_ALIAS,    KVB_SETTING_HIT_RATE_ALIAS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_WORKERS,           ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_ECHO,              ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_ANSWERS,           ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_MATCH,             ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_ROUTE,             ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_GET,               ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_MATCH_OF_ONE,      ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_ROUTE_OF_ONE,      ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_GET_OF_ONE,        ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_ROUTED,            ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_AGGREGATOR_STATUS, ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_FINISHED,          ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_FIRST_TOKEN,       ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_SERVICES,          ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_SERVICE_KIND,      ALWAYS, 0 },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_SERVICE_ONE,       ALWAYS, 0 },
+
+    { ROUTER, publishes,  KVB_SUBJECT_MATCH,        ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_ROUTE,        ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_GET,          ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_MATCH_OF_ONE, ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_ROUTE_OF_ONE, ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_GET_OF_ONE,   ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_FINISHED,     ALWAYS, 0 },
+    { ROUTER, publishes,  KVB_SUBJECT_FIRST_TOKEN,  ALWAYS, 0 },
+    { ROUTER, subscribes, KVB_SUBJECT_INBOXES,      ALWAYS, 0 },
+
+    /* One subscription for events and heartbeats: NATS keeps the order of one. */
+    { READER, subscribes, KVB_SUBJECT_WORKERS, ALWAYS, 0 },
+};
+/* clang-format on */
+
+#undef BRIDGE
+#undef AGGREGATOR
+#undef ROUTER
+#undef READER
+#undef ALWAYS
+
+static bool
+includes_subject(const struct kvb_permissions *permissions, bool is_publish, const char *subject)
+{
+    for (size_t i = 0; i < permissions->count; i++) {
+        const struct kvb_permission *item = &permissions->items[i];
+        if (item->is_publish == is_publish && kvb_subject_includes(item->subject, subject)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static kvb_status add_permission(
+    struct kvb_permissions *permissions, const struct subject_use *use,
+    const struct kvb_subject_names *names, unsigned settings)
+{
+    struct kvb_permission permission = { .is_publish = use->direction == publishes,
+                                         .is_vital = (use->vital_if & settings) != 0 };
+
+    KVB_TRY(kvb_contract_subject_make(use->subject, names, permission.subject));
+    if (includes_subject(permissions, permission.is_publish, permission.subject)) {
+        return KVB_OK;
+    }
+    if (permissions->count == kvb_max_permissions) {
+        return KVB_TOO_LARGE; /* the table above has outgrown the list */
+    }
+    permissions->items[permissions->count++] = permission;
+    return KVB_OK;
+}
+
+kvb_status kvb_permissions_make(
+    enum kvb_client_role role, const struct kvb_subject_names *names, unsigned settings,
+    struct kvb_permissions *out)
+{
+    settings |= KVB_SETTING_ALWAYS;
+    *out = (struct kvb_permissions){
+        .answers_requests = role == KVB_CLIENT_BRIDGE || role == KVB_CLIENT_AGGREGATOR,
+    };
+    for (size_t i = 0; i < KVB_COUNT_OF(uses); i++) {
+        if (uses[i].role == role && (uses[i].used_if & settings) != 0) {
+            KVB_TRY(add_permission(out, &uses[i], names, settings));
+        }
+    }
+    return KVB_OK;
+}
+
+/* A subscription is denied by the subject that was subscribed to; P.kv_sync is published with a
+ * worker and a rank. */
+static bool is_of_permission(const struct kvb_permission *item, const struct kvb_denial *denial)
+{
+    return denial->is_publish ? kvb_subject_includes(item->subject, denial->subject)
+                              : strcmp(item->subject, denial->subject) == 0;
+}
+
+bool kvb_permissions_is_vital(
+    const struct kvb_permissions *permissions, const struct kvb_denial *denial)
+{
+    for (size_t i = 0; i < permissions->count; i++) {
+        const struct kvb_permission *item = &permissions->items[i];
+        if (item->is_vital && item->is_publish == denial->is_publish &&
+            is_of_permission(item, denial)) {
+            return true;
+        }
+    }
+    return false;
+}

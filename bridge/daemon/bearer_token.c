@@ -1,0 +1,62 @@
+#include "daemon/bearer_token.h"
+
+#include "core/secret_file.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+
+enum { file_bytes = 1024 };
+
+static bool is_token_word(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (!isgraph((unsigned char)text[i])) {
+            return false;
+        }
+    }
+    return len >= kvb_bearer_token_min && len < kvb_bearer_token_bytes;
+}
+
+kvb_status kvb_bearer_token_read(
+    const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail)
+{
+    char text[file_bytes];
+
+    KVB_TRY(kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, text, sizeof text, detail));
+    const size_t len = strlen(text);
+    const bool is_token = is_token_word(text, len);
+    if (is_token) {
+        memcpy(out_token, text, len + 1);
+    } else {
+        kvb_detail_set(
+            detail, "the first line of %s is no token: write %d .. %d printable bytes, no blanks",
+            path, kvb_bearer_token_min, kvb_bearer_token_bytes - 1);
+    }
+    explicit_bzero(text, sizeof text);
+    return is_token ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+/* Every byte of both is compared, whatever they hold: the time shows nothing of the token. */
+bool kvb_bearer_token_is_shown(const char authorization[], const char token[kvb_bearer_token_bytes])
+{
+    static const char scheme[] = "Bearer ";
+    const size_t len = sizeof scheme - 1;
+    char wanted[kvb_bearer_token_bytes] = { 0 };
+    char shown[kvb_bearer_token_bytes] = { 0 };
+    unsigned char differences = 0;
+
+    if (strncasecmp(authorization, scheme, len) != 0 ||
+        strlen(authorization + len) >= sizeof shown) {
+        return false;
+    }
+    memcpy(shown, authorization + len, strlen(authorization + len));
+    memcpy(wanted, token, strnlen(token, sizeof wanted - 1));
+    for (size_t i = 0; i < sizeof shown; i++) {
+        differences |= (unsigned char)(shown[i] ^ wanted[i]);
+    }
+    const bool is_shown = differences == 0 && shown[0] != '\0';
+    explicit_bzero(wanted, sizeof wanted);
+    explicit_bzero(shown, sizeof shown);
+    return is_shown;
+}

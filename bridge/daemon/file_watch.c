@@ -1,0 +1,146 @@
+#include "daemon/file_watch.h"
+
+#include "core/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+/* A file that is written in parts is compared when the parts have ended. */
+static const uint64_t settle_ns = 200 * KVB_NS_PER_MS;
+static const uint64_t compare_period_ns = 10 * KVB_NS_PER_S;
+
+static void watch_directory_of(struct kvb_file_watch *watch, const char *file)
+{
+    char path[PATH_MAX];
+    const char *slash = strrchr(file, '/');
+    const size_t len = slash ? (size_t)(slash - file) : 0;
+
+    if (len < sizeof path) {
+        (void)snprintf(path, sizeof path, "%.*s/", slash ? (int)len : 1, slash ? file : ".");
+        /* One that is watched already is no other watch.  If it cannot be watched, the period
+         * remains. */
+        (void)inotify_add_watch(
+            watch->fd, path, IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_ATTRIB);
+    }
+}
+
+/* Again whenever files are compared: links may lead to other directories by now. */
+static void watch_directories(struct kvb_file_watch *watch)
+{
+    char target[PATH_MAX];
+
+    for (size_t i = 0; i < watch->count && watch->fd >= 0; i++) {
+        watch_directory_of(watch, watch->files[i].path);
+        if (realpath(watch->files[i].path, target)) {
+            watch_directory_of(watch, target);
+        }
+    }
+}
+
+static bool is_before(const struct timespec *one, const struct timespec *other)
+{
+    return one->tv_sec != other->tv_sec ? one->tv_sec < other->tv_sec
+                                        : one->tv_nsec < other->tv_nsec;
+}
+
+static bool is_same_file(const struct stat *one, const struct stat *other)
+{
+    return one->st_dev == other->st_dev && one->st_ino == other->st_ino &&
+           one->st_size == other->st_size && one->st_mtim.tv_sec == other->st_mtim.tv_sec &&
+           one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+struct timespec kvb_file_watch_now(void)
+{
+    struct timespec now = { 0 };
+
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &now); /* fails for unknown clocks only */
+    return now;
+}
+
+static void open_inotify(struct kvb_file_watch *watch, struct kvb_log *log)
+{
+    watch->fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (watch->fd < 0 || fcntl(watch->fd, F_SETOWN, getpid()) != 0 ||
+        fcntl(watch->fd, F_SETFL, O_NONBLOCK | O_ASYNC) != 0) {
+        kvb_log_write(
+            log, KVB_LOG_WARNING, "kvbridge",
+            "inotify cannot be used: changed files are noticed every 10 s", "why",
+            strerrordesc_np(errno), NULL);
+        if (watch->fd >= 0) {
+            (void)close(watch->fd);
+        }
+        watch->fd = -1;
+    }
+}
+
+void kvb_file_watch_close(struct kvb_file_watch *watch)
+{
+    if (watch->fd >= 0) {
+        (void)close(watch->fd);
+    }
+    *watch = (struct kvb_file_watch){ .fd = -1 };
+}
+
+void kvb_file_watch_set(
+    struct kvb_file_watch *watch, const char *const *paths, size_t count, struct timespec since,
+    struct kvb_log *log)
+{
+    kvb_file_watch_close(watch);
+    if (count == 0) {
+        return;
+    }
+    open_inotify(watch, log);
+    watch->count = count;
+    watch->compare_ns = kvb_clock_monotonic_ns() + compare_period_ns;
+    for (size_t i = 0; i < count; i++) {
+        watch->files[i].path = paths[i];
+    }
+    watch_directories(watch);
+    for (size_t i = 0; i < count; i++) {
+        struct stat *seen = &watch->files[i].seen;
+        if (stat(paths[i], seen) != 0 || !is_before(&seen->st_ctim, &since)) {
+            *seen = (struct stat){ .st_size = -1 };
+            watch->compare_ns = kvb_clock_monotonic_ns();
+        }
+    }
+}
+
+void kvb_file_watch_take_events(struct kvb_file_watch *watch, uint64_t now_ns)
+{
+    char events[4096];
+
+    while (watch->fd >= 0 && read(watch->fd, events, sizeof events) > 0) {
+        watch->compare_ns = now_ns + settle_ns;
+    }
+}
+
+bool kvb_file_watch_has_changed(struct kvb_file_watch *watch, uint64_t now_ns)
+{
+    bool has_changed = false;
+
+    if (watch->count == 0 || now_ns < watch->compare_ns) {
+        return false;
+    }
+    watch->compare_ns = now_ns + compare_period_ns;
+    watch_directories(watch);
+    for (size_t i = 0; i < watch->count; i++) {
+        struct stat now;
+        if (stat(watch->files[i].path, &now) == 0 && !is_same_file(&now, &watch->files[i].seen)) {
+            watch->files[i].seen = now;
+            has_changed = true;
+        }
+    }
+    return has_changed;
+}
+
+uint64_t kvb_file_watch_due_ns(const struct kvb_file_watch *watch)
+{
+    return watch->count > 0 ? watch->compare_ns : UINT64_MAX;
+}

@@ -1,0 +1,282 @@
+#include "daemon/http_access.h"
+
+#include "daemon/bearer_token.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { file_count = 4 };
+
+/* What tells whether a file is another one. */
+struct file_mark {
+    dev_t device;
+    ino_t inode;
+    off_t bytes;
+    struct timespec changed;
+};
+
+/* What the files contain. */
+struct access_material {
+    struct kvb_http_tls *tls; /* owned; NULL: no TLS */
+    char token[kvb_bearer_token_bytes];
+};
+
+struct kvb_http_access {
+    const struct kvb_http_security *security; /* borrowed, like the next two */
+    const char *register_token_file;
+    struct kvb_log *log;
+    pthread_rwlock_t lock; /* of material and generation */
+    struct access_material material;
+    uint32_t generation;                /* of the material; from 1 on */
+    char *client_ca;                    /* owned; NULL: none */
+    struct file_mark marks[file_count]; /* only the thread that refreshes */
+};
+
+bool kvb_http_access_is_tls(const struct kvb_http_access *access)
+{
+    return access->security->cert_file[0] != '\0';
+}
+
+bool kvb_http_access_is_guarded(const struct kvb_http_access *access)
+{
+    return access->security->token_file[0] != '\0' || access->security->client_ca_file[0] != '\0';
+}
+
+char *kvb_http_access_client_ca(const struct kvb_http_access *access)
+{
+    return access->client_ca;
+}
+
+/* ---- Reading the files ---------------------------------------------------------------- */
+
+static void drop_material(struct access_material *material)
+{
+    kvb_http_tls_free(material->tls);
+    explicit_bzero(material, sizeof *material);
+}
+
+static kvb_status load_tls_files(
+    const struct kvb_http_security *security, struct kvb_http_tls **out_tls, const char **out_key,
+    struct kvb_detail *detail)
+{
+    static const char *const keys[] = {
+        [KVB_HTTP_TLS_CERT] = "http_security.cert_file",
+        [KVB_HTTP_TLS_KEY] = "http_security.key_file",
+        [KVB_HTTP_TLS_CLIENT_CA] = "http_security.client_ca_file",
+    };
+    const struct kvb_http_tls_files files = { .cert_file = security->cert_file,
+                                              .key_file = security->key_file,
+                                              .client_ca_file = security->client_ca_file };
+    enum kvb_http_tls_fault fault = KVB_HTTP_TLS_CERT;
+    const kvb_status status = kvb_http_tls_load(&files, out_tls, &fault, detail);
+
+    if (status != KVB_OK) {
+        *out_key = keys[fault];
+    }
+    return status;
+}
+
+static kvb_status load_material(
+    const struct kvb_http_security *security, struct access_material *out_material,
+    const char **out_key, struct kvb_detail *detail)
+{
+    struct access_material material = { 0 };
+    kvb_status status = KVB_OK;
+
+    if (security->cert_file[0] != '\0') {
+        status = load_tls_files(security, &material.tls, out_key, detail);
+    }
+    if (status == KVB_OK && security->token_file[0] != '\0') {
+        *out_key = "http_security.token_file";
+        status = kvb_bearer_token_read(security->token_file, material.token, detail);
+    }
+    if (status != KVB_OK) {
+        drop_material(&material);
+        return status;
+    }
+    *out_material = material;
+    return KVB_OK;
+}
+
+/* True when one of the files is another one than at the last call. */
+static bool note_marks(struct kvb_http_access *access)
+{
+    const struct kvb_http_security *security = access->security;
+    const char *const paths[file_count] = { security->cert_file, security->key_file,
+                                            security->client_ca_file, security->token_file };
+    bool has_changed = false;
+
+    for (size_t i = 0; i < file_count; i++) {
+        struct file_mark mark;
+        struct stat about;
+        memset(&mark, 0, sizeof mark); /* its padding is compared too */
+        if (paths[i][0] != '\0' && stat(paths[i], &about) == 0) {
+            mark.device = about.st_dev;
+            mark.inode = about.st_ino;
+            mark.bytes = about.st_size;
+            mark.changed = about.st_ctim;
+        }
+        has_changed = has_changed || memcmp(&mark, &access->marks[i], sizeof mark) != 0;
+        memcpy(&access->marks[i], &mark, sizeof mark);
+    }
+    return has_changed;
+}
+
+static void say_kept(struct kvb_http_access *access, const char *key, const char *why)
+{
+    kvb_log_write(
+        access->log, KVB_LOG_ERROR, "http",
+        "certificates and token rejected; keeping the running ones", "key", key, "why", why, NULL);
+}
+
+void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
+{
+    struct access_material material;
+    struct kvb_detail detail = { .text = "" };
+    const char *key = "";
+
+    if (!note_marks(access) && !is_forced) {
+        return;
+    }
+    const kvb_status status = load_material(access->security, &material, &key, &detail);
+    if (status != KVB_OK) {
+        say_kept(access, key, detail.text[0] ? detail.text : kvb_status_name(status));
+        return;
+    }
+    (void)pthread_rwlock_wrlock(&access->lock);
+    struct access_material old = access->material;
+    access->material = material;
+    access->generation++;
+    (void)pthread_rwlock_unlock(&access->lock);
+    drop_material(&old);
+    explicit_bzero(&material, sizeof material);
+    kvb_log_write(access->log, KVB_LOG_INFO, "http", "certificates and token read again", NULL);
+}
+
+/* ---- Creating and freeing ------------------------------------------------------------- */
+
+/* libmicrohttpd is given a copy: it keeps the pointer, and the material is replaced. */
+static kvb_status copy_client_ca(struct kvb_http_access *access)
+{
+    const char *text = access->material.tls ? kvb_http_tls_client_ca(access->material.tls) : NULL;
+
+    access->client_ca = text ? strdup(text) : NULL;
+    return text && !access->client_ca ? KVB_NO_MEMORY : KVB_OK;
+}
+
+kvb_status kvb_http_access_new(
+    const struct kvb_http_security *security, const char *register_token_file, struct kvb_log *log,
+    struct kvb_http_access **out_access, const char **out_key, struct kvb_detail *detail)
+{
+    struct kvb_http_access *access = calloc(1, sizeof *access);
+
+    *out_key = "http_security";
+    if (!access) {
+        return KVB_NO_MEMORY;
+    }
+    access->security = security;
+    access->register_token_file = register_token_file ? register_token_file : "";
+    access->log = log;
+    access->generation = 1;
+    (void)pthread_rwlock_init(&access->lock, NULL); /* cannot fail with glibc */
+    (void)note_marks(access);
+    kvb_status status = load_material(security, &access->material, out_key, detail);
+    if (status == KVB_OK) {
+        status = copy_client_ca(access);
+    }
+    if (status != KVB_OK) {
+        kvb_http_access_free(access);
+        return status;
+    }
+    *out_access = access;
+    return KVB_OK;
+}
+
+void kvb_http_access_free(struct kvb_http_access *access)
+{
+    if (access) {
+        drop_material(&access->material);
+        free(access->client_ca);
+        (void)pthread_rwlock_destroy(&access->lock);
+        free(access);
+    }
+}
+
+/* ---- Requests ------------------------------------------------------------------------- */
+
+kvb_status kvb_http_access_copy_tls(
+    struct kvb_http_access *access, gnutls_pcert_st **out_chain, unsigned *out_count,
+    gnutls_privkey_t *out_key)
+{
+    (void)pthread_rwlock_rdlock(&access->lock);
+    const kvb_status status =
+        kvb_http_tls_copy(access->material.tls, out_chain, out_count, out_key);
+    (void)pthread_rwlock_unlock(&access->lock);
+    return status;
+}
+
+/* Under the lock. */
+static bool
+is_client_known(const struct kvb_http_access *access, gnutls_session_t session, uint32_t *verified)
+{
+    if (access->security->client_ca_file[0] == '\0' || *verified == access->generation) {
+        return true;
+    }
+    if (!session || !kvb_http_tls_is_client_known(access->material.tls, session)) {
+        return false;
+    }
+    *verified = access->generation;
+    return true;
+}
+
+static enum kvb_http_verdict
+check_register(const struct kvb_http_access *access, const char authorization[])
+{
+    char token[kvb_bearer_token_bytes];
+    enum kvb_http_verdict verdict = KVB_HTTP_NO_TOKEN;
+
+    if (access->register_token_file[0] == '\0') {
+        return KVB_HTTP_REGISTER_DISABLED;
+    }
+    if (kvb_bearer_token_read(access->register_token_file, token, NULL) != KVB_OK) {
+        return KVB_HTTP_REGISTER_UNREADABLE;
+    }
+    if (kvb_bearer_token_is_shown(authorization, token)) {
+        verdict = KVB_HTTP_GRANTED;
+    }
+    explicit_bzero(token, sizeof token);
+    return verdict;
+}
+
+/* Under the lock. */
+static enum kvb_http_verdict check_guarded(
+    const struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
+    gnutls_session_t session, uint32_t *verified)
+{
+    if (!is_client_known(access, session, verified)) {
+        return KVB_HTTP_NO_CERTIFICATE;
+    }
+    if (rule == KVB_HTTP_OF_REGISTER) {
+        return check_register(access, authorization);
+    }
+    return access->security->token_file[0] == '\0' ||
+                   kvb_bearer_token_is_shown(authorization, access->material.token)
+               ? KVB_HTTP_GRANTED
+               : KVB_HTTP_NO_TOKEN;
+}
+
+enum kvb_http_verdict kvb_http_access_check(
+    struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
+    gnutls_session_t session, uint32_t *verified)
+{
+    if (rule == KVB_HTTP_OPEN || (rule == KVB_HTTP_OF_METRICS && access->security->open_metrics)) {
+        return KVB_HTTP_GRANTED;
+    }
+    (void)pthread_rwlock_rdlock(&access->lock);
+    const enum kvb_http_verdict verdict =
+        check_guarded(access, rule, authorization, session, verified);
+    (void)pthread_rwlock_unlock(&access->lock);
+    return verdict;
+}

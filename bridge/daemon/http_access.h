@@ -1,0 +1,69 @@
+#pragma once
+
+#include "core/log.h"
+#include "core/status.h"
+#include "daemon/config_parts.h"
+#include "daemon/http_tls.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Who may send an HTTP request: TLS, client certificates and bearer tokens.
+ *
+ *     rule of the path        what a request must show
+ *     KVB_HTTP_OPEN           nothing
+ *     KVB_HTTP_GUARDED        the token of token_file, a certificate of client_ca_file:
+ *                             each of the two that is configured
+ *     KVB_HTTP_OF_METRICS     the same, or nothing with open_metrics
+ *     KVB_HTTP_OF_REGISTER    the token of register.token_file, a certificate as above
+ *
+ * Certificates, the key and the token of token_file are read at the start and again when a file
+ * has changed.  A new file that is not valid is logged, and the running material stays.  The
+ * token to register is read for each request.
+ *
+ * Threads: any. */
+struct kvb_http_access;
+
+/* GUARDED is what a path without a rule is. */
+enum kvb_http_rule { KVB_HTTP_GUARDED, KVB_HTTP_OPEN, KVB_HTTP_OF_METRICS, KVB_HTTP_OF_REGISTER };
+
+enum kvb_http_verdict {
+    KVB_HTTP_GRANTED,
+    KVB_HTTP_NO_CERTIFICATE,
+    KVB_HTTP_NO_TOKEN, /* missing or wrong */
+    KVB_HTTP_REGISTER_DISABLED,
+    KVB_HTTP_REGISTER_UNREADABLE,
+    KVB_HTTP_VERDICT_COUNT
+};
+
+/* The settings and paths are borrowed until kvb_http_access_free(); register_token_file: "" or
+ * NULL for none.  *out_key: the configuration key at fault.
+ * KVB_BAD_CONFIG  a file cannot be used; detail says why   KVB_NO_MEMORY */
+kvb_status kvb_http_access_new(
+    const struct kvb_http_security *security, const char *register_token_file, struct kvb_log *log,
+    struct kvb_http_access **out_access, const char **out_key, struct kvb_detail *detail);
+
+/* NULL is fine. */
+void kvb_http_access_free(struct kvb_http_access *access);
+
+/* True when a request to a guarded path must show something. */
+bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
+bool kvb_http_access_is_tls(const struct kvb_http_access *access);
+
+/* Reads the files again if one of them has changed, or in any case with is_forced. */
+void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
+
+/* The authority of clients when the server started, as PEM, borrowed; NULL: none.  Not const
+ * because libmicrohttpd takes it as void *. */
+char *kvb_http_access_client_ca(const struct kvb_http_access *access);
+
+/* For one handshake: kvb_http_tls_copy() of the newest material. */
+kvb_status kvb_http_access_copy_tls(
+    struct kvb_http_access *access, gnutls_pcert_st **out_chain, unsigned *out_count,
+    gnutls_privkey_t *out_key);
+
+/* session: NULL without TLS.  *verified is 0 for a new connection; it keeps the result of verifying
+ * the client's certificate until the files are read again. */
+enum kvb_http_verdict kvb_http_access_check(
+    struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
+    gnutls_session_t session, uint32_t *verified);

@@ -1,0 +1,274 @@
+#include "daemon/http_tls.h"
+
+#include "core/own.h"
+#include "core/secret_file.h"
+
+#include <gnutls/x509.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kvb_http_tls {
+    gnutls_x509_crt_t *chain; /* owned by GnuTLS's allocator, like each in it */
+    unsigned chain_count;
+    gnutls_x509_privkey_t key;
+    gnutls_x509_trust_list_t clients; /* NULL: no certificate is required */
+    char *client_ca;                  /* PEM; owned */
+};
+
+/* ---- Files ---------------------------------------------------------------------------- */
+
+struct pem_file {
+    char *text; /* owned; of kvb_http_tls_file_bytes */
+    size_t len;
+};
+
+/* It may have been a key. */
+static void drop_pem_file(struct pem_file *file)
+{
+    if (file->text) {
+        explicit_bzero(file->text, file->len);
+        free(file->text);
+    }
+}
+
+static kvb_status read_pem_file(
+    const char *path, enum kvb_file_access access, struct pem_file *out_file,
+    struct kvb_detail *detail)
+{
+    out_file->text = malloc(kvb_http_tls_file_bytes);
+    if (!out_file->text) {
+        return KVB_NO_MEMORY;
+    }
+    return kvb_secret_file_read(
+        path, access, out_file->text, kvb_http_tls_file_bytes, &out_file->len, detail);
+}
+
+static gnutls_datum_t datum_of(const struct pem_file *file)
+{
+    return (gnutls_datum_t){ .data = (unsigned char *)file->text, .size = (unsigned)file->len };
+}
+
+static kvb_status
+say_not_pem(const char *what, const char *path, int error, struct kvb_detail *detail)
+{
+    if (error == GNUTLS_E_MEMORY_ERROR) {
+        return KVB_NO_MEMORY;
+    }
+    kvb_detail_set(detail, "%.120s holds no %s in PEM: %s", path, what, gnutls_strerror(error));
+    return KVB_BAD_CONFIG;
+}
+
+static kvb_status load_chain(struct kvb_http_tls *tls, const char *path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_pem_file) struct pem_file file = { 0 };
+
+    KVB_TRY(read_pem_file(path, KVB_FILE_OF_ANYONE, &file, detail));
+    const gnutls_datum_t datum = datum_of(&file);
+    const int error = gnutls_x509_crt_list_import2(
+        &tls->chain, &tls->chain_count, &datum, GNUTLS_X509_FMT_PEM,
+        GNUTLS_X509_CRT_LIST_FAIL_IF_UNSORTED);
+    if (error < 0) {
+        return say_not_pem("certificate chain, the server's own first,", path, error, detail);
+    }
+    if (tls->chain_count > kvb_http_tls_max_chain) {
+        kvb_detail_set(
+            detail, "%.120s holds %u certificates: at most %d, the server's own first", path,
+            tls->chain_count, kvb_http_tls_max_chain);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static kvb_status load_key(struct kvb_http_tls *tls, const char *path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_pem_file) struct pem_file file = { 0 };
+
+    KVB_TRY(read_pem_file(path, KVB_FILE_PRIVATE, &file, detail));
+    const gnutls_datum_t datum = datum_of(&file);
+    int error = gnutls_x509_privkey_init(&tls->key);
+    if (error == 0) {
+        error = gnutls_x509_privkey_import2(tls->key, &datum, GNUTLS_X509_FMT_PEM, NULL, 0);
+    }
+    return error < 0 ? say_not_pem("private key without a password", path, error, detail) : KVB_OK;
+}
+
+/* A key of another certificate would only show in each handshake. */
+static kvb_status
+check_pair(const struct kvb_http_tls *tls, const char *key_path, struct kvb_detail *detail)
+{
+    unsigned char of_cert[64];
+    unsigned char of_key[64];
+    size_t cert_len = sizeof of_cert;
+    size_t key_len = sizeof of_key;
+
+    if (gnutls_x509_crt_get_key_id(tls->chain[0], GNUTLS_KEYID_USE_SHA256, of_cert, &cert_len) ==
+            0 &&
+        gnutls_x509_privkey_get_key_id(tls->key, GNUTLS_KEYID_USE_SHA256, of_key, &key_len) == 0 &&
+        cert_len == key_len && memcmp(of_cert, of_key, cert_len) == 0) {
+        return KVB_OK;
+    }
+    kvb_detail_set(detail, "%.120s is not the key of the certificate in cert_file", key_path);
+    return KVB_BAD_CONFIG;
+}
+
+static kvb_status
+load_clients(struct kvb_http_tls *tls, const char *path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_pem_file) struct pem_file file = { 0 };
+
+    KVB_TRY(read_pem_file(path, KVB_FILE_OF_ANYONE, &file, detail));
+    const gnutls_datum_t datum = datum_of(&file);
+    if (gnutls_x509_trust_list_init(&tls->clients, 0) < 0) {
+        return KVB_NO_MEMORY;
+    }
+    const int count =
+        gnutls_x509_trust_list_add_trust_mem(tls->clients, &datum, NULL, GNUTLS_X509_FMT_PEM, 0, 0);
+    if (count <= 0) {
+        return say_not_pem(
+            "certificate", path, count < 0 ? count : GNUTLS_E_NO_CERTIFICATE_FOUND, detail);
+    }
+    tls->client_ca = strdup(file.text);
+    return tls->client_ca ? KVB_OK : KVB_NO_MEMORY;
+}
+
+static kvb_status load_files(
+    struct kvb_http_tls *tls, const struct kvb_http_tls_files *files,
+    enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail)
+{
+    *out_fault = KVB_HTTP_TLS_CERT;
+    KVB_TRY(load_chain(tls, files->cert_file, detail));
+    *out_fault = KVB_HTTP_TLS_KEY;
+    KVB_TRY(load_key(tls, files->key_file, detail));
+    KVB_TRY(check_pair(tls, files->key_file, detail));
+    *out_fault = KVB_HTTP_TLS_CLIENT_CA;
+    return files->client_ca_file[0] ? load_clients(tls, files->client_ca_file, detail) : KVB_OK;
+}
+
+kvb_status kvb_http_tls_load(
+    const struct kvb_http_tls_files *files, struct kvb_http_tls **out_tls,
+    enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail)
+{
+    struct kvb_http_tls *tls = calloc(1, sizeof *tls);
+
+    if (!tls) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status = load_files(tls, files, out_fault, detail);
+    if (status != KVB_OK) {
+        kvb_http_tls_free(tls);
+        return status;
+    }
+    *out_tls = tls;
+    return KVB_OK;
+}
+
+void kvb_http_tls_free(struct kvb_http_tls *tls)
+{
+    if (!tls) {
+        return;
+    }
+    for (unsigned i = 0; i < tls->chain_count; i++) {
+        gnutls_x509_crt_deinit(tls->chain[i]);
+    }
+    gnutls_free(tls->chain);
+    if (tls->key) {
+        gnutls_x509_privkey_deinit(tls->key);
+    }
+    if (tls->clients) {
+        gnutls_x509_trust_list_deinit(tls->clients, 1);
+    }
+    free(tls->client_ca);
+    free(tls);
+}
+
+const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls)
+{
+    return tls->client_ca;
+}
+
+/* ---- Handshakes ----------------------------------------------------------------------- */
+
+/* Of a copy that is not whole. */
+static void drop_copied_chain(gnutls_pcert_st *chain, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        gnutls_pcert_deinit(&chain[i]);
+    }
+    gnutls_free(chain);
+}
+
+static kvb_status copy_key(const struct kvb_http_tls *tls, gnutls_privkey_t *out_key)
+{
+    gnutls_privkey_t key = NULL;
+
+    if (gnutls_privkey_init(&key) < 0) {
+        return KVB_NO_MEMORY;
+    }
+    if (gnutls_privkey_import_x509(key, tls->key, GNUTLS_PRIVKEY_IMPORT_COPY) < 0) {
+        gnutls_privkey_deinit(key);
+        return KVB_NO_MEMORY;
+    }
+    *out_key = key;
+    return KVB_OK;
+}
+
+kvb_status kvb_http_tls_copy(
+    const struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
+    gnutls_privkey_t *out_key)
+{
+    gnutls_pcert_st *chain = gnutls_calloc(tls->chain_count, sizeof *chain);
+
+    if (!chain) {
+        return KVB_NO_MEMORY;
+    }
+    for (unsigned i = 0; i < tls->chain_count; i++) {
+        if (gnutls_pcert_import_x509(&chain[i], tls->chain[i], 0) < 0) {
+            drop_copied_chain(chain, i);
+            return KVB_NO_MEMORY;
+        }
+    }
+    if (copy_key(tls, out_key) != KVB_OK) {
+        drop_copied_chain(chain, tls->chain_count);
+        return KVB_NO_MEMORY;
+    }
+    *out_chain = chain;
+    *out_count = tls->chain_count;
+    return KVB_OK;
+}
+
+static bool is_chain_valid(const struct kvb_http_tls *tls, gnutls_x509_crt_t *chain, unsigned count)
+{
+    unsigned char use[] = GNUTLS_KP_TLS_WWW_CLIENT;
+    gnutls_typed_vdata_st purpose = { .type = GNUTLS_DT_KEY_PURPOSE_OID, .data = use };
+    unsigned faults = 0;
+
+    return gnutls_x509_trust_list_verify_crt2(
+               tls->clients, chain, count, &purpose, 1, 0, &faults, NULL) == 0 &&
+           faults == 0;
+}
+
+bool kvb_http_tls_is_client_known(const struct kvb_http_tls *tls, gnutls_session_t session)
+{
+    gnutls_x509_crt_t chain[kvb_http_tls_max_chain];
+    unsigned count = 0;
+    unsigned made = 0;
+
+    if (!tls->clients) {
+        return true;
+    }
+    const gnutls_datum_t *shown = gnutls_certificate_get_peers(session, &count);
+    if (!shown || count == 0 || count > kvb_http_tls_max_chain) {
+        return false;
+    }
+    while (made < count && gnutls_x509_crt_init(&chain[made]) == 0) {
+        made++;
+        if (gnutls_x509_crt_import(chain[made - 1], &shown[made - 1], GNUTLS_X509_FMT_DER) < 0) {
+            count = 0; /* not valid: leave the loop */
+        }
+    }
+    const bool is_known = count > 0 && made == count && is_chain_valid(tls, chain, count);
+    while (made > 0) {
+        gnutls_x509_crt_deinit(chain[--made]);
+    }
+    return is_known;
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <gnutls/abstract.h>
+#include <gnutls/gnutls.h>
+#include <stdbool.h>
+
+/* What the HTTP server needs of TLS, read from PEM files: its certificate chain and key, and the
+ * authority of its clients' certificates.
+ *
+ * Each handshake gets copies of the chain and the key, so that the material may be freed and
+ * replaced while connections of the old one live on.
+ *
+ * Threads: constant once loaded; any thread may read it.
+ * Memory:  kvb_http_tls_file_bytes a file, at most. */
+struct kvb_http_tls;
+
+enum { kvb_http_tls_file_bytes = 256 << 10, kvb_http_tls_max_chain = 8 };
+
+struct kvb_http_tls_files {
+    const char *cert_file;      /* the server's certificate, then those that signed it */
+    const char *key_file;       /* not readable by other users */
+    const char *client_ca_file; /* "": clients need no certificate */
+};
+
+/* Which of the files is at fault. */
+enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY, KVB_HTTP_TLS_CLIENT_CA };
+
+/* On KVB_OK the caller frees *out_tls with kvb_http_tls_free().
+ * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key is another certificate's;
+ *                 *out_fault and detail say which
+ * KVB_NO_MEMORY */
+kvb_status kvb_http_tls_load(
+    const struct kvb_http_tls_files *files, struct kvb_http_tls **out_tls,
+    enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail);
+
+/* NULL is fine. */
+void kvb_http_tls_free(struct kvb_http_tls *tls);
+
+/* The authority of the clients as PEM text, borrowed; NULL: there is none. */
+const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
+
+/* Copies the chain and the key for one handshake; GnuTLS frees them
+ * (GNUTLS_CERT_RETR_DEINIT_ALL).  KVB_NO_MEMORY */
+kvb_status kvb_http_tls_copy(
+    const struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
+    gnutls_privkey_t *out_key);
+
+/* True when the client has shown a certificate that the authority has signed for clients and that
+ * is valid now, or needs none.  Verifies signatures: 0.1 ms. */
+bool kvb_http_tls_is_client_known(const struct kvb_http_tls *tls, gnutls_session_t session);

@@ -1,0 +1,152 @@
+#include "ingest/zmq/curve.h"
+
+#include "core/hash.h"
+#include "core/own.h"
+#include "core/secret_file.h"
+
+#include <string.h>
+#include <zmq.h>
+
+enum {
+    z85_bytes = 40,
+    key_text_bytes = 512, /* of a file of one key; further lines are passed over */
+    list_bytes = kvb_curve_max_clients * 2 * z85_bytes,
+};
+
+static void wipe_key_text(char (*text)[key_text_bytes])
+{
+    explicit_bzero(*text, sizeof *text);
+}
+
+bool kvb_curve_is_available(void)
+{
+    return zmq_has("curve") == 1;
+}
+
+static kvb_status
+decode_key(const char *path, const char *text, uint8_t *out, struct kvb_detail *detail)
+{
+    /* zmq_z85_decode() reads any length, and writes 4 bytes for 5 characters. */
+    if (strlen(text) == z85_bytes && zmq_z85_decode(out, text)) {
+        return KVB_OK;
+    }
+    kvb_detail_set(
+        detail, "%s has no CURVE key: a key is a line of %d characters of Z85", path, z85_bytes);
+    return KVB_BAD_CONFIG;
+}
+
+static kvb_status
+read_key(const char *path, enum kvb_file_access access, uint8_t *out, struct kvb_detail *detail)
+{
+    KVB_OWN(wipe_key_text) char text[key_text_bytes] = "";
+
+    KVB_TRY(kvb_secret_file_read_line(path, access, text, sizeof text, detail));
+    return decode_key(path, text, out, detail);
+}
+
+/* A public key is 32 bytes of the secret one: a secret without its own public key is no use. */
+static kvb_status compute_public_key(struct kvb_curve *curve, struct kvb_detail *detail)
+{
+    char secret[z85_bytes + 1] = "";
+    char public[z85_bytes + 1] = "";
+    const bool is_computed = zmq_z85_encode(secret, curve->secret_key, kvb_curve_key_bytes) &&
+                             zmq_curve_public(public, secret) == 0 &&
+                             zmq_z85_decode(curve->public_key, public);
+
+    explicit_bzero(secret, sizeof secret);
+    if (!is_computed) {
+        kvb_detail_set(detail, "libzmq has no CURVE: use one that is built with libsodium");
+    }
+    return is_computed ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+static kvb_status
+check_public_key(const char *path, const struct kvb_curve *curve, struct kvb_detail *detail)
+{
+    uint8_t key[kvb_curve_key_bytes];
+
+    if (path[0] == '\0') {
+        return KVB_OK;
+    }
+    KVB_TRY(read_key(path, KVB_FILE_OF_ANYONE, key, detail));
+    if (memcmp(key, curve->public_key, sizeof key) != 0) {
+        kvb_detail_set(detail, "%s does not have the public key of the secret key", path);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *detail)
+{
+    char text[list_bytes];
+    char *rest = text;
+    const char *line = NULL;
+
+    if (path[0] == '\0') {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_secret_file_read(path, KVB_FILE_OF_ANYONE, text, sizeof text, NULL, detail));
+    while ((line = strsep(&rest, "\r\n"))) {
+        if (line[0] == '\0' || line[0] == ' ') {
+            continue;
+        }
+        if (curve->client_count == kvb_curve_max_clients) {
+            kvb_detail_set(detail, "%s has more than %d keys", path, kvb_curve_max_clients);
+            return KVB_BAD_CONFIG;
+        }
+        KVB_TRY(decode_key(path, line, curve->client_keys[curve->client_count], detail));
+        curve->client_count++;
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_keys(const struct kvb_curve_files *files, struct kvb_curve *curve, struct kvb_detail *detail)
+{
+    KVB_TRY(read_key(files->secret_key, KVB_FILE_PRIVATE, curve->secret_key, detail));
+    KVB_TRY(compute_public_key(curve, detail));
+    KVB_TRY(check_public_key(files->public_key, curve, detail));
+    if (files->server_key[0] != '\0') {
+        KVB_TRY(read_key(files->server_key, KVB_FILE_OF_ANYONE, curve->server_key, detail));
+        curve->has_server_key = true;
+    }
+    return read_client_keys(files->client_keys, curve, detail);
+}
+
+kvb_status kvb_curve_read(
+    const struct kvb_curve_files *files, struct kvb_curve *out_curve, struct kvb_detail *detail)
+{
+    *out_curve = (struct kvb_curve){ .client_count = 0 };
+    const kvb_status status = read_keys(files, out_curve, detail);
+    if (status != KVB_OK) {
+        kvb_curve_forget(out_curve);
+    }
+    return status;
+}
+
+uint64_t kvb_curve_digest(const struct kvb_curve *curve)
+{
+    const kvb_span parts[] = {
+        { curve->server_key, kvb_curve_key_bytes },
+        { curve->secret_key, kvb_curve_key_bytes },
+        { curve->client_keys[0], curve->client_count * kvb_curve_key_bytes },
+    };
+
+    return kvb_hash64_parts(parts, sizeof parts / sizeof parts[0], 0);
+}
+
+bool kvb_curve_allows(const struct kvb_curve *curve, const uint8_t *key, size_t len)
+{
+    for (size_t i = 0; i < curve->client_count && len == kvb_curve_key_bytes; i++) {
+        if (memcmp(curve->client_keys[i], key, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void kvb_curve_forget(struct kvb_curve *curve)
+{
+    explicit_bzero(curve, sizeof *curve);
+}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The keys of CURVE (ZMTP's encryption and authentication, RFC 26 of ZeroMQ) for the sockets of one
+ * worker.
+ *
+ *     our socket   secret_key   server_key                client_keys
+ *     connects     its own      the engine's public key   none
+ *     listens      its own      for its replay socket     of engines that may connect
+ *
+ * In a file a key is Z85 text of 40 characters, as zmq_curve_keypair() makes it; each file has one
+ * key in its first line, client_keys_file one in each line.
+ *
+ * Threads: plain data. */
+enum { kvb_curve_key_bytes = 32, kvb_curve_max_clients = 64 };
+
+struct kvb_curve_files {
+    const char *server_key; /* paths; "": none */
+    const char *public_key;
+    const char *secret_key;
+    const char *client_keys;
+};
+
+/* Holds a secret: end it with kvb_curve_forget(). */
+struct kvb_curve {
+    bool has_server_key;
+    uint8_t server_key[kvb_curve_key_bytes];
+    uint8_t public_key[kvb_curve_key_bytes];
+    uint8_t secret_key[kvb_curve_key_bytes];
+    size_t client_count;
+    uint8_t client_keys[kvb_curve_max_clients][kvb_curve_key_bytes];
+};
+
+/* False when this libzmq was built without CURVE. */
+bool kvb_curve_is_available(void);
+
+/* The file of the secret key must be private (core/secret_file.h).  The public key is computed from
+ * the secret key; its file, if there is one, must have the same.
+ * KVB_BAD_CONFIG  detail names the file and the remedy; *out_curve holds no secret */
+kvb_status kvb_curve_read(
+    const struct kvb_curve_files *files, struct kvb_curve *out_curve, struct kvb_detail *detail);
+
+/* Differs when a key differs. */
+uint64_t kvb_curve_digest(const struct kvb_curve *curve);
+
+/* Is the key of 32 bytes one of client_keys? */
+bool kvb_curve_allows(const struct kvb_curve *curve, const uint8_t *key, size_t len);
+
+void kvb_curve_forget(struct kvb_curve *curve);

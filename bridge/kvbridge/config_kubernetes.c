@@ -1,0 +1,111 @@
+#include "ingest/http/fetch.h"
+#include "kvbridge/config.h"
+#include "kvbridge/kube_access.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The group `kubernetes`: what its keys mean together. */
+
+static void check_namespaces(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
+{
+    const struct kvb_kubernetes_namespaces *list = &config->namespaces;
+
+    for (size_t i = 0; i < list->count; i++) {
+        for (size_t other = 0; other < i; other++) {
+            if (strcmp(list->names[i], list->names[other]) == 0) {
+                kvb_conf_error(conf, "kubernetes.namespaces", "has one twice: leave one out");
+            }
+        }
+        if (list->names[i][0] == '\0' && list->count > 1) {
+            kvb_conf_error(
+                conf, "kubernetes.namespaces", "\"*\" stands for all: give it alone, or names");
+        }
+    }
+}
+
+static void
+check_account_file(struct kvb_conf *conf, const char *key, const char *path, const char *remedy)
+{
+    if (path[0] != '\0' && path[0] != '/') {
+        kvb_conf_error(conf, key, "begin it with /: it must not depend on where the daemon starts");
+    } else if (path[0] != '\0' && access(path, R_OK) != 0) {
+        kvb_conf_warning(conf, key, "cannot be read now: %s", remedy);
+    }
+}
+
+static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
+{
+    struct kvb_detail detail = { .text = "" };
+
+    if (config->api[0] != '\0' || config->token_file[0] != '\0' || config->ca_file[0] != '\0') {
+        kvb_conf_error(
+            conf, "kubernetes.kubeconfig",
+            "says what api, token_file and ca_file say: give either");
+    }
+    if (config->kubeconfig[0] != '/') {
+        kvb_conf_error(
+            conf, "kubernetes.kubeconfig",
+            "begin it with /: it must not depend on where the daemon starts");
+    } else if (kvb_kube_access_check(config->kubeconfig, &detail) != KVB_OK) {
+        kvb_conf_error(conf, "kubernetes.kubeconfig", "%s", detail.text);
+    }
+}
+
+/* Where the API server is may be true only where the bridge runs: a warning. */
+static void check_api(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
+{
+    struct kvb_detail detail = { .text = "" };
+
+    if (config->api[0] == '\0') {
+        if (!secure_getenv("KUBERNETES_SERVICE_HOST")) {
+            kvb_conf_warning(
+                conf, "kubernetes.api",
+                "is not set, and this is no pod (KUBERNETES_SERVICE_HOST is not set either): "
+                "outside a cluster set kubeconfig, or api, token_file and ca_file");
+        }
+        return;
+    }
+    if (kvb_fetch_check_url(config->api, &detail) != KVB_OK) {
+        kvb_conf_error(conf, "kubernetes.api", "expected https://host:port");
+    } else if (strncmp(config->api, "http://", strlen("http://")) == 0) {
+        kvb_conf_warning(
+            conf, "kubernetes.api",
+            "the token goes over http:// in clear: use https:// outside "
+            "this host");
+    }
+    if (config->namespaces.count == 0) {
+        kvb_conf_error(
+            conf, "kubernetes.namespaces",
+            "is empty: with api there is no own namespace; name some, or \"*\"");
+    }
+}
+
+void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridge_config *config)
+{
+    struct kvb_kubernetes_config *of = &config->kubernetes;
+
+    if (!of->is_on) {
+        return;
+    }
+    of->rules.events_port = of->events_port;
+    of->rules.replay_port = of->replay_port;
+    of->rules.metrics_port = of->metrics_port;
+    of->rules.ranks = of->worker.ranks;
+    of->rules.labels = config->publish.labels;
+    memcpy(of->rules.model, of->worker.model, sizeof of->rules.model);
+    if (kvb_pod_rules_take_id(&of->rules, of->id_from) != KVB_OK) {
+        kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:x");
+    }
+    check_namespaces(conf, of);
+    if (of->kubeconfig[0] != '\0') {
+        check_kubeconfig(conf, of);
+        return;
+    }
+    check_api(conf, of);
+    check_account_file(
+        conf, "kubernetes.token_file", of->token_file, "is the service account's token mounted?");
+    check_account_file(
+        conf, "kubernetes.ca_file", of->ca_file, "without it no certificate is trusted");
+}

@@ -1,0 +1,257 @@
+#include "kvbridge/dns_list.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "ingest/dns/lookup.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    scrape_ms = 1000, /* as load.scrape_ms of a worker */
+    retry_ms = 1000   /* after workers that could not be opened */
+};
+
+/* ---- The configuration ---- */
+
+bool kvb_dns_list_is_configured(const struct kvb_dns_config *config)
+{
+    return config->name[0] != '\0' || config->srv[0] != '\0';
+}
+
+void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config)
+{
+    if (!kvb_dns_list_is_configured(config)) {
+        return;
+    }
+    if (config->name[0] != '\0' && config->srv[0] != '\0') {
+        kvb_conf_error(conf, "dns.srv", "leave it out, or leave out dns.name: one of them counts");
+    }
+    if (config->srv[0] != '\0' && config->worker.ranks > 1) {
+        kvb_conf_error(
+            conf, "dns.ranks", "leave it out: each SRV record is one worker of one rank");
+    }
+    if (config->worker.model[0] == '\0') {
+        kvb_conf_error(conf, "dns.model", "is missing: name the model that the engines serve");
+    }
+    if (config->worker.block_size == 0) {
+        kvb_conf_error(
+            conf, "dns.block_size", "is missing: give the tokens in a block, such as 16");
+    }
+    if (config->port + config->worker.ranks - 1 > UINT16_MAX ||
+        config->replay_port + config->worker.ranks - 1 > UINT16_MAX) {
+        kvb_conf_error(
+            conf, "dns.ranks",
+            "the port of the last rank is beyond 65535: lower dns.port, "
+            "dns.replay_port or dns.ranks");
+    }
+}
+
+kvb_status kvb_dns_list_worker_of(
+    const struct kvb_dns_config *config, const struct kvb_dns_member *member,
+    struct kvb_worker_config *out_worker)
+{
+    struct kvb_worker_config worker = config->worker;
+
+    KVB_TRY(kvb_endpoint_of_address(
+        "tcp", member->host, member->port, "", sizeof worker.events, worker.events));
+    if (config->replay_port > 0) {
+        KVB_TRY(kvb_endpoint_of_address(
+            "tcp", member->host, config->replay_port, "", sizeof worker.replay, worker.replay));
+    }
+    if (config->metrics_port > 0) {
+        KVB_TRY(kvb_endpoint_of_address(
+            "http", member->host, config->metrics_port, "/metrics", sizeof worker.load.prometheus,
+            worker.load.prometheus));
+        KVB_TRY(kvb_endpoint_of_address(
+            "http", member->host, config->metrics_port, "", sizeof worker.facts.address,
+            worker.facts.address));
+    }
+    worker.load.scrape_ms = scrape_ms;
+    worker.unknown_medium = KVB_TIER_EXTERNAL;
+    worker.is_id_made = true;
+    worker.id = kvb_worker_id_of_address(&worker);
+    *out_worker = worker;
+    return KVB_OK;
+}
+
+/* ---- The thread ---- */
+
+struct kvb_dns_list {
+    struct kvb_dns_list_options options;
+    struct kvb_dns_members members; /* the thread's own, like the next two */
+    enum kvb_dns_result said;       /* what the log has said of the newest look-up */
+    struct kvb_log_backoff backoff;
+    int stop_fd; /* eventfd */
+    pthread_t thread;
+    bool has_thread;
+    _Atomic uint64_t results[KVB_DNS_RESULT_COUNT];
+    _Atomic uint64_t member_count;
+};
+
+static const char *configured_name(const struct kvb_dns_config *config)
+{
+    return config->name[0] != '\0' ? config->name : config->srv;
+}
+
+/* A name that does not exist is an answer: it has no members. */
+static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
+{
+    const struct kvb_dns_config *config = list->options.config;
+    const bool is_answer = result == KVB_DNS_OK || result == KVB_DNS_NO_NAME;
+
+    if (result == list->said &&
+        (is_answer || !kvb_log_backoff_due(&list->backoff, kvb_clock_monotonic_ns()))) {
+        return;
+    }
+    list->said = result;
+    kvb_log_write(
+        list->options.log, result == KVB_DNS_OK ? KVB_LOG_INFO : KVB_LOG_WARNING, "dns",
+        is_answer ? "the name of the workers was looked up"
+                  : "the name of the workers cannot be looked up: all of them stay",
+        "name", configured_name(config), "result",
+        result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
+}
+
+static void free_workers(struct kvb_worker_config **workers)
+{
+    free(*workers);
+}
+
+static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
+{
+    const size_t count = list->members.count;
+    KVB_OWN(free_workers) struct kvb_worker_config *workers = calloc(count + 1, sizeof *workers);
+    struct kvb_detail why = { .text = "" };
+    size_t filled = 0;
+
+    if (!workers) {
+        return KVB_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        filled += kvb_dns_list_worker_of(
+                      list->options.config, &list->members.items[i], &workers[filled]) == KVB_OK;
+    }
+    const kvb_status status =
+        list->options.take(list->options.context, workers, filled, out_is_settled, &why);
+    if (status != KVB_OK) {
+        kvb_log_write(
+            list->options.log, KVB_LOG_ERROR, "dns",
+            "not all workers could be opened: they are tried again", "name",
+            configured_name(list->options.config), "why",
+            why.text[0] ? why.text : kvb_status_name(status), NULL);
+    }
+    return status;
+}
+
+/* One look-up; *is_settled: nothing is left to do from the one before. */
+static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
+{
+    const struct kvb_dns_config *config = list->options.config;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
+    bool has_changed = false;
+    const enum kvb_dns_result result =
+        config->srv[0] != '\0' ? kvb_dns_look_up_services(config->srv, list->stop_fd, &found)
+                               : kvb_dns_look_up_addresses(
+                                     config->name, (uint16_t)config->port, list->stop_fd, &found);
+
+    atomic_fetch_add(&list->results[result], 1);
+    say_result(list, result);
+    if (result != KVB_DNS_OK && result != KVB_DNS_NO_NAME) {
+        return;
+    }
+    if (kvb_dns_members_answered(&list->members, &found, &has_changed) != KVB_OK) {
+        return; /* out of memory: the next answer counts */
+    }
+    atomic_store(&list->member_count, list->members.count);
+    if (has_changed || !*is_settled) {
+        *is_settled = false;
+        *is_settled = take_members(list, is_settled) == KVB_OK && *is_settled;
+    }
+}
+
+static bool is_stopping_within(const struct kvb_dns_list *list, int wait_ms)
+{
+    struct pollfd stop = { .fd = list->stop_fd, .events = POLLIN };
+
+    return poll(&stop, 1, wait_ms) > 0;
+}
+
+static void *run_dns_list(void *context)
+{
+    struct kvb_dns_list *list = context;
+    bool is_settled = true;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-dns-list"); /* for top -H; may fail */
+    do {
+        look_up_members(list, &is_settled);
+    } while (!is_stopping_within(
+        list, is_settled ? (int)list->options.config->period_s * 1000 : retry_ms));
+    return NULL;
+}
+
+/* ---- Any thread ---- */
+
+kvb_status
+kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list)
+{
+    struct kvb_dns_list *list = calloc(1, sizeof *list);
+
+    if (!list) {
+        return KVB_NO_MEMORY;
+    }
+    list->options = *options;
+    list->said = KVB_DNS_RESULT_COUNT; /* nothing yet */
+    list->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    list->has_thread =
+        list->stop_fd >= 0 && pthread_create(&list->thread, NULL, run_dns_list, list) == 0;
+    if (!list->has_thread) {
+        kvb_dns_list_free(list);
+        return KVB_IO;
+    }
+    *out_list = list;
+    return KVB_OK;
+}
+
+void kvb_dns_list_stop(struct kvb_dns_list *list)
+{
+    const uint64_t once = 1;
+
+    if (list && list->has_thread) {
+        (void)!write(list->stop_fd, &once, sizeof once); /* an eventfd takes it */
+        (void)pthread_join(list->thread, NULL);
+        list->has_thread = false;
+    }
+}
+
+void kvb_dns_list_free(struct kvb_dns_list *list)
+{
+    if (!list) {
+        return;
+    }
+    kvb_dns_list_stop(list);
+    if (list->stop_fd >= 0) {
+        (void)close(list->stop_fd);
+    }
+    kvb_dns_members_done(&list->members);
+    free(list);
+}
+
+struct kvb_dns_list_counters kvb_dns_list_count(const struct kvb_dns_list *list)
+{
+    struct kvb_dns_list_counters counters = { .members = 0 };
+
+    if (list) {
+        counters.members = atomic_load(&list->member_count);
+        for (size_t i = 0; i < KVB_DNS_RESULT_COUNT; i++) {
+            counters.results[i] = atomic_load(&list->results[i]);
+        }
+    }
+    return counters;
+}

@@ -1,0 +1,59 @@
+#pragma once
+
+#include "core/conf.h"
+#include "core/log.h"
+#include "core/status.h"
+#include "ingest/dns/members.h"
+#include "kvbridge/config.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The workers that are the members of a DNS name: for fleets in which nobody may ask the API of
+ * Kubernetes, or that have none.
+ *
+ *     every dns.period_s: look up --> kvb_dns_members --changed--> a worker for each --take--> the
+ *                            | bridge
+ *                            +-- no answer: all workers stay, the log says so
+ *
+ * A worker is its address and port: its id is made from them (kvb_worker_id_of_address).
+ *
+ * Threads: one of its own, on which take is called; the functions: any thread. */
+struct kvb_dns_list;
+
+bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
+
+/* Adds an error for each key that is missing or has no use. */
+void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config);
+
+/* out_worker is complete then.  KVB_TOO_LARGE: the host is too long for an address. */
+kvb_status kvb_dns_list_worker_of(
+    const struct kvb_dns_config *config, const struct kvb_dns_member *member,
+    struct kvb_worker_config *out_worker);
+
+struct kvb_dns_list_options {
+    const struct kvb_dns_config *config; /* borrowed, like log */
+    struct kvb_log *log;
+    /* The workers are these now.  *out_is_settled: none of them is to be tried again. */
+    kvb_status (*take)(
+        void *context, const struct kvb_worker_config *workers, size_t count, bool *out_is_settled,
+        struct kvb_detail *why);
+    void *context;
+};
+
+/* KVB_NO_MEMORY, KVB_IO */
+kvb_status
+kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list);
+/* No take runs after it returns.  NULL is fine, like below. */
+void kvb_dns_list_stop(struct kvb_dns_list *list);
+/* Stops it first. */
+void kvb_dns_list_free(struct kvb_dns_list *list);
+
+struct kvb_dns_list_counters {
+    uint64_t results[KVB_DNS_RESULT_COUNT]; /* look-ups */
+    uint64_t members;                       /* now */
+};
+
+/* All zero for NULL. */
+struct kvb_dns_list_counters kvb_dns_list_count(const struct kvb_dns_list *list);

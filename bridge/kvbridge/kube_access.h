@@ -1,0 +1,50 @@
+#pragma once
+
+#include "core/status.h"
+#include "ingest/http/fetch.h"
+#include "kvbridge/config.h"
+#include "pods/kubeconfig.h"
+#include "pods/pod.h"
+
+/* Where the API server of Kubernetes is, and what the bridge shows it:
+ *
+ *     kubernetes.kubeconfig   what its current context names
+ *     kubernetes.api          that URL, with token_file and ca_file
+ *     neither                 the environment and the service account of the bridge's own pod
+ *
+ * Files are read again by kvb_kube_access_renew(), because tokens and certificates are replaced
+ * while the bridge runs.  {0} is an access that is not open.
+ *
+ * Threads: the caller locks. */
+struct kvb_kube_access {
+    const struct kvb_kubernetes_config *config; /* borrowed */
+    char base[kvb_config_url_bytes];            /* https://host:port, without a slash at its end */
+    char token_file[kvb_config_path_bytes];     /* "": none, or the kubeconfig has it */
+    char ca_file[kvb_config_path_bytes];
+    char certificate_file[kvb_config_path_bytes];
+    char key_file[kvb_config_path_bytes];
+    char token[kvb_kubeconfig_token_bytes];
+    struct kvb_kubeconfig kubeconfig;
+};
+
+/* KVB_IO  this is no pod and nothing is configured, or the kubeconfig cannot be used; detail says
+ *         why.  Call it again later. */
+kvb_status kvb_kube_access_open(
+    struct kvb_kube_access *access, const struct kvb_kubernetes_config *config,
+    struct kvb_detail *detail);
+void kvb_kube_access_close(struct kvb_kube_access *access);
+
+/* Reads the token, and the kubeconfig, again.  What cannot be read leaves what was there, because
+ * it may still be valid; detail then says why. */
+kvb_status kvb_kube_access_renew(struct kvb_kube_access *access, struct kvb_detail *detail);
+
+/* The namespace where none is configured.  KVB_IO, KVB_BAD_CONFIG: it cannot be read. */
+kvb_status kvb_kube_access_namespace(
+    const struct kvb_kube_access *access, char out[kvb_pod_namespace_bytes + 1],
+    struct kvb_detail *detail);
+
+/* Fills token and certificates, borrowed until the access changes. */
+void kvb_kube_access_show(const struct kvb_kube_access *access, struct kvb_fetch_options *out);
+
+/* Reads the file and what it names, for kvbridge --check.  KVB_BAD_CONFIG, KVB_NO_MEMORY */
+kvb_status kvb_kube_access_check(const char *kubeconfig, struct kvb_detail *detail);

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
+#include "model/tier.h"
+
+#include <protobuf-c/protobuf-c.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Protobuf messages: walks their fields without allocating, checks those of peers before
+ * protobuf-c unpacks them, and maps our enums to the numbers on the wire.
+ *
+ *     | tag | len |   bytes   | tag | varint | tag | ...
+ *      ^ at                                           ^ end
+ *
+ * Threads: the caller locks. */
+struct kvb_proto_scan {
+    const uint8_t *at; /* borrowed, like end */
+    const uint8_t *end;
+};
+
+enum kvb_proto_type {
+    KVB_PROTO_VARINT = 0,
+    KVB_PROTO_FIXED64 = 1,
+    KVB_PROTO_BYTES = 2,
+    KVB_PROTO_FIXED32 = 5 /* 3 and 4 are groups, which are obsolete: refused */
+};
+
+struct kvb_proto_field {
+    uint32_t number; /* 1 .. 2^29-1 */
+    enum kvb_proto_type type;
+    uint64_t value; /* of a varint */
+    kvb_span bytes; /* of all others; borrowed */
+};
+
+struct kvb_proto_scan kvb_proto_scan_of(kvb_span bytes);
+
+/* Reads the next field; requires at < end.  KVB_BAD_INPUT: it is not a valid field. */
+kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *out_field);
+
+/* Reads the next varint of a packed column; errors as above. */
+kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value);
+
+/* Walks the fields of a message; does not descend into them.
+ * KVB_BAD_INPUT  not protobuf, a group, or more than max_fields fields.  (Our
+ *                repeated fields are packed: each column is one field.) */
+kvb_status kvb_proto_guard(kvb_span bytes, size_t max_fields);
+
+/* Has protobuf-c unpack a message of this type after kvb_proto_guard(), because protobuf-c
+ * allocates 40 bytes for each field on the wire, however small, and copies each unknown one.
+ * *out_message is the generated struct, which the caller frees with kvb_proto_drop().
+ * KVB_BAD_INPUT, KVB_NO_MEMORY */
+kvb_status kvb_proto_unpack(
+    const ProtobufCMessageDescriptor *type, kvb_span bytes, size_t max_fields,
+    ProtobufCMessage **out_message);
+
+/* For KVB_OWN; NULL inside is fine. */
+void kvb_proto_drop(ProtobufCMessage **message);
+
+/* Appends the bytes of a generated struct.  KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvb_proto_pack(const ProtobufCMessage *message, struct kvb_buf *out);
+
+/* Our enums may be reordered; the numbers on the wire may not.  Each mapping is
+ * a table: our constant -> number of kvbridge.proto. */
+extern const uint32_t kvb_proto_tiers[KVB_LIST_COUNT];
+
+/* Finds the index of value in such a table.
+ * KVB_BAD_INPUT  not in the table: a number of a newer version, or an invalid one */
+kvb_status
+kvb_proto_number_find(const uint32_t *numbers, size_t count, uint32_t value, unsigned *out_place);

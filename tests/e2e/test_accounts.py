@@ -1,0 +1,235 @@
+"""Do the printed permissions work in user JWTs: across accounts of an operator, and from an auth callout?"""
+
+import base64
+import json
+
+import nkeys
+import pytest
+
+import engine
+import programs
+from conftest import PUBLISH, ROUTER, SERVERS, worker
+from logins import Authority, jwt, make_key, public, seed_of, write_secret
+from programs import wait_for
+from test_permission_templates import PROMPT, block_of, denials, jwt_of, states
+
+pytestmark = pytest.mark.no_nats
+
+NO_LIMITS = {name: -1 for name in ("subs", "data", "payload")}
+
+
+def user_claims(subject, permissions, **more):
+    return {"sub": subject, "name": "u", "nats": {"type": "user", "version": 2, **NO_LIMITS, **permissions}, **more}
+
+
+class Accounts:
+    """An operator with an account for the bridges and one for those who read them."""
+
+    def __init__(self):
+        self.operator = make_key(nkeys.PREFIX_BYTE_OPERATOR)
+        self.bridges, self.routers = (make_key(nkeys.PREFIX_BYTE_ACCOUNT) for _ in range(2))
+
+    def config(self):
+        shared = [
+            {"name": "events", "subject": f"{PUBLISH}.*", "type": "stream"},
+            {"name": "sync", "subject": f"{PUBLISH}.kv_sync.*.*", "type": "service", "response_type": "Stream"},
+        ]
+        imports = [{**{key: one[key] for key in ("name", "subject", "type")}, "account": public(self.bridges)}
+                   for one in shared]
+        operator = jwt({"sub": public(self.operator), "nats": {"type": "operator", "version": 2}}, self.operator)
+        return (f"operator: {operator}\nresolver: MEMORY\nresolver_preload: {{\n"
+                f"  {public(self.bridges)}: {self.account(self.bridges, exports=shared)}\n"
+                f"  {public(self.routers)}: {self.account(self.routers, imports=imports)}\n}}\n")
+
+    def account(self, key, **claims):
+        limits = {**NO_LIMITS, **{name: -1 for name in ("imports", "exports", "conn", "leaf")}, "wildcards": True}
+        return jwt({"sub": public(key), "nats": {"type": "account", "version": 2, "limits": limits, **claims}},
+                   self.operator)
+
+    def credentials(self, path, account, permissions):
+        user = make_key(nkeys.PREFIX_BYTE_USER)
+        return write_secret(path, (
+            f"-----BEGIN NATS USER JWT-----\n{jwt(user_claims(public(user), permissions), account)}\n"
+            "------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{seed_of(user)}\n------END USER NKEY SEED------\n"))
+
+
+class Daemons:
+    """A bridge and an aggregator; login(name) is what the group nats of each says beside the URL."""
+
+    def __init__(self, scene, login, urls=None):
+        self.urls = urls or {}  # name -> its nats-server, where it is another one
+        self.scene, self.engine = scene, scene.engine()
+        self.texts = {
+            "bridge": 'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf";'
+                      f' heartbeat_ms = 200; }};\nworkers = ({{ {worker(self.engine)} }});\n',
+            "aggregator": 'router = { namespace = "dynamo"; component = "Router"; };\n',
+        }
+        self.ports = {name: programs.free_port() for name in self.texts}
+        for name in self.texts:
+            self.path(name).write_text(self.config(name, login))
+        self.login = login
+
+    def path(self, name):
+        return self.scene.folder / f"{name}.cfg"
+
+    def config(self, name, login):
+        return (f'nats = {{ url = "{self.urls.get(name, self.scene.nats_url)}"; {login(name)} }};\n{self.texts[name]}'
+                f'http = "127.0.0.1:{self.ports[name]}";\n')
+
+    def permissions(self, role):
+        named = self.path("bridge" if role in ("bridge", "reader") else "aggregator")
+        return jwt_of(role, "--config", named)
+
+    def run(self):
+        """The aggregator comes late: it has to request the list from the bridge."""
+        bridge = self.start("bridge")
+        self.engine.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
+        wait_for("EXACT at the bridge", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
+        aggregator = self.start("aggregator")
+        wait_for("EXACT", lambda: states(aggregator) == ["EXACT"], 20)
+        wait_for("the list was requested", lambda: aggregator.metric("kvb_sync_repairs_total") > 0)
+        assert aggregator.get("/streams")["streams"][0]["blocks"]["device"] == 3
+        for daemon in (bridge, aggregator):
+            assert denials(daemon) == {"publish": 0, "subscribe": 0}, daemon.name
+        return bridge, aggregator
+
+    def start(self, name):
+        daemon = self.scene.daemon(f"kv{name}", self.path(name).read_text(), self.ports[name], name)
+        wait_for(f"{name} is ready", daemon.is_ready, 20)
+        return daemon
+
+
+def is_asked_and_silent_elsewhere(router, events):
+    """A router is answered, and what it says as a bridge reaches nobody."""
+    answer = json.loads(router.request(f"{ROUTER}.kv_match", json.dumps({"model": "m", "token_ids": PROMPT}).encode()))
+    assert answer["workers"][0]["tokens"]["device"] == 48, answer
+    router.publish(f"{PUBLISH}.kv_events", b"forged")
+    before = len(events)
+    wait_for("two heartbeats later", lambda: len(events) > before + 2)
+    assert b"forged" not in [message.data for message in events]
+
+
+@pytest.mark.both_servers
+def test_bridges_have_an_account_of_their_own(scene):
+    """Exported to the other account: what bridges publish, and requests for what was missed."""
+    accounts = Accounts()
+    files = {name: scene.folder / f"{name}.creds" for name in ("bridge", "aggregator", "router", "reader")}
+    daemons = Daemons(scene, lambda name: f'credentials = "{files[name]}";')
+    for name, path in files.items():
+        account = accounts.bridges if name == "bridge" else accounts.routers
+        accounts.credentials(path, account, daemons.permissions(name))
+    config = scene.folder / "nats.conf"
+    config.write_text(accounts.config())
+    scene.start_nats(port=scene.nats_port, config=config)
+    events = scene.bus(credentials=files["reader"]).watch(f"{PUBLISH}.*")
+    daemons.run()
+    wait_for("the reader reads", lambda: any(message.subject == f"{PUBLISH}.kv_events" for message in events))
+    is_asked_and_silent_elsewhere(scene.bus(credentials=files["router"]), events)
+
+
+# ---- Auth callout ----
+
+
+def claims_of(token):
+    part = token.split(".")[1]
+    return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+
+
+class Callout:
+    """Answers nats-server, which asks who a client is: a user's name is its role, and the password is p."""
+
+    def __init__(self, client, issuer, permissions):
+        self.issuer, self.permissions = issuer, permissions
+        self.refused = 0
+        client._wait(client.client.subscribe("$SYS.REQ.USER.AUTH", cb=self.answer))
+        client.flush()
+
+    async def answer(self, message):
+        request = claims_of(message.data.decode())["nats"]
+        login, user = request["connect_opts"], request["user_nkey"]
+        permissions = self.permissions.get(login.get("user")) if login.get("pass") == "p" else None
+        verdict = {"error": "no such user"}
+        if permissions is not None:
+            verdict = {"jwt": jwt(user_claims(user, permissions, aud="APP"), self.issuer)}
+        self.refused += permissions is None
+        await message.respond(jwt({
+            "sub": user, "aud": request["server_id"]["id"],
+            "nats": {"type": "authorization_response", "version": 2, **verdict}}, self.issuer).encode())
+
+
+def test_an_auth_callout_hands_out_the_permissions(scene):
+    """nats-server has it from 2.10 on."""
+    scene.server = SERVERS["current"]
+    issuer = make_key(nkeys.PREFIX_BYTE_ACCOUNT)
+    assert scene.nats_url
+    daemons = Daemons(scene, lambda name: "")
+    for name in daemons.texts:
+        path = daemons.path(name)
+        path.write_text(path.read_text().replace(scene.nats_url, scene.url_of(f"{name}:p@")))
+    config = scene.folder / "nats.conf"
+    config.write_text(
+        "accounts { AUTH: { users: [ { user: callout, password: p } ] }, APP: {} }\n"
+        f"authorization {{ auth_callout {{ issuer: {public(issuer)}, auth_users: [ callout ], account: AUTH }} }}\n")
+    scene.start_nats(port=scene.nats_port, config=config)
+    roles = ("bridge", "aggregator", "router", "reader")
+    callout = Callout(scene.bus(user="callout:p@"), issuer, {role: daemons.permissions(role) for role in roles})
+    events = scene.bus(user="reader:p@").watch(f"{PUBLISH}.*")
+    bridge, _ = daemons.run()
+    is_asked_and_silent_elsewhere(scene.bus(user="router:p@"), events)
+    assert callout.refused == 0
+
+    # Who is no longer known is refused when it connects again, and is let in once it is known.
+    known = callout.permissions.pop("bridge")
+    scene.started[0].kill()
+    scene.start_nats(port=scene.nats_port, config=config)
+    wait_for("the bridge is refused", lambda: callout.refused > 0, 20)
+    assert not bridge.is_ready()
+    callout.permissions["bridge"] = known
+    wait_for("the bridge is let in", bridge.is_ready, 20)
+
+
+# ---- A leaf node ----
+
+
+def leaf_config(authority, port, certificate, users):
+    """Of the second site, whose server connects to the first one's by TLS."""
+    shown, key = certificate
+    return (f'leafnodes {{ reconnect: 1, remotes: [ {{ url: "tls://site:p@127.0.0.1:{port}",'
+            f' tls: {{ ca_file: "{authority.path}", cert_file: "{shown}", key_file: "{key}" }} }} ] }}\n{users}')
+
+
+def users_of(name, path):
+    return f"authorization {{ users: [ {{ user: {name}, password: p, {block_of(name, '--config', path)} }} ] }}\n"
+
+
+def start_sites(scene, certificate_of):
+    """The bridge is at the hub, the aggregator at the leaf node; returns what is to be run there."""
+    ports = {name: programs.free_port() for name in ("bridge", "aggregator", "line")}
+    daemons = Daemons(scene, lambda name: "", {
+        name: f"nats://{name}:p@127.0.0.1:{ports[name]}" for name in ("bridge", "aggregator")})
+    authority = Authority(scene.folder / "pki")
+    shown, key = authority.sign("hub")
+    hub, leaf = scene.folder / "hub.conf", scene.folder / "leaf.conf"
+    hub.write_text(
+        f'leafnodes {{ listen: "127.0.0.1:{ports["line"]}", authorization: {{ users: [ {{ user: site, password: p }} ] }},'
+        f' tls: {{ cert_file: "{shown}", key_file: "{key}", ca_file: "{authority.path}", verify: true }} }}\n'
+        + users_of("bridge", daemons.path("bridge")))
+    leaf.write_text(leaf_config(
+        authority, ports["line"], certificate_of(authority), users_of("aggregator", daemons.path("aggregator"))))
+    servers = [scene.start_nats(port=ports["bridge"], config=hub), scene.start_nats(port=ports["aggregator"], config=leaf)]
+    return daemons, servers
+
+
+@pytest.mark.both_servers
+def test_permissions_are_enough_across_a_leaf_node_with_tls(scene):
+    daemons, _ = start_sites(scene, lambda authority: authority.sign("leaf"))
+    daemons.run()
+
+
+def test_a_leaf_node_of_another_authority_gets_nothing(scene):
+    daemons, servers = start_sites(scene, lambda authority: Authority(scene.folder / "other", "other").sign("leaf"))
+    bridge, aggregator = daemons.start("bridge"), daemons.start("aggregator")
+    wait_for("it is refused", lambda: "TLS leafnode handshake error" in servers[0].text())
+    wait_for("the bridge publishes", lambda: bridge.metric("kvb_messages_published_total") > 5)
+    assert aggregator.get("/streams")["streams"] == []

@@ -1,0 +1,127 @@
+"""Are the members of a DNS name followed as workers: found, kept while the name servers fail, and let go when three
+answers lack them?"""
+
+import random
+
+import pytest
+
+from name_server import FAILS, NO_NAME, SILENT, NameServer
+from programs import wait_for
+from test_faults import name_of, store
+from test_members import rows_of, streams
+
+NAME = "vllm-headless"
+
+
+@pytest.fixture
+def names(scene):
+    one = NameServer(scene.folder)
+    scene.engines.append(one)
+    return one
+
+
+@pytest.fixture
+def pods(scene):
+    """Three engines on addresses of their own, all on the same ports, as pods are."""
+    part = random.randrange(1, 255)
+    first = scene.engine(bind=f"tcp://127.77.{part}.1:*", bind_replay=f"tcp://127.77.{part}.1:*")
+
+    def like_first(host):
+        return scene.engine(bind=f"tcp://{host}:{port_of(first.events)}", bind_replay=f"tcp://{host}:{port_of(first.replay)}")
+
+    return [first, *(like_first(f"127.77.{part}.{i}") for i in (2, 3))]
+
+
+def port_of(endpoint):
+    return int(endpoint.rsplit(":", 1)[1])
+
+
+def host_of(endpoint):
+    return endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
+
+
+def start(scene, names, rows):
+    return scene.bridge(
+        profile="protobuf", prefix=names.prefix,
+        limits=f'dns = {{ {rows} period_s = 1; model = "m"; block_size = 16; }};\n')
+
+
+def hosts(bridge):
+    return {host_of(s["endpoint"]) for s in bridge.get("/state")["streams"]}
+
+
+def lookups(bridge, result):
+    return bridge.metric("kvb_dns_list_lookups_total", result=result)
+
+
+@pytest.mark.sanitize
+def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, names, pods):
+    one, two, three = pods
+    addresses = [host_of(pod.events) for pod in pods]
+    names.names[NAME] = (5, addresses[:2])
+    aggregator = scene.aggregator()
+    bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(one.events)}; replay_port = {port_of(one.replay)};')
+    wait_for("both are workers", lambda: hosts(bridge) == set(addresses[:2]))
+    assert {s["origin"] for s in bridge.get("/state")["streams"]} == {"dns"}
+    for number, pod in enumerate(pods):
+        pod.publish(store(number))
+    ids = {host_of(s["endpoint"]): s["worker_id"] for s in bridge.get("/state")["streams"]}
+    wait_for("its blocks are listed", lambda: rows_of(aggregator, ids[addresses[1]]) == {name_of(1)})
+
+    for trouble, result in ((FAILS, "failure"), (SILENT, "timeout")):
+        names.names[NAME] = trouble
+        before = lookups(bridge, result)
+        wait_for(f"look-ups fail: {trouble}", lambda: lookups(bridge, result) >= before + (4 if result == "failure" else 1), 20)
+        assert hosts(bridge) == set(addresses[:2]), "all stay"
+        assert "cannot be looked up" in bridge.text()
+
+    names.names[NAME] = (5, [addresses[0], addresses[2]])
+    wait_for("the third comes, the second is missed", lambda: addresses[2] in hosts(bridge), 20)
+    asked = lookups(bridge, "ok")
+    wait_for("and goes", lambda: hosts(bridge) == {addresses[0], addresses[2]})
+    assert lookups(bridge, "ok") >= asked + 1
+    wait_for("with a goodbye", lambda: streams(aggregator, "/streams")[ids[addresses[1]], 0]["state"] == "DOWN")
+    assert bridge.metric("kvcache_zmq_connections_total", pod_key=str(ids[addresses[0]])) == 1
+    wait_for("the metric says so", lambda: bridge.metric("kvb_dns_list_members") == 2)
+
+    names.names[NAME] = NO_NAME
+    wait_for("a name that is gone has no members", lambda: not hosts(bridge))
+
+
+def test_an_srv_record_is_a_worker_at_its_target_and_port(scene, names, pods):
+    one, two, _ = pods
+    records = [("pod-0.fleet", port_of(one.events)), ("pod-1.fleet", port_of(two.events))]
+    names.names["pod-0.fleet"] = (5, [host_of(one.events)])
+    names.names["pod-1.fleet"] = (5, [host_of(two.events)])
+    names.names["_kv-events._tcp.vllm"] = (5, records)
+    bridge = start(scene, names, f'srv = "_kv-events._tcp.vllm"; replay_port = {port_of(one.replay)};')
+    wait_for("both are workers", lambda: hosts(bridge) == {"pod-0.fleet", "pod-1.fleet"})
+    one.publish(store(1))
+    two.publish(store(2))
+    wait_for("and exact", lambda: {s["state"] for s in bridge.get("/state")["streams"]} == {"EXACT"})
+
+
+def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pods):
+    """In a pod a short name is tried in each search domain: where the first fails, and the others have no such name,
+    nothing is known."""
+    names.file.write_text(f"nameserver {names.address}\nsearch inference.svc svc\noptions ndots:5\n")
+    full = f"{NAME}.inference.svc"
+    names.names[full] = (5, [host_of(pods[0].events)])
+    bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(pods[0].events)};')
+    wait_for("it is found in its domain", lambda: len(hosts(bridge)) == 1)
+    names.names[full] = FAILS
+    before = lookups(bridge, "failure")
+    wait_for("it fails", lambda: lookups(bridge, "failure") >= before + 4, 20)
+    assert len(hosts(bridge)) == 1
+    assert lookups(bridge, "no_name") == 0
+
+
+def test_a_thousand_members_come_over_tcp_and_v6_counts_where_there_is_no_v4(scene, names):
+    names.names[NAME] = (5, [f"127.78.{i // 250}.{i % 250 + 1}" for i in range(1000)])
+    bridge = start(scene, names, f'name = "{NAME}"; port = 9;')
+    wait_for("all are workers", lambda: bridge.metric("kvb_dns_list_members") == 1000)
+    wait_for("and open", lambda: len(hosts(bridge)) == 1000, 20)
+    assert names.streams > 0, "too long for a datagram"
+    names.names[NAME] = (5, ["::1"])
+    wait_for("the v6 address is one", lambda: "[::1]" in hosts(bridge), 20)
+    wait_for("and the others have gone", lambda: hosts(bridge) == {"[::1]"}, 20)

@@ -1,0 +1,510 @@
+"""Are the workers of a bridge the pods that the API server lists, whatever happens to either?"""
+
+import itertools
+import json
+import re
+import subprocess
+import time
+
+import pytest
+
+import programs
+from clock import Clock, build_shim
+from conftest import NAMESPACE, worker
+from pod_store import container, engine_pod, pod_status
+from programs import wait_for
+from test_faults import store
+from test_members import EngineApi, lists
+
+
+def config(kube, **keys):
+    values = {"namespaces": ["inference"], "selector": "app=vllm", "api": kube.url, "metrics_port": 0,
+              "token_file": str(kube.token_file), "ca_file": str(kube.ca_file), "model": "m", **keys}
+
+    def text(value):
+        if isinstance(value, list):
+            return "(" + ", ".join(json.dumps(one) for one in value) + ")"
+        return json.dumps(value)
+
+    return "kubernetes = {" + " ".join(f"{key} = {text(value)};" for key, value in values.items()) + "};\n"
+
+
+class Pods:
+    """Engines that are pods, at addresses 127.0.0.2, 127.0.0.3, ..."""
+
+    def __init__(self, scene, kube):
+        self.scene, self.kube = scene, kube
+        self.engines = {}
+        self.last = 1
+
+    def address(self):
+        self.last += 1
+        return f"127.0.0.{self.last}"
+
+    def start(self, name, ip=None, **more):
+        ip = ip or self.address()
+        one = self.scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+        self.engines[name] = one
+        return self.create(name, ip, one, **more)
+
+    def create(self, name, ip, one, **more):
+        ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
+        return self.kube.pods.create(engine_pod(name, ip=ip, containers=[container(**ports)], **more))
+
+
+@pytest.fixture
+def pods(scene, kube):
+    return Pods(scene, kube)
+
+
+def state(bridge):
+    return bridge.get("/state")
+
+
+def names(bridge):
+    """Of the pods that are read."""
+    return {stream["pod"]: stream for stream in state(bridge)["streams"] if stream["origin"] == "kubernetes"}
+
+
+def has(bridge, *wanted):
+    return lambda: set(names(bridge)) == set(wanted)
+
+
+def reasons(bridge):
+    return {row["pod"]: row["reason"] for row in state(bridge)["kubernetes"]["not_taken"]}
+
+
+def metric(bridge, name):
+    for line in bridge.http("GET", "/metrics")[1].splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[-1])
+    raise AssertionError(f"no {name}")
+
+
+def watching(scene, kube, **keys):
+    bridge = scene.bridge(limits=config(kube, **keys))
+    wait_for("the pods are watched", lambda: state(bridge)["kubernetes"]["state"] in ("watching", "empty"))
+    return bridge
+
+
+# ---- Pods come and go --------------------------------------------------------------------
+
+
+def test_pods_that_run_are_workers_and_leave_with_their_blocks(scene, kube, pods):
+    aggregator = scene.aggregator()
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    pods.start("b", node="node-b", ready=True)
+    wait_for("the other one, too", has(bridge, "a", "b"))
+    stream = names(bridge)["b"]
+    assert (stream["node"], stream["namespace_k8s"], stream["ready"]) == ("node-b", "inference", True)
+    pods.engines["b"].publish(store(1))
+    wait_for("its block is listed", lists(aggregator, stream["worker_id"], 1))
+    kube.pods.delete("inference", "b")
+    wait_for("it drains", lambda: names(bridge)["b"]["draining"])
+    assert lists(aggregator, stream["worker_id"], 1)()  # it is still there
+    kube.pods.finish("inference", "b")
+    wait_for("it has gone", has(bridge, "a"))
+    wait_for("with its block", lists(aggregator, stream["worker_id"]))
+    assert metric(bridge, "kvb_kubernetes_relists_total") == 0
+    assert metric(bridge, 'kvb_kubernetes_requests_total{verb="list"}') == 1
+
+
+def test_the_worker_id_is_dynamos_hash_of_the_name(scene, kube, pods):
+    pods.start("vllm-0")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "vllm-0"))
+    assert names(bridge)["vllm-0"]["worker_id"] == 1943803597606491
+
+
+def test_a_pod_of_the_same_name_is_another_worker(scene, kube, pods):
+    aggregator = scene.aggregator()
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    worker_id = names(bridge)["a"]["worker_id"]
+    pods.engines["a"].publish(store(1))
+    wait_for("its block is listed", lists(aggregator, worker_id, 1))
+    kube.pods.delete("inference", "a", grace_s=0)
+    one = pods.start("a")
+    assert one["metadata"]["name"] == "a"
+    pods.engines["a"].publish(store(2))
+    wait_for("only the new one's block is listed", lists(aggregator, worker_id, 2))
+
+
+def test_an_address_that_is_given_to_another_pod_mixes_no_lists(scene, kube, pods):
+    """The pods overlap: the node of the first one was lost, and the API server does not know yet."""
+    aggregator = scene.aggregator()
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    one, first = pods.engines["a"], names(bridge)["a"]["worker_id"]
+    one.publish(store(1))
+    wait_for("its block is listed", lists(aggregator, first, 1))
+    one.close()
+    time_to_tell = 1.1  # timestamps of the API are in seconds
+    wait_for("a second", lambda began=time.monotonic(): time.monotonic() - began > time_to_tell)
+    other = scene.engine(bind=one.events, bind_replay=one.replay)
+    other.publish(store(2))
+    pods.create("b", one.events.split("/")[2].split(":")[0], other)
+    wait_for("the younger has the address", has(bridge, "b"))
+    wait_for("the older is said", lambda: reasons(bridge) == {"a": "address_taken"})
+    wait_for("each list is its own", lambda: lists(aggregator, names(bridge)["b"]["worker_id"], 2)()
+             and lists(aggregator, first)())
+    kube.pods.delete("inference", "a", grace_s=0)
+    wait_for("nothing is left of it", lambda: reasons(bridge) == {})
+
+
+def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    before = names(bridge)["a"]["reconnects"]
+    kube.pods.patch("inference", "a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
+    wait_for("its role", lambda: names(bridge)["a"].get("role") == "decode")
+    assert names(bridge)["a"]["reconnects"] == before and "a rank leaves" not in bridge.text()
+
+
+def test_an_engine_whose_container_restarts_is_probed_at_once_although_it_publishes(scene, kube, pods):
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    engine, number = pods.engines["a"], itertools.count(1)
+
+    def publishes():
+        engine.publish(store(next(number)))
+        return names(bridge)["a"]["state"] == "EXACT" and len(engine.requests)
+
+    def quiet():
+        before = publishes()
+        return before and all(publishes() == before for _ in range(20))
+
+    wait_for("no replay is requested while it publishes", quiet, 20)
+    before = len(engine.requests)
+    kube.pods.patch("inference", "a", {"status": pod_status("127.0.0.2", "Running", restarts=1)})
+    wait_for("it is probed", lambda: publishes() and len(engine.requests) > before, 5)
+    assert names(bridge)["a"]["reconnects"] == 0
+    assert metric(bridge, "kvb_kubernetes_restarts_total") == 1
+
+
+# ---- Why not -------------------------------------------------------------------------------
+
+
+def test_each_pod_that_is_not_taken_has_its_reason(scene, kube, pods):
+    pods.start("taken")
+    ip = pods.address()
+    for name, more in {
+        "pending": {"ip": None}, "ended": {"ip": ip, "phase": "Succeeded"}, "no-ip": {"ip": None, "phase": "Running"},
+    }.items():
+        kube.pods.create(engine_pod(name, containers=[container(kv_events=5557)], **more))
+    kube.pods.create(engine_pod("silent", ip=pods.address(), containers=[container(http=8000)]))
+    pods.start("relabelled")
+    bridge = watching(scene, kube, events_port=0)
+    wait_for("two are taken", has(bridge, "taken", "relabelled"))
+    kube.pods.patch("inference", "relabelled", {"metadata": {"labels": {"app": "other"}}})
+    wait_for("one is left", has(bridge, "taken"))
+    wait_for("each has its reason", lambda: reasons(bridge) == {
+        "pending": "phase", "ended": "phase", "no-ip": "no_ip", "silent": "no_port", "relabelled": "relabelled",
+    })
+    assert state(bridge)["kubernetes"]["pods"]["phase"] == 2
+    assert metric(bridge, 'kvb_kubernetes_pods{state="relabelled"}') == 1
+    kube.pods.patch("inference", "relabelled", {"metadata": {"labels": {"app": "vllm"}}})
+    wait_for("it is back", has(bridge, "taken", "relabelled"))
+
+
+def test_of_two_pods_with_one_id_the_younger_is_refused_and_said(scene, kube, pods):
+    pods.start("a")
+    bridge = watching(scene, kube, namespaces=["*"])
+    wait_for("the pod is a worker", has(bridge, "a"))
+    time_of_first = names(bridge)["a"]["worker_id"]
+    kube.pods.create(
+        engine_pod("a", namespace="other", ip=pods.address(), containers=[container(kv_events=5557)]), "other")
+    wait_for("the younger is refused", lambda: reasons(bridge) == {"a": "id_taken"})
+    wait_for("and said", lambda: "a pod is not taken" in bridge.text() and 'id_from = \\"uid\\"' in bridge.text())
+    assert names(bridge)["a"]["worker_id"] == time_of_first and names(bridge)["a"]["namespace_k8s"] == "inference"
+
+
+def test_a_pod_that_the_file_has_is_left_to_the_file(scene, kube, pods):
+    ip = pods.address()
+    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+    pods.create("a", ip, one)
+    pods.start("b")
+    bridge = scene.bridge(worker(one), limits=config(kube))
+    wait_for("the other is a worker", has(bridge, "b"))
+    wait_for("the first is the file's", lambda: reasons(bridge) == {"a": "other_list"})
+
+
+def test_a_selector_that_matches_nothing_is_a_state_that_is_said_once(scene, kube, pods):
+    pods.start("a")
+    bridge = scene.bridge(limits=config(kube, selector="app=nothing"))
+    wait_for("it is said", lambda: "no pod matches" in bridge.text())
+    wait_for("it is a state", lambda: state(bridge)["kubernetes"]["state"] == "empty")
+    kube.bookmark()
+    wait_for("a bookmark", lambda: metric(bridge, 'kvb_kubernetes_events_total{kind="bookmark"}') == 1)
+    assert bridge.text().count("no pod matches") == 1
+    assert bridge.http("GET", "/readyz")[0] == 200
+
+
+# ---- The API server ---------------------------------------------------------------------------
+
+
+def test_while_the_api_is_away_everything_stays(scene, kube, pods):
+    aggregator = scene.aggregator()
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    worker_id = names(bridge)["a"]["worker_id"]
+    kube.go_away()
+    wait_for("it is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
+    pods.engines["a"].publish(store(1))
+    wait_for("its blocks go on", lists(aggregator, worker_id, 1))
+    assert bridge.http("GET", "/readyz")[0] == 200
+    wait_for("since when", lambda: state(bridge)["kubernetes"]["away_s"] >= 1)
+    assert metric(bridge, "kvb_kubernetes_connected") == 0
+    kube.pods.delete("inference", "a", grace_s=0)
+    pods.start("b")
+    kube.come_back()
+    wait_for("what happened meanwhile is known", has(bridge, "b"), 60)
+    wait_for("it is there", lambda: state(bridge)["kubernetes"]["state"] == "watching")
+    assert "the API server is away: all workers stay as they were" in bridge.text()
+
+
+@pytest.mark.parametrize("how", ["event", "status"])
+def test_a_version_that_is_gone_is_a_list_that_keeps_what_is_the_same(scene, kube, pods, how):
+    kube.gone_as = how
+    pods.start("a")
+    pods.start("b")
+    bridge = watching(scene, kube)
+    wait_for("the pods are workers", has(bridge, "a", "b"))
+    before = {name: stream["reconnects"] for name, stream in names(bridge).items()}
+    kube.go_away()
+    wait_for("it is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
+    kube.pods.delete("inference", "b", grace_s=0)
+    kube.pods.skip_versions(5)
+    kube.pods.compact()
+    kube.come_back()
+    wait_for("one is left", has(bridge, "a"), 60)
+    wait_for("by a list", lambda: metric(bridge, "kvb_kubernetes_relists_total") == 1)
+    assert names(bridge)["a"]["reconnects"] == before["a"]
+
+
+def test_lines_split_at_every_byte_and_lists_in_pages(scene, kube, pods):
+    for number in range(501):  # one more than a page has
+        kube.pods.create(engine_pod(f"idle-{number}", ip=None))
+    kube.split_bytes = 1
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod of the second page is a worker", has(bridge, "a"))
+    assert metric(bridge, 'kvb_kubernetes_requests_total{verb="list"}') == 2
+    pods.start("b")
+    wait_for("that of the watch is one", has(bridge, "a", "b"), 60)
+    assert state(bridge)["kubernetes"]["pods"]["phase"] == 501
+    assert len(state(bridge)["kubernetes"]["not_taken"]) == 32
+
+
+def test_a_token_that_is_rotated_is_read_again(scene, kube, pods):
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    kube.new_token()
+    kube.expire()
+    kube.cut_watches()
+    pods.start("b")
+    wait_for("the other pod is a worker", has(bridge, "a", "b"), 60)
+
+
+def test_a_kubeconfig_says_where_the_api_is_and_who_asks(scene, kube, pods):
+    """The file that kubectl uses in test_kube_clients.py."""
+    kube.kubeconfig.chmod(0o600)
+    pods.start("a")
+    bridge = watching(scene, kube, kubeconfig=str(kube.kubeconfig), api="", token_file="", ca_file="", namespaces=[])
+    wait_for("the pod is a worker", has(bridge, "a"))  # the context's namespace
+    kube.new_token()
+    kube.kubeconfig.chmod(0o600)
+    kube.expire()
+    pods.start("b")
+    wait_for("the new token is read after a 401", has(bridge, "a", "b"), 20)
+
+
+def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(scene, kube, tmp_path):
+    path = tmp_path / "kubeconfig"
+
+    def check(text, mode=0o600, **more):
+        path.write_text(text)
+        path.chmod(mode)
+        keys = {"kubeconfig": str(path), "api": "", "token_file": "", "ca_file": "", **more}
+        config_file = tmp_path / "bridge.cfg"
+        config_file.write_text('publish = { namespace = "n"; component = "c"; };\n' + config(kube, **keys))
+        done = subprocess.run([programs.BIN / "kvbridge", "--config", config_file, "--check"], capture_output=True,
+                              text=True, timeout=30)
+        return done.stdout + done.stderr
+
+    good = kube.kubeconfig.read_text()
+    assert "kubernetes.kubeconfig" not in check(good)
+    assert "kubernetes.kubeconfig: every user may read or write" in check(good, 0o644)
+    assert "exec: no program is run" in check(good.replace('"token"', '"exec"'))
+    assert "client-key" not in check(good) and "cannot read" in check(
+        good.replace('"token"', '"client-key": "gone.key", "token"'))
+    assert "give either" in check(good, api=kube.url)
+
+
+def test_refusals_are_waited_out_and_said(scene, kube, pods):
+    pods.start("a")
+    kube.refuse(429, times=1, verb="list", retry_after=2)
+    kube.refuse(503, times=2, verb="watch")
+    began = time.monotonic()
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("the pod is a worker", has(bridge, "a"), 60)
+    assert time.monotonic() - began >= 2
+    pods.start("b")
+    wait_for("and the next", has(bridge, "a", "b"), 60)
+
+
+def test_what_the_role_does_not_permit_is_said(scene, kube):
+    kube.new_token(verbs=["get"])
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("it is said", lambda: "the Role needs get, list and watch of pods" in bridge.text())
+    assert state(bridge)["kubernetes"]["state"] == "away"
+
+
+def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods):
+    kube.new_certificate(days=-1)
+    pods.start("a")
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("it is said", lambda: "certificate has expired" in bridge.text())
+    kube.new_certificate(new_authority=True)  # the file of the CA is another one, too
+    wait_for("the pod is a worker", has(bridge, "a"), 60)
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600], ids=["back", "forward"])
+def test_a_clock_that_jumps_ends_no_watch(scene, kube, pods, tmp_path, monkeypatch, jump_s):
+    clock = Clock(tmp_path / "clock")
+    pods.start("a")
+    with monkeypatch.context() as patch:
+        for name, value in clock.environment(build_shim(tmp_path)).items():
+            patch.setenv(name, value)
+        bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    clock.jump(jump_s)
+    pods.start("b")
+    wait_for("the other one is, too", has(bridge, "a", "b"))
+    assert metric(bridge, 'kvb_kubernetes_requests_total{verb="watch"}') == 1
+    assert state(bridge)["kubernetes"]["state"] == "watching"
+
+
+# ---- Objects that are none -------------------------------------------------------------------------
+
+
+def line(kind, thing):
+    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+
+
+def test_bad_objects_are_counted_and_harm_no_others(scene, kube, pods):
+    pods.start("a")
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    large = engine_pod("large", ip="127.0.0.200", annotations={"x": "y" * (2 << 20)}, uid="large")
+    many = engine_pod("many", ip="127.0.0.201", uid="many", containers=[container(
+        kv_events=5557, **{f"p{number}": 1000 + number for number in range(299)})])
+    kube.say(line("ADDED", large))
+    kube.say(line("ADDED", {"kind": "Node", "metadata": {"name": "n", "uid": "n"}}))
+    kube.say(line("EXPLODED", {"kind": "Pod", "metadata": {"name": "n", "uid": "n"}}))
+    kube.say(b'{"type":"ADDED","object":{"kind":"Pod","metadata":{"name":"\xff\xfe","uid":"odd"}}}\n')
+    kube.say(line("ADDED", many))
+    pods.start("b")
+    wait_for("the pods are workers", has(bridge, "a", "b", "many"))
+    wait_for("the others are counted", lambda: state(bridge)["kubernetes"]["refused"] == {
+        "too_large": 1, "invalid": 1, "other_kind": 1, "ceiling": 0})
+    assert metric(bridge, 'kvb_kubernetes_events_total{kind="unknown"}') == 1
+    assert metric(bridge, "kvb_kubernetes_ports_beyond_total") == 300 - 64
+    assert metric(bridge, 'kvb_kubernetes_requests_total{verb="watch"}') == 1
+
+
+def test_a_list_without_an_end_is_given_up_and_tried_again(scene, kube, pods):
+    pods.start("a")
+
+    def endless(handler):
+        body = {"kind": "PodList", "metadata": {"resourceVersion": "7", "continue": "again"}, "items": []}
+        text = json.dumps(body).encode()
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                            b"Content-Length: %d\r\n\r\n" % len(text) + text)
+
+    kube.intercept(endless, times=512, verb="list")
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("the pod is a worker", has(bridge, "a"), 60)
+
+
+# ---- What people read ------------------------------------------------------------------------------------
+
+
+def test_kvctl_lists_workers_and_pods_that_are_none(scene, kube, pods):
+    pods.start("a")
+    kube.pods.create(engine_pod("waits", ip=None))
+    one = scene.engine()
+    bridge = scene.bridge(worker(one), limits=config(kube))
+    wait_for("the pod is a worker", has(bridge, "a"))
+    wait_for("the other is not", lambda: reasons(bridge) == {"waits": "phase"})
+
+    def kvctl(*words):
+        command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+    text = kvctl("workers")
+    assert re.search(r"^ *7 +0 +file ", text, re.M) and re.search(r" kubernetes .* a +node-a", text)
+    assert re.search(r"waits +inference +phase ", text)
+    answer = json.loads(kvctl("--json", "workers"))
+    assert {row["origin"] for row in answer["workers"]} == {"file", "kubernetes"}
+    assert answer["pods"][0]["reason"] == "phase"
+
+
+@pytest.mark.no_nats
+def test_check_names_the_key_and_the_remedy(tmp_path):
+    path = tmp_path / "bad.cfg"
+    path.write_text(
+        'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
+        'kubernetes = { namespaces = ("*", "a"); preset = "openshift"; id_from = "ip"; api = "k8s:6443"; '
+        'token_file = "token"; };\n')
+    done = subprocess.run(
+        [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 78
+    for part in (
+        "kubernetes.preset: ", '"aibrix"', "kubernetes.id_from: expected name, uid or label:x",
+        "kubernetes.api: expected https://host:port", "kubernetes.token_file: begin it with /",
+        'kubernetes.namespaces: "*" stands for all',
+    ):
+        assert part in done.stdout + done.stderr, done
+
+
+def test_a_pod_whose_engine_says_where_its_events_are_is_discovered(scene, kube, pods):
+    ip = pods.address()
+    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+    api = EngineApi()
+    api.sources = [{"data_parallel_rank": 0, "endpoint": one.events.replace(ip, "*"),
+                    "replay_endpoint": one.replay.replace(ip, "*"), "topic": "kv-events"}]
+    api.start(ip)
+    kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port)]))
+    bridge = watching(scene, kube, discover=True)
+    wait_for("its rank is read", lambda: [
+        s["pod"] for s in state(bridge)["streams"] if s["origin"] == "discovered"] == ["a"], 20)
+    kube.pods.delete("inference", "a", grace_s=0)
+    wait_for("it has gone", lambda: state(bridge)["streams"] == [])
+    api.close()
+
+
+def test_a_pod_whose_engine_does_not_say_where_its_events_are_is_read_at_its_ports(scene, kube, pods):
+    """In one list with engines that say it: a rolling update from an old release to a new one."""
+    ip = pods.address()
+    one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+    api = EngineApi()
+    api.answer = lambda path: None  # no such page
+    api.start(ip)
+    ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
+    kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port, **ports)]))
+    bridge = watching(scene, kube, discover=True)
+    wait_for("its rank is read", lambda: [
+        (s["pod"], s["endpoint"]) for s in state(bridge)["streams"] if s["origin"] == "discovered"
+    ] == [("a", one.events)], 20)
+    one.publish(store(1))
+    wait_for("it is EXACT", lambda: [s["state"] for s in state(bridge)["streams"]] == ["EXACT"], 20)
+    api.close()

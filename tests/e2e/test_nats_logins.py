@@ -1,0 +1,255 @@
+"""Does each kind of login let a daemon in, and does the log say why when it does not?"""
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+import programs
+from conftest import worker
+from logins import KINDS, Authority, Login, Operator, write_secret
+from programs import wait_for
+
+pytestmark = pytest.mark.no_nats
+
+
+def bridge_at(scene, keys, name="kvbridge", url=None):
+    port = programs.free_port()
+    return scene.daemon(
+        "kvbridge",
+        f'nats = {{ url = "{url or scene.nats_url}"; {keys} }};\n'
+        'publish = { namespace = "dynamo"; component = "w"; };\n'
+        f"workers = ( {{ {worker(scene.engine(), 7)} }} );\n"
+        f'http = "127.0.0.1:{port}";\n', port, name)
+
+
+def check(scene, keys):
+    path = scene.folder / "checked.cfg"
+    path.write_text(f'nats = {{ url = "{scene.nats_url}"; {keys} }};\n'
+                    'publish = { namespace = "dynamo"; component = "w"; };\n'
+                    f"workers = ( {{ {worker(scene.engine(), 7)} }} );\n")
+    return subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"],
+                          capture_output=True, text=True, timeout=30)
+
+
+def is_connected(daemon):
+    return daemon.metric("kvb_nats_connected") == 1
+
+
+@pytest.mark.both_servers
+@pytest.mark.sanitize
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_right_login_is_let_in_and_shown_nowhere(scene, kind):
+    login = Login(kind, scene.folder)
+    scene.start_nats(config=login.config)
+    bridge = bridge_at(scene, login.keys())
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    process = f"/proc/{bridge.process.pid}"
+    seen = [bridge.text(), *(bridge.http("GET", path)[1] for path in ("/state", "/metrics", "/readyz")),
+            *(open(f"{process}/{file}", errors="replace").read() for file in ("cmdline", "environ"))]
+    for secret in login.secrets:
+        assert not any(secret in text for text in seen)
+
+
+@pytest.mark.parametrize("kind, reason", [
+    ("password", "Authorization Violation"), ("token", "Authorization Violation"),
+    ("nkey", "Authorization Violation"), ("credentials", "Authorization Violation"),
+    ("certificate", "does not accept the certificate"),
+])
+def test_a_wrong_login_is_refused_and_the_log_says_so(scene, kind, reason):
+    login = Login(kind, scene.folder)
+    scene.start_nats(config=login.config)
+    if kind == "credentials":
+        other = Operator().credentials()[0]
+    elif kind == "certificate":
+        shown, key = Authority(scene.folder / "others", "ca").sign("client", "email:bridge@example.org")
+        write_secret(scene.folder / "client.pem", shown.read_text())
+        other = key.read_text()
+    else:
+        other = None
+        login.issue()
+    if other:
+        write_secret(login.file, other)
+    bridge = bridge_at(scene, login.keys())
+    wait_for(f"the log says {reason}", lambda: reason in bridge.text())
+    assert not any(secret in bridge.text() for secret in login.secrets)
+
+
+@pytest.mark.parametrize("kind", ["password", "nkey", "credentials"])
+def test_a_login_that_is_revoked_ends_the_connection(scene, kind):
+    login = Login(kind, scene.folder)
+    server = scene.start_nats(config=login.config)
+    bridge = bridge_at(scene, login.keys())
+    wait_for("kvbridge is connected", lambda: is_connected(bridge), 15)
+    if kind == "credentials":
+        login.operator.revoked["*"] = 1 << 40
+        login.grant()
+    else:
+        login.grant("UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4" if kind == "nkey" else "other")
+    server.process.send_signal(signal.SIGHUP)
+    wait_for("the log says why", lambda: 'reason="Authorization Violation"' in bridge.text() or
+             "User Authentication Revoked" in bridge.text())
+    wait_for("kvbridge says that it is not connected", lambda: not is_connected(bridge))
+    assert bridge.http("GET", "/readyz")[0] == 503
+
+
+def test_a_login_that_expires_ends_the_connection(scene):
+    login = Login("credentials", scene.folder)
+    scene.start_nats(config=login.config)
+    write_secret(login.file, login.operator.credentials(seconds=3)[0])
+    bridge = bridge_at(scene, login.keys())
+    wait_for("kvbridge was connected", lambda: is_connected(bridge), 3)
+    wait_for("it is not any more", lambda: not is_connected(bridge), 10)
+    wait_for("the log says why", lambda: "User Authentication Expired" in bridge.text())
+    # the file is read at each dial
+    write_secret(login.file, login.operator.credentials()[0])
+    wait_for("new credentials are taken", lambda: is_connected(bridge), 10)
+
+
+# ---- The server's certificate ----
+
+TLS = {
+    "another authority": ("other", "", "IP:127.0.0.1", {}, "unable to get local issuer certificate"),
+    "another name": ("ca", 'server_name = "nats.example.org";', "IP:127.0.0.1", {}, "hostname mismatch"),
+    "expired": ("ca", "", "IP:127.0.0.1", {"days": -1}, "certificate has expired"),
+    "right name": ("ca", 'server_name = "nats.example.org";', "DNS:nats.example.org", {}, None),
+}
+
+
+@pytest.mark.parametrize("case", TLS)
+def test_the_server_must_show_a_certificate_that_is_trusted(scene, case):
+    trusted, keys, hosts, more, reason = TLS[case]
+    authority = Authority(scene.folder / "pki")
+    Authority(scene.folder / "pki", "other")
+    shown, key = authority.sign("server", hosts, **more)
+    config = scene.folder / "nats.conf"
+    config.write_text(f'tls {{ cert_file: "{shown}", key_file: "{key}" }}\n')
+    scene.start_nats(config=config)
+    bridge = bridge_at(scene, f'ca_file = "{scene.folder}/pki/{trusted}.pem"; {keys}')
+    if reason:
+        wait_for(f"the log says {reason}", lambda: reason in bridge.text())
+        assert not is_connected(bridge)
+    else:
+        wait_for("kvbridge is connected", lambda: is_connected(bridge))
+
+
+# ---- Bad files, and options that do not fit together ----
+
+BAD = {
+    "missing": (lambda path: path.unlink(), "cannot read"),
+    "empty": (lambda path: path.write_text(""), "is empty"),
+    "readable by all": (lambda path: path.chmod(0o644), "chmod o-rw"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "no regular file"),
+    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path, 0o600)), "no regular file"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", BAD)
+def test_the_key_of_a_bad_file_is_named_with_the_remedy(scene, kind, case):
+    login = Login(kind, scene.folder)
+    spoil, why = BAD[case]
+    assert check(scene, login.keys()).returncode == 0
+    spoil(login.file)
+    done = check(scene, login.keys())
+    assert done.returncode == 78
+    assert f"nats.{login.key()}: " in done.stderr and why in done.stderr, done
+
+
+@pytest.mark.parametrize("kind, content", [
+    ("nkey", "SUNOTASEED\n"), ("credentials", "nothing like it\n"), ("certificate", "no key\n"),
+])
+def test_a_file_of_nonsense_is_refused_and_not_repeated(scene, kind, content):
+    login = Login(kind, scene.folder)
+    write_secret(login.file, content)
+    bridge = bridge_at(scene, login.keys())
+    wait_for("kvbridge ends", lambda: not bridge.is_running())
+    assert bridge.process.wait() == 78
+    assert "nats." in bridge.text() and content.strip() not in bridge.text(), bridge.text()
+
+
+def test_two_logins_are_an_error_that_names_both(scene):
+    login = Login("token", scene.folder)
+    done = check(scene, login.keys() + f' nkey_seed_file = "{login.file}";')
+    assert done.returncode == 78
+    assert "nats.nkey_seed_file: " in done.stderr and "nats.token_file" in done.stderr, done.stderr
+
+
+# ---- kvctl ----
+
+OPTIONS = {
+    "password": lambda login: {"user": "u0", "password_file": login.file},
+    "token": lambda login: {"token_file": login.file},
+    "nkey": lambda login: {"nkey_seed_file": login.file},
+    "credentials": lambda login: {"credentials": login.file},
+    "certificate": lambda login: {"ca_file": login.folder / "pki/ca.pem", "cert_file": login.folder / "client.pem",
+                                  "key_file": login.file},
+}
+CONTEXTS = {
+    "password": lambda login: {"user": "u0", "password": login.secrets[-1]},
+    "token": lambda login: {"token": login.secrets[-1]},
+    "nkey": lambda login: {"nkey": str(login.file)},
+    "credentials": lambda login: {"creds": str(login.file)},
+    "certificate": lambda login: {"ca": f"{login.folder}/pki/ca.pem", "cert": f"{login.folder}/client.pem",
+                                  "key": str(login.file)},
+}
+
+
+def kvctl(scene, *words, **env):
+    home = {"HOME": str(scene.folder), "XDG_CONFIG_HOME": ""}
+    return subprocess.run([programs.BIN / "kvctl", *map(str, words), "--timeout", "3000", "state"],
+                          capture_output=True, text=True, timeout=30, env={**os.environ, **home, **env})
+
+
+def write_context(scene, name, mode=0o600, **members):
+    folder = scene.folder / ".config/nats/context"
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_secret(folder / f"{name}.json", json.dumps({"url": scene.nats_url, **members}), mode)
+
+
+def is_let_in(done):
+    """Nobody answers: there is no aggregator."""
+    return done.returncode == 1 and "nobody answers" in done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kvctl_has_the_same_logins_as_options_environment_and_context(scene, kind):
+    login = Login(kind, scene.folder)
+    scene.start_nats(config=login.config)
+    given = OPTIONS[kind](login)
+    options = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", value)]
+    write_context(scene, "here", **CONTEXTS[kind](login))
+    runs = [
+        kvctl(scene, "--nats", scene.nats_url, *options),
+        kvctl(scene, KVB_NATS_URL=scene.nats_url, **{f"KVB_NATS_{k.upper()}": str(v) for k, v in given.items()}),
+        kvctl(scene, "--context", "here", KVB_NATS_TOKEN_FILE="/nowhere"),
+    ]
+    for done in runs:
+        assert is_let_in(done), done
+        assert not any(secret in done.stderr for secret in login.secrets)
+    done = kvctl(scene, "--nats", scene.nats_url)
+    assert done.returncode == 1 and "does not answer" in done.stderr and "nobody" not in done.stderr, done
+
+
+def test_kvctl_says_what_is_wrong_with_a_login(scene):
+    login = Login("password", scene.folder)
+    scene.start_nats(config=login.config)
+    url = ("--nats", scene.nats_url)
+    write_secret(scene.folder / "other", "wrong")
+    write_context(scene, "shown", 0o644, user="u0", password="x")
+    write_context(scene, "wrong", user="u0", password="x")
+    (scene.folder / ".config/nats/context/bad.json").write_text("[1]")
+    for words, status, why in [
+        ((*url, "--user", "u0", "--password-file", scene.folder / "other"), 1, "Authorization Violation"),
+        ((*url, "--user", "u0"), 64, "nats.password_file"),
+        ((*url, "--user", "u0", "--password-file", login.file, "--token-file", login.file), 64, "nats.user"),
+        (("--context", "nobody"), 64, "nobody.json: No such file"),
+        (("--context", "../x"), 64, "name of a context"),
+        (("--context", "bad"), 64, "is not a JSON object"),
+        (("--context", "shown"), 64, "chmod o-rw"),
+        (("--context", "wrong"), 1, "Authorization Violation"),
+    ]:
+        done = kvctl(scene, *words)
+        assert (done.returncode, why in done.stderr) == (status, True), (words, done)

@@ -1,0 +1,241 @@
+"""Are logins replaced while events flow, without one being lost and without a stream leaving EXACT?
+
+KVB_RENEWALS=20 KVB_RENEWAL_SECONDS=60 is the long form."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+import engine
+import programs
+from conftest import worker
+from logins import Authority, Login, seed_of, make_key, public, write_secret
+from nkeys import PREFIX_BYTE_USER
+from programs import wait_for
+
+pytestmark = pytest.mark.no_nats
+
+RENEWALS = int(os.environ.get("KVB_RENEWALS", "6"))
+SECONDS = float(os.environ.get("KVB_RENEWAL_SECONDS", "3"))
+
+
+class Material:
+    """Logins of one kind that the server accepts side by side; use(i) makes the i-th the current one."""
+
+    def __init__(self, kind, folder):
+        self.kind, self.folder = kind, folder
+        self.login = Login("credentials", folder) if kind == "credentials" else None
+        self.config = folder / "nats.conf"
+        self.file = folder / "current"
+        self.keys = {
+            "password": lambda i: f'user = "u{i}"; password_file = "{self.file}";',
+            "credentials": lambda i: f'credentials = "{self.file}";',
+            "nkey": lambda i: f'nkey_seed_file = "{self.file}";',
+            "certificate": lambda i: f'ca_file = "{folder}/bundle.pem"; cert_file = "{folder}/client.pem";'
+                                     f' key_file = "{self.file}";',
+        }[kind]
+        getattr(self, f"make_{kind}")()
+
+    def make_password(self):
+        self.secrets = [f"p{i}-{os.urandom(4).hex()}" for i in range(RENEWALS + 1)]
+        users = "\n".join(f'{{ user: "u{i}", password: "{s}" }}' for i, s in enumerate(self.secrets))
+        self.config.write_text(f"authorization {{ users = [\n{users}\n] }}\n")
+
+    def make_nkey(self):
+        keys = [make_key(PREFIX_BYTE_USER) for _ in range(RENEWALS + 1)]
+        self.secrets = [seed_of(key) for key in keys]
+        users = "\n".join(f"{{ nkey: {public(key)} }}" for key in keys)
+        self.config.write_text(f"authorization {{ users = [\n{users}\n] }}\n")
+
+    def make_credentials(self):
+        self.secrets = [self.login.operator.credentials()[0] for _ in range(RENEWALS + 1)]
+
+    def make_certificate(self):
+        """Two authorities; the server and the daemons trust both, and the certificates alternate."""
+        pki = self.folder / "pki"
+        both = [Authority(pki, "old"), Authority(pki, "new")]
+        bundle = self.folder / "bundle.pem"
+        bundle.write_text("".join(one.path.read_text() for one in both))
+        shown, key = both[0].sign("server")
+        self.pairs = [both[i % 2].sign(f"client{i}") for i in range(RENEWALS + 1)]
+        self.secrets = [pair[1].read_text() for pair in self.pairs]
+        self.config.write_text(
+            f'tls {{ cert_file: "{shown}", key_file: "{key}", ca_file: "{bundle}", verify: true }}\n')
+
+    def use(self, i, *daemons):
+        if self.kind == "certificate":
+            write_secret(self.folder / "client.pem", self.pairs[i][0].read_text())
+        write_secret(self.file, self.secrets[i])
+        for daemon in daemons:
+            path = self.folder / f"{daemon.name}.cfg"
+            write_secret(path, path.read_text().replace(self.keys(i - 1), self.keys(i)))
+            daemon.process.send_signal(signal.SIGHUP)
+
+
+def daemons_with(scene, material, vllm, profile):
+    ports = [programs.free_port(), programs.free_port()]
+    nats = f'nats = {{ url = "{scene.nats_url}"; {material.keys(0)} }};\n'
+    aggregator = scene.daemon(
+        "kvaggregator",
+        nats + 'subscribe = { namespace = "*"; component = "*"; default = { model = "m"; block_size = 16; }; };\n'
+        f'router = {{ namespace = "dynamo"; component = "Router"; }};\nhttp = "127.0.0.1:{ports[0]}";\n', ports[0])
+    bridge = scene.daemon(
+        "kvbridge",
+        nats + f'publish = {{ namespace = "dynamo"; component = "w"; profile = "{profile}"; refresh_s = 0; }};\n'
+        f'workers = ( {{ {worker(vllm, 7)} }} );\nhttp = "127.0.0.1:{ports[1]}";\n', ports[1])
+    for daemon in (aggregator, bridge):
+        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+    return bridge, aggregator
+
+
+class Load(threading.Thread):
+    """About 700 batches a second."""
+
+    def __init__(self, vllm):
+        super().__init__(daemon=True)
+        self.vllm, self.is_over, self.sent = vllm, threading.Event(), 0
+
+    def send(self):
+        self.sent += 1
+        self.vllm.publish(engine.batch(engine.stored([self.sent], [self.sent * 16 + i for i in range(16)], 16)))
+
+    def run(self):
+        while not self.is_over.wait(0.001):
+            self.send()
+
+
+def states(aggregator):
+    return [stream["state"] for stream in aggregator.get("/streams")["streams"]]
+
+
+@pytest.mark.sanitize
+@pytest.mark.parametrize("profile", ["json", "protobuf"])
+@pytest.mark.parametrize("kind", ["password", "credentials", "nkey", "certificate"])
+def test_logins_are_replaced_without_a_loss(scene, kind, profile):
+    material = Material(kind, scene.folder)
+    material.use(0)
+    scene.start_nats(config=material.config)
+    vllm = scene.engine()
+    load = Load(vllm)
+    bridge, aggregator = daemons_with(scene, material, vllm, profile)
+    load.send()
+    wait_for("the stream is EXACT", lambda: states(aggregator) == ["EXACT"], 15)
+    before = {daemon: daemon.metric("kvb_nats_connects_total") for daemon in (bridge, aggregator)}
+    load.start()
+    others = []
+    for i in range(1, RENEWALS + 1):
+        began = time.monotonic()
+        material.use(i, bridge, aggregator)
+        for daemon in (bridge, aggregator):
+            wait_for(f"{daemon.name} has renewed {i} times",
+                     lambda one=daemon, n=i: one.metric("kvb_nats_renewals_total") >= n)
+        while time.monotonic() < began + SECONDS / RENEWALS:
+            others += [state for state in states(aggregator) if state != "EXACT"]
+    load.is_over.set()
+    load.join()
+    wait_for("the aggregator holds every block", lambda: aggregator.metric("kvb_index_blocks") == load.sent)
+    assert others == [], "a stream left EXACT"
+    assert {daemon: daemon.metric("kvb_nats_connects_total") for daemon in before} == before, "a loss was counted"
+    for name in ("kvb_event_holes_total", "kvb_events_missed_total", "kvb_events_old_total"):
+        assert aggregator.metric(name) == 0, name
+
+
+@pytest.mark.parametrize("kind, nonsense", [
+    ("nkey", "SUNOTASEED\n"), ("credentials", "nothing\n"), ("certificate", "no key\n"), ("password", "wrong\n"),
+])
+def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense):
+    material = Material(kind, scene.folder)
+    material.use(0)
+    scene.start_nats(config=material.config)
+    vllm = scene.engine()
+    bridge, aggregator = daemons_with(scene, material, vllm, "protobuf")
+    write_secret(material.file, nonsense)
+    for daemon in (bridge, aggregator):
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(f"the log of {daemon.name} says so",
+                 lambda one=daemon: "the changed login cannot be used" in one.text())
+        assert kind == "password" or nonsense.strip() not in daemon.text()
+    load = Load(vllm)
+    load.send()
+    wait_for("events pass", lambda: aggregator.metric("kvb_index_blocks") == 1)
+    material.use(1, bridge, aggregator)
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} has a new login", lambda one=daemon: one.metric("kvb_nats_renewals_total") == 1)
+        assert daemon.metric("kvb_nats_connects_total") == 1
+
+
+def test_a_login_that_may_subscribe_to_less_leaves_the_connection(scene):
+    material = Material("password", scene.folder)
+    less = f'{{ user: "u1", password: "{material.secrets[1]}"'
+    text = material.config.read_text()
+    material.config.write_text(text.replace(
+        less, less + ', permissions: { publish: ">", subscribe: { deny: ["namespace.>"] } }'))
+    assert material.config.read_text() != text
+    material.use(0)
+    scene.start_nats(config=material.config)
+    vllm = scene.engine()
+    bridge, aggregator = daemons_with(scene, material, vllm, "protobuf")
+    material.use(1, bridge, aggregator)
+    for daemon in (bridge, aggregator):
+        wait_for(f"the log of {daemon.name} says why",
+                 lambda one=daemon: re.search("the changed login cannot be used.*Subscription to", one.text()))
+    load = Load(vllm)
+    load.send()
+    wait_for("events pass", lambda: aggregator.metric("kvb_index_blocks") == 1)
+    for daemon in (bridge, aggregator):
+        assert daemon.is_ready()
+        assert daemon.metric("kvb_nats_renewals_total") == 0
+        assert "no permission" not in daemon.text()
+    material.use(2, bridge, aggregator)
+    for daemon in (bridge, aggregator):
+        wait_for(f"{daemon.name} has a new login", lambda one=daemon: one.metric("kvb_nats_renewals_total") == 1)
+        assert daemon.is_ready() and daemon.metric("kvb_nats_connects_total") == 1
+
+
+def test_another_inbox_prefix_is_taken_by_a_restart_only(scene):
+    material = Material("password", scene.folder)
+    material.use(0)
+    scene.start_nats(config=material.config)
+    bridge, _ = daemons_with(scene, material, scene.engine(), "json")
+    path = scene.folder / f"{bridge.name}.cfg"
+    write_secret(path, path.read_text().replace("nats = {", 'nats = { inbox_prefix = "other";'))
+    bridge.process.send_signal(signal.SIGHUP)
+    wait_for("the log says so", lambda: re.search("taken by a restart only.*inbox_prefix", bridge.text()))
+    material.use(1, bridge)
+    wait_for("kvbridge has the new login", lambda: bridge.metric("kvb_nats_renewals_total") > 0)
+    assert bridge.metric("kvb_nats_renewals_total") == 1, "the prefix alone made a new connection"
+    assert bridge.is_ready()
+
+
+def test_a_changed_file_is_noticed_without_a_signal(scene):
+    material = Material("nkey", scene.folder)
+    material.use(0)
+    scene.start_nats(config=material.config)
+    bridge, _ = daemons_with(scene, material, scene.engine(), "json")
+    material.use(1)
+    wait_for("kvbridge has the new login", lambda: bridge.metric("kvb_nats_renewals_total") == 1, 15)
+
+
+def test_the_end_of_a_certificate_is_a_metric_and_a_warning(scene):
+    material = Material("certificate", scene.folder)
+    material.pairs[0] = Authority(scene.folder / "pki", "old2").sign("short", days=6)
+    shown, key = material.pairs[0]
+    bundle = scene.folder / "bundle.pem"
+    bundle.write_text(bundle.read_text() + (scene.folder / "pki/old2.pem").read_text())
+    material.secrets[0] = key.read_text()
+    material.use(0)
+    scene.start_nats(config=material.config)
+    bridge, aggregator = daemons_with(scene, material, scene.engine(), "json")
+    for daemon in (bridge, aggregator):
+        left = daemon.metric("kvb_nats_certificate_expires_seconds") - time.time()
+        assert 5 * 86400 < left < 7 * 86400, left
+        assert daemon.text().count("ends within 7 days") == 1
+    material.use(1, bridge, aggregator)
+    for daemon in (bridge, aggregator):
+        wait_for("the new certificate is shown",
+                 lambda one=daemon: one.metric("kvb_nats_certificate_expires_seconds") > time.time() + 20 * 86400)
+        assert daemon.text().count("ends within 7 days") == 1

@@ -1,0 +1,118 @@
+"""Is a registered or discovered address connected to only where the lists of networks allow it,
+on the address itself whatever a name leads to? Is a redirect not followed?"""
+
+import http.server
+import threading
+
+import pytest
+
+import engine
+from conftest import worker
+from programs import wait_for
+from test_http_access import REGISTER, put_token
+
+
+def registration(events):
+    return {
+        "instance_id": 5, "dp_rank": 0, "model_name": "m", "block_size": 16, "endpoint": events,
+    }
+
+
+def start_bridge(scene, *workers, register="", discover=""):
+    put_token(scene.folder / "register-token", REGISTER)
+    return scene.bridge(*workers, wait=False, limits=(
+        f'register = {{ token_file = "{scene.folder}/register-token"; networks = ({register}); }};\n'
+        f"discover = {{ networks = ({discover}); }};\n"
+    ))
+
+
+def register(bridge, events):
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {REGISTER}"}
+    status, text = bridge.http("POST", "/register", registration(events), headers)
+    assert status == 201, text
+
+
+def is_refused(bridge, address, key):
+    return (
+        bridge.metric("kvb_addresses_refused_total") > 0
+        and f"the address {address} is not allowed: add its network to {key}" in bridge.text()
+    )
+
+
+@pytest.mark.parametrize("host, address", [
+    ("169.254.169.254", "169.254.169.254"), ("[fe80::1]", "[fe80::1]"), ("[fd00:ec2::254]", "[fd00:ec2::254]"),
+])
+def test_link_local_and_metadata_are_refused_by_default(scene, host, address):
+    scene.start_nats()
+    bridge = start_bridge(scene, worker(scene.engine(), 1))
+    wait_for("it is ready", bridge.is_ready, 15)
+    register(bridge, f"tcp://{host}:5557")
+    wait_for("it is refused and counted", lambda: is_refused(bridge, address, "register.networks"))
+    wait_for("/state says so", lambda: f"{address} is not allowed" in bridge.http("GET", "/state")[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("networks, is_allowed", [('"10.0.0.0/8"', False), ('"127.0.0.0/8"', True)])
+def test_a_list_is_checked_on_the_address_that_a_name_leads_to(scene, host, networks, is_allowed):
+    scene.start_nats()
+    vllm = scene.engine()
+    bridge = start_bridge(scene, worker(scene.engine(), 1), register=networks)
+    wait_for("it is ready", bridge.is_ready, 15)
+    register(bridge, f"tcp://{host}:{vllm.events.rsplit(':', 1)[1]}")
+    if is_allowed:
+        def is_read():
+            vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
+            return bridge.metric("kvb_batches_received_total") > 0
+        wait_for("its events are read", is_read)
+        assert bridge.metric("kvb_addresses_refused_total") == 0
+    else:
+        wait_for("it is refused and counted", lambda: is_refused(bridge, "127.0.0.1", "register.networks"))
+
+
+class Api(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.paths.append(self.path)
+        self.send_response(302)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def api():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    server.paths = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def discovered(api):
+    return f'id = 7; model = "m"; block_size = 16; discover = "http://localhost:{api.server_port}";'
+
+
+def test_a_discovered_engine_outside_the_list_is_not_dialled(scene, api):
+    scene.start_nats()
+    bridge = start_bridge(scene, discovered(api), discover='"10.0.0.0/8"')
+    wait_for("the log says so", lambda: "1 is not allowed: add its network to discover.networks" in bridge.text())
+    assert not api.paths
+
+
+def test_a_redirect_is_not_followed(scene, api):
+    scene.start_nats()
+    bridge = start_bridge(scene, discovered(api))
+    wait_for("the log says so", lambda: "answered HTTP 302" in bridge.text())
+    wait_for("it is requested again", lambda: len(api.paths) >= 2)
+    assert "/elsewhere" not in api.paths
+
+
+def test_what_is_no_network_is_an_error_with_its_key_and_number(scene):
+    scene.start_nats()
+    for text, why in (("10.0.0.1/8", "has bits beyond its prefix"), ("ten", "is no network")):
+        bridge = start_bridge(scene, worker(scene.engine(), 1), register=f'"10.0.0.0/8", "{text}"')
+        bridge.process.wait(10)
+        assert f'register.networks: entry 1: "{text}" {why}' in bridge.text()
+        scene.started.remove(bridge)

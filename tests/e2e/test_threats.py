@@ -1,0 +1,41 @@
+"""Does each threat of etc/README.md name a control, and tests that exist? does SECURITY.md say how to
+report a weakness?"""
+
+import pathlib
+import re
+
+import pytest
+
+pytestmark = pytest.mark.no_nats
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def rows():
+    text = (TREE / "etc" / "README.md").read_text()
+    table = text.partition("\n**Threats.**")[2].partition("\n\n")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_each_threat_has_a_control_and_a_test():
+    assert len(rows()) >= 20
+    for threat, control, tests in rows():
+        assert threat and control, threat
+        assert re.fullmatch(r"`[^`]+`(, `[^`]+`)*", tests), (threat, tests)
+
+
+def test_each_named_test_exists():
+    missing = []
+    for _, _, tests in rows():
+        for path, _, name in (test.partition("::") for test in re.findall(r"`([^`]+)`", tests)):
+            file = TREE / "tests" / path
+            if not file.is_file() or not re.search(rf"(?<![\w-]){re.escape(name)}", file.read_text()):
+                missing.append(f"{path}::{name}")
+    assert not missing
+
+
+def test_a_weakness_is_reported_in_private_and_the_scope_is_said():
+    text = (TREE / ".github" / "SECURITY.md").read_text()
+    for words in ("Report a vulnerability", "not in a public issue", "--version", "What we treat as a weakness",
+                  "What is not", "sbom.cdx.json"):
+        assert words in text, words

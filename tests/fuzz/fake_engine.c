@@ -1,0 +1,151 @@
+#include "fake_engine.h"
+
+#include "core/buf.h"
+#include "index/block_hash.h"
+#include "kvfleet/encode/encode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void need(bool holds)
+{
+    if (!holds) {
+        abort();
+    }
+}
+
+void fake_engine_done(struct fake_engine *engine)
+{
+    for (size_t i = 0; i < engine->count; i++) {
+        free(engine->messages[i].bytes);
+    }
+    engine->count = 0;
+}
+
+void fake_engine_restart(struct fake_engine *engine)
+{
+    fake_engine_done(engine);
+    memset(engine->held, 0, sizeof engine->held);
+    engine->incarnation++;
+}
+
+void fake_block_fill(unsigned block, uint32_t out_tokens[fake_block_tokens])
+{
+    for (uint32_t i = 0; i < fake_block_tokens; i++) {
+        out_tokens[i] = 1000 * (block + 1) + i;
+    }
+}
+
+kvb_tokens_hash fake_block_tokens_hash(unsigned block)
+{
+    uint32_t tokens[fake_block_tokens];
+
+    fake_block_fill(block, tokens);
+    return kvb_tokens_hash_of(
+        tokens, fake_block_tokens, NULL, 0, kvb_block_seed((kvb_span){ 0 }, (kvb_span){ 0 }));
+}
+
+kvb_block_hash fake_block_name(unsigned block)
+{
+    return block == 0 ? kvb_block_hash_root(fake_block_tokens_hash(0))
+                      : kvb_block_hash_next(
+                            fake_block_name((block - 1) / 2), fake_block_tokens_hash(block));
+}
+
+/* ---- Messages ---- */
+
+static kvb_engine_hash engine_hash(const struct fake_engine *engine, unsigned block)
+{
+    return (kvb_engine_hash){ engine->incarnation << 32 | (block + 1) };
+}
+
+static void add_event(struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    need(kvb_event_batch_reserve_events(batch, 1) == KVB_OK);
+    batch->events[batch->event_count++] = *event;
+}
+
+static void add_hash(struct kvb_event_batch *batch, kvb_engine_hash hash)
+{
+    need(kvb_event_batch_reserve_hashes(batch, 1) == KVB_OK);
+    batch->hashes[batch->hash_count++] = hash;
+}
+
+static const struct fake_message *
+add_message(struct fake_engine *engine, struct kvb_event_batch *batch)
+{
+    struct kvb_buf bytes = { 0 };
+    struct fake_message *message = &engine->messages[engine->count];
+
+    kvb_buf_init(&bytes, 1 << 16);
+    batch->timestamp_s = 1.5;
+    need(kvb_engine_batch_encode(batch, engine->dialect, &bytes) == KVB_OK);
+    *message = (struct fake_message){ engine->count, malloc(bytes.len), bytes.len };
+    need(message->bytes != NULL);
+    memcpy(message->bytes, bytes.data, bytes.len);
+    engine->count++;
+    kvb_buf_done(&bytes);
+    kvb_event_batch_done(batch);
+    return message;
+}
+
+static const struct fake_message *store(struct fake_engine *engine, unsigned block)
+{
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
+                                      .has_parent = block > 0,
+                                      .block_size = fake_block_tokens,
+                                      .hash_count = 1,
+                                      .token_count = fake_block_tokens };
+
+    if (block > 0) {
+        event.parent = engine_hash(engine, (block - 1) / 2);
+    }
+    add_hash(&batch, engine_hash(engine, block));
+    need(kvb_event_batch_reserve_tokens(&batch, fake_block_tokens) == KVB_OK);
+    fake_block_fill(block, batch.tokens);
+    batch.token_count = fake_block_tokens;
+    add_event(&batch, &event);
+    engine->held[block] = true;
+    return add_message(engine, &batch);
+}
+
+static const struct fake_message *evict(struct fake_engine *engine, unsigned block)
+{
+    struct kvb_event_batch batch = { 0 };
+
+    add_hash(&batch, engine_hash(engine, block));
+    add_event(&batch, &(struct kvb_engine_event){ .kind = KVB_EVENT_REMOVED, .hash_count = 1 });
+    engine->held[block] = false;
+    return add_message(engine, &batch);
+}
+
+static bool has_child(const struct fake_engine *engine, unsigned block)
+{
+    const unsigned left = 2 * block + 1;
+
+    return left < fake_blocks && (engine->held[left] || engine->held[left + 1]);
+}
+
+const struct fake_message *fake_engine_touch(struct fake_engine *engine, unsigned block)
+{
+    if (engine->count == fake_max_messages) {
+        return NULL;
+    }
+    if (!engine->held[block]) {
+        return block == 0 || engine->held[(block - 1) / 2] ? store(engine, block) : NULL;
+    }
+    return has_child(engine, block) ? NULL : evict(engine, block);
+}
+
+const struct fake_message *fake_engine_clear(struct fake_engine *engine)
+{
+    struct kvb_event_batch batch = { 0 };
+
+    if (engine->count == fake_max_messages) {
+        return NULL;
+    }
+    add_event(&batch, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true });
+    memset(engine->held, 0, sizeof engine->held);
+    return add_message(engine, &batch);
+}

@@ -1,0 +1,31 @@
+#include "pods/kubeconfig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static bool is_whole(const struct kvb_kubeconfig_pem *pem)
+{
+    return pem->text == NULL || pem->path[0] == '\0'; /* never both */
+}
+
+/* A kubeconfig that is taken names a server; one that is not leaves what was there. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct kvb_kubeconfig config = { .server = "as before" };
+    struct kvb_detail why = { .text = "" };
+    const kvb_status status = kvb_kubeconfig_decode((kvb_span){ data, size }, &config, &why);
+    const bool is_as_before = strcmp(config.server, "as before") == 0 && config.token == NULL;
+
+    if (status != KVB_OK && (!is_as_before || why.text[0] == '\0')) {
+        abort();
+    }
+    if (status == KVB_OK &&
+        (config.server[0] == '\0' || config.token == NULL || !is_whole(&config.authority) ||
+         !is_whole(&config.certificate) || !is_whole(&config.key))) {
+        abort();
+    }
+    kvb_kubeconfig_done(&config);
+    return 0;
+}

@@ -1,0 +1,101 @@
+#include "bus/server_url.h"
+
+#include "core/own.h"
+
+#include "kvb_test.h"
+
+#include <string.h>
+
+enum { servers = 4, seeds = 400 };
+
+static const char *const configured[servers] = {
+    "nats://one:4222",
+    "nats://user:word@two",
+    "three:4333",
+    "nats://[::1]:4444",
+};
+
+/* The position of a server after ordering. */
+static size_t position_of(const char *server, const char *left, uint64_t seed)
+{
+    const char *list[servers];
+    size_t found = servers;
+
+    memcpy(list, configured, sizeof list);
+    kvb_server_list_order(list, servers, left, seed);
+    for (size_t i = 0; i < servers; i++) {
+        found = strcmp(list[i], server) == 0 ? i : found;
+    }
+    return found;
+}
+
+static void each_server_comes_first_now_and_then(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < servers; i++) {
+        unsigned first = 0;
+        for (uint64_t seed = 0; seed < seeds; seed++) {
+            const size_t at = position_of(configured[i], "", seed);
+            assert_true(at < servers);
+            first += at == 0;
+        }
+        assert_in_range(first, seeds / servers / 2, seeds / servers * 2);
+    }
+}
+
+static void the_server_that_was_left_comes_last(void **state)
+{
+    static const char *const left[servers] = { "nats://one", "nats://two:4222", "nats://Three:4333",
+                                               "[::1]:4444" };
+
+    (void)state;
+    for (size_t i = 0; i < servers; i++) {
+        for (uint64_t seed = 0; seed < seeds; seed++) {
+            assert_int_equal(position_of(configured[i], left[i], seed), servers - 1);
+        }
+    }
+}
+
+static void a_server_that_is_listed_twice_is_last_twice(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < seeds; seed++) {
+        const char *list[] = { "a:1", "nats://b", "c:1", "nats://u:p@b:4222" };
+        kvb_server_list_order(list, KVB_COUNT_OF(list), "nats://b", seed);
+        assert_true(kvb_server_url_is_same(list[2], "b"));
+        assert_true(kvb_server_url_is_same(list[3], "b"));
+    }
+}
+
+static void a_server_is_its_host_and_port(void **state)
+{
+    (void)state;
+    assert_true(kvb_server_url_is_same("nats://u:p@host", "tls://HOST:4222"));
+    assert_false(kvb_server_url_is_same("host:4222", "host:4223"));
+    assert_false(kvb_server_url_is_same("host", "hos"));
+    assert_false(kvb_server_url_is_same("[::1]:4222", "[::2]:4222"));
+    assert_true(kvb_server_url_is_same("[::1]", "nats://[::1]:4222"));
+}
+
+static void a_list_of_one_or_none_stays(void **state)
+{
+    const char *list[] = { "a" };
+
+    (void)state;
+    kvb_server_list_order(list, 0, "a", 1);
+    kvb_server_list_order(list, 1, "a", 1);
+    assert_string_equal(list[0], "a");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_server_comes_first_now_and_then),
+        cmocka_unit_test(the_server_that_was_left_comes_last),
+        cmocka_unit_test(a_server_that_is_listed_twice_is_last_twice),
+        cmocka_unit_test(a_server_is_its_host_and_port),
+        cmocka_unit_test(a_list_of_one_or_none_stays),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

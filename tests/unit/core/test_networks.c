@@ -1,0 +1,130 @@
+#include "kvb_test.h"
+
+#include "core/networks.h"
+#include "core/own.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct kvb_networks list_of(const char *one, const char *other)
+{
+    struct kvb_networks networks = { .count = 0 };
+
+    assert_ok(kvb_networks_add(&networks, one, NULL));
+    if (other) {
+        assert_ok(kvb_networks_add(&networks, other, NULL));
+    }
+    return networks;
+}
+
+static void an_empty_list_refuses_link_local_and_metadata_alone(void **state)
+{
+    static const char *const refused[] = { "169.254.169.254",   "169.254.0.0",
+                                           "169.254.255.255",   "::ffff:169.254.169.254",
+                                           "fe80::1",           "[fe80::1%eth0]",
+                                           "febf::1",           "fd00:ec2::254",
+                                           "::169.254.169.254", "64:ff9b::169.254.169.254",
+                                           "100.100.100.200" };
+    static const char *const allowed[] = { "127.0.0.1", "10.0.0.5",      "169.253.255.255",
+                                           "::1",       "169.255.0.0",   "fec0::1",
+                                           "fe7f::1",   "fd00:ec2::253", "2001:db8::1" };
+    const struct kvb_networks none = { .count = 0 };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(refused); i++) {
+        assert_false(kvb_networks_allow(&none, refused[i]));
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(allowed); i++) {
+        assert_true(kvb_networks_allow(&none, allowed[i]));
+    }
+}
+
+static void a_list_allows_what_it_lists_and_nothing_else(void **state)
+{
+    const struct kvb_networks networks = list_of("10.1.64.0/18", "fd00::/9");
+
+    (void)state;
+    assert_true(kvb_networks_allow(&networks, "10.1.64.0"));
+    assert_true(kvb_networks_allow(&networks, "10.1.127.255"));
+    assert_true(kvb_networks_allow(&networks, "::ffff:10.1.64.1"));
+    assert_true(kvb_networks_allow(&networks, "[fd7f::1]"));
+    assert_false(kvb_networks_allow(&networks, "10.1.63.255"));
+    assert_false(kvb_networks_allow(&networks, "10.1.128.0"));
+    assert_false(kvb_networks_allow(&networks, "fd80::1"));
+    assert_false(kvb_networks_allow(&networks, "127.0.0.1"));
+}
+
+static void metadata_may_be_listed_and_everything_too(void **state)
+{
+    const struct kvb_networks metadata = list_of("169.254.169.254", NULL);
+    const struct kvb_networks all = list_of("0.0.0.0/0", "::/0");
+
+    (void)state;
+    assert_true(kvb_networks_allow(&metadata, "169.254.169.254"));
+    assert_false(kvb_networks_allow(&metadata, "169.254.169.253"));
+    assert_true(kvb_networks_allow(&all, "169.254.169.254"));
+    assert_true(kvb_networks_allow(&all, "fe80::1"));
+}
+
+static void what_is_no_address_is_not_allowed(void **state)
+{
+    static const char *const texts[] = { "", "localhost", "10.0.0", "1.2.3.4.5", "*", "0x7f.1" };
+    const struct kvb_networks all = list_of("0.0.0.0/0", "::/0");
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
+        assert_false(kvb_networks_allow(&all, texts[i]));
+    }
+}
+
+static void what_is_no_network_is_refused_with_a_sentence(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *why;
+    } cases[] = {
+        { "", "no network" },
+        { "10.0.0.0/", "no network" },
+        { "10.0.0.0/33", "no network" },
+        { "::/129", "no network" },
+        { "10.0.0.0/-1", "no network" },
+        { "10.0.0.0/8x", "no network" },
+        { "h/8", "no network" },
+        { "10.0.0.1/8", "bits beyond" },
+        { "fd00::1/64", "bits beyond" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        struct kvb_networks networks = { .count = 0 };
+        struct kvb_detail detail = { .text = "" };
+        assert_int_equal(kvb_networks_add(&networks, cases[i].text, &detail), KVB_BAD_CONFIG);
+        assert_non_null(strstr(detail.text, cases[i].why));
+        assert_int_equal(networks.count, 0);
+    }
+}
+
+static void one_more_than_the_ceiling_is_refused(void **state)
+{
+    struct kvb_networks networks = { .count = 0 };
+
+    (void)state;
+    for (size_t i = 0; i < kvb_max_networks; i++) {
+        assert_ok(kvb_networks_add(&networks, "10.0.0.0/8", NULL));
+    }
+    assert_int_equal(kvb_networks_add(&networks, "10.0.0.0/8", NULL), KVB_TOO_LARGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_empty_list_refuses_link_local_and_metadata_alone),
+        cmocka_unit_test(a_list_allows_what_it_lists_and_nothing_else),
+        cmocka_unit_test(metadata_may_be_listed_and_everything_too),
+        cmocka_unit_test(what_is_no_address_is_not_allowed),
+        cmocka_unit_test(what_is_no_network_is_refused_with_a_sentence),
+        cmocka_unit_test(one_more_than_the_ceiling_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,72 @@
+#include "daemon/exact_share.h"
+#include "kvb_test.h"
+
+#include <string.h>
+
+static unsigned status_of(uint32_t exact, uint32_t streams, const char *query, const char *sentence)
+{
+    struct kvb_exact_share share = { 0 };
+    struct kvb_http_answer answer = { .status = 200 };
+
+    kvb_buf_init(&answer.body, 1024);
+    kvb_exact_share_set(&share, exact, streams);
+    const bool refuses = kvb_exact_share_refuses(&share, query, &answer);
+    assert_int_equal(refuses, answer.status != 200);
+    assert_ok(kvb_buf_append(&answer.body, "", 1));
+    assert_string_equal((const char *)answer.body.data, sentence);
+    kvb_buf_done(&answer.body);
+    return answer.status;
+}
+
+static void who_asks_for_no_share_is_not_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of(0, 9, "", ""), 200);
+    assert_int_equal(status_of(0, 9, "verbose=1", ""), 200);
+    assert_int_equal(status_of(0, 9, "inexact=1", ""), 200);
+}
+
+static void a_share_is_reached_or_said(void **state)
+{
+    (void)state;
+    assert_int_equal(status_of(19, 20, "exact=0.95", ""), 200);
+    assert_int_equal(status_of(20, 20, "verbose&exact=1", ""), 200);
+    assert_int_equal(status_of(0, 20, "exact=0", ""), 200);
+    assert_int_equal(status_of(0, 0, "exact=1", ""), 200);
+    assert_int_equal(
+        status_of(
+            18, 20, "exact=0.95",
+            "18 of 20 streams are EXACT, a share of 0.900; 0.95 is asked for\n"),
+        503);
+    assert_int_equal(
+        status_of(
+            65534, 65535, "exact=1",
+            "65534 of 65535 streams are EXACT, a share of 1.000; 1 is asked for\n"),
+        503);
+}
+
+static void what_is_no_share_is_refused(void **state)
+{
+    (void)state;
+    static const char *const queries[] = {
+        "exact=",     "exact",      "a=1&exact",  "exact=1.01",
+        "exact=-0.1", "exact=nan",  "exact=inf",  "exact=0x1",
+        "exact=0.5x", "exact=+0.5", "exact=1e-1", "exact=0.99999999999999999999999999999999999999",
+    };
+
+    for (size_t i = 0; i < sizeof queries / sizeof queries[0]; i++) {
+        assert_int_equal(
+            status_of(9, 9, queries[i], "exact: expected a share from 0 to 1, such as 0.95\n"),
+            400);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_asks_for_no_share_is_not_refused),
+        cmocka_unit_test(a_share_is_reached_or_said),
+        cmocka_unit_test(what_is_no_share_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

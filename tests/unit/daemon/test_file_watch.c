@@ -1,0 +1,219 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "daemon/file_watch.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A folder below /tmp, with the paths of files in it. */
+struct folder {
+    char path[32];
+    char file[64];
+    char link[64];
+};
+
+static void open_folder(struct folder *folder)
+{
+    (void)snprintf(folder->path, sizeof folder->path, "/tmp/kvb-watch-XXXXXX");
+    assert_non_null(mkdtemp(folder->path));
+    (void)snprintf(folder->file, sizeof folder->file, "%s/a.cfg", folder->path);
+    (void)snprintf(folder->link, sizeof folder->link, "%s/..data", folder->path);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "we");
+
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void remove_folder(const char *path)
+{
+    char name[512];
+    DIR *directory = opendir(path);
+
+    assert_non_null(directory);
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        (void)snprintf(name, sizeof name, "%s/%.200s", path, entry->d_name);
+        if (entry->d_type == DT_DIR) {
+            remove_folder(name);
+        } else {
+            assert_int_equal(unlink(name), 0);
+        }
+    }
+    (void)closedir(directory);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* Until kvb_file_watch_now() is later than the newest change of the file. */
+static void wait_for_tick(const char *path)
+{
+    struct timespec now;
+    struct stat about;
+
+    assert_int_equal(stat(path, &about), 0);
+    do {
+        now = kvb_file_watch_now();
+    } while (now.tv_sec < about.st_ctim.tv_sec ||
+             (now.tv_sec == about.st_ctim.tv_sec && now.tv_nsec <= about.st_ctim.tv_nsec));
+}
+
+static struct kvb_log silent = { .level = KVB_LOG_ERROR, .fd = 2 };
+
+static void watch_one(struct kvb_file_watch *watch, const char *path)
+{
+    wait_for_tick(path);
+    kvb_file_watch_set(watch, &path, 1, kvb_file_watch_now(), &silent);
+}
+
+/* As kvb_daemon_wait_for_end() does after SIGIO, when all is quiet again. */
+static bool has_changed_soon(struct kvb_file_watch *watch)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    kvb_file_watch_take_events(watch, now_ns);
+    assert_false(kvb_file_watch_has_changed(watch, now_ns));
+    return kvb_file_watch_has_changed(watch, now_ns + KVB_NS_PER_S);
+}
+
+static void a_file_that_is_written_or_replaced_has_changed_once(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
+    struct folder folder;
+    char other[80];
+
+    open_folder(&folder);
+    write_file(folder.file, "one");
+    watch_one(&watch, folder.file);
+    assert_false(has_changed_soon(&watch));
+
+    write_file(folder.file, "three");
+    assert_true(has_changed_soon(&watch));
+    assert_false(has_changed_soon(&watch));
+
+    (void)snprintf(other, sizeof other, "%s/other", folder.path);
+    write_file(other, "seven");
+    assert_false(has_changed_soon(&watch)); /* another file of the folder */
+    assert_int_equal(rename(other, folder.file), 0);
+    assert_true(has_changed_soon(&watch));
+
+    assert_int_equal(unlink(folder.file), 0);
+    assert_false(has_changed_soon(&watch)); /* the next one is on its way */
+    write_file(folder.file, "eleven");
+    assert_true(has_changed_soon(&watch));
+    remove_folder(folder.path);
+}
+
+/* One version of a ConfigMap: its folder, and ..data, which leads to it, renamed into place. */
+static void put_version(const struct folder *folder, const char *name, const char *text)
+{
+    char path[128];
+    char link[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder->path, name);
+    assert_int_equal(mkdir(path, 0755), 0);
+    (void)snprintf(path, sizeof path, "%s/%s/a.cfg", folder->path, name);
+    write_file(path, text);
+    (void)snprintf(link, sizeof link, "%s/..data_tmp", folder->path);
+    assert_int_equal(symlink(name, link), 0);
+    assert_int_equal(rename(link, folder->link), 0);
+}
+
+static void a_config_map_changes_by_the_rename_of_a_link(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
+    struct folder folder;
+
+    open_folder(&folder);
+    put_version(&folder, "..1", "same size");
+    assert_int_equal(symlink("..data/a.cfg", folder.file), 0);
+    watch_one(&watch, folder.file);
+    for (int i = 2; i < 5; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "..%d", i);
+        put_version(&folder, name, "SAME SIZE");
+        assert_true(has_changed_soon(&watch));
+        assert_false(has_changed_soon(&watch));
+    }
+    remove_folder(folder.path);
+}
+
+static void what_changed_while_it_was_read_is_a_change(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
+    struct folder folder;
+
+    open_folder(&folder);
+    const struct timespec since = kvb_file_watch_now();
+    write_file(folder.file, "one");
+    const char *path = folder.file;
+    kvb_file_watch_set(&watch, &path, 1, since, &silent);
+    assert_true(kvb_file_watch_has_changed(&watch, kvb_clock_monotonic_ns()));
+    assert_false(has_changed_soon(&watch));
+    remove_folder(folder.path);
+}
+
+static void without_inotify_files_are_compared_every_ten_seconds(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
+    struct folder folder;
+
+    open_folder(&folder);
+    write_file(folder.file, "one");
+    watch_one(&watch, folder.file);
+    (void)close(watch.fd);
+    watch.fd = -1;
+    write_file(folder.file, "three");
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    kvb_file_watch_take_events(&watch, now_ns);
+    assert_false(kvb_file_watch_has_changed(&watch, now_ns));
+    assert_in_range(
+        kvb_file_watch_due_ns(&watch), now_ns + 8 * KVB_NS_PER_S, now_ns + 10 * KVB_NS_PER_S);
+    assert_true(kvb_file_watch_has_changed(&watch, kvb_file_watch_due_ns(&watch)));
+    remove_folder(folder.path);
+}
+
+static void no_file_is_never_due(void **state)
+{
+    (void)state;
+    struct kvb_file_watch watch = { .fd = -1 };
+
+    kvb_file_watch_set(&watch, NULL, 0, kvb_file_watch_now(), &silent);
+    assert_true(kvb_file_watch_due_ns(&watch) == UINT64_MAX);
+    assert_false(kvb_file_watch_has_changed(&watch, UINT64_MAX - 1));
+}
+
+int main(void)
+{
+    /* As kvb_daemon_block_signals() does. */
+    sigset_t signals;
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGIO);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL);
+
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_that_is_written_or_replaced_has_changed_once),
+        cmocka_unit_test(a_config_map_changes_by_the_rename_of_a_link),
+        cmocka_unit_test(what_changed_while_it_was_read_is_a_change),
+        cmocka_unit_test(without_inotify_files_are_compared_every_ten_seconds),
+        cmocka_unit_test(no_file_is_never_due),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "daemon/notify.h"
+
+#include <string.h>
+
+static const uint64_t begin_ns = 100 * KVB_NS_PER_S;
+
+/* A manager that waits 2 s, so that a beat is due every second. */
+enum { limit_us = 2000000 };
+
+static const char *
+tell(struct kvb_notify_update *update, uint64_t after_ms, const struct kvb_liveness *liveness)
+{
+    static char text[kvb_notify_text_bytes];
+
+    kvb_notify_update_send(update, begin_ns + (after_ms * KVB_NS_PER_MS), liveness, text);
+    return text;
+}
+
+static const struct kvb_liveness first = { .turns = 1, .streams = 16 };
+
+static void begin(struct kvb_notify_update *update, uint64_t limit)
+{
+    kvb_notify_update_init(update, limit);
+    assert_string_equal(
+        tell(update, 0, &first), "READY=1\nSTATUS=16 streams, 0 EXACT, NATS not connected\n");
+}
+
+static void ready_is_said_once_and_not_before_the_first_turn(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    struct kvb_liveness liveness = { .streams = 1 };
+
+    kvb_notify_update_init(&update, 0);
+    assert_string_equal(tell(&update, 0, &liveness), "");
+    assert_string_equal(tell(&update, 60000, &liveness), "");
+    liveness.turns = 1;
+    assert_string_equal(
+        tell(&update, 60001, &liveness), "READY=1\nSTATUS=1 stream, 0 EXACT, NATS not connected\n");
+    liveness.turns = 2;
+    assert_string_equal(tell(&update, 120000, &liveness), "");
+}
+
+static void status_is_said_when_it_changes_and_at_most_every_three_seconds(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    struct kvb_liveness liveness = first;
+
+    begin(&update, 0);
+    liveness.exact = 7;
+    assert_string_equal(tell(&update, 2999, &liveness), "");
+    liveness.exact = 16;
+    liveness.is_connected = true;
+    assert_string_equal(
+        tell(&update, 3000, &liveness), "STATUS=16 streams, 16 EXACT, NATS connected\n");
+    liveness.turns = 1000; /* is nothing to report */
+    assert_string_equal(tell(&update, 9000, &liveness), "");
+    liveness.is_connected = false;
+    assert_string_equal(
+        tell(&update, 9001, &liveness), "STATUS=16 streams, 16 EXACT, NATS not connected\n");
+}
+
+static void a_beat_follows_a_turn_at_half_of_the_limit(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    struct kvb_liveness liveness = first;
+
+    begin(&update, limit_us);
+    liveness.turns = 2;
+    assert_string_equal(tell(&update, 999, &liveness), "");
+    assert_string_equal(tell(&update, 1000, &liveness), "WATCHDOG=1\n");
+    liveness.turns = 3;
+    assert_string_equal(tell(&update, 1999, &liveness), "");
+    assert_string_equal(tell(&update, 2000, &liveness), "WATCHDOG=1\n");
+}
+
+static void a_thread_that_makes_no_turn_is_not_spoken_for(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    struct kvb_liveness liveness = first;
+
+    begin(&update, limit_us);
+    assert_string_equal(tell(&update, 1000, &liveness), "");
+    assert_string_equal(tell(&update, 60000, &liveness), "");
+    liveness.is_connected = true; /* nor does another change hide it */
+    assert_null(strstr(tell(&update, 61000, &liveness), "WATCHDOG"));
+    liveness.turns = 2; /* it lives again: said at the next look */
+    assert_string_equal(tell(&update, 61001, &liveness), "WATCHDOG=1\n");
+}
+
+static void without_a_limit_nobody_waits_for_beats(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    struct kvb_liveness liveness = first;
+
+    begin(&update, 0);
+    liveness.turns = 2;
+    assert_string_equal(tell(&update, 3600000, &liveness), "");
+}
+
+static void looks_come_several_times_a_beat_and_soon_while_it_starts(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+
+    kvb_notify_update_init(&update, limit_us);
+    assert_true(kvb_notify_update_pause_ns(&update) == 20 * KVB_NS_PER_MS);
+    begin(&update, limit_us);
+    assert_true(kvb_notify_update_pause_ns(&update) == 250 * KVB_NS_PER_MS);
+    begin(&update, 0);
+    assert_true(kvb_notify_update_pause_ns(&update) == KVB_NS_PER_S);
+    begin(&update, 1); /* absurd: no busy loop */
+    assert_true(kvb_notify_update_pause_ns(&update) == 10 * KVB_NS_PER_MS);
+    begin(&update, UINT64_MAX); /* no overflow */
+    assert_true(kvb_notify_update_pause_ns(&update) == KVB_NS_PER_S);
+}
+
+static void the_longest_update_fit(void **state)
+{
+    (void)state;
+    struct kvb_notify_update update;
+    const struct kvb_liveness liveness = { .turns = UINT64_MAX,
+                                           .streams = UINT64_MAX,
+                                           .exact = UINT64_MAX };
+
+    kvb_notify_update_init(&update, limit_us);
+    const char *text = tell(&update, 0, &liveness);
+    assert_non_null(strstr(text, "NATS not connected\n"));
+    assert_true(strlen(text) + strlen("WATCHDOG=1\n") < kvb_notify_text_bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ready_is_said_once_and_not_before_the_first_turn),
+        cmocka_unit_test(status_is_said_when_it_changes_and_at_most_every_three_seconds),
+        cmocka_unit_test(a_beat_follows_a_turn_at_half_of_the_limit),
+        cmocka_unit_test(a_thread_that_makes_no_turn_is_not_spoken_for),
+        cmocka_unit_test(without_a_limit_nobody_waits_for_beats),
+        cmocka_unit_test(looks_come_several_times_a_beat_and_soon_while_it_starts),
+        cmocka_unit_test(the_longest_update_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

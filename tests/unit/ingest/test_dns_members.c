@@ -1,0 +1,182 @@
+#include "kvb_test.h"
+
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "ingest/dns/members.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "b:2" of each; closed by NULL. */
+static struct kvb_dns_members list_of(const char *const texts[])
+{
+    struct kvb_dns_members found = { 0 };
+
+    for (; *texts; texts++) {
+        char host[16];
+        unsigned port = 0;
+        assert_int_equal(sscanf(*texts, "%15[a-z]:%u", host, &port), 2);
+        assert_ok(kvb_dns_members_add(&found, host, (uint16_t)port));
+    }
+    return found;
+}
+
+static bool answer(struct kvb_dns_members *members, const char *const texts[])
+{
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = list_of(texts);
+    bool has_changed = false;
+
+    assert_ok(kvb_dns_members_answered(members, &found, &has_changed));
+    return has_changed;
+}
+
+#define LIST(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define NOTHING ((const char *const[]){ NULL })
+
+static void assert_members(const struct kvb_dns_members *members, const char *const texts[])
+{
+    size_t count = 0;
+
+    for (; texts[count]; count++) {
+        char text[kvb_host_bytes + 8];
+        assert_in_range(count + 1, 1, members->count);
+        (void)snprintf(
+            text, sizeof text, "%s:%u", members->items[count].host, members->items[count].port);
+        assert_string_equal(text, texts[count]);
+    }
+    assert_int_equal(members->count, count);
+}
+
+static void members_are_sorted_and_stand_once(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+
+    assert_true(answer(&members, LIST("b:2", "a:7", "b:2", "b:1", "a:7")));
+    assert_members(&members, LIST("a:7", "b:1", "b:2"));
+    assert_false(answer(&members, LIST("b:1", "b:2", "a:7")));
+}
+
+static void a_member_leaves_after_three_answers_without_it(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+
+    assert_true(answer(&members, LIST("a:1", "b:1")));
+    assert_false(answer(&members, LIST("a:1")));
+    assert_false(answer(&members, LIST("a:1")));
+    assert_false(answer(&members, LIST("a:1", "b:1"))); /* it counts anew */
+    assert_false(answer(&members, LIST("a:1")));
+    assert_false(answer(&members, LIST("a:1")));
+    assert_members(&members, LIST("a:1", "b:1"));
+    assert_true(answer(&members, LIST("a:1")));
+    assert_members(&members, LIST("a:1"));
+}
+
+static void an_empty_answer_is_one(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+
+    assert_false(answer(&members, NOTHING));
+    assert_true(answer(&members, LIST("a:1")));
+    assert_false(answer(&members, NOTHING));
+    assert_false(answer(&members, NOTHING));
+    assert_true(answer(&members, NOTHING));
+    assert_members(&members, NOTHING);
+}
+
+/* A plain table: the number of answers since each member was listed. */
+static void random_answers_equal_a_plain_table(void **state)
+{
+    (void)state;
+    enum { hosts = 12, never = 99 };
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+    unsigned since[hosts];
+    uint32_t seed = 7;
+
+    for (size_t i = 0; i < hosts; i++) {
+        since[i] = never;
+    }
+    for (size_t turn = 0; turn < 2000; turn++) {
+        KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
+        bool expects_change = false;
+        bool has_changed = false;
+        size_t count = 0;
+        for (size_t i = 0; i < hosts; i++) {
+            const unsigned before = since[i];
+            char host[2] = { (char)('a' + i), '\0' };
+            seed = seed * 1664525 + 1013904223;
+            const bool is_listed = (seed >> 16) % 3 == 0;
+            since[i] = is_listed ? 0 : before == never ? never : before + 1;
+            since[i] = since[i] >= kvb_dns_misses ? never : since[i];
+            expects_change |= (since[i] == never) != (before == never);
+            count += since[i] != never;
+            if (is_listed) {
+                assert_ok(kvb_dns_members_add(&found, host, 1));
+            }
+        }
+        assert_ok(kvb_dns_members_answered(&members, &found, &has_changed));
+        assert_int_equal(has_changed, expects_change);
+        assert_int_equal(members.count, count);
+        for (size_t i = 0; i < members.count; i++) {
+            assert_true(since[members.items[i].host[0] - 'a'] == members.items[i].misses);
+        }
+    }
+}
+
+static void what_is_no_member_is_refused(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+    char longest[kvb_host_bytes + 1];
+
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_int_equal(kvb_dns_members_add(&members, longest, 1), KVB_BAD_INPUT);
+    assert_int_equal(kvb_dns_members_add(&members, "", 1), KVB_BAD_INPUT);
+    assert_int_equal(kvb_dns_members_add(&members, "a", 0), KVB_BAD_INPUT);
+    assert_int_equal(kvb_dns_members_add(&members, "a b", 1), KVB_BAD_INPUT);
+    assert_int_equal(kvb_dns_members_add(&members, "a\\000b", 1), KVB_BAD_INPUT); /* of c-ares */
+    assert_int_equal(kvb_dns_members_add(&members, "a/b", 1), KVB_BAD_INPUT);
+    assert_int_equal(kvb_dns_members_add(&members, "\xc3\xa9", 1), KVB_BAD_INPUT);
+    assert_ok(kvb_dns_members_add(&members, longest + 1, 1));
+    for (size_t i = 1; i < kvb_max_dns_members; i++) {
+        assert_ok(kvb_dns_members_add(&members, "a", (uint16_t)i));
+    }
+    assert_int_equal(kvb_dns_members_add(&members, "a", 1), KVB_TOO_LARGE);
+}
+
+static void an_allocation_that_fails_changes_nothing(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = list_of(LIST("c:1", "a:1", "d:1"));
+    bool has_changed = false;
+
+    assert_true(answer(&members, LIST("a:1", "b:1")));
+    kvb_status status = KVB_NO_MEMORY;
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        assert_members(&members, LIST("a:1", "b:1"));
+        fail_alloc_after(n);
+        status = kvb_dns_members_answered(&members, &found, &has_changed);
+        fail_alloc_after(-1);
+        assert_true(n < 20);
+    }
+    assert_ok(status);
+    assert_members(&members, LIST("a:1", "b:1", "c:1", "d:1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(members_are_sorted_and_stand_once),
+        cmocka_unit_test(a_member_leaves_after_three_answers_without_it),
+        cmocka_unit_test(an_empty_answer_is_one),
+        cmocka_unit_test(random_answers_equal_a_plain_table),
+        cmocka_unit_test(what_is_no_member_is_refused),
+        cmocka_unit_test(an_allocation_that_fails_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

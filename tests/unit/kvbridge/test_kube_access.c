@@ -1,0 +1,123 @@
+#include "kvb_test.h"
+
+#include "core/own.h"
+#include "kvbridge/kube_access.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/kvb-kube-XXXXXX";
+static struct kvb_kubernetes_config config;
+
+static const char kubeconfig[] =
+    "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+    " clusters: [{name: k, cluster: {server: 'https://127.0.0.1:6443/'}}],"
+    " users: [{name: u, user: {tokenFile: token}}]}";
+
+static void write_to(const char *name, const char *text)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "we");
+
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(path, 0600), 0);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder)) {
+        return -1;
+    }
+    config.is_on = true;
+    (void)snprintf(config.kubeconfig, sizeof config.kubeconfig, "%s/config", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    static const char *const names[] = { "config", "token", "" };
+    char path[64];
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        (void)remove(path); /* the last is the folder */
+    }
+    return 0;
+}
+
+static void what_cannot_be_read_again_stays(void **state)
+{
+    KVB_OWN(kvb_kube_access_close) struct kvb_kube_access access = { .config = NULL };
+    struct kvb_detail why = { .text = "" };
+    char name[kvb_pod_namespace_bytes + 1];
+
+    (void)state;
+    write_to("config", kubeconfig);
+    write_to("token", "one\n");
+    assert_ok(kvb_kube_access_open(&access, &config, &why));
+    assert_ok(kvb_kube_access_renew(&access, &why));
+    assert_string_equal(access.base, "https://127.0.0.1:6443");
+    assert_string_equal(access.token, "one");
+    assert_ok(kvb_kube_access_namespace(&access, name, &why));
+    assert_string_equal(name, "default");
+    write_to("token", "");
+    assert_int_equal(kvb_kube_access_renew(&access, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "is empty"));
+    assert_string_equal(access.token, "one");
+    write_to("config", "no kubeconfig");
+    write_to("token", "two\n");
+    assert_int_equal(kvb_kube_access_renew(&access, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "/config: it has no context"));
+    assert_string_equal(access.token, "two");
+    assert_string_equal(access.base, "https://127.0.0.1:6443");
+}
+
+static void a_token_does_not_go_to_another_server(void **state)
+{
+    static const char elsewhere[] =
+        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        " clusters: [{name: k, cluster: {server: 'https://127.0.0.2:6443/'}}],"
+        " users: [{name: u, user: {%s}}]}";
+    KVB_OWN(kvb_kube_access_close) struct kvb_kube_access access = { .config = NULL };
+    struct kvb_detail why = { .text = "" };
+    char text[512];
+
+    (void)state;
+    write_to("config", kubeconfig);
+    write_to("token", "one\n");
+    assert_ok(kvb_kube_access_open(&access, &config, &why));
+    assert_ok(kvb_kube_access_renew(&access, &why));
+    assert_string_equal(access.token, "one");
+    write_to("token", "");
+    (void)snprintf(text, sizeof text, elsewhere, "tokenFile: token");
+    write_to("config", text);
+    assert_int_equal(kvb_kube_access_renew(&access, &why), KVB_BAD_CONFIG);
+    assert_string_equal(access.base, "https://127.0.0.2:6443");
+    assert_string_equal(access.token, "");
+    (void)snprintf(text, sizeof text, elsewhere, "token: two");
+    write_to("config", text);
+    assert_ok(kvb_kube_access_renew(&access, &why));
+    assert_string_equal(access.token, "two");
+    (void)snprintf(text, sizeof text, elsewhere, "username: ''");
+    write_to("config", text);
+    assert_ok(kvb_kube_access_renew(&access, &why));
+    assert_string_equal(access.token, "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_cannot_be_read_again_stays),
+        cmocka_unit_test(a_token_does_not_go_to_another_server),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,144 @@
+#include "kvb_test.h"
+
+#include "config_file.h"
+#include "core/own.h"
+#include "kvbridge/kubernetes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BEGIN "publish = { namespace = \"n\"; component = \"c\"; };\n"
+
+/* The caller undoes it. */
+static struct kvb_bridge_config config_of(const char *keys)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+    char text[1024];
+
+    (void)snprintf(text, sizeof text, BEGIN "kubernetes = { %s };\n", keys);
+    config_file_write(&file, text, strlen(text));
+    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
+    kvb_conf_errors_print(&errors, stderr);
+    assert_ok(status);
+    config_file_remove(&file);
+    return config;
+}
+
+static void assert_wrong(const char *keys, const char *sentence)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+    char text[1024];
+
+    (void)snprintf(text, sizeof text, BEGIN "kubernetes = { %s };\n", keys);
+    config_file_write(&file, text, strlen(text));
+    assert_int_equal(kvb_bridge_config_read(file.path, &config, &errors), KVB_BAD_CONFIG);
+    config_file_remove(&file);
+    assert_int_equal(errors.count, 1);
+    if (!strstr(errors.texts[0].text, sentence)) {
+        fail_msg("%s", errors.texts[0].text);
+    }
+}
+
+static struct kvb_pod pod_at(const char *ip)
+{
+    struct kvb_pod pod = { .id = 7,
+                           .events_port = 5557,
+                           .replay_port = 6557,
+                           .http_port = 8000,
+                           .metrics_port = 8001,
+                           .ranks = 2,
+                           .facts = { .role = KVB_ROLE_DECODE } };
+
+    (void)snprintf(pod.ip, sizeof pod.ip, "%s", ip);
+    (void)snprintf(pod.uid, sizeof pod.uid, "u-1");
+    (void)snprintf(pod.model, sizeof pod.model, "m");
+    return pod;
+}
+
+static void a_pod_is_a_worker_with_its_addresses(void **state)
+{
+    KVB_OWN(kvb_bridge_config_done)
+    struct kvb_bridge_config config = config_of("block_size = 32; topic = \"kv\";");
+    struct kvb_pod pod = pod_at("10.0.0.7");
+    struct kvb_worker_config worker;
+
+    (void)state;
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_true(worker.id == 7 && worker.ranks == 2 && worker.block_size == 32);
+    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
+    assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
+    assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8001/metrics");
+    assert_string_equal(worker.topic, "kv");
+    assert_string_equal(worker.pod_uid, "u-1");
+    assert_int_equal(worker.facts.role, KVB_ROLE_DECODE);
+    pod = pod_at("fd00::7");
+    pod.replay_port = 0;
+    pod.metrics_port = 0;
+    pod.block_size = 64;
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
+    assert_string_equal(worker.replay, "");
+    assert_string_equal(worker.load.prometheus, "");
+    assert_int_equal(worker.block_size, 64);
+}
+
+static void with_discover_the_engine_says_its_addresses(void **state)
+{
+    KVB_OWN(kvb_bridge_config_done)
+    struct kvb_bridge_config config = config_of("discover = true;");
+    struct kvb_pod pod = pod_at("10.0.0.7");
+    struct kvb_worker_config worker;
+
+    (void)state;
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
+    assert_string_equal(worker.events, "tcp://10.0.0.7:5557"); /* where the engine does not say */
+    pod.http_port = 0;                                         /* nobody to ask */
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.discover, "");
+    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
+}
+
+static void the_group_alone_is_enough_and_may_be_turned_off(void **state)
+{
+    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = config_of("");
+
+    (void)state;
+    assert_true(config.kubernetes.is_on);
+    assert_true(config.kubernetes.rules.events_port == KVB_POD_PORT_OF_PRESET);
+    assert_int_equal(config.kubernetes.rules.id_from, KVB_POD_ID_OF_NAME);
+    assert_wrong("enabled = false;", "has no group: add one, or set workers_file, kubernetes");
+}
+
+static void mistakes_name_the_key_and_the_remedy(void **state)
+{
+    (void)state;
+    assert_wrong("preset = \"gke\";", "kubernetes.preset: ");
+    assert_wrong("id_from = \"ip\";", "kubernetes.id_from: expected name, uid or label:x");
+    assert_wrong("namespaces = (\"*\", \"a\");", "\"*\" stands for all: give it alone");
+    assert_wrong("namespaces = (\"a\", \"a\");", "has one twice");
+    assert_wrong("namespaces = (\"A_b\");", "a namespace has 1 to 63 of a-z 0-9 -");
+    assert_wrong("api = \"https://h:1\";", "kubernetes.namespaces: is empty");
+    assert_wrong(
+        "api = \"h:1\"; namespaces = (\"a\");", "kubernetes.api: expected https://host:port");
+    assert_wrong("token_file = \"token\";", "kubernetes.token_file: begin it with /");
+    assert_wrong("events_port = 65536;", "kubernetes.events_port");
+    assert_wrong("watch_s = 5;", "kubernetes.watch_s");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
+        cmocka_unit_test(with_discover_the_engine_says_its_addresses),
+        cmocka_unit_test(the_group_alone_is_enough_and_may_be_turned_off),
+        cmocka_unit_test(mistakes_name_the_key_and_the_remedy),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+#include "kvb_test.h"
+
+#include "model/worker_facts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void a_role_is_found_by_its_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "prefill", "decode", "both" };
+    enum kvb_worker_role role = KVB_ROLE_NONE;
+
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(kvb_worker_role_find(names[i], &role));
+        assert_string_equal(kvb_worker_role_name(role), names[i]);
+    }
+    assert_int_equal(kvb_worker_role_find("", &role), KVB_NOT_FOUND);
+    assert_int_equal(kvb_worker_role_find("Prefill", &role), KVB_NOT_FOUND);
+    assert_int_equal(role, KVB_ROLE_BOTH);
+    assert_string_equal(kvb_worker_role_name(KVB_ROLE_NONE), "");
+    assert_string_equal(kvb_worker_role_name(KVB_ROLE_COUNT), "");
+}
+
+static void an_address_is_plain_text_of_at_most_255_bytes(void **state)
+{
+    (void)state;
+    char text[kvb_worker_address_bytes + 2];
+
+    assert_true(kvb_worker_address_is_valid(""));
+    assert_true(kvb_worker_address_is_valid("http://10.0.0.7:8000"));
+    assert_false(kvb_worker_address_is_valid("http://a\n"));
+    assert_false(kvb_worker_address_is_valid("http://\xff"));
+    memset(text, 'a', sizeof text);
+    text[kvb_worker_address_bytes + 1] = '\0';
+    assert_false(kvb_worker_address_is_valid(text));
+    text[kvb_worker_address_bytes] = '\0';
+    assert_true(kvb_worker_address_is_valid(text));
+}
+
+static struct kvb_worker_facts facts_with(const char *name, const char *value)
+{
+    struct kvb_worker_facts facts = { 0 };
+
+    assert_ok(kvb_labels_add(&facts.labels, name, value, NULL));
+    return facts;
+}
+
+static void labels_of_these_names_fill_role_and_address(void **state)
+{
+    (void)state;
+    struct kvb_worker_facts facts = facts_with("role", "prefill");
+
+    assert_ok(kvb_labels_add(&facts.labels, "address", "10.0.0.7:8000", NULL));
+    assert_ok(kvb_worker_facts_settle(&facts, NULL));
+    assert_int_equal(facts.role, KVB_ROLE_PREFILL);
+    assert_string_equal(facts.address, "10.0.0.7:8000");
+    assert_int_equal(facts.labels.count, 2);
+    assert_ok(kvb_worker_facts_settle(&facts, NULL)); /* it says the same now */
+    facts = facts_with("role", "embedding");
+    assert_ok(kvb_worker_facts_settle(&facts, NULL));
+    assert_int_equal(facts.role, KVB_ROLE_NONE);
+}
+
+static void a_label_that_says_something_else_is_refused(void **state)
+{
+    (void)state;
+    struct kvb_worker_facts facts = facts_with("role", "prefill");
+    struct kvb_detail why;
+
+    facts.role = KVB_ROLE_BOTH;
+    assert_int_equal(kvb_worker_facts_settle(&facts, &why), KVB_BAD_INPUT);
+    assert_string_equal(why.text, "role: differs from labels.role; give one of them");
+    facts = facts_with("address", "a:1");
+    (void)snprintf(facts.address, sizeof facts.address, "a:2");
+    assert_int_equal(kvb_worker_facts_settle(&facts, &why), KVB_BAD_INPUT);
+    assert_string_equal(why.text, "address: differs from labels.address; give one of them");
+    assert_string_equal(facts.address, "a:2");
+}
+
+static bool includes(const struct kvb_worker_facts *facts, const char *name, const char *value)
+{
+    struct kvb_labels wanted = { 0 };
+
+    assert_ok(kvb_labels_add(&wanted, name, value, NULL));
+    return kvb_worker_facts_include(facts, &wanted);
+}
+
+static void role_and_address_are_selected_like_labels(void **state)
+{
+    (void)state;
+    struct kvb_worker_facts facts = facts_with("zone", "b");
+
+    assert_false(includes(&facts, "role", "prefill"));
+    assert_false(includes(&facts, "address", "a:1"));
+    (void)snprintf(facts.address, sizeof facts.address, "a:1");
+    facts.role = KVB_ROLE_PREFILL;
+    assert_true(includes(&facts, "zone", "b"));
+    assert_false(includes(&facts, "zone", "c"));
+    assert_false(includes(&facts, "rol", "prefill"));
+    assert_true(includes(&facts, "role", "prefill"));
+    assert_false(includes(&facts, "role", "decode"));
+    assert_false(includes(&facts, "role", "both"));
+    assert_true(includes(&facts, "address", "a:1"));
+    assert_false(includes(&facts, "address", "A:1"));
+    assert_true(kvb_worker_facts_include(&facts, &(struct kvb_labels){ 0 }));
+}
+
+static void a_worker_of_role_both_has_either(void **state)
+{
+    (void)state;
+    const struct kvb_worker_facts both = { .role = KVB_ROLE_BOTH };
+    const struct kvb_worker_facts other = facts_with("role", "embedding");
+
+    assert_true(includes(&both, "role", "prefill"));
+    assert_true(includes(&both, "role", "decode"));
+    assert_true(includes(&both, "role", "both"));
+    assert_false(includes(&both, "role", "embedding"));
+    assert_true(includes(&other, "role", "embedding"));
+    assert_false(includes(&other, "role", "prefill"));
+}
+
+static void all_wanted_have_to_be_there(void **state)
+{
+    (void)state;
+    struct kvb_worker_facts facts = facts_with("zone", "b");
+    struct kvb_labels wanted = { 0 };
+
+    facts.role = KVB_ROLE_DECODE;
+    assert_ok(kvb_labels_add(&wanted, "role", "decode", NULL));
+    assert_ok(kvb_labels_add(&wanted, "zone", "b", NULL));
+    assert_true(kvb_worker_facts_include(&facts, &wanted));
+    facts.role = KVB_ROLE_PREFILL;
+    assert_false(kvb_worker_facts_include(&facts, &wanted));
+    facts = (struct kvb_worker_facts){ .role = KVB_ROLE_DECODE };
+    assert_false(kvb_worker_facts_include(&facts, &wanted));
+}
+
+static void each_fact_makes_a_difference(void **state)
+{
+    (void)state;
+    const struct kvb_worker_facts none = { 0 };
+    const struct kvb_worker_facts others[] = {
+        { .address = "a" },        { .pod = "a" },
+        { .node = "a" },           { .pod_namespace = "a" },
+        { .role = KVB_ROLE_BOTH }, { .ready = KVB_READY_NO },
+        { .is_draining = true },   facts_with("zone", "b"),
+    };
+
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        assert_false(kvb_worker_facts_are_same(&none, &others[i]));
+        assert_true(kvb_worker_facts_are_same(&others[i], &others[i]));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_role_is_found_by_its_name),
+        cmocka_unit_test(an_address_is_plain_text_of_at_most_255_bytes),
+        cmocka_unit_test(labels_of_these_names_fill_role_and_address),
+        cmocka_unit_test(a_label_that_says_something_else_is_refused),
+        cmocka_unit_test(role_and_address_are_selected_like_labels),
+        cmocka_unit_test(a_worker_of_role_both_has_either),
+        cmocka_unit_test(all_wanted_have_to_be_there),
+        cmocka_unit_test(each_fact_makes_a_difference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
