@@ -66,6 +66,7 @@ kvb_status kvb_buf_append_format(struct kvb_buf *buf, const char *format, ...)
 
     va_start(values, format);
     va_copy(again, values);
+    /* The analyzer does not see it begin just above. NOLINTNEXTLINE(clang-analyzer-valist.*) */
     const int len = vsnprintf(NULL, 0, format, values);
     va_end(values);
     kvb_status status = len < 0 ? KVB_BAD_INPUT : kvb_buf_reserve(buf, (size_t)len + 1);

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void close_secret(int *fd)
+static void close_secret(const int *fd)
 {
     if (*fd >= 0) {
         (void)close(*fd); /* was only read */
@@ -37,16 +37,19 @@ check_secret(int fd, const char *path, enum kvb_file_access access, struct kvb_d
 static kvb_status
 open_secret(const char *path, enum kvb_file_access access, int *out_fd, struct kvb_detail *detail)
 {
-    KVB_OWN(close_secret) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0) {
         kvb_detail_set(detail, "cannot read %s: %s", path, strerrordesc_np(errno));
         return KVB_BAD_CONFIG;
     }
-    KVB_TRY(check_secret(fd, path, access, detail));
-    *out_fd = fd;
-    fd = -1;
-    return KVB_OK;
+    const kvb_status status = check_secret(fd, path, access, detail);
+    if (status == KVB_OK) {
+        *out_fd = fd;
+    } else {
+        (void)close(fd); /* was only read */
+    }
+    return status;
 }
 
 kvb_status kvb_secret_file_read(

@@ -43,7 +43,8 @@ static void remove_folder(const char *path)
     DIR *directory = opendir(path);
 
     assert_non_null(directory);
-    for (struct dirent *entry; (entry = readdir(directory));) {
+    for (struct dirent *entry;
+         (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe): a folder of its own */
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
             continue;
         }

@@ -14,10 +14,10 @@ static struct kvb_dns_members list_of(const char *const texts[])
     struct kvb_dns_members found = { 0 };
 
     for (; *texts; texts++) {
+        const char *colon = strchr(*texts, ':');
         char host[16];
-        unsigned port = 0;
-        assert_int_equal(sscanf(*texts, "%15[a-z]:%u", host, &port), 2);
-        assert_ok(kvb_dns_members_add(&found, host, (uint16_t)port));
+        (void)snprintf(host, sizeof host, "%.*s", (int)(colon - *texts), *texts);
+        assert_ok(kvb_dns_members_add(&found, host, (uint16_t)strtoul(colon + 1, NULL, 10)));
     }
     return found;
 }
@@ -87,41 +87,57 @@ static void an_empty_answer_is_one(void **state)
     assert_members(&members, NOTHING);
 }
 
-/* A plain table: the number of answers since each member was listed. */
+/* A plain table: for each host the number of answers since it was listed. */
+enum { hosts = 12, never = 99 };
+
+struct plain_table {
+    unsigned since[hosts];
+    size_t count; /* of members */
+    bool has_changed;
+    uint32_t seed;
+};
+
+/* A random answer, of which the plain table is told. */
+static struct kvb_dns_members draw_answer(struct plain_table *plain)
+{
+    struct kvb_dns_members found = { 0 };
+
+    plain->count = 0;
+    plain->has_changed = false;
+    for (size_t i = 0; i < hosts; i++) {
+        const unsigned before = plain->since[i];
+        const char host[2] = { (char)('a' + i), '\0' };
+        plain->seed = plain->seed * 1664525 + 1013904223;
+        const bool is_listed = (plain->seed >> 16) % 3 == 0;
+        unsigned now = is_listed ? 0 : before == never ? never : before + 1;
+        now = now >= kvb_dns_misses ? never : now;
+        plain->since[i] = now;
+        plain->has_changed |= (now == never) != (before == never);
+        plain->count += now != never;
+        if (is_listed) {
+            assert_ok(kvb_dns_members_add(&found, host, 1));
+        }
+    }
+    return found;
+}
+
 static void random_answers_equal_a_plain_table(void **state)
 {
     (void)state;
-    enum { hosts = 12, never = 99 };
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
-    unsigned since[hosts];
-    uint32_t seed = 7;
+    struct plain_table plain = { .seed = 7 };
 
     for (size_t i = 0; i < hosts; i++) {
-        since[i] = never;
+        plain.since[i] = never;
     }
     for (size_t turn = 0; turn < 2000; turn++) {
-        KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
-        bool expects_change = false;
+        KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = draw_answer(&plain);
         bool has_changed = false;
-        size_t count = 0;
-        for (size_t i = 0; i < hosts; i++) {
-            const unsigned before = since[i];
-            char host[2] = { (char)('a' + i), '\0' };
-            seed = seed * 1664525 + 1013904223;
-            const bool is_listed = (seed >> 16) % 3 == 0;
-            since[i] = is_listed ? 0 : before == never ? never : before + 1;
-            since[i] = since[i] >= kvb_dns_misses ? never : since[i];
-            expects_change |= (since[i] == never) != (before == never);
-            count += since[i] != never;
-            if (is_listed) {
-                assert_ok(kvb_dns_members_add(&found, host, 1));
-            }
-        }
         assert_ok(kvb_dns_members_answered(&members, &found, &has_changed));
-        assert_int_equal(has_changed, expects_change);
-        assert_int_equal(members.count, count);
+        assert_int_equal(has_changed, plain.has_changed);
+        assert_int_equal(members.count, plain.count);
         for (size_t i = 0; i < members.count; i++) {
-            assert_true(since[members.items[i].host[0] - 'a'] == members.items[i].misses);
+            assert_true(plain.since[members.items[i].host[0] - 'a'] == members.items[i].misses);
         }
     }
 }
