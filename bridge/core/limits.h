@@ -82,6 +82,7 @@ enum {
     kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
     kvb_max_http_connections = 512,     /* above: closes the one that waits longest, or 503 */
     kvb_max_large_dumps = 16,           /* concurrent dumps as RouterEvents, some MiB each */
+    kvb_max_dump_blocks = 8 << 20,      /* of one as RouterEvents; a peer waits 10 s for it */
     kvb_max_http_extra = 64,            /* beyond those: to send 503, and for /livez and /readyz */
     kvb_max_http_held_bytes = 64 << 20, /* bodies and answers together; above: 503 */
     kvb_http_own_bytes = 64 << 10,      /* of one connection, in addition */

@@ -404,6 +404,15 @@ static bool is_part_short(struct pending_query *pending)
            ++pending->turns < max_part_turns;
 }
 
+/* Counted with the part in which the dump began. */
+static void count_left_out(struct kvb_aggregator *aggregator, struct kvb_dump *dump)
+{
+    for (size_t i = 0; i < KVB_DUMP_REASON_COUNT; i++) {
+        kvb_metric_add(&aggregator->metrics, kvb_aggregator_dump_state + i, dump->left_out[i]);
+        dump->left_out[i] = 0;
+    }
+}
+
 /* False: there is more to come. */
 static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
@@ -413,6 +422,7 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
     context->query = &pending->query;
     context->metrics = &aggregator->metrics;
     kvb_http_route_answer(pending->route, context, &pending->request, &pending->answer);
+    count_left_out(aggregator, &context->dump);
     if (is_part_short(pending)) {
         return false;
     }

@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,9 @@ from conftest import PUBLISH
 from programs import wait_for
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(TREE / "tests" / "matrix"))
+
+from publisher import message, varint  # noqa: E402
 PROJECT = TREE / "tests" / "dynamo_dump"
 TARGET = TREE / "build" / "dynamo_dump"
 
@@ -50,10 +54,23 @@ def read(reader, dump):
 
 
 def publish(bus, event_id, data, tier=None, dp_rank=0, subject="kv_events"):
-    message = {"worker_id": 7, "event": {"event_id": event_id, "data": data, "dp_rank": dp_rank}}
+    event = {"worker_id": 7, "event": {"event_id": event_id, "data": data, "dp_rank": dp_rank}}
     if tier:
-        message["storage_tier"] = tier
-    bus.publish(f"{PUBLISH}.{subject}", json.dumps(message).encode())
+        event["storage_tier"] = tier
+    bus.publish(f"{PUBLISH}.{subject}", json.dumps(event).encode())
+
+
+def vouch(bus, dp_rank, last_id, tiers, engine_names=False):
+    """What its bridge says of a stream: EXACT, with two blocks in each of these tiers."""
+    bus.publish(f"{PUBLISH}.kv_heartbeat", message(
+        (1, bytes([dp_rank + 1] * 16)), (2, ("fixed", 7)), (3, dp_rank), (4, ("fixed", 1)), (5, ("fixed", last_id)),
+        (6, 2), (8, 1), (9, 2 if engine_names else 1), (10, b"org/m"), (11, 16),
+        (16, bytes(tiers)), (17, varint(2) * len(tiers)), (18, bytes(16 * len(tiers))),
+    ))
+
+
+def states(aggregator):
+    return sorted((s["dp_rank"], s["state"]) for s in json.loads(aggregator.http("GET", "/streams")[1])["streams"])
 
 
 def stored(parent, *blocks):
@@ -65,19 +82,30 @@ def rows(aggregator):
 
 
 def test_dynamos_crate_reads_a_dump_of_all_tiers(scene, reader):
-    bus, aggregator = scene.bus(), scene.aggregator(model="org/m", block_size=16)
+    bus, aggregator = scene.bus(), scene.aggregator()
     top = 2**64 - 1
     expected = []
+    for rank in 0, 1:
+        publish(bus, 1, "cleared", dp_rank=rank)
     for number, (tier, (wire, _)) in enumerate(TIERS.items(), 1):
         first = 1000 * number
-        publish(bus, number, stored(None, (first, top - number), (first + 1, number)), wire, dp_rank=number % 2)
+        event_id = 2 + (number - 1) // 2  # two events of each rank
+        publish(bus, event_id, stored(None, (first, top - number), (first + 1, number)), wire, dp_rank=number % 2)
         expected += [("7", str(number % 2), tier, str(first)), ("7", str(number % 2), tier, str(first + 1))]
-    publish(bus, 9, stored(None, (5, 5)), "window", subject="kv_window_events")
-    expected.append(("7", "0", "window", "5"))
     wait_for("all is listed", lambda: rows(aggregator) == sorted(expected))
+    assert aggregator.http("GET", "/dump") == (200, "{}")  # nobody vouches for it yet
+    assert aggregator.metric("kvb_dump_streams_left_out_total", reason="state") == 2
+    vouch(bus, 0, 3, [1, 3])
+    vouch(bus, 1, 3, [0, 2])
+    wait_for("EXACT", lambda: states(aggregator) == [(0, "EXACT"), (1, "EXACT")])
 
     status, dump = aggregator.http("GET", "/dump")
     assert status == 200
+    assert aggregator.http("GET", "/dump?names=engine")[0] == 409
+    assert aggregator.http("GET", "/dump?names=mine")[0] == 409
+    vouch(bus, 0, 3, [1, 3], engine_names=True)
+    vouch(bus, 1, 3, [0, 2], engine_names=True)
+    wait_for("the names are the engine's", lambda: aggregator.http("GET", "/dump?names=engine") == (200, dump))
     understood = read(reader, dump)
     assert understood.returncode == 0, (understood.stderr, dump)
     lines = []

@@ -125,6 +125,16 @@ kvb_status kvb_answer_workers(struct kvb_query_context *ctx, struct kvb_buf *out
 /* R.kv_get.state: {version, streams:{EXACT:n,...}, index:{...}, followed:{...}, load}. */
 kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out);
 
+/* Why a dump as RouterEvents leaves a stream out.  A router that recovers from the dump credits a
+ * worker with whatever it lists, so nothing doubtful may be in it. */
+enum kvb_dump_reason {
+    KVB_DUMP_STATE,      /* neither EXACT nor PARTIAL */
+    KVB_DUMP_STORE,      /* no worker */
+    KVB_DUMP_MODEL_NAME, /* empty, or with a colon: Dynamo ends the name in "model:group" there */
+    KVB_DUMP_BLOCK_SIZE, /* another one than that of the first stream of its model */
+    KVB_DUMP_REASON_COUNT
+};
+
 /* A dump in the making, a part at a time, so that other queries need not wait for the end
  * of it.  Each part is shown as it is at one moment; one that comes after the beginning is
  * not shown, and a block that moves between two parts may be shown twice or not.
@@ -142,7 +152,8 @@ struct kvb_dump {
     } * models; /* owned; NULL: as rows, whatever the model */
     size_t model_count;
     size_t model;
-    uint64_t event_id; /* counts through all of a model */
+    uint32_t left_out[KVB_DUMP_REASON_COUNT]; /* streams, by reason */
+    uint64_t event_id;                        /* counts through all of a model */
     bool is_begun;
     bool is_in_model;
     bool is_after_value;
@@ -150,9 +161,22 @@ struct kvb_dump {
 
 void kvb_dump_done(struct kvb_dump *dump);
 
-/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}.  model "": all.
- * KVB_NO_MEMORY. */
-kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_query_context *ctx, const char *model);
+struct kvb_dump_options {
+    const char *model, *name_space, *component; /* "": all */
+    bool engine_names;                          /* blocks must have their engine's names */
+    uint64_t max_blocks;                        /* KVB_TOO_LARGE above */
+};
+
+/* GET /dump: {"model:default":{block_size, events:[RouterEvent...]}}, as Dynamo's stand-alone
+ * indexer reads it from a peer when it starts.
+ *
+ * KVB_BAD_INPUT  engine_names, but a stream has canonical names; or a worker of one model is in
+ *                two components, which Dynamo would mix.  detail names it
+ * KVB_TOO_LARGE  more blocks than such a peer waits for, or too many models; detail says so
+ * KVB_NO_MEMORY */
+kvb_status kvb_dump_begin(
+    struct kvb_dump *dump, struct kvb_query_context *ctx, const struct kvb_dump_options *options,
+    struct kvb_detail *detail);
 
 /* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash". */
 kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx);

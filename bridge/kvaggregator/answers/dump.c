@@ -198,7 +198,7 @@ kvb_status kvb_answer_dump_page(
     return json.status;
 }
 
-/* ---- A few streams at a time ---- */
+/* ---- Its life ---- */
 
 void kvb_dump_done(struct kvb_dump *dump)
 {
@@ -224,36 +224,191 @@ kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *
     return KVB_OK;
 }
 
-static void note_model(struct kvb_dump *dump, const struct kvb_query_context *ctx, size_t at)
-{
-    const char *name = kvb_query_context_model(ctx, ctx->sorted[at]);
+/* ---- Which streams a dump as RouterEvents has ---- */
 
-    for (size_t i = 0; i < dump->model_count; i++) {
-        if (strcmp(dump->models[i].name, name) == 0) {
-            return;
+static bool is_dump_selected(
+    const struct kvb_query_context *ctx, const struct kvb_dump_options *options,
+    const struct kvb_follower *follower)
+{
+    const struct {
+        const char *wanted, *given;
+    } pairs[] = {
+        { options->model, kvb_query_context_model(ctx, follower) },
+        { options->name_space, follower->id.name_space },
+        { options->component, follower->id.component },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(pairs); i++) {
+        if (*pairs[i].wanted && strcmp(pairs[i].wanted, pairs[i].given) != 0) {
+            return false;
         }
     }
-    if (dump->model_count < max_models) {
-        struct kvb_dump_model *model = &dump->models[dump->model_count++];
-        (void)snprintf(model->name, sizeof model->name, "%s", name); /* fits */
-        model->block_size = kvb_query_context_block_size(ctx, ctx->sorted[at]);
-    }
+    return true;
 }
 
-kvb_status kvb_dump_begin(struct kvb_dump *dump, struct kvb_query_context *ctx, const char *model)
+/* KVB_DUMP_REASON_COUNT: nothing about the stream alone keeps it out. */
+static enum kvb_dump_reason
+reason_to_leave_out(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
 {
+    const char *model = kvb_query_context_model(ctx, follower);
+
+    if (follower->state != KVB_STREAM_EXACT && follower->state != KVB_STREAM_PARTIAL) {
+        return KVB_DUMP_STATE;
+    }
+    if (follower->heartbeat.is_store) {
+        return KVB_DUMP_STORE;
+    }
+    return !*model || strchr(model, ':') ? KVB_DUMP_MODEL_NAME : KVB_DUMP_REASON_COUNT;
+}
+
+static bool is_in_model(
+    const struct kvb_query_context *ctx, const struct kvb_follower *follower,
+    const struct kvb_dump_model *model)
+{
+    return strcmp(kvb_query_context_model(ctx, follower), model->name) == 0 &&
+           kvb_query_context_block_size(ctx, follower) == model->block_size;
+}
+
+/* What is known of a dump while its streams are chosen, one after the other by worker. */
+struct choosing {
+    struct kvb_dump *dump;
+    const struct kvb_query_context *ctx;
+    const struct kvb_dump_options *options;
+    struct kvb_detail *detail;
+    const struct kvb_follower *last[max_models]; /* the stream chosen last, of each model */
+    uint64_t blocks;
+};
+
+/* The model of that name, which may be new.  KVB_TOO_LARGE. */
+static kvb_status
+find_dump_model(struct choosing *choosing, const struct kvb_follower *follower, size_t *out_model)
+{
+    struct kvb_dump *dump = choosing->dump;
+    const char *name = kvb_query_context_model(choosing->ctx, follower);
+    size_t at = 0;
+
+    while (at < dump->model_count && strcmp(dump->models[at].name, name) != 0) {
+        at++;
+    }
+    if (at == max_models) {
+        kvb_detail_set(
+            choosing->detail, "more than %d models: name one, GET /dump?model_name=NAME",
+            max_models);
+        return KVB_TOO_LARGE;
+    }
+    if (at == dump->model_count) {
+        struct kvb_dump_model *model = &dump->models[dump->model_count++];
+        (void)snprintf(model->name, sizeof model->name, "%s", name); /* fits */
+        model->block_size = kvb_query_context_block_size(choosing->ctx, follower);
+    }
+    *out_model = at;
+    return KVB_OK;
+}
+
+/* Streams are sorted by worker, and of a worker by component. */
+static kvb_status check_one_component(
+    const struct choosing *choosing, const struct kvb_follower *last,
+    const struct kvb_follower *follower)
+{
+    const struct kvb_stream_id *a = &last->id;
+    const struct kvb_stream_id *b = &follower->id;
+
+    if (a->worker_id != b->worker_id ||
+        (strcmp(a->name_space, b->name_space) == 0 && strcmp(a->component, b->component) == 0)) {
+        return KVB_OK;
+    }
+    kvb_detail_set(
+        choosing->detail,
+        "worker %" PRIu64 " of this model is in %s/%s and in %s/%s: choose by "
+        "?namespace=NAME&component=NAME",
+        a->worker_id, a->name_space, a->component, b->name_space, b->component);
+    return KVB_BAD_INPUT;
+}
+
+static kvb_status check_names(const struct choosing *choosing, const struct kvb_follower *follower)
+{
+    if (!choosing->options->engine_names || follower->heartbeat.hashes == KVB_HASHES_ENGINE) {
+        return KVB_OK;
+    }
+    kvb_detail_set(
+        choosing->detail,
+        "worker %" PRIu64 " rank %" PRIu32 " has canonical names: its engine's are published with "
+        "publish.hashes = \"engine\" in its bridge",
+        follower->id.worker_id, follower->id.dp_rank);
+    return KVB_BAD_INPUT;
+}
+
+static uint64_t
+count_blocks(const struct kvb_query_context *ctx, const struct kvb_follower *follower)
+{
+    uint64_t blocks = 0;
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (follower->has_slot[tier]) {
+            blocks += kvb_prefix_index_slot_blocks(ctx->index, follower->slots[tier]);
+        }
+    }
+    return blocks;
+}
+
+static kvb_status choose_stream(struct choosing *choosing, uint32_t number)
+{
+    struct kvb_dump *dump = choosing->dump;
+    const struct kvb_follower *follower = kvb_followers_at(choosing->ctx->followers, number);
+    size_t at = 0;
+
+    if (!is_dump_selected(choosing->ctx, choosing->options, follower)) {
+        return KVB_OK;
+    }
+    const enum kvb_dump_reason reason = reason_to_leave_out(choosing->ctx, follower);
+    if (reason != KVB_DUMP_REASON_COUNT) {
+        dump->left_out[reason]++;
+        return KVB_OK;
+    }
+    KVB_TRY(find_dump_model(choosing, follower, &at));
+    if (!is_in_model(choosing->ctx, follower, &dump->models[at])) {
+        dump->left_out[KVB_DUMP_BLOCK_SIZE]++;
+        return KVB_OK;
+    }
+    KVB_TRY(check_names(choosing, follower));
+    if (choosing->last[at]) {
+        KVB_TRY(check_one_component(choosing, choosing->last[at], follower));
+    }
+    choosing->last[at] = follower;
+    choosing->blocks += count_blocks(choosing->ctx, follower);
+    dump->numbers[dump->count++] = number;
+    return KVB_OK;
+}
+
+kvb_status kvb_dump_begin(
+    struct kvb_dump *dump, struct kvb_query_context *ctx, const struct kvb_dump_options *options,
+    struct kvb_detail *detail)
+{
+    struct choosing choosing = { .dump = dump, .ctx = ctx, .options = options, .detail = detail };
+
     KVB_TRY(kvb_dump_begin_rows(dump, ctx));
+    const size_t count = dump->count;
+    dump->count = 0;
     dump->models = calloc(max_models, sizeof *dump->models);
     if (!dump->models) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < dump->count; i++) {
-        if (!*model || strcmp(kvb_query_context_model(ctx, ctx->sorted[i]), model) == 0) {
-            note_model(dump, ctx, i);
-        }
+    for (size_t i = 0; i < count; i++) {
+        KVB_TRY(choose_stream(&choosing, ctx->order[i]));
+    }
+    if (choosing.blocks > options->max_blocks) {
+        kvb_detail_set(
+            detail,
+            "%" PRIu64 " blocks, above the %" PRIu64
+            " that a peer reads within its 10 s: choose by "
+            "?model_name=NAME, or read /dump?format=rows",
+            choosing.blocks, options->max_blocks);
+        return KVB_TOO_LARGE;
     }
     return KVB_OK;
 }
+
+/* ---- A few streams at a time ---- */
 
 /* Calls write() for streams until the turn is over.  KVB_AGAIN: it is. */
 static kvb_status go_on(
@@ -319,8 +474,9 @@ static kvb_status add_tier_events(
     struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
     struct kvb_json_writer *json)
 {
-    if (strcmp(kvb_query_context_model(ctx, follower), dump->models[dump->model].name) != 0) {
-        return KVB_OK;
+    if (reason_to_leave_out(ctx, follower) != KVB_DUMP_REASON_COUNT ||
+        !is_in_model(ctx, follower, &dump->models[dump->model])) {
+        return KVB_OK; /* of another model, or not to be trusted any more */
     }
     for (; dump->place < KVB_TIER_COUNT; dump->place++) {
         KVB_TRY(add_tier(dump, ctx, follower, json));

@@ -210,17 +210,41 @@ static bool is_rows(const struct kvb_http_request *request)
     return has_parameter(request, "format", "rows");
 }
 
-static kvb_status begin_dump(const struct exchange *exchange)
+/* The value of a parameter, decoded; "" where it is absent, or no longer than can be. */
+static const char *
+read_text_parameter(const struct kvb_http_request *request, const char *key, char *out, size_t size)
+{
+    out[0] = '\0';
+    (void)kvb_http_parameter(request->query, key, out, size); /* absent: as it is */
+    (void)MHD_http_unescape(out);
+    return out;
+}
+
+static kvb_status begin_dump(struct exchange *exchange)
 {
     struct kvb_http_route_context *context = exchange->context;
-    char model[kvb_model_bytes + 1] = "";
+    const struct kvb_http_request *request = exchange->request;
+    char model[3 * kvb_model_bytes + 1]; /* each byte may be sent as %XX */
+    char name_space[3 * kvb_name_bytes + 1];
+    char component[3 * kvb_name_bytes + 1];
+    char names[32];
 
-    if (is_rows(exchange->request)) {
+    if (is_rows(request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    (void)kvb_http_parameter(/* absent: all */
-                             exchange->request->query, "model_name", model, sizeof model);
-    return kvb_dump_begin(&context->dump, context->ctx, model);
+    if (*read_text_parameter(request, "names", names, sizeof names) &&
+        strcmp(names, "engine") != 0) {
+        kvb_detail_set(&exchange->detail, "names: expected engine, or no names at all");
+        return KVB_BAD_INPUT;
+    }
+    const struct kvb_dump_options options = {
+        .model = read_text_parameter(request, "model_name", model, sizeof model),
+        .name_space = read_text_parameter(request, "namespace", name_space, sizeof name_space),
+        .component = read_text_parameter(request, "component", component, sizeof component),
+        .engine_names = *names,
+        .max_blocks = kvb_max_dump_blocks,
+    };
+    return kvb_dump_begin(&context->dump, context->ctx, &options, &exchange->detail);
 }
 
 static kvb_status dump(struct exchange *exchange)
@@ -229,7 +253,12 @@ static kvb_status dump(struct exchange *exchange)
 
     context->is_unfinished = false;
     if (!context->dump.numbers) {
-        KVB_TRY(begin_dump(exchange));
+        const kvb_status begun = begin_dump(exchange);
+        if (begun == KVB_BAD_INPUT) {
+            kvb_http_refuse(exchange->answer, 409, exchange->detail.text);
+            return KVB_OK;
+        }
+        KVB_TRY(begun);
     }
     const kvb_status status = kvb_dump_step(&context->dump, context->ctx, &exchange->answer->body);
     context->is_unfinished = status == KVB_AGAIN;

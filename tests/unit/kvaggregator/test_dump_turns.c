@@ -135,7 +135,7 @@ static void a_dump_without_room_ends_with_its_first_turn(void **state)
     struct kvb_http_answer answer = { 0 };
     scene_empty(&scene);
     for (uint64_t i = 0; i < streams; i++) {
-        scene_bye(&scene, &(struct scene_holding){ i, 0, "m", 16, KVB_TIER_DEVICE, 0, false });
+        scene_hold(&scene, &(struct scene_holding){ i, 0, "m", 16, KVB_TIER_DEVICE, 0, false });
     }
 
     kvb_buf_init(&answer.body, room);

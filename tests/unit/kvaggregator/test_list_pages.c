@@ -91,7 +91,10 @@ static void router_events_of_a_dump_leave_the_window_list_out(void **state)
     scene_empty(&scene);
 
     hold_lists(&scene, &hybrid);
-    assert_ok(kvb_dump_begin(&dump, &scene.ctx, ""));
+    const struct kvb_dump_options options = {
+        .model = "", .name_space = "", .component = "", .max_blocks = UINT64_MAX
+    };
+    assert_ok(kvb_dump_begin(&dump, &scene.ctx, &options, NULL));
     assert_ok(kvb_dump_step(&dump, &scene.ctx, &buf));
     const char *text = text_of(&buf);
     assert_int_equal(count_words(text, "\"block_hash\""), 3);

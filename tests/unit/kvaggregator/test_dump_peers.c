@@ -1,0 +1,282 @@
+#include "kvb_test.h"
+
+#include "kvaggregator/answers/answers.h"
+#include "kvaggregator/query_scene.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a dump has for a peer that recovers from it, and what it leaves out. */
+
+static const struct scene_holding held = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
+
+static const struct kvb_dump_options everything = {
+    .model = "", .name_space = "", .component = "", .max_blocks = UINT64_MAX
+};
+
+/* The dump, whole; *out_left_out: streams left out, by reason. */
+static void dump_of(
+    struct scene *scene, const struct kvb_dump_options *options, char *out, size_t out_bytes,
+    uint32_t out_left_out[KVB_DUMP_REASON_COUNT])
+{
+    struct kvb_dump dump = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = { 0 };
+
+    kvb_buf_init(&buf, 1U << 20U);
+    assert_ok(kvb_dump_begin(&dump, &scene->ctx, options, &detail));
+    memcpy(out_left_out, dump.left_out, sizeof dump.left_out);
+    while (kvb_dump_step(&dump, &scene->ctx, &buf) == KVB_AGAIN) {
+    }
+    assert_true(buf.len < out_bytes);
+    (void)snprintf(out, out_bytes, "%.*s", (int)buf.len, (const char *)buf.data);
+    kvb_dump_done(&dump);
+    kvb_buf_done(&buf);
+}
+
+static void assert_refused(
+    struct scene *scene, const struct kvb_dump_options *options, kvb_status expected,
+    const char *sentence)
+{
+    struct kvb_dump dump = { 0 };
+    struct kvb_detail detail = { { 0 } };
+
+    assert_int_equal(kvb_dump_begin(&dump, &scene->ctx, options, &detail), expected);
+    assert_non_null(strstr(detail.text, sentence));
+    kvb_dump_done(&dump);
+}
+
+static bool has_worker(const char *text, unsigned worker)
+{
+    char key[40];
+
+    (void)snprintf(key, sizeof key, "\"worker_id\":%u,", worker);
+    return strstr(text, key) != NULL;
+}
+
+/* A worker in another component, with one block; the engine's names or canonical ones. */
+static void hold_elsewhere(
+    struct scene *scene, const char *component, uint64_t worker_id, enum kvb_hashes hashes)
+{
+    struct kvb_stream_id id = { .name_space = "dynamo", .worker_id = worker_id };
+    struct kvb_router_batch batch = { .worker_id = worker_id };
+    const uint64_t first = scene->event_id;
+    scene->event_id += 2;
+    const struct kvb_router_event events[] = {
+        { .kind = KVB_ROUTER_CLEARED, .event_id = first },
+        { .kind = KVB_ROUTER_STORED, .tier = KVB_TIER_DEVICE, .event_id = first + 1 },
+    };
+    struct kvb_heartbeat heartbeat = {
+        .worker_id = worker_id,
+        .epoch_first_id = first,
+        .last_id = first + 1,
+        .state = KVB_STREAM_EXACT,
+        .hashes = hashes,
+        .model = "m",
+        .block_size = 16,
+        .tiers[KVB_TIER_DEVICE].blocks = 1,
+    };
+
+    (void)snprintf(id.component, sizeof id.component, "%s", component);
+    assert_ok(kvb_router_batch_add_event(&batch, &events[0]));
+    assert_ok(kvb_router_batch_add_event(&batch, &events[1]));
+    assert_ok(kvb_router_batch_add_block(
+        &batch, (kvb_block_hash){ 77 + worker_id }, (kvb_tokens_hash){ 5 }));
+    const uint64_t now_ns = scene_now_s * UINT64_C(1000000000);
+    assert_ok(kvb_followers_apply(scene->followers, &id, &batch, now_ns));
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+    kvb_router_batch_done(&batch);
+}
+
+static void leaves_out_what_may_not_be_held_any_more(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct scene_holding gone = held;
+    gone.worker_id = 2;
+    struct scene_holding unproven = held;
+    unproven.worker_id = 3;
+    unproven.model = NULL; /* without heartbeats: UNVERIFIED */
+
+    scene_empty(&scene);
+    scene_hold(&scene, &held);
+    scene_hold(&scene, &gone);
+    scene_bye(&scene, &gone);
+    scene_hold(&scene, &unproven);
+    dump_of(&scene, &everything, text, sizeof text, left_out);
+    assert_true(has_worker(text, 1));
+    assert_false(has_worker(text, 2));
+    assert_false(has_worker(text, 3));
+    assert_int_equal(left_out[KVB_DUMP_STATE], 2);
+    scene_done(&scene);
+}
+
+/* Dynamo would read model "a", group "b:default". */
+static void leaves_out_a_model_whose_name_has_a_colon(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct scene_holding colon = held;
+    colon.worker_id = 2;
+    colon.model = "a:b";
+
+    scene_empty(&scene);
+    scene_hold(&scene, &held);
+    scene_hold(&scene, &colon);
+    dump_of(&scene, &everything, text, sizeof text, left_out);
+    assert_true(has_worker(text, 1));
+    assert_null(strstr(text, "a:b"));
+    assert_int_equal(left_out[KVB_DUMP_MODEL_NAME], 1);
+    scene_done(&scene);
+}
+
+static void leaves_out_a_stream_of_another_block_size(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct scene_holding large = held;
+    large.worker_id = 2;
+    large.block_size = 32;
+
+    scene_empty(&scene);
+    scene_hold(&scene, &held);
+    scene_hold(&scene, &large);
+    dump_of(&scene, &everything, text, sizeof text, left_out);
+    assert_true(has_worker(text, 1));
+    assert_false(has_worker(text, 2));
+    assert_int_equal(left_out[KVB_DUMP_BLOCK_SIZE], 1);
+    scene_done(&scene);
+}
+
+static void refuses_the_engines_names_where_they_are_not_known(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct kvb_dump_options options = everything;
+    options.engine_names = true;
+
+    scene_empty(&scene);
+    hold_elsewhere(&scene, "Own", 4, KVB_HASHES_ENGINE);
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    assert_non_null(strstr(text, "\"block_hash\":81,"));
+    scene_hold(&scene, &held);
+    assert_refused(&scene, &options, KVB_BAD_INPUT, "worker 1 rank 0 has canonical names");
+    options.component = "Own";
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    assert_true(has_worker(text, 4));
+    scene_done(&scene);
+}
+
+static void refuses_one_worker_of_two_components_until_one_is_chosen(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct kvb_dump_options options = everything;
+
+    scene_empty(&scene);
+    hold_elsewhere(&scene, "A", 4, KVB_HASHES_CANONICAL);
+    hold_elsewhere(&scene, "B", 5, KVB_HASHES_CANONICAL);
+    dump_of(&scene, &options, text, sizeof text, left_out); /* two workers: no question */
+    assert_true(has_worker(text, 4) && has_worker(text, 5));
+    hold_elsewhere(&scene, "B", 4, KVB_HASHES_CANONICAL);
+    assert_refused(&scene, &options, KVB_BAD_INPUT, "is in dynamo/A and in dynamo/B");
+    options.component = "A";
+    options.name_space = "dynamo";
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    assert_true(has_worker(text, 4));
+    assert_false(has_worker(text, 5));
+    options.name_space = "other";
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    assert_string_equal(text, "{}");
+    scene_done(&scene);
+}
+
+static void refuses_more_than_a_peer_waits_for(void **state)
+{
+    (void)state;
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct kvb_dump_options options = everything;
+    options.max_blocks = 2;
+
+    scene_empty(&scene);
+    scene_hold(&scene, &held);
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    options.max_blocks = 1;
+    assert_refused(&scene, &options, KVB_TOO_LARGE, "2 blocks, above the 1 that a peer reads");
+    scene_done(&scene);
+}
+
+static void refuses_more_models_than_it_can_show(void **state)
+{
+    (void)state;
+    enum { models = 65 };
+    struct scene scene;
+    uint32_t left_out[KVB_DUMP_REASON_COUNT];
+    char text[4096];
+    struct kvb_dump_options options = everything;
+
+    scene_empty(&scene);
+    for (unsigned i = 0; i < models; i++) {
+        char name[16];
+        struct scene_holding holding = held;
+        holding.worker_id = i;
+        (void)snprintf(name, sizeof name, "m%u", i);
+        holding.model = name;
+        scene_hold(&scene, &holding);
+    }
+    assert_refused(&scene, &options, KVB_TOO_LARGE, "more than 64 models");
+    options.model = "m64";
+    dump_of(&scene, &options, text, sizeof text, left_out);
+    assert_true(has_worker(text, 64));
+    scene_done(&scene);
+}
+
+/* A stream that is not to be trusted any more while the dump is made goes out of what follows. */
+static void leaves_out_a_stream_that_went_down_meanwhile(void **state)
+{
+    (void)state;
+    struct kvb_dump dump = { 0 };
+    struct kvb_buf buf = { 0 };
+    struct scene scene;
+
+    scene_empty(&scene);
+    scene_hold(&scene, &held);
+    kvb_buf_init(&buf, 1U << 20U);
+    assert_ok(kvb_dump_begin(&dump, &scene.ctx, &everything, NULL));
+    scene_bye(&scene, &held);
+    assert_ok(kvb_dump_step(&dump, &scene.ctx, &buf));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_string_equal(
+        (const char *)buf.data, "{\"m:default\":{\"block_size\":16,\"events\":[]}}");
+    kvb_dump_done(&dump);
+    kvb_buf_done(&buf);
+    scene_done(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(leaves_out_what_may_not_be_held_any_more),
+        cmocka_unit_test(leaves_out_a_model_whose_name_has_a_colon),
+        cmocka_unit_test(leaves_out_a_stream_of_another_block_size),
+        cmocka_unit_test(refuses_the_engines_names_where_they_are_not_known),
+        cmocka_unit_test(refuses_one_worker_of_two_components_until_one_is_chosen),
+        cmocka_unit_test(refuses_more_than_a_peer_waits_for),
+        cmocka_unit_test(refuses_more_models_than_it_can_show),
+        cmocka_unit_test(leaves_out_a_stream_that_went_down_meanwhile),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
