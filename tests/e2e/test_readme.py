@@ -2,19 +2,17 @@
 configuration and its answer are taken from there; only port numbers are replaced.  Do the links of
 all documents lead somewhere?"""
 
-import http.server
 import json
 import pathlib
 import re
 import shlex
 import subprocess
 import textwrap
-import threading
 
 import pytest
 
-import engine
 import programs
+import serving
 from programs import wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -38,44 +36,6 @@ def vllm_options():
         "events": json.loads(words[words.index("--kv-events-config") + 1])}
 
 
-class Vllm(engine.Engine):
-    """It publishes as `vllm serve` does with these options, and takes /v1/completions."""
-
-    def __init__(self, options):
-        super().__init__(topic=options["events"]["topic"].encode())
-        self.web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler(options))
-        self.port = self.web.server_port
-        self.web_thread = threading.Thread(target=self.web.serve_forever, daemon=True)
-        self.web_thread.start()
-
-    def handler(vllm, options):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                is_right = self.path == "/v1/completions" and request["model"] == options["model"]
-                if is_right:
-                    vllm.compute(request["prompt"])
-                self.send_response(200 if is_right else 404)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_words):
-                pass
-
-        return Handler
-
-    def compute(self, prompt):
-        """All whole blocks of a prompt that is new."""
-        hashes = [(1 << 60) + i for i in range(len(prompt) // BLOCK)]
-        self.publish(engine.batch(engine.MapForm.stored(hashes, prompt[:len(hashes) * BLOCK], BLOCK)))
-
-    def close(self):
-        self.web.shutdown()
-        self.web.server_close()
-        self.web_thread.join()
-        super().close()
-
-
 def port_of(address):
     return int(address.rsplit(":", 1)[1])
 
@@ -90,7 +50,9 @@ def replaced(text, ports):
 
 def test_your_own_vllm_answers_as_printed(scene):
     options = vllm_options()
-    vllm = scene.engine_of(Vllm, options=options)
+    vllm = scene.engine_of(
+        serving.ServingEngine, model=options["model"], block_size=options["block_size"],
+        topic=options["events"]["topic"].encode())
     assert options["block_size"] == BLOCK
 
     started = [shlex.split(line) for line in START.splitlines()]

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""A reverse proxy for engines that speak OpenAI's API: each completion goes to the worker that
+kvaggregator chooses for its prompt.
+
+    client --POST /v1/completions--> proxy --POST /route--------> kvaggregator
+                                       |  <-- address, request_id
+                                       +--- the request --------> that worker, bytes passed on
+                                       +--- POST /first_token,
+                                            POST /finished -----> kvaggregator
+
+Each worker needs its `address` in kvbridge's configuration ("http://10.0.0.7:8000").  A prompt
+of token ids is routed as it is.  A text, and the messages of a chat, are turned into token ids
+by the first worker that answers POST /tokenize (vLLM, SGLang); where none does so in time the
+request is routed by load alone, and the header x-kvbridge-tokens: none says so.
+
+A worker that cannot be reached is passed over for the next best one, as long as nothing was sent
+to the client.  An example of about 200 lines: no TLS, no rate limits.
+
+    pip install aiohttp
+    etc/examples/proxy.py --listen 127.0.0.1:8080 --aggregator http://127.0.0.1:9402
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import pathlib
+import time
+
+import aiohttp
+from aiohttp import web
+
+TOKENIZE_S = 0.05  # of a prompt: longer than that costs more than a cached prefix gains
+ROUTE_S = 2.0
+CONNECT_S = 2.0
+WORKERS_S = 1.0  # for so long a list of workers is used again
+MAX_BODY_BYTES = 64 << 20
+MAX_TRIES = 3
+DRAIN_S = 20.0  # after SIGTERM, for completions under way
+HOP_BY_HOP = {
+    "connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "te",
+    "trailer", "transfer-encoding", "upgrade",
+}
+
+log = logging.getLogger("proxy")
+
+
+class Refusal(Exception):
+    """What the client is told in place of a completion."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence)
+        self.status = status
+
+    def response(self):
+        return web.json_response({"error": {"message": str(self), "type": "kvbridge_proxy"}}, status=self.status)
+
+
+class Aggregator:
+    """The three questions that a router has for kvaggregator."""
+
+    def __init__(self, session, url, token):
+        self.session, self.url = session, url
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.known, self.known_until = [], 0.0
+
+    async def _ask(self, method, path, body=None):
+        timeout = aiohttp.ClientTimeout(total=ROUTE_S)
+        try:
+            async with self.session.request(
+                    method, self.url + path, json=body, headers=self.headers, timeout=timeout) as answer:
+                return answer.status, await answer.text()
+        except (aiohttp.ClientError, asyncio.TimeoutError) as error:
+            raise Refusal(503, f"kvaggregator at {self.url} does not answer: {error or 'too late'}") from error
+
+    async def route(self, model, tokens):
+        """The workers' addresses, the best first, and the request's id."""
+        body = {"token_ids": tokens} | ({"model": model} if model else {})
+        if not tokens:
+            body["policy"] = "least_requests"
+        status, text = await self._ask("POST", "/route", body)
+        if status != 200:
+            raise Refusal(404 if status == 404 else 503, f"kvaggregator routes to no worker: {text}")
+        answer = json.loads(text)
+        rows = [answer, *answer["scores"]]
+        addresses = list(dict.fromkeys(row["address"] for row in rows if row.get("address")))
+        if not addresses:
+            raise Refusal(503, "no worker has an address: set `address` of each in kvbridge.cfg")
+        return addresses, answer["request_id"]
+
+    async def workers(self):
+        """Addresses and models of all streams."""
+        if time.monotonic() >= self.known_until:
+            status, text = await self._ask("GET", "/streams")
+            if status == 200:
+                self.known = json.loads(text)["streams"]
+                self.known_until = time.monotonic() + WORKERS_S
+        return self.known
+
+    async def report(self, path, request_id):
+        """Lost is not lost for good: a request leaves the books when its time is over."""
+        try:
+            await self._ask("POST", path, {"request_id": request_id})
+        except Refusal as refusal:
+            log.warning("%s of %s was not reported: %s", path[1:], request_id, refusal)
+
+
+class Proxy:
+    def __init__(self, session, aggregator):
+        self.session, self.aggregator = session, aggregator
+        self.reports = set()  # under way; asyncio keeps no reference itself
+
+    def report(self, path, request_id):
+        task = asyncio.ensure_future(self.aggregator.report(path, request_id))
+        self.reports.add(task)
+        task.add_done_callback(self.reports.discard)
+
+    async def tokens_of(self, body):
+        """Token ids of the prompt.  None: no engine said in time."""
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+            return prompt
+        wanted = {key: body[key] for key in ("model", "messages", "tools", "chat_template_kwargs") if key in body}
+        if "messages" not in wanted:
+            wanted["prompt"] = prompt[0] if isinstance(prompt, list) and prompt else prompt
+        try:
+            return await asyncio.wait_for(self._tokenize(body.get("model"), wanted), TOKENIZE_S)
+        except (asyncio.TimeoutError, Refusal):
+            return None
+
+    async def _tokenize(self, model, wanted):
+        for worker in await self.aggregator.workers():
+            if not worker.get("address") or worker["state"] == "DOWN" or model not in (None, worker["model"]):
+                continue
+            try:
+                async with self.session.post(worker["address"] + "/tokenize", json=wanted) as answer:
+                    if answer.status == 200:
+                        return (await answer.json())["tokens"]
+            except (aiohttp.ClientError, KeyError, ValueError):
+                continue  # the next one may know
+        return None
+
+    async def complete(self, request):
+        """POST /v1/completions, /v1/chat/completions."""
+        payload = await request.read()
+        try:
+            body = json.loads(payload)
+            if not isinstance(body, dict):
+                raise ValueError("the body is no object")
+        except ValueError as error:
+            raise Refusal(400, f"not JSON: {error}") from error
+        tokens = await self.tokens_of(body)
+        addresses, request_id = await self.aggregator.route(body.get("model"), tokens or [])
+        try:
+            return await self._forward(request, payload, addresses[:MAX_TRIES], request_id, tokens)
+        finally:
+            self.report("/finished", request_id)
+
+    async def _forward(self, request, payload, addresses, request_id, tokens):
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP}
+        for address in addresses:
+            try:
+                upstream = await self.session.post(address + request.path_qs, data=payload, headers=headers)
+            except (aiohttp.ClientConnectionError, asyncio.TimeoutError) as error:
+                log.warning("%s cannot be reached: %s", address, error)
+                continue
+            async with upstream:
+                return await self._pass_on(request, upstream, address, request_id, tokens)
+        raise Refusal(502, f"no worker can be reached: {', '.join(addresses)}")
+
+    async def _pass_on(self, request, upstream, address, request_id, tokens):
+        response = web.StreamResponse(status=upstream.status)
+        for key, value in upstream.headers.items():
+            if key.lower() not in HOP_BY_HOP | {"content-encoding"}:
+                response.headers.add(key, value)
+        response.headers["x-kvbridge-worker"] = address
+        if tokens is None:
+            response.headers["x-kvbridge-tokens"] = "none"
+        await response.prepare(request)
+        is_first = True
+        async for chunk in upstream.content.iter_any():
+            if is_first:
+                self.report("/first_token", request_id)
+                is_first = False
+            await response.write(chunk)
+        await response.write_eof()
+        return response
+
+    async def models(self, _request):
+        names = sorted({worker["model"] for worker in await self.aggregator.workers() if worker["model"]})
+        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+
+
+@web.middleware
+async def say_why(request, handler):
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        log.warning("%s %s: %s", request.method, request.path, refusal)
+        return refusal.response()
+
+
+async def make_app(options):
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[say_why])
+    timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_S)
+    session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+    token = options.token_file.read_text().strip() if options.token_file else ""
+    proxy = Proxy(session, Aggregator(session, options.aggregator.rstrip("/"), token))
+    app.router.add_post("/v1/completions", proxy.complete)
+    app.router.add_post("/v1/chat/completions", proxy.complete)
+    app.router.add_get("/v1/models", proxy.models)
+
+    async def close(_app):
+        if proxy.reports:
+            await asyncio.wait(proxy.reports, timeout=ROUTE_S)
+        await session.close()
+
+    app.on_cleanup.append(close)
+    return app
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT")
+    parser.add_argument("--aggregator", default="http://127.0.0.1:9402", metavar="URL")
+    parser.add_argument("--token-file", type=pathlib.Path, metavar="FILE", help="the aggregator's http.token_file")
+    options = parser.parse_args()
+    host, _, port = options.listen.rpartition(":")
+    if not port.isdigit():
+        parser.error(f"--listen: expected HOST:PORT, got {options.listen}")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    web.run_app(
+        make_app(options), host=host.strip("[]"), port=int(port), shutdown_timeout=DRAIN_S, access_log=None,
+        print=lambda _text: log.info("listening at %s", options.listen))
+
+
+if __name__ == "__main__":
+    main()
