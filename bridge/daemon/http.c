@@ -277,6 +277,11 @@ static void refresh_access(struct kvb_http *http, unsigned tick)
     http->must_reload = false;
     (void)pthread_mutex_unlock(&http->lock);
     kvb_http_access_refresh(http->access, is_forced);
+    if (http->metrics) {
+        kvb_metric_set(
+            http->metrics, http->first_metric + count_http_files_rejected,
+            kvb_http_access_is_rejected(http->access));
+    }
     (void)pthread_mutex_lock(&http->lock);
 }
 

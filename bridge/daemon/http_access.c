@@ -31,7 +31,8 @@ struct kvb_http_access {
     struct access_material material;
     uint32_t generation;                /* of the material; from 1 on */
     char *client_ca;                    /* owned; NULL: none */
-    struct file_mark marks[file_count]; /* only the thread that refreshes */
+    struct file_mark marks[file_count]; /* only the thread that refreshes, like the next */
+    struct kvb_detail rejected;         /* why the newest files cannot be used; "": they are used */
 };
 
 bool kvb_http_access_is_tls(const struct kvb_http_access *access)
@@ -124,35 +125,57 @@ static bool note_marks(struct kvb_http_access *access)
     return has_changed;
 }
 
-static void say_kept(struct kvb_http_access *access, const char *key, const char *why)
+/* Keeps the reason, and says it unless it is the one that was said. */
+static void
+reject_files(struct kvb_http_access *access, bool is_due, const char *key, const char *why)
 {
-    kvb_log_write(
-        access->log, KVB_LOG_ERROR, "http",
-        "certificates and token rejected; keeping the running ones", "key", key, "why", why, NULL);
+    const struct kvb_detail before = access->rejected;
+
+    kvb_detail_set(&access->rejected, "%s: %s", key, why);
+    if (is_due || strcmp(before.text, access->rejected.text) != 0) {
+        kvb_log_write(
+            access->log, KVB_LOG_ERROR, "http",
+            "certificates and token rejected; keeping the running ones", "key", key, "why", why,
+            NULL);
+    }
 }
 
+static void exchange_material(struct kvb_http_access *access, struct access_material *material)
+{
+    (void)pthread_rwlock_wrlock(&access->lock);
+    struct access_material old = access->material;
+    access->material = *material;
+    access->generation++;
+    (void)pthread_rwlock_unlock(&access->lock);
+    drop_material(&old);
+    explicit_bzero(material, sizeof *material);
+    access->rejected.text[0] = '\0';
+    kvb_log_write(access->log, KVB_LOG_INFO, "http", "certificates and token read again", NULL);
+}
+
+/* Rejected files are read each time: the reason may lie outside them, such as too many open
+ * files. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
 {
     struct access_material material;
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
+    const bool is_due = note_marks(access) || is_forced;
 
-    if (!note_marks(access) && !is_forced) {
+    if (!is_due && !kvb_http_access_is_rejected(access)) {
         return;
     }
     const kvb_status status = load_material(access->security, &material, &key, &detail);
-    if (status != KVB_OK) {
-        say_kept(access, key, detail.text[0] ? detail.text : kvb_status_name(status));
-        return;
+    if (status == KVB_OK) {
+        exchange_material(access, &material);
+    } else {
+        reject_files(access, is_due, key, detail.text[0] ? detail.text : kvb_status_name(status));
     }
-    (void)pthread_rwlock_wrlock(&access->lock);
-    struct access_material old = access->material;
-    access->material = material;
-    access->generation++;
-    (void)pthread_rwlock_unlock(&access->lock);
-    drop_material(&old);
-    explicit_bzero(&material, sizeof material);
-    kvb_log_write(access->log, KVB_LOG_INFO, "http", "certificates and token read again", NULL);
+}
+
+bool kvb_http_access_is_rejected(const struct kvb_http_access *access)
+{
+    return access->rejected.text[0] != '\0';
 }
 
 /* ---- Creating and freeing ------------------------------------------------------------- */

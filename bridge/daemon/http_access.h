@@ -18,8 +18,9 @@
  *     KVB_HTTP_OF_REGISTER    the token of register.token_file, a certificate as above
  *
  * Certificates, the key and the token of token_file are read at the start and again when a file
- * has changed.  A new file that is not valid is logged, and the running material stays.  The
- * token to register is read for each request.
+ * has changed.  A new file that cannot be used is logged, the running material stays, and the
+ * files are read at each refresh until they can be used.  The token to register is read for each
+ * request.
  *
  * Threads: any. */
 struct kvb_http_access;
@@ -50,8 +51,12 @@ void kvb_http_access_free(struct kvb_http_access *access);
 bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
 bool kvb_http_access_is_tls(const struct kvb_http_access *access);
 
-/* Reads the files again if one of them has changed, or in any case with is_forced. */
+/* Reads the files again if one of them has changed or was rejected, or in any case with is_forced.
+ * Threads: one, like the next. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
+
+/* True while the files cannot be used and what was read before is. */
+bool kvb_http_access_is_rejected(const struct kvb_http_access *access);
 
 /* The authority of clients when the server started, as PEM, borrowed; NULL: none.  Not const
  * because libmicrohttpd takes it as void *. */

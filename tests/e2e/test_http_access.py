@@ -98,7 +98,7 @@ def test_metrics_may_be_open(scene, tmp_path):
 def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
-    daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token";')
+    daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
     wait_for("it is ready", daemon.is_ready, 15)
     assert get(daemon, "/streams", TOKEN) == 200
     put_token(tmp_path / "token", OTHER)
@@ -106,7 +106,11 @@ def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_pat
     assert get(daemon, "/streams", TOKEN) == 401
     put_token(tmp_path / "token", "short")
     wait_for("the log says so", lambda: "keeping the running ones" in daemon.text())
+    wait_for("so does the metric", lambda: daemon.metric("kvb_http_files_rejected") == 1)
     assert get(daemon, "/streams", OTHER) == 200 and get(daemon, "/streams", "short") == 401
+    put_token(tmp_path / "token", TOKEN)
+    wait_for("a good one is taken", lambda: get(daemon, "/streams", TOKEN) == 200)
+    wait_for("the metric is 0 again", lambda: daemon.metric("kvb_http_files_rejected") == 0)
 
 
 def test_no_body_is_read_before_the_token(scene, tmp_path):

@@ -1,0 +1,170 @@
+#include "daemon/http_access.h"
+#include "process.h"
+
+#include "kvb_test.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { path_bytes = 128, log_bytes = 4096 };
+
+#define OLD "old-token-0123456789"
+#define NEW "new-token-0123456789"
+
+/* A server's access with one token, and the log of it. */
+struct scene {
+    char folder[64];
+    struct kvb_http_security security;
+    struct kvb_log log;
+    struct kvb_http_access *access;
+};
+
+static void write_token(const struct scene *scene, const char *text)
+{
+    const int fd = open(scene->security.token_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    assert_int_equal(close(fd), 0);
+}
+
+static void begin(struct scene *scene)
+{
+    struct kvb_detail detail = { .text = "" };
+    const char *key = "";
+
+    memset(scene, 0, sizeof *scene);
+    assert_ok(folder_make(scene->folder));
+    (void)snprintf(
+        scene->security.token_file, sizeof scene->security.token_file, "%s/token", scene->folder);
+    write_token(scene, OLD);
+    scene->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = memfd_create("log", MFD_CLOEXEC) };
+    assert_true(scene->log.fd >= 0);
+    assert_ok(
+        kvb_http_access_new(&scene->security, NULL, &scene->log, &scene->access, &key, &detail));
+}
+
+static void end(struct scene *scene)
+{
+    kvb_http_access_free(scene->access);
+    assert_int_equal(close(scene->log.fd), 0);
+    folder_remove(scene->folder);
+}
+
+static bool is_granted(const struct scene *scene, const char *token)
+{
+    char shown[path_bytes];
+    uint32_t verified = 0;
+
+    (void)snprintf(shown, sizeof shown, "Bearer %s", token);
+    return kvb_http_access_check(scene->access, KVB_HTTP_GUARDED, shown, NULL, &verified) ==
+           KVB_HTTP_GRANTED;
+}
+
+/* How often the log says it. */
+static size_t said(const struct scene *scene, const char *words)
+{
+    char text[log_bytes];
+    const ssize_t len = pread(scene->log.fd, text, sizeof text - 1, 0);
+    size_t count = 0;
+
+    assert_true(len >= 0 && len < log_bytes - 1);
+    text[len] = '\0';
+    for (const char *at = text; (at = strstr(at, words)) != NULL; at += strlen(words)) {
+        count++;
+    }
+    return count;
+}
+
+/* No file can be opened until the limit is set back to what is returned. */
+static rlim_t forbid_files(void)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    const rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
+static void permit_files(rlim_t files)
+{
+    struct rlimit limit;
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = files;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void a_changed_file_is_taken(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene);
+    kvb_http_access_refresh(scene.access, false);
+    assert_int_equal(said(&scene, "read again"), 0);
+    write_token(&scene, NEW "x");
+    kvb_http_access_refresh(scene.access, false);
+    assert_true(is_granted(&scene, NEW "x"));
+    assert_false(is_granted(&scene, OLD));
+    assert_false(kvb_http_access_is_rejected(scene.access));
+    end(&scene);
+}
+
+static void what_was_rejected_is_tried_again_without_another_change(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene);
+    write_token(&scene, NEW "x");
+    const rlim_t files = forbid_files();
+    kvb_http_access_refresh(scene.access, false);
+    kvb_http_access_refresh(scene.access, false);
+    permit_files(files);
+    assert_true(kvb_http_access_is_rejected(scene.access));
+    assert_true(is_granted(&scene, OLD));
+    assert_int_equal(said(&scene, "rejected; keeping"), 1);
+    kvb_http_access_refresh(scene.access, false);
+    assert_false(kvb_http_access_is_rejected(scene.access));
+    assert_true(is_granted(&scene, NEW "x"));
+    assert_int_equal(said(&scene, "read again"), 1);
+    end(&scene);
+}
+
+static void a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload(void **state)
+{
+    struct scene scene;
+
+    (void)state;
+    begin(&scene);
+    write_token(&scene, "short");
+    kvb_http_access_refresh(scene.access, false);
+    kvb_http_access_refresh(scene.access, false);
+    assert_int_equal(said(&scene, "rejected; keeping"), 1);
+    kvb_http_access_refresh(scene.access, true);
+    assert_int_equal(said(&scene, "rejected; keeping"), 2);
+    assert_int_equal(unlink(scene.security.token_file), 0);
+    kvb_http_access_refresh(scene.access, false);
+    kvb_http_access_refresh(scene.access, false);
+    assert_int_equal(said(&scene, "rejected; keeping"), 3);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_changed_file_is_taken),
+        cmocka_unit_test(what_was_rejected_is_tried_again_without_another_change),
+        cmocka_unit_test(a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
