@@ -128,13 +128,10 @@ static void say_failure(struct kvb_bus *bus)
 /* ---- The login ---- */
 
 static const uint64_t check_login_ns = 10 * KVB_NS_PER_S;
-static const int64_t warn_before_s = INT64_C(7) * 24 * 3600;
 
-/* Logs once for each certificate that it ends soon. */
 static void look_at_certificate(struct kvb_bus *bus)
 {
     int64_t end_s = 0;
-    char text[24];
 
     if (bus->login.cert_file[0] == '\0') {
         atomic_store_explicit(&bus->certificate_end_s, 0, memory_order_relaxed);
@@ -143,18 +140,16 @@ static void look_at_certificate(struct kvb_bus *bus)
     if (kvb_certificate_end(bus->login.cert_file, &end_s, NULL) != KVB_OK || end_s < 0) {
         return;
     }
-    const int64_t left_s = end_s - (int64_t)(kvb_clock_wall_us() / 1000000);
-    const uint64_t before =
-        atomic_exchange_explicit(&bus->certificate_end_s, (uint64_t)end_s, memory_order_relaxed);
-    bus->is_expiry_said &= before == (uint64_t)end_s;
-    if (left_s < warn_before_s && !bus->is_expiry_said) {
-        bus->is_expiry_said = true;
-        kvb_log_write(
-            bus->log, KVB_LOG_WARNING, "bus",
-            "the certificate in nats.cert_file ends within 7 days: replace it", "file",
-            bus->login.cert_file, "seconds_left",
-            kvb_log_u64(text, left_s > 0 ? (uint64_t)left_s : 0), NULL);
-    }
+    atomic_store_explicit(&bus->certificate_end_s, (uint64_t)end_s, memory_order_relaxed);
+    kvb_certificate_warn(
+        bus->log,
+        &(struct kvb_certificate){
+            .room = "bus",
+            .key = "nats.cert_file",
+            .file = bus->login.cert_file,
+            .end_s = (uint64_t)end_s,
+        },
+        &bus->said_certificate_end_s);
 }
 
 /* Before each dial: what follows reads the files as they are now, or newer. */

@@ -65,7 +65,7 @@ struct kvb_bus {
     char *name;
     struct kvb_bus_login login;       /* the manager's own, like the next two */
     uint64_t login_print;             /* of the login and its files at the newest connection */
-    bool is_expiry_said;              /* that the certificate ends soon */
+    uint64_t said_certificate_end_s;  /* of the one of which the log says that it ends soon */
     struct kvb_bus_login *next_login; /* owned; to be used from the next dial on; lock */
     uint64_t check_login_at_ns;       /* lock */
     bool sends_at_once;

@@ -266,6 +266,18 @@ static kvb_status hold_body_bytes(const struct exchange *exchange, size_t bytes)
     return status;
 }
 
+static void show_access(const struct kvb_http *http)
+{
+    if (http->metrics) {
+        kvb_metric_set(
+            http->metrics, http->first_metric + count_http_certificate_end,
+            kvb_http_access_certificate_end(http->access));
+        kvb_metric_set(
+            http->metrics, http->first_metric + count_http_files_rejected,
+            kvb_http_access_is_rejected(http->access));
+    }
+}
+
 /* Under the lock, which it leaves while it reads files. */
 static void refresh_access(struct kvb_http *http, unsigned tick)
 {
@@ -277,11 +289,7 @@ static void refresh_access(struct kvb_http *http, unsigned tick)
     http->must_reload = false;
     (void)pthread_mutex_unlock(&http->lock);
     kvb_http_access_refresh(http->access, is_forced);
-    if (http->metrics) {
-        kvb_metric_set(
-            http->metrics, http->first_metric + count_http_files_rejected,
-            kvb_http_access_is_rejected(http->access));
-    }
+    show_access(http);
     (void)pthread_mutex_lock(&http->lock);
 }
 
@@ -296,7 +304,7 @@ static void *watch_connections(void *context)
     (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
     (void)pthread_mutex_lock(&http->lock);
     while (!http->is_stopping) {
-        refresh_access(http, ++tick);
+        refresh_access(http, tick++); /* the first time at once */
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         const uint64_t until_ns = now_ns + watch_ms * KVB_NS_PER_MS;
         while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {

@@ -1,5 +1,6 @@
 #include "daemon/http_access.h"
 
+#include "bus/certificate.h"
 #include "daemon/bearer_token.h"
 
 #include <pthread.h>
@@ -33,6 +34,7 @@ struct kvb_http_access {
     char *client_ca;                    /* owned; NULL: none */
     struct file_mark marks[file_count]; /* only the thread that refreshes, like the next */
     struct kvb_detail rejected;         /* why the newest files cannot be used; "": they are used */
+    uint64_t said_end_s;                /* of the certificate of which the log says that it ends */
 };
 
 bool kvb_http_access_is_tls(const struct kvb_http_access *access)
@@ -153,24 +155,49 @@ static void exchange_material(struct kvb_http_access *access, struct access_mate
     kvb_log_write(access->log, KVB_LOG_INFO, "http", "certificates and token read again", NULL);
 }
 
-/* Rejected files are read each time: the reason may lie outside them, such as too many open
- * files. */
-void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
+static void read_files_again(struct kvb_http_access *access, bool is_due)
 {
     struct access_material material;
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
-    const bool is_due = note_marks(access) || is_forced;
-
-    if (!is_due && !kvb_http_access_is_rejected(access)) {
-        return;
-    }
     const kvb_status status = load_material(access->security, &material, &key, &detail);
+
     if (status == KVB_OK) {
         exchange_material(access, &material);
     } else {
         reject_files(access, is_due, key, detail.text[0] ? detail.text : kvb_status_name(status));
     }
+}
+
+uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access)
+{
+    return access->material.tls ? kvb_http_tls_end(access->material.tls) : 0;
+}
+
+static void warn_of_end(struct kvb_http_access *access)
+{
+    const struct kvb_certificate certificate = {
+        .room = "http",
+        .key = "http_security.cert_file",
+        .file = access->security->cert_file,
+        .end_s = kvb_http_access_certificate_end(access),
+    };
+
+    if (access->material.tls) {
+        kvb_certificate_warn(access->log, &certificate, &access->said_end_s);
+    }
+}
+
+/* Rejected files are read each time: the reason may lie outside them, such as too many open
+ * files. */
+void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
+{
+    const bool is_due = note_marks(access) || is_forced;
+
+    if (is_due || kvb_http_access_is_rejected(access)) {
+        read_files_again(access, is_due);
+    }
+    warn_of_end(access);
 }
 
 bool kvb_http_access_is_rejected(const struct kvb_http_access *access)

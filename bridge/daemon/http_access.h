@@ -52,11 +52,14 @@ bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
 bool kvb_http_access_is_tls(const struct kvb_http_access *access);
 
 /* Reads the files again if one of them has changed or was rejected, or in any case with is_forced.
- * Threads: one, like the next. */
+ * Logs once that the certificate ends within 7 days.  Threads: one, like the next two. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
 
 /* True while the files cannot be used and what was read before is. */
 bool kvb_http_access_is_rejected(const struct kvb_http_access *access);
+
+/* When the certificate in use, or one that signed it, ends, in seconds since 1970; 0: no TLS. */
+uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access);
 
 /* The authority of clients when the server started, as PEM, borrowed; NULL: none.  Not const
  * because libmicrohttpd takes it as void *. */

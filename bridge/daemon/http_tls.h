@@ -5,6 +5,7 @@
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* What the HTTP server needs of TLS, read from PEM files: its certificate chain and key, and the
  * authority of its clients' certificates.
@@ -40,6 +41,9 @@ void kvb_http_tls_free(struct kvb_http_tls *tls);
 
 /* The authority of the clients as PEM text, borrowed; NULL: there is none. */
 const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
+
+/* When the first certificate of the chain ends that does, in seconds since 1970. */
+uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls);
 
 /* Copies the chain and the key for one handshake; GnuTLS frees them
  * (GNUTLS_CERT_RETR_DEINIT_ALL).  KVB_NO_MEMORY */
