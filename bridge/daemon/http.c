@@ -712,8 +712,8 @@ static enum MHD_Result refuse_access(
                                          "registration is disabled: register.token_file is not "
                                          "configured" },
         [KVB_HTTP_REGISTER_UNREADABLE] = { MHD_HTTP_SERVICE_UNAVAILABLE,
-                                           "register.token_file: the file holds no token, or every "
-                                           "user may read it" },
+                                           "register.token_file cannot be used: the log of this "
+                                           "program says why" },
     };
 
     kvb_http_refuse(&exchange->answer, rows[verdict].status, rows[verdict].sentence);

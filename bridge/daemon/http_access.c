@@ -32,6 +32,8 @@ struct kvb_http_access {
     struct access_material material;
     uint32_t generation;                /* of the material; from 1 on */
     char *client_ca;                    /* owned; NULL: none */
+    pthread_mutex_t register_lock;      /* of the next */
+    struct kvb_detail unreadable;       /* why the token to register cannot be read; "": it can */
     struct file_mark marks[file_count]; /* only the thread that refreshes, like the next */
     struct kvb_detail rejected;         /* why the newest files cannot be used; "": they are used */
     uint64_t said_end_s;                /* of the certificate of which the log says that it ends */
@@ -230,7 +232,8 @@ kvb_status kvb_http_access_new(
     access->register_token_file = register_token_file ? register_token_file : "";
     access->log = log;
     access->generation = 1;
-    (void)pthread_rwlock_init(&access->lock, NULL); /* cannot fail with glibc */
+    (void)pthread_rwlock_init(&access->lock, NULL); /* cannot fail with glibc, like the next */
+    (void)pthread_mutex_init(&access->register_lock, NULL);
     (void)note_marks(access);
     kvb_status status = load_material(security, &access->material, out_key, detail);
     if (status == KVB_OK) {
@@ -250,6 +253,7 @@ void kvb_http_access_free(struct kvb_http_access *access)
         drop_material(&access->material);
         free(access->client_ca);
         (void)pthread_rwlock_destroy(&access->lock);
+        (void)pthread_mutex_destroy(&access->register_lock);
         free(access);
     }
 }
@@ -281,16 +285,40 @@ is_client_known(const struct kvb_http_access *access, gnutls_session_t session, 
     return true;
 }
 
+/* Logs each reason once, not once for each request.  why: "" when the token was read. */
+static void note_register_token(struct kvb_http_access *access, const struct kvb_detail *why)
+{
+    (void)pthread_mutex_lock(&access->register_lock);
+    const bool is_same = strcmp(access->unreadable.text, why->text) == 0;
+    access->unreadable = *why;
+    (void)pthread_mutex_unlock(&access->register_lock);
+    if (is_same) {
+        return;
+    }
+    if (why->text[0]) {
+        kvb_log_write(
+            access->log, KVB_LOG_ERROR, "http",
+            "register.token_file cannot be used: requests to register are refused with 503", "why",
+            why->text, NULL);
+    } else {
+        kvb_log_write(
+            access->log, KVB_LOG_INFO, "http", "register.token_file can be used again", NULL);
+    }
+}
+
 static enum kvb_http_verdict
-check_register(const struct kvb_http_access *access, const char authorization[])
+check_register(struct kvb_http_access *access, const char authorization[])
 {
     char token[kvb_bearer_token_bytes];
+    struct kvb_detail why = { .text = "" };
     enum kvb_http_verdict verdict = KVB_HTTP_NO_TOKEN;
 
     if (access->register_token_file[0] == '\0') {
         return KVB_HTTP_REGISTER_DISABLED;
     }
-    if (kvb_bearer_token_read(access->register_token_file, token, NULL) != KVB_OK) {
+    const kvb_status status = kvb_bearer_token_read(access->register_token_file, token, &why);
+    note_register_token(access, &why);
+    if (status != KVB_OK) {
         return KVB_HTTP_REGISTER_UNREADABLE;
     }
     if (kvb_bearer_token_is_shown(authorization, token)) {
@@ -300,7 +328,7 @@ check_register(const struct kvb_http_access *access, const char authorization[])
     return verdict;
 }
 
-/* Under the lock. */
+/* Under the lock: all but the token to register, which is read from its file. */
 static enum kvb_http_verdict check_guarded(
     const struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
     gnutls_session_t session, uint32_t *verified)
@@ -308,10 +336,7 @@ static enum kvb_http_verdict check_guarded(
     if (!is_client_known(access, session, verified)) {
         return KVB_HTTP_NO_CERTIFICATE;
     }
-    if (rule == KVB_HTTP_OF_REGISTER) {
-        return check_register(access, authorization);
-    }
-    return access->security->token_file[0] == '\0' ||
+    return rule == KVB_HTTP_OF_REGISTER || access->security->token_file[0] == '\0' ||
                    kvb_bearer_token_is_shown(authorization, access->material.token)
                ? KVB_HTTP_GRANTED
                : KVB_HTTP_NO_TOKEN;
@@ -328,5 +353,7 @@ enum kvb_http_verdict kvb_http_access_check(
     const enum kvb_http_verdict verdict =
         check_guarded(access, rule, authorization, session, verified);
     (void)pthread_rwlock_unlock(&access->lock);
-    return verdict;
+    return verdict == KVB_HTTP_GRANTED && rule == KVB_HTTP_OF_REGISTER
+               ? check_register(access, authorization)
+               : verdict;
 }

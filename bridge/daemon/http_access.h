@@ -20,7 +20,7 @@
  * Certificates, the key and the token of token_file are read at the start and again when a file
  * has changed.  A new file that cannot be used is logged, the running material stays, and the
  * files are read at each refresh until they can be used.  The token to register is read for each
- * request.
+ * request; why it cannot be, is logged once.
  *
  * Threads: any. */
 struct kvb_http_access;

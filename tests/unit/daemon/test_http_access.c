@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -33,7 +34,7 @@ static void write_token(const struct scene *scene, const char *text)
     assert_int_equal(close(fd), 0);
 }
 
-static void begin(struct scene *scene)
+static void begin_with(struct scene *scene, const char *register_token_file)
 {
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
@@ -45,8 +46,13 @@ static void begin(struct scene *scene)
     write_token(scene, OLD);
     scene->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = memfd_create("log", MFD_CLOEXEC) };
     assert_true(scene->log.fd >= 0);
-    assert_ok(
-        kvb_http_access_new(&scene->security, NULL, &scene->log, &scene->access, &key, &detail));
+    assert_ok(kvb_http_access_new(
+        &scene->security, register_token_file, &scene->log, &scene->access, &key, &detail));
+}
+
+static void begin(struct scene *scene)
+{
+    begin_with(scene, NULL);
 }
 
 static void end(struct scene *scene)
@@ -56,14 +62,19 @@ static void end(struct scene *scene)
     folder_remove(scene->folder);
 }
 
-static bool is_granted(const struct scene *scene, const char *token)
+static enum kvb_http_verdict
+verdict_of(const struct scene *scene, enum kvb_http_rule rule, const char *token)
 {
     char shown[path_bytes];
     uint32_t verified = 0;
 
     (void)snprintf(shown, sizeof shown, "Bearer %s", token);
-    return kvb_http_access_check(scene->access, KVB_HTTP_GUARDED, shown, NULL, &verified) ==
-           KVB_HTTP_GRANTED;
+    return kvb_http_access_check(scene->access, rule, shown, NULL, &verified);
+}
+
+static bool is_granted(const struct scene *scene, const char *token)
+{
+    return verdict_of(scene, KVB_HTTP_GUARDED, token) == KVB_HTTP_GRANTED;
 }
 
 /* How often the log says it. */
@@ -158,12 +169,42 @@ static void a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload(
     end(&scene);
 }
 
+static void why_the_token_to_register_cannot_be_read_is_said_once(void **state)
+{
+    struct scene scene;
+    char path[] = "/tmp/kvb-register-XXXXXX";
+    const int fd = mkstemp(path);
+
+    (void)state;
+    assert_int_equal(write(fd, NEW "\n", sizeof NEW), sizeof NEW);
+    begin_with(&scene, path);
+    assert_int_equal(verdict_of(&scene, KVB_HTTP_OF_REGISTER, NEW), KVB_HTTP_GRANTED);
+    assert_int_equal(said(&scene, "register.token_file"), 0);
+    assert_int_equal(fchmod(fd, 0644), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(
+            verdict_of(&scene, KVB_HTTP_OF_REGISTER, NEW), KVB_HTTP_REGISTER_UNREADABLE);
+    }
+    assert_int_equal(said(&scene, "register.token_file cannot be used"), 1);
+    assert_int_equal(said(&scene, "chmod o-rw /tmp/kvb-register-"), 1);
+    assert_int_equal(unlink(path), 0);
+    (void)verdict_of(&scene, KVB_HTTP_OF_REGISTER, NEW);
+    assert_int_equal(said(&scene, "cannot read /tmp/kvb-register-"), 1);
+    assert_int_equal(rename(scene.security.token_file, path), 0);
+    assert_int_equal(verdict_of(&scene, KVB_HTTP_OF_REGISTER, OLD), KVB_HTTP_GRANTED);
+    assert_int_equal(said(&scene, "can be used again"), 1);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(unlink(path), 0);
+    end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_changed_file_is_taken),
         cmocka_unit_test(what_was_rejected_is_tried_again_without_another_change),
         cmocka_unit_test(a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload),
+        cmocka_unit_test(why_the_token_to_register_cannot_be_read_is_said_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
