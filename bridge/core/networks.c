@@ -8,7 +8,10 @@
 
 enum { text_bytes = 64, mapped_bits = 96, max_bits = 128 };
 
-static const uint8_t mapped_prefix[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
+/* The first bytes of an IPv4 address. */
+#define MAPPED 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff
+
+static const uint8_t mapped_prefix[] = { MAPPED };
 
 /* ---- Parsing ---- */
 
@@ -136,21 +139,66 @@ static bool read_address(const char *text, uint8_t out_bytes[kvb_network_bytes])
     return read_ip(address, out_bytes, &is_four);
 }
 
+/* Where clouds answer whoever asks on the machine with its credentials.  Sources: the manuals of
+ * the clouds, and for what these do not name the data sources of cloud-init. */
+/* clang-format off */
+static const struct kvb_network metadata[] = {
+    { { MAPPED, 169, 254 }, mapped_bits + 16 },                           /* link-local, RFC 3927: most clouds */
+    { { MAPPED, 100, 100, 100, 200 }, max_bits },                         /* Alibaba Cloud ECS */
+    { { MAPPED, 192, 0, 0, 192 }, max_bits },                             /* Oracle Cloud Infrastructure Classic */
+    { { MAPPED, 168, 63, 129, 16 }, max_bits },                           /* Azure WireServer */
+    { { 0xfe, 0x80 }, 10 },                                               /* link-local, RFC 4291: OpenStack, Akamai */
+    { { 0xfd, 0, 0x0e, 0xc2, [14] = 0x02, [15] = 0x54 }, max_bits },      /* Amazon EC2 */
+    { { 0xfd, 0, 0x0e, 0xc2, [15] = 0x23 }, max_bits },                   /* Amazon EKS Pod Identity */
+    { { 0xfd, 0x20, 0x00, 0xce, [14] = 0x02, [15] = 0x54 }, max_bits },   /* Google Compute Engine */
+    { { 0xfd, 0, 0x00, 0xc1, [12] = 0xa9, 0xfe, 0xa9, 0xfe }, max_bits }, /* Oracle Cloud */
+    { { 0xfd, 0, 0x01, 0, [12] = 0x01, 0x00, 0x02, 0x00 }, max_bits },    /* Alibaba Cloud ECS */
+    { { 0xfd, 0, 0xa9, 0xfe, 0xa9, 0xfe, [15] = 0x01 }, max_bits },       /* Akamai (Linode) */
+    { { 0xfd, 0, 0x00, 0x42, [15] = 0x42 }, max_bits },                   /* Scaleway */
+};
+
+/* IPv6 networks whose addresses a translator or tunnel sends on to an IPv4 address within them; `at`
+ * are the positions of its four bytes.  ::ffff:0:0/96 is no row: such an address is IPv4 itself. */
+static const struct ipv4_embedding {
+    struct kvb_network network;
+    uint8_t at[4];
+} embeddings[] = {
+    { { { 0 }, 96 }, { 12, 13, 14, 15 } },                         /* compatible, RFC 4291 */
+    { { { [8] = 0xff, 0xff }, 96 }, { 12, 13, 14, 15 } },          /* translated, RFC 2765 */
+    { { { 0, 0x64, 0xff, 0x9b }, 96 }, { 12, 13, 14, 15 } },       /* NAT64, RFC 6052 */
+    { { { 0, 0x64, 0xff, 0x9b, 0, 1 }, 48 }, { 12, 13, 14, 15 } }, /* local NAT64, RFC 8215, */
+    { { { 0, 0x64, 0xff, 0x9b, 0, 1 }, 48 }, { 6, 7, 9, 10 } },    /* with prefixes of 96, */
+    { { { 0, 0x64, 0xff, 0x9b, 0, 1 }, 48 }, { 7, 9, 10, 11 } },   /* 48, 56 and 64 bits */
+    { { { 0, 0x64, 0xff, 0x9b, 0, 1 }, 48 }, { 9, 10, 11, 12 } },
+    { { { 0x20, 0x02 }, 16 }, { 2, 3, 4, 5 } },                    /* 6to4, RFC 3056 */
+};
+/* clang-format on */
+
+static bool is_metadata_embedded(const uint8_t *bytes)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(embeddings); i++) {
+        const struct ipv4_embedding *row = &embeddings[i];
+        uint8_t four[kvb_network_bytes] = { MAPPED };
+        for (size_t j = 0; j < sizeof row->at; j++) {
+            four[sizeof mapped_prefix + j] = bytes[row->at[j]];
+        }
+        if (is_in_network(&row->network, bytes) &&
+            is_in_list(metadata, KVB_COUNT_OF(metadata), four)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool kvb_networks_allow(const struct kvb_networks *networks, const char *address)
 {
-    static const struct kvb_network refused[] = {
-        { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 169, 254 }, mapped_bits + 16 },
-        { { 0xfe, 0x80 }, 10 },
-        { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 169, 254 }, mapped_bits + 16 }, /* ::169.254.x.x */
-        { { 0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, 169, 254 }, mapped_bits + 16 }, /* NAT64 */
-        { { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 100, 100, 100, 200 }, max_bits },
-        { { 0xfd, 0, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54 }, max_bits },
-    };
     uint8_t bytes[kvb_network_bytes];
 
     if (!read_address(address, bytes)) {
         return false;
     }
-    return networks->count > 0 ? is_in_list(networks->items, networks->count, bytes)
-                               : !is_in_list(refused, KVB_COUNT_OF(refused), bytes);
+    if (networks->count > 0) {
+        return is_in_list(networks->items, networks->count, bytes);
+    }
+    return !is_in_list(metadata, KVB_COUNT_OF(metadata), bytes) && !is_metadata_embedded(bytes);
 }

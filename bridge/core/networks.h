@@ -8,10 +8,10 @@
 
 /* A list of IP networks (CIDR) that may be connected to.
  *
- * An empty list allows all addresses but link-local ones (169.254.0.0/16, also within IPv6, and
- * fe80::/10), 100.100.100.200 and fd00:ec2::254: there, clouds answer with credentials of the
- * machine.  A list allows what it lists, and nothing else.  An IPv4 address that is mapped into
- * IPv6 is the IPv4 address.
+ * An empty list allows all addresses but those where clouds answer with credentials of the machine:
+ * link-local ones and the rows in networks.c, also where IPv6 leads to the IPv4 ones (NAT64, 6to4).
+ * A list allows what it lists, and nothing else.  An IPv4 address that is mapped into IPv6 is the
+ * IPv4 address.
  *
  * Threads: plain data. */
 

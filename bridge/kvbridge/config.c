@@ -377,8 +377,8 @@ static const struct kvb_conf_key keys[] = {
     { "register.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(registering.networks),
       .take_text = take_network,
       .help = "Networks, such as 10.0.0.0/8, that a registered address must be in when\n"
-              "connected to; empty: any but 169.254.0.0/16, fe80::/10, 100.100.100.200\n"
-              "and fd00:ec2::254." },
+              "connected to; empty: any but link-local ones and others where clouds\n"
+              "answer with credentials." },
     { "discover.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(discovering.networks),
       .take_text = take_network,
       .help = "The same for `discover` URLs and for what the engine there names." },

@@ -19,15 +19,18 @@ static struct kvb_networks list_of(const char *one, const char *other)
 
 static void an_empty_list_refuses_link_local_and_metadata_alone(void **state)
 {
-    static const char *const refused[] = { "169.254.169.254",   "169.254.0.0",
-                                           "169.254.255.255",   "::ffff:169.254.169.254",
-                                           "fe80::1",           "[fe80::1%eth0]",
-                                           "febf::1",           "fd00:ec2::254",
-                                           "::169.254.169.254", "64:ff9b::169.254.169.254",
-                                           "100.100.100.200" };
-    static const char *const allowed[] = { "127.0.0.1", "10.0.0.5",      "169.253.255.255",
-                                           "::1",       "169.255.0.0",   "fec0::1",
-                                           "fe7f::1",   "fd00:ec2::253", "2001:db8::1" };
+    static const char *const refused[] = {
+        "169.254.169.254",    "169.254.0.0",       "169.254.255.255", "fe80::1",
+        "[fe80::1%eth0]",     "febf::1",           "100.100.100.200", "192.0.0.192",
+        "168.63.129.16",      "fd00:ec2::254",     "fd00:ec2::23",    "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe", "fd00:100::100:200", "fd00:42::42",     "fd00:a9fe:a9fe::1",
+    };
+    static const char *const allowed[] = {
+        "127.0.0.1",    "10.0.0.5",        "169.253.255.255",   "169.255.0.0",
+        "::1",          "fec0::1",         "fe7f::1",           "fd00:ec2::253",
+        "2001:db8::1",  "100.100.100.199", "192.0.0.191",       "168.63.129.17",
+        "fd20:ce::253", "fd00:42::43",     "2002:a9fd:ffff::1", "64:ff9b::8.8.8.8",
+    };
     const struct kvb_networks none = { .count = 0 };
 
     (void)state;
@@ -37,6 +40,28 @@ static void an_empty_list_refuses_link_local_and_metadata_alone(void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(allowed); i++) {
         assert_true(kvb_networks_allow(&none, allowed[i]));
     }
+}
+
+/* Each form of 169.254.169.254, 100.100.100.200, 192.0.0.192 and 168.63.129.16. */
+static void metadata_is_refused_in_each_ipv6_form_of_its_ipv4_address(void **state)
+{
+    static const char *const refused[] = {
+        "::ffff:169.254.169.254",   "::169.254.169.254",          "::ffff:0:169.254.169.254",
+        "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254", "64:ff9b:1:ff::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:55a9:fe:a9fe::",   "64:ff9b:1:5555:a9:fea9:fe00:0",
+        "2002:a9fe:a9fe::1",        "2002:a9fe:a9fe:1:2:3:4:5",   "::ffff:100.100.100.200",
+        "64:ff9b::100.100.100.200", "2002:6464:64c8::",           "::ffff:192.0.0.192",
+        "64:ff9b::192.0.0.192",     "2002:c000:00c0::1",          "::192.0.0.192",
+        "64:ff9b::168.63.129.16",   "2002:a83f:8110::1",          "[64:ff9b::a9fe:a9fe]",
+    };
+    const struct kvb_networks none = { .count = 0 };
+    const struct kvb_networks translated = list_of("64:ff9b::/96", NULL);
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(refused); i++) {
+        assert_false(kvb_networks_allow(&none, refused[i]));
+    }
+    assert_true(kvb_networks_allow(&translated, "64:ff9b::169.254.169.254"));
 }
 
 static void a_list_allows_what_it_lists_and_nothing_else(void **state)
@@ -119,6 +144,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_list_refuses_link_local_and_metadata_alone),
+        cmocka_unit_test(metadata_is_refused_in_each_ipv6_form_of_its_ipv4_address),
         cmocka_unit_test(a_list_allows_what_it_lists_and_nothing_else),
         cmocka_unit_test(metadata_may_be_listed_and_everything_too),
         cmocka_unit_test(what_is_no_address_is_not_allowed),
