@@ -18,15 +18,28 @@ static bool is_token_word(const char *text, size_t len)
     return len >= kvb_bearer_token_min && len < kvb_bearer_token_bytes;
 }
 
+/* A NUL byte does not end the line: the token would be shorter than its author sees. */
+static size_t first_line_len(const char *text, size_t len)
+{
+    size_t line = 0;
+
+    while (line < len && text[line] != '\r' && text[line] != '\n') {
+        line++;
+    }
+    return line;
+}
+
 kvb_status kvb_bearer_token_read(
     const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail)
 {
     char text[file_bytes];
+    size_t file_len = 0;
 
-    KVB_TRY(kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, text, sizeof text, detail));
-    const size_t len = strlen(text);
+    KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, text, sizeof text, &file_len, detail));
+    const size_t len = first_line_len(text, file_len);
     const bool is_token = is_token_word(text, len);
     if (is_token) {
+        text[len] = '\0';
         memcpy(out_token, text, len + 1);
     } else {
         kvb_detail_set(

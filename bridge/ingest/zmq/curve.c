@@ -35,12 +35,28 @@ decode_key(const char *path, const char *text, uint8_t *out, struct kvb_detail *
     return KVB_BAD_CONFIG;
 }
 
+/* What follows a NUL byte would be passed over without a word. */
+static kvb_status read_key_file(
+    const char *path, enum kvb_file_access access, char *text, size_t size,
+    struct kvb_detail *detail)
+{
+    size_t len = 0;
+
+    KVB_TRY(kvb_secret_file_read(path, access, text, size, &len, detail));
+    if (strlen(text) == len) {
+        return KVB_OK;
+    }
+    kvb_detail_set(detail, "%s contains a NUL byte: it is no text", path);
+    return KVB_BAD_CONFIG;
+}
+
 static kvb_status
 read_key(const char *path, enum kvb_file_access access, uint8_t *out, struct kvb_detail *detail)
 {
     KVB_OWN(wipe_key_text) char text[key_text_bytes] = "";
 
-    KVB_TRY(kvb_secret_file_read_line(path, access, text, sizeof text, detail));
+    KVB_TRY(read_key_file(path, access, text, sizeof text, detail));
+    text[strcspn(text, "\r\n")] = '\0';
     return decode_key(path, text, out, detail);
 }
 
@@ -86,7 +102,7 @@ read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *d
     if (path[0] == '\0') {
         return KVB_OK;
     }
-    KVB_TRY(kvb_secret_file_read(path, KVB_FILE_OF_ANYONE, text, sizeof text, NULL, detail));
+    KVB_TRY(read_key_file(path, KVB_FILE_OF_ANYONE, text, sizeof text, detail));
     while ((line = strsep(&rest, "\r\n"))) {
         if (line[0] == '\0' || line[0] == ' ') {
             continue;

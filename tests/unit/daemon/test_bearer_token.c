@@ -4,7 +4,9 @@
 #include "kvb_test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char token[kvb_bearer_token_bytes] = "0123456789abcdef";
 
@@ -55,12 +57,70 @@ static void a_longer_token_than_any_is_refused(void **state)
     assert_false(kvb_bearer_token_is_shown(text, longest));
 }
 
+/* What a file of `len` bytes is read as: "" when it is refused with a sentence that names it. */
+static const char *read_token(const char *text, size_t len)
+{
+    static char out[kvb_bearer_token_bytes];
+    struct kvb_detail detail = { .text = "" };
+    char path[] = "/tmp/kvb-token-XXXXXX";
+    const int fd = mkstemp(path);
+
+    out[0] = '\0';
+    assert_int_equal(write(fd, text, len), len);
+    assert_int_equal(close(fd), 0);
+    if (kvb_bearer_token_read(path, out, &detail) != KVB_OK) {
+        assert_non_null(strstr(detail.text, path));
+        assert_int_equal(out[0], '\0');
+    }
+    assert_int_equal(unlink(path), 0);
+    return out;
+}
+
+static void a_token_is_the_first_line_of_its_file(void **state)
+{
+    static const char *const texts[] = { "0123456789abcdef", "0123456789abcdef\n",
+                                         "0123456789abcdef\r\nmore" };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
+        assert_string_equal(read_token(texts[i], strlen(texts[i])), token);
+    }
+}
+
+static void what_is_no_token_is_refused(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t len;
+    } files[] = {
+#define FILE_OF(text) { (text), sizeof(text) - 1 }
+        FILE_OF(""),
+        FILE_OF("\n"),
+        FILE_OF("0123456789abcde"),
+        FILE_OF("\n0123456789abcdef"),
+        FILE_OF("0123456789 abcdef"),
+        FILE_OF("0123456789abcdef\t"),
+        FILE_OF("\xef\xbb\xbf"
+                "0123456789abcdef"),
+        FILE_OF("0123456789abcdef\0"),
+        FILE_OF("0123456789abcdef\0more\n"),
+#undef FILE_OF
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(files); i++) {
+        assert_string_equal(read_token(files[i].text, files[i].len), "");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_token_is_shown_whole_and_by_its_scheme),
         cmocka_unit_test(an_empty_token_is_never_shown),
         cmocka_unit_test(a_longer_token_than_any_is_refused),
+        cmocka_unit_test(a_token_is_the_first_line_of_its_file),
+        cmocka_unit_test(what_is_no_token_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

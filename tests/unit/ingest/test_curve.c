@@ -29,17 +29,23 @@ static const char *file_in(const struct folder *folder, const char *name)
     return path;
 }
 
-static const char *
-write_file(const struct folder *folder, const char *name, const char *text, mode_t mode)
+static const char *write_bytes(
+    const struct folder *folder, const char *name, const char *bytes, size_t len, mode_t mode)
 {
     const char *path = file_in(folder, name);
     FILE *file = fopen(path, "w");
 
     assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fwrite(bytes, 1, len, file), len);
     assert_int_equal(fclose(file), 0);
     assert_int_equal(chmod(path, mode), 0);
     return path;
+}
+
+static const char *
+write_file(const struct folder *folder, const char *name, const char *text, mode_t mode)
+{
+    return write_bytes(folder, name, text, strlen(text), mode);
 }
 
 static void begin(struct folder *folder)
@@ -175,6 +181,30 @@ static void refuses_files_that_have_no_key(void **state)
     end(&folder);
 }
 
+static void what_follows_a_nul_byte_is_not_passed_over(void **state)
+{
+    struct folder folder;
+    struct kvb_curve curve;
+    struct kvb_detail detail = { .text = "" };
+    char bytes[2 * key_text_bytes];
+    (void)state;
+
+    begin(&folder);
+    const int len = snprintf(bytes, sizeof bytes, "%s\n%s", folder.other_key, folder.public_key);
+    bytes[key_text_bytes - 1] = '\0';
+    for (size_t i = 0; i < 2; i++) {
+        const char *clients = write_bytes(&folder, "clients", bytes, (size_t)len, 0644);
+        const char *secret = write_file(&folder, "secret", folder.secret_key, 0600);
+        const struct kvb_curve_files files = { .server_key = i == 0 ? clients : "",
+                                               .public_key = "",
+                                               .secret_key = secret,
+                                               .client_keys = i == 1 ? clients : "" };
+        assert_int_equal(kvb_curve_read(&files, &curve, &detail), KVB_BAD_CONFIG);
+        assert_non_null(strstr(detail.text, "clients contains a NUL byte"));
+    }
+    end(&folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +212,7 @@ int main(void)
         cmocka_unit_test(the_digest_changes_with_each_key),
         cmocka_unit_test(allows_the_listed_keys_alone),
         cmocka_unit_test(refuses_files_that_have_no_key),
+        cmocka_unit_test(what_follows_a_nul_byte_is_not_passed_over),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
