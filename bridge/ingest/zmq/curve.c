@@ -23,16 +23,19 @@ bool kvb_curve_is_available(void)
     return zmq_has("curve") == 1;
 }
 
+static kvb_status refuse_key(const char *path, struct kvb_detail *detail)
+{
+    kvb_detail_set(
+        detail, "%s has no CURVE key: a key is a line of %d characters of Z85", path, z85_bytes);
+    return KVB_BAD_CONFIG;
+}
+
 static kvb_status
 decode_key(const char *path, const char *text, uint8_t *out, struct kvb_detail *detail)
 {
     /* zmq_z85_decode() reads any length, and writes 4 bytes for 5 characters. */
-    if (strlen(text) == z85_bytes && zmq_z85_decode(out, text)) {
-        return KVB_OK;
-    }
-    kvb_detail_set(
-        detail, "%s has no CURVE key: a key is a line of %d characters of Z85", path, z85_bytes);
-    return KVB_BAD_CONFIG;
+    return strlen(text) == z85_bytes && zmq_z85_decode(out, text) ? KVB_OK
+                                                                  : refuse_key(path, detail);
 }
 
 /* What follows a NUL byte would be passed over without a word. */
@@ -104,7 +107,7 @@ read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *d
     }
     KVB_TRY(read_key_file(path, KVB_FILE_OF_ANYONE, text, sizeof text, detail));
     while ((line = strsep(&rest, "\r\n"))) {
-        if (line[0] == '\0' || line[0] == ' ') {
+        if (line[strspn(line, " \t")] == '\0') {
             continue;
         }
         if (curve->client_count == kvb_curve_max_clients) {
@@ -114,7 +117,7 @@ read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *d
         KVB_TRY(decode_key(path, line, curve->client_keys[curve->client_count], detail));
         curve->client_count++;
     }
-    return KVB_OK;
+    return curve->client_count > 0 ? KVB_OK : refuse_key(path, detail);
 }
 
 static kvb_status

@@ -178,6 +178,10 @@ static void refuses_files_that_have_no_key(void **state)
     refused(&folder, folder.secret_key, 0600, folder.other_key, NULL, "of the secret key");
     refused(&folder, folder.secret_key, 0600, NULL, "x\n", "40 characters of Z85");
     refused(&folder, folder.secret_key, 0600, NULL, many, "more than 64 keys");
+    refused(&folder, folder.secret_key, 0600, NULL, "\n\r\n", "has no CURVE key");
+    refused(&folder, folder.secret_key, 0600, NULL, " \t\n\n", "has no CURVE key");
+    (void)snprintf(many, sizeof many, " %s\n%s\n", folder.public_key, folder.other_key);
+    refused(&folder, folder.secret_key, 0600, NULL, many, "40 characters of Z85");
     end(&folder);
 }
 
