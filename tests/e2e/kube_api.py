@@ -31,6 +31,7 @@ import time
 import urllib.parse
 from typing import Callable, Optional
 
+import marked
 import pod_store
 from authority import Authority
 from pod_store import Refusal, bad_request
@@ -163,7 +164,7 @@ class Api:
 
     def new_token(self, seconds=None, namespaces=None, verbs=None):
         """A new token in the token file; others stay valid.  seconds: its life."""
-        token = secrets.token_urlsafe(24)
+        token = marked.mark(secrets.token_urlsafe(24))
         self.tokens[token] = Token(
             until=time.time() + seconds if seconds is not None else None,
             namespaces=frozenset(namespaces) if namespaces is not None else None,

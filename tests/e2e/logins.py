@@ -6,6 +6,7 @@ import json
 import os
 import time
 
+import marked
 import nkeys
 from authority import Authority
 
@@ -123,7 +124,7 @@ class Login:
         return secret
 
     def remember(self, text, mark=None):
-        self.secrets.append(mark or text)
+        self.secrets.append(marked.mark(mark or text))
         write_secret(self.file, text)
 
     def grant(self, *those):

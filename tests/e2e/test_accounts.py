@@ -7,6 +7,7 @@ import nkeys
 import pytest
 
 import engine
+import marked
 import programs
 from conftest import PUBLISH, ROUTER, SERVERS, worker
 from logins import Authority, jwt, make_key, public, seed_of, write_secret
@@ -51,7 +52,7 @@ class Accounts:
         return write_secret(path, (
             f"-----BEGIN NATS USER JWT-----\n{jwt(user_claims(public(user), permissions), account)}\n"
             "------END NATS USER JWT------\n\n"
-            f"-----BEGIN USER NKEY SEED-----\n{seed_of(user)}\n------END USER NKEY SEED------\n"))
+            f"-----BEGIN USER NKEY SEED-----\n{marked.mark(seed_of(user))}\n------END USER NKEY SEED------\n"))
 
 
 class Daemons:

@@ -8,6 +8,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 import engine
+import marked
 import programs
 from conftest import worker
 from programs import wait_for
@@ -82,6 +83,7 @@ class Keys:
         self.folder.mkdir()
         self.bridge = zmq.curve_keypair()
         self.engine = zmq.curve_keypair()
+        marked.mark(*(key.decode() for key in (*self.bridge, *self.engine)))
         self.write("secret", self.bridge[1], 0o600)
         self.write("public", self.bridge[0])
         self.write("server", self.engine[0])
@@ -132,13 +134,6 @@ def refused(bridge):
     return bridge.metric("kvcache_zmq_errors_total", error_type="security")
 
 
-def silent(keys, bridge):
-    """No key of ours is shown anywhere."""
-    shown = bridge.text() + str(bridge.get("/state")) + bridge.http("GET", "/metrics")[1]
-    for key in (*keys.bridge, *keys.engine):
-        assert key.decode() not in shown
-
-
 @pytest.mark.sanitize
 def test_an_engine_with_curve_is_read_and_replayed(scene, keys):
     reader = Reader(scene.bus())
@@ -151,7 +146,6 @@ def test_an_engine_with_curve_is_read_and_replayed(scene, keys):
     wait_for("EXACT", is_exact(bridge))
     assert stream(bridge)["curve"] is True
     assert refused(bridge) == 0
-    silent(keys, bridge)
 
 
 def test_a_wrong_key_of_the_engine_is_said_and_mended_by_a_reload(scene, keys):
@@ -164,7 +158,6 @@ def test_a_wrong_key_of_the_engine_is_said_and_mended_by_a_reload(scene, keys):
     wait_for("DOWN in the end", lambda: stream(bridge)["state"] == "DOWN")
     assert "the handshake failed" in bridge.text()
     assert refused(bridge) > 0
-    silent(keys, bridge)
 
     vllm.publish(store(1))
     connected = "reconnects"
@@ -221,7 +214,6 @@ def test_a_bridge_that_listens_admits_the_listed_engine_alone(scene, keys):
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
     assert bridge.metric("kvcache_zmq_connections_total") == 1
-    silent(keys, bridge)
 
     # A key that is taken from the list: the engine is out after a reload.
     keys.write("clients", zmq.curve_keypair()[0])

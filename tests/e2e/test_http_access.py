@@ -12,6 +12,7 @@ import time
 import pytest
 
 import authority
+import marked
 import programs
 from conftest import NAMESPACE
 from programs import wait_for
@@ -26,7 +27,7 @@ GUARDED = {"kvbridge": ("/state",), "kvaggregator": ("/streams", "/query", "/dum
 def put_token(path, token):
     part = path.with_suffix(".part")
     part.touch(0o600)
-    part.write_text(token + "\n")
+    part.write_text(marked.mark(token) + "\n")
     os.replace(part, path)
 
 

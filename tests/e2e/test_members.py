@@ -12,6 +12,7 @@ import time
 import pytest
 
 import engine
+import marked
 from conftest import worker
 from programs import free_port, wait_for
 from test_faults import Reader, name_of, store
@@ -208,7 +209,7 @@ def test_a_worker_that_leaves_takes_its_checkpoint_along(scene):
 def registering(scene, *workers, **options):
     """A bridge that takes registrations."""
     path = scene.folder / "token"
-    path.write_text(TOKEN + "\n")
+    path.write_text(marked.mark(TOKEN) + "\n")
     path.chmod(0o640)
     return scene.bridge(*workers, limits=f'register = {{ token_file = "{path}"; }};', **options)
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import engine
+import marked
 import programs
 from conftest import worker
 from logins import Authority, Login, seed_of, make_key, public, write_secret
@@ -39,9 +40,10 @@ class Material:
                                      f' key_file = "{self.file}";',
         }[kind]
         getattr(self, f"make_{kind}")()
+        marked.mark(*self.secrets)
 
     def make_password(self):
-        self.secrets = [f"p{i}-{os.urandom(4).hex()}" for i in range(RENEWALS + 1)]
+        self.secrets = [f"password{i}-{os.urandom(4).hex()}" for i in range(RENEWALS + 1)]
         users = "\n".join(f'{{ user: "u{i}", password: "{s}" }}' for i, s in enumerate(self.secrets))
         self.config.write_text(f"authorization {{ users = [\n{users}\n] }}\n")
 

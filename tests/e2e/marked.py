@@ -1,0 +1,79 @@
+"""Secrets that the tests made, and whether a program shows one of them."""
+
+import base64
+import http.client
+import json
+import pathlib
+import ssl
+import urllib.parse
+
+MIN_BYTES = 12  # anything shorter may stand in a log by chance
+PAGES = ("/state", "/streams", "/metrics", "/readyz", "/")
+
+secrets = set()  # of the running test
+
+
+def mark(*texts):
+    """No program may show these from now on, nor a line of them; returns the first."""
+    for text in texts:
+        secrets.update(
+            line for line in text.split("\n") if len(line) >= MIN_BYTES and not line.startswith("-----"))
+    return texts[0]
+
+
+def forms(secret):
+    """As a log, a page or a command line might have it."""
+    return {secret, json.dumps(secret)[1:-1], urllib.parse.quote(secret, safe=""),
+            base64.b64encode(secret.encode()).decode().rstrip("=")}
+
+
+def is_in(text):
+    return any(form in text for secret in secrets for form in forms(secret))
+
+
+def shown(program):
+    """Where this program shows a secret; nowhere: []."""
+    if not secrets:
+        return []
+    places = {"the log": program.text}
+    if program.is_ours and program.is_running():
+        process = pathlib.Path("/proc") / str(program.process.pid)
+        places["the command line"] = (process / "cmdline").read_text
+        places["the environment"] = (process / "environ").read_text
+        if hasattr(program, "port"):
+            places |= {page: lambda page=page: page_of(program.port, page) for page in PAGES}
+    return [place for place, read in places.items() if is_in(read_or_nothing(read))]
+
+
+def read_or_nothing(read):
+    try:
+        return read()
+    except (OSError, http.client.HTTPException):
+        return ""  # it has just ended, hangs, or speaks no HTTP
+
+
+def page_of(port, page):
+    """By HTTP or HTTPS; where a token is required, by each of the secrets that is one."""
+    tokens = [None, *(secret for secret in secrets if secret.isascii() and secret.isprintable())]
+    text = ""
+    for token in tokens:
+        status, text = get(port, page, {"Authorization": f"Bearer {token}"} if token else {})
+        if status != 401:
+            break
+    return text
+
+
+def get(port, page, headers):
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    for connection in (http.client.HTTPConnection("127.0.0.1", port, timeout=2),
+                       http.client.HTTPSConnection("127.0.0.1", port, timeout=2, context=trusting)):
+        try:
+            connection.request("GET", page, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        except http.client.HTTPException:
+            pass  # TLS is spoken there
+        finally:
+            connection.close()
+    return 0, ""
