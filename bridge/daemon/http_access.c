@@ -105,6 +105,11 @@ static kvb_status load_material(
     return KVB_OK;
 }
 
+static bool has_files(const struct kvb_http_access *access)
+{
+    return kvb_http_access_is_tls(access) || access->security->token_file[0] != '\0';
+}
+
 /* True when one of the files is another one than at the last call. */
 static bool note_marks(struct kvb_http_access *access)
 {
@@ -194,7 +199,7 @@ static void warn_of_end(struct kvb_http_access *access)
  * files. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
 {
-    const bool is_due = note_marks(access) || is_forced;
+    const bool is_due = note_marks(access) || (is_forced && has_files(access));
 
     if (is_due || kvb_http_access_is_rejected(access)) {
         read_files_again(access, is_due);

@@ -120,17 +120,33 @@ read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *d
     return curve->client_count > 0 ? KVB_OK : refuse_key(path, detail);
 }
 
+/* The key of the configuration before what is wrong with its file. */
+static kvb_status name_curve_key(kvb_status status, const char *key, struct kvb_detail *detail)
+{
+    if (status != KVB_OK && detail) {
+        const struct kvb_detail why = *detail;
+        kvb_detail_set(detail, "%s: %s", key, why.text);
+    }
+    return status;
+}
+
 static kvb_status
 read_keys(const struct kvb_curve_files *files, struct kvb_curve *curve, struct kvb_detail *detail)
 {
-    KVB_TRY(read_key(files->secret_key, KVB_FILE_PRIVATE, curve->secret_key, detail));
+    KVB_TRY(name_curve_key(
+        read_key(files->secret_key, KVB_FILE_PRIVATE, curve->secret_key, detail), "secret_key_file",
+        detail));
     KVB_TRY(compute_public_key(curve, detail));
-    KVB_TRY(check_public_key(files->public_key, curve, detail));
+    KVB_TRY(name_curve_key(
+        check_public_key(files->public_key, curve, detail), "public_key_file", detail));
     if (files->server_key[0] != '\0') {
-        KVB_TRY(read_key(files->server_key, KVB_FILE_OF_ANYONE, curve->server_key, detail));
+        KVB_TRY(name_curve_key(
+            read_key(files->server_key, KVB_FILE_OF_ANYONE, curve->server_key, detail),
+            "server_key_file", detail));
         curve->has_server_key = true;
     }
-    return read_client_keys(files->client_keys, curve, detail);
+    return name_curve_key(
+        read_client_keys(files->client_keys, curve, detail), "client_keys_file", detail);
 }
 
 kvb_status kvb_curve_read(

@@ -41,7 +41,8 @@ bool kvb_curve_is_available(void);
 
 /* The file of the secret key must be private (core/secret_file.h).  The public key is computed from
  * the secret key; its file, if there is one, must have the same.
- * KVB_BAD_CONFIG  detail names the file and the remedy; *out_curve holds no secret */
+ * KVB_BAD_CONFIG  detail names the key of the configuration, the file and the remedy; *out_curve
+ *                 holds no secret */
 kvb_status kvb_curve_read(
     const struct kvb_curve_files *files, struct kvb_curve *out_curve, struct kvb_detail *detail);
 

@@ -169,6 +169,24 @@ static void a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload(
     end(&scene);
 }
 
+static void without_files_nothing_is_read_again(void **state)
+{
+    struct scene scene;
+    struct kvb_http_access *access = NULL;
+    const struct kvb_http_security none = { .insecure = true };
+    const char *key = "";
+
+    (void)state;
+    begin(&scene);
+    assert_ok(kvb_http_access_new(&none, NULL, &scene.log, &access, &key, NULL));
+    kvb_http_access_refresh(access, true);
+    assert_int_equal(said(&scene, "read again"), 0);
+    kvb_http_access_refresh(scene.access, true);
+    assert_int_equal(said(&scene, "read again"), 1);
+    kvb_http_access_free(access);
+    end(&scene);
+}
+
 static void why_the_token_to_register_cannot_be_read_is_said_once(void **state)
 {
     struct scene scene;
@@ -204,6 +222,7 @@ int main(void)
         cmocka_unit_test(a_changed_file_is_taken),
         cmocka_unit_test(what_was_rejected_is_tried_again_without_another_change),
         cmocka_unit_test(a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload),
+        cmocka_unit_test(without_files_nothing_is_read_again),
         cmocka_unit_test(why_the_token_to_register_cannot_be_read_is_said_once),
     };
 

@@ -1,0 +1,234 @@
+"""Is each bad file of HTTP and of CURVE refused by --check with its key and its path, and does a running
+program keep what it has when a file becomes bad, say so, and take the right one afterwards?"""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+import authority
+import programs
+from conftest import worker
+from programs import wait_for
+from test_curve import CurveEngine, Keys, is_exact
+from test_faults import Reader, store
+from test_http_access import GUARDED, REGISTER, TOKEN, put_token, register_part, start
+from test_members import reload
+
+pytestmark = pytest.mark.no_nats
+
+NONSENSE = bytes(range(1, 256))
+
+
+def replace(path, content, mode=0o600):
+    """As whoever puts a new file in place: what stood there may be a folder."""
+    remove(path)
+    path.touch(mode)
+    path.write_bytes(content)
+
+
+def remove(path):
+    if path.is_dir():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def another_kind(path):
+    """A key where a certificate is expected, a certificate in any other place."""
+    pki = path.parent
+    replace(path, (pki / ("other.key" if path.suffix == ".pem" else "other.pem")).read_bytes())
+
+
+# what is done to the file, and what is said of it; SECRET: only of files that nobody else may read
+SECRET = "readable by all"
+BAD = {
+    "missing": (remove, "cannot read"),
+    "empty": (lambda path: replace(path, b""), "is empty"),
+    "blank lines": (lambda path: replace(path, b"\n\n\n"), None),
+    "a folder": (lambda path: (remove(path), path.mkdir()), "no regular file"),
+    "a pipe": (lambda path: (remove(path), os.mkfifo(path, 0o600)), "no regular file"),
+    "another kind": (another_kind, None),
+    "nonsense": (lambda path: replace(path, NONSENSE), None),
+    "with a NUL byte": (lambda path: replace(path, b"0123456789abcdef0123456789\0abcdef0123456789\n"), None),
+    "too long": (lambda path: replace(path, b"x" * 300_000), "too long"),
+    SECRET: (lambda path: path.chmod(0o644), "chmod o-rw"),
+}
+# a file, and what is said when its content is no such thing
+HTTP_FILES = {
+    "cert_file": ("server.pem", "holds no certificate chain"),
+    "key_file": ("server.key", "holds no private key"),
+    "client_ca_file": ("clients.pem", "holds no certificate"),
+    "token_file": ("token", "is no token"),
+}
+CURVE_FILES = {
+    "secret_key_file": ("secret", "has no CURVE key"),
+    "public_key_file": ("public", "has no CURVE key"),
+    "server_key_file": ("server", "has no CURVE key"),
+    "client_keys_file": ("clients", "has no CURVE key"),
+}
+SECRETS = {"key_file", "token_file", "secret_key_file"}
+
+
+def cases(files):
+    return [(key, bad) for key in files for bad in BAD if bad != SECRET or key in SECRETS]
+
+
+def is_said(text, key, path, why):
+    """The key, the path and the reason, in one line."""
+    return any(key in line and str(path) in line and why in line for line in text.splitlines())
+
+
+def reason(key, bad):
+    """What is said of this file in this state."""
+    if key in CURVE_FILES and bad == "with a NUL byte":
+        return "contains a NUL byte"
+    if key in CURVE_FILES and key != "client_keys_file" and bad == "another kind":
+        return "too long"  # for a file of one key
+    return BAD[bad][1] or {**HTTP_FILES, **CURVE_FILES}[key][1]
+
+
+def check(program, config):
+    """By its short name: what is said is cut at 255 bytes."""
+    return subprocess.run([programs.BIN / program, "--check", "--config", config.name], cwd=config.parent,
+                          capture_output=True, text=True, timeout=20, check=False)
+
+
+# ---- HTTP ----
+
+
+@pytest.fixture
+def http_files(tmp_path):
+    """All four; clients show a certificate and the token."""
+    ca = authority.Authority(tmp_path)
+    ca.sign("server")
+    ca.sign("other")
+    ca.client = ca.sign("client", purpose="clientAuth")
+    (tmp_path / "clients.pem").write_bytes(ca.path.read_bytes())
+    put_token(tmp_path / "token", TOKEN)
+    ca.security = " ".join(f'{key} = "{tmp_path / name}";' for key, (name, _) in HTTP_FILES.items())
+    return ca
+
+
+@pytest.mark.parametrize("key, bad", cases(HTTP_FILES))
+def test_check_names_the_bad_file_of_http(tmp_path, http_files, key, bad):
+    config = tmp_path / "a.cfg"
+    config.write_text(f"http_security = {{ {http_files.security} }};\n")
+    assert check("kvaggregator", config).returncode == 0
+    path = tmp_path / HTTP_FILES[key][0]
+    BAD[bad][0](path)
+    done = check("kvaggregator", config)
+    assert done.returncode == 78
+    assert is_said(done.stderr, f"http_security.{key}: ", path, reason(key, bad)), done.stderr
+
+
+def status_of(daemon, ca, token=TOKEN):
+    connection = authority.open_connection(daemon.port, ca.context(ca.client))
+    try:
+        return authority.request(connection, "/metrics", token)[0]
+    finally:
+        connection.close()
+
+
+def metric(daemon, ca, name):
+    text = authority.request(authority.open_connection(daemon.port, ca.context(ca.client)), "/metrics", TOKEN)[1]
+    return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+
+@pytest.mark.parametrize("key", HTTP_FILES)
+@pytest.mark.parametrize("program", GUARDED)
+def test_a_running_server_keeps_its_files_when_one_becomes_bad(scene, tmp_path, http_files, program, key):
+    scene.start_nats()
+    daemon = start(scene, program, http_files.security)
+    wait_for("it is ready", lambda: status_of(daemon, http_files) == 200, 15)
+    path = tmp_path / HTTP_FILES[key][0]
+    good = path.read_bytes()
+    for bad in [bad for one, bad in cases(HTTP_FILES) if one == key]:
+        seen = len(daemon.text())
+        BAD[bad][0](path)
+        wait_for(f"{bad}: it is said", lambda: is_said(
+            daemon.text()[seen:], f"key=http_security.{key}", path, reason(key, bad)))
+        wait_for(f"{bad}: the metric shows it", lambda: metric(daemon, http_files, "kvb_http_files_rejected") == 1)
+        assert status_of(daemon, http_files) == 200, bad
+        assert status_of(daemon, http_files, "wrong-token-0123456789") == 401, bad
+        replace(path, good)
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(f"{bad}: the right one is taken", lambda: metric(daemon, http_files, "kvb_http_files_rejected") == 0)
+
+
+def test_the_token_to_register_that_becomes_bad_is_said_and_nobody_registers(scene, tmp_path):
+    scene.start_nats()
+    bridge = start(scene, "kvbridge", "")
+    wait_for("it is ready", bridge.is_ready, 15)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {REGISTER}"}
+    path = tmp_path / "register"
+    for bad, (spoil, why) in BAD.items():
+        if bad == "another kind":
+            continue
+        register_part(tmp_path)
+        wait_for(bad, lambda: bridge.http("POST", "/drain", "{}", headers)[0] in (400, 422))
+        seen = len(bridge.text())
+        spoil(path)
+        status, text = bridge.http("POST", "/drain", "{}", headers)
+        assert status == 503 and "register.token_file" in text, (bad, text)
+        wait_for(f"{bad}: it is said", lambda: is_said(
+            bridge.text()[seen:], "register.token_file", path, why or "is no token"))
+        remove(path)
+
+
+# ---- CURVE ----
+
+
+@pytest.fixture
+def keys(tmp_path):
+    one = Keys(tmp_path)
+    authority.Authority(one.folder).sign("other")
+    one.all = {
+        "client_keys_file": one.listening,
+        **{key: one.connecting for key in CURVE_FILES if key != "client_keys_file"},
+    }
+    return one
+
+
+@pytest.mark.parametrize("key, bad", cases(CURVE_FILES))
+def test_check_names_the_bad_file_of_curve(tmp_path, keys, key, bad):
+    config = tmp_path / "check.cfg"
+    config.write_text(
+        'publish = { namespace = "n"; component = "c"; };\n'
+        f'workers = ( {{ id = 7; model = "m"; block_size = 16; events = "tcp://127.0.0.1:9"; {keys.all[key]} }} );\n')
+    assert check("kvbridge", config).returncode == 0
+    path = keys.folder / CURVE_FILES[key][0]
+    BAD[bad][0](path)
+    done = check("kvbridge", config)
+    assert done.returncode == 78
+    assert is_said(done.stderr, f"workers[0].curve: {key}: ", path, reason(key, bad)), done.stderr
+
+
+@pytest.mark.parametrize("key", [key for key in CURVE_FILES if key != "client_keys_file"])
+def test_a_stream_keeps_its_keys_when_a_file_becomes_bad(scene, keys, key):
+    scene.start_nats()
+    reader = Reader(scene.bus())
+    vllm = scene.engine_of(CurveEngine, keys=keys.engine, allowed=[keys.bridge[0]])
+    bridge = scene.bridge(worker(vllm, more=keys.connecting))
+    vllm.publish(store(1))
+    wait_for("EXACT", is_exact(bridge))
+    path = keys.folder / CURVE_FILES[key][0]
+    good = path.read_bytes()
+    number = 1
+    for bad in [bad for one, bad in cases(CURVE_FILES) if one == key]:
+        BAD[bad][0](path)
+        said = reload(bridge)
+        assert "keeping the running one" in said
+        assert is_said(said, f"workers[0].curve: {key}: ", scene.folder, reason(key, bad)), said
+        number += 1
+        vllm.publish(store(number))
+        wait_for(f"{bad}: events are read", reader.holds(*range(1, number + 1)))
+        replace(path, good)
+        assert "configuration read again" in reload(bridge)
+    connects = bridge.metric("kvcache_zmq_connections_total")
+    BAD["nonsense"][0](path)
+    vllm.restart()
+    vllm.publish(store(90))
+    wait_for("a new connection has the old keys", reader.holds(90))
+    wait_for("it is counted", lambda: bridge.metric("kvcache_zmq_connections_total") > connects)
