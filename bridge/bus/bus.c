@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500 };
+enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500, close_look_ms = 50 };
 
 /* A copy, or NULL for NULL and "". */
 static kvb_status copy_option_text(const char *text, char **out)
@@ -124,15 +124,17 @@ static void stop_manager(struct kvb_bus *bus)
  * callback (out of memory when posting it), and while a dial still waits for a name server. */
 static bool wait_for_ends(struct kvb_bus *bus)
 {
-    const struct timespec deadline = kvb_bus_deadline(close_wait_ms);
-    const struct timespec dial_deadline = kvb_bus_deadline(close_dial_wait_ms);
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
     bool is_late = false;
 
     pthread_mutex_lock(&bus->lock);
     while ((bus->links > 0 || bus->is_flusher_running || bus->dials > 0) && !is_late) {
         const bool is_dial_alone = bus->links == 0 && !bus->is_flusher_running;
-        is_late = pthread_cond_timedwait(
-                      &bus->changed, &bus->lock, is_dial_alone ? &dial_deadline : &deadline) != 0;
+        const uint64_t wait_ms = is_dial_alone ? close_dial_wait_ms : close_wait_ms;
+        const struct timespec look = kvb_bus_deadline(close_look_ms);
+        kvb_dials_interrupt(bus);
+        (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &look);
+        is_late = kvb_clock_monotonic_ns() - began_ns >= wait_ms * KVB_NS_PER_MS;
     }
     const bool is_done = bus->links == 0 && !bus->is_flusher_running && bus->dials == 0;
     pthread_mutex_unlock(&bus->lock);

@@ -7,6 +7,7 @@
 #include "core/url_show.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -354,8 +355,13 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
 
 /* ---- One dial, on a thread of its own ------------------------------------------- */
 
-/* A name server or a TLS handshake may keep nats.c waiting for long, or for ever. */
-struct dialing {
+/* A name server may keep nats.c waiting for long, and a server that stops in the TLS handshake for
+ * ever: nats.c 3.4 sets no limit to it, and keeps its other limits on the realtime clock. */
+struct kvb_dialing {
+    struct kvb_dialing *next; /* in the bus's list; lock, like the next three */
+    pthread_t thread;         /* runs while this is in the list */
+    uint64_t interrupt_at_ns;
+    bool is_interrupted;
     struct kvb_link *link;     /* owned until it is done */
     natsOptions *options;      /* owned */
     natsStatus answer;         /* of nats.c */
@@ -390,6 +396,27 @@ note_failure(const struct kvb_bus *bus, natsStatus status, struct kvb_detail *ou
                                         : "requires a client certificate");
 }
 
+/* Replaces the words of nats.c, which are those of OpenSSL, for a handshake that was interrupted.
+ */
+static void note_silence(struct kvb_dialing *dialing, struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    const bool is_interrupted = dialing->is_interrupted;
+    pthread_mutex_unlock(&bus->lock);
+    if (is_interrupted && strstr(dialing->failure.text, "handshake error: (null)")) {
+        kvb_detail_set(
+            &dialing->failure,
+            "a server accepts connections but does not answer in the TLS "
+            "handshake for %u s",
+            dial_wait_each_ms / 1000);
+    }
+}
+
+static void on_dial_signal(int number)
+{
+    (void)number;
+}
+
 /* natsConnection_Connect() can fail with the closed callback posted, but only when
  * it is out of memory or threads: then the link is left to that callback. */
 static bool may_call_back(natsStatus answer)
@@ -397,14 +424,14 @@ static bool may_call_back(natsStatus answer)
     return answer == NATS_NO_MEMORY || answer == NATS_SYS_ERROR;
 }
 
-static void free_dialing(struct dialing *dialing)
+static void free_dialing(struct kvb_dialing *dialing)
 {
     drop_options(&dialing->options);
     free(dialing);
 }
 
 /* Releases the link of a dial that was given up. */
-static void drop_late_link(struct dialing *dialing)
+static void drop_late_link(struct kvb_dialing *dialing)
 {
     struct kvb_link *link = dialing->link;
 
@@ -416,9 +443,59 @@ static void drop_late_link(struct dialing *dialing)
     }
 }
 
-static void end_dial(struct dialing *dialing, struct kvb_bus *bus)
+/* No SA_RESTART: that the handler ran ends the system call in which the thread waits.  nats.c then
+ * takes the next server, or fails; look-ups of names go on.  Without a handler the default is to
+ * ignore SIGURG, so that a stray one harms nobody. */
+static void let_be_interrupted(void)
+{
+    const struct sigaction action = { .sa_handler = on_dial_signal };
+    sigset_t interrupting;
+
+    (void)sigemptyset(&interrupting);
+    (void)sigaddset(&interrupting, SIGURG);
+    (void)sigaction(SIGURG, &action, NULL);
+    (void)pthread_sigmask(SIG_UNBLOCK, &interrupting, NULL);
+}
+
+void kvb_dials_interrupt(struct kvb_bus *bus)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    for (struct kvb_dialing *each = bus->dialings; each; each = each->next) {
+        if (bus->is_stopping || now_ns >= each->interrupt_at_ns) {
+            each->interrupt_at_ns = now_ns + dial_wait_each_ms * KVB_NS_PER_MS;
+            each->is_interrupted = true;
+            (void)pthread_kill(each->thread, SIGURG);
+        }
+    }
+}
+
+static void begin_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
+{
+    let_be_interrupted();
+    pthread_mutex_lock(&bus->lock);
+    dialing->thread = pthread_self();
+    dialing->interrupt_at_ns = kvb_clock_monotonic_ns() + dial_wait_each_ms * KVB_NS_PER_MS;
+    dialing->next = bus->dialings;
+    bus->dialings = dialing;
+    pthread_mutex_unlock(&bus->lock);
+}
+
+/* lock is held. */
+static void leave_dialings(struct kvb_dialing *dialing, struct kvb_bus *bus)
+{
+    struct kvb_dialing **at = &bus->dialings;
+
+    while (*at != dialing) {
+        at = &(*at)->next;
+    }
+    *at = dialing->next;
+}
+
+static void end_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
+    leave_dialings(dialing, bus);
     const bool is_given_up = dialing->is_given_up;
     dialing->is_done = true;
     bus->links += dialing->answer == NATS_OK;
@@ -431,12 +508,14 @@ static void end_dial(struct dialing *dialing, struct kvb_bus *bus)
 
 static void *connect_once(void *argument)
 {
-    struct dialing *dialing = argument;
+    struct kvb_dialing *dialing = argument;
     struct kvb_bus *bus = dialing->link->bus;
 
+    begin_dial(dialing, bus);
     dialing->answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
     if (dialing->answer != NATS_OK) {
         note_failure(bus, dialing->answer, &dialing->failure);
+        note_silence(dialing, bus);
     }
     end_dial(dialing, bus);
     pthread_mutex_lock(&bus->lock);
@@ -447,14 +526,15 @@ static void *connect_once(void *argument)
 }
 
 /* False: given up. */
-static bool wait_for_dial(struct kvb_bus *bus, struct dialing *dialing, uint32_t wait_ms)
+static bool wait_for_dial(struct kvb_bus *bus, struct kvb_dialing *dialing, uint32_t wait_ms)
 {
-    const struct timespec deadline = kvb_bus_deadline(wait_ms);
-    bool is_late = false;
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + wait_ms * KVB_NS_PER_MS;
 
     pthread_mutex_lock(&bus->lock);
-    while (!dialing->is_done && !bus->is_stopping && !is_late) {
-        is_late = pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) != 0;
+    while (!dialing->is_done && !bus->is_stopping && kvb_clock_monotonic_ns() < end_ns) {
+        const struct timespec look = kvb_bus_deadline(kvb_bus_look_ms);
+        (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &look);
+        kvb_dials_interrupt(bus);
     }
     dialing->is_given_up = !dialing->is_done;
     const bool is_done = dialing->is_done;
@@ -476,7 +556,7 @@ static uint32_t patience_ms(const struct kvb_bus *bus)
     return wait_ms;
 }
 
-static kvb_status start_dial(struct kvb_bus *bus, struct dialing *dialing)
+static kvb_status start_dial(struct kvb_bus *bus, struct kvb_dialing *dialing)
 {
     pthread_t thread;
 
@@ -499,7 +579,7 @@ static kvb_status start_dial(struct kvb_bus *bus, struct dialing *dialing)
     return KVB_OK;
 }
 
-static kvb_status dial_once(struct kvb_bus *bus, struct dialing *dialing)
+static kvb_status dial_once(struct kvb_bus *bus, struct kvb_dialing *dialing)
 {
     const kvb_status status = start_dial(bus, dialing);
 
@@ -521,9 +601,9 @@ static kvb_status dial_once(struct kvb_bus *bus, struct dialing *dialing)
     return kvb_bus_from_nats(answer);
 }
 
-static kvb_status prepare_dialing(struct kvb_bus *bus, struct dialing **out_dialing)
+static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_dialing)
 {
-    struct dialing *dialing = calloc(1, sizeof *dialing);
+    struct kvb_dialing *dialing = calloc(1, sizeof *dialing);
     struct kvb_link *link = calloc(1, sizeof *link);
 
     if (!dialing || !link) {
@@ -549,7 +629,7 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct dialing **out_dial
 
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
 {
-    struct dialing *dialing = NULL;
+    struct kvb_dialing *dialing = NULL;
 
     KVB_TRY(prepare_dialing(bus, &dialing));
     struct kvb_link *link = dialing->link;

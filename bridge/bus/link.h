@@ -27,7 +27,8 @@
  * meanwhile, each second until one answers, and only then retires the link.
  *
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
- * a thread of its own, and the connection manager waits for it with a limit.
+ * a thread of its own, and the connection manager waits for it with a limit.  A dial that waits for
+ * a server is interrupted after 2 s.
  *
  * Renewing.  When the login or one of its files has changed, the manager dials a second link, and
  * moves to it without a loss:
@@ -81,11 +82,12 @@ struct kvb_bus {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct kvb_link *link;      /* current; NULL while there is none */
-    size_t links;               /* current and retired */
-    size_t dials;               /* threads under way */
-    struct kvb_bus_watch watch; /* of the current link */
-    uint64_t denied_publishes;  /* over all links, like the next */
+    struct kvb_link *link;        /* current; NULL while there is none */
+    size_t links;                 /* current and retired */
+    size_t dials;                 /* threads under way */
+    struct kvb_dialing *dialings; /* those of them that are in nats.c */
+    struct kvb_bus_watch watch;   /* of the current link */
+    uint64_t denied_publishes;    /* over all links, like the next */
     uint64_t denied_subscriptions;
     unsigned failed_dials; /* since the last connection; the manager's own */
     bool is_stopping;
@@ -158,6 +160,10 @@ uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt);
  * Gives up after a time limit, and at once when the bus stops; the dial then ends on its own
  * thread.  A failure leaves its reason in bus->dial_failure. */
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
+
+/* Ends the waits of dials that have lasted too long, or of all when the bus stops.  Repeated each
+ * kvb_bus_look_ms: a dial that waits nowhere just then goes on.  lock is held. */
+void kvb_dials_interrupt(struct kvb_bus *bus);
 
 /* Closes it, on another thread where that may wait, and releases one use. */
 void kvb_link_close(struct kvb_link *link);
