@@ -146,6 +146,7 @@ void kvb_bus_close(struct kvb_bus *bus)
     if (!bus) {
         return;
     }
+    kvb_bus_end_renewal(bus);
     (void)kvb_bus_flush(bus, close_flush_ms); /* fails without a connection: nothing to save */
     stop_manager(bus);
     kvb_bus_retire_link(bus); /* ends the wait of a flusher for a PONG */
@@ -184,6 +185,13 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->lock);
     return KVB_OK;
+}
+
+void kvb_bus_end_renewal(struct kvb_bus *bus)
+{
+    if (bus) {
+        atomic_store(&bus->is_renewing_over, true);
+    }
 }
 
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out)

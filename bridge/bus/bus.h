@@ -93,6 +93,11 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus);
 kvb_status
 kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail);
 
+/* Ends a renewal under way without waiting for a server, and begins no other.  For the end of a
+ * program, before it ends its subscriptions: these wait for a renewal.  kvb_bus_close() does the
+ * same.  NULL is fine. */
+void kvb_bus_end_renewal(struct kvb_bus *bus);
+
 /* Why the newest attempt to connect failed; "" when it did not. */
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out);
 

@@ -249,7 +249,7 @@ static void change_server(struct kvb_bus *bus)
 
 /* ---- Another login: see "Renewing" in link.h ---- */
 
-enum { renew_pong_ms = 2000, renew_flush_ms = 500, renew_drain_ms = 5000 };
+enum { renew_pong_ms = 2000, renew_ping_ms = 250, renew_flush_ms = 500, renew_drain_ms = 5000 };
 
 static void log_login_change(struct kvb_bus *bus, bool is_done, const char *reason)
 {
@@ -266,10 +266,17 @@ static void log_login_change(struct kvb_bus *bus, bool is_done, const char *reas
         "url", bus->shown_url, "reason", reason, NULL);
 }
 
-/* On the realtime clock, as the dial before it. */
+/* Each PING waits on the realtime clock, all of them together on the monotonic one. */
 static bool has_pong(const struct kvb_link *link)
 {
-    return natsConnection_FlushTimeout(link->nats, renew_pong_ms) == NATS_OK;
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + renew_pong_ms * KVB_NS_PER_MS;
+    natsStatus answer = NATS_TIMEOUT;
+
+    do {
+        answer = natsConnection_FlushTimeout(link->nats, renew_ping_ms);
+    } while (answer == NATS_TIMEOUT && kvb_clock_monotonic_ns() < end_ns &&
+             !atomic_load(&link->bus->is_renewing_over));
+    return answer == NATS_OK;
 }
 
 /* Publishers wait meanwhile.  False: what was published last may be lost. */
@@ -366,7 +373,9 @@ static void check_for_new_login(struct kvb_bus *bus)
         kvb_log_backoff_end(&bus->dial_log);
     } else {
         close_unused(bus, link);
-        log_login_change(bus, false, why.text);
+        if (!atomic_load(&bus->is_renewing_over)) {
+            log_login_change(bus, false, why.text);
+        }
     }
 }
 
@@ -387,7 +396,8 @@ static bool must_leave(const struct kvb_bus *bus)
 
 static bool must_check_login(const struct kvb_bus *bus)
 {
-    return is_served(bus) && kvb_clock_monotonic_ns() >= bus->check_login_at_ns;
+    return is_served(bus) && kvb_clock_monotonic_ns() >= bus->check_login_at_ns &&
+           !atomic_load(&bus->is_renewing_over);
 }
 
 static void look_at_watch(struct kvb_bus *bus)

@@ -111,7 +111,8 @@ struct kvb_bus {
     sem_t flush_requested;           /* its number is 0 or 1, and one more at the end */
     _Atomic bool is_flush_requested; /* and not begun */
     _Atomic bool is_flusher_stopping;
-    _Atomic bool has_unwritten; /* something was published since the last flush request */
+    _Atomic bool is_renewing_over; /* no renewal begins, and one under way waits for nobody */
+    _Atomic bool has_unwritten;    /* something was published since the last flush request */
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;

@@ -1,5 +1,6 @@
 #include "bus/link.h"
 #include "bus/subject.h"
+#include "core/clock.h"
 #include "core/hash.h"
 #include "core/id_table.h"
 #include "core/own.h"
@@ -245,18 +246,14 @@ static uint64_t dropped_on(const struct delivery *delivery)
                : 0;
 }
 
-/* Waits until no handler runs for it; deadline: NULL for none.  False: too late.  lock is held. */
-static bool wait_until_over(struct delivery *delivery, const struct timespec *deadline)
+/* Waits until no handler runs for it.  lock is held. */
+static void wait_until_over(struct delivery *delivery)
 {
     struct kvb_bus_subscription *subscription = delivery->subscription;
-    bool is_late = false;
 
-    while (!delivery->is_over && !is_late) {
-        is_late = deadline ? pthread_cond_timedwait(
-                                 &subscription->finished, &subscription->lock, deadline) != 0
-                           : pthread_cond_wait(&subscription->finished, &subscription->lock) != 0;
+    while (!delivery->is_over) {
+        (void)pthread_cond_wait(&subscription->finished, &subscription->lock);
     }
-    return delivery->is_over;
 }
 
 /* Ends it on its link, waits until no handler runs, and frees it.  It is in no field any more. */
@@ -266,7 +263,7 @@ static void end_delivery(struct delivery *delivery)
 
     (void)natsSubscription_Unsubscribe(delivery->nats); /* may be over already: its link closed */
     pthread_mutex_lock(&subscription->lock);
-    (void)wait_until_over(delivery, NULL);
+    wait_until_over(delivery);
     subscription->dropped_before += dropped_on(delivery);
     pthread_mutex_unlock(&subscription->lock);
     kvb_link_bury(delivery->link, delivery->nats);
@@ -365,16 +362,28 @@ static void drain_current(struct kvb_bus_subscription *subscription)
     }
 }
 
+/* Waits for the end of a drain.  False: too late.  lock is held. */
+static bool wait_for_drain(struct delivery *delivery, uint64_t end_ns)
+{
+    struct kvb_bus_subscription *subscription = delivery->subscription;
+
+    while (!delivery->is_over && kvb_clock_monotonic_ns() < end_ns &&
+           !atomic_load(&subscription->bus->is_renewing_over)) {
+        const struct timespec look = kvb_bus_deadline(kvb_bus_look_ms);
+        (void)pthread_cond_timedwait(&subscription->finished, &subscription->lock, &look);
+    }
+    return delivery->is_over;
+}
+
 /* False: messages of the old link may have been dropped. */
-static bool
-replace_current(struct kvb_bus_subscription *subscription, const struct timespec *deadline)
+static bool replace_current(struct kvb_bus_subscription *subscription, uint64_t end_ns)
 {
     struct delivery *old = subscription->current;
     bool is_lossless = true;
 
     if (old) {
         pthread_mutex_lock(&subscription->lock);
-        is_lossless = wait_until_over(old, deadline);
+        is_lossless = wait_for_drain(old, end_ns);
         pthread_mutex_unlock(&subscription->lock);
         (void)take_delivery(subscription);
         end_delivery(old);
@@ -384,14 +393,14 @@ replace_current(struct kvb_bus_subscription *subscription, const struct timespec
 
 bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms)
 {
-    const struct timespec deadline = kvb_bus_deadline(timeout_ms);
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + timeout_ms * KVB_NS_PER_MS;
     bool is_lossless = true;
 
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         drain_current(each);
     }
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        is_lossless &= replace_current(each, &deadline);
+        is_lossless &= replace_current(each, end_ns);
     }
     return is_lossless;
 }
