@@ -103,8 +103,9 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
             kvb_urls_show(options->url ? options->url : "", shown, sizeof shown));
         return KVB_BAD_CONFIG;
     }
-    if (!kvb_server_url_has_one_login(options->url)) {
-        kvb_detail_set(detail, "nats.url: servers with different logins spelt with %%XX");
+    const char *fault = kvb_server_url_login_fault(options->url);
+    if (fault) {
+        kvb_detail_set(detail, "nats.url: %s", fault);
         return KVB_BAD_CONFIG;
     }
     return options->login ? check_login(options->login, options->url, detail) : KVB_OK;
@@ -242,8 +243,8 @@ static void on_lame_duck(natsConnection *nats, void *closure)
 
 /* ---- Dialing ------------------------------------------------------------------ */
 
-/* nats.c does not decode %40 and the like, so such a login is removed from the URL and set as
- * options. */
+/* nats.c neither decodes %40 and the like nor escapes quotes, so such a login is removed from the
+ * URL and set as options. */
 static natsStatus set_login(natsOptions *options, char *server)
 {
     struct kvb_server_login login = { .user = "" };

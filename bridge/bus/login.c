@@ -62,6 +62,16 @@ static const char *text_of(const struct kvb_bus_login *login, size_t offset)
     return (const char *)login + offset;
 }
 
+/* JSON has no way to write one but \u00XX, which nats.c does not use: a line end would even end
+ * the line that is sent. */
+static bool login_has_control(const char *text)
+{
+    while ((unsigned char)*text >= ' ') {
+        text++;
+    }
+    return *text != '\0';
+}
+
 static kvb_status check_one_login(
     const struct kvb_bus_login *login, const char *url, const char **out_key,
     struct kvb_detail *detail)
@@ -108,6 +118,11 @@ kvb_status kvb_bus_login_check(
 {
     KVB_TRY(check_one_login(login, url, out_key, detail));
     KVB_TRY(check_pairs(login, out_key, detail));
+    if (login_has_control(login->user)) {
+        *out_key = "user";
+        kvb_detail_set(detail, "contains a control character: choose another user");
+        return KVB_BAD_CONFIG;
+    }
     if (login->inbox_prefix[0] != '\0' && !kvb_subject_is_valid(login->inbox_prefix, false)) {
         *out_key = "inbox_prefix";
         kvb_detail_set(detail, "expected the beginning of a subject, such as _INBOX_kvbridge");
@@ -195,7 +210,7 @@ static kvb_status fail_by_nats(natsStatus status, const char *key, struct kvb_de
     return status == NATS_NO_MEMORY ? KVB_NO_MEMORY : KVB_BAD_CONFIG;
 }
 
-/* The first line of a file, escaped.  JSON has no other way to write a control character. */
+/* The first line of a file, escaped. */
 static kvb_status read_escaped(
     const char *path, const char *key, char out[max_secret_bytes], struct kvb_detail *detail)
 {
@@ -203,12 +218,11 @@ static kvb_status read_escaped(
 
     KVB_TRY(prefix_detail(
         kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, line, sizeof line, detail), key, detail));
-    for (const char *at = line; *at; at++) {
-        if ((unsigned char)*at < ' ') {
-            explicit_bzero(line, sizeof line);
-            kvb_detail_set(detail, "nats.%s: %s contains a control character", key, path);
-            return KVB_BAD_CONFIG;
-        }
+    if (login_has_control(line)) {
+        explicit_bzero(line, sizeof line);
+        kvb_detail_set(
+            detail, "nats.%s: the first line of %s contains a control character", key, path);
+        return KVB_BAD_CONFIG;
     }
     kvb_login_escape(line, out);
     explicit_bzero(line, sizeof line);

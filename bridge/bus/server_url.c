@@ -127,10 +127,11 @@ static int escaped_byte(const char *text, const char *end)
     return (int)strtoul(digits, NULL, 16);
 }
 
-static bool has_escape(const char *text, const char *end)
+/* nats.c copies a login from a url as it is: percent signs too, and unescaped into JSON. */
+static bool must_be_taken(const char *text, const char *end)
 {
     for (; text < end; text++) {
-        if (escaped_byte(text, end) >= 0) {
+        if (escaped_byte(text, end) >= 0 || *text == '"' || *text == '\\') {
             return true;
         }
     }
@@ -144,8 +145,8 @@ static bool decode_percent(const char *text, const char *end, char out[kvb_serve
 
     while (text < end && len < kvb_server_login_bytes - 1) {
         const int byte = escaped_byte(text, end);
-        if (byte == 0) {
-            return false;
+        if (byte >= 0 && byte < ' ') {
+            return false; /* nothing else keeps it out of the line that is sent */
         }
         const unsigned char plain = byte > 0 ? (unsigned char)byte : (unsigned char)*text;
         memcpy(&out[len++], &plain, 1);
@@ -155,15 +156,25 @@ static bool decode_percent(const char *text, const char *end, char out[kvb_serve
     return text == end;
 }
 
-bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
+/* Where the login of one server begins; *out_at: its "@", or NULL for none. */
+static char *begin_of_login(char *url, char **out_at)
 {
     char *scheme_end = strstr(url, "://");
     char *begin = scheme_end ? scheme_end + 3 : url;
-    char *at = strrchr(begin, '@');
+
+    *out_at = strrchr(begin, '@');
+    return begin;
+}
+
+bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
+{
+    char *at = NULL;
+    char *begin = begin_of_login(url, &at);
     char *colon = at ? memchr(begin, ':', (size_t)(at - begin)) : NULL;
     struct kvb_server_login login = { .is_token = !colon };
 
-    if (!at || !has_escape(begin, at) || !decode_percent(begin, colon ? colon : at, login.user) ||
+    if (!at || !must_be_taken(begin, at) ||
+        !decode_percent(begin, colon ? colon : at, login.user) ||
         (colon && !decode_percent(colon + 1, at, login.password))) {
         return false;
     }
@@ -172,25 +183,43 @@ bool kvb_server_url_take_login(char *url, struct kvb_server_login *out)
     return true;
 }
 
-bool kvb_server_url_has_one_login(const char *url)
+static bool is_same_login(const struct kvb_server_login *a, const struct kvb_server_login *b)
+{
+    return a->is_token == b->is_token && strcmp(a->user, b->user) == 0 &&
+           strcmp(a->password, b->password) == 0;
+}
+
+/* Of one server.  A login that must be taken and was not is too long or cannot be sent. */
+static bool is_login_left(char *server)
+{
+    char *at = NULL;
+    const char *begin = begin_of_login(server, &at);
+
+    return at && must_be_taken(begin, at);
+}
+
+const char *kvb_server_url_login_fault(const char *url)
 {
     struct kvb_server_login first = { .user = "" };
     struct kvb_server_login next = { .user = "" };
+    const char *fault = NULL;
     bool has_first = false;
-    bool is_one = true;
     char *copy = strdup(url);
 
-    for (char *rest = copy; rest && is_one;) {
-        if (!kvb_server_url_take_login(strsep(&rest, ","), has_first ? &next : &first)) {
-            continue;
+    for (char *rest = copy; rest && !fault;) {
+        char *server = strsep(&rest, ",");
+        const bool is_taken = kvb_server_url_take_login(server, has_first ? &next : &first);
+        if (!is_taken && is_login_left(server)) {
+            fault =
+                "a user, password or token is longer than 255 bytes or has a control character, "
+                "%00 to %1F: choose another one";
+        } else if (is_taken && has_first && !is_same_login(&first, &next)) {
+            fault = "different logins with %XX, quotes or backslashes: use one for all servers";
         }
-        is_one =
-            !has_first || (first.is_token == next.is_token && strcmp(first.user, next.user) == 0 &&
-                           strcmp(first.password, next.password) == 0);
-        has_first = true;
+        has_first |= is_taken;
     }
     free(copy);
-    return is_one;
+    return fault;
 }
 
 /* ---- Order ---- */

@@ -18,14 +18,15 @@ struct kvb_server_login {
     char password[kvb_server_login_bytes];
 };
 
-/* When user or password of one server's url has percent-encoded bytes: removes them from the
- * url, in place, decodes them into *out and returns true.  False: nothing changed, also when
- * one of them is longer than the struct holds or contains %00. */
+/* When nats.c cannot take user and password from one server's url, because there are
+ * percent-encoded bytes, quotes or backslashes: removes them from the url, in place, decodes them
+ * into *out and returns true.  False: nothing changed, also when one of them is longer than the
+ * struct holds or contains a control character. */
 bool kvb_server_url_take_login(char *url, struct kvb_server_login *out);
 
-/* True when the servers of the list can be dialed together.  nats.c has room for one decoded
- * login, so all percent-encoded ones must be the same. */
-bool kvb_server_url_has_one_login(const char *url);
+/* What is wrong with the logins in a valid url, for people; NULL: nothing.  nats.c has room for one
+ * login beside the url, so all that kvb_server_url_take_login() takes must be the same. */
+const char *kvb_server_url_login_fault(const char *url);
 
 /* True when both name one host, spelt alike, and one port.  Scheme and login are not compared; a
  * port that is left out is 4222. */

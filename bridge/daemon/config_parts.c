@@ -108,10 +108,9 @@ void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *
         kvb_conf_error(
             conf, "nats.url", "expected nats://host:port, several with commas between them");
     }
-    if (!kvb_server_url_has_one_login(nats->url)) {
-        kvb_conf_error(
-            conf, "nats.url",
-            "users and passwords spelt with %%XX must be the same for all servers");
+    const char *fault = kvb_server_url_login_fault(nats->url);
+    if (fault) {
+        kvb_conf_error(conf, "nats.url", "%s", fault);
     }
     if (kvb_conf_checks_logins(conf) &&
         kvb_bus_login_check(&nats->login, nats->url, &key, &why) != KVB_OK) {

@@ -96,6 +96,15 @@ static void refuses_half_of_a_pair(void **state)
     assert_refused(&login, "nats://h", "key_file", "nats.cert_file");
 }
 
+static void refuses_a_user_that_would_end_the_line(void **state)
+{
+    struct kvb_bus_login login = { .user = "u\nPUB a 1" };
+
+    (void)state;
+    set(login.password_file);
+    assert_refused(&login, "nats://h", "user", "control character");
+}
+
 static void refuses_an_inbox_prefix_that_cannot_begin_a_subject(void **state)
 {
     struct kvb_bus_login login = { .inbox_prefix = "a b" };
@@ -129,6 +138,7 @@ int main(void)
         cmocka_unit_test(accepts_no_login_and_one_of_each_kind),
         cmocka_unit_test(refuses_two_logins_and_names_both),
         cmocka_unit_test(refuses_half_of_a_pair),
+        cmocka_unit_test(refuses_a_user_that_would_end_the_line),
         cmocka_unit_test(refuses_an_inbox_prefix_that_cannot_begin_a_subject),
         cmocka_unit_test(refuses_a_secret_that_all_may_read_but_not_a_certificate),
     };

@@ -87,6 +87,36 @@ static void a_list_of_one_or_none_stays(void **state)
     assert_string_equal(list[0], "a");
 }
 
+static void a_login_that_cannot_be_sent_is_a_fault(void **state)
+{
+    static const struct {
+        const char *url;
+        const char *fault; /* NULL: none */
+    } rows[] = {
+        { "nats://h", NULL },
+        { "nats://u:p@h,nats://t@h", NULL },
+        { "nats://u:a\"b\\@h,nats://u:a%22b%5C@h", NULL },
+        { "nats://u:a\"@h,nats://u:a@h", NULL },
+        { "nats://u:a\"@h,nats://u:b\"@h", "different logins" },
+        { "nats://u:a%40@h,nats://a%40@h", "different logins" },
+        { "nats://u:a%0A@h", "control character" },
+        { "nats://%00@h", "control character" },
+        { "nats://u\":a%1f@h", "control character" },
+        { "h%0A", NULL },
+    };
+    char url[300] = "nats://%41";
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        const char *fault = kvb_server_url_login_fault(rows[i].url);
+        assert_true(
+            fault && rows[i].fault ? strstr(fault, rows[i].fault) != NULL : fault == rows[i].fault);
+    }
+    memset(url + strlen(url), 'a', 256);
+    memcpy(url + 266, "@h", 3);
+    assert_non_null(strstr(kvb_server_url_login_fault(url), "longer than 255"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +125,7 @@ int main(void)
         cmocka_unit_test(a_server_that_is_listed_twice_is_last_twice),
         cmocka_unit_test(a_server_is_its_host_and_port),
         cmocka_unit_test(a_list_of_one_or_none_stays),
+        cmocka_unit_test(a_login_that_cannot_be_sent_is_a_fault),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
