@@ -42,8 +42,10 @@ struct kvb_bus_login {
     char inbox_prefix[kvb_inbox_prefix_bytes]; /* of subjects for answers; else _INBOX */
 };
 
-/* Whether the options fit together and the files can be read, and by nobody else where they hold
- * a secret.  KVB_BAD_CONFIG: *out_key is the name of one of them, detail says why. */
+/* Whether the options fit together, and each file can be read, by nobody else where it holds a
+ * secret, and contains what its key says.  Starts no thread, unlike what follows.
+ * KVB_BAD_CONFIG  *out_key is the name of one of them, detail says why
+ * KVB_NO_MEMORY */
 kvb_status kvb_bus_login_check(
     const struct kvb_bus_login *login, const char *url, const char **out_key,
     struct kvb_detail *detail);

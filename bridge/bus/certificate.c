@@ -5,8 +5,11 @@
 #include "core/secret_file.h"
 
 #include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -22,16 +25,35 @@ static void drop_certificate(X509 **certificate)
     X509_free(*certificate); /* NULL is fine */
 }
 
-kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail)
+static void drop_private_key(EVP_PKEY **key)
 {
-    struct tm end = { 0 };
+    EVP_PKEY_free(*key); /* NULL is fine */
+}
 
+/* The first of the file. */
+static kvb_status
+read_certificate(const char *path, X509 **out_certificate, struct kvb_detail *detail)
+{
     KVB_TRY(kvb_secret_file_check(path, KVB_FILE_OF_ANYONE, detail));
     KVB_OWN(drop_bio) BIO *bio = BIO_new_file(path, "r");
-    KVB_OWN(drop_certificate)
     X509 *certificate = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
-    if (!certificate || ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) != 1) {
+    if (!certificate) {
+        ERR_clear_error();
         kvb_detail_set(detail, "%s contains no certificate in PEM", path);
+        return KVB_BAD_CONFIG;
+    }
+    *out_certificate = certificate;
+    return KVB_OK;
+}
+
+kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_certificate) X509 *certificate = NULL;
+    struct tm end = { 0 };
+
+    KVB_TRY(read_certificate(path, &certificate, detail));
+    if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) != 1) {
+        kvb_detail_set(detail, "the certificate in %s has no date of its end", path);
         return KVB_BAD_CONFIG;
     }
     *out_unix_s = timegm(&end);
@@ -56,4 +78,55 @@ void kvb_certificate_warn(
         log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
         "seconds_left",
         kvb_log_u64(left, certificate->end_s > now_s ? certificate->end_s - now_s : 0), NULL);
+}
+
+/* In place of OpenSSL's own, which asks on the terminal. */
+static int refuse_password(char *out, int size, int is_for_writing, void *is_wanted)
+{
+    (void)out;
+    (void)size;
+    (void)is_for_writing;
+    *(bool *)is_wanted = true;
+    return -1;
+}
+
+static kvb_status read_private_key(const char *path, EVP_PKEY **out_key, struct kvb_detail *detail)
+{
+    bool is_encrypted = false;
+
+    KVB_TRY(kvb_secret_file_check(path, KVB_FILE_PRIVATE, detail));
+    KVB_OWN(drop_bio) BIO *bio = BIO_new_file(path, "r");
+    EVP_PKEY *key = bio ? PEM_read_bio_PrivateKey(bio, NULL, refuse_password, &is_encrypted) : NULL;
+    if (key) {
+        *out_key = key;
+        return KVB_OK;
+    }
+    ERR_clear_error();
+    if (is_encrypted) {
+        kvb_detail_set(
+            detail,
+            "%s is encrypted, and nobody is asked for its password: openssl pkey -in %s "
+            "-out KEY, readable by its owner alone",
+            path, path);
+    } else {
+        kvb_detail_set(detail, "%s contains no private key in PEM", path);
+    }
+    return KVB_BAD_CONFIG;
+}
+
+kvb_status
+kvb_private_key_check(const char *path, const char *certificate_path, struct kvb_detail *detail)
+{
+    KVB_OWN(drop_certificate) X509 *certificate = NULL;
+    KVB_OWN(drop_private_key) EVP_PKEY *key = NULL;
+
+    KVB_TRY(read_private_key(path, &key, detail));
+    KVB_TRY(read_certificate(certificate_path, &certificate, detail));
+    if (X509_check_private_key(certificate, key) != 1) {
+        ERR_clear_error();
+        kvb_detail_set(
+            detail, "%s is not the key of the certificate in %s", path, certificate_path);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
 }

@@ -5,11 +5,18 @@
 
 #include <stdint.h>
 
-/* Until when the first certificate of a PEM file is valid, in seconds since 1970.
+/* Certificates and private keys in files, as PEM.
+ *
  * Threads: any thread.
- * KVB_BAD_CONFIG  it cannot be read or contains no certificate; detail names the file
- * KVB_NO_MEMORY */
+ *
+ * Errors: KVB_BAD_CONFIG, and detail names the file and the remedy. */
+
+/* When the first certificate of a file ends, in seconds since 1970. */
 kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail);
+
+/* Whether the file has a private key that is not encrypted, and that of the certificate. */
+kvb_status
+kvb_private_key_check(const char *path, const char *certificate_path, struct kvb_detail *detail);
 
 /* A certificate of ours that is in use. */
 struct kvb_certificate {

@@ -83,13 +83,7 @@ static kvb_status
 check_login(const struct kvb_bus_login *login, const char *url, struct kvb_detail *detail)
 {
     KVB_OWN(drop_options) natsOptions *trial = NULL;
-    const char *key = NULL;
-    struct kvb_detail why = { 0 };
 
-    if (kvb_bus_login_check(login, url, &key, &why) != KVB_OK) {
-        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
-        return KVB_BAD_CONFIG;
-    }
     KVB_TRY(kvb_bus_from_nats(natsOptions_Create(&trial)));
     return kvb_login_apply(login, url, trial, detail);
 }

@@ -43,20 +43,6 @@ static const struct {
       offsetof(struct kvb_bus_login, key_file) },
 };
 
-static const struct {
-    const char *key;
-    size_t offset;
-    enum kvb_file_access access;
-} login_files[] = {
-    { "password_file", offsetof(struct kvb_bus_login, password_file), KVB_FILE_PRIVATE },
-    { "token_file", offsetof(struct kvb_bus_login, token_file), KVB_FILE_PRIVATE },
-    { "credentials", offsetof(struct kvb_bus_login, credentials), KVB_FILE_PRIVATE },
-    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), KVB_FILE_PRIVATE },
-    { "ca_file", offsetof(struct kvb_bus_login, ca_file), KVB_FILE_OF_ANYONE },
-    { "cert_file", offsetof(struct kvb_bus_login, cert_file), KVB_FILE_OF_ANYONE },
-    { "key_file", offsetof(struct kvb_bus_login, key_file), KVB_FILE_PRIVATE },
-};
-
 static const char *text_of(const struct kvb_bus_login *login, size_t offset)
 {
     return (const char *)login + offset;
@@ -112,6 +98,109 @@ check_pairs(const struct kvb_bus_login *login, const char **out_key, struct kvb_
     return KVB_OK;
 }
 
+/* ---- What the files contain ---- */
+
+/* The first line of a file of a secret. */
+static kvb_status
+read_secret_line(const char *path, char out[secret_bytes], struct kvb_detail *detail)
+{
+    KVB_TRY(kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, out, secret_bytes, detail));
+    if (login_has_control(out)) {
+        explicit_bzero(out, secret_bytes);
+        kvb_detail_set(detail, "the first line of %s contains a control character", path);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static kvb_status check_secret_line(const char *path, struct kvb_detail *detail)
+{
+    char line[secret_bytes];
+
+    KVB_TRY(read_secret_line(path, line, detail));
+    explicit_bzero(line, sizeof line);
+    return KVB_OK;
+}
+
+static kvb_status check_password_line(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    return check_secret_line(login->password_file, detail);
+}
+
+static kvb_status check_token_line(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    return check_secret_line(login->token_file, detail);
+}
+
+/* Both parts are looked for here: nats.c sends a file without them as if it were a token. */
+static kvb_status check_credentials(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    char content[2 * max_secret_bytes];
+
+    KVB_TRY(kvb_secret_file_read(
+        login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail));
+    const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
+    explicit_bzero(content, sizeof content);
+    if (!has_parts) {
+        kvb_detail_set(
+            detail, "%s does not contain the JWT and the seed of a user", login->credentials);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_nkey(const char *path, char out_public[kvb_nkey_public_chars + 1], struct kvb_detail *detail)
+{
+    char seed[secret_bytes];
+
+    KVB_TRY(kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, seed, sizeof seed, detail));
+    const kvb_status status = kvb_nkey_public_of_seed(seed, out_public, detail);
+    explicit_bzero(seed, sizeof seed);
+    return status == KVB_BAD_INPUT ? KVB_BAD_CONFIG : status;
+}
+
+static kvb_status check_nkey(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    char public_key[kvb_nkey_public_chars + 1];
+
+    return read_nkey(login->nkey_seed_file, public_key, detail);
+}
+
+static kvb_status check_authority(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    int64_t end_s = 0;
+
+    return kvb_certificate_end(login->ca_file, &end_s, detail);
+}
+
+static kvb_status check_certificate(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    int64_t end_s = 0;
+
+    return kvb_certificate_end(login->cert_file, &end_s, detail);
+}
+
+static kvb_status check_private_key(const struct kvb_bus_login *login, struct kvb_detail *detail)
+{
+    return kvb_private_key_check(login->key_file, login->cert_file, detail);
+}
+
+/* Each with what its content must be. */
+static const struct {
+    const char *key;
+    size_t offset;
+    kvb_status (*check)(const struct kvb_bus_login *login, struct kvb_detail *detail);
+} login_files[] = {
+    { "password_file", offsetof(struct kvb_bus_login, password_file), check_password_line },
+    { "token_file", offsetof(struct kvb_bus_login, token_file), check_token_line },
+    { "credentials", offsetof(struct kvb_bus_login, credentials), check_credentials },
+    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), check_nkey },
+    { "ca_file", offsetof(struct kvb_bus_login, ca_file), check_authority },
+    { "cert_file", offsetof(struct kvb_bus_login, cert_file), check_certificate },
+    { "key_file", offsetof(struct kvb_bus_login, key_file), check_private_key },
+};
+
 kvb_status kvb_bus_login_check(
     const struct kvb_bus_login *login, const char *url, const char **out_key,
     struct kvb_detail *detail)
@@ -132,7 +221,7 @@ kvb_status kvb_bus_login_check(
         const char *path = text_of(login, login_files[i].offset);
         *out_key = login_files[i].key;
         if (path[0] != '\0') {
-            KVB_TRY(kvb_secret_file_check(path, login_files[i].access, detail));
+            KVB_TRY(login_files[i].check(login, detail));
         }
     }
     return KVB_OK;
@@ -191,16 +280,6 @@ void kvb_login_escape(const char *text, char *out)
     *out = '\0';
 }
 
-/* Puts the key before what detail says. */
-static kvb_status prefix_detail(kvb_status status, const char *key, struct kvb_detail *detail)
-{
-    if (status != KVB_OK && detail) {
-        const struct kvb_detail why = *detail;
-        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
-    }
-    return status;
-}
-
 static kvb_status fail_by_nats(natsStatus status, const char *key, struct kvb_detail *detail)
 {
     if (status == NATS_OK) {
@@ -210,20 +289,12 @@ static kvb_status fail_by_nats(natsStatus status, const char *key, struct kvb_de
     return status == NATS_NO_MEMORY ? KVB_NO_MEMORY : KVB_BAD_CONFIG;
 }
 
-/* The first line of a file, escaped. */
-static kvb_status read_escaped(
-    const char *path, const char *key, char out[max_secret_bytes], struct kvb_detail *detail)
+static kvb_status
+read_escaped(const char *path, char out[max_secret_bytes], struct kvb_detail *detail)
 {
     char line[secret_bytes];
 
-    KVB_TRY(prefix_detail(
-        kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, line, sizeof line, detail), key, detail));
-    if (login_has_control(line)) {
-        explicit_bzero(line, sizeof line);
-        kvb_detail_set(
-            detail, "nats.%s: the first line of %s contains a control character", key, path);
-        return KVB_BAD_CONFIG;
-    }
+    KVB_TRY(read_secret_line(path, line, detail));
     kvb_login_escape(line, out);
     explicit_bzero(line, sizeof line);
     return KVB_OK;
@@ -235,7 +306,7 @@ set_password(const struct kvb_bus_login *login, natsOptions *options, struct kvb
     char user[2 * sizeof login->user];
     char password[max_secret_bytes];
 
-    KVB_TRY(read_escaped(login->password_file, "password_file", password, detail));
+    KVB_TRY(read_escaped(login->password_file, password, detail));
     kvb_login_escape(login->user, user);
     const natsStatus status = natsOptions_SetUserInfo(options, user, password);
     explicit_bzero(password, sizeof password);
@@ -247,30 +318,15 @@ set_token(const struct kvb_bus_login *login, natsOptions *options, struct kvb_de
 {
     char token[max_secret_bytes];
 
-    KVB_TRY(read_escaped(login->token_file, "token_file", token, detail));
+    KVB_TRY(read_escaped(login->token_file, token, detail));
     const natsStatus status = natsOptions_SetToken(options, token);
     explicit_bzero(token, sizeof token);
     return fail_by_nats(status, "token_file", detail);
 }
 
-/* Both parts are looked for here: nats.c sends a file without them as if it were a token. */
 static kvb_status
 set_credentials(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
 {
-    char content[2 * max_secret_bytes];
-
-    KVB_TRY(prefix_detail(
-        kvb_secret_file_read(
-            login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail),
-        "credentials", detail));
-    const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
-    explicit_bzero(content, sizeof content);
-    if (!has_parts) {
-        kvb_detail_set(
-            detail, "nats.credentials: %s does not contain the JWT and the seed of a user",
-            login->credentials);
-        return KVB_BAD_CONFIG;
-    }
     return fail_by_nats(
         natsOptions_SetUserCredentialsFromFiles(options, login->credentials, NULL), "credentials",
         detail);
@@ -279,35 +335,12 @@ set_credentials(const struct kvb_bus_login *login, natsOptions *options, struct 
 static kvb_status
 set_nkey(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
 {
-    char seed[secret_bytes];
     char public_key[kvb_nkey_public_chars + 1];
     const char *path = login->nkey_seed_file;
 
-    KVB_TRY(prefix_detail(
-        kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, seed, sizeof seed, detail),
-        "nkey_seed_file", detail));
-    kvb_status status = kvb_nkey_public_of_seed(seed, public_key, detail);
-    explicit_bzero(seed, sizeof seed);
-    if (status != KVB_OK) {
-        (void)prefix_detail(status, "nkey_seed_file", detail);
-        return status == KVB_BAD_INPUT ? KVB_BAD_CONFIG : status;
-    }
+    KVB_TRY(read_nkey(path, public_key, detail));
     return fail_by_nats(
         natsOptions_SetNKeyFromSeed(options, public_key, path), "nkey_seed_file", detail);
-}
-
-static kvb_status
-set_certificate(const struct kvb_bus_login *login, natsOptions *options, struct kvb_detail *detail)
-{
-    int64_t end_s = 0;
-
-    KVB_TRY(prefix_detail(
-        kvb_secret_file_check(login->key_file, KVB_FILE_PRIVATE, detail), "key_file", detail));
-    KVB_TRY(
-        prefix_detail(kvb_certificate_end(login->cert_file, &end_s, detail), "cert_file", detail));
-    return fail_by_nats(
-        natsOptions_LoadCertificatesChain(options, login->cert_file, login->key_file), "cert_file",
-        detail);
 }
 
 /* nats.c ignores tls://: it would send a password in clear text to a server that does not
@@ -327,7 +360,11 @@ static kvb_status set_tls(
         KVB_TRY(fail_by_nats(
             natsOptions_SetExpectedHostname(options, login->server_name), "server_name", detail));
     }
-    return login->cert_file[0] != '\0' ? set_certificate(login, options, detail) : KVB_OK;
+    return login->cert_file[0] == '\0'
+               ? KVB_OK
+               : fail_by_nats(
+                     natsOptions_LoadCertificatesChain(options, login->cert_file, login->key_file),
+                     "cert_file", detail);
 }
 
 bool kvb_login_wants_tls(const struct kvb_bus_login *login, const char *url)
@@ -351,6 +388,13 @@ kvb_status kvb_login_apply(
         { login->nkey_seed_file, set_nkey },
     };
 
+    const char *key = "";
+    struct kvb_detail why = { .text = "" };
+    const kvb_status status = kvb_bus_login_check(login, url, &key, &why);
+    if (status != KVB_OK) {
+        kvb_detail_set(detail, "nats.%s: %s", key, why.text);
+        return status;
+    }
     for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
         if (kinds[i].given[0] != '\0') {
             KVB_TRY(kinds[i].set(login, options, detail));

@@ -113,7 +113,7 @@ void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *
         kvb_conf_error(conf, "nats.url", "%s", fault);
     }
     if (kvb_conf_checks_logins(conf) &&
-        kvb_bus_login_check(&nats->login, nats->url, &key, &why) != KVB_OK) {
+        kvb_bus_login_check(&nats->login, nats->url, &key, &why) == KVB_BAD_CONFIG) {
         (void)snprintf(path, sizeof path, "nats.%s", key);
         kvb_conf_error(conf, path, "%s", why.text);
     }

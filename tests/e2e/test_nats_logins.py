@@ -158,12 +158,22 @@ def test_the_key_of_a_bad_file_is_named_with_the_remedy(scene, kind, case):
     assert f"nats.{login.key()}: " in done.stderr and why in done.stderr, done
 
 
-@pytest.mark.parametrize("kind, content", [
-    ("nkey", "SUNOTASEED\n"), ("credentials", "nothing like it\n"), ("certificate", "no key\n"),
+def encrypted(key):
+    return subprocess.run(["openssl", "pkey", "-in", key, "-aes128", "-passout", "pass:word"],
+                          capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind, content, why", [
+    ("nkey", "SUNOTASEED\n", "seed of an NKey"), ("credentials", "nothing like it\n", "JWT and the seed"),
+    ("certificate", "no key\n", "contains no private key"), ("certificate", None, "is encrypted"),
 ])
-def test_a_file_of_nonsense_is_refused_and_not_repeated(scene, kind, content):
+def test_a_file_of_nonsense_is_refused_and_not_repeated(scene, kind, content, why):
     login = Login(kind, scene.folder)
+    content = content or encrypted(login.file)
     write_secret(login.file, content)
+    done = check(scene, login.keys())
+    assert done.returncode == 78
+    assert f"nats.{login.key()}: " in done.stderr and why in done.stderr, done
     bridge = bridge_at(scene, login.keys())
     wait_for("kvbridge ends", lambda: not bridge.is_running())
     assert bridge.process.wait() == 78

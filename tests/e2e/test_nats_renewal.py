@@ -34,6 +34,7 @@ class Material:
         self.file = folder / "current"
         self.keys = {
             "password": lambda i: f'user = "u{i}"; password_file = "{self.file}";',
+            "token": lambda i: f'token_file = "{self.file}";',
             "credentials": lambda i: f'credentials = "{self.file}";',
             "nkey": lambda i: f'nkey_seed_file = "{self.file}";',
             "certificate": lambda i: f'ca_file = "{folder}/bundle.pem"; cert_file = "{folder}/client.pem";'
@@ -46,6 +47,11 @@ class Material:
         self.secrets = [f"password{i}-{os.urandom(4).hex()}" for i in range(RENEWALS + 1)]
         users = "\n".join(f'{{ user: "u{i}", password: "{s}" }}' for i, s in enumerate(self.secrets))
         self.config.write_text(f"authorization {{ users = [\n{users}\n] }}\n")
+
+    def make_token(self):
+        """A server has one token: a file that is replaced by an equal one is a new login, too."""
+        self.secrets = [os.urandom(8).hex()] * (RENEWALS + 1)
+        self.config.write_text(f'authorization {{ token: "{self.secrets[0]}" }}\n')
 
     def make_nkey(self):
         keys = [make_key(PREFIX_BYTE_USER) for _ in range(RENEWALS + 1)]
@@ -146,10 +152,71 @@ def test_logins_are_replaced_without_a_loss(scene, kind, profile):
         assert aggregator.metric(name) == 0, name
 
 
-@pytest.mark.parametrize("kind, nonsense", [
-    ("nkey", "SUNOTASEED\n"), ("credentials", "nothing\n"), ("certificate", "no key\n"), ("password", "wrong\n"),
+FILES = {  # by key: of which login, and what cannot be right in it
+    "password_file": ("password", "pass\x1bword\n", "control character"),
+    "token_file": ("token", "to\x1bken\n", "control character"),
+    "credentials": ("credentials", "nothing like it\n", "JWT and the seed"),
+    "nkey_seed_file": ("nkey", "SUNOTASEED\n", "seed of an NKey"),
+    "ca_file": ("certificate", "no authority\n", "no certificate in PEM"),
+    "cert_file": ("certificate", "nothing of the kind\n", "no certificate in PEM"),
+    "key_file": ("certificate", "nothing like a key\n", "no private key in PEM"),
+}
+
+
+def spoilt(path, key, nonsense, why):
+    """Makes the file bad in one way after the other, and yields what the log must say each time."""
+    good = path.read_text()
+
+    def put(text, mode=0o600):
+        if path.is_dir():
+            path.rmdir()
+        write_secret(path, text, mode)
+
+    path.unlink()
+    yield "cannot read"
+    put("")
+    yield "is empty"
+    path.unlink()
+    path.mkdir()
+    yield "no regular file"
+    if key not in ("ca_file", "cert_file"):
+        put(good, 0o644)
+        yield "chmod o-rw"
+    put(nonsense)
+    yield why
+    put(good)
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_file_that_goes_bad_is_named_and_leaves_the_connection(scene, key):
+    kind, nonsense, why = FILES[key]
+    material = Material(kind, scene.folder)
+    material.use(0)
+    scene.start_nats(config=material.config)
+    vllm = scene.engine()
+    daemons = daemons_with(scene, material, vllm, "protobuf")
+    path = {"ca_file": scene.folder / "bundle.pem", "cert_file": scene.folder / "client.pem"}.get(key, material.file)
+    for words in spoilt(path, key, nonsense, why):
+        for daemon in daemons:
+            daemon.process.send_signal(signal.SIGHUP)
+            wait_for(f"the log of {daemon.name} names the key, and says {words}",
+                     lambda one=daemon, w=words: re.search(f"nats[.]{key}: .*{w}", one.text()))
+    load = Load(vllm)
+    load.send()
+    wait_for("events pass", lambda: daemons[1].metric("kvb_index_blocks") == 1)
+    for daemon in daemons:
+        assert daemon.is_ready() and daemon.metric("kvb_nats_connects_total") == 1
+        assert nonsense.strip() not in daemon.text()
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(f"{daemon.name} has a new login", lambda one=daemon: one.metric("kvb_nats_renewals_total") > 0)
+        assert daemon.metric("kvb_nats_connects_total") == 1
+
+
+@pytest.mark.parametrize("kind, nonsense, has_signal, why", [
+    ("password", "wrong\n", True, "Authorization Violation"),
+    ("certificate", "no key\n", False, "nats.key_file: .* contains no private key"),
 ])
-def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense):
+def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense, has_signal, why):
     material = Material(kind, scene.folder)
     material.use(0)
     scene.start_nats(config=material.config)
@@ -157,10 +224,10 @@ def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense
     bridge, aggregator = daemons_with(scene, material, vllm, "protobuf")
     write_secret(material.file, nonsense)
     for daemon in (bridge, aggregator):
-        daemon.process.send_signal(signal.SIGHUP)
+        if has_signal:
+            daemon.process.send_signal(signal.SIGHUP)
         wait_for(f"the log of {daemon.name} says so",
-                 lambda one=daemon: "the changed login cannot be used" in one.text())
-        assert kind == "password" or nonsense.strip() not in daemon.text()
+                 lambda one=daemon: re.search(f"the changed login cannot be used.*{why}", one.text()), 15)
     load = Load(vllm)
     load.send()
     wait_for("events pass", lambda: aggregator.metric("kvb_index_blocks") == 1)
