@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <time.h>
 
-static const uint64_t warn_before_s = UINT64_C(7) * 24 * 3600;
-
 static void drop_bio(BIO **bio)
 {
     (void)BIO_free(*bio); /* NULL is fine */
@@ -60,24 +58,40 @@ kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb
     return KVB_OK;
 }
 
-void kvb_certificate_warn(
-    struct kvb_log *log, const struct kvb_certificate *certificate, uint64_t *said_end_s)
+enum kvb_certificate_state kvb_certificate_state(int64_t end_s, int64_t now_s)
 {
-    const uint64_t now_s = kvb_clock_wall_us() / 1000000;
+    static const int64_t soon_s = INT64_C(7) * 24 * 3600;
+
+    return end_s <= now_s            ? KVB_CERTIFICATE_ENDED
+           : end_s - now_s <= soon_s ? KVB_CERTIFICATE_ENDS_SOON
+                                     : KVB_CERTIFICATE_LASTS;
+}
+
+void kvb_certificate_warn(
+    struct kvb_log *log, const struct kvb_certificate *certificate,
+    struct kvb_certificate_notice *said)
+{
+    static const char *const formats[] = {
+        [KVB_CERTIFICATE_ENDS_SOON] = "the certificate in %s ends within 7 days: replace it",
+        [KVB_CERTIFICATE_ENDED] =
+            "the certificate in %s has ended: nobody who verifies accepts it: replace it",
+    };
+    const int64_t now_s = (int64_t)(kvb_clock_wall_us() / 1000000);
+    const enum kvb_certificate_state state = kvb_certificate_state(certificate->end_s, now_s);
+    const int64_t left_s = certificate->end_s - now_s;
     char sentence[160];
     char left[24];
 
-    if (certificate->end_s >= now_s + warn_before_s || certificate->end_s == *said_end_s) {
-        return;
+    if (said->end_s != certificate->end_s) {
+        *said = (struct kvb_certificate_notice){ .end_s = certificate->end_s };
     }
-    *said_end_s = certificate->end_s;
-    (void)snprintf(
-        sentence, sizeof sentence, "the certificate in %s ends within 7 days: replace it",
-        certificate->key);
-    kvb_log_write(
-        log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
-        "seconds_left",
-        kvb_log_u64(left, certificate->end_s > now_s ? certificate->end_s - now_s : 0), NULL);
+    if (state > said->state) {
+        (void)snprintf(sentence, sizeof sentence, formats[state], certificate->key);
+        kvb_log_write(
+            log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
+            "seconds_left", kvb_log_u64(left, left_s > 0 ? (uint64_t)left_s : 0), NULL);
+        said->state = state;
+    }
 }
 
 /* In place of OpenSSL's own, which asks on the terminal. */

@@ -14,6 +14,15 @@
 /* When the first certificate of a file ends, in seconds since 1970. */
 kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail);
 
+/* How a certificate stands: later states are worse. */
+enum kvb_certificate_state {
+    KVB_CERTIFICATE_LASTS,
+    KVB_CERTIFICATE_ENDS_SOON, /* within 7 days */
+    KVB_CERTIFICATE_ENDED
+};
+
+enum kvb_certificate_state kvb_certificate_state(int64_t end_s, int64_t now_s);
+
 /* Whether the file has a private key that is not encrypted, and that of the certificate. */
 kvb_status
 kvb_private_key_check(const char *path, const char *certificate_path, struct kvb_detail *detail);
@@ -23,10 +32,17 @@ struct kvb_certificate {
     const char *room;
     const char *key; /* of the configuration: "nats.cert_file" */
     const char *file;
-    uint64_t end_s; /* since 1970 */
+    int64_t end_s; /* since 1970 */
 };
 
-/* Logs once for each certificate that it ends within 7 days.  *said_end_s: the end of the one of
- * which that was said; 0 at first.  Threads: the caller locks. */
+/* What the log says already: of the certificate that ends then, the worst of its states.  {0} at
+ * first. */
+struct kvb_certificate_notice {
+    int64_t end_s;
+    enum kvb_certificate_state state;
+};
+
+/* Logs each bad state of each certificate once.  Threads: the caller locks. */
 void kvb_certificate_warn(
-    struct kvb_log *log, const struct kvb_certificate *certificate, uint64_t *said_end_s);
+    struct kvb_log *log, const struct kvb_certificate *certificate,
+    struct kvb_certificate_notice *said);

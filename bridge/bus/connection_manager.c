@@ -1,4 +1,3 @@
-#include "bus/certificate.h"
 #include "bus/link.h"
 #include "bus/login.h"
 #include "core/clock.h"
@@ -147,9 +146,9 @@ static void look_at_certificate(struct kvb_bus *bus)
             .room = "bus",
             .key = "nats.cert_file",
             .file = bus->login.cert_file,
-            .end_s = (uint64_t)end_s,
+            .end_s = end_s,
         },
-        &bus->said_certificate_end_s);
+        &bus->certificate_said);
 }
 
 /* Before each dial: what follows reads the files as they are now, or newer. */

@@ -359,6 +359,7 @@ struct kvb_dialing {
     bool is_interrupted;
     struct kvb_link *link;     /* owned until it is done */
     natsOptions *options;      /* owned */
+    const char *refusal;       /* static; see likely_refusal() */
     natsStatus answer;         /* of nats.c */
     struct kvb_detail failure; /* why it failed, for people */
     bool is_done;              /* the manager frees this struct; under lock, like the next */
@@ -367,28 +368,37 @@ struct kvb_dialing {
 
 /* With TLS 1.3 a server refuses a client's certificate only after the handshake, by closing the
  * connection, which nats.c notices while it reads or while it writes. */
-static bool
-is_ended_after_handshake(const struct kvb_bus *bus, natsStatus status, const char *words)
+static bool is_ended_after_handshake(natsStatus status, const char *words)
 {
-    return kvb_login_wants_tls(&bus->login, bus->url) &&
-           ((status == NATS_PROTOCOL_ERROR && strstr(words, "got ''")) ||
-            strncmp(words, "SSL_write error", sizeof "SSL_write error" - 1) == 0);
+    return (status == NATS_PROTOCOL_ERROR && strstr(words, "got ''")) ||
+           strncmp(words, "SSL_write error", sizeof "SSL_write error" - 1) == 0;
+}
+
+/* Why a server may do that; NULL: connections are not encrypted. */
+static const char *likely_refusal(const struct kvb_bus *bus)
+{
+    if (!kvb_login_wants_tls(&bus->login, bus->url)) {
+        return NULL;
+    }
+    return bus->login.cert_file[0] == '\0' ? "requires a client certificate"
+           : bus->certificate_said == KVB_CERTIFICATE_ENDED
+               ? "does not accept the certificate in nats.cert_file, which has ended"
+               : "does not accept the certificate in nats.cert_file";
 }
 
 /* Writes why a dial failed. */
-static void
-note_failure(const struct kvb_bus *bus, natsStatus status, struct kvb_detail *out_failure)
+static void note_failure(struct kvb_dialing *dialing)
 {
     const char *words = kvb_nats_error_words();
 
-    if (!is_ended_after_handshake(bus, status, words)) {
-        kvb_detail_set(out_failure, "%s", words);
-        return;
+    if (dialing->refusal && is_ended_after_handshake(dialing->answer, words)) {
+        kvb_detail_set(
+            &dialing->failure,
+            "the server ended the connection after the TLS handshake, as one does that %s",
+            dialing->refusal);
+    } else {
+        kvb_detail_set(&dialing->failure, "%s", words);
     }
-    kvb_detail_set(
-        out_failure, "the server ended the connection after the TLS handshake, as one does that %s",
-        bus->login.cert_file[0] != '\0' ? "does not accept the certificate in nats.cert_file"
-                                        : "requires a client certificate");
 }
 
 /* Replaces the words of nats.c, which are those of OpenSSL, for a handshake that was interrupted.
@@ -509,7 +519,7 @@ static void *connect_once(void *argument)
     begin_dial(dialing, bus);
     dialing->answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
     if (dialing->answer != NATS_OK) {
-        note_failure(bus, dialing->answer, &dialing->failure);
+        note_failure(dialing);
         note_silence(dialing, bus);
     }
     end_dial(dialing, bus);
@@ -611,13 +621,14 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_
     const kvb_status status = make_options(link, &dialing->options);
     if (status != KVB_OK) {
         if (bus->dial_failure.text[0] == '\0') {
-            note_failure(bus, NATS_ERR, &bus->dial_failure);
+            kvb_detail_set(&bus->dial_failure, "%s", kvb_nats_error_words());
         }
         free(link);
         free(dialing);
         return status;
     }
     dialing->link = link;
+    dialing->refusal = likely_refusal(bus);
     *out_dialing = dialing;
     return KVB_OK;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "bus/bus.h"
+#include "bus/certificate.h"
 #include "bus/denials.h"
 #include "bus/watch.h"
 #include "core/url_show.h"
@@ -64,9 +65,9 @@ struct kvb_bus {
     char shown_url[256]; /* without user and password, for logs */
     char *url;           /* owned, like the next */
     char *name;
-    struct kvb_bus_login login;       /* the manager's own, like the next two */
-    uint64_t login_print;             /* of the login and its files at the newest connection */
-    uint64_t said_certificate_end_s;  /* of the one of which the log says that it ends soon */
+    struct kvb_bus_login login; /* the manager's own, like the next two */
+    uint64_t login_print;       /* of the login and its files at the newest connection */
+    struct kvb_certificate_notice certificate_said;
     struct kvb_bus_login *next_login; /* owned; to be used from the next dial on; lock */
     uint64_t check_login_at_ns;       /* lock */
     bool sends_at_once;

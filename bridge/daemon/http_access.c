@@ -36,7 +36,7 @@ struct kvb_http_access {
     struct kvb_detail unreadable;       /* why the token to register cannot be read; "": it can */
     struct file_mark marks[file_count]; /* only the thread that refreshes, like the next */
     struct kvb_detail rejected;         /* why the newest files cannot be used; "": they are used */
-    uint64_t said_end_s;                /* of the certificate of which the log says that it ends */
+    struct kvb_certificate_notice certificate_said;
 };
 
 bool kvb_http_access_is_tls(const struct kvb_http_access *access)
@@ -187,11 +187,11 @@ static void warn_of_end(struct kvb_http_access *access)
         .room = "http",
         .key = "http_security.cert_file",
         .file = access->security->cert_file,
-        .end_s = kvb_http_access_certificate_end(access),
+        .end_s = (int64_t)kvb_http_access_certificate_end(access),
     };
 
     if (access->material.tls) {
-        kvb_certificate_warn(access->log, &certificate, &access->said_end_s);
+        kvb_certificate_warn(access->log, &certificate, &access->certificate_said);
     }
 }
 

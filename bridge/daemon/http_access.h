@@ -52,7 +52,8 @@ bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
 bool kvb_http_access_is_tls(const struct kvb_http_access *access);
 
 /* Reads the files again if one of them has changed or was rejected, or in any case with is_forced.
- * Logs once that the certificate ends within 7 days.  Threads: one, like the next two. */
+ * Logs once that the certificate ends within 7 days, and once that it has ended.  Threads: one,
+ * like the next two. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
 
 /* True while the files cannot be used and what was read before is. */

@@ -188,7 +188,7 @@ const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls)
 
 uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls)
 {
-    uint64_t end_s = UINT64_MAX;
+    uint64_t end_s = INT64_MAX;
 
     for (unsigned i = 0; i < tls->chain_count; i++) {
         const time_t one = gnutls_x509_crt_get_expiration_time(tls->chain[i]);

@@ -77,6 +77,17 @@ def test_a_wrong_login_is_refused_and_the_log_says_so(scene, kind, reason):
     assert not any(secret in bridge.text() for secret in login.secrets)
 
 
+def test_a_certificate_that_has_ended_is_refused_and_the_log_says_so(scene):
+    login = Login("certificate", scene.folder)
+    scene.start_nats(config=login.config)
+    shown, key = login.authority.sign("ended", "email:bridge@example.org", days=-1)
+    write_secret(scene.folder / "client.pem", shown.read_text())
+    write_secret(login.file, key.read_text())
+    bridge = bridge_at(scene, login.keys())
+    wait_for("the log says so", lambda: "the certificate in nats.cert_file has ended" in bridge.text())
+    wait_for("the log says why", lambda: "certificate in nats.cert_file, which has ended" in bridge.text())
+
+
 @pytest.mark.parametrize("kind", ["password", "nkey", "credentials"])
 def test_a_login_that_is_revoked_ends_the_connection(scene, kind):
     login = Login(kind, scene.folder)

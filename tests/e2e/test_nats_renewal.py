@@ -13,6 +13,7 @@ import pytest
 import engine
 import marked
 import programs
+from clock import Clock, build_shim
 from conftest import worker
 from logins import Authority, Login, seed_of, make_key, public, write_secret
 from nkeys import PREFIX_BYTE_USER
@@ -65,7 +66,7 @@ class Material:
     def make_certificate(self):
         """Two authorities; the server and the daemons trust both, and the certificates alternate."""
         pki = self.folder / "pki"
-        both = [Authority(pki, "old"), Authority(pki, "new")]
+        both = self.authorities = [Authority(pki, "old"), Authority(pki, "new")]
         bundle = self.folder / "bundle.pem"
         bundle.write_text("".join(one.path.read_text() for one in both))
         shown, key = both[0].sign("server")
@@ -291,11 +292,8 @@ def test_a_changed_file_is_noticed_without_a_signal(scene):
 
 def test_the_end_of_a_certificate_is_a_metric_and_a_warning(scene):
     material = Material("certificate", scene.folder)
-    material.pairs[0] = Authority(scene.folder / "pki", "old2").sign("short", days=6)
-    shown, key = material.pairs[0]
-    bundle = scene.folder / "bundle.pem"
-    bundle.write_text(bundle.read_text() + (scene.folder / "pki/old2.pem").read_text())
-    material.secrets[0] = key.read_text()
+    material.pairs[0] = material.authorities[0].sign("short", days=6)
+    material.secrets[0] = material.pairs[0][1].read_text()
     material.use(0)
     scene.start_nats(config=material.config)
     bridge, aggregator = daemons_with(scene, material, scene.engine(), "json")
@@ -308,3 +306,22 @@ def test_the_end_of_a_certificate_is_a_metric_and_a_warning(scene):
         wait_for("the new certificate is shown",
                  lambda one=daemon: one.metric("kvb_nats_certificate_expires_seconds") > time.time() + 20 * 86400)
         assert daemon.text().count("ends within 7 days") == 1
+
+
+def test_a_certificate_that_ends_while_connected_is_said(scene, monkeypatch):
+    """The daemon's clock alone goes on by three days: nats-server asks nobody who is connected."""
+    material = Material("certificate", scene.folder)
+    material.pairs[0] = material.authorities[0].sign("short", days=2)
+    material.secrets[0] = material.pairs[0][1].read_text()
+    material.use(0)
+    clock = Clock(scene.folder / "clock")
+    scene.start_nats(config=material.config)
+    with monkeypatch.context() as patch:
+        for name, value in clock.environment(build_shim(scene.folder)).items():
+            patch.setenv(name, value)
+        bridge, _ = daemons_with(scene, material, scene.engine(), "json")
+    wait_for("the log says that it ends soon", lambda: "ends within 7 days" in bridge.text())
+    clock.jump(3 * 86400)
+    wait_for("the log says that it has ended", lambda: "the certificate in nats.cert_file has ended" in bridge.text(), 15)
+    assert bridge.metric("kvb_nats_certificate_expires_seconds") < time.time() + 3 * 86400
+    assert bridge.is_ready() and bridge.metric("kvb_nats_connects_total") == 1
