@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the URL in a sentence: the reason must have room, too. */
+enum { shown_url_chars = 100 };
+
 enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500, close_look_ms = 50 };
 
 /* A copy, or NULL for NULL and "". */
@@ -199,6 +202,16 @@ void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out)
     pthread_mutex_lock(&bus->lock);
     *out = bus->shown_failure;
     pthread_mutex_unlock(&bus->lock);
+}
+
+void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out)
+{
+    struct kvb_detail failure;
+
+    kvb_bus_dial_failure(bus, &failure);
+    kvb_detail_set(
+        out, "not connected to NATS at %.*s: %s", shown_url_chars, bus->shown_url,
+        failure.text[0] != '\0' ? failure.text : "is nats-server running?");
 }
 
 uint64_t kvb_bus_renewals(const struct kvb_bus *bus)

@@ -103,6 +103,9 @@ void kvb_bus_end_renewal(struct kvb_bus *bus);
 /* Why the newest attempt to connect failed; "" when it did not. */
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out);
 
+/* The same as a sentence of /readyz, with the URL; for while it is not connected. */
+void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out);
+
 /* How often a connection was replaced without a loss. */
 uint64_t kvb_bus_renewals(const struct kvb_bus *bus);
 

@@ -324,7 +324,8 @@ kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_det
         return cause;
     }
     if (!kvb_bus_is_connected(aggregator->bus)) {
-        return kvb_readiness_cause_text(KVB_UNREADY_NOT_CONNECTED);
+        kvb_bus_explain_absence(aggregator->bus, detail);
+        return detail->text;
     }
     if (kvb_bus_is_denied(aggregator->bus, is_vital, aggregator, detail)) {
         return detail->text;

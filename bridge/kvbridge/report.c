@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "core/limits.h"
-#include "core/url_show.h"
 #include "kvbridge/inside.h"
 #include "wire/load/json.h"
 #include "wire/router/bridge_status.h"
@@ -424,12 +423,9 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
     struct kvb_detail not_ready = { .text = "" };
     const bool is_connected = kvb_bus_is_connected(bridge->publisher.bus);
     bool is_publishing = false;
-    char shown[kvb_url_shown_bytes];
 
     if (!is_connected) {
-        kvb_detail_set(
-            &not_ready, "not connected to NATS at %s: is nats-server running?",
-            kvb_urls_show(bridge->config->nats.url, shown, sizeof shown));
+        kvb_bus_explain_absence(bridge->publisher.bus, &not_ready);
     } else {
         is_publishing = kvb_profile_guard_allows(&bridge->publisher.guard, now_ns, &not_ready);
         if (is_publishing) {

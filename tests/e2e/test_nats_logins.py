@@ -25,6 +25,15 @@ def bridge_at(scene, keys, name="kvbridge", url=None):
         f'http = "127.0.0.1:{port}";\n', port, name)
 
 
+def aggregator_at(scene, keys):
+    port = programs.free_port()
+    return scene.daemon(
+        "kvaggregator",
+        f'nats = {{ url = "{scene.nats_url}"; {keys} }};\n'
+        'subscribe = { namespace = "*"; component = "*"; default = { model = "m"; block_size = 16; }; };\n'
+        f'router = {{ namespace = "dynamo"; component = "Router"; }};\nhttp = "127.0.0.1:{port}";\n', port)
+
+
 def check(scene, keys):
     path = scene.folder / "checked.cfg"
     path.write_text(f'nats = {{ url = "{scene.nats_url}"; {keys} }};\n'
@@ -72,9 +81,12 @@ def test_a_wrong_login_is_refused_and_the_log_says_so(scene, kind, reason):
         login.issue()
     if other:
         write_secret(login.file, other)
-    bridge = bridge_at(scene, login.keys())
-    wait_for(f"the log says {reason}", lambda: reason in bridge.text())
-    assert not any(secret in bridge.text() for secret in login.secrets)
+    for daemon in (bridge_at(scene, login.keys()), aggregator_at(scene, login.keys())):
+        wait_for(f"the log says {reason}", lambda one=daemon: reason in one.text())
+        wait_for("/readyz says so, too", lambda one=daemon: reason in one.http("GET", "/readyz")[1])
+        status, why = daemon.http("GET", "/readyz")
+        assert (status, scene.nats_url in why) == (503, True), why
+        assert not any(secret in text for secret in login.secrets for text in (why, daemon.text()))
 
 
 def test_a_certificate_that_has_ended_is_refused_and_the_log_says_so(scene):

@@ -294,6 +294,12 @@ void kvb_bus_end_renewal(struct kvb_bus *bus)
     (void)bus;
 }
 
+void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out)
+{
+    (void)bus;
+    kvb_detail_set(out, "not connected to NATS");
+}
+
 uint64_t kvb_bus_renewals(const struct kvb_bus *bus)
 {
     (void)bus;
