@@ -35,9 +35,17 @@ check_account_file(struct kvb_conf *conf, const char *key, const char *path, con
     }
 }
 
+static void warn_of_kubeconfig(struct kvb_conf *conf, const struct kvb_detail *doubt)
+{
+    if (doubt->text[0] != '\0') {
+        kvb_conf_warning(conf, "kubernetes.kubeconfig", "%s", doubt->text);
+    }
+}
+
 static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
 {
     struct kvb_detail detail = { .text = "" };
+    struct kvb_kube_doubts doubts = { .token = { .text = "" } };
 
     if (config->api[0] != '\0' || config->token_file[0] != '\0' || config->ca_file[0] != '\0') {
         kvb_conf_error(
@@ -48,9 +56,11 @@ static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_
         kvb_conf_error(
             conf, "kubernetes.kubeconfig",
             "begin it with /: it must not depend on where the daemon starts");
-    } else if (kvb_kube_access_check(config->kubeconfig, &detail) != KVB_OK) {
+    } else if (kvb_kube_access_check(config->kubeconfig, &doubts, &detail) != KVB_OK) {
         kvb_conf_error(conf, "kubernetes.kubeconfig", "%s", detail.text);
     }
+    warn_of_kubeconfig(conf, &doubts.token);
+    warn_of_kubeconfig(conf, &doubts.server);
 }
 
 /* Where the API server is may be true only where the bridge runs: a warning. */

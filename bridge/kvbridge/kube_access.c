@@ -75,6 +75,28 @@ check_named_file(const char *path, enum kvb_file_access access, struct kvb_detai
     return path[0] == '\0' ? KVB_OK : kvb_secret_file_check(path, access, detail);
 }
 
+/* OpenSSL would ask for its password on the terminal. */
+static kvb_status check_kube_key(const char *path, const char *pem_text, struct kvb_detail *detail)
+{
+    char text[kvb_kubeconfig_pem_bytes];
+
+    KVB_TRY(check_named_file(path, KVB_FILE_PRIVATE, detail));
+    if (path[0] != '\0') {
+        KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, text, sizeof text, NULL, detail));
+    }
+    const char *key = path[0] != '\0' ? text : pem_text;
+    const bool is_encrypted = key && strstr(key, "ENCRYPTED");
+    explicit_bzero(text, sizeof text);
+    if (is_encrypted) {
+        kvb_detail_set(
+            detail,
+            "client-key is encrypted, and nobody is asked for its password: decrypt it with "
+            "openssl pkey");
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
 /* A token file is read after this.  Until then, and when that fails, the former token stays in use:
  * but only with the server and the token file for which it was read. */
 static const char *
@@ -103,7 +125,7 @@ static kvb_status load_kubeconfig(struct kvb_kube_access *access, struct kvb_det
     status = status ? status : put_named_path(new.token_file, path, of->token_path, detail);
     status = status ? status : check_named_file(new.ca_file, KVB_FILE_OF_ANYONE, detail);
     status = status ? status : check_named_file(new.certificate_file, KVB_FILE_OF_ANYONE, detail);
-    status = status ? status : check_named_file(new.key_file, KVB_FILE_PRIVATE, detail);
+    status = status ? status : check_kube_key(new.key_file, of->key.text, detail);
     status = status ? status : kvb_fetch_check_url(new.base, detail);
     if (status != KVB_OK) {
         kvb_kubeconfig_done(&new.kubeconfig);
@@ -118,7 +140,37 @@ static kvb_status load_kubeconfig(struct kvb_kube_access *access, struct kvb_det
     return KVB_OK;
 }
 
-kvb_status kvb_kube_access_check(const char *kubeconfig, struct kvb_detail *detail)
+static kvb_status renew_token(struct kvb_kube_access *access, struct kvb_detail *detail)
+{
+    char text[kvb_kubeconfig_token_bytes];
+
+    if (access->token_file[0] == '\0') {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_secret_file_read_line(
+        access->token_file, KVB_FILE_OF_ANYONE, text, sizeof text, detail));
+    memcpy(access->token, text, sizeof access->token);
+    explicit_bzero(text, sizeof text);
+    return KVB_OK;
+}
+
+static void look_for_doubts(struct kvb_kube_access *access, struct kvb_kube_doubts *out)
+{
+    const bool has_token = access->token[0] != '\0' || access->token_file[0] != '\0';
+    struct kvb_detail why = { .text = "" };
+
+    if (renew_token(access, &why) == KVB_BAD_CONFIG) {
+        kvb_detail_set(&out->token, "tokenFile cannot be used now: %s", why.text);
+    }
+    if (has_token && strncmp(access->base, "http://", strlen("http://")) == 0) {
+        kvb_detail_set(
+            &out->server,
+            "the token goes over http:// in clear: give server an https:// url outside this host");
+    }
+}
+
+kvb_status kvb_kube_access_check(
+    const char *kubeconfig, struct kvb_kube_doubts *out_doubts, struct kvb_detail *detail)
 {
     struct kvb_kubernetes_config config = { .is_on = true };
     struct kvb_kube_access *access = calloc(1, sizeof *access);
@@ -129,6 +181,9 @@ kvb_status kvb_kube_access_check(const char *kubeconfig, struct kvb_detail *deta
     put_path(config.kubeconfig, kubeconfig, "");
     access->config = &config;
     const kvb_status status = load_kubeconfig(access, detail);
+    if (status == KVB_OK) {
+        look_for_doubts(access, out_doubts);
+    }
     kvb_kube_access_close(access);
     free(access);
     return status;
@@ -179,20 +234,6 @@ void kvb_kube_access_close(struct kvb_kube_access *access)
 }
 
 /* ---- Using it ---- */
-
-static kvb_status renew_token(struct kvb_kube_access *access, struct kvb_detail *detail)
-{
-    char text[kvb_kubeconfig_token_bytes];
-
-    if (access->token_file[0] == '\0') {
-        return KVB_OK;
-    }
-    KVB_TRY(kvb_secret_file_read_line(
-        access->token_file, KVB_FILE_OF_ANYONE, text, sizeof text, detail));
-    memcpy(access->token, text, sizeof access->token);
-    explicit_bzero(text, sizeof text);
-    return KVB_OK;
-}
 
 kvb_status kvb_kube_access_renew(struct kvb_kube_access *access, struct kvb_detail *detail)
 {

@@ -46,5 +46,13 @@ kvb_status kvb_kube_access_namespace(
 /* Fills token and certificates, borrowed until the access changes. */
 void kvb_kube_access_show(const struct kvb_kube_access *access, struct kvb_fetch_options *out);
 
-/* Reads the file and what it names, for kvbridge --check.  KVB_BAD_CONFIG, KVB_NO_MEMORY */
-kvb_status kvb_kube_access_check(const char *kubeconfig, struct kvb_detail *detail);
+/* What works, or may work later, but its owner should know; "" for nothing. */
+struct kvb_kube_doubts {
+    struct kvb_detail token;  /* tokenFile: it may be put there later */
+    struct kvb_detail server; /* the token is not encrypted */
+};
+
+/* Reads the file and what it names, for kvbridge --check.  *out_doubts must be {0}.
+ * KVB_BAD_CONFIG, KVB_NO_MEMORY */
+kvb_status kvb_kube_access_check(
+    const char *kubeconfig, struct kvb_kube_doubts *out_doubts, struct kvb_detail *detail);

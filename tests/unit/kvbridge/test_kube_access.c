@@ -112,11 +112,74 @@ static void a_token_does_not_go_to_another_server(void **state)
     assert_string_equal(access.token, "");
 }
 
+static void checking_says_what_its_owner_should_know(void **state)
+{
+    static const char format[] =
+        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        " clusters: [{name: k, cluster: {server: '%s://127.0.0.1:6443/'}}],"
+        " users: [{name: u, user: {%s}}]}";
+    static const struct {
+        const char *scheme;
+        const char *user;
+        const char *token; /* the content of the file */
+        const char *of_token;
+        const char *of_server;
+    } rows[] = {
+        { "https", "tokenFile: token", "one\n", "", "" },
+        { "https", "tokenFile: token", "", "is empty", "" },
+        { "https", "tokenFile: gone", "", "cannot read", "" },
+        { "https", "token: one", "", "", "" },
+        { "http", "tokenFile: token", "one\n", "", "http:// in clear" },
+        { "http", "token: one", "", "", "http:// in clear" },
+        { "http", "username: ''", "", "", "" },
+    };
+    char text[512];
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct kvb_kube_doubts doubts = { .token = { .text = "" } };
+        (void)snprintf(text, sizeof text, format, rows[i].scheme, rows[i].user);
+        write_to("config", text);
+        write_to("token", rows[i].token);
+        assert_ok(kvb_kube_access_check(config.kubeconfig, &doubts, NULL));
+        assert_int_equal(doubts.token.text[0] != '\0', rows[i].of_token[0] != '\0');
+        assert_non_null(strstr(doubts.token.text, rows[i].of_token));
+        assert_int_equal(doubts.server.text[0] != '\0', rows[i].of_server[0] != '\0');
+        assert_non_null(strstr(doubts.server.text, rows[i].of_server));
+    }
+}
+
+static void an_encrypted_key_is_refused_and_asks_nobody(void **state)
+{
+    static const char format[] =
+        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
+        " clusters: [{name: k, cluster: {server: 'https://127.0.0.1:6443/'}}],"
+        " users: [{name: u, user: {%s}}]}";
+    static const char *const keys[] = {
+        "client-key: token", /* the file below */
+        "client-key-data: LS0tLS1CRUdJTiBFTkNSWVBURUQgUFJJVkFURSBLRVktLS0tLQo=",
+    };
+    struct kvb_detail why = { .text = "" };
+    char text[512];
+
+    (void)state;
+    write_to("token", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n");
+    for (size_t i = 0; i < KVB_COUNT_OF(keys); i++) {
+        struct kvb_kube_doubts doubts = { .token = { .text = "" } };
+        (void)snprintf(text, sizeof text, format, keys[i]);
+        write_to("config", text);
+        assert_int_equal(kvb_kube_access_check(config.kubeconfig, &doubts, &why), KVB_BAD_CONFIG);
+        assert_non_null(strstr(why.text, "client-key is encrypted"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_read_again_stays),
         cmocka_unit_test(a_token_does_not_go_to_another_server),
+        cmocka_unit_test(checking_says_what_its_owner_should_know),
+        cmocka_unit_test(an_encrypted_key_is_refused_and_asks_nobody),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
