@@ -71,10 +71,9 @@ void kvb_certificate_warn(
     struct kvb_log *log, const struct kvb_certificate *certificate,
     struct kvb_certificate_notice *said)
 {
-    static const char *const formats[] = {
-        [KVB_CERTIFICATE_ENDS_SOON] = "the certificate in %s ends within 7 days: replace it",
-        [KVB_CERTIFICATE_ENDED] =
-            "the certificate in %s has ended: nobody who verifies accepts it: replace it",
+    static const char *const ends[] = {
+        [KVB_CERTIFICATE_ENDS_SOON] = "ends within 7 days: replace it",
+        [KVB_CERTIFICATE_ENDED] = "has ended: it is accepted by nobody who verifies it: replace it",
     };
     const int64_t now_s = (int64_t)(kvb_clock_wall_us() / 1000000);
     const enum kvb_certificate_state state = kvb_certificate_state(certificate->end_s, now_s);
@@ -86,7 +85,8 @@ void kvb_certificate_warn(
         *said = (struct kvb_certificate_notice){ .end_s = certificate->end_s };
     }
     if (state > said->state) {
-        (void)snprintf(sentence, sizeof sentence, formats[state], certificate->key);
+        (void)snprintf(
+            sentence, sizeof sentence, "the certificate in %s %s", certificate->key, ends[state]);
         kvb_log_write(
             log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
             "seconds_left", kvb_log_u64(left, left_s > 0 ? (uint64_t)left_s : 0), NULL);

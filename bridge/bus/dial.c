@@ -381,7 +381,7 @@ static const char *likely_refusal(const struct kvb_bus *bus)
         return NULL;
     }
     return bus->login.cert_file[0] == '\0' ? "requires a client certificate"
-           : bus->certificate_said == KVB_CERTIFICATE_ENDED
+           : bus->certificate_said.state == KVB_CERTIFICATE_ENDED
                ? "does not accept the certificate in nats.cert_file, which has ended"
                : "does not accept the certificate in nats.cert_file";
 }
