@@ -87,7 +87,7 @@ struct kubeconfig_reading {
     struct kvb_detail *detail;
 };
 
-/* null, as JSON and YAML 1.2 write it; in quotes it would be a text. */
+/* An unquoted null, as JSON and YAML 1.2 write it; a quoted one is a text. */
 static bool is_null(const yaml_node_t *node)
 {
     static const char *const words[] = { "null", "Null", "NULL", "~" };
@@ -105,7 +105,7 @@ static bool is_filled(const yaml_node_t *node)
            !(node->type == YAML_SCALAR_NODE && (node->data.scalar.length == 0 || is_null(node)));
 }
 
-/* Leaves out as it is where there is no such key. */
+/* Leaves `out` unchanged when the key is absent. */
 static kvb_status read_text(
     const struct kubeconfig_reading *reading, const yaml_node_t *map, const char *key, char *out,
     size_t size)
@@ -125,7 +125,7 @@ static kvb_status read_text(
     return KVB_OK;
 }
 
-/* The decoder takes neither line ends nor an absent padding. */
+/* EVP_DecodeBlock() accepts neither line ends within the text nor text without its padding. */
 static kvb_status decode_base64(const char *text, char **out)
 {
     const size_t len = strlen(text);
@@ -141,7 +141,7 @@ static kvb_status decode_base64(const char *text, char **out)
         free(bytes);
         return KVB_BAD_CONFIG;
     }
-    *out = (char *)bytes; /* what the padding stood for is 0 already */
+    *out = (char *)bytes; /* the bytes of the padding are zero and end the text */
     return KVB_OK;
 }
 
@@ -170,7 +170,7 @@ static kvb_status read_pem(
     return status;
 }
 
-/* ---- What is not done ---- */
+/* ---- Keys that are not supported ---- */
 
 static kvb_status refuse_keys(
     const struct kubeconfig_reading *reading, const yaml_node_t *cluster, const yaml_node_t *user)

@@ -6,16 +6,19 @@
 
 #include <stddef.h>
 
-/* A kubeconfig: the file by which kubectl knows API servers and users.
+/* Reads a kubeconfig, the file in which kubectl finds API servers and users.
  *
  *     current-context: c
- *     contexts: [{ name: c, context: { cluster: k, user: u, namespace: n } }]
- *     clusters: [{ name: k, cluster: { server: https://host:6443, certificate-authority: ca.crt }
- * }] users:    [{ name: u, user: { token: t, client-certificate: u.crt, client-key: u.key } }]
+ *     contexts:
+ *     - { name: c, context: { cluster: k, user: u, namespace: n } }
+ *     clusters:
+ *     - { name: k, cluster: { server: https://host:6443, certificate-authority: ca.crt } }
+ *     users:
+ *     - { name: u, user: { token: t, client-certificate: u.crt, client-key: u.key } }
  *
- * Only what the current context names is read.  Where a key and the same with "-data" stand, the
- * data is taken, as kubectl does.  Source of the format: the reference "Kubeconfig (v1)" of
- * kubernetes.io.
+ * Only the cluster, user and namespace of the current context are read.  Where a key such as
+ * certificate-authority and its "-data" form are both present, the "-data" form wins, as in
+ * kubectl.  Source of the format: the reference "Kubeconfig (v1)" of kubernetes.io.
  *
  * Pure.  Threads: plain data. */
 
@@ -26,11 +29,10 @@ enum {
     kvb_kubeconfig_pem_bytes = 65536
 };
 
-/* A certificate or key: from the file itself, or from another one. */
+/* A certificate or key, inline in the kubeconfig or in a file of its own. */
 struct kvb_kubeconfig_pem {
-    char *text;                           /* owned; NULL: not in this file */
-    char path[kvb_kubeconfig_text_bytes]; /* ""; or as written: relative to the kubeconfig's folder
-                                           */
+    char *text;                           /* owned, PEM; NULL: not inline */
+    char path[kvb_kubeconfig_text_bytes]; /* "": none; relative to the file's folder */
 };
 
 struct kvb_kubeconfig {
@@ -43,12 +45,12 @@ struct kvb_kubeconfig {
     struct kvb_kubeconfig_pem key;
 };
 
-/* YAML or JSON.
- * KVB_BAD_CONFIG  it cannot be read, lacks what the context names, or has a key that would change
- *                 who is asked or how: detail names the key and the remedy
+/* Decodes YAML or JSON.
+ * KVB_BAD_CONFIG  the file cannot be parsed, lacks an entry that the context names, or uses a key
+ *                 that is not supported (exec, proxy-url, ...): detail names the key and the remedy
  * KVB_NO_MEMORY */
 kvb_status
 kvb_kubeconfig_decode(kvb_span bytes, struct kvb_kubeconfig *out, struct kvb_detail *detail);
 
-/* Overwrites the secrets first.  {0} is fine. */
+/* Overwrites the secrets before it frees them.  {0} is fine. */
 void kvb_kubeconfig_done(struct kvb_kubeconfig *config);

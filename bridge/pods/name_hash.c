@@ -1,6 +1,6 @@
 #include "pods/name_hash.h"
 
-/* SipHash-1-3: one round for each word of eight bytes, three at the end.
+/* SipHash-1-3: one round for each word of eight bytes, three rounds at the end.
  *
  *     name n bytes | 0xff | zeros | length mod 256        the length is the last byte of a word
  */
@@ -41,7 +41,7 @@ static void sip_take_word(struct sip_state *state, uint64_t word)
 uint64_t kvb_pod_name_hash(kvb_span name)
 {
     static const uint64_t below_2_53 = (UINT64_C(1) << 53) - 1;
-    /* "somepseudorandomlygeneratedbytes", with a key of zeros */
+    /* the initial state of SipHash for a key of zeros: "somepseudorandomlygeneratedbytes" */
     struct sip_state state = { .v0 = UINT64_C(0x736f6d6570736575),
                                .v1 = UINT64_C(0x646f72616e646f6d),
                                .v2 = UINT64_C(0x6c7967656e657261),

@@ -10,13 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* json-c needs up to 800 bytes for each bracket.  Pods of a cluster have some hundred of them, most
- * in managedFields. */
+/* json-c needs up to 800 bytes for each bracket.  A usual pod has some hundred of them, most in
+ * managedFields. */
 enum { max_depth = 31, max_containers = 1 << 14, max_values = 1 << 16 };
 
 /* ---- Presets ---- */
 
-/* Labels or annotations; NULL: none. */
+/* The keys of labels or annotations; NULL: the preset has none. */
 struct preset {
     const char *name;
     const char *selector;
@@ -25,7 +25,7 @@ struct preset {
     const char *lora;
     const char *http_port;
     const char *metrics_port;
-    const char *rank_ports; /* a list of ports, one for each rank */
+    const char *rank_ports; /* its value is a list of ports, one for each rank */
     uint32_t events;
     uint32_t replay;
     uint32_t metrics;
@@ -72,19 +72,20 @@ static const struct {
     const char *remedy;
 } states[KVB_POD_STATE_COUNT] = {
     [KVB_POD_TAKEN] = { "taken", "" },
-    [KVB_POD_PHASE] = { "phase", "it is not Running: it waits to be started, or has ended" },
+    [KVB_POD_PHASE] = { "phase", "it is not Running: it has not started yet, or it has ended" },
     [KVB_POD_NO_IP] = { "no_ip", "it has no address yet" },
     [KVB_POD_NO_PORT] = { "no_port",
         "name the container port kv-events, or set kubernetes.events_port" },
     [KVB_POD_NO_MODEL] = { "no_model",
         "no label or argument names its model: set kubernetes.model_label or kubernetes.model" },
-    [KVB_POD_NO_ID] = { "no_id", "the label of kubernetes.id_from is missing, or no number" },
+    [KVB_POD_NO_ID] = { "no_id",
+        "the label that kubernetes.id_from names is missing or is not a number" },
     [KVB_POD_RELABELLED] = { "relabelled", "its labels no longer match kubernetes.selector" },
     [KVB_POD_ID_TAKEN] = { "id_taken",
         "an older pod has the same worker id: set kubernetes.id_from = \"uid\"" },
     [KVB_POD_ADDRESS_TAKEN] = { "address_taken", "a younger pod has the same address and port" },
     [KVB_POD_OTHER_LIST] = { "other_list",
-        "a worker of the file, of a registration or of a name has its id or its address" },
+        "a worker from the file, a registration or a DNS name has the same id or address" },
     [KVB_POD_FULL] = { "full", "the bridge has no room: raise LimitNOFILE, or split the fleet" },
 };
 /* clang-format on */
@@ -131,7 +132,7 @@ kvb_status kvb_pod_rules_take_id(struct kvb_pod_rules *rules, const char *text)
 
 /* ---- Reading JSON ---- */
 
-/* The text of a member; NULL: it has none, or one with a NUL inside. */
+/* The text of a member; NULL: the member is absent, is not a string, or contains a NUL byte. */
 static const char *pod_text_of(struct json_object *object, const char *name)
 {
     struct json_object *value = kvb_json_member(object, name);
@@ -143,7 +144,7 @@ static const char *pod_text_of(struct json_object *object, const char *name)
     return strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-/* False: there is none, it is longer, or it has control characters.  `out` has a NUL then. */
+/* False: the member is absent or empty, too long, or has control characters; `out` is then "". */
 static bool copy_text(struct json_object *object, const char *name, char *out, size_t size)
 {
     const char *text = pod_text_of(object, name);
@@ -166,7 +167,7 @@ static uint64_t pod_number_of(struct json_object *object, const char *name)
     return status == KVB_OK ? number : 0;
 }
 
-/* What is being read. */
+/* The pod that is being decoded, and where its parts are. */
 struct reading {
     const struct kvb_pod_rules *rules;
     const struct preset *preset;
@@ -175,14 +176,14 @@ struct reading {
     struct json_object *spec;
     struct json_object *status;
     struct kvb_pod *pod;
-    /* Container ports of these names; 0: none. */
+    /* The container ports with these names; 0: none. */
     uint32_t events;
     uint32_t replay;
     uint32_t metrics;
     uint32_t http;
 };
 
-/* The value of a label, or else of an annotation; NULL: neither, or no key. */
+/* The value of a label, or else of an annotation; NULL: neither exists, or the key is empty. */
 static const char *tag_of(const struct reading *reading, const char *key)
 {
     const char *text = key && key[0] != '\0' ? pod_text_of(reading->labels, key) : NULL;
@@ -218,7 +219,7 @@ static void take_port(struct reading *reading, struct json_object *port)
     }
 }
 
-/* A sidecar may be an init container that goes on. */
+/* Init containers count too: a sidecar is an init container that keeps running. */
 static void take_ports(struct reading *reading)
 {
     static const char *const lists[] = { "containers", "initContainers" };
@@ -240,7 +241,7 @@ static void take_ports(struct reading *reading)
         (uint32_t)(seen > kvb_max_pod_ports ? seen - kvb_max_pod_ports : 0);
 }
 
-/* A port that a label or an annotation names; 0: none. */
+/* The port in a label or an annotation; 0: none. */
 static uint32_t tagged_port(const struct reading *reading, const char *key)
 {
     const char *text = tag_of(reading, key);
@@ -259,7 +260,7 @@ static uint32_t first_port(uint32_t one, uint32_t two, uint32_t three)
     return one ? one : two ? two : three;
 }
 
-/* How many numbers a list such as "8000,8001" has; 0: it is none. */
+/* How many numbers a list such as "8000,8001" has; 0: the text is not such a list. */
 static uint32_t count_listed(const char *text)
 {
     uint32_t count = 0;
@@ -294,7 +295,8 @@ static void settle_ports(struct reading *reading)
 
 /* ---- The engine's arguments ---- */
 
-/* The value of an argument: of "--name=value", or the one behind "--name"; NULL: it is another. */
+/* The value of "--name=value", or the argument after "--name"; NULL: list[at] is another
+ * argument. */
 static const char *argument_of(struct json_object *list, size_t at, const char *name)
 {
     struct json_object *argument = json_object_array_get_idx(list, at);
@@ -335,7 +337,7 @@ static const char *find_argument(const struct reading *reading, const char *name
     return value;
 }
 
-/* Of names that say the same, the first that is there. */
+/* The value of the first of these synonymous arguments that is present. */
 static const char *
 first_argument(const struct reading *reading, const char *const *names, size_t count)
 {
@@ -379,7 +381,7 @@ static void settle_model(struct reading *reading)
     }
 }
 
-/* llm-d spells it prefill, decode, and both or prefill-decode where they are not apart. */
+/* llm-d writes "both" or "prefill-decode" for an engine that does both. */
 static void settle_pod_role(struct reading *reading)
 {
     const char *role = tag_of(reading, reading->rules->role_label);
@@ -447,7 +449,7 @@ static uint64_t restarts_of(struct json_object *status)
     return restarts;
 }
 
-/* An address and nothing else: it becomes part of others. */
+/* Only letters of an address are accepted, because the text becomes part of endpoints and URLs. */
 static bool is_pod_address(const char *ip)
 {
     return strspn(ip, "0123456789abcdefABCDEF.:") == strlen(ip);
@@ -471,7 +473,7 @@ static void take_status(struct reading *reading)
     }
 }
 
-/* False: its label is missing, or no number. */
+/* False: the label that holds the id is missing or is not a number. */
 static bool settle_id(struct reading *reading)
 {
     struct kvb_pod *pod = reading->pod;
@@ -488,7 +490,7 @@ static bool settle_id(struct reading *reading)
     return true;
 }
 
-/* An engine publishes before it is Ready, and while it drains: Running is enough. */
+/* Running is enough: an engine publishes events before it is Ready and while it drains. */
 static enum kvb_pod_state state_of(const struct reading *reading, bool has_id)
 {
     const struct kvb_pod *pod = reading->pod;
@@ -500,7 +502,7 @@ static enum kvb_pod_state state_of(const struct reading *reading, bool has_id)
     if (pod->ip[0] == '\0') {
         return KVB_POD_NO_IP;
     }
-    const uint32_t last = pod->ranks - 1; /* what is added to the ports of the first rank */
+    const uint32_t last = pod->ranks - 1; /* port offset of the last rank */
     if (pod->events_port == 0 || pod->events_port + last > UINT16_MAX ||
         (pod->replay_port != 0 && pod->replay_port + last > UINT16_MAX)) {
         return KVB_POD_NO_PORT;
@@ -531,19 +533,20 @@ static kvb_status parse_object(
                                       .values = max_values };
 
     if (json.len == 0) {
-        return refuse_pod(KVB_POD_TOO_LARGE, out_refusal, detail, "an object above 1 MiB");
+        return refuse_pod(
+            KVB_POD_TOO_LARGE, out_refusal, detail, "the object is larger than 1 MiB");
     }
     const kvb_status status = kvb_json_parse(json, &budget, out_root);
     if (status == KVB_TOO_LARGE) {
         return refuse_pod(
-            KVB_POD_TOO_LARGE, out_refusal, detail, "an object with too many values or levels");
+            KVB_POD_TOO_LARGE, out_refusal, detail, "the object has too many values or levels");
     }
     return status == KVB_BAD_INPUT
-               ? refuse_pod(KVB_POD_INVALID, out_refusal, detail, "no JSON, or no UTF-8")
+               ? refuse_pod(KVB_POD_INVALID, out_refusal, detail, "it is not JSON, or not UTF-8")
                : status;
 }
 
-/* Items of a list have no kind of their own. */
+/* An object without a kind counts as a pod: the items of a list have no kind. */
 static bool is_pod(struct json_object *object)
 {
     const char *kind = pod_text_of(object, "kind");
@@ -566,13 +569,13 @@ static kvb_status read_pod(
                                .pod = &pod };
 
     if (!is_pod(object)) {
-        return refuse_pod(KVB_POD_OTHER, out_refusal, detail, "an object that is no pod");
+        return refuse_pod(KVB_POD_OTHER, out_refusal, detail, "the object is not a pod");
     }
     if (!copy_text(metadata, "name", pod.facts.pod, sizeof pod.facts.pod) ||
         !copy_text(metadata, "uid", pod.uid, sizeof pod.uid)) {
         return refuse_pod(
             KVB_POD_INVALID, out_refusal, detail,
-            "a pod without a name or a UID, or with a long one");
+            "the pod lacks a name or a UID, or one of them is too long");
     }
     (void)copy_text(metadata, "namespace", pod.facts.pod_namespace, sizeof pod.facts.pod_namespace);
     (void)copy_text(metadata, "resourceVersion", pod.version, sizeof pod.version);
@@ -651,7 +654,7 @@ kvb_status kvb_pod_line_decode(
     struct json_object *object = kvb_json_member(root, "object");
     if (!type || !object) {
         return refuse_pod(
-            KVB_POD_INVALID, out_refusal, detail, "a line without a type or an object");
+            KVB_POD_INVALID, out_refusal, detail, "the line lacks a type or an object");
     }
     out_line->event = pod_event_of(type);
     if (out_line->event == KVB_POD_ERROR) {
@@ -681,13 +684,14 @@ kvb_pod_page_decode(kvb_span json, struct kvb_pod_page *out_page, struct kvb_det
     const char *kind = pod_text_of(root, "kind");
     const char *next = pod_text_of(metadata, "continue");
     if (!kind || strcmp(kind, "PodList") != 0) {
-        kvb_detail_set(detail, "the answer is no list of pods: is kubernetes.api an API server?");
+        kvb_detail_set(
+            detail, "the answer is not a list of pods: check that kubernetes.api is an API server");
         return KVB_BAD_INPUT;
     }
     if (!copy_text(metadata, "resourceVersion", page.version, sizeof page.version) ||
         (next && (strlen(next) >= sizeof page.next || !kvb_utf8_is_plain(next)))) {
         kvb_detail_set(
-            detail, "a list without a resourceVersion, or with a token that is too long");
+            detail, "the list lacks a resourceVersion, or its continue token is too long");
         return KVB_BAD_INPUT;
     }
     (void)snprintf(page.next, sizeof page.next, "%s", next ? next : "");

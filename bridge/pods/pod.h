@@ -10,84 +10,85 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One pod of Kubernetes, as far as it matters to who reads its engine, and the rules by which that
- * is found in it.
+/* One pod of Kubernetes: the fields that a reader of its engine needs, and the rules that find them
+ * in the pod object.
  *
  *     object of the API --kvb_pod_decode(rules)--> kvb_pod --kvb_pods_put()--> table (pods/table.h)
  *
- * The order in which a port is looked for:
+ * Where a port number is taken from, in order of precedence:
  *
- *     1  a container port of this name      kv-events; kv-replay; metrics, else http
- *     2  the preset's label or annotation
- *     3  the number of the configuration, or else the preset's
+ *     1  a container port with the name kv-events, kv-replay, metrics, or else http
+ *     2  the label or annotation that the preset names
+ *     3  the number in the configuration, or else the default of the preset
  *
- * A model is looked for in the configuration's label, the preset's, the engine's own arguments
- * (vLLM, SGLang: --served-model-name, --model, --model-path, `serve NAME`), and the configuration.
+ * The model is taken from the label that the configuration names, the label that the preset names,
+ * the engine's command line (vLLM, SGLang: --served-model-name, --model, --model-path, `serve
+ * NAME`), or the configured default, in this order.
  *
  * Source: the Kubernetes API, core/v1 Pod; the labels of AIBrix, llm-d and Dynamo's operator.
  * Pure.  Threads: plain data; decoding: any thread. */
 
-/* Where ports, model and role stand. */
+/* Which labels and default ports hold the ports, model and role of a pod. */
 enum kvb_pod_preset {
-    KVB_POD_PRESET_PORTS, /* container ports, and the labels that the configuration names */
+    KVB_POD_PRESET_PORTS, /* only container ports, and labels that the configuration names */
     KVB_POD_PRESET_AIBRIX,
     KVB_POD_PRESET_LLM_D,
     KVB_POD_PRESET_DYNAMO,
     KVB_POD_PRESET_COUNT
 };
 
-/* What a worker's id is made of. */
+/* From what the id of a worker is made. */
 enum kvb_pod_id_kind {
     KVB_POD_ID_OF_NAME,  /* kvb_pod_name_hash() of the pod's name */
-    KVB_POD_ID_OF_UID,   /* the same of its UID */
-    KVB_POD_ID_OF_LABEL, /* a label's or annotation's value, a number */
+    KVB_POD_ID_OF_UID,   /* kvb_pod_name_hash() of the pod's UID */
+    KVB_POD_ID_OF_LABEL, /* the value of a label or annotation, a decimal number */
 };
 
 enum {
-    kvb_pod_key_name_bytes = 127, /* of a label or an annotation */
-    kvb_pod_ip_bytes = 45,        /* of an IPv6 address */
-    kvb_pod_version_bytes = 63    /* resourceVersion, which is opaque */
+    kvb_pod_key_name_bytes = 127, /* the key of a label or an annotation */
+    kvb_pod_ip_bytes = 45,        /* the longest IPv6 address */
+    kvb_pod_version_bytes = 63    /* resourceVersion, an opaque string */
 };
 
-#define KVB_POD_PORT_OF_PRESET UINT32_MAX /* no enum: it fits no int */
+#define KVB_POD_PORT_OF_PRESET UINT32_MAX /* a macro, because an enum constant must fit an int */
 
 struct kvb_pod_rules {
     enum kvb_pod_preset preset;
     enum kvb_pod_id_kind id_from;
-    char id_label[kvb_pod_key_name_bytes + 1];    /* of KVB_POD_ID_OF_LABEL */
-    char model_label[kvb_pod_key_name_bytes + 1]; /* "": the preset's alone, like the next */
+    char id_label[kvb_pod_key_name_bytes + 1];    /* for KVB_POD_ID_OF_LABEL */
+    char model_label[kvb_pod_key_name_bytes + 1]; /* "": the preset's; role_label too */
     char role_label[kvb_pod_key_name_bytes + 1];
-    char model[kvb_model_bytes + 1]; /* of pods that name none; "": such pods are not taken */
-    /* Where names and labels say nothing; 0: there is none. */
+    char model[kvb_model_bytes + 1]; /* default for pods that name none; "": no default */
+    /* Defaults when neither container ports nor labels give a port; 0: no default. */
     uint32_t events_port;
     uint32_t replay_port;
     uint32_t metrics_port;
-    uint32_t ranks;                /* of a pod that does not say */
-    struct kvb_label_names labels; /* of those that go out with the worker */
+    uint32_t ranks;                /* default data-parallel ranks of a pod */
+    struct kvb_label_names labels; /* which pod labels are published with the worker */
 };
 
-/* Why a pod is no worker; "taken" is one. */
+/* Whether a pod is a worker (taken), or why it is not. */
 enum kvb_pod_state {
     KVB_POD_TAKEN,
-    KVB_POD_PHASE,         /* it is not Running: pending, or it has ended */
-    KVB_POD_NO_IP,         /* it has none yet */
-    KVB_POD_NO_PORT,       /* nothing says where its events are */
-    KVB_POD_NO_MODEL,      /* neither a label nor the configuration names one */
-    KVB_POD_NO_ID,         /* the label of its id is missing, or no number */
-    KVB_POD_RELABELLED,    /* it runs, and the selector no longer matches */
-    KVB_POD_ID_TAKEN,      /* an older pod has its id */
-    KVB_POD_ADDRESS_TAKEN, /* a younger pod has its address */
-    KVB_POD_OTHER_LIST,    /* a worker of another list has its id or its address */
-    KVB_POD_FULL,          /* the bridge reads as much as it may */
+    KVB_POD_PHASE,         /* its phase is not Running: it is pending, or has ended */
+    KVB_POD_NO_IP,         /* it has no address yet */
+    KVB_POD_NO_PORT,       /* no port of its events is known */
+    KVB_POD_NO_MODEL,      /* neither a label nor the configuration names its model */
+    KVB_POD_NO_ID,         /* the label that holds its id is missing or is not a number */
+    KVB_POD_RELABELLED,    /* it runs, but the selector no longer matches its labels */
+    KVB_POD_ID_TAKEN,      /* an older pod has the same id */
+    KVB_POD_ADDRESS_TAKEN, /* a younger pod has the same address */
+    KVB_POD_OTHER_LIST,    /* a worker from another source has the same id or address */
+    KVB_POD_FULL,          /* the bridge is at its limit of workers */
     KVB_POD_STATE_COUNT
 };
 
-/* Why an object is not looked at further, and so is no pod of the table. */
+/* Why an object is skipped before it enters the table of pods. */
 enum kvb_pod_refusal {
-    KVB_POD_TOO_LARGE, /* above kvb_max_pod_bytes, or with too many values */
-    KVB_POD_INVALID,   /* no JSON, no UTF-8, or without a name or a UID */
+    KVB_POD_TOO_LARGE, /* above kvb_max_pod_bytes, or it has too many values */
+    KVB_POD_INVALID,   /* not JSON, not UTF-8, or it lacks a name or a UID */
     KVB_POD_OTHER,     /* an object of another kind */
-    KVB_POD_CEILING,   /* above kvb_max_workers pods */
+    KVB_POD_CEILING,   /* the table has kvb_max_workers pods already */
     KVB_POD_REFUSAL_COUNT
 };
 
@@ -95,25 +96,25 @@ struct kvb_pod {
     char uid[kvb_pod_uid_bytes + 1];
     char version[kvb_pod_version_bytes + 1];
     char ip[kvb_pod_ip_bytes + 1]; /* "": none yet */
-    char created[24];              /* creationTimestamp, RFC 3339: sorts as text */
-    enum kvb_pod_state state;      /* by itself */
-    enum kvb_pod_state verdict;    /* beside the others: kvb_pods_settle() */
-    enum kvb_pod_state said;       /* that the log has named; the reader\'s own */
+    char created[24];              /* creationTimestamp, RFC 3339: text order is time order */
+    enum kvb_pod_state state;      /* judged by this pod alone */
+    enum kvb_pod_state verdict;    /* judged among all pods, by kvb_pods_settle() */
+    enum kvb_pod_state said;       /* the verdict that the log named last */
     uint64_t id;
-    uint32_t events_port; /* 0: none, like the next two */
+    uint32_t events_port; /* 0: none; the next three ports too */
     uint32_t replay_port;
     uint32_t http_port;
     uint32_t metrics_port;
-    uint32_t ranks;           /* at events_port + rank */
-    uint32_t block_size;      /* that the arguments of the engine name; 0: none */
-    uint32_t ports_beyond;    /* container ports above kvb_max_pod_ports, not looked at */
-    uint32_t labels_left_out; /* of rules.labels: what is no label of ours */
+    uint32_t ranks;           /* rank r publishes at port events_port + r */
+    uint32_t block_size;      /* from the engine's command line; 0: not given */
+    uint32_t ports_beyond;    /* how many container ports beyond kvb_max_pod_ports were skipped */
+    uint32_t labels_left_out; /* how many of rules.labels kvb_labels_add() refused */
     char model[kvb_model_bytes + 1];
     char lora[kvb_model_bytes + 1];
     struct kvb_worker_facts
         facts;       /* pod, namespace, node, role, ready, draining, labels, address */
-    uint32_t source; /* which list it stands in: of kvb_pods_*() */
-    uint32_t listed; /* in which round of that list it was seen */
+    uint32_t source; /* the list it came from: see kvb_pods_put() */
+    uint32_t listed; /* the round of that list in which it was last seen */
 };
 
 /* "ports", ...: never NULL. */
@@ -121,29 +122,29 @@ const char *kvb_pod_preset_name(enum kvb_pod_preset preset);
 const char *kvb_pod_state_name(enum kvb_pod_state state);
 const char *kvb_pod_refusal_name(enum kvb_pod_refusal refusal);
 
-/* What the operator can do about it, a sentence. */
+/* What the state means and what the operator can do, as one sentence. */
 const char *kvb_pod_state_remedy(enum kvb_pod_state state);
 
-/* The label selector where the configuration has none; "": all pods. */
+/* The label selector that applies when the configuration has none; "": all pods. */
 const char *kvb_pod_preset_selector(enum kvb_pod_preset preset);
 
-/* "name", "uid" or "label:x".  KVB_BAD_CONFIG */
+/* text is "name", "uid" or "label:KEY".  KVB_BAD_CONFIG: it is something else. */
 kvb_status kvb_pod_rules_take_id(struct kvb_pod_rules *rules, const char *text);
 
-/* A pod object.  On KVB_OK *out_pod is complete but for source and listed.
- * KVB_BAD_INPUT  *out_refusal and detail say why; also for what is too large
+/* Decodes a pod object.  On KVB_OK *out_pod is complete, except source and listed.
+ * KVB_BAD_INPUT  *out_refusal and detail say why, also when the object is too large
  * KVB_NO_MEMORY */
 kvb_status kvb_pod_decode(
     kvb_span json, const struct kvb_pod_rules *rules, struct kvb_pod *out_pod,
     enum kvb_pod_refusal *out_refusal, struct kvb_detail *detail);
 
-/* What a line of a watch says. */
+/* The type of a line of a watch. */
 enum kvb_pod_event {
-    KVB_POD_ADDED, /* or it was there at the beginning */
+    KVB_POD_ADDED, /* created, or present when the watch began */
     KVB_POD_MODIFIED,
-    KVB_POD_DELETED,  /* or it does not match the selector any more */
-    KVB_POD_BOOKMARK, /* nothing happened up to this version */
-    KVB_POD_ERROR,    /* the watch ends */
+    KVB_POD_DELETED,  /* deleted, or the selector no longer matches it */
+    KVB_POD_BOOKMARK, /* no pod has changed up to this version */
+    KVB_POD_ERROR,    /* the server reports an error and ends the watch */
     KVB_POD_EVENT_UNKNOWN,
     KVB_POD_EVENT_COUNT
 };
@@ -153,26 +154,27 @@ const char *kvb_pod_event_name(enum kvb_pod_event event);
 
 struct kvb_pod_line {
     enum kvb_pod_event event;
-    struct kvb_pod pod;                      /* of the first three */
-    char version[kvb_pod_version_bytes + 1]; /* of all but errors; "": none is named */
-    unsigned code;                           /* of KVB_POD_ERROR: as of HTTP; 0: none */
-    struct kvb_detail message;               /* of KVB_POD_ERROR */
+    struct kvb_pod pod;                      /* for added, modified and deleted */
+    char version[kvb_pod_version_bytes + 1]; /* for all types except errors; "": none */
+    unsigned code;                           /* for KVB_POD_ERROR: an HTTP status; 0: none */
+    struct kvb_detail message;               /* for KVB_POD_ERROR */
 };
 
-/* A line of a watch.  Errors as kvb_pod_decode(); after one out_line->version and ->event may be
- * known nevertheless, so that the watch goes on behind it. */
+/* Decodes a line of a watch.  Errors are those of kvb_pod_decode().  Even after an error,
+ * out_line->version and ->event are set if they could be read, so that the watch can continue after
+ * that line. */
 kvb_status kvb_pod_line_decode(
     kvb_span json, const struct kvb_pod_rules *rules, struct kvb_pod_line *out_line,
     enum kvb_pod_refusal *out_refusal, struct kvb_detail *detail);
 
-/* The envelope of a list. */
+/* A page of a list: what stands beside its items. */
 enum { kvb_pod_continue_bytes = 4095 };
 
 struct kvb_pod_page {
     char version[kvb_pod_version_bytes + 1];
-    char next[kvb_pod_continue_bytes + 1]; /* the token of the next page; "": it was the last */
+    char next[kvb_pod_continue_bytes + 1]; /* token of the next page; "": no more pages */
 };
 
-/* KVB_BAD_INPUT: no list of pods; detail says why. */
+/* KVB_BAD_INPUT: this is not a list of pods; detail says why. */
 kvb_status
 kvb_pod_page_decode(kvb_span json, struct kvb_pod_page *out_page, struct kvb_detail *detail);

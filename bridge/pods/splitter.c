@@ -36,14 +36,14 @@ static kvb_status keep_byte(struct kvb_pod_splitter *splitter, uint8_t byte)
         return status == KVB_TOO_LARGE ? KVB_OK : status;
     }
     if (!splitter->is_in_object || splitter->is_skipped) {
-        return KVB_OK; /* white space between the lines of a watch; or too large already */
+        return KVB_OK; /* white space between lines, or an object that is too large */
     }
     const kvb_status status = kvb_buf_append(&splitter->object, &byte, 1);
     splitter->is_skipped = status == KVB_TOO_LARGE;
     return status == KVB_TOO_LARGE ? KVB_OK : status;
 }
 
-/* The keys of the list itself are the strings at depth 1; its values at depth 1 are short. */
+/* Collects the strings at depth 1, which include the keys of the list itself. */
 static void take_string_byte(struct kvb_pod_splitter *splitter, uint8_t byte)
 {
     if (splitter->is_escaped) {
@@ -68,7 +68,7 @@ static bool is_items_key(const struct kvb_pod_splitter *splitter)
            memcmp(splitter->key, items, sizeof items - 1) == 0;
 }
 
-/* Does an object begin with this bracket? */
+/* True: this bracket begins an object. */
 static bool begins_object(const struct kvb_pod_splitter *splitter)
 {
     if (splitter->is_in_object) {
@@ -91,7 +91,7 @@ static void open_bracket(struct kvb_pod_splitter *splitter, uint8_t byte)
     splitter->depth++;
 }
 
-/* True: an object is complete with this bracket. */
+/* True: this bracket completes an object. */
 static bool close_bracket(struct kvb_pod_splitter *splitter)
 {
     splitter->depth -= splitter->depth > 0;
@@ -135,7 +135,7 @@ static kvb_status split_byte(
         KVB_TRY(keep_byte(splitter, byte));
         return is_complete ? pass_object(splitter, take, context) : KVB_OK;
     }
-    case ',': /* between items: the envelope has none of them, and so no commas */
+    case ',': /* a comma between items: the envelope keeps neither items nor their commas */
         return splitter->is_in_items && !splitter->is_in_object && splitter->depth == 2
                    ? KVB_OK
                    : keep_byte(splitter, byte);
@@ -144,14 +144,15 @@ static kvb_status split_byte(
     }
 }
 
-/* ---- Many ---- */
+/* ---- Many bytes ---- */
 
 static bool is_structural(uint8_t byte)
 {
     return byte == '"' || byte == '{' || byte == '}' || byte == '[' || byte == ']';
 }
 
-/* Bytes that change nothing but what is kept: most of an object are.  They are kept at once. */
+/* Counts the bytes up to the next one that changes the state.  Most bytes of an object change no
+ * state, so they are appended in one call. */
 static size_t count_plain(const struct kvb_pod_splitter *splitter, kvb_span bytes)
 {
     size_t count = 0;

@@ -15,7 +15,7 @@ void kvb_pods_done(struct kvb_pods *pods)
     *pods = (struct kvb_pods){ 0 };
 }
 
-/* ---- Places ---- */
+/* ---- Positions in the table ---- */
 
 static int compare_pod_names(const struct kvb_pod *one, const struct kvb_pod *other)
 {
@@ -24,7 +24,7 @@ static int compare_pod_names(const struct kvb_pod *one, const struct kvb_pod *ot
     return order != 0 ? order : strcmp(one->facts.pod, other->facts.pod);
 }
 
-/* Where a pod of this name stands, or would. */
+/* The position of the pod with this name, or where it would be inserted: binary search. */
 static size_t find_place(const struct kvb_pods *pods, const struct kvb_pod *pod)
 {
     size_t from = 0;
@@ -58,7 +58,7 @@ static void remove_pod(struct kvb_pods *pods, size_t at)
         (pods->count - at) * sizeof(struct kvb_pod *));
 }
 
-/* A pod that the selector no longer matches is only remembered: its place is free for another. */
+/* Makes room: a relabelled pod is kept only to be shown, so a new pod may take its place. */
 static bool evict_relabelled(struct kvb_pods *pods)
 {
     for (size_t i = 0; i < pods->count; i++) {
@@ -156,7 +156,7 @@ kvb_status kvb_pods_put(
     } else {
         *out_change = is_same_pod(known, &new) ? KVB_POD_SAME : KVB_POD_CHANGED;
     }
-    new.verdict = known->verdict; /* until it is settled */
+    new.verdict = known->verdict; /* until kvb_pods_settle() decides */
     new.said = is_same_uid ? known->said : KVB_POD_TAKEN;
     *known = new;
     return KVB_OK;
@@ -178,7 +178,7 @@ enum kvb_pod_change kvb_pods_drop(struct kvb_pods *pods, uint32_t source, const 
     return KVB_POD_CHANGED;
 }
 
-/* ---- Who is taken ---- */
+/* ---- Which pods are taken ---- */
 
 static int compare_ages(const struct kvb_pod *one, const struct kvb_pod *other)
 {
@@ -187,7 +187,7 @@ static int compare_ages(const struct kvb_pod *one, const struct kvb_pod *other)
     return order != 0 ? order : strcmp(one->uid, other->uid);
 }
 
-/* By id; of one id the oldest first. */
+/* By id, then the oldest first. */
 static int compare_pod_ids(const void *left, const void *right)
 {
     const struct kvb_pod *one = *(struct kvb_pod *const *)left;
@@ -199,7 +199,7 @@ static int compare_pod_ids(const void *left, const void *right)
     return compare_ages(one, other);
 }
 
-/* By address. */
+/* By address, then port, then the oldest first. */
 static int compare_pod_addresses(const void *left, const void *right)
 {
     const struct kvb_pod *one = *(struct kvb_pod *const *)left;
@@ -215,7 +215,7 @@ static int compare_pod_addresses(const void *left, const void *right)
     return compare_ages(one, other);
 }
 
-/* The pods that are taken so far; returns how many. */
+/* Lists the pods whose verdict is "taken" so far; returns how many. */
 static size_t list_taken(const struct kvb_pods *pods, struct kvb_pod **out)
 {
     size_t count = 0;
@@ -237,7 +237,8 @@ static void settle_ids(struct kvb_pod *const *taken, size_t count)
     }
 }
 
-/* Of each run of ports that overlap one stays; the pods are sorted by their first port. */
+/* Of pods with one address and overlapping port ranges, the youngest stays.  The pods are sorted by
+ * their first port. */
 static void settle_addresses(struct kvb_pod *const *taken, size_t count)
 {
     struct kvb_pod *last = count > 0 ? taken[0] : NULL;

@@ -14,7 +14,7 @@ static const uint64_t longest_pause_ns = 30 * KVB_NS_PER_S;
 static const uint64_t away_pause_ns = KVB_NS_PER_S;
 static const uint64_t silence_ns = 30 * KVB_NS_PER_S;
 
-/* A watch that ends sooner, without a line, is none. */
+/* A watch that ends sooner than this without a line has failed. */
 static const uint64_t shortest_watch_ns = KVB_NS_PER_S;
 
 enum { page_items = 500, max_retry_after_s = 300, max_doublings = 6 };
@@ -31,7 +31,7 @@ const char *kvb_watch_state_name(enum kvb_watch_state state)
     return (unsigned)state < KVB_WATCH_STATE_COUNT ? names[state] : "";
 }
 
-/* From 80 to 120 per cent of it. */
+/* A random value from 80 to 120 per cent of the mean. */
 static uint64_t jitter(struct kvb_watch *watch, uint64_t mean)
 {
     return mean - mean / 5 + kvb_random_below(&watch->random, 2 * (mean / 5) + 1);
@@ -89,13 +89,13 @@ void kvb_watch_line(struct kvb_watch *watch, const char *version)
 
 /* ---- Steps ---- */
 
-/* What is due next, and after which pause. */
+/* The kind of pause before the next request. */
 enum pause { pause_none, pause_failed, pause_gone, pause_refused, pause_away };
 
 struct transition {
     enum kvb_watch_state next;
     enum pause pause;
-    bool is_first_page; /* what is known of a list under way is void */
+    bool is_first_page; /* discard the pages of an unfinished list */
 };
 
 static const struct transition transitions[KVB_WATCH_STATE_COUNT][KVB_WATCH_INPUT_COUNT] = {
@@ -149,7 +149,8 @@ static uint64_t wait_of(struct kvb_watch *watch, enum pause pause, uint32_t retr
     return wait_ns > at_least_s * KVB_NS_PER_S ? wait_ns : at_least_s * KVB_NS_PER_S;
 }
 
-/* A watch that is over at once has failed, or it would be requested without a pause for ever. */
+/* A watch that ends at once counts as failed; otherwise it would be requested again for ever
+ * without a pause. */
 static enum kvb_watch_input
 classify_end(const struct kvb_watch *watch, enum kvb_watch_input input, uint64_t now_ns)
 {
@@ -191,7 +192,8 @@ void kvb_watch_step(
     const struct transition *transition = &transitions[watch->state][input];
     if (input <= KVB_WATCH_LISTED) {
         watch->page = *page;
-        watch->away_ns = watch->refusals == 0 ? 0 : watch->away_ns; /* else: lists alone work */
+        watch->away_ns =
+            watch->refusals == 0 ? 0 : watch->away_ns; /* else: watches are still refused */
         watch->failures = 0;
     } else if (input == KVB_WATCH_ENDED && watch->state == KVB_WATCH_WATCHING) {
         watch->failures = 0;

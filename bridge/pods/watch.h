@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Which request to the Kubernetes API is due, and when: lists the pods once, then watches for what
- * changes, and lists again only when the server does not know the version that was seen last.
+/* Decides which request to the Kubernetes API is due, and when.  It lists the pods once, then
+ * watches for changes, and lists again only when the server no longer has the version that was seen
+ * last.
  *
  *               started   page       listed     ended   gone    refused  failed   away
  *   list due    listing
@@ -17,29 +18,29 @@
  *   watch due   watching
  *   watching                                    watch*  list*   list+    watch+   watch-
  *
- *     list, watch   is due: again
- *     page      a page of the list, and there is another one: it is requested at once
- *     listed    the last page: watched from its version on
- *     ended     the answer is over: of a watch after its timeoutSeconds
- *     gone      410, as a status or as an ERROR event: the version is too old, or the token of
- *               the next page is
- *     refused   another status that is about the request itself: a server that was set up again
- *               from older data says 504 to a version that it has yet to reach
- *     failed    a status that is about load or rights, no answer in time, an answer that is none
- *     away      no connection, or it broke
- *     +         after a pause that doubles up to 30 s, with Retry-After at least so long; a list
- *               begins with its first page again.  Refused watches are counted apart, because the
- *               lists between them may be answered
- *     -         after 1 s, however often: it costs a server that is away nothing, and one that is
- *               back finds its pods taken soon
- *     *         at once; after a pause where the one before brought nothing either
+ *     list, watch   the request that becomes due
+ *     page      a page of the list that is not the last: the next page is requested at once
+ *     listed    the last page: the watch begins at its version
+ *     ended     the answer has ended; the server ends a watch after timeoutSeconds
+ *     gone      410, as a status or as an ERROR event: the version, or the token of the next page,
+ *               has expired
+ *     refused   any other error status; a server that was restored from older data says 504 to a
+ *               version that it has not reached yet
+ *     failed    401, 403, 429 or 503, no answer in time, or an answer that cannot be read
+ *     away      the connection failed or broke
+ *     +         after a pause that doubles up to 30 s and is at least Retry-After; a list begins
+ *               again with its first page.  Refused watches have a count of their own, because the
+ *               lists between them may succeed
+ *     -         after 1 s each time: this costs an absent server nothing, and its pods are read
+ *               soon after it returns
+ *     *         at once, but after a pause when the previous watch brought no line either
  *
- * A watch ends after its timeoutSeconds, which is drawn anew each time so that a fleet of bridges
- * does not come back at once.  One that is open 30 s later is lost: it is closed, and goes on from
- * the last version.  One that brings nothing up to its end, not even a bookmark, is as good as
- * gone: a server may wait without a word for a version that it has yet to reach.
+ * The timeoutSeconds of a watch are random, so that a fleet of bridges does not reconnect at once.
+ * A watch that is still open 30 s later is lost: it is closed, and the next one continues from the
+ * last version.  A watch that brought no line up to its end, not even a bookmark, counts as gone,
+ * because a server may wait in silence for a version that it has not reached yet.
  *
- * Pure.  Threads: the caller locks.  Times are of a clock that only goes forward. */
+ * Pure.  Threads: the caller locks.  Times are monotonic. */
 enum kvb_watch_state {
     KVB_WATCH_LIST_DUE,
     KVB_WATCH_LISTING,
@@ -61,54 +62,56 @@ enum kvb_watch_input {
 
 struct kvb_watch {
     enum kvb_watch_state state;
-    uint64_t due_ns;     /* of the states that are due */
-    uint64_t started_ns; /* of the others */
-    uint64_t silent_ns;  /* of a watch: then it is lost */
-    uint32_t mean_s;     /* of a watch's timeoutSeconds */
-    uint32_t timeout_s;  /* of the watch that is due or open */
-    unsigned failures;   /* in a row */
-    unsigned gones;      /* in a row */
-    unsigned refusals;   /* of watches, since one brought a line or lasted to its end */
+    uint64_t due_ns;     /* in the two due states: when the request is due */
+    uint64_t started_ns; /* in the other two: when the request was sent */
+    uint64_t silent_ns;  /* when an open watch counts as lost */
+    uint32_t mean_s;     /* mean of the random timeoutSeconds */
+    uint32_t timeout_s;  /* timeoutSeconds of the newest watch */
+    unsigned failures;   /* consecutive */
+    unsigned gones;      /* consecutive */
+    unsigned refusals;   /* refused watches since one brought a line or lasted to its end */
     bool has_lines;      /* the watch has brought a line */
-    size_t pages;        /* of the list under way, like the next */
-    size_t items;
-    uint64_t away_ns; /* since then nothing came from the server; 0: it is there */
+    size_t pages;        /* pages of the current list, so far */
+    size_t items;        /* pods of the current list, so far */
+    uint64_t away_ns;    /* since when the server has not answered; 0: it answers */
     uint64_t random;
     struct kvb_pod_page page; /* the version seen last, and the token of the next page */
 };
 
-/* seed: any number; mean_s: 10 at least.  A list is due at now_ns. */
+/* The first list is due at now_ns.  mean_s is at least 10; seed is any number. */
 void kvb_watch_init(struct kvb_watch *watch, uint32_t mean_s, uint64_t seed, uint64_t now_ns);
 
-/* True: its request is due; it is started with this. */
+/* True: a request is due, and the caller sends it now. */
 bool kvb_watch_start(struct kvb_watch *watch, uint64_t now_ns);
 
-/* The server has answered 200: it is there. */
+/* The server has answered 200. */
 void kvb_watch_opened(struct kvb_watch *watch);
 
-/* Of a list that is under way: one item more.  KVB_TOO_LARGE: such a list has no end. */
+/* Counts an item of the current list.  KVB_TOO_LARGE: the list has more items than a list may
+ * have. */
 kvb_status kvb_watch_item(struct kvb_watch *watch);
 
-/* Of a watch: a line has come.  version: "" for none. */
+/* A line of the watch has arrived.  version: "" when the line has none. */
 void kvb_watch_line(struct kvb_watch *watch, const char *version);
 
-/* What came of the request.  page: of KVB_WATCH_PAGE and KVB_WATCH_LISTED, else NULL.
- * retry_after_s: of the answer, or 0.  Of inputs that do not fit the state nothing comes. */
+/* Takes the outcome of the request.  page: for KVB_WATCH_PAGE and KVB_WATCH_LISTED, else NULL.
+ * retry_after_s: the Retry-After header of the answer, or 0.  Ignores an input that the current
+ * state does not expect. */
 void kvb_watch_step(
     struct kvb_watch *watch, enum kvb_watch_input input, const struct kvb_pod_page *page,
     uint32_t retry_after_s, uint64_t now_ns);
 
-/* What an answer with this status means, which is not 200; also the code of an ERROR event. */
+/* The input for an answer with this status other than 200, or for the code of an ERROR event. */
 enum kvb_watch_input kvb_watch_input_of_code(unsigned code);
 
-/* The watch is open for longer than it may be. */
+/* The watch has been open for too long, and counts as lost. */
 bool kvb_watch_is_silent(const struct kvb_watch *watch, uint64_t now_ns);
 
 /* "list_due", ...: never NULL. */
 const char *kvb_watch_state_name(enum kvb_watch_state state);
 
-/* The path and the query of the request that was started.  Namespace "": all of them.
- * KVB_TOO_LARGE, KVB_NO_MEMORY */
+/* Writes the path and query of the current request.  name_space "": all namespaces.  KVB_TOO_LARGE,
+ * KVB_NO_MEMORY */
 kvb_status kvb_watch_path(
     const struct kvb_watch *watch, const char *name_space, const char *selector,
     const char *field_selector, struct kvb_buf *out);
