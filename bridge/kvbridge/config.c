@@ -27,7 +27,7 @@ static const char *clear_name(unsigned value)
     return kvb_clear_name((enum kvb_clear)value);
 }
 
-/* What publish.hashes says, or something else. */
+/* "publish" means: as publish.hashes says. */
 static const char *worker_hashes_name(unsigned value)
 {
     return value == KVB_WORKER_HASHES_AS_PUBLISHED ? "publish"
@@ -80,12 +80,12 @@ static const char *preset_name(unsigned value)
     return kvb_pod_preset_name((enum kvb_pod_preset)value);
 }
 
-/* "*" stands for all; a name is one of RFC 1123. */
 static kvb_status take_network(void *field, const char *text, struct kvb_detail *detail)
 {
     return kvb_networks_add(field, text, detail);
 }
 
+/* Takes "*", which stands for all namespaces, or a name as in RFC 1123. */
 static kvb_status take_namespace(void *field, const char *text, struct kvb_detail *detail)
 {
     struct kvb_kubernetes_namespaces *list = field;
@@ -93,13 +93,14 @@ static kvb_status take_namespace(void *field, const char *text, struct kvb_detai
     const bool is_all = strcmp(text, "*") == 0;
 
     if (list->count == kvb_max_pod_sources) {
-        kvb_detail_set(detail, "at most %d: \"*\" watches all", kvb_max_pod_sources);
+        kvb_detail_set(
+            detail, "at most %d names: \"*\" watches all namespaces", kvb_max_pod_sources);
         return KVB_TOO_LARGE;
     }
     if (!is_all && (len == 0 || len > kvb_pod_namespace_bytes ||
                     strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") != len)) {
         kvb_detail_set(
-            detail, "a namespace has 1 to %d of a-z 0-9 -; \"*\" stands for all",
+            detail, "a namespace has 1 to %d letters of a-z 0-9 -; \"*\" stands for all",
             kvb_pod_namespace_bytes);
         return KVB_BAD_INPUT;
     }
@@ -115,92 +116,100 @@ static kvb_status take_namespace(void *field, const char *text, struct kvb_detai
 static const struct kvb_conf_key worker_keys[] = {
     { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id),
       .otherwise = "made from its address",
-      .help = "The instance id by which the router knows this engine.  Above\n"
-              "2147483647 write 5000000000L or \"5000000000\".  One made from the\n"
-              "address stays the same as long as the address does; /state lists it." },
+      .help = "The instance id by which the router knows this engine.  Write numbers\n"
+              "above 2147483647 as 5000000000L or \"5000000000\".  The default is\n"
+              "computed from the address and stays the same as long as the address does;\n"
+              "/state shows it." },
     { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
       .count_offset = offsetof(struct kvb_worker_config, id_count),
-      .help = "Instead of `id`, one for each rank: routers up to Dynamo 1.3 that\n"
-              "read json know no ranks, or clear all of a worker's at once." },
+      .help = "Instead of `id`, one id for each rank, for routers that do not know ranks:\n"
+              "Dynamo up to 1.3 with json ignores ranks, or clears all ranks of a worker\n"
+              "at once." },
     { "model", KVB_CONF_STRING, NULL, 1, FIELD(model),
-      .help = "The model it serves; queries name it." },
+      .help = "The model that the engine serves; queries name it." },
     { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(block_size),
-      .help = "Tokens in a block; the events' own size wins." },
+      .help = "Tokens in a block.  A size in the events takes precedence." },
     { "hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(hashes),
       .name_of = worker_hashes_name,
-      .help = "Its block names, where publish.hashes is not right: engine for a pool\n"
-              "whose events hold no tokens, so that its blocks can be named at all." },
+      .help = "How the blocks of this worker are named, if not as publish.hashes\n"
+              "says.  Set engine for a pool whose events have no tokens: canonical\n"
+              "names need tokens." },
     { "lora", KVB_CONF_STRING, "", 0, FIELD(lora),
       .help = "The LoRA adapter of events that name none; empty: the base model." },
     { "discover", KVB_CONF_STRING, "", 0, FIELD(discover),
-      .help = "The engine's HTTP address, http://host:8000: events, replay, topic and\n"
-              "ranks are then what its /kv_event_sources (vLLM 0.32) or /server_info\n"
-              "(SGLang 0.5.23) says, asked for again when its connection was lost.\n"
-              "The engine must bind: tcp://*:port.  Empty: they stand here." },
+      .help = "The engine's HTTP address, such as http://host:8000.  The bridge reads\n"
+              "events, replay, topic and ranks from its /kv_event_sources (vLLM 0.32) or\n"
+              "/server_info (SGLang 0.5.23), and reads them again after a lost\n"
+              "connection.  The engine must bind tcp://*:port.  Empty: the keys below\n"
+              "give them." },
     { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
-      .help = "Its PUB socket: tcp://host:port (rank r: port + r), ipc://path,\n"
-              "inproc://name." },
+      .help = "The PUB socket of the engine: tcp://host:port (rank r uses port + r),\n"
+              "ipc://path or inproc://name." },
     { "replay", KVB_CONF_STRING, "", 0, FIELD(replay),
-      .help = "Its replay socket, in the same forms; empty: it has none, and lost\n"
-              "events cannot be asked for again." },
+      .help = "The replay socket of the engine, in the same forms; empty: it has none,\n"
+              "and lost events cannot be requested again." },
     { "first_rank", KVB_CONF_U32, "0", 0, kvb_max_ranks - 1, FIELD(first_rank),
-      .help = "The first data-parallel rank read here; it is added to the ports." },
+      .help = "The first data-parallel rank that this bridge reads; it is added to\n"
+              "the ports." },
     { "ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(ranks),
-      .help = "How many data-parallel ranks are read here." },
+      .help = "How many data-parallel ranks this bridge reads." },
     { "topic", KVB_CONF_STRING, "", 0, FIELD(topic),
-      .help = "Only messages whose topic begins with this." },
+      .help = "Take only messages whose topic begins with this text." },
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(bind),
-      .help = "true: listen at `events`; for engines that connect to it." },
+      .help = "true: the bridge listens at `events`, for engines that connect to it." },
     { "curve.server_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.server_key_file),
-      .help = "CURVE encrypts and authenticates its events and replays: the file of the\n"
-              "engine's public key, 40 characters of Z85.  Load stays in clear.  Empty,\n"
-              "and the three below too: none." },
+      .help = "File with the engine's public CURVE key, 40 characters of Z85.  CURVE\n"
+              "encrypts and authenticates events and replays, but not load.  Leave all\n"
+              "four keys empty for no encryption." },
     { "curve.public_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.public_key_file),
-      .help = "The file of this bridge's public key, which must belong to the secret\n"
-              "one; empty: it is computed from that." },
+      .help = "File with this bridge's public key, which must match the secret key;\n"
+              "empty: it is computed from the secret key." },
     { "curve.secret_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.secret_key_file),
-      .help = "The file of this bridge's secret key.  Other users than its owner and its\n"
-              "group may not read it (chmod 0640)." },
+      .help = "File with this bridge's secret key.  Only its owner and its group may have\n"
+              "access (chmod 0640)." },
     { "curve.client_keys_file", KVB_CONF_STRING, "", 0, FIELD(curve.client_keys_file),
-      .help = "With bind = true, the public keys of engines that may connect, one a line,\n"
-              "at most 64.  SIGHUP reads all four files again." },
+      .help = "With bind = true, file with the public keys of engines that may connect,\n"
+              "one a line, at most 64.  SIGHUP reads all four files again." },
     { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
       .name_of = request_name,
-      .help = "How it wants to be asked for a replay: plain for every engine, mooncake\n"
-              "for stores that follow Mooncake's subscriber guide." },
+      .help = "The form of a replay request: plain for every engine, mooncake for stores\n"
+              "that follow Mooncake's subscriber guide." },
     { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(unknown_medium),
       .name_of = tier_name,
-      .help = "The tier of blocks in a medium that is on no list; such events are\n"
-              "counted.  device only where every such medium is memory of the device." },
+      .help = "The tier of blocks in an unknown medium; such events are counted.  Choose\n"
+              "device only if every such medium is device memory." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
-      .help = "true: a store that all workers share, and no engine: requests are never\n"
-              "routed to it.  Known of those asked for replays as mooncake, and of those\n"
-              "whose events are a store's." },
+      .help = "true: this is not an engine but a store that all workers share, so no\n"
+              "request is routed to it.  Implied by replay_request = mooncake, and by\n"
+              "events that only a store sends." },
     { "address", KVB_CONF_STRING, "", 0, FIELD(facts.address),
-      .help = "The URL that a router dials, such as http://10.0.0.7:8000: published byte\n"
-              "for byte, and what the candidates of a request name; empty: not known." },
+      .help = "The URL at which routers reach the engine, such as http://10.0.0.7:8000.\n"
+              "It is published unchanged, and answers to route requests contain it;\n"
+              "empty: not known." },
     { "role", KVB_CONF_ENUM, "", 0, KVB_ROLE_COUNT - 1, FIELD(facts.role), .name_of = role_name,
-      .help = "Where prefill and decode are apart: what it does; requests select by it." },
+      .help = "What the engine does where prefill and decode are separate; route requests\n"
+              "can select by it." },
     { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(facts.labels), .take_pair = take_worker_label,
-      .help = "Names and values by which requests select workers: at most 16, of 512\n"
-              "bytes in all.  Labels named address and role stand for those keys.  When\n"
-              "one of the three changes, its stream goes on, and routers\n"
-              "receive the change." },
+      .help = "Names and values by which route requests select workers: at most 16, of\n"
+              "512 bytes in all.  A label named address or role sets that key.  A change\n"
+              "of address, role or labels is published and does not interrupt the stream." },
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
-      .help = "Blocks that one rank's device memory holds; 0: not known.  Disregarded, and the\n"
-              "log says so, when the engine was seen to hold more." },
+      .help = "Blocks that the device memory of one rank holds; 0: not known.  Ignored,\n"
+              "with a log line, once the engine holds more." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
-      .help = "PUB socket of its load figures, one for all ranks; empty: none." },
+      .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
+              "empty: none." },
     { "load.prometheus", KVB_CONF_STRING, "", 0, FIELD(load.prometheus),
-      .help = "Its page of metrics, as http://host:port/metrics, of vLLM or SGLang;\n"
-              "one for all ranks; empty: none." },
+      .help = "The engine's metrics page, such as http://host:port/metrics, of vLLM or\n"
+              "SGLang, one for all ranks; empty: none." },
     { "load.scrape_ms", KVB_CONF_U32, "1000", 50, 60000, FIELD(load.scrape_ms),
-      .help = "How often it is read." },
+      .help = "How often the metrics page is read, in ms." },
     { "load.coordinator", KVB_CONF_STRING, "", 0, FIELD(load.coordinator),
-      .help = "Where vLLM's data-parallel coordinator tells its front ends how busy\n"
-              "all ranks are; it is listened to and never written to; empty: none." },
+      .help = "The socket at which vLLM's data-parallel coordinator publishes the load of\n"
+              "all ranks.  The bridge only reads it; empty: none." },
     { "load.total_slots", KVB_CONF_U64, "0", 0, UINT32_MAX, FIELD(load.total_slots),
-      .help = "Requests it runs at once, where it does not say; 0: not known." },
+      .help = "How many requests the engine runs at once, if its load figures do not say;\n"
+              "0: not known." },
 };
 #undef FIELD
 
@@ -210,170 +219,184 @@ static const struct kvb_conf_table worker_table = {
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_bridge_config, field)
 
-/* What the workers of a list that is no file have in common.  model and block_size are required
- * when there is such a list. */
+/* Keys that apply to all workers of one source, DNS or Kubernetes. */
 /* An argument names a field. NOLINTBEGIN(bugprone-macro-parentheses) */
 #define WORKER_ROWS(group, worker, size, of_model, of_size)                                        \
     { group ".model", KVB_CONF_STRING, "", 0, FIELD(worker.model), .help = of_model },             \
     { group ".block_size", KVB_CONF_U32, size, 0, kvb_max_block_tokens, FIELD(worker.block_size),  \
-      .help = of_size },                                                       \
+      .help = of_size },                                                                           \
     { group ".hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(worker.hashes),        \
-      .name_of = worker_hashes_name, .help = "As of a worker." },                                  \
+      .name_of = worker_hashes_name, .help = "See workers.hashes." },                              \
     { group ".ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(worker.ranks),                    \
-      .help = "As of a worker." },                                                                 \
-    { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "As of a worker." },    \
+      .help = "See workers.ranks." },                                                              \
+    { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \
     { group ".curve.server_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.server_key_file), .help = "As of a worker: one key for all." },           \
+      FIELD(worker.curve.server_key_file), .help = "See workers.curve.server_key_file." },         \
     { group ".curve.public_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.public_key_file), .help = "As of a worker." },                            \
+      FIELD(worker.curve.public_key_file), .help = "See workers.curve.public_key_file." },         \
     { group ".curve.secret_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.secret_key_file), .help = "As of a worker." }
+      FIELD(worker.curve.secret_key_file), .help = "See workers.curve.secret_key_file." }
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 static const struct kvb_conf_key keys[] = {
     KVB_CONFIG_NATS_ROWS(struct kvb_bridge_config),
     { "publish.namespace", KVB_CONF_STRING, NULL, 1, FIELD(publish.name_space),
-      .help = "P = namespace.{namespace}.component.{component} of the workers." },
+      .help = "The subjects below begin with P =\n"
+              "namespace.{namespace}.component.{component}, the names by which routers\n"
+              "know the workers." },
     { "publish.component", KVB_CONF_STRING, NULL, 1, FIELD(publish.component),
-      .help = "The same for all bridges whose workers share one router." },
+      .help = "The second part of P.  All bridges whose workers share one router use the\n"
+              "same names." },
     { "publish.endpoint_name", KVB_CONF_STRING, "generate", 1, FIELD(publish.endpoint_name),
-      .help = "The workers' endpoint, as load figures name it." },
+      .help = "The name of the workers' endpoint in load figures." },
     { "publish.profile", KVB_CONF_ENUM, "json", 0, KVB_PROFILE_COUNT - 1, FIELD(publish.profile),
       .name_of = profile_name,
-      .help = "The form of P.kv_events: json for routers that read RouterEvents,\n"
-              "protobuf for kvaggregator alone: smaller and faster.  One component\n"
-              "speaks one profile." },
+      .help = "The format of P.kv_events: json for routers that read RouterEvents,\n"
+              "protobuf for kvaggregator only, which is smaller and faster.  All bridges\n"
+              "of a component must use the same one." },
     { "publish.hashes", KVB_CONF_ENUM, "canonical", 0, KVB_HASHES_COUNT - 1,
       FIELD(publish.hashes), .name_of = hashes_name,
-      .help = "Block names: canonical are equal for equal prefixes in the whole\n"
-              "fleet, engine are the engine's own." },
+      .help = "How blocks are named.  canonical: equal prefixes have equal names in the\n"
+              "whole fleet.  engine: the engine's own names." },
     { "publish.tiers", KVB_CONF_ENUM, "device", 0, KVB_PUBLISH_TIERS_COUNT - 1,
       FIELD(publish.tiers), .name_of = tiers_name,
-      .help = "The tiers that json publishes: device for readers that know no tiers, all\n"
-              "for those that do.  protobuf publishes all." },
+      .help = "The tiers that json publishes: device for readers that do not know tiers,\n"
+              "all for readers that do.  protobuf publishes all." },
     { "publish.copies", KVB_CONF_ENUM, "interval", 0, KVB_COPIES_COUNT - 1,
       FIELD(publish.copies), .name_of = copies_name,
-      .help = "What a stored event of a block that is held already is.  interval: a\n"
-              "second copy or a re-announcement, as its context shows; blocks of which\n"
-              "nothing shows it count as doubtful.  count: always a second copy; exact\n"
-              "where no request asks vLLM for kv_cache_report_mode \"full\"." },
+      .help = "What a stored event for a block that is already held means.  interval:\n"
+              "a second copy or a repeated announcement, by its context; a block\n"
+              "whose context does not show which becomes doubtful.  count: always a\n"
+              "second copy, which is exact if no request sets vLLM's\n"
+              "kv_cache_report_mode to \"full\"." },
     { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
       .name_of = clear_name,
-      .help = "How json says that a stream holds nothing any more: removed spells it\n"
-              "out, for Dynamo 0.1 to 0.3.0, which stop for good at the event." },
+      .help = "How json reports that a stream is empty.  event: as a `cleared` event.\n"
+              "removed: as removals of all blocks, for Dynamo 0.1 to 0.3.0, which stop\n"
+              "for good at a `cleared`." },
     { "publish.reannounce", KVB_CONF_ENUM, "auto", 0, KVB_REANNOUNCE_COUNT - 1,
       FIELD(publish.reannounce), .name_of = reannounce_name,
-      .help = "on_loss: after a possible loss on the way to NATS the whole stream is\n"
-              "published again.\n"
-              "never: readers see a hole in the event ids, and ask.  auto: on_loss for\n"
-              "json, never for protobuf." },
+      .help = "on_loss: publish the whole stream again when events may have been lost on\n"
+              "the way to NATS.\n"
+              "never: readers notice the gap in the event ids and send a request.\n"
+              "auto: on_loss for json, never for protobuf." },
     { "publish.refresh_s", KVB_CONF_U32, NULL, 0, 86400, FIELD(publish.refresh_s),
       .otherwise = "60 for json",
-      .help = "In json all that is held is stored again within this time, so that a\n"
-              "router that comes late has it too; 0: only when it is asked for, on\n"
-              "P.kv_refresh.  Not with reannounce = never." },
+      .help = "In json, store all held blocks again within this time, in seconds, so that\n"
+              "a router that starts late receives them; 0: only on a request to\n"
+              "P.kv_refresh.  No effect with reannounce = never." },
     { "publish.down_clear_ms", KVB_CONF_U32, "5000", 0, 3600000, FIELD(publish.down_clear_ms),
-      .help = "After an engine was away for so long, its stream is published as empty; 0: never." },
+      .help = "Publish a clear after an engine has been unreachable this long, in ms; 0\n"
+              "disables it." },
     { "publish.load_period_ms", KVB_CONF_U32, "100", 10, 60000, FIELD(publish.load_period_ms),
-      .help = "How often load figures go out." },
+      .help = "How often load figures are published, in ms." },
     { "publish.load_expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(publish.load_expire_ms),
-      .help = "Figures older than this go out no more; those of a page live for three\n"
-              "readings at least, those of a coordinator for 15 s." },
+      .help = "Load figures older than this, in ms, are no longer published.  Figures of\n"
+              "a metrics page stay for at least three reading periods, those of a\n"
+              "coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
-      .help = "How often each stream says how it is." },
+      .help = "How often each stream publishes its state, in ms." },
     { "publish.standby", KVB_CONF_BOOL, "false", 0, 0, FIELD(publish.standby),
-      .help = "true: read the engines, but publish a stream only while no other bridge does:\n"
-              "from three missing heartbeats of it, or its goodbye, until one that is no\n"
-              "standby publishes it again." },
+      .help = "true: read the engines, but publish a stream only while no other bridge\n"
+              "does.  It takes over after three missing heartbeats or a goodbye of the\n"
+              "other bridge, and yields when a bridge that is no standby publishes the\n"
+              "stream again." },
     { "publish.labels", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(publish.labels),
       .take_text = take_published_label,
-      .help = "Names of the labels that are published, at most 16; empty: all those of\n"
-              "workers in the file and of registered ones, none of a pod's." },
+      .help = "Names of the labels that are published, at most 16.  Empty: all labels of\n"
+              "configured and registered workers, and no label of a pod." },
     { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
       .offset = offsetof(struct kvb_bridge_config, workers),
       .count_offset = offsetof(struct kvb_bridge_config, worker_count),
-      .help = "One group for each engine.  SIGHUP reads them again." },
+      .help = "One group for each engine.  SIGHUP reads the list again." },
     { "workers_file", KVB_CONF_STRING, "", 0, FIELD(workers_file),
-      .help = "Path of a file with more of them, for lists that a program writes: a list\n"
-              "`workers` and nothing else.  Write it anew and rename it into its place.\n"
-              "SIGHUP reads it again." },
+      .help = "Path of a file that a program writes, with more workers: only a list named\n"
+              "`workers`.  Replace it with rename(2).  SIGHUP reads it again." },
     { "watch_files", KVB_CONF_BOOL, "false", 0, 0, FIELD(watch_files),
-      .help = "true: this file and workers_file are read again when they change, as\n"
-              "SIGHUP does; a ConfigMap of Kubernetes, too." },
+      .help = "true: a change of this file or of workers_file has the effect of SIGHUP.\n"
+              "This also works for a mounted ConfigMap of Kubernetes." },
     { "dns.name", KVB_CONF_STRING, "", 0, FIELD(dns.name),
-      .help = "A name whose addresses are engines, such as a headless Service: each one is\n"
-              "a worker.  One that three answers do not list leaves; failed queries\n"
-              "change nothing.  Empty: none." },
+      .help = "A DNS name whose addresses are engines, such as a headless Service.  Each\n"
+              "address is a worker.  A worker is removed when three answers in a row lack\n"
+              "it; failed look-ups change nothing.  Empty: none." },
     { "dns.srv", KVB_CONF_STRING, "", 0, FIELD(dns.srv),
-      .help = "Instead of dns.name, the name of SRV records, whose targets and ports are\n"
-              "the engines' PUB sockets: _kv-events._tcp.vllm-headless." },
+      .help = "Instead of dns.name, a name with SRV records, whose targets and ports are\n"
+              "the PUB sockets of the engines, such as _kv-events._tcp.vllm-headless." },
     { "dns.port", KVB_CONF_U32, "5557", 1, UINT16_MAX, FIELD(dns.port),
-      .help = "The PUB socket of the first rank; rank r: port + r.  Not with dns.srv." },
+      .help = "The port of the first rank's PUB socket; rank r uses port + r.  Not used\n"
+              "with dns.srv." },
     { "dns.replay_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.replay_port),
-      .help = "The replay socket, likewise; 0: they have none." },
+      .help = "The port of the first rank's replay socket; 0: the engines have none." },
     { "dns.metrics_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.metrics_port),
-      .help = "The HTTP port: /metrics is read there, and this address is published as the\n"
-              "worker's; 0: it has none." },
+      .help = "The HTTP port of the engines.  The bridge reads /metrics there and\n"
+              "publishes this address as the worker's; 0: none." },
     { "dns.period_s", KVB_CONF_U32, "5", 1, 3600, FIELD(dns.period_s),
-      .help = "How often the name is looked up; seconds." },
-    WORKER_ROWS("dns", dns.worker, "0", "The model that they serve; required.",
-                "As of a worker; required."),
+      .help = "How often the name is looked up, in seconds." },
+    WORKER_ROWS("dns", dns.worker, "0", "The model that the engines serve; required.",
+                "Tokens in a block; required."),
     { "kubernetes.enabled", KVB_CONF_BOOL, "true", 0, 0, FIELD(kubernetes.is_on),
-      .help = "false: as if the group were not there.  It makes pods workers." },
+      .help = "This group makes pods workers; false: the group is ignored." },
     { "kubernetes.namespaces", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(kubernetes.namespaces),
       .take_text = take_namespace,
-      .help = "Whose pods: names, \"*\" for all; empty: those of the namespace in which\n"
-              "the bridge itself is a pod." },
+      .help = "The namespaces whose pods are watched; \"*\": all; empty: the namespace of\n"
+              "the bridge's own pod." },
     { "kubernetes.selector", KVB_CONF_STRING, "", 0, FIELD(kubernetes.selector),
-      .help = "Label selector, as kubectl takes it: app=vllm; empty: the preset's,\n"
-              "and with preset = \"ports\" every pod." },
+      .help = "Label selector as in kubectl, such as app=vllm; empty: the selector of the\n"
+              "preset; the preset \"ports\" selects all pods." },
     { "kubernetes.field_selector", KVB_CONF_STRING, "", 0, FIELD(kubernetes.field_selector),
-      .help = "Such as spec.nodeName=$(NODE_NAME), for a bridge on each node." },
+      .help = "Field selector as in kubectl, such as spec.nodeName=$(NODE_NAME) for one\n"
+              "bridge on each node; empty: none." },
     { "kubernetes.preset", KVB_CONF_ENUM, "ports", 0, KVB_POD_PRESET_COUNT - 1,
       FIELD(kubernetes.rules.preset), .name_of = preset_name,
-      .help = "Whose labels and annotations say ports, model and role.  Container ports\n"
-              "named kv-events, kv-replay, metrics and http come first in each." },
+      .help = "The system whose labels and annotations give ports, model and role.\n"
+              "Container ports named kv-events, kv-replay, metrics and http always\n"
+              "come first." },
     { "kubernetes.events_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.events_port),
       .otherwise = "5557",
-      .help = "Of pods that name none; 0: they are not taken.  Rank r: port + r." },
+      .help = "The port of PUB sockets in pods that name none; 0: such pods are not\n"
+              "taken.  Rank r uses port + r." },
     { "kubernetes.replay_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.replay_port),
       .otherwise = "6557; aibrix 5558; llm-d, dynamo none",
-      .help = "Of pods that name none; 0: they have none." },
+      .help = "The port of replay sockets in pods that name none; 0: such pods have none." },
     { "kubernetes.metrics_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.metrics_port),
       .otherwise = "8000",
-      .help = "Of the engine's /metrics, in pods that name none; 0: it is not read." },
+      .help = "The port of /metrics in pods that name none; 0: their metrics are\n"
+              "not read." },
     { "kubernetes.discover", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.discover),
-      .help = "true: ports and ranks are what the engine's HTTP port says, as with\n"
-              "workers.discover; of an engine without these pages, those of the pod." },
+      .help = "true: read ports and ranks from the engine's HTTP port, as with\n"
+              "workers.discover.  An engine without these pages has the ports of its pod." },
     WORKER_ROWS("kubernetes", kubernetes.worker, "16",
-                "Of pods where no label and no argument of the engine names one.",
-                "Of pods where no argument of the engine says it; the events' own size wins."),
+                "The model of pods whose labels and command line name none.",
+                "Tokens in a block, for pods whose command line does not say."),
     { "kubernetes.model_label", KVB_CONF_STRING, "", 0, FIELD(kubernetes.rules.model_label),
-      .help = "Label or annotation with the model's name; empty: the preset's." },
+      .help = "Label or annotation that has the model's name; empty: the one of\n"
+              "the preset." },
     { "kubernetes.role_label", KVB_CONF_STRING, "llm-d.ai/role", 0,
       FIELD(kubernetes.rules.role_label),
-      .help = "Label or annotation with prefill, decode or both." },
+      .help = "Label or annotation that has the role: prefill, decode or both." },
     { "kubernetes.id_from", KVB_CONF_STRING, "name", 1, FIELD(kubernetes.id_from),
-      .help = "What a worker's id is made of: name (Dynamo's hash of the pod's name),\n"
-              "uid, or label:x, a label or annotation with a number." },
+      .help = "From what a worker's id is made: name (Dynamo's hash of the pod's name),\n"
+              "uid, or label:KEY, a label or annotation whose value is a number." },
     { "kubernetes.kubeconfig", KVB_CONF_STRING, "", 0, FIELD(kubernetes.kubeconfig),
-      .help = "Path of a file as kubectl has it: server, certificates and user are those\n"
-              "of its current context.  Read again every minute.  Other users than its\n"
-              "owner and group must not be able to read it." },
+      .help = "Path of a kubeconfig as for kubectl.  Server, certificates and user are\n"
+              "those of its current context.  It is read again every minute.  Only its\n"
+              "owner and its group may have access." },
     { "kubernetes.api", KVB_CONF_STRING, "", 0, FIELD(kubernetes.api),
-      .help = "https://host:port of the API server; empty: the bridge is a pod, and its\n"
-              "environment and service account say it." },
+      .help = "https://host:port of the API server; empty: the bridge runs in a pod and\n"
+              "takes it from the pod's environment and service account." },
     { "kubernetes.token_file", KVB_CONF_STRING, "", 0, FIELD(kubernetes.token_file),
-      .help = "Its token, read again every minute; empty: the service account's." },
+      .help = "File with the token for the API server, read again every minute; empty:\n"
+              "the token of the service account." },
     { "kubernetes.ca_file", KVB_CONF_STRING, "", 0, FIELD(kubernetes.ca_file),
-      .help = "PEM, read at each dial; empty: the service account's, and with `api` the\n"
-              "system's." },
+      .help = "PEM file of the API server's authority, read at each connection; empty:\n"
+              "the service account's, or with `api` the system's." },
     { "kubernetes.watch_s", KVB_CONF_U32, "300", 10, 3600, FIELD(kubernetes.watch_s),
-      .help = "How long one watch lasts, and 20 % more or less." },
+      .help = "Mean duration of one watch, in seconds; each lasts up to 20 % more\n"
+              "or less." },
     { "register.token_file", KVB_CONF_STRING, "", 0, FIELD(registering.token_file),
-      .help = "Path of a file with the word that whoever POSTs to /register and\n"
-              "/unregister must show; empty: nobody may.  Other users than its owner\n"
-              "and its group may not read it (chmod 0640)." },
+      .help = "Path of a file with the token that a POST to /register or /unregister must\n"
+              "carry; empty: nobody may register.  Only its owner and its group may have\n"
+              "access (chmod 0640)." },
     { "register.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(registering.networks),
       .take_text = take_network,
       .help = "Networks, such as 10.0.0.0/8, that a registered address must be in when\n"
@@ -381,26 +404,27 @@ static const struct kvb_conf_key keys[] = {
               "answer with credentials." },
     { "discover.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(discovering.networks),
       .take_text = take_network,
-      .help = "The same for `discover` URLs and for what the engine there names." },
+      .help = "The same for `discover` URLs, and for the addresses that an engine\n"
+              "there gives." },
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
-      .help = "Blocks remembered of one rank, about 60 bytes each." },
+      .help = "Most blocks that are kept of one rank, about 60 bytes each." },
     { "limits.max_held_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_reorder_bytes,
       FIELD(limits.max_held_bytes),
-      .help = "Live events of one rank that wait while a replay runs." },
+      .help = "Most bytes of live events of one rank that wait while a replay runs." },
     { "limits.max_replay_bytes", KVB_CONF_U64, "67108864", 65536, kvb_max_replay_bytes,
       FIELD(limits.max_replay_bytes),
-      .help = "Replayed batches of one rank that wait to be applied; what comes above\n"
-              "is asked for again.  At most 8 replays run at once." },
+      .help = "Most bytes of replayed batches of one rank that wait to be applied; the\n"
+              "rest is requested again.  At most 8 replays run at once." },
     { "limits.sync_blocks", KVB_CONF_U64, "16384", 0, kvb_max_router_blocks,
       FIELD(limits.sync_blocks),
-      .help = "Blocks of one rank's newest events, 16 bytes each, for aggregators that\n"
-              "missed some; 0: they are given all that is held instead." },
+      .help = "Blocks of one rank's newest events, 16 bytes each, that are kept for\n"
+              "aggregators that missed some; 0: they receive all held blocks instead." },
     { "checkpoint", KVB_CONF_STRING, "", 0, FIELD(checkpoint),
-      .help = "Directory of what a restart goes on from; empty: the lists are fetched\n"
-              "from the engines again.  Under systemd: /var/lib/kvbridge." },
+      .help = "Directory from which a restarted bridge restores its streams; empty: it\n"
+              "requests them from the engines.  Under systemd: /var/lib/kvbridge." },
     { "checkpoint_s", KVB_CONF_U32, "10", 1, 3600, FIELD(checkpoint_s),
-      .help = "How often a stream that changed is written there; seconds." },
+      .help = "How often a changed stream is written there, in seconds." },
     KVB_CONFIG_HTTP_ROWS(struct kvb_bridge_config, "127.0.0.1:9401"),
     KVB_CONFIG_LOG_ROWS(struct kvb_bridge_config),
 };
@@ -451,7 +475,7 @@ static const char *worker_key_path(char text[key_bytes], size_t worker, const ch
     return text;
 }
 
-/* Before ids are compared: one that is made may be one that is given. */
+/* Runs before ids are compared, because a computed id may equal a configured one. */
 static void make_ids(struct kvb_bridge_config *config)
 {
     for (size_t i = 0; i < config->worker_count; i++) {
@@ -463,11 +487,11 @@ static void make_ids(struct kvb_bridge_config *config)
     }
 }
 
-/* A worker id, and where it stands; sorted, equal ones are neighbours. */
+/* A worker id and where the file has it.  After sorting, equal ids are adjacent. */
 struct numbered {
     uint64_t id;
     size_t worker;
-    size_t at; /* in ids; of `id`: 0 */
+    size_t at; /* index in `ids`; 0 for `id` */
 };
 
 static int compare_worker_ids(const void *one, const void *other)
@@ -521,7 +545,7 @@ static void say_equal_ids(
         place_text(place, &there, &here));
 }
 
-/* ids stand for as many ranks, and instead of id. */
+/* `ids` needs one id for each rank, and excludes `id`. */
 static void
 check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
 {
@@ -533,8 +557,7 @@ check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, si
             "has %zu ids for %u ranks: give one for each", worker->id_count, worker->ranks);
     }
     if (worker->id_count > 0 && worker->id != UINT64_MAX) {
-        kvb_conf_error(
-            conf, worker_key_path(key, number, "id"), "leave it out: `ids` stands in its place");
+        kvb_conf_error(conf, worker_key_path(key, number, "id"), "leave it out: `ids` replaces it");
     }
 }
 
@@ -581,7 +604,7 @@ static const struct {
     const char *key;
     size_t offset;
     bool is_per_rank;
-    bool is_shared; /* one coordinator speaks for all ranks, whoever reads them */
+    bool is_shared; /* several workers may name the same coordinator */
 } sockets[] = {
     { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true },
     { "replay", offsetof(struct kvb_worker_config, replay), .is_per_rank = true },
@@ -592,15 +615,15 @@ static const struct {
 /* One endpoint that the file gives. */
 struct claim {
     size_t worker;
-    const char *key; /* of sockets[] */
+    const char *key; /* a key of sockets[] */
     bool is_shared;
     struct kvb_endpoint_range range;
-    struct claim *next; /* earlier one of its bucket */
+    struct claim *next; /* earlier claim in the same bucket */
 };
 
 enum { claim_buckets = 4096 };
 
-/* A hash table by host, chained: 8,192 workers have 24,576 endpoints. */
+/* A chained hash table by host: 8,192 workers have 24,576 endpoints. */
 struct claims {
     struct kvb_conf *conf;
     struct claim *items; /* owned */
@@ -633,7 +656,7 @@ static void say_clash(struct kvb_conf *conf, const struct claim *later, const st
         place_text(place, &there, &here), earlier->range.first, earlier->range.last);
 }
 
-/* Says the clash with the first one only: one typing error would otherwise fill the list. */
+/* Reports only the clash with the first claim: otherwise one typing error would fill the list. */
 static void add_claim(struct claims *claims, const struct claim *claim)
 {
     struct claim **bucket = bucket_of_claim(claims, claim);
@@ -665,7 +688,7 @@ static void claim_endpoint(
     char key[key_bytes];
 
     if (text[0] == '\0') {
-        return; /* has none, or its row has complained */
+        return; /* none is given, or its error was already reported */
     }
     const uint32_t first = sockets[socket].is_per_rank ? worker->first_rank : 0;
     const uint32_t ranks = sockets[socket].is_per_rank ? worker->ranks : 1;
@@ -707,7 +730,7 @@ static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *c
     }
 }
 
-/* The engine tells what the file then must not. */
+/* With `discover` the engine gives these settings, so the file must not. */
 static void
 check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
 {
@@ -729,7 +752,7 @@ check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, 
         if (advertised[i].is_given) {
             kvb_conf_error(
                 conf, worker_key_path(key, number, advertised[i].key),
-                "leave it out: the engine that `discover` names tells it");
+                "leave it out: with `discover` the engine gives it");
         }
     }
 }
@@ -762,7 +785,8 @@ static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
     for (size_t i = 0; i < config->worker_count; i++) {
         struct kvb_worker_facts *facts = &config->workers[i].facts;
         if (!kvb_utf8_is_plain(facts->address)) {
-            kvb_conf_error(conf, worker_key_path(key, i, "address"), "is no UTF-8: write it so");
+            kvb_conf_error(
+                conf, worker_key_path(key, i, "address"), "is not UTF-8: save the file as UTF-8");
         }
         if (kvb_worker_facts_settle(facts, &detail) != KVB_OK) {
             kvb_conf_error(conf, worker_key_path(key, i, "labels"), "%s", detail.text);
@@ -772,7 +796,7 @@ static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
 
 /* ---- All together ------------------------------------------------------------------------- */
 
-/* systemd makes the directory at the first start: until then a warning. */
+/* A missing directory is only a warning, because systemd creates it at the first start. */
 static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_config *config)
 {
     struct kvb_detail detail = { .text = "" };
@@ -782,7 +806,8 @@ static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_conf
     }
     if (config->checkpoint[0] != '/') {
         kvb_conf_error(
-            conf, "checkpoint", "begin it with /: it must not depend on where the daemon starts");
+            conf, "checkpoint",
+            "must begin with /, so that it does not depend on the working directory");
     } else if (kvb_checkpoint_directory_check(config->checkpoint, &detail) != KVB_OK) {
         kvb_conf_warning(conf, "checkpoint", "%s", detail.text);
     }
@@ -801,7 +826,7 @@ static void check_token(struct kvb_conf *conf, const struct kvb_bridge_config *c
         !kvb_dns_list_is_configured(&config->dns) && !config->kubernetes.is_on) {
         kvb_conf_error(
             conf, "workers",
-            "has no group: add one, or set workers_file, kubernetes, dns.name, or "
+            "is empty: add a group, or set workers_file, kubernetes, dns.name, or "
             "register.token_file, so that workers can register");
     }
 }
@@ -815,7 +840,7 @@ static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_config 
     }
     if (streams > kvb_max_streams) {
         kvb_conf_error(
-            conf, "workers", "has %" PRIu64 " ranks in all: at most %d go into one bridge", streams,
+            conf, "workers", "has %" PRIu64 " ranks in all: one bridge reads at most %d", streams,
             kvb_max_streams);
     }
 }
@@ -858,7 +883,7 @@ static kvb_status append_workers(
 
     if (count > kvb_max_workers) {
         kvb_conf_error(
-            conf, "workers_file", "makes %zu workers in all: at most %d go into one bridge", count,
+            conf, "workers_file", "makes %zu workers in all: one bridge reads at most %d", count,
             kvb_max_workers);
         return KVB_OK;
     }
@@ -872,8 +897,8 @@ static kvb_status append_workers(
     return KVB_OK;
 }
 
-/* A file without a list is one that is being written, or another file: an empty list is
- * workers = (). */
+/* A file without the list `workers` is an error: it is unfinished, or the wrong file.  An empty
+ * list is written as workers = (). */
 static kvb_status read_workers_file(
     struct kvb_conf *conf, struct kvb_bridge_config *config, struct kvb_conf_errors *errors,
     struct kvb_conf **out_file)
@@ -885,14 +910,15 @@ static kvb_status read_workers_file(
     }
     if (config->workers_file[0] != '/') {
         kvb_conf_error(
-            conf, "workers_file", "begin it with /: it must not depend on where the daemon starts");
+            conf, "workers_file",
+            "must begin with /, so that it does not depend on the working directory");
         return KVB_OK;
     }
     KVB_TRY(kvb_conf_open(config->workers_file, errors, out_file));
     kvb_conf_continue(conf, "workers", config->worker_count, *out_file);
     KVB_TRY(kvb_conf_read(*out_file, &generated_table, &generated));
     if (!generated.items && errors->count == 0) {
-        kvb_conf_error(*out_file, "workers", "is missing: write workers = (); for none");
+        kvb_conf_error(*out_file, "workers", "is missing: write workers = (); for an empty list");
     }
     return generated.items ? append_workers(conf, config, &generated) : KVB_OK;
 }

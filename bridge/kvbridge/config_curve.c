@@ -2,7 +2,7 @@
 #include "ingest/zmq/curve.h"
 #include "kvbridge/config.h"
 
-/* The group `curve` of a worker, of `dns` and of `kubernetes`. */
+/* Checks the group `curve` of a worker, of `dns` and of `kubernetes`. */
 
 enum { key_bytes = 64 };
 
@@ -30,7 +30,7 @@ kvb_status kvb_worker_read_curve(
     return kvb_curve_read(&files, out_curve, detail);
 }
 
-/* Which of the keys this worker needs, and which it cannot use. */
+/* Reports keys that this worker needs but lacks, and keys that it cannot use. */
 static size_t
 check_presence(struct kvb_conf *conf, const char *group, const struct kvb_worker_config *worker)
 {
@@ -75,7 +75,8 @@ void kvb_bridge_config_settle_curve(
     }
     if (!kvb_curve_is_available()) {
         kvb_conf_error(
-            conf, group, "this libzmq has no CURVE: install one that is built with libsodium");
+            conf, group,
+            "this libzmq does not support CURVE: install one that is built with libsodium");
         return;
     }
     if (check_presence(conf, group, worker) > 0) {

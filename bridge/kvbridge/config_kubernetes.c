@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The group `kubernetes`: what its keys mean together. */
+/* Checks how the keys of the group `kubernetes` fit together. */
 
 static void check_namespaces(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
 {
@@ -15,12 +15,13 @@ static void check_namespaces(struct kvb_conf *conf, const struct kvb_kubernetes_
     for (size_t i = 0; i < list->count; i++) {
         for (size_t other = 0; other < i; other++) {
             if (strcmp(list->names[i], list->names[other]) == 0) {
-                kvb_conf_error(conf, "kubernetes.namespaces", "has one twice: leave one out");
+                kvb_conf_error(conf, "kubernetes.namespaces", "has a name twice: leave one out");
             }
         }
         if (list->names[i][0] == '\0' && list->count > 1) {
             kvb_conf_error(
-                conf, "kubernetes.namespaces", "\"*\" stands for all: give it alone, or names");
+                conf, "kubernetes.namespaces",
+                "\"*\" stands for all namespaces: give it alone, or give names");
         }
     }
 }
@@ -29,7 +30,8 @@ static void
 check_account_file(struct kvb_conf *conf, const char *key, const char *path, const char *remedy)
 {
     if (path[0] != '\0' && path[0] != '/') {
-        kvb_conf_error(conf, key, "begin it with /: it must not depend on where the daemon starts");
+        kvb_conf_error(
+            conf, key, "must begin with /, so that it does not depend on the working directory");
     } else if (path[0] != '\0' && access(path, R_OK) != 0) {
         kvb_conf_warning(conf, key, "cannot be read now: %s", remedy);
     }
@@ -50,7 +52,7 @@ static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_
     if (config->api[0] != '\0' || config->token_file[0] != '\0' || config->ca_file[0] != '\0') {
         kvb_conf_error(
             conf, "kubernetes.kubeconfig",
-            "says what api, token_file and ca_file say: give either");
+            "replaces api, token_file and ca_file: leave it out, or leave out these three");
     }
     if (config->kubeconfig[0] != '/') {
         kvb_conf_error(
@@ -63,7 +65,7 @@ static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_
     warn_of_kubeconfig(conf, &doubts.server);
 }
 
-/* Where the API server is may be true only where the bridge runs: a warning. */
+/* A missing address is only a warning, because --check may run outside the bridge's pod. */
 static void check_api(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
 {
     struct kvb_detail detail = { .text = "" };
@@ -72,7 +74,7 @@ static void check_api(struct kvb_conf *conf, const struct kvb_kubernetes_config 
         if (!secure_getenv("KUBERNETES_SERVICE_HOST")) {
             kvb_conf_warning(
                 conf, "kubernetes.api",
-                "is not set, and this is no pod (KUBERNETES_SERVICE_HOST is not set either): "
+                "is not set, and this is not a pod (KUBERNETES_SERVICE_HOST is not set either): "
                 "outside a cluster set kubeconfig, or api, token_file and ca_file");
         }
         return;
@@ -82,13 +84,13 @@ static void check_api(struct kvb_conf *conf, const struct kvb_kubernetes_config 
     } else if (strncmp(config->api, "http://", strlen("http://")) == 0) {
         kvb_conf_warning(
             conf, "kubernetes.api",
-            "the token goes over http:// in clear: use https:// outside "
-            "this host");
+            "http:// sends the token unencrypted: use https:// outside this host");
     }
     if (config->namespaces.count == 0) {
         kvb_conf_error(
             conf, "kubernetes.namespaces",
-            "is empty: with api there is no own namespace; name some, or \"*\"");
+            "is empty: with kubernetes.api the bridge has no namespace of its own; give names, or "
+            "\"*\"");
     }
 }
 
@@ -106,7 +108,7 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
     of->rules.labels = config->publish.labels;
     memcpy(of->rules.model, of->worker.model, sizeof of->rules.model);
     if (kvb_pod_rules_take_id(&of->rules, of->id_from) != KVB_OK) {
-        kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:x");
+        kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:KEY");
     }
     check_namespaces(conf, of);
     if (of->kubeconfig[0] != '\0') {
@@ -115,7 +117,8 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
     }
     check_api(conf, of);
     check_account_file(
-        conf, "kubernetes.token_file", of->token_file, "is the service account's token mounted?");
+        conf, "kubernetes.token_file", of->token_file,
+        "check that the service account's token is mounted");
     check_account_file(
         conf, "kubernetes.ca_file", of->ca_file, "without it no certificate is trusted");
 }

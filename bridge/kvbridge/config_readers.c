@@ -1,6 +1,6 @@
 #include "kvbridge/config.h"
 
-/* Settings that the readers of P.kv_events have to be able to follow. */
+/* Checks settings that the readers of P.kv_events must support. */
 
 enum { key_bytes = 64, refresh_fallback_s = 60 };
 
@@ -20,7 +20,7 @@ static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *conf
     }
     if (is_given && config->publish.refresh_s > 0) {
         kvb_conf_warning(
-            conf, "publish.refresh_s", "has no effect %s: those who read it ask for what they lack",
+            conf, "publish.refresh_s", "has no effect %s: readers request what they lack",
             config->publish.profile != KVB_PROFILE_JSON ? "with publish.profile = \"protobuf\""
                                                         : "with publish.reannounce = \"never\"");
     }
@@ -41,14 +41,12 @@ static void check_clear(struct kvb_conf *conf, const struct kvb_bridge_config *c
     if (config->publish.profile != KVB_PROFILE_JSON) {
         kvb_conf_error(
             conf, "publish.clear",
-            "\"removed\" is for readers of json: leave it out, or set "
-            "publish.profile = \"json\"");
+            "\"removed\" is for readers of json: leave it out, or set publish.profile = \"json\"");
     } else if (config->publish.tiers == KVB_PUBLISH_ALL) {
         kvb_conf_error(
             conf, "publish.tiers",
-            "\"all\" is for readers that know tiers, and publish.clear = \"removed\" for those "
-            "that "
-            "know none: leave one of them out");
+            "\"all\" is for readers that know tiers, and publish.clear = \"removed\" for readers "
+            "that do not: leave one of them out");
     }
 }
 
@@ -60,13 +58,13 @@ check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, s
     if (worker->ranks > 1 && worker->ranks <= kvb_max_ranks && worker->id_count == 0) {
         kvb_conf_warning(
             conf, reader_key_path(key, number, "id"),
-            "%u ranks share it: routers that know no ranks take a removal from one for a "
-            "removal from all; `ids` gives each its own",
+            "%u ranks share it: routers that do not know ranks apply a removal from one rank to "
+            "all; `ids` gives each rank an id of its own",
             worker->ranks);
     }
 }
 
-/* A store has nothing on any device. */
+/* A store has no device tier, so readers of that tier alone receive none of its blocks. */
 static void
 check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
 {
@@ -75,7 +73,7 @@ check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_
     if (kvb_worker_is_store(worker)) {
         kvb_conf_warning(
             conf, reader_key_path(key, number, worker->store ? "store" : "replay_request"),
-            "nothing of this store is published: json has the device tier only; set "
+            "nothing of this store is published: json publishes only the device tier; set "
             "publish.tiers = \"all\" if all readers know tiers, or publish.profile = "
             "\"protobuf\"");
     }

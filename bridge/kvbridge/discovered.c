@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Converts an engine's answer to workers. */
+/* Converts an engine's discovery answer to workers. */
 
-/* The address as this host reaches it: an engine that listens everywhere answers *, which means
- * the host that answered. */
+/* Converts an advertised address to one that this host can reach: * means the host that
+ * answered. */
 static kvb_status put_reachable_address(
     const struct kvb_worker_config *worker, const char *advertised,
     char out_address[kvb_endpoint_bytes], struct kvb_detail *detail)
@@ -20,14 +20,15 @@ static kvb_status put_reachable_address(
     if (kvb_endpoint_parse(advertised, &endpoint, NULL) == KVB_OK &&
         endpoint.scheme == KVB_ENDPOINT_INPROC) {
         kvb_detail_set(
-            detail, "%.80s is inside the engine's process: give the engine tcp://*:PORT",
+            detail,
+            "%.80s is reachable only inside the engine's process: give the engine tcp://*:PORT",
             advertised);
         return KVB_BAD_CONFIG;
     }
     if (kvb_endpoint_parse(advertised, &endpoint, NULL) != KVB_OK ||
         kvb_endpoint_at_host(advertised, kvb_endpoint_host_of_url(worker->discover), out_address) !=
             KVB_OK) {
-        kvb_detail_set(detail, "%.80s is no address of a socket", advertised);
+        kvb_detail_set(detail, "%.80s is not a socket address", advertised);
         return KVB_BAD_CONFIG;
     }
     return KVB_OK;
@@ -43,15 +44,16 @@ static kvb_status put_id(
     }
     if (dp_rank >= worker->id_count) {
         kvb_detail_set(
-            detail, "it has rank %u, and `ids` has %zu: give one for each", dp_rank,
-            worker->id_count);
+            detail, "the engine has rank %u, but `ids` has only %zu ids: give one for each rank",
+            dp_rank, worker->id_count);
         return KVB_BAD_CONFIG;
     }
     *out_id = worker->ids[dp_rank];
     return KVB_OK;
 }
 
-/* vLLM and SGLang bind what has * or :: in it, ipc and inproc, and connect to anything else. */
+/* vLLM and SGLang bind an address that contains * or ::, and ipc and inproc addresses.  They
+ * connect to any other address. */
 static bool may_connect(const char *advertised)
 {
     struct kvb_endpoint endpoint;
@@ -67,7 +69,7 @@ static kvb_status make_discovered_rank(
 {
     *out = *worker;
     memset(out->discover, 0, sizeof out->discover);
-    memset(out->events, 0, sizeof out->events); /* where the engine does not say it */
+    memset(out->events, 0, sizeof out->events); /* stays empty when the engine does not give it */
     memset(out->replay, 0, sizeof out->replay);
     memset(&out->load, 0, sizeof out->load);
     out->load.total_slots = worker->load.total_slots;

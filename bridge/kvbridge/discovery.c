@@ -21,7 +21,7 @@ static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
 
 enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600, http_not_found = 404 };
 
-/* The pages that list the event sockets: vLLM's first, SGLang's when there is no such page. */
+/* The pages that list the event sockets: vLLM's first, then SGLang's. */
 static const struct page {
     const char *path;
     kvb_status (*decode)(
@@ -35,23 +35,23 @@ struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_config worker;
     uint32_t list;
-    size_t slot; /* its origin, from the first */
+    size_t slot; /* origin - first_origin */
     bool is_leaving;
-    bool is_updated;         /* its facts are not those that the bridge knows */
-    size_t page;             /* of pages: the one that is asked for */
+    bool is_updated;         /* its facts have changed since the bridge received them */
+    size_t page;             /* index in pages[] of the next request */
     struct kvb_fetch *fetch; /* under way; NULL: none */
     struct kvb_buf body;     /* owned */
     bool is_due;             /* a request is due */
-    uint64_t next_ns;        /* not before */
+    uint64_t next_ns;        /* earliest time of the next request */
     uint64_t pause_ns;
-    struct kvb_detail said; /* the trouble that the log names; "": none */
+    struct kvb_detail said; /* the error that was logged last; "": none */
     struct kvb_log_backoff backoff;
-    uint64_t found; /* of what the log last named as published; 0: nothing yet */
+    uint64_t found; /* hash of the answer that was logged last; 0: none yet */
 };
 
-/* The workers of one list that are to be discovered, sorted by name. */
+/* A new list that kvb_discovery_set() left for the thread, sorted by name. */
 struct target_list {
-    struct kvb_worker_config *workers; /* owned; NULL: taken already */
+    struct kvb_worker_config *workers; /* owned; NULL: nothing new */
     size_t count;
 };
 
@@ -63,16 +63,16 @@ struct kvb_discovery {
     atomic_bool is_stopping;
     atomic_bool hints[kvb_max_workers];
 
-    /* The answer at hand. */
+    /* Scratch space for one answer. */
     struct kvb_event_sources sources;
     struct kvb_worker_config workers[kvb_max_ranks + 1];
 
-    /* The thread's own, but for the pointers, which change under the lock. */
+    /* Only the thread uses the targets; it changes this array under the lock. */
     struct target *targets[kvb_max_workers]; /* owned, by slot */
 
     pthread_mutex_t lock;
     struct target_list lists[kvb_discovery_max_lists];
-    bool was_full; /* and the log has said so */
+    bool was_full; /* more workers than places: logged once */
 };
 
 /* ---- Targets ---- */
@@ -88,7 +88,7 @@ static int compare_target_workers(const void *one, const void *other)
     return strcmp(a->discover, b->discover);
 }
 
-/* The worker's place in a sorted list; the count of the list: it is not among them. */
+/* The index of the worker in a sorted list; the count of the list: not found. */
 static size_t find_worker(const struct kvb_worker_config *worker, const struct target_list *list)
 {
     const struct kvb_worker_config *found =
@@ -163,20 +163,22 @@ static void say_full(struct kvb_discovery *discovery)
     if (!discovery->was_full) {
         kvb_log_write(
             discovery->options.log, KVB_LOG_ERROR, "discovery",
-            "more workers with a discover URL than a bridge takes: the others wait for a place",
+            "more workers with a discover URL than one bridge reads: the others wait until one is "
+            "removed",
             "workers", kvb_log_u64(text, kvb_max_workers), NULL);
     }
     discovery->was_full = true;
 }
 
-/* The bridge receives it later, without the lock. */
+/* Keeps new facts; the bridge receives them later, outside the lock. */
 static void take_facts(struct target *target, const struct kvb_worker_facts *facts)
 {
     target->is_updated |= !kvb_worker_facts_are_same(&target->worker.facts, facts);
     target->worker.facts = *facts;
 }
 
-/* Marks the targets that leave, and in *out_has the workers that have one already. */
+/* Marks the targets that are no longer in the list, and in *out_has the workers that already have a
+ * target. */
 static void compare_targets(
     struct kvb_discovery *discovery, uint32_t number, const struct target_list *list, bool *out_has)
 {
@@ -194,7 +196,7 @@ static void compare_targets(
     }
 }
 
-/* Under the lock.  A list that cannot be taken now is kept for the next turn. */
+/* The caller locks.  Without memory the list is kept for the next turn. */
 static void take_target_list(struct kvb_discovery *discovery, uint32_t number)
 {
     struct target_list *list = &discovery->lists[number];
@@ -218,9 +220,9 @@ static void take_target_list(struct kvb_discovery *discovery, uint32_t number)
     }
 }
 
-/* ---- What came ---- */
+/* ---- Answers ---- */
 
-/* The kind of error: another message about an unreachable engine is not a new error. */
+/* What identifies an error for the log: all messages about an unreachable engine count as one. */
 static const char *trouble_of(const struct kvb_fetch_end *end, const struct kvb_detail *why)
 {
     switch (end->outcome) {
@@ -245,11 +247,12 @@ static void say_trouble(struct target *target, const char *trouble, const struct
     kvb_detail_set(&target->said, "%s", trouble);
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_WARNING, "discovery",
-        "an engine does not say where its events are: it is asked again", "discover",
+        "an engine does not give its event sockets: the request is repeated", "discover",
         kvb_url_show(target->worker.discover, shown, sizeof shown), "why", why->text, NULL);
 }
 
-/* Instead of the hash of an answer, which is odd. */
+/* The value of target.found for configured addresses.  Hashes of answers are odd, so it is not
+ * one. */
 enum { own_addresses_found = 2 };
 
 static uint64_t hash_sources(const struct kvb_event_sources *sources)
@@ -269,7 +272,7 @@ static uint64_t hash_sources(const struct kvb_event_sources *sources)
     return hash | 1;
 }
 
-/* An engine that is queried repeatedly gives the same answer: it is logged once. */
+/* Logs an answer only when it differs from the last one that was logged. */
 static void say_found(struct target *target, uint64_t found, size_t ranks)
 {
     char text[24];
@@ -284,8 +287,8 @@ static void say_found(struct target *target, uint64_t found, size_t ranks)
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_INFO, "discovery",
         found == own_addresses_found
-            ? "an engine does not say where its events are: the configured ports are used"
-            : "an engine has said where its events are",
+            ? "an engine does not give its event sockets: the configured addresses are used"
+            : "an engine has given its event sockets",
         "discover", kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
         kvb_log_u64(text, ranks), NULL);
 }
@@ -302,15 +305,16 @@ static kvb_status take_target_answer(struct target *target, struct kvb_detail *w
     KVB_TRY(options->take(
         options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
         why));
-    if (discovery->sources.count == 0) { /* there is no connection whose end could tell */
-        kvb_detail_set(why, "it publishes no events: see its --kv-events-config");
+    if (discovery->sources.count ==
+        0) { /* without a connection, only another request shows a change */
+        kvb_detail_set(why, "the engine publishes no events: check its --kv-events-config");
         return KVB_NOT_FOUND;
     }
     say_found(target, hash_sources(&discovery->sources), discovery->sources.count);
     return KVB_OK;
 }
 
-/* The engine serves no page that says it: its ranks are at the worker's own addresses. */
+/* The engine serves none of the pages: its ranks have the worker's configured addresses. */
 static kvb_status take_own_addresses(struct target *target, struct kvb_detail *why)
 {
     struct kvb_discovery *discovery = target->discovery;
@@ -330,7 +334,7 @@ static kvb_status take_own_addresses(struct target *target, struct kvb_detail *w
     return KVB_OK;
 }
 
-/* Is there another page to try?  Then it is requested at once. */
+/* True: another page remains, and it is requested at once. */
 static bool try_next_page(struct target *target, const struct kvb_fetch_end *end)
 {
     if (end->outcome != KVB_FETCH_CODE || end->code != http_not_found ||
@@ -339,7 +343,7 @@ static bool try_next_page(struct target *target, const struct kvb_fetch_end *end
     }
     target->page++;
     target->next_ns = 0;
-    target->pause_ns /= 2; /* one request in two parts */
+    target->pause_ns /= 2; /* the two pages count as one request */
     return true;
 }
 
@@ -356,7 +360,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
     struct kvb_detail why = end->why;
     kvb_status status = KVB_IO;
 
-    target->fetch = NULL; /* it is gone */
+    target->fetch = NULL; /* the fetcher has freed it */
     target->is_due = true;
     if (target->is_leaving || try_next_page(target, end)) {
         return;
@@ -372,7 +376,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
         return;
     }
     target->is_due = false;
-    target->page = 0; /* an engine that is replaced by a newer one may have it */
+    target->page = 0; /* the next engine at this URL may have the first page */
 }
 
 /* ---- The thread ---- */
@@ -399,7 +403,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     target->is_due = false;
     kvb_buf_reset(&target->body);
     if (kvb_fetch_start(target->discovery->fetcher, &options, &target->fetch) != KVB_OK) {
-        target->is_due = true; /* memory is out: after the pause */
+        target->is_due = true; /* out of memory: try after the pause */
     }
 }
 
@@ -426,11 +430,11 @@ static void look_at_target(struct target *target, uint64_t now_ns)
     if (target->is_due) {
         start_target_fetch(target, now_ns);
     } else {
-        target->pause_ns = first_pause_ns; /* it is well, and has been for a pause */
+        target->pause_ns = first_pause_ns; /* it has been quiet for a whole pause */
     }
 }
 
-/* The ranks of a target that leaves go first; false: they are still there. */
+/* Removes the ranks of a target before the target itself.  False: they are not removed yet. */
 static bool let_target_go(struct target *target)
 {
     const struct kvb_discovery_options *options = &target->discovery->options;
@@ -441,7 +445,7 @@ static bool let_target_go(struct target *target)
            KVB_OK;
 }
 
-/* In how many ms the next turn is due; kvb_discovery_set() wakes it. */
+/* Returns after how many ms the next turn is due.  kvb_discovery_set() ends the wait early. */
 static int turn(struct kvb_discovery *discovery)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -476,12 +480,13 @@ static void *run_discovery(void *context)
     (void)pthread_setname_np(pthread_self(), "kvb-discover"); /* for top -H; else unnamed */
     while (!atomic_load(&discovery->is_stopping)) {
         const int wait_ms = turn(discovery);
-        (void)kvb_fetcher_work(discovery->fetcher, wait_ms); /* if not: the next turn */
+        (void)kvb_fetcher_work(
+            discovery->fetcher, wait_ms); /* on failure the next turn tries again */
     }
     return NULL;
 }
 
-/* ---- Start, stop, and what others say ---- */
+/* ---- Start, stop, requests of other threads ---- */
 
 kvb_status
 kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_discovery **out)

@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 enum {
-    scrape_ms = 1000, /* as load.scrape_ms of a worker */
-    retry_ms = 1000   /* after workers that could not be opened */
+    scrape_ms = 1000, /* the default of workers[].load.scrape_ms */
+    retry_ms = 1000   /* the next attempt after workers that could not be opened */
 };
 
 /* ---- The configuration ---- */
@@ -31,7 +31,8 @@ void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *conf
         return;
     }
     if (config->name[0] != '\0' && config->srv[0] != '\0') {
-        kvb_conf_error(conf, "dns.srv", "leave it out, or leave out dns.name: one of them counts");
+        kvb_conf_error(
+            conf, "dns.srv", "leave it out, or leave out dns.name: only one of them may be set");
     }
     if (config->srv[0] != '\0' && config->worker.ranks > 1) {
         kvb_conf_error(
@@ -85,8 +86,8 @@ kvb_status kvb_dns_list_worker_of(
 
 struct kvb_dns_list {
     struct kvb_dns_list_options options;
-    struct kvb_dns_members members; /* the thread's own, like the next two */
-    enum kvb_dns_result said;       /* what the log has said of the newest look-up */
+    struct kvb_dns_members members; /* only the thread uses these three */
+    enum kvb_dns_result said;       /* the result that was logged last */
     struct kvb_log_backoff backoff;
     int stop_fd; /* eventfd */
     pthread_t thread;
@@ -100,7 +101,7 @@ static const char *configured_name(const struct kvb_dns_config *config)
     return config->name[0] != '\0' ? config->name : config->srv;
 }
 
-/* A name that does not exist is an answer: it has no members. */
+/* Logs a new result.  A name that does not exist counts as an answer without members. */
 static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
 {
     const struct kvb_dns_config *config = list->options.config;
@@ -113,8 +114,8 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
     list->said = result;
     kvb_log_write(
         list->options.log, result == KVB_DNS_OK ? KVB_LOG_INFO : KVB_LOG_WARNING, "dns",
-        is_answer ? "the name of the workers was looked up"
-                  : "the name of the workers cannot be looked up: all of them stay",
+        is_answer ? "the DNS name of the workers was looked up"
+                  : "the DNS name of the workers cannot be looked up: all workers stay",
         "name", configured_name(config), "result",
         result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
 }
@@ -143,14 +144,14 @@ static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
     if (status != KVB_OK) {
         kvb_log_write(
             list->options.log, KVB_LOG_ERROR, "dns",
-            "not all workers could be opened: they are tried again", "name",
+            "some workers could not be opened: they are tried again", "name",
             configured_name(list->options.config), "why",
             why.text[0] ? why.text : kvb_status_name(status), NULL);
     }
     return status;
 }
 
-/* One look-up; *is_settled: nothing is left to do from the one before. */
+/* Does one look-up.  *is_settled: false while the bridge must be given the same list again. */
 static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
 {
     const struct kvb_dns_config *config = list->options.config;
@@ -167,7 +168,7 @@ static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
         return;
     }
     if (kvb_dns_members_answered(&list->members, &found, &has_changed) != KVB_OK) {
-        return; /* out of memory: the next answer counts */
+        return; /* out of memory: the next answer is merged instead */
     }
     atomic_store(&list->member_count, list->members.count);
     if (has_changed || !*is_settled) {
@@ -224,7 +225,9 @@ void kvb_dns_list_stop(struct kvb_dns_list *list)
     const uint64_t once = 1;
 
     if (list && list->has_thread) {
-        (void)!write(list->stop_fd, &once, sizeof once); /* an eventfd takes it */
+        (void)!write(
+            list->stop_fd, &once,
+            sizeof once); /* cannot fail: the counter of the eventfd is far from full */
         (void)pthread_join(list->thread, NULL);
         list->has_thread = false;
     }

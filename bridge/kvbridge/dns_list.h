@@ -10,24 +10,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The workers that are the members of a DNS name: for fleets in which nobody may ask the API of
- * Kubernetes, or that have none.
+/* Makes the members of a DNS name the workers of the bridge, for fleets without access to the
+ * Kubernetes API.
  *
  *     every dns.period_s: look up --> kvb_dns_members --changed--> a worker for each --take--> the
  *                            | bridge
- *                            +-- no answer: all workers stay, the log says so
+ *                            +-- no answer: all workers stay, and a warning is logged
  *
- * A worker is its address and port: its id is made from them (kvb_worker_id_of_address).
+ * The address and port identify a worker: its id is computed from them (kvb_worker_id_of_address).
  *
  * Threads: one of its own, on which take is called; the functions: any thread. */
 struct kvb_dns_list;
 
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
 
-/* Adds an error for each key that is missing or has no use. */
+/* Adds an error for each key that is missing or cannot be used. */
 void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config);
 
-/* out_worker is complete then.  KVB_TOO_LARGE: the host is too long for an address. */
+/* Fills all of *out_worker.  KVB_TOO_LARGE: the host is too long for an endpoint. */
 kvb_status kvb_dns_list_worker_of(
     const struct kvb_dns_config *config, const struct kvb_dns_member *member,
     struct kvb_worker_config *out_worker);
@@ -35,7 +35,8 @@ kvb_status kvb_dns_list_worker_of(
 struct kvb_dns_list_options {
     const struct kvb_dns_config *config; /* borrowed, like log */
     struct kvb_log *log;
-    /* The workers are these now.  *out_is_settled: none of them is to be tried again. */
+    /* Replaces the bridge's list.  *out_is_settled: false when the same list must be given
+     * again. */
     kvb_status (*take)(
         void *context, const struct kvb_worker_config *workers, size_t count, bool *out_is_settled,
         struct kvb_detail *why);
@@ -51,7 +52,7 @@ void kvb_dns_list_stop(struct kvb_dns_list *list);
 void kvb_dns_list_free(struct kvb_dns_list *list);
 
 struct kvb_dns_list_counters {
-    uint64_t results[KVB_DNS_RESULT_COUNT]; /* look-ups */
+    uint64_t results[KVB_DNS_RESULT_COUNT]; /* look-ups by result */
     uint64_t members;                       /* now */
 };
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the service account, in every pod that has one. */
+/* Kubernetes mounts the service account of a pod here. */
 #define ACCOUNT "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 static void put_path(char out[kvb_config_path_bytes], const char *configured, const char *otherwise)
@@ -63,7 +63,7 @@ static kvb_status put_named_path(
 
     if (snprintf(out, kvb_config_path_bytes, "%.*s%s", folder, kubeconfig, named) >=
         kvb_config_path_bytes) {
-        kvb_detail_set(detail, "%.128s: this path is too long", named);
+        kvb_detail_set(detail, "%.128s: the path is too long", named);
         return KVB_BAD_CONFIG;
     }
     return KVB_OK;
@@ -109,7 +109,7 @@ token_until_read(const struct kvb_kube_access *old, const struct kvb_kube_access
     return is_same ? old->token : "";
 }
 
-/* All or nothing: what was there stays until the new one is complete. */
+/* Replaces the access as a whole: the old one stays until the new one is complete. */
 static kvb_status load_kubeconfig(struct kvb_kube_access *access, struct kvb_detail *detail)
 {
     const char *path = access->config->kubeconfig;
@@ -198,8 +198,8 @@ static kvb_status find_own_cluster(struct kvb_kube_access *access, struct kvb_de
 
     if (!host || host[0] == '\0') {
         kvb_detail_set(
-            detail, "this is no pod, for KUBERNETES_SERVICE_HOST is not set: set "
-                    "kubernetes.api or kubernetes.kubeconfig, or run it in the cluster");
+            detail, "this is not a pod, because KUBERNETES_SERVICE_HOST is not set: set "
+                    "kubernetes.api or kubernetes.kubeconfig, or run the bridge in the cluster");
         return KVB_IO;
     }
     (void)snprintf(

@@ -6,10 +6,10 @@
 #include "pods/kubeconfig.h"
 #include "pods/pod.h"
 
-/* Where the API server of Kubernetes is, and what the bridge shows it:
+/* The address of the Kubernetes API server, and the token and certificates for it.  They come from:
  *
- *     kubernetes.kubeconfig   what its current context names
- *     kubernetes.api          that URL, with token_file and ca_file
+ *     kubernetes.kubeconfig   the current context of this file
+ *     kubernetes.api          this URL, with token_file and ca_file
  *     neither                 the environment and the service account of the bridge's own pod
  *
  * Files are read again by kvb_kube_access_renew(), because tokens and certificates are replaced
@@ -19,7 +19,7 @@
 struct kvb_kube_access {
     const struct kvb_kubernetes_config *config; /* borrowed */
     char base[kvb_config_url_bytes];            /* https://host:port, without a slash at its end */
-    char token_file[kvb_config_path_bytes];     /* "": none, or the kubeconfig has it */
+    char token_file[kvb_config_path_bytes];     /* "": none, or the token is in the kubeconfig */
     char ca_file[kvb_config_path_bytes];
     char certificate_file[kvb_config_path_bytes];
     char key_file[kvb_config_path_bytes];
@@ -27,23 +27,24 @@ struct kvb_kube_access {
     struct kvb_kubeconfig kubeconfig;
 };
 
-/* KVB_IO  this is no pod and nothing is configured, or the kubeconfig cannot be used; detail says
- *         why.  Call it again later. */
+/* KVB_IO  nothing is configured outside a pod, or the kubeconfig cannot be used: detail says why,
+ *         and the caller tries again later */
 kvb_status kvb_kube_access_open(
     struct kvb_kube_access *access, const struct kvb_kubernetes_config *config,
     struct kvb_detail *detail);
 void kvb_kube_access_close(struct kvb_kube_access *access);
 
-/* Reads the token, and the kubeconfig, again.  What cannot be read leaves what was there, because
- * it may still be valid; detail then says why. */
+/* Reads the token and the kubeconfig again.  On failure the old ones stay, because they may still
+ * be valid, and detail says why. */
 kvb_status kvb_kube_access_renew(struct kvb_kube_access *access, struct kvb_detail *detail);
 
-/* The namespace where none is configured.  KVB_IO, KVB_BAD_CONFIG: it cannot be read. */
+/* The namespace that applies when none is configured.  KVB_IO, KVB_BAD_CONFIG: it cannot be
+ * read. */
 kvb_status kvb_kube_access_namespace(
     const struct kvb_kube_access *access, char out[kvb_pod_namespace_bytes + 1],
     struct kvb_detail *detail);
 
-/* Fills token and certificates, borrowed until the access changes. */
+/* Fills in the token and certificates, which are borrowed until the access changes. */
 void kvb_kube_access_show(const struct kvb_kube_access *access, struct kvb_fetch_options *out);
 
 /* What works, or may work later, but its owner should know; "" for nothing. */

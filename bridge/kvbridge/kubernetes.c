@@ -18,11 +18,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-static const uint64_t renew_ns = 60 * KVB_NS_PER_S;    /* of token and kubeconfig */
-static const uint64_t unopened_ns = 30 * KVB_NS_PER_S; /* a watch without an answer */
-static const uint64_t gather_ns = 50 * KVB_NS_PER_MS;  /* changes become one list */
+static const uint64_t renew_ns = 60 * KVB_NS_PER_S;    /* token and kubeconfig are read again */
+static const uint64_t unopened_ns = 30 * KVB_NS_PER_S; /* the limit for a watch without an answer */
+static const uint64_t gather_ns = 50 * KVB_NS_PER_MS;  /* changes are gathered into one list */
 static const uint64_t longest_gather_ns = 5 * KVB_NS_PER_S;
-static const uint64_t retry_ns = 10 * KVB_NS_PER_S; /* of what was not taken */
+static const uint64_t retry_ns =
+    10 * KVB_NS_PER_S; /* a list of which a part was not taken is given again */
 
 enum {
     list_timeout_ms = 60000,
@@ -31,11 +32,11 @@ enum {
     url_bytes = 16384,
     idle_ms = 1000,
     http_unauthorized = 401,
-    scrape_ms = 1000, /* as load.scrape_ms of a worker */
-    max_said = 16     /* pods that the log names at once */
+    scrape_ms = 1000, /* the default of workers[].load.scrape_ms */
+    max_said = 16     /* pods that are logged in one turn */
 };
 
-/* The pods of one namespace, or of all. */
+/* The list and watch of one namespace, or of all namespaces. */
 struct pod_source {
     struct kvb_kubernetes *kubernetes; /* borrowed */
     uint32_t number;
@@ -43,10 +44,10 @@ struct pod_source {
     struct kvb_watch watch;
     struct kvb_pod_splitter splitter;
     struct kvb_fetch *fetch; /* under way; NULL: none */
-    bool is_open;            /* it has been answered */
-    unsigned error_code;     /* of an ERROR event, as of HTTP; 0: there was none */
-    bool was_listed;         /* once, as a whole */
-    struct kvb_detail why;   /* what ended the request from this side; "" */
+    bool is_open;            /* the current request has been answered */
+    unsigned error_code;     /* HTTP status in an ERROR event; 0: none */
+    bool was_listed;         /* a list was complete at least once */
+    struct kvb_detail why;   /* why the bridge ended the request; "" */
 };
 
 struct kvb_kubernetes {
@@ -56,20 +57,20 @@ struct kvb_kubernetes {
     bool has_thread;
     atomic_bool is_stopping;
 
-    /* The thread's own. */
+    /* Only the thread uses these. */
     struct kvb_kube_access access;
-    uint64_t closed_ns;            /* since then it cannot be opened; 0: it is, or was not tried */
-    uint64_t renewed_ns;           /* 0: never */
-    struct kvb_detail not_renewed; /* why not; "" */
+    uint64_t closed_ns;            /* since when `access` cannot be opened; 0: open, or not tried */
+    uint64_t renewed_ns;           /* when `access` was read last; 0: never */
+    struct kvb_detail not_renewed; /* why that failed; "" */
     struct kvb_buf url;
     struct pod_source *sources; /* owned */
     size_t source_count;
     struct kvb_pods pods;
-    struct kvb_pod_line line; /* the one at hand */
-    uint64_t changed_ns;      /* since then the bridge's list is an old one; 0: it is not */
-    uint64_t newest_ns;       /* the newest of these changes */
-    uint64_t retry_at_ns;     /* what was not taken is offered again; 0: all was */
-    struct kvb_detail why;    /* the API server is away; "" */
+    struct kvb_pod_line line; /* scratch space for one line */
+    uint64_t changed_ns;      /* oldest change that the bridge has not received; 0: none */
+    uint64_t newest_ns;       /* newest such change */
+    uint64_t retry_at_ns;     /* when the list is given again; 0: all of it was taken */
+    struct kvb_detail why;    /* why the API server is away; "" */
     struct kvb_detail not_taken;
     struct kvb_log_backoff backoff;
     enum kvb_kubernetes_state said;
@@ -78,7 +79,7 @@ struct kvb_kubernetes {
     struct kvb_log_limit refused_limit;
 
     pthread_mutex_t lock;
-    struct kvb_kubernetes_status status; /* under it */
+    struct kvb_kubernetes_status status; /* protected by lock */
 };
 
 const char *kvb_kubernetes_state_name(enum kvb_kubernetes_state state)
@@ -93,7 +94,8 @@ const char *kvb_kubernetes_state_name(enum kvb_kubernetes_state state)
     return (unsigned)state < KVB_KUBERNETES_STATE_COUNT ? names[state] : "";
 }
 
-/* What cannot be read again stays as it was: it is said when the API server no longer takes it. */
+/* Reads token and kubeconfig again.  On failure the old ones stay, and the reason is logged only
+ * when the API server refuses them. */
 static void renew_access(struct kvb_kubernetes *kubernetes, uint64_t now_ns)
 {
     struct kvb_detail why = { .text = "" };
@@ -142,7 +144,7 @@ static void count_pod_refusal(
     if (kvb_log_limit_due(&kubernetes->refused_limit, kvb_clock_monotonic_ns(), &times)) {
         kvb_log_write(
             kubernetes->options.log, KVB_LOG_WARNING, "kubernetes",
-            "objects of the API server are not looked at", "why", why->text, "count",
+            "objects of the API server are skipped", "why", why->text, "count",
             kvb_log_u64(text, times), NULL);
     }
 }
@@ -155,7 +157,7 @@ static kvb_status put_pod(struct pod_source *source, const struct kvb_pod *pod)
 
     if (status == KVB_TOO_LARGE) {
         struct kvb_detail why;
-        kvb_detail_set(&why, "more than %d pods: select fewer", kvb_max_workers);
+        kvb_detail_set(&why, "there are more than %d pods: select fewer", kvb_max_workers);
         count_pod_refusal(kubernetes, KVB_POD_CEILING, &why);
         return KVB_OK;
     }
@@ -176,7 +178,7 @@ static kvb_status take_pod_item(void *context, kvb_span object)
     enum kvb_pod_refusal refusal = KVB_POD_INVALID;
 
     if (kvb_watch_item(&source->watch) != KVB_OK) {
-        kvb_detail_set(&source->why, "a list without an end: it is given up");
+        kvb_detail_set(&source->why, "the list of pods is too long: it is given up");
         return KVB_TOO_LARGE;
     }
     const kvb_status status =
@@ -225,7 +227,8 @@ static kvb_status take_pod_event(void *context, kvb_span object)
     if (status != KVB_OK && status != KVB_BAD_INPUT) {
         return status;
     }
-    if (status == KVB_OK || line->event != KVB_POD_EVENT_UNKNOWN) { /* else nobody knows its kind */
+    if (status == KVB_OK ||
+        line->event != KVB_POD_EVENT_UNKNOWN) { /* else its type could not be read */
         count_event(kubernetes, line->event);
     }
     if (status == KVB_OK && line->event == KVB_POD_ERROR) {
@@ -261,14 +264,14 @@ static kvb_status take_answer_bytes(void *context, kvb_span bytes)
         &source->splitter, bytes, is_list ? take_pod_item : take_pod_event, source);
 }
 
-/* What a complete answer to a list means. */
+/* Handles a complete answer to a list request. */
 static enum kvb_watch_input take_pod_page(struct pod_source *source, struct kvb_pod_page *out_page)
 {
     struct kvb_kubernetes *kubernetes = source->kubernetes;
     kvb_span envelope;
 
     if (kvb_pod_splitter_envelope(&source->splitter, &envelope) != KVB_OK) {
-        kvb_detail_set(&source->why, "a list that is not complete");
+        kvb_detail_set(&source->why, "the list of pods is not complete");
         return KVB_WATCH_FAILED;
     }
     if (kvb_pod_page_decode(envelope, out_page, &source->why) != KVB_OK) {
@@ -299,7 +302,7 @@ static enum kvb_watch_input classify_answer(
     return code != 0 ? kvb_watch_input_of_code(code) : KVB_WATCH_FAILED;
 }
 
-/* The sentence for people; what only the API server's operator can change comes with a remedy. */
+/* Replaces the reason by one with a remedy, for statuses that an operator can mend. */
 static void
 explain_code(struct kvb_detail *why, unsigned code, const struct kvb_detail *not_renewed)
 {
@@ -308,9 +311,9 @@ explain_code(struct kvb_detail *why, unsigned code, const struct kvb_detail *not
         const char *text;
     } rows[] = {
         { http_unauthorized,
-          "the token or the certificate is refused (401): is it the right one?" },
+          "the token or the certificate is refused (401): check that it is the right one" },
         { 403, "not permitted (403): the Role needs get, list and watch of pods" },
-        { 404, "no such namespace or path (404): is kubernetes.api an API server?" },
+        { 404, "no such namespace or path (404): check that kubernetes.api is an API server" },
         { 400, "the request is refused (400): check the selectors" },
     };
 
@@ -331,7 +334,7 @@ static void end_pod_answer(void *context, const struct kvb_fetch_end *end)
     struct kvb_pod_page page;
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
-    source->fetch = NULL; /* it is gone */
+    source->fetch = NULL; /* the fetcher has freed it */
     const enum kvb_watch_input input = classify_answer(source, end, &page);
     if (input >= KVB_WATCH_REFUSED) {
         if (end->outcome == KVB_FETCH_CODE) {
@@ -346,7 +349,7 @@ static void end_pod_answer(void *context, const struct kvb_fetch_end *end)
         &source->watch, input, input <= KVB_WATCH_LISTED ? &page : NULL, end->retry_after_s,
         now_ns);
     if (input == KVB_WATCH_PAGE && source->watch.pages == 0) {
-        kvb_detail_set(&kubernetes->why, "a list without an end: it is given up");
+        kvb_detail_set(&kubernetes->why, "the list of pods is too long: it is given up");
     }
 }
 
@@ -404,7 +407,7 @@ static kvb_status start_pod_request(struct pod_source *source)
     return kvb_fetch_start(kubernetes->fetcher, &options, &source->fetch);
 }
 
-/* Ends the request from this side. */
+/* Cancels the request for the given reason. */
 static void give_up(struct pod_source *source, const char *why, uint64_t now_ns)
 {
     kvb_fetch_cancel(source->fetch);
@@ -414,7 +417,7 @@ static void give_up(struct pod_source *source, const char *why, uint64_t now_ns)
     kvb_watch_step(&source->watch, KVB_WATCH_FAILED, NULL, 0, now_ns);
 }
 
-/* Pods above the ceiling come in by another list, once there is room. */
+/* Lists again once there is room for pods that were above the ceiling. */
 static void list_for_room(struct pod_source *source, uint64_t now_ns)
 {
     const struct kvb_pods *pods = &source->kubernetes->pods;
@@ -432,7 +435,7 @@ static void work_source(struct pod_source *source, uint64_t now_ns)
     const bool is_watching = source->watch.state == KVB_WATCH_WATCHING;
 
     if (kvb_watch_is_silent(&source->watch, now_ns)) {
-        give_up(source, "the watch is silent past its time: it is closed", now_ns);
+        give_up(source, "the watch did not end in time: it is closed", now_ns);
     } else if (
         is_watching && !source->is_open && now_ns >= source->watch.started_ns + unopened_ns) {
         give_up(source, "the watch is not answered", now_ns);
@@ -447,7 +450,7 @@ static void work_source(struct pod_source *source, uint64_t now_ns)
     }
 }
 
-/* ---- The list of the bridge ---- */
+/* ---- The list for the bridge ---- */
 
 kvb_status kvb_kubernetes_worker_of(
     const struct kvb_kubernetes_config *config, const struct kvb_pod *pod,
@@ -483,7 +486,7 @@ kvb_status kvb_kubernetes_worker_of(
     return KVB_OK;
 }
 
-/* What the bridge made of the pods that are taken so far, in their order. */
+/* Copies the bridge's verdicts to the pods that were offered, in their order. */
 static void take_verdicts(struct kvb_pods *pods, const enum kvb_bridge_taken *taken)
 {
     static const enum kvb_pod_state states[] = {
@@ -501,10 +504,10 @@ static void take_verdicts(struct kvb_pods *pods, const enum kvb_bridge_taken *ta
     }
 }
 
-/* A list for the bridge. */
+/* A list of workers for the bridge. */
 struct pod_offer {
-    struct kvb_worker_config *workers; /* owned, like the next: of each worker what became of it */
-    enum kvb_bridge_taken *taken;
+    struct kvb_worker_config *workers; /* owned, like `taken` */
+    enum kvb_bridge_taken *taken;      /* for each worker, the bridge's verdict */
     size_t count;
 };
 
@@ -559,7 +562,7 @@ static kvb_status offer_list(struct kvb_kubernetes *kubernetes)
     return status;
 }
 
-/* Says each pod once that an operator may want and that is no worker. */
+/* Logs each pod that should be a worker and is not, once for each reason. */
 static void say_not_taken(struct kvb_kubernetes *kubernetes)
 {
     size_t said = 0;
@@ -592,8 +595,9 @@ static bool is_listing(const struct kvb_kubernetes *kubernetes)
     return is_one_listing;
 }
 
-/* When the bridge gets the next list; UINT64_MAX: it has the newest.  Not in the middle of a list:
- * of two pods with one id the first is not always the older one. */
+/* When the next list is given to the bridge; UINT64_MAX: it has the newest.  While a list is read,
+ * only after the longest wait: of two pods with one id, the first that is read is not always the
+ * older one. */
 static uint64_t offer_due_ns(const struct kvb_kubernetes *kubernetes)
 {
     const uint64_t gathered_ns = kubernetes->newest_ns + gather_ns;
@@ -653,13 +657,13 @@ static void say_state(struct kvb_kubernetes *kubernetes, enum kvb_kubernetes_sta
         enum kvb_log_level level;
         const char *text;
     } rows[KVB_KUBERNETES_STATE_COUNT] = {
-        [KVB_KUBERNETES_STARTING] = { KVB_LOG_INFO, "the pods are being listed" },
-        [KVB_KUBERNETES_WATCHING] = { KVB_LOG_INFO, "the pods are watched" },
+        [KVB_KUBERNETES_STARTING] = { KVB_LOG_INFO, "listing pods" },
+        [KVB_KUBERNETES_WATCHING] = { KVB_LOG_INFO, "watching pods" },
         [KVB_KUBERNETES_EMPTY] = { KVB_LOG_WARNING,
                                    "no pod matches: check kubernetes.selector, field_selector "
                                    "and namespaces" },
         [KVB_KUBERNETES_AWAY] = { KVB_LOG_WARNING,
-                                  "the API server is away: all workers stay as they were" },
+                                  "the API server is unreachable or refuses: all workers stay" },
     };
     const bool is_away = state == KVB_KUBERNETES_AWAY;
     const bool is_due =
@@ -751,7 +755,7 @@ add_pod_source(struct kvb_kubernetes *kubernetes, const char *name_space, uint64
     struct pod_source *source = &kubernetes->sources[kubernetes->source_count];
     uint64_t seed = now_ns;
 
-    (void)!getrandom(&seed, sizeof seed, 0); /* else: the clock */
+    (void)!getrandom(&seed, sizeof seed, 0); /* on failure the clock is the seed */
     *source = (struct pod_source){ .kubernetes = kubernetes,
                                    .number = (uint32_t)kubernetes->source_count };
     (void)snprintf(source->name_space, sizeof source->name_space, "%s", name_space);
@@ -760,7 +764,7 @@ add_pod_source(struct kvb_kubernetes *kubernetes, const char *name_space, uint64
     kubernetes->source_count++;
 }
 
-/* Again in a later turn, where the service account is not there yet. */
+/* Opens the sources.  Without a service account a later turn tries again. */
 static void open_sources(struct kvb_kubernetes *kubernetes, uint64_t now_ns)
 {
     const struct kvb_kubernetes_namespaces *names = &kubernetes->options.config->namespaces;
@@ -805,7 +809,8 @@ static int until_ms(uint64_t due_ns, uint64_t now_ns, int otherwise_ms)
     return left_ms < (uint64_t)otherwise_ms ? (int)left_ms : otherwise_ms;
 }
 
-/* Until a request or a list for the bridge is due; what comes from the server ends it, too. */
+/* How many ms until a request or a list for the bridge is due.  Data from the server ends the wait
+ * early. */
 static int wait_of_turn(const struct kvb_kubernetes *kubernetes)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -824,10 +829,10 @@ static void *run_kubernetes(void *context)
 {
     struct kvb_kubernetes *kubernetes = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-kubernetes"); /* for top -H; else unnamed */
+    (void)pthread_setname_np(pthread_self(), "kvb-kubernetes"); /* for top -H; may fail */
     while (!atomic_load(&kubernetes->is_stopping)) {
         kubernetes_turn(kubernetes);
-        /* On failure: the next turn. */
+        /* On failure the next turn tries again. */
         (void)kvb_fetcher_work(kubernetes->fetcher, wait_of_turn(kubernetes));
     }
     return NULL;

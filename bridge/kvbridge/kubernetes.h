@@ -16,11 +16,11 @@
  *     API server --list, watch--> splitter --> pods --settle--> workers --take--> the bridge
  *                 (pods/watch.h)  (pods/splitter.h) (pods/table.h)
  *
- * A list is taken some milliseconds after a change, so that a rolling update is a few lists and not
- * one for each event.  While the API server is away everything stays as it was.
+ * A list is taken some milliseconds after a change, so that a rolling update causes a few lists
+ * instead of one for each event.  While the API server is unreachable, all workers stay.
  *
- * In a cluster the address of the API server, its CA, the token and the own namespace are those of
- * the service account; the token is read again every minute, and at once when it is refused.
+ * In a cluster, the service account gives the address of the API server, its CA, the token and the
+ * bridge's namespace.  The token is read again every minute, and at once when it is refused.
  *
  * Threads: one of its own, on which take is called; the functions: any thread.
  * Memory: the pods (pods/table.h), and about as much again while a list is taken. */
@@ -28,11 +28,11 @@ struct kvb_kubernetes;
 struct kvb_resolver;
 
 struct kvb_kubernetes_options {
-    const struct kvb_kubernetes_config *config; /* borrowed, like all below */
+    const struct kvb_kubernetes_config *config; /* borrowed; all fields below too */
     struct kvb_log *log;
     struct kvb_resolver *resolver;
-    struct kvb_metrics *metrics; /* of kvbridge/metrics.h */
-    /* As kvb_bridge_take_list(), of the pods. */
+    struct kvb_metrics *metrics; /* defined in kvbridge/metrics.h */
+    /* Gives the bridge its list of pods, like kvb_bridge_take_list(). */
     kvb_status (*take)(
         void *context, const struct kvb_worker_config *workers, size_t count,
         enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer);
@@ -43,18 +43,18 @@ struct kvb_kubernetes_options {
 kvb_status
 kvb_kubernetes_new(const struct kvb_kubernetes_options *options, struct kvb_kubernetes **out);
 
-/* KVB_IO: no thread. */
+/* KVB_IO: the thread cannot be started. */
 kvb_status kvb_kubernetes_start(struct kvb_kubernetes *kubernetes);
-/* No take runs after it returns.  NULL is fine, here too. */
+/* No `take` runs after it returns.  NULL is fine here and in the next function. */
 void kvb_kubernetes_stop(struct kvb_kubernetes *kubernetes);
 void kvb_kubernetes_free(struct kvb_kubernetes *kubernetes);
 
-/* How the watch is; for /state. */
+/* The state of all watches together, for /state. */
 enum kvb_kubernetes_state {
-    KVB_KUBERNETES_STARTING, /* the first list is not complete */
+    KVB_KUBERNETES_STARTING, /* the first lists are not complete */
     KVB_KUBERNETES_WATCHING,
-    KVB_KUBERNETES_EMPTY, /* and no pod matches the selectors */
-    KVB_KUBERNETES_AWAY,  /* the API server does not answer, or refuses */
+    KVB_KUBERNETES_EMPTY, /* watching, but no pod matches the selectors */
+    KVB_KUBERNETES_AWAY,  /* the API server does not answer, or refuses requests */
     KVB_KUBERNETES_STATE_COUNT
 };
 
@@ -72,19 +72,20 @@ struct kvb_pod_shown {
 
 struct kvb_kubernetes_status {
     enum kvb_kubernetes_state state;
-    uint64_t away_ns;      /* since then, on the monotonic clock; 0: it is there */
-    struct kvb_detail why; /* it is away, or the newest list was not taken whole; "" */
+    uint64_t away_ns;      /* since when, monotonic; 0: it is reachable */
+    struct kvb_detail why; /* why it is away, or why part of the newest list was not taken; "" */
     size_t counts[KVB_POD_STATE_COUNT];
-    uint64_t refused[KVB_POD_REFUSAL_COUNT]; /* objects, since the start; ceiling: pods now */
-    struct kvb_detail refused_why;           /* the newest; "": none */
+    uint64_t
+        refused[KVB_POD_REFUSAL_COUNT]; /* objects since the start; KVB_POD_CEILING: pods now */
+    struct kvb_detail refused_why;      /* reason of the newest refusal; "": none */
     size_t shown_count;
-    struct kvb_pod_shown shown[kvb_max_pods_shown]; /* not taken; the first by name */
+    struct kvb_pod_shown shown[kvb_max_pods_shown]; /* pods that are not taken; the first by name */
 };
 
 void kvb_kubernetes_read_status(
     struct kvb_kubernetes *kubernetes, struct kvb_kubernetes_status *out_status);
 
-/* The worker that a pod is.  Pure.  KVB_TOO_LARGE: an address is too long. */
+/* Converts a pod to a worker.  Pure.  KVB_TOO_LARGE: an address is too long. */
 kvb_status kvb_kubernetes_worker_of(
     const struct kvb_kubernetes_config *config, const struct kvb_pod *pod,
     struct kvb_worker_config *out_worker);

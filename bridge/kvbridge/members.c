@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Taking apart ---- */
+/* ---- Splitting workers into ranks ---- */
 
-/* Its ranks stand in the list as workers of their own, or nobody knows them yet. */
+/* True: the worker is discovered, so its ranks are separate workers in the list, or not known
+ * yet. */
 static bool is_given_elsewhere(const struct kvb_worker_config *worker)
 {
     return worker->discover[0] != '\0';
@@ -30,12 +31,12 @@ static void put_rank_address(
     char out_address[kvb_endpoint_bytes])
 {
     if (worker->has_own_addresses) {
-        return; /* they stand there already */
+        return; /* the copy has them already */
     }
     memset(out_address, 0, kvb_endpoint_bytes);
     if (base[0] != '\0') {
         const kvb_status status = kvb_endpoint_for_rank(base, dp_rank, out_address);
-        assert(status == KVB_OK); /* the list was checked */
+        assert(status == KVB_OK); /* kvb_bridge_config_read() has checked the list */
         (void)status;
     }
 }
@@ -61,7 +62,7 @@ make_member_rank(const struct kvb_worker_config *worker, uint32_t at, struct kvb
 static kvb_status
 make_member_room(const struct kvb_worker_config *workers, size_t count, struct kvb_members *members)
 {
-    size_t ranks = 1; /* no room at all would be no array */
+    size_t ranks = 1; /* not 0, so that calloc() returns an array */
     size_t loads = 1;
 
     for (size_t i = 0; i < count; i++) {
@@ -123,7 +124,7 @@ void kvb_members_done(struct kvb_members *members)
 
 /* ---- Comparing ---- */
 
-/* One of the old, where it can be found. */
+/* A member of the old list, as an entry of a sorted array. */
 struct place {
     uint64_t id;
     uint32_t dp_rank;
@@ -148,7 +149,7 @@ static int compare_places(const void *one, const void *other)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
-/* A fact about a worker, that may change while it runs. */
+/* True: the key is a fact, which may change without making another worker. */
 static bool is_fact(const char *path)
 {
     static const char *const facts[] = { "address", "role", "labels" };
@@ -179,11 +180,11 @@ bool kvb_members_are_same(
     return !differs;
 }
 
-/* The two lists, and what is found. */
+/* Two lists and their differences. */
 struct comparison {
     const struct kvb_worker_config *const *old;
     size_t old_count;
-    struct place *places; /* owned; of the old, sorted */
+    struct place *places; /* owned; the old list, sorted */
     const struct kvb_worker_config *new;
     size_t new_count;
     struct kvb_member_changes changes;
@@ -208,7 +209,7 @@ static kvb_status make_places(struct comparison *comparison)
     return KVB_OK;
 }
 
-/* The same member: only its facts may differ. */
+/* Keeps a member that is in both lists and of which at most the facts differ. */
 static void keep_member(struct comparison *comparison, size_t old, size_t new)
 {
     struct kvb_member_changes *changes = &comparison->changes;

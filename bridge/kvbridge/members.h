@@ -19,53 +19,54 @@
  *
  * Pure.  Threads: plain data. */
 struct kvb_members {
-    /* Of one rank each: its own id and addresses, nothing is added to them; no load but
+    /* Workers of one rank each, with the rank's own id and addresses, and of load only
      * total_slots. */
     struct kvb_worker_config *ranks; /* owned */
     size_t rank_count;
-    struct kvb_worker_config *loads; /* owned; the workers that have a source of load */
+    struct kvb_worker_config *loads; /* owned; the workers that have a load source */
     size_t load_count;
-    size_t *worker_of_rank; /* owned, like the next: of each rank its worker's place in the list */
+    size_t *worker_of_rank; /* owned; for each rank the index of its worker in the list */
     size_t *worker_of_load;
 };
 
-/* workers were read without a mistake; published: publish.labels.  KVB_NO_MEMORY */
+/* Splits workers, which must be valid, into ranks and loads.  published: publish.labels.
+ * KVB_NO_MEMORY */
 kvb_status kvb_members_of(
     const struct kvb_worker_config *workers, size_t count, const struct kvb_label_names *published,
     struct kvb_members *out_members);
 
-/* What a member's facts are of a worker's: without labels that are not published. */
+/* Removes labels that are not published. */
 void kvb_members_limit_facts(
     struct kvb_worker_facts *facts, const struct kvb_label_names *published);
 
 /* {0} is fine. */
 void kvb_members_done(struct kvb_members *members);
 
-/* Whether both are the same member, whatever is said about it.  What makes another member, and what
- * is a fact about the same one:
+/* True: both are the same member, even if its facts differ.  A different key makes another member;
+ * a different fact does not:
  *
- *     another member   every key of a worker but the three below; what is in its files of
- *                      CURVE keys; the pod's UID
+ *     another member   every key of a worker except the three below; the content of its CURVE key
+ *                      files; the pod's UID
  *     a fact           address, role, labels; pod, namespace, node, ready, draining */
 bool kvb_members_are_same(
     const struct kvb_worker_config *one, const struct kvb_worker_config *other);
 
-/* The differences between two lists.  A changed rank is removed and added; one of which only facts
- * differ is updated: it stays open. */
+/* The differences between two lists.  A changed rank is removed and added again.  A rank whose
+ * facts alone differ is updated and stays open. */
 struct kvb_member_changes {
-    bool *is_removed; /* owned; of each of the old */
-    bool *is_added;   /* owned; of each of the new */
-    /* owned; of each of the old the facts that it has now, borrowed from the new; NULL: the same
-     * as before, or it is removed */
+    bool *is_removed; /* owned; one for each old member */
+    bool *is_added;   /* owned; one for each new member */
+    /* owned; for each old member its new facts, borrowed from the new list; NULL: unchanged, or the
+     * member is removed */
     const struct kvb_worker_facts **updates;
-    size_t gone; /* in the old list alone */
+    size_t gone; /* only in the old list */
     size_t added;
-    size_t changed; /* in both */
-    size_t same;    /* in both, those with other facts too */
-    size_t updated; /* of those the same: with other facts */
+    size_t changed; /* in both, with a different key */
+    size_t same;    /* in both, including those with other facts */
+    size_t updated; /* how many of `same` have other facts */
 };
 
-/* No id and rank may stand twice in a list.  KVB_NO_MEMORY */
+/* Compares two lists.  In a list, a pair of id and rank must be unique.  KVB_NO_MEMORY */
 kvb_status kvb_members_compare(
     const struct kvb_worker_config *const *old, size_t old_count,
     const struct kvb_worker_config *new, size_t new_count, struct kvb_member_changes *out_changes);

@@ -5,19 +5,19 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Ranks and load sources come and go while the bridge runs.
+/* Adds and removes ranks and load sources while the bridge runs.
  *
  *     main, watch, discover   --replace--+              ingest thread
- *     HTTP threads  --register, forget---+--> ring --> one command after the other:
- *            ^                                  decide, then a rank a step:
- *            +---- done, with what came of it ---- close what goes, open what comes
+ *     HTTP threads  --register, forget---+--> ring --> one command after another:
+ *            ^                                  decide, then one rank a step:
+ *            +---- done, with the result -------- close removed ranks, open added ones
  *
- * The requesting thread waits; the engines do not: a turn spends at most work_ns on a command.  A
- * refused command has changed nothing.  Each rank belongs to one list (kvbridge/bridge.h);
- * replacing one list leaves the others alone.
+ * Only the requesting thread waits for a command: a turn of the ingest thread spends at most
+ * work_ns on it.  A refused command changes nothing.  Each rank belongs to one list
+ * (kvbridge/bridge.h); replacing one list leaves the others alone.
  *
- * HTTP threads read the metrics of ranks: meanwhile no rank is added or removed.  The engines
- * wait for such a reader only when it takes half a second. */
+ * While an HTTP thread reads the metrics of ranks, no rank is added or removed.  Only after half a
+ * second does the ingest thread wait for such a reader. */
 
 static const uint64_t work_ns = 2 * KVB_NS_PER_MS;
 
@@ -98,7 +98,7 @@ static void stay(struct bridge_membership *membership)
     }
 }
 
-/* Field by field: whoever asks meanwhile reads `commands`. */
+/* Clears single fields, because other threads read `commands` meanwhile. */
 static void forget_command(struct membership_work *members)
 {
     free(members->ranks_come);
@@ -131,7 +131,7 @@ static void end(struct kvb_bridge *bridge, kvb_status status)
 
 /* ---- On the ingest thread ---- */
 
-/* The next command, unless one is under way; false: there is none. */
+/* Takes the next command unless one is under way.  False: there is none. */
 static bool has_command(struct kvb_bridge *bridge)
 {
     struct membership_work *members = bridge->membership.work;
@@ -193,9 +193,9 @@ static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command 
         return refuse_command(command, KVB_AGAIN, "the bridge is starting");
     }
     if (kvb_ring_put(bridge->membership.work->commands, command) != KVB_OK) {
-        return refuse_command(command, KVB_AGAIN, "too many wait: try again later");
+        return refuse_command(command, KVB_AGAIN, "too many requests are waiting: try again later");
     }
-    (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
+    (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 20 ms */
     wait_for_command(command);
     return command->status;
 }
@@ -213,7 +213,8 @@ kvb_status kvb_bridge_request_membership(
     for (size_t i = 0; wish->out_taken && i < worker_count; i++) {
         wish->out_taken[i] = KVB_BRIDGE_TAKEN;
     }
-    (void)pthread_mutex_init(&command.lock, NULL); /* neither fails without attributes */
+    (void)pthread_mutex_init(
+        &command.lock, NULL); /* cannot fail without attributes; the next neither */
     (void)pthread_cond_init(&command.changed, NULL);
     const kvb_status status = pass_command(bridge, &command);
     (void)pthread_cond_destroy(&command.changed);

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* The commands that add and remove ranks, for the membership*.c files alone. */
+/* The commands that add and remove ranks.  Internal to the membership*.c files. */
 
 struct bridge_command {
     struct kvb_membership_request wish;
@@ -19,17 +19,17 @@ struct bridge_command {
     struct kvb_membership_result answer;
 };
 
-/* The command under way, and how far it is. */
+/* The current command and its progress. */
 struct membership_work {
     struct kvb_ring *commands;      /* owned */
-    struct bridge_command *command; /* borrowed from whoever waits; NULL: none */
-    bool *ranks_come;               /* owned, like the one below; of command->wanted */
+    struct bridge_command *command; /* borrowed from the waiting thread; NULL: none */
+    bool *ranks_come;               /* owned; one for each rank of command->wanted */
     bool *loads_come;
-    bool *are_draining; /* owned; of command->wanted: opened in place of one that was draining */
-    size_t next_rank;   /* of command->wanted */
+    bool *are_draining; /* owned; ranks of command->wanted that replace a draining one */
+    size_t next_rank;   /* the next rank of command->wanted to open */
     size_t next_load;
-    uint64_t give_up_ns; /* when the rank that cannot be opened is given up; 0: it could be */
-    uint64_t waits_ns;   /* since when readers of the values are waited for; 0: not */
+    uint64_t give_up_ns; /* when to give up the rank that fails to open; 0: none fails */
+    uint64_t waits_ns;   /* since when the thread waits for readers of metrics; 0: it does not */
 };
 
 /* ---- kvbridge/membership_decide.c ---- */
@@ -41,8 +41,8 @@ kvb_status kvb_bridge_decide(struct kvb_bridge *bridge, struct bridge_command *c
 
 enum member_step {
     member_step_done,  /* nothing is left to do */
-    member_step_again, /* one rank or load less */
-    member_step_later  /* it waits for another thread: try again in the next turn */
+    member_step_again, /* one rank or load source was closed or opened */
+    member_step_later  /* another thread holds the lock: try again in the next turn */
 };
 
 enum member_step kvb_bridge_take_step(struct kvb_bridge *bridge, uint64_t now_ns);

@@ -12,9 +12,9 @@ static void
 say_who(struct bridge_command *command, const struct bridge_rank *rank, const char *registered)
 {
     static const char *const places[] = {
-        [KVB_BRIDGE_OF_FILE] = "stands in the configuration file",
+        [KVB_BRIDGE_OF_FILE] = "is in the configuration file",
         [KVB_BRIDGE_OF_KUBERNETES] = "is a pod of Kubernetes",
-        [KVB_BRIDGE_OF_DNS] = "is an address of a name",
+        [KVB_BRIDGE_OF_DNS] = "is an address of the DNS name",
         [KVB_BRIDGE_OF_DISCOVERED] = "is a rank of an engine that was discovered",
     };
     const uint32_t origin =
@@ -27,17 +27,17 @@ say_who(struct bridge_command *command, const struct bridge_rank *rank, const ch
 
 /* ---- The ranks that stay ---- */
 
-/* A rank that stays, where one with the same id or the same address finds it. */
+/* A rank that stays open, keyed by its id or by its address. */
 struct neighbour {
     uint64_t key;
     uint64_t part;
     const struct bridge_rank *rank;
 };
 
-/* Sorted, so that a list of thousands is compared with other thousands in one turn. */
+/* Two sorted arrays, so that thousands of ranks are compared with thousands in one turn. */
 struct neighbours {
-    struct neighbour *by_id;      /* owned, like the next: worker_id, dp_rank */
-    struct neighbour *by_address; /* hash of the events' address, 0 */
+    struct neighbour *by_id;      /* owned; sorted by worker_id, dp_rank */
+    struct neighbour *by_address; /* owned; sorted by the hash of the events address */
     size_t id_count;
     size_t address_count;
 };
@@ -59,8 +59,8 @@ static void neighbours_done(struct neighbours *neighbours)
     free(neighbours->by_address);
 }
 
-/* False: it is on the way out, or stands in the same file, which was read without a mistake and
- * so does not collide with itself. */
+/* False: the rank is being removed, or both come from the configuration file.  That file was
+ * checked for collisions when it was read. */
 static bool is_neighbour(const struct bridge_rank *rank, const struct bridge_command *command)
 {
     const bool is_checked =
@@ -106,7 +106,7 @@ static kvb_status list_neighbours(
     return KVB_OK;
 }
 
-/* NULL: no rank that stays has this id and number. */
+/* The rank that stays open and has this id and number; NULL: none. */
 static const struct bridge_rank *
 find_by_id(const struct neighbours *neighbours, const struct kvb_worker_config *wanted)
 {
@@ -117,8 +117,8 @@ find_by_id(const struct neighbours *neighbours, const struct kvb_worker_config *
     return found ? found->rank : NULL;
 }
 
-/* NULL: its address is not read, for another rank or under another id.  No two ranks that stay
- * read one address, so one look at the hash is enough. */
+/* The rank that stays open and reads this address; NULL: none.  No two such ranks read one address,
+ * so the first match of the hash is enough. */
 static const struct bridge_rank *
 find_by_address(const struct neighbours *neighbours, const struct kvb_worker_config *wanted)
 {
@@ -139,9 +139,9 @@ find_by_address(const struct neighbours *neighbours, const struct kvb_worker_con
                : NULL;
 }
 
-/* ---- The ranks that come ---- */
+/* ---- The ranks that are added ---- */
 
-/* May this rank come beside those that stay?  KVB_BAD_CONFIG */
+/* KVB_BAD_CONFIG: a rank that stays open has the same id or address. */
 static kvb_status check_beside(
     const struct neighbours *neighbours, struct bridge_command *command,
     const struct kvb_worker_config *wanted, enum kvb_bridge_taken *out_taken)
@@ -165,7 +165,7 @@ static kvb_status check_beside(
     return KVB_OK;
 }
 
-/* Whoever registers the ranks of one model says one block size. */
+/* All registered ranks of one model must have one block size. */
 static kvb_status check_block_size(
     const struct bridge_membership *membership, struct bridge_command *command,
     const struct kvb_worker_config *wanted)
@@ -209,7 +209,7 @@ static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *c
     }
     if (size.publishers > kvb_max_streams) {
         kvb_detail_set(
-            &command->answer.why, "the bridge is full: it reads %d ranks at most", kvb_max_streams);
+            &command->answer.why, "the bridge is full: it reads at most %d ranks", kvb_max_streams);
         return KVB_TOO_LARGE;
     }
     for (size_t i = 0; i < wanted->load_count; i++) {
@@ -222,7 +222,7 @@ static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *c
 
 /* ---- Lists of which a part may be left out ---- */
 
-/* What belongs to the workers that are left out does not come. */
+/* Unmarks the ranks and load sources of workers that are left out. */
 static void leave_out(struct bridge_membership *membership, struct bridge_command *command)
 {
     const struct kvb_members *wanted = command->wanted;
@@ -242,7 +242,7 @@ static void leave_out(struct bridge_membership *membership, struct bridge_comman
     }
 }
 
-/* The last half of what comes is left out until the rest finds room. */
+/* Leaves out the last half of the added ranks, repeatedly, until the rest fits. */
 static void fit_into_room(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     struct bridge_membership *membership = &bridge->membership;
@@ -289,7 +289,7 @@ static kvb_status check_added(struct kvb_bridge *bridge, struct bridge_command *
     return KVB_OK;
 }
 
-/* The settings of the ranks of one list, for the comparison; NULL: memory is out. */
+/* The settings of the ranks of one list, for the comparison; NULL: out of memory. */
 static const struct kvb_worker_config **
 list_ranks(struct bridge_membership *membership, uint32_t origin, size_t *out_count)
 {
@@ -408,8 +408,8 @@ static kvb_status compare_with_ranks(
     return KVB_OK;
 }
 
-/* Whoever changes a worker's keys does not undo its POST /drain by that.  Another pod of the same
- * name is another worker. */
+/* A worker whose keys change stays draining after a POST /drain.  A new pod with the same name is a
+ * new worker, and is not draining. */
 static kvb_status keep_drains(struct bridge_membership *membership, struct bridge_command *command)
 {
     const struct kvb_members *wanted = command->wanted;
@@ -431,15 +431,16 @@ static kvb_status keep_drains(struct bridge_membership *membership, struct bridg
     return KVB_OK;
 }
 
-/* What is new about it goes out in this turn. */
+/* Makes a heartbeat due in this turn, so that the new facts are published at once. */
 static void beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     rank->served.advertiser.is_beat_due = true;
-    rank->beat_json.sent_ns = 0; /* in JSON too */
+    rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
     bridge->ingest.server.agenda.is_round_wanted = true;
 }
 
-/* An engine whose container has restarted is probed at once: its connection may not show it. */
+/* Probes an engine at once when its container has restarted: its connection may not show the
+ * restart. */
 static void
 set_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_worker_facts *facts)
 {
@@ -551,7 +552,7 @@ static kvb_status begin_forgetting(struct kvb_bridge *bridge, struct bridge_comm
     return KVB_NOT_FOUND;
 }
 
-/* Whatever list a rank stands in; one that has the mark already is counted too. */
+/* Marks ranks of any list.  A rank that is already marked counts too. */
 static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {

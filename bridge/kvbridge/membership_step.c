@@ -1,11 +1,11 @@
 #include "core/clock.h"
 #include "kvbridge/membership.h"
 
-/* One rank or load less, or one more. */
+/* One step of a command: closes or opens one rank or load source. */
 
 static const uint64_t patience_ns = 500 * KVB_NS_PER_MS;
 
-/* A bound address that has just been left is free again when libzmq has closed it. */
+/* How long a bound address is retried: libzmq frees a closed one asynchronously. */
 static const uint64_t open_again_ns = 2 * KVB_NS_PER_S;
 
 /* False: an HTTP thread is reading the values; try again in the next turn. */
@@ -27,7 +27,7 @@ static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
     return pthread_rwlock_wrlock(&bridge->shown.sets_lock) == 0;
 }
 
-/* The caller has locked the values. */
+/* Publishes the changed list of ranks and unlocks the values.  The caller has locked them. */
 static void list_ranks_anew(struct kvb_bridge *bridge)
 {
     kvb_bridge_list_stats(bridge);
@@ -46,9 +46,9 @@ static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
         return;
     }
     kvb_log_write(
-        bridge->log, KVB_LOG_WARNING, "bridge", "a rank leaves and routers cannot be told",
-        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "a rank was removed while publishing is not possible: routers receive no clear", "worker",
+        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
 }
 
 static void close_rank(struct kvb_bridge *bridge, size_t at)
@@ -61,7 +61,7 @@ static void close_rank(struct kvb_bridge *bridge, size_t at)
     kvb_bridge_remove_rank(bridge, at);
 }
 
-/* Done: nobody leaves. */
+/* Closes one rank or load source.  Done: none is marked. */
 static enum member_step close_one(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->membership.load_count; i++) {
@@ -98,7 +98,7 @@ static void say_not_opened(
         NULL);
 }
 
-/* The outcome of opening one rank: it was added, is tried again, or is given up. */
+/* Decides after an attempt to open a rank: it was added, is tried again, or is given up. */
 static enum member_step classify_opening(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings, kvb_status status,
     uint64_t now_ns)

@@ -63,7 +63,7 @@ def lines(bridge, words):
     return [line for line in bridge.text().splitlines() if words in line]
 
 
-FOUND = "an engine has said where its events are"
+FOUND = "an engine has given its event sockets"
 CONNECTS = "an engine that connects to its endpoint cannot be subscribed to"
 
 
@@ -135,7 +135,7 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert api.paths[:2] == ["/kv_event_sources", "/server_info"]
-    assert not lines(bridge, "does not say where its events are")
+    assert not lines(bridge, "does not give its event sockets")
     # Another kind of engine takes its place.
     ranks[0].go_away()
     ranks[1].go_away()
@@ -150,7 +150,7 @@ def test_an_engine_that_has_neither_page_is_named(scene, api):
     bridge = scene.bridge(discovered(api), profile="protobuf")
     wait_for("that is said", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
     wait_for("it is asked again, from the first page on", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
-    assert len(lines(bridge, "does not say where its events are")) == 1
+    assert len(lines(bridge, "does not give its event sockets")) == 1
 
 
 def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, api):

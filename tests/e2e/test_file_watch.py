@@ -51,7 +51,7 @@ def test_a_generated_list_is_followed_and_the_others_go_on(scene, generated):
     wait_for("and both come back", lambda: ids(bridge) == {7, 8, 9})
 
     path.write_text("")
-    wait_for("a file without a list is refused", lambda: "workers = (); for none" in bridge.text())
+    wait_for("a file without a list is refused", lambda: "workers = (); for an empty list" in bridge.text())
     path.unlink()
     rewrite(bridge, worker(stays, 6))
     wait_for("so is one that is away", lambda: f"{path}:1: cannot read the file" in bridge.text())

@@ -295,9 +295,9 @@ def test_bad_registrations_are_refused_with_a_sentence(scene):
         (422, "additional_salt", "/register", {**good, "additional_salt": "s"}, {}),
         (400, "endpoint: expected tcp://", "/register", {**good, "endpoint": "nonsense"}, {}),
         (400, "connect tcp://*:5557", "/register", {**good, "endpoint": "tcp://*:5557"}, {}),
-        (409, "stands in the configuration file", "/register", {**good, "instance_id": 7}, {}),
+        (409, "is in the configuration file", "/register", {**good, "instance_id": 7}, {}),
         (409, "is read already, as instance 7", "/register", {**good, "endpoint": of_file.events}, {}),
-        (409, "stands in the configuration file", "/unregister", {"instance_id": 7}, {}),
+        (409, "is in the configuration file", "/unregister", {"instance_id": 7}, {}),
         (404, "instance 99 not found", "/unregister", {"instance_id": 99}, {}),
         (413, "16384 bytes", "/register", " " * 20000, {}),
     ]
@@ -479,7 +479,7 @@ def test_an_engine_tells_where_its_ranks_are_and_where_they_have_gone(scene, api
     bridge = scene.bridge(discovered(api, 7), worker(plain, 9), profile="protobuf")
     for number, vllm in enumerate((one, two, other, plain), 1):
         vllm.publish(store(number))
-    wait_for("its absence is said", lambda: "does not say where its events are" in bridge.text())
+    wait_for("its absence is said", lambda: "does not give its event sockets" in bridge.text())
     api.sources = [source(two, 1), source(one, 0, buffer_steps=10000)]
     api.start()  # only now: it is asked until it answers
     wait_for("both ranks are listed", lists(aggregator, 7, 1, 2), 20)
@@ -514,7 +514,7 @@ def test_what_an_engine_tells_may_not_collide(scene, api):
     wait_for("it is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
     assert set(streams(bridge, "/state")) == {(9, 0)}
     api.sources = [{"endpoint": "nonsense"}]
-    wait_for("so is this", lambda: "nonsense is no address of a socket" in bridge.text(), 20)
+    wait_for("so is this", lambda: "nonsense is not a socket address" in bridge.text(), 20)
     api.sources = []
     wait_for("and none", lambda: "publishes no events" in bridge.text(), 20)
     api.sources = [source(free)]

@@ -10,7 +10,7 @@ static const uint32_t max_ttl_s = 300;
 static const uint64_t first_pause_ns = KVB_NS_PER_S;
 static const uint64_t max_pause_ns = 30 * KVB_NS_PER_S;
 
-/* libzmq by itself tries an address once a second. */
+/* libzmq itself retries an address once a second. */
 static const uint64_t move_pause_ns = KVB_NS_PER_S;
 
 /* ---- Addresses ---- */

@@ -4,10 +4,10 @@
 
 #include <stdbool.h>
 
-/* What resolver.c and lookup.c share; for these two only. */
+/* Internal to resolver.c and lookup.c. */
 
-/* c-ares is initialised. */
+/* True: c-ares is initialised. */
 bool kvb_dns_is_library_ready(void);
 
-/* Of a status of c-ares; ARES_SUCCESS means that there was no address in the answer. */
+/* The result for a status of c-ares.  ARES_SUCCESS here means that the answer had no address. */
 enum kvb_dns_result kvb_dns_result_of(int status);

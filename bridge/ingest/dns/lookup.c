@@ -13,29 +13,29 @@
 #include <string.h>
 
 enum {
-    /* Of one server: 1 s, then 2 s. */
+    /* Timeouts of one name server: 1 s, then 2 s. */
     first_timeout_ms = 1000,
     tries = 2,
 };
 
-/* Of all queries for the search domains. */
+/* The time limit of one look-up with all its search domains. */
 static const uint64_t patience_ns = 6 * KVB_NS_PER_S;
 
-/* One query and what came of it. */
+/* One look-up: its queries run one after another. */
 struct lookup {
     ares_channel ares; /* owned */
     int stop_fd;
-    uint64_t end_ns; /* given up then */
+    uint64_t end_ns; /* deadline */
     uint16_t port;
     struct kvb_dns_members *members; /* borrowed */
-    bool is_over;                    /* the query at hand */
-    bool is_stopped;                 /* and all others */
+    bool is_over;                    /* the current query has ended */
+    bool is_stopped;                 /* the whole look-up ends: stop_fd, or the deadline */
     enum kvb_dns_result result;
 };
 
 /* ---- Answers ---- */
 
-/* A member that finds no room is left out, as one beyond the ceiling is. */
+/* Without memory the member is left out, like a member beyond kvb_max_dns_members. */
 static void add_member(struct lookup *lookup, int family, const void *address)
 {
     char text[kvb_address_bytes] = "";
@@ -75,7 +75,7 @@ static int read_aaaa(struct lookup *lookup, const unsigned char *bytes, int len)
     return status;
 }
 
-/* A record of port 0 names nothing to connect to. */
+/* kvb_dns_members_add() refuses a record with port 0, because nothing can connect to it. */
 static int read_srv(struct lookup *lookup, const unsigned char *bytes, int len)
 {
     struct ares_srv_reply *records = NULL;
@@ -104,7 +104,7 @@ take_answer(struct lookup *lookup, int status, unsigned char *bytes, int len, re
     end_lookup(lookup, status == ARES_SUCCESS ? read(lookup, bytes, len) : status);
 }
 
-/* What is asked for. */
+/* A record type, and what takes its answer. */
 struct kind {
     int type;
     ares_callback take;
@@ -134,7 +134,8 @@ static const struct kind kind_srv = { ns_t_srv, take_srv };
 
 /* ---- Waiting ---- */
 
-/* For one socket more, ARES_GETSOCK_WRITABLE shifts 1 into the sign bit of an int. */
+/* One less than c-ares offers: for the last socket ARES_GETSOCK_WRITABLE would shift 1 into the
+ * sign bit of an int. */
 enum { lookup_max_sockets = ARES_GETSOCK_MAXNUM - 1 };
 
 static int lookup_wait_ms(const struct lookup *lookup, uint64_t now_ns)
@@ -150,7 +151,7 @@ static int lookup_wait_ms(const struct lookup *lookup, uint64_t now_ns)
 static void
 work_sockets(const struct lookup *lookup, const ares_socket_t *sockets, const struct pollfd *polled)
 {
-    ares_process_fd(lookup->ares, ARES_SOCKET_BAD, ARES_SOCKET_BAD); /* ends what is late */
+    ares_process_fd(lookup->ares, ARES_SOCKET_BAD, ARES_SOCKET_BAD); /* only timeouts */
     for (size_t i = 0; i < lookup_max_sockets && !lookup->is_over; i++) {
         const bool is_in = polled[i].revents & (POLLIN | POLLERR | POLLHUP);
         const bool is_out = polled[i].revents & POLLOUT;
@@ -162,7 +163,7 @@ work_sockets(const struct lookup *lookup, const ares_socket_t *sockets, const st
     }
 }
 
-/* False: stop_fd is readable, or it took too long. */
+/* False: stop_fd is readable, or the deadline has passed. */
 static bool wait_for_lookup(const struct lookup *lookup)
 {
     ares_socket_t sockets[lookup_max_sockets];
@@ -182,7 +183,7 @@ static bool wait_for_lookup(const struct lookup *lookup)
     }
     polled[lookup_max_sockets] = (struct pollfd){ .fd = lookup->stop_fd, .events = POLLIN };
     (void)poll(
-        polled, lookup_max_sockets + 1, lookup_wait_ms(lookup, now_ns)); /* EINTR: once more */
+        polled, lookup_max_sockets + 1, lookup_wait_ms(lookup, now_ns)); /* EINTR: called again */
     if (polled[lookup_max_sockets].revents) {
         return false;
     }
@@ -206,7 +207,8 @@ static void query_name(struct lookup *lookup, const struct kind *kind, const cha
     }
 }
 
-/* The name within a domain; NULL: as it is.  True: this was the one to find, or all is over. */
+/* Looks up name.domain, or name alone when domain is NULL.  True: it was found, or the look-up must
+ * end.  Otherwise *worst keeps a failure that is no proof of absence. */
 static bool try_name(
     struct lookup *lookup, const struct kind *kind, const char *name, const char *domain,
     enum kvb_dns_result *worst)
@@ -231,8 +233,9 @@ static int count_dots(const char *name)
     return dots;
 }
 
-/* The search list of resolv.conf(5).  Not ares_search(): it forgets that a server failed in one
- * domain when the name does not exist in the next, and a failure must not look like an answer. */
+/* Tries the search domains of resolv.conf(5) in order.  ares_search() is not used: it forgets a
+ * failure of a server in one domain when the name does not exist in the next domain, and a failure
+ * must not look like an answer. */
 static enum kvb_dns_result
 search(struct lookup *lookup, const struct kind *kind, const char *name, struct ares_options *given)
 {

@@ -5,20 +5,20 @@
 
 #include <stdint.h>
 
-/* All members of a DNS name at once, by c-ares: more addresses than a resolver's entry keeps
- * (resolver.h), and SRV records.  Each look-up has a channel of its own, so that it takes the
- * servers, search domains and ndots of /etc/resolv.conf as they are now; a long answer comes over
- * TCP.
+/* Looks up all members of a DNS name with c-ares: SRV records, and more addresses than an entry of
+ * the resolver (resolver.h) keeps.  Each look-up opens a new c-ares channel, so it uses the current
+ * servers, search domains and ndots of /etc/resolv.conf.  A long answer is read over TCP.
  *
- * Threads: any; it waits, 6 s at most and only until stop_fd is readable (KVB_DNS_FAILURE). */
+ * Threads: any.  A look-up blocks for at most 6 s; it ends at once with KVB_DNS_FAILURE when
+ * stop_fd becomes readable. */
 
-/* The name's A records, or, if it has none, its AAAA records, each with this port.
- * KVB_DNS_NO_NAME  there is no such name, or no address of it: *out_members, which must be {0},
- *                  stays empty.  The caller frees what was found. */
+/* Finds the A records of the name, or else its AAAA records, each with this port.
+ * KVB_DNS_NO_NAME  the name does not exist, or has no address: *out_members, which must be {0},
+ *                  stays empty.  The caller frees *out_members. */
 enum kvb_dns_result kvb_dns_look_up_addresses(
     const char *name, uint16_t port, int stop_fd, struct kvb_dns_members *out_members);
 
-/* The targets and ports of the name's SRV records, such as _kv-events._tcp.vllm-headless; the
- * targets are names.  Results as above. */
+/* Finds the targets and ports of the SRV records of a name such as _kv-events._tcp.vllm-headless.
+ * The targets are host names.  Results as above. */
 enum kvb_dns_result
 kvb_dns_look_up_services(const char *name, int stop_fd, struct kvb_dns_members *out_members);

@@ -9,7 +9,7 @@ void kvb_dns_members_done(struct kvb_dns_members *members)
     *members = (struct kvb_dns_members){ 0 };
 }
 
-/* Memory grows by doubling: at each power of two. */
+/* Memory doubles each time count reaches a power of two. */
 static kvb_status make_dns_member_room(struct kvb_dns_members *members)
 {
     const size_t count = members->count;
@@ -26,7 +26,7 @@ static kvb_status make_dns_member_room(struct kvb_dns_members *members)
     return KVB_OK;
 }
 
-/* c-ares shows other bytes of a name as "\\000". */
+/* c-ares writes any other byte of a name as an escape such as "\\000". */
 static bool is_host(const char *text)
 {
     static const char letters[] =
@@ -60,7 +60,7 @@ static int compare_members(const void *one, const void *other)
     return hosts != 0 ? hosts : (a->port > b->port) - (a->port < b->port);
 }
 
-/* Members that are listed, and those that have not been missed often enough. */
+/* The merged list: listed members, and absent ones that stay for now. */
 struct merge {
     struct kvb_dns_members to;
     bool has_changed;
@@ -85,7 +85,7 @@ static kvb_status keep_listed(struct merge *merge, const struct kvb_dns_member *
     return kvb_dns_members_add(&merge->to, found->host, found->port);
 }
 
-/* Which of the two comes first; the end of a list comes last. */
+/* Order of the next member of each list; the end of a list sorts last. */
 static int compare_next(
     const struct kvb_dns_members *known, size_t old, const struct kvb_dns_members *found, size_t at)
 {

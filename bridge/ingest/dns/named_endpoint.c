@@ -8,7 +8,7 @@
 
 static const char tcp[] = "tcp://";
 
-/* Where the host begins; libzmq takes "tcp://from;host:port" too. */
+/* Where the host begins.  libzmq also accepts "tcp://source;host:port". */
 static const char *find_host(const char *text)
 {
     const char *semicolon = strrchr(text, ';');
@@ -64,7 +64,7 @@ static kvb_status refuse_address(struct kvb_named_endpoint *endpoint, const char
     return KVB_BAD_INPUT;
 }
 
-/* Of an endpoint without a name. */
+/* Checks an endpoint without a host name against the networks. */
 static kvb_status check_numeric(struct kvb_named_endpoint *endpoint)
 {
     char host[kvb_named_endpoint_bytes] = "";
@@ -81,12 +81,12 @@ static kvb_status check_numeric(struct kvb_named_endpoint *endpoint)
         memcpy(host, from, (size_t)(colon - from));
     }
     if (strcmp(host, "*") == 0) {
-        return KVB_OK; /* nowhere: libzmq refuses to connect to it, at once and for good */
+        return KVB_OK; /* libzmq refuses to connect to "*", so it is harmless */
     }
     return kvb_networks_allow(endpoint->networks, host) ? KVB_OK : refuse_address(endpoint, host);
 }
 
-/* Leaves the allowed ones.  KVB_BAD_INPUT: none. */
+/* Removes addresses that the networks do not allow.  KVB_BAD_INPUT: none is left. */
 static kvb_status
 filter_addresses(struct kvb_named_endpoint *endpoint, struct kvb_addresses *addresses)
 {

@@ -12,7 +12,7 @@
  * libzmq gets it.
  *
  *     tcp://engine-2.fleet:5557   -->  tcp://10.0.0.5:5557, tcp://[fd00::5]:5557
- *     tcp://10.0.0.5:5557, tcp: with *, ipc://, inproc://, an interface to listen at: as they are
+ *     tcp://10.0.0.5:5557, tcp: with host *, ipc://, inproc://, a bound interface name: unchanged
  *
  * Threads: the caller locks. */
 struct kvb_resolver;
@@ -21,35 +21,35 @@ enum { kvb_named_endpoint_bytes = 256, kvb_zmq_address_bytes = kvb_named_endpoin
 
 struct kvb_named_endpoint {
     char text[kvb_named_endpoint_bytes]; /* as configured */
-    char host[kvb_named_endpoint_bytes]; /* "": there is no name to look up */
-    size_t host_at;                      /* in text */
+    char host[kvb_named_endpoint_bytes]; /* "": no look-up is needed */
+    size_t host_at;                      /* offset of host in text */
     const struct kvb_networks *networks; /* borrowed; NULL: any address */
     struct kvb_address_choice choice;
-    struct kvb_detail why; /* why host was not resolved, or its address refused; "": it was, or is
-                              not known yet */
+    struct kvb_detail why; /* why host was not resolved or its address not allowed; "": no error */
 };
 
-/* is_bound: libzmq is to listen there.  KVB_TOO_LARGE */
+/* is_bound: libzmq binds the endpoint instead of connecting to it.  KVB_TOO_LARGE */
 kvb_status
 kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bool is_bound);
 
-/* From now on only addresses that the networks allow are chosen: checked after each look-up, so
- * that a name cannot lead elsewhere later.  Where the networks are listed, what is no TCP endpoint
- * is refused.  Not for endpoints to listen at. */
+/* From now on only addresses that the networks allow are chosen.  They are checked after each
+ * look-up, so a name cannot later resolve to a forbidden address.  With a list of networks,
+ * endpoints other than TCP are refused.  Not for bound endpoints. */
 void kvb_named_endpoint_restrict(
     struct kvb_named_endpoint *endpoint, const struct kvb_networks *networks);
 
-/* Looks the host up and chooses an address; has_failed: an attempt at the address chosen last has
+/* Looks the host up and chooses an address.  has_failed: a connection to the current address has
  * failed.  *out_has_moved: the address has changed.
  * KVB_OK         there is an address
- * KVB_AGAIN      not known yet
- * KVB_NOT_FOUND  not resolved, see endpoint->why; it will be tried again
- * KVB_BAD_INPUT  the networks allow none of its addresses; as before */
+ * KVB_AGAIN      the answer has not arrived yet
+ * KVB_NOT_FOUND  not resolved, see endpoint->why; the look-up is retried
+ * KVB_BAD_INPUT  the networks allow none of its addresses; see endpoint->why */
 kvb_status kvb_named_endpoint_look(
     struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
     uint64_t now_ns, bool *out_has_moved);
 
-/* Writes the numeric endpoint for libzmq; after KVB_OK. */
+/* Writes the numeric endpoint for libzmq.  Call it after kvb_named_endpoint_look() returned
+ * KVB_OK. */
 void kvb_named_endpoint_write(
     const struct kvb_named_endpoint *endpoint, char out_text[kvb_zmq_address_bytes]);
 

@@ -22,22 +22,23 @@
 
 enum {
     bucket_count = 1024,
-    /* Of one server: 1 s, then 2 s.  The pauses of ingest/dns/entry.h do the rest. */
+    /* Timeouts of one name server: 1 s, then 2 s.  After a failure the pauses of ingest/dns/entry.h
+     * apply. */
     first_timeout_ms = 1000,
     tries = 2,
     events_a_wait = 16,
     idle_ms = 60000,
     channel_count = 2,
-    wake_mark = channel_count, /* in place of a channel's number */
+    wake_mark = channel_count, /* in epoll data: wake_fd, instead of a channel number */
 };
 
 static const uint64_t forget_ns = 600 * KVB_NS_PER_S;
 static const char settings_file[] = "/etc/resolv.conf";
 
-/* A name; never freed while a query for it is under way. */
+/* A host name in the table; it is never freed while a query for it is under way. */
 struct name {
-    struct name *next;   /* of its bucket */
-    struct name *wanted; /* the next in the list of names to query */
+    struct name *next;   /* next of its bucket */
+    struct name *wanted; /* next in the list of names to query */
     struct kvb_dns_entry entry;
     uint64_t looked_ns;
     char host[kvb_host_bytes];
@@ -52,7 +53,7 @@ struct channel {
 };
 
 struct kvb_resolver {
-    /* The thread's own, like the descriptors. */
+    /* Only the resolver thread uses these; the descriptors are fixed. */
     struct channel channels[channel_count];
     size_t current;
     struct stat settings; /* of /etc/resolv.conf when it was read last */
@@ -61,12 +62,12 @@ struct kvb_resolver {
     int wake_fd;
     atomic_bool is_stopping;
 
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects all fields below */
     pthread_t thread;
     bool has_thread;
     struct name *buckets[bucket_count]; /* owned */
     size_t name_count;
-    uint64_t full_until_ns; /* the table is full, and has no room before this time */
+    uint64_t full_until_ns; /* no search for room in the full table before this time */
     struct name *first_wanted;
     struct kvb_resolver_counters counters;
 };
@@ -168,7 +169,7 @@ static void take_dns_answer(void *context, int status, int timeouts, struct ares
 
 /* ---- Channels ---- */
 
-/* Called by c-ares with each descriptor it waits for; 0, 0: it closes this one. */
+/* c-ares calls this for each descriptor that it waits for.  Both flags 0: c-ares closes it. */
 static void watch_socket(void *context, ares_socket_t fd, int readable, int writable)
 {
     struct channel *channel = context;
@@ -214,7 +215,7 @@ static bool have_settings_changed(struct kvb_resolver *resolver)
     struct stat *now = &resolver->settings;
 
     if (stat(settings_file, now) != 0) {
-        *now = (struct stat){ .st_ino = 0 }; /* no file, which is a change too */
+        *now = (struct stat){ .st_ino = 0 }; /* a missing file is a change too */
     }
     return now->st_ino != before.st_ino || now->st_size != before.st_size ||
            now->st_mtim.tv_sec != before.st_mtim.tv_sec ||

@@ -6,27 +6,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Looks host names up, so that neither libzmq's I/O threads nor libcurl do: getaddrinfo() blocks
- * its thread, and everything that the thread serves, while a name server does not answer.
+/* Looks host names up in a thread of its own, for libzmq and libcurl.  Their own look-ups use
+ * getaddrinfo(), which blocks a thread and everything that it serves while a name server is silent.
  *
  *     any thread                       resolver thread (c-ares)
  *       look(host) --- query due --->    UDP, TCP  <--->  name servers
  *          |                                |
- *          +---- answer <--- entries <------+        one for each name, see ingest/dns/entry.h
+ *          +---- answer <--- entries <------+        one entry a name, see ingest/dns/entry.h
  *
  * c-ares uses /etc/hosts and the servers, search domains and ndots of /etc/resolv.conf, which is
- * read again when it has changed.  Names that only a module of the C library knows (mdns,
+ * read again when it has changed.  Names that only a module of the C library resolves (mdns,
  * myhostname) are not found.  "localhost" and numeric addresses need no query.
  *
- * Threads: its own, from the first query on; the functions: any thread.
- * Memory:  about 0.8 KiB a name, kvb_max_names at most; a name that was not looked up for
- *          10 minutes makes room for another. */
+ * Threads: one of its own, started by the first query; the functions: any thread.
+ * Memory:  about 0.8 KiB a name, kvb_max_names at most.  A full table drops names that were not
+ *          looked up for 10 minutes. */
 struct kvb_resolver;
 
 struct kvb_dns_answer {
-    struct kvb_addresses addresses; /* none: not known, or not yet */
-    enum kvb_dns_result result;     /* of the newest query; addresses may be of an older one */
-    bool is_queried;                /* a query is under way */
+    struct kvb_addresses addresses; /* count 0: none known, or not yet */
+    enum kvb_dns_result result; /* result of the newest query; addresses may be from an older one */
+    bool is_queried;            /* a query is under way */
 };
 
 struct kvb_resolver_counters {
@@ -34,12 +34,12 @@ struct kvb_resolver_counters {
     uint64_t results[KVB_DNS_RESULT_COUNT];
 };
 
-/* KVB_NO_MEMORY, KVB_IO  c-ares cannot be set up, or no descriptor */
+/* KVB_NO_MEMORY, KVB_IO: c-ares cannot be initialised, or no descriptor is left */
 kvb_status kvb_resolver_new(struct kvb_resolver **out_resolver);
 /* Drops the queries under way; never waits for a name server.  NULL is fine. */
 void kvb_resolver_free(struct kvb_resolver *resolver);
 
-/* Returns what is known of the host, and sends a query when one is due.  Does not block.  With
+/* Returns what is known about the host, and has a query sent when one is due.  Never blocks.  With
  * resolver NULL only localhost is known. */
 void kvb_resolver_look(
     struct kvb_resolver *resolver, const char *host, uint64_t now_ns,

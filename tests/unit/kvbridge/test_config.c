@@ -151,7 +151,7 @@ static void a_worker_says_one_role_and_one_address(void **state)
         "5: workers[2].role: expected \"\" or \"prefill\" or \"decode\" or \"both\"",
         "3: workers[0].labels: role: differs from labels.role; give one of them",
         "4: workers[1].labels: address: differs from labels.address; give one of them",
-        "5: workers[2].address: is no UTF-8: write it so");
+        "5: workers[2].address: is not UTF-8: save the file as UTF-8");
     assert_wrong(
         "publish = { namespace = \"n\"; component = \"c\"; labels = ( \"a b\" ); };\n"
         "workers = ( " WORKER("1", "events = \"tcp://h:1\";") ");",
@@ -193,12 +193,12 @@ static void what_has_no_default_must_be_there(void **state)
     (void)state;
     assert_wrong(
         "", "1: publish.namespace: is missing", "1: publish.component: is missing",
-        "1: workers: has no group: add one, or set workers_file, kubernetes, dns.name, or "
+        "1: workers: is empty: add a group, or set workers_file, kubernetes, dns.name, or "
         "register.token_file");
     assert_wrong(
         PUBLISH "workers = (\n{} );", "3: workers[0].model: is missing",
         "3: workers[0].block_size: is missing", "3: workers[0].events: is missing");
-    assert_wrong(PUBLISH "workers = ();", "2: workers: has no group");
+    assert_wrong(PUBLISH "workers = ();", "2: workers: is empty");
 }
 
 /* ---- workers_file ---------------------------------------------------------------------------- */
@@ -255,7 +255,7 @@ static void assert_second_wrong(const char *first, const char *second_text, cons
 static void mistakes_in_another_file_name_that_file_and_its_lines(void **state)
 {
     (void)state;
-    assert_second_wrong("", "\n", "1: workers: is missing: write workers = (); for none");
+    assert_second_wrong("", "\n", "1: workers: is missing: write workers = (); for an empty list");
     assert_second_wrong(
         "", "workers = ();\nhttp = \"off\";", "2: http: unknown key: --help lists the known ones");
     assert_second_wrong(
@@ -277,7 +277,7 @@ static void mistakes_in_another_file_name_that_file_and_its_lines(void **state)
 static void a_missing_workers_file_is_an_error(void **state)
 {
     (void)state;
-    assert_wrong(PUBLISH "workers_file = \"here\";", "2: workers_file: begin it with /");
+    assert_wrong(PUBLISH "workers_file = \"here\";", "2: workers_file: must begin with /");
 }
 
 /* ---- dns ------------------------------------------------------------------------------------- */
@@ -491,7 +491,7 @@ static void ids_are_as_many_as_ranks_and_all_different(void **state)
         "4: workers[0].ids[1]: worker id 7 is used in line 3 already");
     assert_wrong(
         PUBLISH "workers = (\n" RANKS("ids = (7, 8); id = 9;") ");",
-        "3: workers[0].id: leave it out: `ids` stands in its place");
+        "3: workers[0].id: leave it out: `ids` replaces it");
     assert_wrong(
         PUBLISH "workers = (\n" RANKS("ids = (7, -1);") ");",
         "3: workers[0].ids: -1 is out of range");
@@ -680,8 +680,8 @@ static void a_whole_list_of_clashes_is_bounded(void **state)
     config_file_write(&file, text, len);
     assert_int_equal(kvb_bridge_config_read(file.path, &config, &errors), KVB_BAD_CONFIG);
     assert_int_equal(errors.count, 1 + workers - 1); /* and one: too many streams */
-    assert_non_null(
-        strstr(errors.texts[0].text, "workers: has 131072 ranks in all: at most 65536"));
+    assert_non_null(strstr(
+        errors.texts[0].text, "workers: has 131072 ranks in all: one bridge reads at most 65536"));
     config_file_remove(&file);
     free(text);
 }

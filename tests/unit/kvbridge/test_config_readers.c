@@ -98,8 +98,8 @@ static void warns_of_a_store_of_which_nothing_is_published(void **state)
     assert_int_equal(errors.warning_count, 1);
     assert_non_null(strstr(
         errors.warnings[0].text,
-        ":3: warning: workers[0].store: nothing of this store is published: json has the device "
-        "tier only; set publish.tiers = \"all\""));
+        ":3: warning: workers[0].store: nothing of this store is published: json publishes only "
+        "the device tier; set publish.tiers = \"all\""));
     errors = read_store(PUBLISH, "replay_request = \"mooncake\";");
     assert_int_equal(errors.warning_count, 1);
     assert_non_null(strstr(errors.warnings[0].text, "workers[0].replay_request: nothing of this"));

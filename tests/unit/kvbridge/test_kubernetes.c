@@ -112,21 +112,21 @@ static void the_group_alone_is_enough_and_may_be_turned_off(void **state)
     assert_true(config.kubernetes.is_on);
     assert_true(config.kubernetes.rules.events_port == KVB_POD_PORT_OF_PRESET);
     assert_int_equal(config.kubernetes.rules.id_from, KVB_POD_ID_OF_NAME);
-    assert_wrong("enabled = false;", "has no group: add one, or set workers_file, kubernetes");
+    assert_wrong("enabled = false;", "is empty: add a group, or set workers_file, kubernetes");
 }
 
 static void mistakes_name_the_key_and_the_remedy(void **state)
 {
     (void)state;
     assert_wrong("preset = \"gke\";", "kubernetes.preset: ");
-    assert_wrong("id_from = \"ip\";", "kubernetes.id_from: expected name, uid or label:x");
-    assert_wrong("namespaces = (\"*\", \"a\");", "\"*\" stands for all: give it alone");
-    assert_wrong("namespaces = (\"a\", \"a\");", "has one twice");
-    assert_wrong("namespaces = (\"A_b\");", "a namespace has 1 to 63 of a-z 0-9 -");
+    assert_wrong("id_from = \"ip\";", "kubernetes.id_from: expected name, uid or label:KEY");
+    assert_wrong("namespaces = (\"*\", \"a\");", "\"*\" stands for all namespaces: give it alone");
+    assert_wrong("namespaces = (\"a\", \"a\");", "has a name twice");
+    assert_wrong("namespaces = (\"A_b\");", "a namespace has 1 to 63 letters of a-z 0-9 -");
     assert_wrong("api = \"https://h:1\";", "kubernetes.namespaces: is empty");
     assert_wrong(
         "api = \"h:1\"; namespaces = (\"a\");", "kubernetes.api: expected https://host:port");
-    assert_wrong("token_file = \"token\";", "kubernetes.token_file: begin it with /");
+    assert_wrong("token_file = \"token\";", "kubernetes.token_file: must begin with /");
     assert_wrong("events_port = 65536;", "kubernetes.events_port");
     assert_wrong("watch_s = 5;", "kubernetes.watch_s");
 }
