@@ -109,7 +109,7 @@ def test_an_engine_without_events_is_asked_until_it_has_some(scene, api):
     api.pages["/kv_event_sources"] = json.loads(VLLM["events off"])
     api.start()
     bridge = scene.bridge(discovered(api), profile="protobuf")
-    wait_for("that is said", lambda: "it publishes no events" in bridge.text())
+    wait_for("that is said", lambda: "the engine publishes no events" in bridge.text())
     api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
     wait_for("it is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
 

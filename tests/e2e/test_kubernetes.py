@@ -163,7 +163,7 @@ def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
     before = names(bridge)["a"]["reconnects"]
     kube.pods.patch("inference", "a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
     wait_for("its role", lambda: names(bridge)["a"].get("role") == "decode")
-    assert names(bridge)["a"]["reconnects"] == before and "a rank leaves" not in bridge.text()
+    assert names(bridge)["a"]["reconnects"] == before and "a rank was removed while" not in bridge.text()
 
 
 def test_an_engine_whose_container_restarts_is_probed_at_once_although_it_publishes(scene, kube, pods):

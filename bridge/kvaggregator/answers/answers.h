@@ -9,60 +9,60 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the aggregator answers, as JSON (proto/README.md has every key).  The same
- * functions serve NATS and HTTP.
+/* The JSON answers of the aggregator; proto/README.md lists every key.  The same functions serve
+ * NATS and HTTP.
  *
- * Each appends to `out`; on failure what it appended is to be thrown away.
+ * Each function appends to `out`; after a failure the caller discards what was appended.
  *
- * KVB_NOT_FOUND  no such model; detail is the sentence for the requester
- * KVB_BAD_INPUT  the query leaves something open; detail names the field
- * KVB_TOO_LARGE  the answer does not fit into out
+ * KVB_NOT_FOUND  there is no such model; detail is the error text of the answer
+ * KVB_BAD_INPUT  the query lacks a field that it needs here; detail names the field
+ * KVB_TOO_LARGE  the answer does not fit into `out`
  * KVB_NO_MEMORY
  *
- * max_rows: how many streams are listed at most, the best first; what is left out
- * is counted in "more".
+ * max_rows: at most how many streams are listed, the best first; "more" counts those left out.
  *
- * What is published of a worker (model/worker_facts.h) stands in its row, of the route in that
- * of the chosen worker; the others have the address alone.  A query lists only the workers that it
- * selects.
+ * A row has the published facts of its worker (model/worker_facts.h).  The answer to a route
+ * request has all facts of the chosen worker, and only the address of the others.  Only workers
+ * that the query selects are listed.
  *
  * Threads: only the thread that owns the query context. */
 
 /* R.kv_match: {block_size, blocks, workers:[{worker_id, dp_rank, namespace,
  * component, state, reason, blocks, percent, doubtful, tokens:{device,host,disk},
  * hit_tokens}], shared:[{worker_id, dp_rank, state, reason, tokens:{host,disk}}]}.
- * block_size and blocks are those of the device's blocks of the first worker listed, or of
- * the only block size in use; each worker's own where there are several. */
+ * block_size and blocks refer to the device blocks of the first worker in the list, or of the first
+ * one that was searched when the list is empty.  Each row has its own block_size when the workers
+ * have several. */
 kvb_status kvb_answer_match(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_detail *detail);
 
-/* POST /query as Dynamo's stand-alone indexer answers it, in tokens:
+/* POST /query, in the format of Dynamo's stand-alone indexer, in tokens:
  *
  *     {"scores":{worker:{rank:n}}, "frequencies":[],
  *      "instances":{worker:{longest_matched, gpu, dp:{rank:n}, cpu, disk}},
  *      "hits":{worker:{rank:n}}, "shared":[...]}
  *
- * scores, gpu and dp are what lies on the device; cpu is the longer of device and
- * host, disk the longest of all tiers: each tier counts for itself, a prefix that
- * changes tiers on its way counts up to there.  The `tokens` of kv_match mean the same.
- * hits: what a request is given of the device's, which is less where it would be the whole
- * prompt; only for queries of tokens.  shared: stores that hold some of the prompt, which
- * every worker can load.  States other than EXACT are added
- * as "states":{worker:{rank:"PARTIAL(gone)"}}, and what is published of the workers listed as
- * "workers":{worker:{address, role, ...}}. */
+ * scores, gpu and dp give the prefix on the device; cpu is the longer of device and host, disk the
+ * longest of all tiers.  Each tier is measured alone: a prefix that continues in another tier
+ * counts only up to that point.  The `tokens` of kv_match mean the same.  hits: how much of the
+ * device's prefix an engine would use for this prompt, which is always less than the whole prompt;
+ * only for queries of tokens.  shared: stores that hold part of the prompt, which every worker can
+ * load.  "states":{worker:{rank:"PARTIAL(gone)"}} lists states other than EXACT.
+ * "workers":{worker:{address, role, ...}} has the published facts of the listed workers. */
 kvb_status kvb_answer_query(
     struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
     struct kvb_buf *out, struct kvb_detail *detail);
 
-/* The route decision, for R.kv-hit-rate, for the books of all aggregators and for metrics. */
+/* A route decision, for R.kv-hit-rate, for the books of all aggregators (requests in flight and
+ * predicted blocks) and for metrics. */
 struct kvb_route_decision {
     char request_id[kvb_request_id_bytes + 1];
-    uint64_t blocks;         /* that it adds to those in use there, 1 at least */
-    uint64_t prefill_blocks; /* that are to be computed */
+    uint64_t blocks;         /* how many blocks the request adds on the worker, at least 1 */
+    uint64_t prefill_blocks; /* prompt blocks that the worker must compute */
     uint64_t ttl_ms;
-    /* Names of the prompt's blocks behind those held: predicted.  Borrowed from the query context,
-     * until the next query. */
+    /* Names of the prompt's blocks after the held prefix, which are predicted.  Borrowed from the
+     * query context until the next query. */
     const kvb_block_hash *names;
     size_t name_count;
     struct kvb_stream_id id;
@@ -70,34 +70,35 @@ struct kvb_route_decision {
     uint64_t hit_tokens;
     uint64_t isl_blocks;
     uint64_t overlap_blocks;
-    bool is_dry_run; /* answered, and not decided: counts nowhere */
+    bool is_dry_run; /* only answered: neither counted nor entered in the books */
 };
 
-/* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks,
- * reason, request_id, scores:[{worker_id, dp_rank, cost, overlap_blocks, predicted_blocks,
- * pending_prefill_blocks, decode_blocks, waiting}]}.  Enters the decision in the books, unless it
- * is a dry run, which has no request_id. KVB_AGAIN      workers that are wanted are known, but none
- * can be chosen now; detail counts why KVB_NOT_FOUND  no worker of the model has the label, or is a
- * candidate; detail names it KVB_BAD_INPUT  unknown policy; detail lists those that exist */
+/* R.kv_route: {worker_id, dp_rank, namespace, component, policy, overlap_blocks, reason,
+ * request_id, scores:[{worker_id, dp_rank, cost, overlap_blocks, predicted_blocks,
+ * pending_prefill_blocks, decode_blocks, waiting}]}.  Enters the decision in the books, except for
+ * a dry run, which has no request_id.
+ * KVB_AGAIN      the selected workers exist, but none can be chosen now; detail counts the reasons
+ * KVB_NOT_FOUND  no worker of the model has the label, or is a candidate; detail names it
+ * KVB_BAD_INPUT  the policy is unknown; detail lists the known ones */
 kvb_status kvb_answer_route(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail);
 
 /* Enters a decision in the books: requests in flight, and predicted blocks.  is_shared: another
- * aggregator's. */
+ * aggregator made it. */
 void kvb_answer_enter_decision(
     struct kvb_query_context *ctx, const struct kvb_route_decision *decision, bool is_shared);
 
 enum kvb_request_report_kind { KVB_REQUEST_FINISHED, KVB_REQUEST_FIRST_TOKEN };
 
-/* POST /finished, POST /first_token: enters in the books what a router reports of a request, and
- * answers {request_id}.
- * KVB_NOT_FOUND  no such request is in flight; detail is the sentence for the router */
+/* POST /finished, POST /first_token: enters a router's report about a request in the books, and
+ * answers {request_id}.  KVB_NOT_FOUND: no such request is in flight; detail is the error text of
+ * the answer. */
 kvb_status kvb_answer_request_report(
     struct kvb_query_context *ctx, const struct kvb_query *query, enum kvb_request_report_kind kind,
     struct kvb_buf *out, struct kvb_detail *detail);
 
-/* The same without an answer, for R.kv_finished and R.kv_first_token.  KVB_NOT_FOUND. */
+/* The same without a JSON answer, for R.kv_finished and R.kv_first_token.  KVB_NOT_FOUND. */
 kvb_status kvb_answer_take_report(
     struct kvb_query_context *ctx, const char *request_id, enum kvb_request_report_kind kind);
 
@@ -108,14 +109,13 @@ kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct
  * load_std, stale}. */
 kvb_status kvb_answer_load(struct kvb_query_context *ctx, size_t max_rows, struct kvb_buf *out);
 
-/* GET /streams: {streams:[{worker_id, dp_rank, namespace, component, model,
- * block_size, state, reason, blocks, doubtful, missing_at_most, last_event_id,
- * load}]}.  first: streams to pass over; "next" says where to go on when more
- * are left. */
+/* GET /streams: {streams:[{worker_id, dp_rank, namespace, component, model, block_size, state,
+ * reason, blocks, doubtful, missing_at_most, last_event_id, load}]}.  first: how many streams to
+ * skip; "next" is the value of `first` for the next page, if there is one. */
 kvb_status kvb_answer_streams(
     struct kvb_query_context *ctx, size_t first, size_t max_rows, struct kvb_buf *out);
 
-/* One of those streams. */
+/* One row of GET /streams. */
 kvb_status kvb_answer_stream(
     const struct kvb_query_context *ctx, const struct kvb_follower *follower, struct kvb_buf *out);
 
@@ -140,16 +140,16 @@ enum kvb_dump_reason {
  * not shown, and a block that moves between two parts may be shown twice or not.
  * {0} to begin with. */
 struct kvb_dump {
-    uint32_t *numbers; /* owned: of the streams, by id; NULL: not begun */
+    uint32_t *numbers; /* owned: follower numbers, sorted by stream id; NULL: not begun */
     size_t count;
-    size_t at;                   /* the stream at hand, of the model that is being shown */
-    uint64_t place;              /* in that stream: a row, or a tier */
-    struct kvb_index_walk *walk; /* owned: through that tier; NULL: not begun */
-    kvb_slot_ref walked;         /* its slot */
+    size_t at;                   /* current stream of the current model */
+    uint64_t place;              /* position in that stream: a row, or a tier */
+    struct kvb_index_walk *walk; /* owned: through the current tier; NULL: not begun */
+    kvb_slot_ref walked;         /* the slot that it walks */
     struct kvb_dump_model {
         char name[kvb_model_bytes + 1];
         uint32_t block_size;
-    } * models; /* owned; NULL: as rows, whatever the model */
+    } * models; /* owned; NULL: rows of all models */
     size_t model_count;
     size_t model;
     uint32_t left_out[KVB_DUMP_REASON_COUNT]; /* streams, by reason */
@@ -178,28 +178,28 @@ kvb_status kvb_dump_begin(
     struct kvb_dump *dump, struct kvb_query_context *ctx, const struct kvb_dump_options *options,
     struct kvb_detail *detail);
 
-/* GET /dump?format=rows: one line a held block, "worker_id dp_rank tier block_hash". */
+/* GET /dump?format=rows: one line for each held block, "worker_id dp_rank tier block_hash". */
 kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *ctx);
 
-/* Appends the next part, at most some 64 KiB; it may be empty.  KVB_AGAIN: there is more. */
+/* Appends the next part, about 64 KiB at most; it may be empty.  KVB_AGAIN: there is more. */
 kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, struct kvb_buf *out);
 
 /* Where the next page of rows begins. */
 struct kvb_dump_place {
     size_t stream; /* follower number */
-    uint64_t row;  /* in that stream; 0: its beginning, else as a page said */
+    uint64_t row;  /* in that stream; 0, or the value that the last page gave */
     bool is_end;
 };
 
-/* Rows as above, from *place on until about max_bytes are written, or none if there are too
- * many streams without a block.  It costs what is shown, wherever *place is; pages of an
- * index that moves meanwhile are not one moment's truth. */
+/* Writes rows as above from *place on, about max_bytes of them, or fewer when many streams have no
+ * block.  The cost depends on the rows written, not on *place.  Pages are not one snapshot: the
+ * index may change between them. */
 kvb_status kvb_answer_dump_rows(
     struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place *place,
     struct kvb_buf *out);
 
-/* R.kv_get.dump: a page as JSON, {"rows":"...", "stream":n, "row":n}; without the
- * last two when it was the last. */
+/* R.kv_get.dump: a page as JSON, {"rows":"...", "stream":n, "row":n}; the last page lacks stream
+ * and row. */
 kvb_status kvb_answer_dump_page(
     struct kvb_query_context *ctx, size_t max_bytes, struct kvb_dump_place place,
     struct kvb_buf *out);

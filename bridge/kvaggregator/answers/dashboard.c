@@ -26,13 +26,13 @@ static const uint64_t look_ns = 5 * KVB_NS_PER_S;
 
 /* ---- The list of streams ---- */
 
-/* Streams as text: made once, then read by any number of threads.
+/* All streams as text, written once and then read by any number of threads.
  *
- *     rows   [ state, where its text and words begin ] ...
+ *     rows   [ state, offsets of its text and words ] ...
  *     text   {"worker_id":7,...}{"worker_id":8,...}       as in GET /streams
- *     words  EXACT  7/0 dynamo VllmWorker m\0 ...         what a filter looks at
+ *     words  EXACT  7/0 dynamo VllmWorker m\0 ...         what a filter searches
  *
- * Threads: one makes it; afterwards any, each with a reference. */
+ * Threads: one thread writes it; after that any thread may read it with a reference. */
 struct listed_row {
     enum kvb_stream_state state;
     size_t text_at;
@@ -51,7 +51,7 @@ struct stream_list {
     struct kvb_buf words;
 };
 
-/* With one reference, the caller's. */
+/* Creates a list with one reference, which the caller owns. */
 static kvb_status new_stream_list(struct stream_list **out_list)
 {
     struct stream_list *list = calloc(1, sizeof *list);
@@ -77,7 +77,7 @@ static void unref_stream_list(struct stream_list *list)
     }
 }
 
-/* State, reason, worker/rank, component, model: what a person would look for. */
+/* Appends the searchable words: state, reason, worker/rank, namespace, component, model. */
 static kvb_status append_words(
     struct kvb_buf *words, const struct kvb_query_context *ctx, const struct kvb_follower *follower)
 {
@@ -88,9 +88,9 @@ static kvb_status append_words(
     return kvb_buf_append(words, "", 1);
 }
 
-/* KVB_TOO_LARGE  counted, but there is no room to list it: kvb_max_dashboard_bytes
- * KVB_NO_MEMORY  the list is of no use any more
- * What a failed row has left in text or words belongs to no row and is never read. */
+/* KVB_TOO_LARGE  the stream is counted but not listed: kvb_max_dashboard_bytes is reached
+ * KVB_NO_MEMORY  the caller drops the list
+ * Bytes that a failed row leaves in text or words belong to no row and are never read. */
 static kvb_status add_to_stream_list(
     struct stream_list *list, const struct kvb_query_context *ctx,
     const struct kvb_follower *follower)
@@ -150,8 +150,8 @@ static kvb_status append_row(
     return kvb_buf_append(out, list->text.data + row->text_at, row->text_bytes);
 }
 
-/* Appends the first max_rows rows that have every word of the filter, with commas,
- * those in trouble first.  *out_matching: how many have, shown or not. */
+/* Appends the first max_rows rows that have every word of the filter, with commas, worst states
+ * first.  *out_matching: how many rows match, shown or not. */
 static kvb_status write_listed(
     const struct stream_list *list, const char *filter, size_t max_rows, size_t *out_matching,
     struct kvb_buf *out)
@@ -184,15 +184,15 @@ static kvb_status write_listed(
 
 struct kvb_dashboard {
     struct kvb_dashboard_options options;
-    struct stream_list *next; /* owned; being made, by the query context's thread alone */
-    size_t next_number;       /* of the stream to go on with */
+    struct stream_list *next; /* owned; not complete; only the query context's thread uses it */
+    size_t next_number;       /* number of the next stream to add */
     uint64_t next_began_ns;
 
-    pthread_mutex_t lock;        /* of all below */
+    pthread_mutex_t lock;        /* protects all fields below */
     struct kvb_history *history; /* owned */
-    struct stream_list *shown;   /* one reference is ours; NULL before the first */
+    struct stream_list *shown;   /* we hold one reference; NULL before the first list */
     bool was_read;
-    uint64_t read_ns; /* when last */
+    uint64_t read_ns; /* last query for the list */
 };
 
 kvb_status
@@ -294,7 +294,7 @@ void kvb_dashboard_renew(
 
 /* ---- On any thread: history ---- */
 
-/* Digits that nobody sees would be half the answer. */
+/* Rounds, because invisible digits would be half of the answer. */
 static void write_rounded(struct kvb_json_writer *json, double value, double digits)
 {
     kvb_json_write_number(json, round(value * digits) / digits);
@@ -317,7 +317,7 @@ static void write_columns(struct kvb_json_writer *json)
     kvb_json_write_end(json, ']');
 }
 
-/* In the order of the columns. */
+/* Writes one sample as a row, in the order of `columns`. */
 static void
 write_history_sample(struct kvb_json_writer *json, const struct kvb_history_sample *sample)
 {
@@ -383,7 +383,7 @@ kvb_status kvb_dashboard_history(
 
 /* ---- On any thread: the list of streams ---- */
 
-/* The list shown, or NULL; the caller gives the reference back. */
+/* Returns the shown list with a reference that the caller must drop, or NULL. */
 static struct stream_list *borrow_shown(struct kvb_dashboard *dashboard, uint64_t now_ns)
 {
     (void)pthread_mutex_lock(&dashboard->lock);

@@ -8,23 +8,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the status page shows, kept apart from the index: the thread that owns the
- * index pays the same for one browser and for two hundred.
+/* A copy of what the status page shows, so that the index thread does the same work for one browser
+ * as for two hundred.
  *
  *     index thread --a sample a second------> history       --copied by---> HTTP threads
- *     index thread --some streams a turn----> list to be
- *                       when it is whole----> list shown    --borrowed by-> HTTP threads
+ *     index thread --some streams a turn----> next list
+ *                       when complete------> shown list    --borrowed by-> HTTP threads
  *
- * The list is rebuilt every half second until 5 s after the last query; after that it does not
- * change, and its age shows that.
+ * The list is rebuilt every half second until 5 s after the last query.  After that it only ages,
+ * and answers give its age.
  *
- * Threads: add_sample and renew on the thread that owns the query context, the answers on any.
+ * Threads: add_sample and renew: the thread that owns the query context; the answers: any thread.
  * Memory:  90 KB of samples; two lists of some 450 bytes a stream, each at most
  *          2 * kvb_max_dashboard_bytes. */
 struct kvb_dashboard;
 
 struct kvb_dashboard_options {
-    uint64_t now_ns;     /* seconds of the history count from here */
+    uint64_t now_ns;     /* history seconds count from here */
     uint64_t started_ms; /* since 1970: differs after each restart */
     enum kvb_load_statistic statistic;
 };
@@ -36,41 +36,40 @@ kvb_status kvb_dashboard_new(
 /* NULL is fine. */
 void kvb_dashboard_free(struct kvb_dashboard *dashboard);
 
-/* To be called more often than once a second; keeps one reading of each. */
+/* Call it more than once a second; it keeps one sample for each second. */
 void kvb_dashboard_add_sample(
     struct kvb_dashboard *dashboard, const struct kvb_history_reading *reading, uint64_t now_ns);
 
-/* Goes on with the list of streams, if one is wanted.  Without memory the list shown
- * stays, and grows old. */
+/* Continues to build the list of streams, if one is wanted.  Without memory the shown list stays
+ * and ages. */
 void kvb_dashboard_renew(
     struct kvb_dashboard *dashboard, const struct kvb_query_context *ctx, uint64_t now_ns);
 
-/* GET /history: {version, started_ms, not_ready, load_statistic, columns, samples}: the
- * samples later than second `after`, a row each.  not_ready: why no events can come just
- * now, or NULL.
- * KVB_TOO_LARGE, KVB_NO_MEMORY: what was appended is to be thrown away. */
+/* GET /history: {version, started_ms, not_ready, load_statistic, columns, samples}: the samples
+ * after second `after`, one row each.  not_ready: why no events can arrive now, or NULL.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: the caller discards what was appended. */
 kvb_status kvb_dashboard_history(
     struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out);
 
 struct kvb_dashboard_query {
-    const char *filter; /* words that a stream must all have, in any case; "" for every one */
+    const char *filter; /* words that a stream must all have, ignoring case; "": all streams */
     size_t max_rows;
     uint64_t now_ns;
 };
 
-/* GET /overview: {age_ms, states:{EXACT:n,...}, streams:[as in GET /streams], matching}:
- * the first max_rows of the streams that match, those in trouble first.  age_ms is null
- * before the first list.  Errors as above. */
+/* GET /overview: {age_ms, states:{EXACT:n,...}, streams:[as in GET /streams], matching}: the first
+ * max_rows of the matching streams, worst states first.  age_ms is null before the first list.
+ * Errors as above. */
 kvb_status kvb_dashboard_streams(
     struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out);
 
-/* status_page.html, as status_page.cmake puts it into the program.  Constant. */
+/* The text of status_page.html, which status_page.cmake compiles in.  Constant. */
 extern const char kvb_status_page[];
 extern const size_t kvb_status_page_bytes;
 
-/* Its Content-Security-Policy: allows the one script and the one style in it, by the
- * hash of their bytes, and queries to the address it came from. */
+/* The Content-Security-Policy of the page: allows its one script and its one style, by their
+ * hashes, and requests to its own origin. */
 extern const char kvb_status_page_policy[];
 
-/* Quoted; another page has another one. */
+/* The quoted ETag of the page, a hash of its content. */
 extern const char kvb_status_page_etag[];

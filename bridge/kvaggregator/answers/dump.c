@@ -11,21 +11,21 @@
 
 enum {
     max_models = 64,
-    step_bytes = 64 << 10, /* of one turn: well under 1 ms */
-    step_streams = 512,    /* without a block, in one turn */
-    step_walk = 512 * 16,  /* of kvb_index_walk_step(): 512 blocks */
+    step_bytes = 64 << 10, /* bytes of one turn: well under 1 ms */
+    step_streams = 512,    /* streams without a block that are skipped in one turn */
+    step_walk = 512 * 16,  /* work for kvb_index_walk_step(): 512 blocks */
     usual_row_bytes = 40,
-    list_shift = 40, /* of a place within a stream: the list, and the place in that */
+    list_shift = 40, /* a row number is the list << list_shift, plus the position in that list */
 };
 
 /* ---- RouterEvents ---- */
 
-/* What one stored event says beside its blocks. */
+/* What a stored event has beside its blocks. */
 struct dumping {
     struct kvb_json_writer *json;
     const struct kvb_follower *follower;
     enum kvb_tier tier;
-    uint64_t event_id; /* counts through the whole dump of a model */
+    uint64_t event_id; /* numbers the events in the dump of a model */
 };
 
 static void write_parent(struct kvb_json_writer *json, const struct kvb_index_run *run)
@@ -90,7 +90,7 @@ struct row_dump {
     kvb_status status;
 };
 
-/* A visitor cannot stop a page: after a failure the rest is passed over. */
+/* A visitor cannot end the walk, so after a failure it skips the remaining blocks. */
 static void write_block_row(void *context, kvb_block_hash block)
 {
     struct row_dump *dump = context;
@@ -106,7 +106,7 @@ static void write_block_row(void *context, kvb_block_hash block)
     }
 }
 
-/* What all rows of a list begin with: printed once, for there are many of them. */
+/* Formats the beginning that all rows of a list share, once for the many rows. */
 static void set_head(struct row_dump *dump, const struct kvb_follower *follower, enum kvb_tier list)
 {
     dump->head_len = (size_t)snprintf(
@@ -114,7 +114,7 @@ static void set_head(struct row_dump *dump, const struct kvb_follower *follower,
         follower->id.dp_rank, kvb_tier_name(list)); /* fits */
 }
 
-/* Some rows of one list.  False: that was the end of it. */
+/* Writes some rows of one list.  False: the list has ended. */
 static bool write_list_rows(
     const struct kvb_query_context *ctx, const struct kvb_follower *follower, enum kvb_tier list,
     uint64_t *place, struct row_dump *dump, size_t max_rows)
@@ -132,7 +132,7 @@ static bool write_list_rows(
     return *place != KVB_INDEX_PLACE_END;
 }
 
-/* From *row on, until out has max_len.  KVB_AGAIN: there is more. */
+/* Writes rows from *row on until `out` has max_len bytes.  KVB_AGAIN: there is more. */
 static kvb_status write_follower_rows(
     const struct kvb_query_context *ctx, const struct kvb_follower *follower, uint64_t *row,
     size_t max_len, struct kvb_buf *out)
@@ -213,7 +213,7 @@ kvb_status kvb_dump_begin_rows(struct kvb_dump *dump, struct kvb_query_context *
     size_t count = 0;
 
     KVB_TRY(kvb_query_context_sort(ctx, &count));
-    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* not NULL for none */
+    dump->numbers = calloc(count + 1, sizeof *dump->numbers); /* + 1: not NULL for 0 streams */
     if (!dump->numbers) {
         return KVB_NO_MEMORY;
     }
@@ -425,7 +425,7 @@ static kvb_status go_on(
         }
         const struct kvb_follower *follower =
             kvb_followers_at(ctx->followers, dump->numbers[dump->at]);
-        if (follower) { /* it may have gone meanwhile */
+        if (follower) { /* the stream may have been removed since */
             KVB_TRY(write(dump, ctx, follower, json));
         }
         kvb_index_walk_free(dump->walk);
@@ -443,7 +443,7 @@ static kvb_status add_rows(
     return write_follower_rows(ctx, follower, &dump->place, json->out->len + step_bytes, json->out);
 }
 
-/* One step through one tier. */
+/* Writes the events of the next blocks of one tier. */
 static kvb_status add_tier(
     struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
     struct kvb_json_writer *json)
@@ -461,15 +461,15 @@ static kvb_status add_tier(
         KVB_TRY(kvb_index_walk_new(ctx->index, dump->walked, &dump->walk));
     }
     if (dump->walked.value != follower->slots[tier].value) {
-        return KVB_OK; /* another list came in its place, or another stream */
+        return KVB_OK; /* the slot now has another list or stream */
     }
     const kvb_status status = kvb_index_walk_step(dump->walk, step_walk, write_event, &dumping);
     dump->event_id = dumping.event_id;
     return status;
 }
 
-/* dump->place is the tier.  The window list is left out: Dynamo's readers know no such tier,
- * and it holds no prefixes. */
+/* dump->place is the tier.  The list of sliding-window blocks is left out: Dynamo's readers do not
+ * know that tier, and it holds no prefixes. */
 static kvb_status add_tier_events(
     struct kvb_dump *dump, const struct kvb_query_context *ctx, const struct kvb_follower *follower,
     struct kvb_json_writer *json)
@@ -531,5 +531,5 @@ kvb_status kvb_dump_step(struct kvb_dump *dump, struct kvb_query_context *ctx, s
     }
     const kvb_status status = add_models(dump, ctx, &json);
     dump->is_after_value = json.is_after_value;
-    return json.status != KVB_OK ? json.status : status; /* a part is missing: no next turn */
+    return json.status != KVB_OK ? json.status : status; /* a failed part ends the dump */
 }

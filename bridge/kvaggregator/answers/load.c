@@ -40,7 +40,7 @@ static void write_stale(struct kvb_json_writer *json, const struct kvb_load_endp
     kvb_json_write_end(json, '}');
 }
 
-/* A list of the endpoints that are (not) stale, each as `write` shows it. */
+/* Writes the endpoints that are stale, or those that are not, each with `write`. */
 static void write_load_list(
     struct kvb_json_writer *json, const struct kvb_load_tracker *tracker, bool is_stale,
     size_t max_rows, void (*write)(struct kvb_json_writer *, const struct kvb_load_endpoint *))
@@ -58,8 +58,8 @@ static void write_load_list(
     kvb_json_write_end(json, ']');
 }
 
-/* Each worker once, though it has an endpoint per rank: it is listed by its lowest
- * rank in the figures. */
+/* True: the endpoint has the lowest rank of its worker.  A worker has one endpoint for each rank,
+ * but is listed once. */
 static bool
 is_first_rank(const struct kvb_load_tracker *tracker, const struct kvb_load_endpoint *endpoint)
 {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The longest prefix that lies in one of the tiers up to `last`. */
+/* The longest prefix that any one tier up to `last` holds. */
 static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier last)
 {
     uint64_t tokens = 0;
@@ -46,7 +46,7 @@ static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *
     kvb_json_write_end(json, '}');
 }
 
-/* What every worker can load; left out where no store has any of it. */
+/* Writes what every worker can load from stores; nothing when no store holds part of the prompt. */
 static void
 write_shared(struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t max_rows)
 {
@@ -118,8 +118,8 @@ static kvb_status write_each_predicted(
     return KVB_OK;
 }
 
-/* What is expected soon, apart from what is held; left out where nothing is predicted of any
- * stream. */
+/* Writes the blocks that streams are expected to hold soon, beyond those held; nothing when no
+ * stream has predictions. */
 static kvb_status write_predicted(
     struct kvb_json_writer *json, struct kvb_query_context *ctx, const struct kvb_query *query)
 {
@@ -136,8 +136,8 @@ static kvb_status write_predicted(
 /* ---- kv_match ---- */
 
 struct columns {
-    bool with_block_size; /* they differ */
-    bool with_hits;       /* the query has tokens */
+    bool with_block_size; /* the workers have several sizes */
+    bool with_hits;       /* the query is given as tokens */
 };
 
 static void write_overlap_worker(
@@ -212,8 +212,8 @@ static int by_worker_and_rank(const void *left, const void *right)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
-/* One worker id and rank may live in two components; these answers name neither,
- * so the better of the two stands for both. */
+/* Two components may have the same worker id and rank.  These answers do not name the component, so
+ * only the better of the two is kept. */
 static void merge_equal_names(struct kvb_query_context *ctx)
 {
     size_t kept = 0;
@@ -230,7 +230,7 @@ static void merge_equal_names(struct kvb_query_context *ctx)
     ctx->overlap_count = kept;
 }
 
-/* The first overlap after those of the worker at `at`. */
+/* The index of the first overlap of the next worker. */
 static size_t next_worker(const struct kvb_query_context *ctx, size_t at)
 {
     const uint64_t worker_id = ctx->overlaps[at].follower->id.worker_id;
@@ -253,7 +253,7 @@ static uint64_t hit_on_device(const struct kvb_overlap *overlap)
 
 typedef uint64_t (*tokens_of)(const struct kvb_overlap *overlap);
 
-/* Of the ranks that hold something on the device. */
+/* Writes the ranks that hold something on the device. */
 static void write_ranks(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to,
     tokens_of tokens)
@@ -329,7 +329,7 @@ static const struct kvb_worker_facts *facts_at(const struct kvb_query_context *c
     return &ctx->overlaps[at].follower->heartbeat.facts;
 }
 
-/* What is published of the workers listed; left out where nothing is. */
+/* Writes the published facts of the listed workers; nothing when none has any. */
 static void write_known_workers(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
     bool is_open = false;
@@ -380,7 +380,7 @@ static void write_state(struct kvb_json_writer *json, const struct kvb_follower 
     kvb_json_write_text(json, text);
 }
 
-/* Of the ranks that are not EXACT: a rank that is left out is, whatever its siblings are. */
+/* Writes the state of each rank that is not EXACT.  A rank that is absent is EXACT. */
 static void write_rank_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
     if (are_all_exact(ctx, 0, ctx->overlap_count)) {

@@ -41,7 +41,7 @@ static kvb_status take_hashes(struct kvb_query_context *ctx, const struct kvb_qu
     return KVB_OK;
 }
 
-/* The canonical names of the first `count` blocks, by ctx->hashes. */
+/* Computes the canonical names of the first `count` blocks from ctx->hashes. */
 static kvb_status make_names(struct kvb_query_context *ctx, size_t count)
 {
     KVB_TRY(kvb_array_reserve(
@@ -58,7 +58,7 @@ static size_t hashed_blocks(const struct kvb_query_context *ctx, const struct kv
     return query->form == KVB_QUERY_TOKENS ? ctx->hashed_count : query->count;
 }
 
-/* With one shape in the fleet, the hashes of the match are still there. */
+/* When the fleet has one block shape, the hashes of the match are reused. */
 kvb_status kvb_query_context_names(
     struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
     const kvb_block_hash **out_names, size_t *out_count)
@@ -66,7 +66,7 @@ kvb_status kvb_query_context_names(
     size_t count = 0;
 
     if (query->form == KVB_QUERY_BLOCK_HASHES) {
-        *out_names = (const kvb_block_hash *)query->hashes; /* one u64, as in match_hashes() */
+        *out_names = (const kvb_block_hash *)query->hashes; /* as in match_hashes() */
         *out_count = query->count;
         return KVB_OK;
     }
@@ -84,7 +84,7 @@ kvb_status kvb_query_context_names(
 
 size_t kvb_window_need(uint32_t window_tokens, uint32_t block_size)
 {
-    const uint64_t behind = window_tokens > 0 ? window_tokens - 1 : 0; /* the token's own is new */
+    const uint64_t behind = window_tokens > 0 ? window_tokens - 1 : 0; /* without the new token */
 
     return (size_t)((behind + block_size - 1) / block_size);
 }
@@ -103,7 +103,7 @@ size_t kvb_usable_blocks(
             return at - 1 + need;
         }
     }
-    return run; /* the one at the beginning */
+    return run; /* the run at the beginning of the prompt */
 }
 
 size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired)
@@ -113,21 +113,21 @@ size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired)
     return tokens > computed ? (tokens - computed) / block_size : 0;
 }
 
-/* ---- What one match found ---- */
+/* ---- Recording the results of a match ---- */
 
 struct noting {
     struct kvb_query_context *ctx;
     const struct kvb_query *query;
-    const struct kvb_block_shape *shape; /* NULL: of each stream's device blocks, the query
-                                            came hashed */
+    const struct kvb_block_shape *shape; /* NULL: a query of hashes, in any device shape */
     size_t count;                        /* blocks of the query */
     size_t hit_blocks_max;               /* 0 for queries of hashes */
     size_t paired_hit_blocks_max;
-    const kvb_block_hash *names; /* of those blocks; NULL: not needed yet */
-    kvb_status status;           /* of making them */
+    const kvb_block_hash *names; /* names of those blocks; NULL: not computed yet */
+    kvb_status status;           /* result of computing them */
 };
 
-/* Does the tier hold blocks of this shape? */
+/* True: the tier holds blocks of this shape.  A tier without shapes in the heartbeat has the
+ * device's. */
 static bool
 has_shape(const struct kvb_overlap *overlap, enum kvb_tier tier, struct kvb_block_shape shape)
 {
@@ -152,7 +152,7 @@ note_tokens(struct kvb_listing *listing, uint32_t at, enum kvb_tier tier, uint64
     struct kvb_overlap *overlap = &listing->streams[at];
 
     if (tokens <= overlap->tokens[tier]) {
-        return; /* another shape has more, or it is nothing */
+        return; /* nothing held, or another shape matched more */
     }
     if (overlap->max_tokens == 0) {
         listing->holders[listing->holder_count++] = at;
@@ -176,8 +176,8 @@ static size_t min_of(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The query's block names as the stream's window list has them.  NULL: unknown, because the list
- * has the engine's own names and the query has none of those. */
+/* The names of the query's blocks, in the naming of the stream's window list.  NULL: unknown,
+ * because the list uses the engine's names and the query has only tokens. */
 static const kvb_block_hash *names_for(struct noting *noting, const struct kvb_overlap *overlap)
 {
     if (noting->query->form != KVB_QUERY_BLOCK_HASHES &&
@@ -280,7 +280,7 @@ static kvb_status match_hashes(struct kvb_query_context *ctx, const struct kvb_q
     if (query->form == KVB_QUERY_TOKENS_HASHES) {
         KVB_TRY(kvb_prefix_index_match(ctx->index, ctx->hashes, query->count, &ctx->match));
     } else {
-        /* Both are one u64 by name only; the array is read, not kept. */
+        /* kvb_block_hash only wraps a u64; the array is read here and not kept. */
         _Static_assert(sizeof(kvb_block_hash) == sizeof(uint64_t), "one u64");
         noting.names = (const kvb_block_hash *)query->hashes;
         KVB_TRY(kvb_prefix_index_match_blocks(ctx->index, noting.names, query->count, &ctx->match));
@@ -289,9 +289,9 @@ static kvb_status match_hashes(struct kvb_query_context *ctx, const struct kvb_q
     return noting.status;
 }
 
-/* ---- What is answered ---- */
+/* ---- Selecting and ordering the answer ---- */
 
-/* A stream beyond the maximum number of shapes was not searched: it counts as having no blocks. */
+/* How many blocks the query has in this shape.  A shape beyond the maximum was not searched: 0. */
 static size_t request_blocks_of(
     const struct kvb_query_context *ctx, const struct kvb_query *query,
     struct kvb_block_shape shape)
@@ -304,7 +304,7 @@ static size_t request_blocks_of(
     return at < ctx->listing.shape_count ? ctx->listing.request_blocks[at] : 0;
 }
 
-/* Of positions in the listing, which is in the order of ids. */
+/* Compares positions in the listing: most tokens first, then by id, the order of the listing. */
 static int best_first(const void *left, const void *right, void *context)
 {
     const struct kvb_overlap *streams = context;
@@ -317,8 +317,8 @@ static int best_first(const void *left, const void *right, void *context)
     return (a > b) - (a < b);
 }
 
-/* Other tiers' blocks may end between two of the device's, or behind the last that the query
- * has with its lookahead. */
+/* Copies one result.  `blocks` is rounded down and capped, because blocks of other tiers may end
+ * inside a device block or beyond the query's last one. */
 static void take_overlap(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t at,
     struct kvb_overlap *out)
@@ -328,13 +328,13 @@ static void take_overlap(
     out->blocks = min_of(out->max_tokens / out->shape.block_size, out->request_blocks);
 }
 
-/* Stores are no workers: each is there for whichever worker the request selects. */
+/* A store is always selected, because it serves every worker. */
 static bool is_selected(const struct kvb_query *query, const struct kvb_overlap *overlap)
 {
     return overlap->is_store || kvb_selection_takes(query, overlap->follower);
 }
 
-/* The holders that the query does not select go behind the others.  Returns how many it selects. */
+/* Partitions the holders: those that the query selects first.  Returns how many it selects. */
 static size_t put_selected_first(struct kvb_listing *listing, const struct kvb_query *query)
 {
     size_t count = 0;
@@ -349,7 +349,8 @@ static size_t put_selected_first(struct kvb_listing *listing, const struct kvb_q
     return count;
 }
 
-/* Stores behind the workers, of the first `count`.  Returns how many workers there are. */
+/* Partitions the first `count` holders: workers first, then stores.  Returns the number of
+ * workers. */
 static size_t put_stores_last(struct kvb_listing *listing, size_t count)
 {
     size_t workers = 0;
@@ -364,8 +365,8 @@ static size_t put_stores_last(struct kvb_listing *listing, size_t count)
     return workers;
 }
 
-/* Holders from..to - 1.  Positions are sorted: overlaps are large, and a common prompt has the
- * whole fleet for holders. */
+/* Copies the holders from..to - 1, best first.  Positions are sorted instead of overlaps, which are
+ * large: the whole fleet may hold a common prompt. */
 static void take_holders(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t from, size_t to,
     size_t ordered, struct kvb_overlap *out)
@@ -380,8 +381,8 @@ static void take_holders(
     }
 }
 
-/* Of those that the query selects: workers that hold something, best first; the others in their
- * order, where they are wanted; and the stores that hold something:
+/* Copies the selected streams: workers that hold something, best first; then, if wanted, workers
+ * that hold nothing, by id; then stores that hold something:
  *
  *     [ a: 0 ][ b: 3 ][ s: 4 ][ c: 0 ][ d: 5 ]   ->   [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ] [ s: 4 ] */
 static void take_overlaps(
@@ -407,7 +408,7 @@ static void take_overlaps(
     take_holders(ctx, query, workers, selected, selected, ctx->overlaps + count);
 }
 
-/* What the query left in the listing. */
+/* Resets what the query wrote into the listing. */
 static void forget_holders(struct kvb_listing *listing)
 {
     for (size_t i = 0; i < listing->holder_count; i++) {
@@ -426,7 +427,7 @@ static void note_head(struct kvb_query_context *ctx, const struct kvb_query *que
     ctx->head = (struct kvb_query_head){ .has_several = listing->has_several_sizes };
     if (listing->has_worker) {
         const struct kvb_overlap *first = ctx->overlap_count > 0
-                                              ? ctx->overlaps /* the best, or any */
+                                              ? ctx->overlaps /* the first one listed */
                                               : &listing->streams[listing->first_worker];
         ctx->head.block_size = first->shape.block_size;
         ctx->head.blocks = request_blocks_of(ctx, query, first->shape);

@@ -68,7 +68,7 @@ static bool is_known_model(const struct kvb_query_context *ctx, const char *mode
     return *model && strcmp(ctx->default_model, model) == 0;
 }
 
-/* The model of all streams; NULL when there is none, or several. */
+/* The one model that all streams have; NULL: none, or several. */
 static const char *find_only_model(const struct kvb_query_context *ctx, bool *out_has_several)
 {
     const char *only = NULL;
@@ -141,7 +141,7 @@ static kvb_status renew_order(struct kvb_query_context *ctx)
     const uint64_t generation = kvb_followers_generation(ctx->followers);
 
     if (ctx->order_generation == generation) {
-        return KVB_OK; /* none ever came: nothing to sort either */
+        return KVB_OK; /* there was never a stream to sort */
     }
     KVB_TRY(kvb_array_reserve(
         &ctx->order, &ctx->order_capacity, limit + 1, sizeof *ctx->order, kvb_max_streams + 1));
@@ -225,7 +225,8 @@ size_t kvb_listing_find_shape(const struct kvb_listing *listing, struct kvb_bloc
     return at;
 }
 
-/* A bridge may claim any block size; only the first so many shapes are served. */
+/* Adds a shape.  A bridge may claim any block size, so only the first kvb_listing_max_shapes are
+ * served. */
 static void list_shape(struct kvb_listing *listing, struct kvb_block_shape shape)
 {
     if (shape.block_size > 0 && listing->shape_count < kvb_listing_max_shapes &&
@@ -234,7 +235,7 @@ static void list_shape(struct kvb_listing *listing, struct kvb_block_shape shape
     }
 }
 
-/* What the head of an answer needs to know of the workers; stores have no part in it. */
+/* Notes what the head of an answer needs about workers; stores do not count. */
 static void note_worker(struct kvb_listing *listing, size_t at)
 {
     if (!listing->has_worker) {
@@ -250,7 +251,7 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
 {
     struct kvb_listing *listing = &ctx->listing;
     const struct kvb_follower *follower = kvb_followers_at(ctx->followers, number);
-    const struct kvb_heartbeat *heartbeat = &follower->heartbeat; /* zero where there is none */
+    const struct kvb_heartbeat *heartbeat = &follower->heartbeat; /* all zero without a heartbeat */
     const struct kvb_block_shape shape = shape_of(ctx, follower);
     bool is_plain = heartbeat->window_tokens == 0;
 
@@ -291,7 +292,7 @@ kvb_status kvb_query_context_list(
             list_query_stream(ctx, number);
         }
     }
-    (void)snprintf(listing->model, sizeof listing->model, "%s", model); /* cut: never found */
+    (void)snprintf(listing->model, sizeof listing->model, "%s", model); /* cut: never matches */
     listing->with_down = options.with_down;
     listing->traits = kvb_followers_traits(ctx->followers);
     listing->default_model = ctx->default_model;

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* False when neither a recent heartbeat nor a recent load value confirms that the worker exists:
- * anyone who may publish events could make up thousands of workers. */
+/* False: no recent heartbeat and no recent load value confirms that the worker exists.  Otherwise
+ * anybody who may publish events could invent thousands of workers. */
 static bool fill_candidate(
     const struct kvb_query_context *ctx, const struct kvb_overlap *overlap,
     struct kvb_route_candidate *out_candidate)
@@ -42,7 +42,7 @@ static bool fill_candidate(
         .pending_prefill_blocks = sums.pending_prefill_blocks,
         .prefill_blocks_per_s = sums.prefill_blocks_per_s,
     };
-    if (endpoint) { /* a stale figure is still the best guess there is */
+    if (endpoint) { /* a stale value is still the best guess */
         out_candidate->has_load = true;
         out_candidate->load = endpoint->load;
     }
@@ -55,7 +55,7 @@ static struct kvb_block_shape candidate_shape(const struct kvb_route_candidate *
                                      .lookahead = candidate->lookahead };
 }
 
-/* One block shape at a time: with one shape in the fleet, the prompt is hashed once.  Without
+/* Visits one block shape after another, so that the prompt is hashed once for each shape.  Without
  * memory the decision is made without predictions. */
 static void fill_predictions(
     struct kvb_query_context *ctx, const struct kvb_query *query,
@@ -95,16 +95,16 @@ static kvb_status make_candidates(struct kvb_query_context *ctx, size_t *out_cou
     return KVB_OK;
 }
 
-/* What decides a candidate's place in the answer.  Candidates are large: moving them, or reading
- * each where it stands, costs ten times the sort. */
+/* The sort key of a candidate.  Candidates are large: to sort them in place, or through pointers,
+ * costs ten times as much. */
 struct candidate_place {
     double cost;
     uint64_t worker_id;
     uint32_t dp_rank;
-    uint32_t at; /* of the candidates */
+    uint32_t at; /* index in ctx->candidates */
 };
 
-/* Of a row of scores at most, with an address of 255 plain bytes. */
+/* The most bytes of a row of scores whose address has 255 bytes without escapes. */
 enum { usual_row_bytes = 440 };
 
 static void drop_places(struct candidate_place **places)
@@ -112,7 +112,7 @@ static void drop_places(struct candidate_place **places)
     free(*places);
 }
 
-/* Cheapest first; of equal ones the lowest worker and rank. */
+/* Lowest cost first, then lowest worker and rank. */
 static int by_cost(const void *left, const void *right, void *context)
 {
     (void)context;
@@ -128,7 +128,7 @@ static int by_cost(const void *left, const void *right, void *context)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
-/* The first `shown` are in order. */
+/* Sorts the candidates for the answer; only the first `shown` are in order. */
 static kvb_status place_candidates(
     const struct kvb_route_candidate *candidates, size_t count, size_t shown,
     struct candidate_place **out_places)
@@ -223,8 +223,8 @@ static void write_chosen(
     kvb_worker_facts_json_write(chosen->facts, json);
 }
 
-/* A route is chosen once, so its answer cannot be made again with fewer rows where addresses are
- * long: such a row counts as several. */
+/* A route is chosen only once, so an answer that is too long cannot be repeated with fewer rows.
+ * Therefore a row with a long address counts as several rows. */
 static kvb_status write_scores(
     struct kvb_json_writer *json, const struct kvb_route_candidate *candidates, size_t count,
     size_t max_rows)
@@ -264,7 +264,7 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
     };
 }
 
-/* The request's own id, or one that no other aggregator gives. */
+/* The id of the request, or a new one that is unique among aggregators. */
 static void name_request(
     const struct kvb_query_context *ctx, const struct kvb_query *query,
     char out[kvb_request_id_bytes + 1])
@@ -277,8 +277,8 @@ static void name_request(
     }
 }
 
-/* Notes in the books what the decision costs the chosen worker.  Without memory the decision
- * stands, and the books know less: KVB_OK. */
+/* Enters in the books what the decision costs the chosen worker.  Without memory the decision is
+ * still valid, but is not entered. */
 static void enter_decision(
     struct kvb_query_context *ctx, const struct kvb_query *query,
     const struct kvb_route_candidate *chosen, struct kvb_route_decision *decision)
@@ -288,8 +288,8 @@ static void enter_decision(
     size_t count = 0;
 
     decision->prefill_blocks = chosen->request_blocks - shared;
-    /* Where blocks of it are predicted, a request of the same prefix is in flight and is counted
-     * with all of that: this one adds its own rest, at least the block that it generates. */
+    /* Predicted blocks mean that a request with the same prefix is in flight and already counts
+     * them.  This request adds only its own remainder, at least the block that it generates. */
     decision->blocks =
         chosen->predicted_blocks > 0 ? decision->prefill_blocks : chosen->request_blocks;
     decision->blocks += decision->blocks == 0;
@@ -355,7 +355,7 @@ kvb_status kvb_answer_route(
     KVB_TRY(write_scores(&json, candidates, count, max_rows));
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
-    if (!decision.is_dry_run) { /* only what was answered counts as sent */
+    if (!decision.is_dry_run) { /* count only decisions that were answered */
         ctx->turn++;
         ctx->next_place = chosen->place + 1;
         enter_decision(ctx, query, chosen, &decision);

@@ -24,15 +24,15 @@ static const struct kvb_http_header data_headers[] = {
     { NULL, NULL },
 };
 
-/* A request on its way through its handler; all borrowed. */
+/* A request while its handler runs; all fields are borrowed. */
 struct exchange {
     struct kvb_http_route_context *context;
     const struct kvb_http_request *request;
-    struct kvb_http_answer *answer; /* 200 and JSON, unless the handler says otherwise */
+    struct kvb_http_answer *answer; /* 200 and JSON, unless the handler changes it */
     struct kvb_detail detail;       /* why it failed */
 };
 
-/* KVB_OK: *answer is complete.  Else it becomes an error. */
+/* KVB_OK: *answer is complete.  Any other status becomes an HTTP error. */
 typedef kvb_status (*route_handler)(struct exchange *exchange);
 
 typedef kvb_status (*body_decoder)(
@@ -43,7 +43,7 @@ struct kvb_http_route {
     const char *path;
     bool needs_context;
     route_handler answer;
-    body_decoder decode; /* of a POST */
+    body_decoder decode; /* for POST */
 };
 
 /* ---- Small answers ---- */
@@ -132,7 +132,7 @@ has_parameter(const struct kvb_http_request *request, const char *key, const cha
            strcmp(given, value) == 0;
 }
 
-/* As kvb_query_json_decode(); tokens are no hashes. */
+/* Like kvb_query_json_decode(), but refuses a query of tokens: this route needs hashes. */
 static kvb_status
 decode_hashes(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail)
 {

@@ -9,19 +9,19 @@
 
 #include <stdbool.h>
 
-/* The aggregator's HTTP side as a table: request -> answer, no socket.
+/* The HTTP routes of the aggregator as a table, without sockets.
  *
  *     method path      --find-->  handler, or 404, 405, 415 at once
  *     handler + context --answer--> status, content type, body
  *
  *     body             --read--> query, or 400, 413, 422 at once
  *
- * Routes without a query context (/livez, /readyz, /metrics, /health, the status page and what
- * it polls) are answered on the HTTP thread; the others on the thread that owns the query
- * context.  Bodies are always parsed on the HTTP thread, because a prompt may be megabytes.
+ * The HTTP thread answers routes that need no query context: /livez, /readyz, /metrics, /health,
+ * the status page and the routes that it polls.  The thread that owns the query context answers the
+ * others.  Bodies are always parsed on the HTTP thread, because a prompt may have megabytes.
  *
- * Paths that Dynamo's stand-alone indexer has too return the same status codes, content types
- * and JSON keys: 400 not JSON, 404 no such model, 405, 415, 422 a field is missing or wrong.
+ * Paths that Dynamo's stand-alone indexer also has return its status codes, content types and JSON
+ * keys: 400 not JSON, 404 no such model, 405, 415, 422 a field is missing or wrong.
  *
  * Threads: find and read from any thread; answer only on the thread that owns the query context. */
 
@@ -41,7 +41,7 @@ struct kvb_http_route_context {
     /* written by POST /finished and /first_token, also when no such request is in flight here */
     bool has_request_report;
     enum kvb_request_report_kind request_report;
-    struct kvb_dump dump; /* the dump under way; the creator of the context ends it */
+    struct kvb_dump dump; /* the current dump; the creator of the context frees it */
     bool is_unfinished;   /* call kvb_http_route_answer() again for the rest of the body */
 };
 

@@ -46,7 +46,7 @@ static bool is_not_draining(const struct kvb_query *query, const struct kvb_foll
 
 static const struct filter {
     bool (*allows)(const struct kvb_query *query, const struct kvb_follower *follower);
-    const char *removed; /* of "2 DOWN" */
+    const char *removed; /* the text in "2 DOWN" */
 } filters[filter_count] = {
     [filter_instance] = { has_instance, "not instance_id" },
     [filter_labels] = { has_labels, "without the role or labels" },
@@ -92,7 +92,7 @@ kvb_status kvb_route_options_for(
 
 /* ---- Why no worker is left ---- */
 
-/* The next worker of the model, of whatever state; NULL: there are no more. */
+/* The next worker of the model, in any state; NULL: there are no more. */
 static const struct kvb_follower *
 next_of_model(const struct kvb_query_context *ctx, const char *model, size_t *at)
 {
@@ -106,7 +106,7 @@ next_of_model(const struct kvb_query_context *ctx, const char *model, size_t *at
     return NULL;
 }
 
-/* KVB_NOT_FOUND: no worker has it. */
+/* KVB_NOT_FOUND: no worker has the label. */
 static kvb_status check_label(
     const struct kvb_query_context *ctx, const char *model, const struct kvb_label *label,
     struct kvb_detail *detail)

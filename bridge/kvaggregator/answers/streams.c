@@ -167,7 +167,7 @@ static const char *status_of_all(const struct kvb_query_context *ctx, size_t fro
     return status_of(ctx->sorted[from]);
 }
 
-/* Of its first rank; draining: all of its ranks are. */
+/* The facts of the worker's first rank; draining only if all its ranks are. */
 static struct kvb_worker_facts
 facts_of_all(const struct kvb_query_context *ctx, size_t from, size_t to)
 {
