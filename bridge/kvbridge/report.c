@@ -96,7 +96,7 @@ void kvb_bridge_beat_opening(
     }
 }
 
-/* Readers that were never sent anything of the epoch are not sent its end either. */
+/* An epoch that was never published to readers needs no end either. */
 void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_publisher *publisher = &bridge->publisher;
@@ -212,7 +212,7 @@ static void count_exact(struct bridge_shown *shown, const struct kvb_bridge_repo
     kvb_exact_share_set(&shown->share, exact, streams);
 }
 
-/* What a report borrows. */
+/* The status of the Kubernetes watch, as a report borrows it. */
 struct pods_reported {
     struct kvb_kubernetes_status status;
     struct kvb_named_count pods[KVB_POD_STATE_COUNT];
@@ -257,7 +257,7 @@ report_pods(struct kvb_kubernetes *kubernetes, uint64_t now_ns, struct pods_repo
     };
 }
 
-/* Which streams a status lists; load sources only beside all of them. */
+/* Which streams a status lists.  Load sources are listed only together with all streams. */
 struct status_page {
     size_t first;
     size_t count;
@@ -314,7 +314,7 @@ static kvb_status make_status(
     return status;
 }
 
-/* Copies the status and the reason why the bridge is not ready to where HTTP threads read them. */
+/* Copies the status, and why the bridge is not ready, to where HTTP threads read them. */
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
     const kvb_span text = kvb_buf_span(&bridge->publisher.status);
@@ -328,14 +328,15 @@ static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_
     }
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
-    (void)kvb_buf_append(&bridge->shown.state_text, text.data, text.len); /* else it is empty */
+    (void)kvb_buf_append(
+        &bridge->shown.state_text, text.data, text.len); /* on failure it is empty */
     bridge->shown.not_ready = *not_ready;
     bridge->shown.standing = standing;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
 
-/* True: the bridge cannot do its work without this permission.  A requester chooses the subject of
- * its answer, so a denial there does not count. */
+/* True: the bridge cannot work without this permission.  Denials of answer subjects do not count,
+ * because requesters choose these subjects. */
 static bool is_vital_denial(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
@@ -343,7 +344,8 @@ static bool is_vital_denial(const void *context, const struct kvb_denial *denial
     return kvb_permissions_is_vital(&bridge->publisher.permissions, denial);
 }
 
-/* True: the subscription to statuses is denied, so the echo of our own cannot arrive. */
+/* True: the subscription to statuses is denied, so the bridge cannot receive its own status
+ * back. */
 static bool is_deaf(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_bridge *bridge = context;
@@ -375,12 +377,14 @@ look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detai
     }
 }
 
-/* The streams after those of the page before; after the last one again from the first. */
+/* The next streams after those of the previous page; after the last stream it begins again with the
+ * first. */
 static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 {
     const size_t ranks = bridge->membership.rank_count;
     const size_t rank_bytes = bridge->publisher.status.len / (ranks + 1) + 1;
-    const size_t room = max_bytes / 4 * 3 / rank_bytes; /* some are longer than the mean */
+    const size_t room =
+        max_bytes / 4 * 3 / rank_bytes; /* reserve, because some rows are longer than the mean */
     const size_t first = bridge->publisher.page_end < ranks ? bridge->publisher.page_end : 0;
     const size_t count = room < ranks - first ? room : ranks - first;
 
@@ -388,8 +392,8 @@ static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
     return (struct status_page){ .first = first, .count = count };
 }
 
-/* Makes the status smaller where it exceeds the server's max_payload: a page of the streams, or,
- * should that be too large, too, none. */
+/* Shortens a status that exceeds the server's max_payload: to a page of streams, or to no streams
+ * if that page is still too large. */
 static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
 {
     static const struct status_page none = { 0 };
@@ -413,7 +417,7 @@ static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_p
     if (fit_status(bridge, now_ns, is_publishing) == KVB_OK &&
         kvb_bus_publish(
             bridge->publisher.bus, bridge->publisher.status_subject, kvb_buf_span(status)) ==
-            KVB_OK) { /* on failure: sent again in 1 s */
+            KVB_OK) { /* on failure it is sent again in 1 s */
         kvb_echo_sent(&bridge->publisher.echo, now_ns);
     }
 }
@@ -431,7 +435,7 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         if (is_publishing) {
             look_at_permissions(bridge, now_ns, &not_ready);
         }
-        /* a bridge that publishes nothing keeps no other profile from being published */
+        /* a bridge that publishes nothing must not block another profile */
         is_publishing = is_publishing && (!bridge->config->publish.standby ||
                                           kvb_bridge_count_published(bridge) > 0);
     }

@@ -100,7 +100,7 @@ static uint32_t token_behind(const struct engine_source *source, uint32_t i)
 }
 
 /* The tokens of a sliding-window event that leaves blocks out.  They were not kept, so zeros are
- * written, one more than the blocks hold: readers detect such an event by its surplus tokens. */
+ * written, one more than the blocks hold: readers detect such an event by its extra tokens. */
 static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_event *event)
 {
     const uint32_t count = (event->hash_count * event->block_size) + 1;

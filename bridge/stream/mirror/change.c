@@ -7,8 +7,8 @@ event_has_room(const struct kvb_router_event *event, enum kvb_router_kind kind, 
            event->block_count < kvb_max_event_blocks;
 }
 
-/* The block continues the last stored event when it is the child of that event's last block.
- * The window list knows no parents. */
+/* True: the block can be appended to the last stored event, because it is the child of that event's
+ * last block.  In the window list blocks have no parents. */
 static bool
 continues_last(const struct mirror_change *change, const struct mirror_entry *entry, unsigned list)
 {
@@ -35,7 +35,7 @@ static kvb_status publish_stored(
     return kvb_router_batch_add_block(change->out, block, entry->tokens);
 }
 
-/* Removals of a batch share events: engines send them one by one. */
+/* Appends to the last removed event of the batch: engines send removals one by one. */
 static kvb_status
 announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
@@ -58,8 +58,8 @@ publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigne
     return announce_removed_block(change, block, list);
 }
 
-/* The entry comes to hold its block in the tier, or ceases to: says so where the list is
- * another one by that. */
+/* Publishes that the entry begins or ceases to hold its block in the tier, if that changes the
+ * list. */
 static kvb_status
 publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_held)
 {
@@ -111,10 +111,10 @@ kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id)
 
 /* ---- An event and its group ----
  *
- * The group of an event on its way through the mirror, and what changes in the lists when it
- * begins to count in them. */
+ * Finds the group of an event, and updates the lists when a new group begins to count in them. */
 
-/* Whatever is in the list, the group that is about to count in it does not hold it. */
+/* Removes all names from the list, because the group that begins to count in it holds none of
+ * them. */
 static kvb_status empty_list(struct mirror_change *change, unsigned list)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -129,8 +129,8 @@ static kvb_status empty_list(struct mirror_change *change, unsigned list)
     return KVB_OK;
 }
 
-/* A removal that is published must not change which entry represents another name: so the group
- * counts only after all removals. */
+/* Makes the group count in the list of this tier.  It counts only after all removals, because a
+ * removal must not change which entry represents another name. */
 static kvb_status join_tier(struct mirror_change *change, struct mirror_group *group)
 {
     const enum kvb_tier tier = change->event->tier;

@@ -2,24 +2,24 @@
 
 #include "stream/mirror/inside.h"
 
-/* One engine event on its way through the mirror; for the mirror_*.c files. */
+/* The state while the mirror applies one engine event.  Internal to this room. */
 struct mirror_change {
     struct kvb_mirror *mirror;
     const struct kvb_event_batch *batch;
     const struct kvb_engine_event *event;
     struct kvb_router_batch *out;
-    size_t at;      /* the event's, in the batch */
-    uint32_t group; /* its place in the list of groups */
+    size_t at;      /* index of the event in the batch */
+    uint32_t group; /* index of its group in the list of groups */
     uint32_t size;  /* kvb_mirror_size_of() */
-    bool is_window; /* of a sliding-window group */
+    bool is_window; /* the event is of a sliding-window group */
     struct event_progress *progress;
-    uint64_t work, max_work; /* of this call: done, and to be done at most */
-    size_t first_out;        /* router events before this one are of earlier calls */
-    uint32_t named; /* the entry whose published name is `name`, so that it is hashed once */
+    uint64_t work, max_work; /* work done in this call, and its limit */
+    size_t first_out;        /* router events before this one come from earlier calls */
+    uint32_t named;          /* the entry whose published name is cached in `name` */
     kvb_block_hash name;
 };
 
-/* True when so much more work may be done in this call.  The first piece is always allowed. */
+/* True: this much more work may be done in this call.  The first piece is always allowed. */
 static inline bool kvb_mirror_may_do(struct mirror_change *change, uint64_t work)
 {
     const bool may_do = change->work == 0 || change->work + work <= change->max_work;
@@ -28,41 +28,41 @@ static inline bool kvb_mirror_may_do(struct mirror_change *change, uint64_t work
     return may_do;
 }
 
-/* As kvb_mirror_block(). */
+/* Like kvb_mirror_block(), but uses the cached name. */
 static inline kvb_block_hash kvb_mirror_name_of(const struct mirror_change *change, uint32_t id)
 {
     return id == change->named ? change->name
                                : kvb_mirror_block(change->mirror, &change->mirror->entries[id]);
 }
 
-/* Changes one tier's copies of an entry and tells routers when the block, under
- * its published name, comes to be held there or ceases to be. */
+/* Sets the copies of an entry in one tier.  Appends a router event when the block, under its
+ * published name, begins or ceases to be held there. */
 kvb_status kvb_mirror_change_copies(
     struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies);
 
-/* Tells routers of the tiers in which a freshly named entry is held. */
+/* Appends stored events for all tiers in which a newly named entry is held. */
 kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id);
 
-/* Takes change->event, a Stored, or the next part of it. */
+/* Applies change->event, a Stored, or the next part of it. */
 kvb_status kvb_mirror_store(struct mirror_change *change);
 
-/* Sets what the event's group is; it is known. */
+/* Sets change->group of an event whose group is known. */
 void kvb_mirror_find_group(struct mirror_change *change);
 
-/* Finds the event's group, or takes it up; names that a new one does not hold leave the lists
- * in which it counts.  *out_is_taken: the event is one for the lists, and change->group is
- * set. */
+/* Finds the event's group, or adds it.  When a new group begins to count in a list, the names that
+ * it does not hold leave that list.  *out_is_taken: the event is to be applied, and change->group
+ * is set. */
 kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_taken);
 
 /* ---- stream/mirror/proof.c ---- */
 
-/* Does the Stored event report new copies, not a re-announcement?  False in doubt.  Called when
- * its block i is known already; the blocks before it were applied. */
+/* True: the Stored event certainly reports new copies and is not a re-announcement.  Called when
+ * its block i is already known and the blocks before i are applied. */
 bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i);
 
 /* An engine that stores a block behind a parent holds that parent and all its ancestors: confirms
  * unconfirmed ancestors before the event's own blocks are applied. */
 kvb_status kvb_mirror_prove_ancestors(struct mirror_change *change);
 
-/* The event's blocks were taken. */
+/* Call it after all blocks of the event are applied. */
 void kvb_mirror_end_stored(struct mirror_change *change);

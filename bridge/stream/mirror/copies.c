@@ -1,9 +1,9 @@
 #include "core/array.h"
 #include "stream/mirror/inside.h"
 
-/* How many copies an entry has. */
+/* The number of copies of an entry. */
 
-/* Bit t: there may be some in tier t. */
+/* Bit t: the entry has or may have copies in tier t. */
 static uint32_t tiers_with_copies(const struct mirror_entry *entry)
 {
     uint32_t tiers = 0;
@@ -32,7 +32,7 @@ bool kvb_mirror_has_copies(const struct mirror_entry *entry)
 
 /* ---- Extra copies, which the entry's own bytes do not count ---- */
 
-/* KVB_NO_ID: the entry has none. */
+/* The index of the entry's extra copies; KVB_NO_ID: it has none. */
 static uint32_t extra_copies_of(const struct kvb_mirror *mirror, uint32_t id)
 {
     const uint32_t hash = kvb_mirror_hash(mirror, id, 0);
@@ -45,7 +45,7 @@ static uint32_t extra_copies_of(const struct kvb_mirror *mirror, uint32_t id)
     return place;
 }
 
-/* The same, where it may count copies in this tier. */
+/* The same, but KVB_NO_ID also when they cannot count this tier. */
 static uint32_t extra_copies_in(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -85,7 +85,7 @@ static kvb_status new_extra_copies(struct kvb_mirror *mirror, uint32_t id, uint3
     return KVB_OK;
 }
 
-/* The last one takes the place of the one that goes. */
+/* The last element replaces the removed one. */
 static void drop_extra_copies_at(struct kvb_mirror *mirror, uint32_t place)
 {
     const uint32_t last = (uint32_t)--mirror->extra_copies_count;

@@ -1,9 +1,9 @@
 #include "core/array.h"
 #include "stream/mirror/inside.h"
 
-/* Lists of doubtful entries: those that the engine may or may not still hold, because the number
- * of their copies is unknown.  At most 1/8 of the entries may be doubtful (at least 64); beyond
- * that the oldest are taken as gone. */
+/* Lists of doubtful entries: those that the engine may or may not still hold, because the number of
+ * their copies is unknown.  At most 1/8 of the entries may be doubtful (at least 64); beyond that
+ * the oldest ones count as removed. */
 
 enum { doubtful_share = 8, doubtful_floor = 64 };
 
@@ -108,7 +108,7 @@ static kvb_status link_newest(struct kvb_mirror *mirror, uint32_t id)
     return KVB_OK;
 }
 
-/* Takes the oldest doubtful entry as gone from the tiers in which it is doubtful.  It stays in
+/* Removes the oldest doubtful entry from the tiers in which it is doubtful.  It stays in
  * counts.doubtful, which routers see, because the engine may still hold it. */
 static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
 {

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/* Prefetching: how many hashes ahead the name line, the entry and the block's line are fetched, and
- * from how many entries on prefetching pays. */
+/* Prefetching distances, in hashes, for the name line, the entry and the block's line; and from how
+ * many entries on prefetching pays. */
 enum { line_distance = 24, entry_distance = 16, block_distance = 8, worth_looking = 1 << 12 };
 
-/* ---- Of one entry ---- */
+/* ---- One entry ---- */
 
 kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
@@ -32,8 +32,8 @@ static uint64_t hash_engine(const struct kvb_mirror *mirror, uint32_t group, kvb
     return kvb_hash_keyed(&mirror->hash_key, engine.value, group);
 }
 
-/* UINT64_MAX stands where engine hashes have their group: a block hash may equal its engine hash,
- * and both would otherwise always share a line. */
+/* Engine hashes are hashed with their group, block hashes with UINT64_MAX.  A block hash may equal
+ * its engine hash, and both would otherwise share a line. */
 static uint64_t hash_block(const struct kvb_mirror *mirror, kvb_block_hash block)
 {
     return kvb_hash_keyed(&mirror->hash_key, block.value, UINT64_MAX);
@@ -113,8 +113,8 @@ kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uin
     return found;
 }
 
-/* A line holds fewer than kvb_max_of_name cells, so a line without an overflow line decides most
- * calls at once. */
+/* A line has fewer than kvb_max_of_name cells, so without an overflow line the name cannot be full.
+ * This decides most calls at once. */
 bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
 {
     static_assert((int)kvb_max_of_name > (int)kvb_line_cells, "else one line decides nothing");
@@ -149,7 +149,7 @@ uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_has
     return KVB_NO_ID;
 }
 
-/* A candidate for the entry, without reading it; another name may have the same hash. */
+/* A guess of the entry without reading it: another name may have the same hash. */
 static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&mirror->names, hash);
@@ -228,7 +228,7 @@ struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb
     return kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
 }
 
-/* As kvb_mirror_next_holder(), but skips the entry `except`. */
+/* Like kvb_mirror_next_holder(), but skips the entry `except`. */
 static inline uint32_t next_holder(
     const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
     enum kvb_tier tier, uint32_t except)
@@ -250,7 +250,7 @@ uint32_t kvb_mirror_next_holder(
     return next_holder(mirror, probe, block, tier, KVB_NO_ID);
 }
 
-/* The tier whose copies make the list. */
+/* The tier whose copies count in the list. */
 static enum kvb_tier tier_of_list(unsigned list)
 {
     return list == KVB_LIST_WINDOW ? KVB_TIER_DEVICE : (enum kvb_tier)list;
@@ -294,7 +294,7 @@ static bool is_held_elsewhere(
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list)
 {
-    if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one */
+    if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one group */
         return !is_held_elsewhere(mirror, block, tier_of_list(list), id);
     }
     const uint32_t wanted = mirror->groups.wanted[list];
@@ -339,7 +339,8 @@ bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned li
 
 /* ---- Contexts ----
  *
- * What entries of one prompt share: found by seed, group and size, counted, freed with the last. */
+ * A context is what entries of one prompt share.  Contexts are found by seed, group and size,
+ * reference-counted, and freed with the last entry. */
 
 static uint32_t
 context_hash(const struct kvb_mirror *mirror, uint64_t seed, uint32_t group, uint32_t size)
@@ -395,7 +396,7 @@ new_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_
     return KVB_OK;
 }
 
-/* One entry more of the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+/* Adds an entry to the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
 static kvb_status
 take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
@@ -410,7 +411,7 @@ take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32
     return KVB_OK;
 }
 
-/* One less. */
+/* Removes an entry from its context. */
 static void leave_context(struct kvb_mirror *mirror, uint32_t id)
 {
     struct mirror_context *context = &mirror->contexts[id];
@@ -465,7 +466,7 @@ static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind k
         &mirror->names, entry_name_hash(mirror, id, kind), 2 * id + (uint32_t)kind);
 }
 
-/* Files a rooted entry under its published name, a waiting one under its parent's. */
+/* Adds a rooted entry under its published name, a waiting one under its parent's engine hash. */
 static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -576,7 +577,7 @@ void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
     leave_context(mirror, mirror->entries[id].context);
 }
 
-/* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free one. */
+/* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free id. */
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
 {
     if (mirror->first_free != KVB_NO_ID) {
@@ -603,7 +604,7 @@ write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block
     return status;
 }
 
-/* The id now belongs to another entry, to which an earlier proof does not apply. */
+/* Forgets a proof of the entry that had this id before. */
 static void forget_proof(struct kvb_mirror *mirror, uint32_t id)
 {
     if (mirror->proven && mirror->proven[id % proof_slots].id == id) {

@@ -15,7 +15,7 @@ void kvb_entry_set_done(struct kvb_entry_set *set)
     *set = (struct kvb_entry_set){ 0 };
 }
 
-/* Of numbers below `end`, on a level. */
+/* How many words of this level hold the numbers below `end`. */
 static size_t words_for(size_t end, size_t level)
 {
     const size_t a_word = (size_t)1 << (shift * (level + 1));
@@ -23,7 +23,7 @@ static size_t words_for(size_t end, size_t level)
     return (end + a_word - 1) / a_word;
 }
 
-/* A level that has grown when another one cannot does no harm: it is longer than it must be. */
+/* When one level cannot grow, the levels that have grown are only longer than needed. */
 static kvb_status grow_entry_set(struct kvb_entry_set *set, uint32_t number)
 {
     size_t capacity = set->capacity ? set->capacity : first_capacity;
@@ -58,7 +58,7 @@ kvb_status kvb_entry_set_add(struct kvb_entry_set *set, uint32_t number)
         const uint64_t before = *word;
         *word |= UINT64_C(1) << (at % bits);
         if (before != 0) {
-            break; /* the levels above know it */
+            break; /* the levels above have its bit already */
         }
     }
     return KVB_OK;
@@ -99,7 +99,7 @@ uint32_t kvb_entry_set_next(const struct kvb_entry_set *set, uint32_t from)
         if (rest != 0) {
             return descend(set, level, word * bits + (size_t)__builtin_ctzll(rest));
         }
-        at = word + 1; /* of the level above: the words behind this one */
+        at = word + 1; /* go up a level: to the words after this one */
     }
     return UINT32_MAX;
 }

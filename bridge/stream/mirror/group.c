@@ -7,8 +7,8 @@
  *     device list   names that every full-attention group holds on the device
  *     window list   names that every sliding-window group holds there
  *
- * The same for the other tiers and the full-attention groups that have stored in them.  A
- * group counts in a tier from its first Stored there on. */
+ * The lists of the other tiers work alike, with the full-attention groups that have stored there.
+ * A group counts in a tier from its first Stored there on. */
 
 uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
 {
@@ -58,14 +58,15 @@ bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
     return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !mirror->groups.has_full);
 }
 
-/* ---- Taking up ---- */
+/* ---- Adding a group ---- */
 
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event)
 {
     return event->key ? 0 : event->group;
 }
 
-/* Of what the event says of its group, beside others and beside what was said before. */
+/* True: the window of the event's group is unknown, differs from another window, or cannot be used
+ * because the engine's own names are published. */
 static bool is_odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
     const uint32_t known = kvb_mirror_window_tokens(mirror);
@@ -103,7 +104,7 @@ void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_eng
 
 /* ---- Shapes ---- */
 
-/* True when the table has it, before or now. */
+/* Adds the shape.  True: the table has it now. */
 static bool
 add_shape(struct kvb_mirror_counts *counts, enum kvb_tier tier, struct kvb_block_shape shape)
 {
@@ -121,7 +122,7 @@ add_shape(struct kvb_mirror_counts *counts, enum kvb_tier tier, struct kvb_block
     return true;
 }
 
-/* Blocks moved to this tier came without their shape: they may have any known shape. */
+/* Copies all known shapes to a tier, because blocks were moved there without their shapes. */
 static bool copy_shapes(struct kvb_mirror *mirror, enum kvb_tier tier)
 {
     const size_t count = mirror->counts.shape_count;
@@ -151,9 +152,9 @@ static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_eng
     return has_all;
 }
 
-/* A list has the names that all its groups hold, and a window cuts the device's list: so the
- * blocks of all groups are of one size.  vLLM stores parts of blocks too where the groups' sizes
- * differ.  A group that is alone may have several sizes. */
+/* Several block sizes make the groups odd: a list needs names that all its groups hold, and a
+ * window shortens the device's list, so all groups must have one size.  vLLM also stores partial
+ * blocks when the groups' sizes differ.  A single group may have several sizes. */
 static void compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event)
 {
     if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
@@ -171,7 +172,7 @@ bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_e
     if (event->token_count > 0) {
         mirror->is_paired = event->is_paired;
     }
-    if (event->key) { /* a pool's is configured */
+    if (event->key) { /* a pool's block size is configured */
         return true;
     }
     compare_sizes(&mirror->groups, event);

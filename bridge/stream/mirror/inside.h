@@ -10,77 +10,76 @@
 #include <assert.h>
 #include <stdbool.h>
 
-/* The inside of a mirror, for the files of this room and stream/checkpoint alone.
+/* The internal structure of a mirror.  Only for this room and stream/checkpoint.
  *
- *     entries     | engine | tokens | parent | copies, standing, context |      32 bytes
+ *     entries     | engine | tokens | parent | copies, placement, context |     32 bytes
  *                                                                  |
  *     contexts    | seed, group | ...            shared by whole prompts
  *
- *     names       (group, engine hash)          -> entry       a line of the cache each,
- *                 published name                -> entries     in one table
+ *     names       (group, engine hash)          -> entry       one table, one cache line
+ *                 published name                -> entries     for each look-up
  *
- * Most blocks need no more.  Fields that few blocks need are in tables of their own:
+ * Most blocks need no more than this.  Fields that few blocks need are in separate tables:
  *
- *     by_parent   (parent's engine hash, context) -> the first entry that waits for it
- *     waiting     its list; by_waiting: entry -> its link
- *     in_tier     of each tier: the entries with copies there
- *     keys        of pools' objects; by_key: key -> entry
- *     links       oldest <-> ... <-> newest, of the doubtful entries
- *     copies      entry -> copies, where a tier has two certain ones or many
- *     free        entry -> entry -> ..., in place of their parents
+ *     by_parent   (parent's engine hash, context) -> the first entry that waits for this parent
+ *     waiting     the links of that list; by_waiting: entry -> its link
+ *     in_tier     for each tier, the set of entries with copies there
+ *     keys        keys of pool objects; by_key: key -> entry
+ *     links       oldest <-> ... <-> newest doubtful entry
+ *     copies      entry -> copies, if a tier has two or more certain copies, or very many
+ *     free        list of free entries, linked through their `parent` fields
  *
- * An entry's published name stands nowhere: it is the engine's, or the hash of the
- * parent's and the tokens', which stand there; to hash them again costs less than to
- * fetch 8 bytes more. */
+ * An entry does not store its published name.  The name is the engine's hash, or is computed from
+ * `parent` and `tokens`: that costs less than to fetch 8 more bytes of memory. */
 
 enum placement {
-    placement_rooted,      /* has its published name */
+    placement_rooted,      /* its published name is known */
     placement_waiting,     /* its parent is unknown */
     placement_unmatchable, /* no query can name it */
-    placement_unplaced     /* of a window group: no full-attention group has the hash yet */
+    placement_unplaced     /* in a window group: no full-attention group has the hash yet */
 };
 
-/* Physical copies: at least, at most. */
+/* Bounds of the number of physical copies. */
 struct copies {
     uint32_t min;
     uint32_t max;
 };
 
-/* many_copies: an entry's own byte counts those below, its extra copies say how many more.
- * kvb_max_of_name: entries of one published name and group.  Engines have one, and a few where
- * they know a block by several hashes; each further one would make each look-up of the name
- * longer. */
+/* many_copies: an entry's byte counts fewer copies than this; struct extra_copies has larger
+ * counts.  kvb_max_of_name: the most entries with one published name in a group.  An engine has
+ * one, or a few when it gives one block several hashes.  Each more would lengthen every look-up of
+ * the name. */
 enum { context_bits = 24, many_copies = UINT8_MAX, kvb_max_of_name = 16 };
 
 /* ---- Cache groups ----
  *
- * Entries are filed under the place of their group in this list, not under the engine's
- * number for it. */
+ * Entries refer to a group by its index in this list, not by the engine's number. */
 enum { kvb_max_groups = 32 };
 
 struct mirror_group {
-    uint32_t number; /* the engine's */
+    uint32_t number; /* the engine's number of the group */
     enum kvb_group_kind kind;
-    uint32_t window_tokens; /* of KVB_GROUP_WINDOW */
-    uint32_t tiers;         /* bit t: has stored there */
+    uint32_t window_tokens; /* for KVB_GROUP_WINDOW */
+    uint32_t tiers;         /* bit t: the group has stored in tier t */
 };
 
 struct mirror_groups {
     struct mirror_group list[kvb_max_groups];
     uint32_t count;
-    bool is_odd; /* something about them that no rule covers */
+    bool is_odd; /* see kvb_mirror_has_odd_groups() */
     bool has_several_sizes;
-    uint32_t block_size; /* tokens; of the first Stored on the device; 0: none yet */
+    uint32_t block_size; /* tokens in a block of the first Stored on the device; 0: none yet */
     /* Bit g: a name is in this list only if group g holds it. */
     uint32_t wanted[KVB_LIST_COUNT];
-    uint32_t window_mask; /* bit g: of KVB_GROUP_WINDOW */
-    /* The largest window: of several sizes (which make the groups odd anyway) it requires most. */
+    uint32_t window_mask; /* bit g: group g is of KVB_GROUP_WINDOW */
+    /* The largest window.  Several window sizes make the groups odd; the largest one requires most
+     * blocks. */
     uint32_t window_tokens;
-    bool has_full; /* one is of KVB_GROUP_FULL */
+    bool has_full; /* some group is of KVB_GROUP_FULL */
 };
 
-/* Full-attention groups and sliding-window groups each have a list of doubtful entries and a
- * ceiling of their own: those of windows are many, and cheap to forget. */
+/* Full-attention groups and sliding-window groups have separate lists of doubtful entries, each
+ * with its own ceiling.  Doubtful entries of windows are many and cheap to forget. */
 enum doubt_kind { doubt_full, doubt_window, doubt_kinds };
 
 struct doubtful_list {
@@ -92,32 +91,32 @@ enum name_kind { name_of_engine, name_of_block };
 
 struct mirror_entry {
     kvb_engine_hash engine;
-    kvb_tokens_hash tokens;      /* rooted or waiting */
-    uint64_t parent;             /* rooted: published name; waiting: engine hash; free: next */
-    uint8_t max[KVB_TIER_COUNT]; /* copies; many_copies: extra_copies */
+    kvb_tokens_hash tokens; /* set if rooted or waiting */
+    uint64_t parent;        /* rooted: parent's name; waiting: its engine hash; free: next free */
+    uint8_t max[KVB_TIER_COUNT]; /* max copies; many_copies: see extra_copies */
     uint32_t context : context_bits;
-    uint32_t min : KVB_TIER_COUNT; /* copies; bit t: one in tier t is certain; more: extra_copies */
+    uint32_t min : KVB_TIER_COUNT; /* bit t: 1 certain copy in tier t; more: extra_copies */
     uint32_t placement : 2;
     uint32_t has_parent : 1;
     uint32_t is_used : 1;
 };
 
-static_assert(sizeof(struct mirror_entry) == 32, "two entries to a line of the cache");
+static_assert(sizeof(struct mirror_entry) == 32, "two entries in a cache line");
 static_assert(
     (size_t)kvb_max_stream_blocks <= (size_t)1 << context_bits, "a context for each block");
 
-/* What a prompt hands on from block to block. */
+/* What all blocks of a prompt share. */
 struct mirror_context {
-    uint64_t seed;  /* of tokens; inherited by children */
-    uint32_t group; /* place in the list of groups */
+    uint64_t seed;  /* seed of the token hashes; children inherit it */
+    uint32_t group; /* index in the list of groups */
     uint32_t size;  /* kvb_mirror_size_of() */
-    uint32_t uses;  /* entries; of a free one: the next free */
+    uint32_t uses;  /* how many entries use it; if free: the next free context */
 };
 
-/* What is known of a block that is to be an entry. */
+/* The properties of a block that becomes an entry. */
 struct mirror_block {
     kvb_engine_hash engine;
-    kvb_block_hash block; /* rooted only */
+    kvb_block_hash block; /* published name; only if rooted */
     kvb_tokens_hash tokens;
     uint64_t parent;
     uint64_t seed;
@@ -133,82 +132,82 @@ struct doubtful_link {
     uint32_t older, newer; /* entries; KVB_NO_ID at the ends */
 };
 
-/* Of an entry with two certain copies or more in some tier, or many: what its own bytes do not
- * say, else 0. */
+/* Copies of an entry that its own bytes cannot count: two or more certain ones in a tier, or very
+ * many.  Counts that the entry's bytes hold are 0 here. */
 struct extra_copies {
     uint32_t id;
     uint32_t min[KVB_TIER_COUNT];
     uint32_t max[KVB_TIER_COUNT];
 };
 
-/* Of an entry that waits for its parent; see stream/mirror/waiting.c. */
+/* The list link of an entry that waits for its parent; see stream/mirror/waiting.c. */
 struct waiting_link {
     uint32_t id;
-    uint32_t previous, next; /* entries; KVB_NO_ID behind the last */
+    uint32_t previous, next; /* entries; KVB_NO_ID after the last */
 };
 
-/* Chains known to have no doubtful block, by their last entry; see stream/mirror/proof.c. */
+/* A cache of chains without a doubtful block, by their last entry; see stream/mirror/proof.c. */
 enum { proof_slots = 1024 };
 
 struct proven_chain {
     uint32_t id;    /* KVB_NO_ID: none */
-    uint32_t doubt; /* kvb_mirror.doubts then: another one since makes it void */
+    uint32_t doubt; /* kvb_mirror.doubts at that time; the chain is void after another doubt */
 };
 
-/* What is known of the Stored events just before, of this batch. */
+/* The preceding Stored events of this batch that belong to one request. */
 struct stored_run {
     bool is_real;    /* they were real stores: kvb_mirror_is_real() */
-    uint32_t number; /* group of the last one; the next of a run has a higher number */
+    uint32_t number; /* group number of the last one; the next of the run has a higher one */
 };
 
-/* Entries that a checkpoint under way has yet to write; see stream/mirror/record.h. */
+/* Entries that the current checkpoint must still write; see stream/mirror/record.h. */
 struct changed_entries {
-    uint64_t *bits; /* owned; NULL: no checkpoint is under way */
+    uint64_t *bits; /* owned; NULL: no checkpoint is being written */
     size_t count;
-    bool is_void; /* the mirror was emptied meanwhile */
+    bool is_void; /* the mirror was emptied while it was written */
 };
 
-/* A refresh under way; see stream/mirror/refresh.c. */
+/* The state of a refresh; see stream/mirror/refresh.c. */
 struct mirror_refresh {
-    size_t words;   /* of each of the two below; 0: none is under way */
-    uint64_t *sent; /* owned; a bit an entry: whoever received all since the refresh began has it */
-    uint64_t *seen; /* owned; a bit an entry: it stood on a path of this round */
-    uint32_t *path; /* owned: entries, each the child of the one behind it */
+    size_t words;   /* length of `sent` and of `seen`; 0: no refresh */
+    uint64_t *sent; /* owned; bit per entry: readers since the beginning of the refresh have it */
+    uint64_t *seen; /* owned; bit per entry: it was on a path of this round */
+    uint32_t *path; /* owned: entries, each the child of the next one */
     size_t path_count, path_capacity;
     bool is_path_whole; /* its last entry has no parent, or one that was sent */
     size_t place;       /* the next entry of the round */
     unsigned rounds;
-    bool has_sent;   /* in this round, like the next */
-    bool is_changed; /* a stored event came */
-    bool is_lost;    /* memory is out: what was sent is not known any more */
+    bool has_sent;   /* a block was sent in this round */
+    bool is_changed; /* a stored event arrived in this round */
+    bool is_lost;    /* out of memory: `sent` is no longer complete */
 };
 
-/* Where the next block of a Stored goes. */
+/* The position of the next block of a Stored: its parent and seed. */
 struct place {
     enum placement placement;
     bool has_parent;
-    uint64_t parent; /* rooted: published name; waiting: engine hash */
+    uint64_t parent; /* rooted: parent's published name; waiting: its engine hash */
     uint64_t seed;
 };
 
-/* How far an event is: a large one takes several calls. */
+/* The progress of an event: a large one takes several calls. */
 struct event_progress {
     bool is_unfinished;
-    bool has_new;            /* it held a block that was not there */
+    bool has_new;            /* it had a block that the mirror did not have */
     bool is_judged, is_real; /* see kvb_mirror_is_real() */
-    bool is_proven;          /* no block above it is in doubt */
-    uint32_t next;           /* its blocks before this one are taken; hash_count: all are */
-    uint32_t last;           /* entry of the newest of these; KVB_NO_ID: none */
+    bool is_proven;          /* none of its ancestors is doubtful */
+    uint32_t next;           /* blocks before this one are applied; hash_count: all are */
+    uint32_t last;           /* entry of the last applied block; KVB_NO_ID: none */
 };
 
 struct kvb_mirror {
-    struct kvb_hash_key hash_key; /* of all tables */
+    struct kvb_hash_key hash_key; /* hash key of all tables */
     enum kvb_hashes hashes;
     enum kvb_copies copies;
     unsigned tiers;
     size_t max_blocks;
     uint32_t pool_block_size; /* tokens; 0: any */
-    kvb_span default_lora;    /* owned bytes; where events name none */
+    kvb_span default_lora;    /* owned bytes; for events that name none */
 
     struct mirror_entry *entries; /* owned */
     size_t entry_capacity;
@@ -220,42 +219,42 @@ struct kvb_mirror {
     size_t context_capacity;
     size_t context_end;
     uint32_t first_free_context;
-    uint32_t newest_context; /* a guess at the next one; KVB_NO_ID: none */
+    uint32_t newest_context; /* guess for the next block; KVB_NO_ID: none */
     struct kvb_id_table by_context;
 
-    struct kvb_line_table names; /* entry * 2 + enum name_kind; closed before the first */
+    struct kvb_line_table names; /* entry * 2 + enum name_kind; opened with the first */
     struct kvb_id_table by_parent;
-    struct waiting_link *waiting; /* owned; in no order */
+    struct waiting_link *waiting; /* owned; unordered */
     size_t waiting_count, waiting_capacity;
     struct kvb_id_table by_waiting; /* entry -> its link */
     struct kvb_entry_set in_tier[KVB_TIER_COUNT];
     struct kvb_id_table by_key;
-    uint64_t *keys; /* owned; of the entries below key_end, 0: none */
+    uint64_t *keys; /* owned; keys of the entries below key_end; 0: none */
     size_t key_end, key_capacity;
 
-    struct doubtful_link *links; /* owned; in no order */
+    struct doubtful_link *links; /* owned; unordered */
     size_t link_count, link_capacity;
     struct kvb_id_table by_doubtful; /* entry -> its link */
     struct doubtful_list doubtful[doubt_kinds];
 
-    struct extra_copies *extra_copies; /* owned; in no order */
+    struct extra_copies *extra_copies; /* owned; unordered */
     size_t extra_copies_count, extra_copies_capacity;
     struct kvb_id_table by_extra_copies; /* entry -> its extra copies */
 
     struct mirror_groups groups;
-    uint32_t tokenless_tiers; /* bit t: blocks were moved there, whose shapes are not said */
+    uint32_t tokenless_tiers; /* bit t: blocks were moved to tier t without their shapes */
     bool is_paired;           /* kvb_mirror_is_paired() */
 
-    /* Which stores are real. */
-    bool is_whole;    /* all that the engine holds is here: kvb_mirror_set_whole() */
-    bool forgot_full; /* but a doubtful entry of a full-attention group */
+    /* Whether Stored events are real: see stream/mirror/proof.c. */
+    bool is_whole;    /* the mirror has all blocks of the engine: kvb_mirror_set_whole() */
+    bool forgot_full; /* except forgotten doubtful entries of full-attention groups */
     struct stored_run run;
-    size_t unproven_end;         /* the batch's events before this one prove no run */
-    uint32_t doubts;             /* so many came up in full-attention groups */
-    size_t proof_steps;          /* left for this batch */
+    size_t unproven_end;         /* events of the batch before this one prove nothing */
+    uint32_t doubts;             /* counts the doubts that arose in full-attention groups */
+    size_t proof_steps;          /* budget left for this batch */
     struct proven_chain *proven; /* owned, proof_slots of them; NULL: none yet */
 
-    size_t batch_out; /* router events before this one are of earlier batches */
+    size_t batch_out; /* router events before this one come from earlier batches */
     struct changed_entries changed;
     struct mirror_refresh refresh;
 
@@ -269,9 +268,9 @@ struct kvb_mirror {
     struct kvb_digest digests[KVB_LIST_COUNT];
 };
 
-/* ---- Of one entry ---- */
+/* ---- One entry ---- */
 
-/* Of a rooted one. */
+/* The published name of a rooted entry. */
 kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry);
 
 static inline const struct mirror_context *
@@ -285,12 +284,12 @@ static inline bool kvb_mirror_holds(const struct mirror_entry *entry, enum kvb_t
     return entry->min >> tier & 1;
 }
 
-/* For a tier that may have extra copies. */
+/* The copies of an entry in a tier, when extra copies may exist. */
 struct copies
 kvb_mirror_copies_aside(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
-/* Inline because every event checks each of its blocks.  Most blocks have one copy, and most
- * streams no block with more. */
+/* The copies of an entry in a tier.  Inline because every event checks each of its blocks.  Most
+ * blocks have one copy, and most streams have no block with more. */
 static inline struct copies
 kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier)
 {
@@ -301,119 +300,118 @@ kvb_mirror_copies(const struct kvb_mirror *mirror, uint32_t id, enum kvb_tier ti
                : (struct copies){ .min = kvb_mirror_holds(entry, tier), .max = entry->max[tier] };
 }
 
-/* Has the entry a copy in any tier? */
+/* True: the entry has or may have a copy in some tier. */
 bool kvb_mirror_has_copies(const struct mirror_entry *entry);
 
-/* Bit t: in tier t it has at least none and at most some. */
+/* Bit t: in tier t its min is 0 and its max is not. */
 uint32_t kvb_mirror_doubtful_tiers(const struct mirror_entry *entry);
 
-/* Is it so in any tier? */
+/* True: the entry is doubtful in some tier. */
 bool kvb_mirror_is_doubtful(const struct mirror_entry *entry);
 
-/* 0: none. */
+/* The key of a pool's object; 0: none. */
 uint64_t kvb_mirror_key(const struct kvb_mirror *mirror, uint32_t id);
 
-/* For a table of ids: of a number, and of what it is a number of. */
+/* The hash of a value in a table of ids; `of` keeps apart values of different kinds. */
 static inline uint32_t kvb_mirror_hash(const struct kvb_mirror *mirror, uint64_t value, uint64_t of)
 {
     return (uint32_t)kvb_hash_keyed(&mirror->hash_key, value, of);
 }
 
-/* ---- Finding; KVB_NO_ID when there is none ---- */
+/* ---- Finding an entry; KVB_NO_ID: there is none ---- */
 
 uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine);
 
 uint32_t kvb_mirror_find_key(const struct kvb_mirror *mirror, uint64_t key);
 
-/* The entry that the event means by this hash: of a pool's object by its key, else by
- * the engine's name. */
+/* The entry to which the event's hash refers.  Pool objects are found by their key, other blocks by
+ * the engine's hash. */
 uint32_t kvb_mirror_find_known(
     const struct kvb_mirror *mirror, const struct kvb_engine_event *event, uint32_t group,
     kvb_engine_hash engine);
 
-/* The only entry of the published name in the group; KVB_NO_ID also when there are several. */
+/* The only entry with the published name in the group; KVB_NO_ID also when there are several. */
 uint32_t
 kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group);
 
-/* Has the group as many entries of the published name as it may? */
+/* True: the group has kvb_max_of_name entries with the published name. */
 bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group);
 
-/* An entry of this hash in a full-attention group. */
+/* An entry with this hash in a full-attention group. */
 uint32_t kvb_mirror_find_in_full(const struct kvb_mirror *mirror, kvb_engine_hash engine);
 
-/* Asks for the memory that some of the batch's hashes behind number `at` will need, whatever
- * events they belong to: to wait for it is most of what a block costs. */
+/* Prefetches the memory that hashes after number `at` of the batch will need, across events.  Cache
+ * misses are most of the cost of a block. */
 void kvb_mirror_look_ahead(
     const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group,
     size_t at);
 
-/* The same for a published name. */
+/* Prefetches the memory of a published name. */
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 
-/* ---- What is listed; see struct mirror_groups ---- */
+/* ---- Published lists; see struct mirror_groups ---- */
 
-/* The list in which the entry's copies in this tier count; KVB_LIST_COUNT: none that is
- * published. */
+/* The list in which the entry's copies in this tier count; KVB_LIST_COUNT: no published list. */
 unsigned kvb_mirror_list_of(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier);
 
-/* The entry comes to hold its name `block` in the tier, or ceases to: does that change whether the
- * list has the name? */
+/* True: whether this entry holds its name `block` in the tier decides whether the list has the
+ * name. */
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list);
 
-/* Does the list have this name? */
+/* True: the list has this name. */
 bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
-/* The entry that speaks for the name; KVB_NO_ID: the list does not have it. */
+/* The entry that represents the name in the list; KVB_NO_ID: the list does not have it. */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
-/* Goes through the entries of any group that hold the name in the tier; KVB_NO_ID: no more.
- * Not of a mirror without entries; the probe is good until the mirror changes. */
+/* Iterates over the entries of all groups that hold the name in the tier; KVB_NO_ID: no more.  The
+ * mirror must have entries.  The probe is valid until the mirror changes. */
 struct kvb_line_probe kvb_mirror_probe_name(const struct kvb_mirror *mirror, kvb_block_hash block);
 uint32_t kvb_mirror_next_holder(
     const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
     enum kvb_tier tier);
 
-/* Is the entry's name in the list, and does the entry, of all of that name, speak for it? */
+/* True: the list has the entry's name, and this entry represents the name. */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
 
-/* ---- Coming and going ---- */
+/* ---- Inserting and removing entries ---- */
 
-/* Draws an entry for the block and files it under its keys.
+/* Allocates an entry for the block and adds it to the tables.
  * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */
 kvb_status
 kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id);
 
-/* Writes the block into the entry, which keeps no context, no copies and no key.
- * KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+/* Writes the block into the entry, which then has no context, no copies and no key.  KVB_TOO_LARGE,
+ * KVB_NO_MEMORY: nothing changed. */
 kvb_status
 kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block);
 
-/* What was written into the entry is of no more use. */
+/* Discards what was written into the entry. */
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id);
 
-/* Unfiles and frees it; its copies must be 0 or of no more interest. */
+/* Removes the entry from the tables and frees it.  Its copies are not published as removed. */
 void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
 
-/* Gives a waiting or unplaced entry its name and all that stands in *named.
- * KVB_TOO_LARGE, KVB_NO_MEMORY: it still waits. */
+/* Gives a waiting or unplaced entry its name and the other properties in *named.  KVB_TOO_LARGE,
+ * KVB_NO_MEMORY: the entry is unchanged. */
 kvb_status
 kvb_mirror_name(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *named);
 
-/* Files the entry under its engine hash, its key, and its published name (`block`, of a
- * rooted one) or its parent's; under none of them after KVB_NO_MEMORY. */
+/* Adds the entry to the tables under its engine hash, its key, and its published name (`block`, if
+ * rooted) or its parent's hash.  After KVB_NO_MEMORY it is in none of them. */
 kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block);
 
-/* The entry was written to. */
+/* Marks the entry as changed, for the current checkpoint. */
 void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
 
-/* A published name came into the list, or left it: counts and digest. */
+/* Updates counts and digest when a published name enters or leaves the list. */
 void kvb_mirror_note_held(
     struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held);
 
-/* A stored event of the list that begins with this entry's block.  Parents in the window list say
- * nothing: its blocks are whatever is held. */
+/* A stored event of the list that begins with this entry's block.  In the window list it has no
+ * parent, because that list is a set without chains. */
 static inline struct kvb_router_event
 kvb_mirror_stored_event(const struct mirror_entry *entry, unsigned list)
 {
@@ -427,64 +425,63 @@ kvb_mirror_stored_event(const struct mirror_entry *entry, unsigned list)
 
 /* ---- stream/mirror/waiting.c ---- */
 
-/* Files a waiting entry under its parent's engine hash.  KVB_NO_MEMORY, KVB_TOO_LARGE: it is
- * not filed. */
+/* Adds a waiting entry to the list of its parent's engine hash.  KVB_NO_MEMORY, KVB_TOO_LARGE: it
+ * is not added. */
 kvb_status kvb_mirror_wait(struct kvb_mirror *mirror, uint32_t id);
 
-/* Undoes that; was: the entry as it was filed. */
+/* Removes an entry from that list; was: the entry as it was when added. */
 void kvb_mirror_wait_no_more(
     struct kvb_mirror *mirror, uint32_t id, const struct mirror_entry *was);
 
-/* The first of those that wait for this entry and can be named after it, or KVB_NO_ID. */
+/* The first entry that waits for this parent and can now be named, or KVB_NO_ID. */
 uint32_t kvb_mirror_first_waiting(const struct kvb_mirror *mirror, uint32_t parent);
 
 /* ---- stream/mirror/group.c ---- */
 
-/* The place of the engine's group; kvb_max_groups: not met. */
+/* The index of the engine's group; kvb_max_groups: it is not known. */
 uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number);
 
-/* The engine's number of the event's group.  A pool's objects are found by their key alone: they
- * are all of one group. */
+/* The engine's number of the event's group.  All pool objects are in one group, because they are
+ * found by their key alone. */
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event);
 
-/* Adds the event's group, which was not met.  Returns its place; kvb_max_groups: there is no
- * room. */
+/* Adds the event's group, which is new.  Returns its index; kvb_max_groups: the list is full. */
 uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
-/* Works out what follows from the list of groups. */
+/* Recomputes the fields that depend on the list of groups. */
 void kvb_mirror_settle_groups(struct mirror_groups *groups);
 
-/* What stands for the tokens of the event's blocks: 1 + the place of the first shape of that
- * size, 0 where blocks are of no known size, or of a sliding-window group. */
+/* A small number for the event's block size: 1 + the index of the first shape with that size; 0 if
+ * the size is unknown or the group is a sliding-window group. */
 uint32_t kvb_mirror_size_of(const struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
 void kvb_mirror_forget_groups(struct kvb_mirror *mirror);
 void kvb_mirror_forget_shapes(struct kvb_mirror *mirror);
 
-/* Learns the shape of the event's blocks, and whether its tokens are pairs; false: the table is
- * full, the event is to be passed over. */
+/* Records the shape of the event's blocks, and whether its tokens are pairs.  False: the table of
+ * shapes is full, and the event is skipped. */
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
 /* ---- stream/mirror/proof.c ---- */
 
-/* Of a batch, and of what a checkpoint does not tell the next process. */
+/* Resets the proofs at the beginning of a batch, and after a restore from a checkpoint. */
 void kvb_mirror_begin_proofs(struct kvb_mirror *mirror);
 void kvb_mirror_forget_proofs(struct kvb_mirror *mirror);
 
 /* ---- stream/mirror/copies.c ---- */
 
-/* Do the entry's own bytes hold the counts completely? */
+/* True: the entry's own bytes hold these counts completely. */
 static inline bool kvb_mirror_fits_entry(struct copies copies)
 {
     return copies.min <= 1 && copies.max < many_copies;
 }
 
-/* Sets what the entry's own bytes do not hold, or forgets it. */
+/* Sets or removes the counts that the entry's own bytes cannot hold. */
 kvb_status kvb_mirror_write_extra_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
 
-/* Sets one tier's copies and nothing else.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed.
- * Inline as kvb_mirror_copies(). */
+/* Sets one tier's copies and nothing else.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed.  Inline
+ * like kvb_mirror_copies(). */
 static inline kvb_status kvb_mirror_write_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
@@ -505,20 +502,20 @@ static inline kvb_status kvb_mirror_write_copies(
     return KVB_OK;
 }
 
-/* The entry has no copies from here on, in any tier: forgets where it had. */
+/* Removes all copies of the entry from the tables. */
 void kvb_mirror_forget_copies(struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- stream/mirror/doubtful.c ---- */
 
-/* Sets one tier's copies, keeps the sums and the doubtful lists right; may forget
- * the oldest doubtful entries, but never `id`.  KVB_NO_MEMORY: nothing changed. */
+/* Sets one tier's copies and updates the sums and the doubtful lists.  It may forget the oldest
+ * doubtful entries, but never `id`.  KVB_NO_MEMORY: nothing changed. */
 kvb_status kvb_mirror_set_copies(
     struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier, struct copies copies);
 
 enum doubt_kind
 kvb_mirror_doubt_kind(const struct kvb_mirror *mirror, const struct mirror_entry *entry);
 
-/* Of a doubtful entry; borrowed until the list changes. */
+/* The link of a doubtful entry; borrowed until the list changes. */
 struct doubtful_link *kvb_mirror_link(const struct kvb_mirror *mirror, uint32_t id);
 
 /* KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
@@ -526,20 +523,20 @@ kvb_status kvb_mirror_link_new(struct kvb_mirror *mirror, struct doubtful_link l
 
 void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
 
-/* Takes it from between its neighbours, drops its link. */
+/* Removes the entry from the list and drops its link. */
 void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
 
-/* ---- stream/mirror/refresh.c: what a refresh under way must know; else nothing happens ---- */
+/* ---- stream/mirror/refresh.c: changes during a refresh; no effect without one ---- */
 
-/* A stored event of the entry goes out. */
+/* A stored event of the entry is published. */
 void kvb_mirror_refresh_note_stored(
     struct kvb_mirror *mirror, const struct mirror_entry *entry, kvb_block_hash block,
     unsigned list);
 
-/* The entry holds its block no more in the tier. */
+/* The entry no longer holds its block in the tier. */
 void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
-/* A removal of the name from the list goes out. */
+/* A removal of the name from the list is published. */
 void kvb_mirror_refresh_note_removed(
     struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 

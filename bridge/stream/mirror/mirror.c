@@ -84,7 +84,7 @@ static void drop_bytes(kvb_span span)
 {
     void *bytes = NULL;
 
-    memcpy(&bytes, &span.data, sizeof bytes); /* ours, const only towards readers */
+    memcpy(&bytes, &span.data, sizeof bytes); /* our memory, const only for readers */
     free(bytes);
 }
 
@@ -134,9 +134,9 @@ static void clear_mirror(struct kvb_mirror *mirror)
     reset(mirror);
 }
 
-/* The engine may be another one, with other groups: one of those before that never stores again
- * would keep every name out of the lists.  Its groups show up again with their first Stored, all
- * of them in one batch: nothing is listed in between that is not held. */
+/* Groups are forgotten too, because a restarted engine may have others: an old group that never
+ * stores again would keep every name out of the lists.  The new groups appear with their first
+ * Stored events, all in one batch, so nothing is listed in between that is not held. */
 void kvb_mirror_restart(struct kvb_mirror *mirror)
 {
     clear_mirror(mirror);
@@ -174,7 +174,7 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     const uint32_t id = kvb_mirror_find_known(mirror, change->event, change->group, engine);
 
     if (id == KVB_NO_ID || mirror->entries[id].max[tier] == 0) {
-        mirror->counts.unknown_removed += !is_object; /* that says where it lies not, too */
+        mirror->counts.unknown_removed += !is_object; /* stores report all tiers */
         return KVB_OK;
     }
     struct copies copies = kvb_mirror_copies(mirror, id, tier);
@@ -238,7 +238,7 @@ bool kvb_mirror_is_unfinished(const struct kvb_mirror *mirror)
     return mirror->progress.is_unfinished;
 }
 
-/* *out_is_taken: the event is one for the lists. */
+/* *out_is_taken: the event is to be applied. */
 static kvb_status begin_mirror_event(struct mirror_change *change, bool *out_is_taken)
 {
     struct kvb_mirror *mirror = change->mirror;

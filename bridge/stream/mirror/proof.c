@@ -5,38 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which Stored events are of new copies, and which only repeat what is held.
+/* Decides which Stored events report new copies (a "real" store), and which only repeat what is
+ * held.
  *
- * vLLM repeats what a request hits (kv_cache_report_mode "full"): from the root on, only blocks
- * that are held.  And it stores second copies, of blocks that were computed twice.  So a Stored
- * is a real one when
+ * With kv_cache_report_mode "full", vLLM repeats the blocks that a request hits: from the root on,
+ * and only held ones.  It also stores second copies of blocks that were computed twice.  A Stored
+ * is therefore real if
  *
  *     A   it names a parent;
- *     B   it holds a block that was not there, in a full-attention group;
- *     C   blocks are left out of it (window groups);
+ *     B   it has a block that the mirror did not have, in a full-attention group;
+ *     C   it leaves out blocks (window groups);
  *
- * or when a Stored of another group right before or behind it is, for they are of one request:
+ * or if the Stored event of another group directly before or after it is real, because both come
+ * from one request:
  *
- *     Stored group 0, Stored group 1, ...   one request's: a run, its group numbers ascend
+ *     Stored group 0, Stored group 1, ...    a run of one request: group numbers ascend
  *
  * vLLM numbers groups in the order of the layers: the full-attention group is the first of some
  * models and the last of others.
  *
- * B is believed only while nothing can be held that is not here.  And whoever stores behind a
- * parent holds that parent, and all before it: their doubts end.
+ * Rule B applies only while the mirror certainly has all that the engine holds.  An engine that
+ * stores a block after a parent holds that parent and all its ancestors, so these are no longer
+ * doubtful.
  *
- * All this is known of the device's blocks.  In other tiers no Stored is taken for real. */
+ * These rules hold for blocks on the device.  In other tiers no Stored counts as real. */
 
-enum { max_proof_steps = 1 << 14 }; /* of one batch: a step looks one block up */
+enum { max_proof_steps = 1 << 14 }; /* for each batch: a step is the look-up of one block */
 
-/* One judgement looks at so many blocks: a prompt of a million tokens, 16 a block.  What is larger
- * and begins with so many known ones is not taken for real. */
+/* The most blocks that one decision looks up: a prompt of a million tokens in blocks of 16.  An
+ * event that begins with more known blocks does not count as real. */
 enum { max_judged_blocks = 1 << 16 };
 
 /* ---- Real or not ---- */
 
-/* Rule B: some block of a root's Stored, from number `from` on, is not in the mirror.  *left: how
- * many blocks may still be looked up. */
+/* Rule B: some block of a Stored without a parent, from index `from` on, is not in the mirror.
+ * *left: how many blocks may still be looked up. */
 static bool holds_new_block(
     const struct mirror_change *change, const struct kvb_engine_event *event, uint32_t from,
     uint32_t *left)
@@ -61,7 +64,7 @@ static bool is_skipped_group(const struct kvb_engine_event *event)
     return event->kind == KVB_EVENT_SKIPPED && event->group_kind == KVB_GROUP_OTHER;
 }
 
-/* Of a run's event that is still to come. */
+/* Rule B or C for a later event of the run. */
 static bool
 is_proof(const struct mirror_change *change, const struct kvb_engine_event *next, uint32_t *left)
 {
@@ -70,9 +73,8 @@ is_proof(const struct mirror_change *change, const struct kvb_engine_event *next
             holds_new_block(change, next, 0, left));
 }
 
-/* B or C of the run that goes on behind this event.  Ends: each has a higher number than the one
- * before, and few numbers are groups.  What proves nothing is not looked at again for the next
- * event of the run. */
+/* Rule B or C for the rest of the run after this event.  It visits at most kvb_max_groups events.
+ * Events that prove nothing are not visited again for the next event of the run. */
 static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
 {
     const struct kvb_event_batch *batch = change->batch;
@@ -96,7 +98,7 @@ static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
     return false;
 }
 
-/* B or C of this event, by its own blocks; `i` of them are applied. */
+/* Rule B or C for the blocks of this event; `i` of them are applied. */
 static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32_t *left)
 {
     const struct kvb_mirror *mirror = change->mirror;
@@ -106,7 +108,7 @@ static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32
                              : has_new || holds_new_block(change, change->event, i, left);
 }
 
-/* B or C, of this event or of the run. */
+/* Rule B or C, for this event or for the run. */
 static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
 {
     uint32_t left = max_judged_blocks;
@@ -144,8 +146,8 @@ bool kvb_mirror_is_real(struct mirror_change *change, uint32_t i)
 
 /* ---- Chains without doubt ----
  *
- * That a chain has none is remembered under its last entry, until a doubt comes up anywhere: so
- * a prompt that grows block by block is not gone through again for each. */
+ * A cache of chains without doubtful blocks, by their last entry.  A new doubt anywhere makes it
+ * void.  Without it, a prompt that grows block by block would be walked again for each block. */
 
 static bool is_proven(const struct kvb_mirror *mirror, uint32_t id)
 {
@@ -160,7 +162,7 @@ static void remember_proven(struct kvb_mirror *mirror, uint32_t id)
         mirror->proven = malloc(proof_slots * sizeof *mirror->proven);
         kvb_mirror_forget_proofs(mirror);
     }
-    if (mirror->proven) { /* without memory for it the chain is walked again */
+    if (mirror->proven) { /* without memory the chain is walked again */
         mirror->proven[id % proof_slots] =
             (struct proven_chain){ .id = id, .doubt = mirror->doubts };
     }
@@ -195,8 +197,8 @@ static uint32_t proof_parent(const struct kvb_mirror *mirror, uint32_t id, uint3
                : kvb_mirror_find(mirror, group, (kvb_engine_hash){ entry->parent });
 }
 
-/* Notes the doubtful ones in mirror->pending, from the parent up.  True: nothing above was left
- * out. */
+/* Notes doubtful ancestors in mirror->pending, from the parent upwards.  *out_is_whole: all
+ * ancestors were visited. */
 static kvb_status
 note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_whole)
 {
@@ -226,7 +228,7 @@ note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_
     return KVB_OK;
 }
 
-/* From the root down, because parents are published first. */
+/* Confirms them from the root downwards, because parents are published first. */
 static kvb_status prove_pending(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;

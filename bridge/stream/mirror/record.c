@@ -7,17 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* counts_flag: it is no entry's record, but the counts behind one. */
+/* counts_flag: not the record of an entry, but the extra counts that follow one. */
 enum { has_parent_flag = 1, doubtful_flag = 2, used_flag = 4, all_flags = 7, counts_flag = 8 };
 
-/* Where the parts of a record begin. */
+/* Byte offsets in a record. */
 enum {
     at_id = 0,
     at_older = 4,
     at_newer = 8,
     at_placement = 12,
     at_flags = 13,
-    at_group = 14, /* place in the list of groups */
+    at_group = 14, /* index in the list of groups */
     at_size = 15,  /* kvb_mirror_size_of() */
     at_most = 16,
     at_least = 20,
@@ -26,7 +26,7 @@ enum {
     at_parent = 40,
     at_seed = 48,
     at_key = 56,
-    /* of counts, u32 each */
+    /* offsets in a record of counts, u32 each */
     at_most_counted = 16,
     at_least_counted = 32,
     at_end_counted = 48
@@ -65,7 +65,7 @@ kvb_status kvb_mirror_changed(const struct kvb_mirror *mirror, size_t *out_entri
     return KVB_OK;
 }
 
-/* The first changed entry at or behind `from`; there is one, perhaps before it. */
+/* The next changed entry from `from` on, cyclically; there is at least one. */
 static size_t next_changed(const struct kvb_mirror *mirror, size_t from)
 {
     const size_t words = mirror->max_blocks / 64 + 1;
@@ -79,7 +79,7 @@ static size_t next_changed(const struct kvb_mirror *mirror, size_t from)
     return word * 64 + (size_t)__builtin_ctzll(bits);
 }
 
-/* ---- Out ---- */
+/* ---- Writing records ---- */
 
 static void put_links(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to)
 {
@@ -125,7 +125,7 @@ static void put_record(const struct kvb_mirror *mirror, uint32_t id, uint8_t *to
     kvb_le_put_u32(to + at_id, id);
     if (!entry->is_used) {
         kvb_le_put_u32(to + at_newer, (uint32_t)entry->parent);
-        return; /* of a free entry only the next one matters */
+        return; /* of a free entry only the link to the next one matters */
     }
     to[at_group] = (uint8_t)kvb_mirror_context(mirror, entry)->group;
     to[at_size] = (uint8_t)kvb_mirror_context(mirror, entry)->size;
@@ -177,7 +177,7 @@ kvb_status kvb_mirror_put_changed(
     return KVB_OK;
 }
 
-/* ---- Back ---- */
+/* ---- Reading records ---- */
 
 static struct mirror_block record_block(const uint8_t *record)
 {
@@ -222,7 +222,7 @@ static bool is_possible(const uint8_t *record)
                         is_doubtful == says_doubtful);
 }
 
-/* What an earlier record said of the entry. */
+/* Forgets what an earlier record said about the entry. */
 static void forget_entry(struct kvb_mirror *mirror, uint32_t id)
 {
     if (!mirror->entries[id].is_used) {
@@ -258,7 +258,7 @@ static struct copies counted_at(const uint8_t *counts, size_t tier)
                             .max = kvb_le_get_u32(counts + at_most_counted + 4 * tier) };
 }
 
-/* Counts must agree with the preceding record, where its own bytes are not saturated. */
+/* True: the counts agree with the preceding record, except where its bytes are saturated. */
 static bool are_counts_of(const struct kvb_mirror *mirror, uint32_t id, const uint8_t *counts)
 {
     bool are_right = id < mirror->entry_end && mirror->entries[id].is_used;
@@ -460,7 +460,7 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
     return take_shapes(mirror, ends);
 }
 
-/* ---- Filing ---- */
+/* ---- Adding restored entries to the tables ---- */
 
 /* Counts the entry's block in each list that the block enters with this entry; a block that several
  * groups must hold enters with the last of them. */
@@ -483,7 +483,7 @@ static void count_held(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-/* False: the entry is in a state that its group cannot cause, so the checkpoint is damaged. */
+/* False: the entry has a state that is impossible in its group, so the checkpoint is damaged. */
 static bool is_of_its_group(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     const uint32_t place = kvb_mirror_context(mirror, entry)->group;
@@ -547,8 +547,8 @@ static bool is_doubtful_list_whole(const struct kvb_mirror *mirror, enum doubt_k
     return id == KVB_NO_ID && list->newest == older;
 }
 
-/* The same for the list of free entries, which is linked in one direction only: an entry that
- * comes twice makes the list longer than the number of free entries. */
+/* The same for the list of free entries, which is singly linked: an entry that appears twice makes
+ * the list longer than the number of free entries. */
 static bool is_free_list_whole(const struct kvb_mirror *mirror)
 {
     uint32_t id = mirror->first_free;

@@ -4,23 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A refresh looks at one entry after the other.  From one that was not sent yet it climbs to
- * the nearest ancestor whose parent was sent, or that has none, and sends the way back:
+/* A refresh visits one entry after another.  From an entry that was not sent yet it climbs to the
+ * nearest ancestor that has no parent or whose parent was sent.  Then it sends the path downwards:
  *
- *     root - a - b - c - d       sent: root, a.  The look at d climbs d, c, b;
- *            ^ sent      ^ place     sent are b, c, d, as one event with the parent a
+ *     root - a - b - c - d       sent: root, a.  The visit of d climbs d, c, b;
+ *            ^ sent      ^ place     it sends b, c, d as one event with parent a
  *
- * Nothing is remembered of the mirror but two bits an entry and the path under way, and each
- * block is checked again when its turn comes.  So nothing is sent that is not held at that
- * moment, whatever has changed since the climb began.
+ * A refresh keeps only two bits per entry and the current path, and checks each block again before
+ * it is sent.  Therefore only blocks that are held at that moment are sent, whatever has changed
+ * since the climb began.
  *
- * A live stored event counts as sent when a reader that came with the refresh takes it: when
- * its parent was sent, or when it has none.  Otherwise a later round finds the block.  Rounds
- * end with one that finds nothing and sees no change.  A path that ends at a parent that is
- * not held, or in a circle of an engine's own names, is passed over: `seen` stops the next
- * climb where it joins such a path, so that a round costs no more than a few looks an entry. */
+ * A live stored event counts as sent if a reader that started with the refresh accepts it: if it
+ * has no parent or its parent was sent.  Otherwise a later round finds the block.  The last round
+ * is one that finds nothing and during which nothing changes.  A path is skipped if it ends at a
+ * parent that is not held, or in a cycle of an engine's own names.  `seen` stops the next climb
+ * where it joins such a path, so that a round costs only a few visits per entry. */
 
-/* With a change in every round a refresh would never end.  The next refresh sends what is left. */
+/* Ends a refresh during which every round sees a change.  The next refresh sends the rest. */
 enum { max_rounds = 16, words_a_look = 64 };
 
 enum step { step_on, step_full, step_done };
@@ -54,7 +54,7 @@ static kvb_status grow_bits(uint64_t **bits, size_t old_words, size_t words)
     return KVB_OK;
 }
 
-/* Makes room for as many entries as the mirror has room for. */
+/* Grows both bit sets to the entry capacity of the mirror. */
 static kvb_status grow_refresh(struct kvb_mirror *mirror)
 {
     struct mirror_refresh *refresh = &mirror->refresh;
@@ -92,14 +92,14 @@ bool kvb_mirror_is_refreshing(const struct kvb_mirror *mirror)
     return mirror->refresh.words > 0;
 }
 
-/* ---- What changes meanwhile ---- */
+/* ---- Changes during a refresh ---- */
 
 void kvb_mirror_refresh_clear(struct kvb_mirror *mirror)
 {
     struct mirror_refresh *refresh = &mirror->refresh;
 
     if (refresh->words > 0) {
-        const size_t used = mirror->entry_end / 64 + 1; /* the others were never set */
+        const size_t used = mirror->entry_end / 64 + 1; /* later words were never set */
         const size_t words = used < refresh->words ? used : refresh->words;
         memset(refresh->sent, 0, words * sizeof *refresh->sent);
         memset(refresh->seen, 0, words * sizeof *refresh->seen);
@@ -118,8 +118,8 @@ static uint32_t find_entry_parent(const struct kvb_mirror *mirror, const struct 
     return kvb_mirror_speaker(mirror, (kvb_block_hash){ entry->parent }, KVB_TIER_DEVICE);
 }
 
-/* Does a reader that received all events since the refresh began accept a stored event of this
- * entry? */
+/* True: a reader that received all events since the refresh began accepts a stored event of this
+ * entry. */
 static bool is_taken(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     if (!entry->has_parent) {
@@ -186,7 +186,7 @@ static kvb_status push_entry(struct kvb_mirror *mirror, uint32_t id)
     return KVB_OK;
 }
 
-/* The mirror has changed under the path: the entry that it began at is looked at again. */
+/* Drops the path, because the mirror has changed: its first entry is visited again. */
 static void leave_path(struct mirror_refresh *refresh)
 {
     if (refresh->path[0] < refresh->place) {
@@ -260,7 +260,7 @@ static kvb_status climb(struct kvb_mirror *mirror)
     }
     const uint32_t parent = find_entry_parent(mirror, entry);
     if (parent == KVB_NO_ID || is_set(refresh->seen, parent)) {
-        refresh->path_count = 0; /* no root above it, or a circle; the entries stay seen */
+        refresh->path_count = 0; /* no root above it, or a cycle; its entries stay seen */
         return KVB_OK;
     }
     return push_entry(mirror, parent);
@@ -324,7 +324,7 @@ kvb_status kvb_mirror_refresh_step(
     if (refresh->is_lost || refresh->words == 0) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(grow_refresh(mirror)); /* entries of other tiers came */
+    KVB_TRY(grow_refresh(mirror)); /* the mirror may have grown */
     for (size_t i = 0; i < max_looks && step == step_on; i++) {
         if (refresh->path_count == 0) {
             KVB_TRY(scan(mirror, &step));

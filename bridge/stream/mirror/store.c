@@ -5,7 +5,7 @@
 
 enum { max_ahead = 8 };
 
-/* The seed by the event's own adapter and salt. */
+/* The seed from the event's own adapter and salt. */
 static uint64_t seed_of_event(const struct mirror_change *change)
 {
     const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
@@ -15,7 +15,7 @@ static uint64_t seed_of_event(const struct mirror_change *change)
         kvb_event_batch_text(change->batch, change->event->salt));
 }
 
-/* The place behind an entry. */
+/* The place of a child of this entry. */
 static struct place place_after(const struct mirror_change *change, uint32_t id)
 {
     const struct mirror_entry *entry = &change->mirror->entries[id];
@@ -28,7 +28,8 @@ static struct place place_after(const struct mirror_change *change, uint32_t id)
                            .seed = kvb_mirror_context(change->mirror, entry)->seed };
 }
 
-/* No query computes a name from blocks of two sizes. */
+/* Marks the groups as odd when the sizes differ: no query computes a name from blocks of two
+ * sizes. */
 static void compare_size(struct mirror_change *change, uint32_t parent)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -62,7 +63,7 @@ static struct place first_store_place(struct mirror_change *change)
                            .seed = seed_of_event(change) };
 }
 
-/* Block i's tokens_hash under a seed, its multimodal ids included. */
+/* The tokens_hash of block i with this seed, multimodal ids included. */
 static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32_t i, uint64_t seed)
 {
     const struct kvb_engine_event *event = change->event;
@@ -94,7 +95,7 @@ static kvb_block_hash stored_name_at(
                              : kvb_block_hash_root(tokens);
 }
 
-/* What block i of the event is at this place. */
+/* Fills in block i of the event, given its place. */
 static void read_mirror_block(
     const struct mirror_change *change, uint32_t i, const struct place *place,
     struct mirror_block *block)
@@ -141,7 +142,7 @@ static void look_up_ahead(
     } while (++at < max_ahead && ++i < change->event->hash_count);
 }
 
-/* Is it what a block at this place is?  False in doubt. */
+/* True: the prepared block is valid for this place. */
 static bool is_of_place(const struct mirror_block *block, const struct place *place)
 {
     return block->placement == place->placement && block->has_parent == place->has_parent &&
@@ -211,13 +212,13 @@ name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block 
     return remember_to_name_children(change->mirror, id);
 }
 
-/* Held under the engine's name alone: see store_in_chain(). */
+/* True: only the engine's name of the block is known; see store_in_chain(). */
 static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
 }
 
-/* A new entry, whose name is remembered: the hash of its parent's and its tokens'. */
+/* Inserts a new entry and caches its published name in `change`. */
 static kvb_status
 insert_entry(struct mirror_change *change, const struct mirror_block *stored, uint32_t *out_id)
 {
@@ -230,8 +231,8 @@ insert_entry(struct mirror_change *change, const struct mirror_block *stored, ui
     return KVB_OK;
 }
 
-/* An engine hash that comes with other content than before: its copies are gone, unless
- * no content was known of it. */
+/* Replaces the entry of an engine hash that now has other content.  Its copies are removed, but
+ * kept if only its name was known before. */
 static kvb_status
 replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *stored)
 {
@@ -256,8 +257,8 @@ static bool is_nameless_yet(const struct mirror_entry *entry)
     return entry->placement == placement_waiting || entry->placement == placement_unplaced;
 }
 
-/* Finds or makes the entry of block i.  *out_id: KVB_NO_ID where the block's name has all the
- * entries that it may have; it is passed over. */
+/* Finds or inserts the entry of block i.  *out_id: KVB_NO_ID when the block is skipped, because its
+ * name has the most entries allowed. */
 static kvb_status take_block(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
@@ -285,8 +286,8 @@ static kvb_status take_block(
     return KVB_OK;
 }
 
-/* A block that was not there has one certain copy, whatever the Stored was: but in a window
- * group vLLM repeats also what it does not hold. */
+/* A block without copies gets one certain copy, whether the Stored is real or not.  Window groups
+ * are different: vLLM also repeats blocks there that it does not hold. */
 static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
 {
     const enum kvb_tier tier = change->event->tier;
@@ -308,14 +309,15 @@ static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id
     return kvb_mirror_change_copies(change, id, tier, copies);
 }
 
-/* The end of the blocks that this call takes: from progress->next on, one at least. */
+/* The end of the blocks that this call applies, at least one from progress->next on. */
 static uint32_t part_end(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
     const uint32_t next = change->progress->next;
-    const uint32_t work = 1 + event->block_size / kvb_mirror_tokens_a_unit; /* of a block */
+    const uint32_t work = 1 + event->block_size / kvb_mirror_tokens_a_unit; /* work for one block */
     const uint32_t left = event->hash_count - next;
-    const bool fits = (uint64_t)left * work <= change->max_work; /* most do: no division */
+    const bool fits =
+        (uint64_t)left * work <= change->max_work; /* the usual case, without a division */
     const uint64_t room = fits ? left : change->max_work > work ? change->max_work / work : 1;
     const uint32_t count = left < room ? left : (uint32_t)room;
 
@@ -325,13 +327,14 @@ static uint32_t part_end(struct mirror_change *change)
 
 /* ---- Sliding-window groups ----
  *
- * Blocks of sliding-window groups.  All groups of a model use the same hash for the same prefix,
- * but a window group leaves blocks out, and says not which: so a block is what the same hash is
- * in a full-attention group.  Only if no such group has the hash, and the event leaves no block
- * out, the event's own parent and tokens give the name.  Any other block is unplaced: its removal
- * is recognized, it is in no list, and it gets its name when a full-attention group stores it. */
+ * All groups of a model use the same hash for the same prefix.  A window group leaves out blocks
+ * without saying which.  Therefore a block takes its name and parent from the entry of a
+ * full-attention group with the same hash.  If no such group has the hash, and the event leaves out
+ * no block, the event's own parent and tokens give the name.  Any other block is unplaced: it is in
+ * no list, its removal is recognized, and it gets its name when a full-attention group stores
+ * it. */
 
-/* What the entry of a full-attention group is, as a block of window group `group`. */
+/* The block of an entry in a full-attention group, as a block of window group `group`. */
 static struct mirror_block
 block_like(const struct mirror_change *change, uint32_t full, uint32_t group)
 {
@@ -351,7 +354,8 @@ block_like(const struct mirror_change *change, uint32_t full, uint32_t group)
     };
 }
 
-/* The place behind the event's parent, which stands in a full-attention group or in its own. */
+/* The place of a child of the event's parent, which is in a full-attention group or in the event's
+ * own group. */
 static struct place place_by_parent(const struct mirror_change *change)
 {
     const struct kvb_mirror *mirror = change->mirror;
@@ -414,13 +418,14 @@ static kvb_status store_window_part(struct mirror_change *change)
     for (uint32_t i = progress->next; i < end; i++) {
         uint32_t id = KVB_NO_ID;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
-        if (event->token_count > 0 && progress->last != KVB_NO_ID) { /* else they are no chain */
+        if (event->token_count > 0 &&
+            progress->last != KVB_NO_ID) { /* otherwise the blocks form no chain */
             place = place_after(change, progress->last);
         }
         const struct mirror_block block = block_at(change, i, &place);
         KVB_TRY(take_block(change, i, &block, &id));
         if (id == KVB_NO_ID) {
-            progress->next = event->hash_count; /* what hangs below it has no parent either */
+            progress->next = event->hash_count; /* blocks below it have no parent either */
             return KVB_OK;
         }
         KVB_TRY(add_copy(change, i, id));
@@ -430,8 +435,8 @@ static kvb_status store_window_part(struct mirror_change *change)
     return KVB_OK;
 }
 
-/* An entry of a full-attention group has its name: so have those of its hash in the window
- * groups. */
+/* An entry of a full-attention group has been named: names the entries of window groups with the
+ * same hash. */
 static kvb_status place_in_windows(struct mirror_change *change, uint32_t id)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -449,9 +454,9 @@ static kvb_status place_in_windows(struct mirror_change *change, uint32_t id)
     return KVB_OK;
 }
 
-/* ---- Naming what waited ---- */
+/* ---- Naming waiting entries ---- */
 
-/* Child `id` of `parent`, which has its name now. */
+/* Names child `id` of `parent`, which now has its name. */
 static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
@@ -473,15 +478,15 @@ static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint
     return name_entry(change, id, &named);
 }
 
-/* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child hashed
- * under another seed (its salt was in a block we never saw), or of another size, cannot be named
- * and waits on. */
+/* The next child that waits for `parent` and can be named, or KVB_NO_ID.  A child with another seed
+ * (its salt was in a block that was never received) or another size cannot be named and keeps
+ * waiting. */
 static uint32_t waiting_child(const struct kvb_mirror *mirror, uint32_t parent)
 {
     const struct mirror_entry *entry = &mirror->entries[parent];
     const bool has_name = entry->is_used && entry->placement == placement_rooted;
 
-    /* else it was forgotten since it was remembered */
+    /* false: the entry was dropped meanwhile */
     return has_name ? kvb_mirror_first_waiting(mirror, parent) : KVB_NO_ID;
 }
 
@@ -491,7 +496,7 @@ group_of_entry(const struct kvb_mirror *mirror, const struct mirror_entry *entry
     return &mirror->groups.list[kvb_mirror_context(mirror, entry)->group];
 }
 
-/* The same hash in window groups. */
+/* Names the entries of window groups with the same hash. */
 static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
@@ -503,8 +508,8 @@ static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
     return may_place ? place_in_windows(change, id) : KVB_OK;
 }
 
-/* Names what waited for the entries just named, as far as this call may.  Ends because each
- * round makes one waiting entry a rooted one. */
+/* Names the entries that waited for newly named ones, within the work limit of this call.  It ends
+ * because each round roots one waiting entry. */
 static kvb_status name_waiting_children(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -539,7 +544,7 @@ static bool change_names_its_own_parent(const struct mirror_change *change)
     return false;
 }
 
-/* A tokenless Stored of block i: true when it moves a block that is known. */
+/* True: a Stored without tokens moves block i, which is known. */
 static bool is_block_known(const struct mirror_change *change, uint32_t i, uint32_t *out_id)
 {
     const struct kvb_engine_event *event = change->event;
@@ -552,7 +557,7 @@ static bool is_block_known(const struct mirror_change *change, uint32_t i, uint3
     return *out_id != KVB_NO_ID;
 }
 
-/* A key that is put again with another block has left the one it was. */
+/* Drops the former block of a key that is stored again with another block. */
 static kvb_status forget_former(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
@@ -567,8 +572,8 @@ static kvb_status forget_former(struct mirror_change *change)
     return remove_all_copies(change, id);
 }
 
-/* Block i, which is not known, as what stands at this place; *ahead is that, when nothing known
- * came between.  *out_id: KVB_NO_ID where it is passed over. */
+/* Applies block i, which is unknown, at this place.  *ahead is the prepared block, valid unless a
+ * known block came between.  *out_id: KVB_NO_ID when the block is skipped. */
 static kvb_status take_at(
     struct mirror_change *change, uint32_t i, const struct place *place, struct mirror_block *ahead,
     uint32_t *out_id)
@@ -579,7 +584,7 @@ static kvb_status take_at(
     return take_block(change, i, ahead, out_id);
 }
 
-/* Where the next block goes: behind the one before it. */
+/* The place of the next block: after the previous one. */
 static struct place next_place(struct mirror_change *change)
 {
     const uint32_t last = change->progress->last;
@@ -613,7 +618,7 @@ static kvb_status store_in_chain(struct mirror_change *change)
             }
             KVB_TRY(take_at(change, i, &place, &ahead[(i - first) % max_ahead], &id));
             if (id == KVB_NO_ID) {
-                progress->next = event->hash_count; /* the rest has no parent either */
+                progress->next = event->hash_count; /* later blocks have no parent either */
                 return KVB_OK;
             }
         }
@@ -624,7 +629,7 @@ static kvb_status store_in_chain(struct mirror_change *change)
     return KVB_OK;
 }
 
-/* False: the event is passed over. */
+/* False: the event is skipped. */
 static bool is_acceptable(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -640,7 +645,7 @@ static bool is_acceptable(struct mirror_change *change)
     return true;
 }
 
-/* Its blocks, then the children of other events that waited for them. */
+/* Applies blocks of the event, then names children of other events that waited for them. */
 static kvb_status store_part(struct mirror_change *change)
 {
     struct event_progress *progress = change->progress;

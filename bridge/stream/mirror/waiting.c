@@ -1,14 +1,14 @@
 #include "core/array.h"
 #include "stream/mirror/inside.h"
 
-/* Entries that wait for their parent's name: one list for each parent and prompt context.  So a
- * new parent finds exactly those entries that it can name, however many others wait.
+/* Entries that wait for their parent's name, in one list for each parent and prompt context.  A new
+ * parent therefore finds exactly the entries that it can name, however many others wait.
  *
  *     by_parent    (parent's engine hash, context) -> first entry
- *     waiting      first <-> ... <-> last       of the first, `previous` is the last
+ *     waiting      first <-> ... <-> last       `previous` of the first entry is the last
  *
- * An entry of another context has another seed, or another number of tokens a block: a query
- * would compute another name. */
+ * An entry of another context has another seed or block size, so a query would compute another
+ * name. */
 
 static uint32_t
 waiting_hash(const struct kvb_mirror *mirror, const struct mirror_entry *entry, uint64_t parent)
@@ -22,7 +22,7 @@ static uint32_t waiting_cell(const struct kvb_mirror *mirror, uint32_t id)
     size_t at = kvb_id_table_start(&mirror->by_waiting, hash);
     uint32_t place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
 
-    while (mirror->waiting[place].id != id) { /* ends: the entry has one */
+    while (mirror->waiting[place].id != id) { /* ends, because the entry has a link */
         place = kvb_id_table_next(&mirror->by_waiting, hash, &at);
     }
     return place;
@@ -55,7 +55,7 @@ uint32_t kvb_mirror_first_waiting(const struct kvb_mirror *mirror, uint32_t pare
     return find_first(mirror, entry, entry->engine.value);
 }
 
-/* Behind the last one, or as the first. */
+/* Appends the entry to its list, or begins a list. */
 static kvb_status append_waiting(struct kvb_mirror *mirror, uint32_t id)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -72,7 +72,7 @@ static kvb_status append_waiting(struct kvb_mirror *mirror, uint32_t id)
     return KVB_OK;
 }
 
-/* The last link takes the place of the one that goes. */
+/* The last link replaces the removed one. */
 static void drop_link(struct kvb_mirror *mirror, uint32_t id)
 {
     const uint32_t place = waiting_cell(mirror, id);
@@ -106,7 +106,7 @@ kvb_status kvb_mirror_wait(struct kvb_mirror *mirror, uint32_t id)
     return status;
 }
 
-/* The first one goes, the next one is the first. */
+/* Removes the first entry; the next one becomes the first. */
 static void
 move_on(struct kvb_mirror *mirror, const struct mirror_entry *was, const struct waiting_link *own)
 {

@@ -2,25 +2,25 @@
 
 #include <stdlib.h>
 
-/* A walk follows each chain as far down as it can, so that it comes out as one event:
+/* A walk follows each chain down to its end, so that the chain becomes one event:
  *
  *             a - b - c - d        event 1: a b c d
  *                  \- e            event 2: e (parent b)
  *
- * Parents come first.  Chains begin where no parent is listed; then, for each block in the
- * order in which they were shown, at those of its children that were not; and last, where
- * an engine's own names form a circle, anywhere in it. */
+ * Parents come first.  Chains begin at blocks whose parent is not listed; then, for each shown
+ * block in order, at its children that were not shown yet; and last, if an engine's own names form
+ * a cycle, anywhere in it. */
 struct walk {
     const struct kvb_mirror *mirror;
     unsigned list;
     uint32_t *order; /* owned: listed entries */
     size_t count;
     struct kvb_id_table children; /* parent's published name -> first position in order */
-    uint32_t *siblings;           /* owned, parallel to order: the next one of the same parent */
+    uint32_t *siblings;           /* owned, parallel to order: the next sibling */
     bool *is_shown;               /* owned, parallel to order */
-    uint32_t *shown;              /* owned: positions, as they were shown */
+    uint32_t *shown;              /* owned: positions, in the order in which they were shown */
     size_t shown_count;
-    size_t searched; /* of them: all children were shown */
+    size_t searched; /* how many of them had all their children shown */
     struct kvb_router_batch chunk;
     size_t max_chunk_blocks;
     kvb_mirror_visitor visit;
@@ -42,7 +42,7 @@ static const struct mirror_entry *walked_entry_at(const struct walk *walk, size_
     return &walk->mirror->entries[walk->order[i]];
 }
 
-/* Where the first child of a named parent stands in the table, or KVB_NO_ID. */
+/* The index in the table of a parent's first child, or KVB_NO_ID. */
 static uint32_t first_child(const struct walk *walk, uint64_t parent)
 {
     const uint32_t hash = kvb_mirror_hash(walk->mirror, parent, 0);
@@ -56,7 +56,7 @@ static uint32_t first_child(const struct walk *walk, uint64_t parent)
     return KVB_NO_ID;
 }
 
-/* `child` takes the place of `first`, or a new one where there is none; KVB_NO_ID: nobody. */
+/* Sets the first child of a parent: replaces `first`, or adds it.  child KVB_NO_ID: removes it. */
 static kvb_status
 set_first_child(struct walk *walk, uint64_t parent, uint32_t first, uint32_t child)
 {
@@ -68,7 +68,7 @@ set_first_child(struct walk *walk, uint64_t parent, uint32_t first, uint32_t chi
     return child != KVB_NO_ID ? kvb_id_table_put(&walk->children, hash, child) : KVB_OK;
 }
 
-/* From the last to the first: so siblings come in the order of their entries. */
+/* Links from the last to the first, so that siblings are in the order of their entries. */
 static kvb_status link_children(struct walk *walk)
 {
     for (size_t i = walk->count; i-- > 0;) {
@@ -102,8 +102,8 @@ static kvb_status prepare_walk(struct walk *walk)
     return link_children(walk);
 }
 
-/* A position in order whose parent is the named block and that was not shown;
- * KVB_NO_ID when there is none.  Taken from the table: the next call finds another. */
+/* Takes the first remaining child of a block from the table: its position in `order`; KVB_NO_ID: no
+ * more. */
 static uint32_t take_child(struct walk *walk, kvb_block_hash block)
 {
     const uint32_t first = first_child(walk, block.value);
@@ -136,7 +136,7 @@ static kvb_status begin_walked_event(struct walk *walk, const struct mirror_entr
     return kvb_router_batch_add_event(&walk->chunk, &event);
 }
 
-/* Has the chunk's last event? */
+/* True: the last event of the chunk may have more blocks. */
 static bool chunk_has_room(const struct walk *walk)
 {
     return walk->chunk.events[walk->chunk.event_count - 1].block_count < kvb_max_event_blocks;
@@ -166,8 +166,8 @@ static kvb_status show_chain(struct walk *walk, size_t i)
     return KVB_OK;
 }
 
-/* Shows the rest of the children of all that was shown, and of those.  Ends because each
- * block is shown once. */
+/* Shows the remaining children of all shown blocks, and their children.  It ends because each block
+ * is shown once. */
 static kvb_status show_children(struct walk *walk)
 {
     for (; walk->searched < walk->shown_count; walk->searched++) {
@@ -188,7 +188,7 @@ static bool has_listed_parent(const struct walk *walk, size_t i)
            kvb_mirror_lists(walk->mirror, (kvb_block_hash){ entry->parent }, walk->list);
 }
 
-/* The window list knows no chains: its blocks come in any order. */
+/* Shows the window list, which has no chains, in any order. */
 static kvb_status show_all(struct walk *walk)
 {
     for (size_t i = 0; i < walk->count; i++) {
@@ -218,7 +218,7 @@ static kvb_status walk_list(struct walk *walk)
     }
     KVB_TRY(show_children(walk));
     for (size_t i = 0; i < walk->count; i++) {
-        if (!walk->is_shown[i]) { /* in a circle */
+        if (!walk->is_shown[i]) { /* in a cycle */
             KVB_TRY(show_chain(walk, i));
             KVB_TRY(show_children(walk));
         }
@@ -248,7 +248,8 @@ kvb_status kvb_mirror_walk(
 
 /* ---- Entry by entry ----
  *
- * What a mirror lists, entry by entry: its digest, and walks that let it change. */
+ * Visits what a mirror lists entry by entry: for its digest, and for walks during which it may
+ * change. */
 
 /* ---- Digest ---- */
 
@@ -300,7 +301,7 @@ static bool is_bucket_wanted(
     return buckets->words[bucket / 64] >> (bucket % 64) & 1;
 }
 
-/* Entries of one Stored stand side by side: their chain comes out as one event. */
+/* Entries of one Stored are adjacent, so their chain becomes one event. */
 static bool continues_slice_event(
     const struct kvb_router_batch *out, const struct mirror_entry *entry, unsigned list)
 {
