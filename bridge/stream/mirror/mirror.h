@@ -26,7 +26,7 @@
  *     ... real: min += 1                   max += 1
  *     removed:  min = max(min - 1, 0)      max -= 1; at 0 the entry is dropped
  *
- * stream/mirror/proof.c decides which Stored is certainly a new copy, a "real" store; with
+ * stream/mirror/proof.c decides which Stored is certainly a new copy, a real store; with
  * copies = KVB_COPIES_COUNTED each one is.
  *
  * An entry holds its block while min >= 1.  An entry with min = 0 < max is doubtful: it is counted,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Decides which Stored events report new copies (a "real" store), and which only repeat what is
+/* Decides which Stored events report new copies (a real store), and which only repeat what is
  * held.
  *
  * With kv_cache_report_mode "full", vLLM repeats the blocks that a request hits: from the root on,
