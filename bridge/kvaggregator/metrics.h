@@ -5,7 +5,7 @@
 #include "daemon/metrics.h"
 #include "daemon/service.h"
 
-/* What an aggregator counts: one row a metric, the enum made from the same table.
+/* The metrics of an aggregator: one row for each, from which the enum is made too.
  *     X(id, type, name, labels, help)                                              */
 /* clang-format off */
 #define KVB_AGGREGATOR_METRICS(X) \
@@ -25,26 +25,26 @@
     X(refused_stream, COUNTER, "kvb_messages_refused_total", "reason=\"too_many_streams\"", "NATS messages that could not be used, by reason") \
     X(refused_dropped, COUNTER, "kvb_messages_refused_total", "reason=\"dropped_by_client\"", "NATS messages that could not be used, by reason") \
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Router events applied to the index") \
-    X(events_old, COUNTER, "kvb_events_old_total", "", "Router events received twice or late; dropped") \
-    X(events_ahead, COUNTER, "kvb_events_ahead_total", "", "Router events whose ids lie far beyond what their bridge has said: refused") \
-    X(events_missed, COUNTER, "kvb_events_missed_total", "", "Router events that a jump of the ids or a heartbeat showed to be missing, or late; they are requested from the bridge") \
-    X(event_holes, COUNTER, "kvb_event_holes_total", "", "Jumps in a stream's event ids") \
-    X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats ahead of the events received") \
-    X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge") \
-    X(streams_contradicted, COUNTER, "kvb_streams_contradicted_total", "", "Streams in which an event was applied that their bridge had never published") \
-    X(epochs_missed, COUNTER, "kvb_epochs_missed_total", "", "Epochs that began before this aggregator received their first event") \
-    X(rivals, COUNTER, "kvb_streams_two_bridges_total", "", "Streams found to be published by two bridges") \
-    X(ranges_requested, COUNTER, "kvb_sync_requests_total", "kind=\"range\"", "Requests to bridges for what was missed, by kind") \
-    X(snapshots_requested, COUNTER, "kvb_sync_requests_total", "kind=\"snapshot\"", "Requests to bridges for what was missed, by kind") \
-    X(digests_requested, COUNTER, "kvb_sync_requests_total", "kind=\"digest\"", "Requests to bridges for what was missed, by kind") \
+    X(events_old, COUNTER, "kvb_events_old_total", "", "Router events received twice or too late, and dropped") \
+    X(events_ahead, COUNTER, "kvb_events_ahead_total", "", "Router events refused because their ids are far beyond those that their bridge has published") \
+    X(events_missed, COUNTER, "kvb_events_missed_total", "", "Router events found missing, by a gap in the ids or by a heartbeat, and requested from the bridge; late events count too. A rise means that messages are lost on NATS") \
+    X(event_holes, COUNTER, "kvb_event_holes_total", "", "Gaps in the event ids of streams") \
+    X(heartbeats_late, COUNTER, "kvb_heartbeats_ahead_total", "", "Heartbeats that name events which were not received yet") \
+    X(streams_differ, COUNTER, "kvb_streams_differ_total", "", "Streams found to list another number of blocks than their bridge; they are repaired") \
+    X(streams_contradicted, COUNTER, "kvb_streams_contradicted_total", "", "Streams in which an event was applied that their bridge never published. A rise means a second or forged publisher") \
+    X(epochs_missed, COUNTER, "kvb_epochs_missed_total", "", "Epochs whose first event this aggregator did not receive") \
+    X(rivals, COUNTER, "kvb_streams_two_bridges_total", "", "Streams found to be published by two bridges. A rise means a misconfiguration") \
+    X(ranges_requested, COUNTER, "kvb_sync_requests_total", "kind=\"range\"", "Requests to bridges for missing events, by kind") \
+    X(snapshots_requested, COUNTER, "kvb_sync_requests_total", "kind=\"snapshot\"", "Requests to bridges for missing events, by kind") \
+    X(digests_requested, COUNTER, "kvb_sync_requests_total", "kind=\"digest\"", "Requests to bridges for missing events, by kind") \
     X(ranges_filled, COUNTER, "kvb_sync_repairs_total", "kind=\"range\"", "Streams repaired with data from their bridge, by kind") \
     X(snapshots_taken, COUNTER, "kvb_sync_repairs_total", "kind=\"snapshot\"", "Streams repaired with data from their bridge, by kind") \
     X(digests_repaired, COUNTER, "kvb_sync_repairs_total", "kind=\"digest\"", "Streams repaired with data from their bridge, by kind") \
-    X(buckets_differ, COUNTER, "kvb_digest_buckets_differ_total", "", "Digest buckets that differed from the bridge's although no event was missing") \
+    X(buckets_differ, COUNTER, "kvb_digest_buckets_differ_total", "", "Digest buckets that differed from the bridge's although no event was missing. A rise means a defect or forged events") \
     X(requests_failed, COUNTER, "kvb_sync_failures_total", "", "Requests to bridges that failed or were not answered") \
-    X(streams_silent, COUNTER, "kvb_streams_silent_total", "", "Streams that missed three heartbeats") \
+    X(streams_silent, COUNTER, "kvb_streams_silent_total", "", "Streams that missed three heartbeats. A rise means that bridges stop or NATS loses messages") \
     X(streams_forgotten, COUNTER, "kvb_streams_forgotten_total", "", "Streams removed after a long silence") \
-    X(stored_refused, COUNTER, "kvb_index_refused_total", "", "Stored events for which the index had no room") \
+    X(stored_refused, COUNTER, "kvb_index_refused_total", "", "Stored events refused because the index was full. Raise limits.max_index_blocks") \
     X(queries_match, COUNTER, "kvb_questions_total", "kind=\"kv_match\"", "Queries answered, by kind") \
     X(queries_route, COUNTER, "kvb_questions_total", "kind=\"kv_route\"", "Queries answered, by kind") \
     X(queries_get, COUNTER, "kvb_questions_total", "kind=\"kv_get\"", "Queries answered, by kind") \
@@ -66,31 +66,31 @@
     X(decisions_missing, COUNTER, "kvb_decisions_missing_total", "", "Decisions of other aggregators that never arrived: jumps of their sequence numbers") \
     X(books_version, COUNTER, "kvb_books_other_version_total", "", "Messages of aggregators whose books have another version: skipped") \
     X(peers_refused, COUNTER, "kvb_aggregators_refused_total", "", "Messages of aggregators beyond the 64 that are followed") \
-    X(requests_repeated, COUNTER, "kvb_requests_repeated_total", "", "Route decisions that replaced one of the same request_id") \
-    X(requests_finished, COUNTER, "kvb_requests_finished_total", "end=\"reported\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
-    X(requests_expired, COUNTER, "kvb_requests_finished_total", "end=\"ttl\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
-    X(requests_evicted, COUNTER, "kvb_requests_finished_total", "end=\"no_room\"", "Requests that left the books, by what ended them: a report of their end, their ttl_ms, or want of room") \
-    X(finished_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"finished\"", "Reports of requests that were not in flight, by kind") \
-    X(first_tokens_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"first_token\"", "Reports of requests that were not in flight, by kind") \
+    X(requests_repeated, COUNTER, "kvb_requests_repeated_total", "", "Route decisions that replaced one with the same request_id") \
+    X(requests_finished, COUNTER, "kvb_requests_finished_total", "end=\"reported\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
+    X(requests_expired, COUNTER, "kvb_requests_finished_total", "end=\"ttl\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
+    X(requests_evicted, COUNTER, "kvb_requests_finished_total", "end=\"no_room\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
+    X(finished_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"finished\"", "Reports about requests that were not in flight, by kind") \
+    X(first_tokens_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"first_token\"", "Reports about requests that were not in flight, by kind") \
     X(predicted, COUNTER, "kvb_predicted_blocks_total", "", "Blocks that workers were expected to store because a prompt was routed to them") \
-    X(predictions_confirmed, COUNTER, "kvb_predictions_ended_total", "end=\"stored\"", "Predicted blocks, by what ended them") \
-    X(predictions_expired, COUNTER, "kvb_predictions_ended_total", "end=\"expired\"", "Predicted blocks, by what ended them") \
-    X(predictions_retired, COUNTER, "kvb_predictions_ended_total", "end=\"worker_gone\"", "Predicted blocks, by what ended them") \
-    X(predictions_evicted, COUNTER, "kvb_predictions_ended_total", "end=\"no_room\"", "Predicted blocks, by what ended them") \
-    X(group_member, GAUGE, "kvb_queue_group_member", "", "1 while nats-server gives requests to this aggregator: while it is a member of router.queue_group, and always without a group") \
-    X(group_joins, COUNTER, "kvb_queue_group_joins_total", "", "Times this aggregator has joined the queue group of requests") \
-    X(group_leaves, COUNTER, "kvb_queue_group_leaves_total", "", "Times this aggregator has left the queue group of requests") \
-    X(group_failures, COUNTER, "kvb_queue_group_failures_total", "", "Attempts to join the queue group of requests that nats-server did not confirm; repeated after a second") \
+    X(predictions_confirmed, COUNTER, "kvb_predictions_ended_total", "end=\"stored\"", "Predicted blocks removed, by cause") \
+    X(predictions_expired, COUNTER, "kvb_predictions_ended_total", "end=\"expired\"", "Predicted blocks removed, by cause") \
+    X(predictions_retired, COUNTER, "kvb_predictions_ended_total", "end=\"worker_gone\"", "Predicted blocks removed, by cause") \
+    X(predictions_evicted, COUNTER, "kvb_predictions_ended_total", "end=\"no_room\"", "Predicted blocks removed, by cause") \
+    X(group_member, GAUGE, "kvb_queue_group_member", "", "1 while nats-server gives requests to this aggregator: while it is in router.queue_group, and always without a group") \
+    X(group_joins, COUNTER, "kvb_queue_group_joins_total", "", "Times that this aggregator joined the queue group of requests") \
+    X(group_leaves, COUNTER, "kvb_queue_group_leaves_total", "", "Times that this aggregator left the queue group of requests") \
+    X(group_failures, COUNTER, "kvb_queue_group_failures_total", "", "Attempts to join the queue group of requests that nats-server did not confirm; repeated after 1 s") \
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
-    X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Publishes that NATS did not take") \
+    X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Messages that could not be published on NATS") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
-    X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread: when it stands still, so does the aggregator") \
-    X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected and did not deliver our own messages back") \
+    X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread. If it does not rise, the aggregator hangs") \
+    X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected but did not deliver our own messages back") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \
-    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "Messages for which the event ring has room: limits.event_ring; full, nats.c holds back, and drops above 256 MiB") \
-    X(event_lag, REAL_GAUGE, "kvb_event_lag_seconds", "", "How long the oldest message that is not applied has waited; above 1 s all streams are STALE(lagging)") \
-    X(events_behind, GAUGE, "kvb_stream_behind_events_max", "", "Events that a bridge has published, by its heartbeat, and that have not been applied here: of the stream most behind") \
+    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "The most messages that can wait for the index thread: limits.event_ring. Beyond it nats.c buffers up to 256 MiB, then drops") \
+    X(event_lag, REAL_GAUGE, "kvb_event_lag_seconds", "", "How long the oldest message that is not applied has waited, in seconds; above 1 s all streams are STALE(lagging)") \
+    X(events_behind, GAUGE, "kvb_stream_behind_events_max", "", "Events that are published, according to heartbeats, but not applied here: the largest number of all streams") \
     X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams followed, by state") \
     X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams followed, by state") \
     X(streams_partial, GAUGE, "kvb_streams", "state=\"partial\"", "Streams followed, by state") \
@@ -98,20 +98,20 @@
     X(streams_stale, GAUGE, "kvb_streams", "state=\"stale\"", "Streams followed, by state") \
     X(streams_down, GAUGE, "kvb_streams", "state=\"down\"", "Streams followed, by state") \
     X(index_nodes, GAUGE, "kvb_index_nodes", "", "Distinct blocks in the index") \
-    X(index_limit, GAUGE, "kvb_index_nodes_limit", "", "Distinct blocks for which the index has room: limits.max_index_blocks") \
-    X(index_bytes, GAUGE, "kvb_index_bytes", "", "Memory that the index has allocated; it never shrinks") \
-    X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, each worker, rank and tier counted") \
+    X(index_limit, GAUGE, "kvb_index_nodes_limit", "", "The most distinct blocks in the index: limits.max_index_blocks") \
+    X(index_bytes, GAUGE, "kvb_index_bytes", "", "Memory allocated by the index, in bytes; it never shrinks") \
+    X(index_memberships, GAUGE, "kvb_index_blocks", "", "Blocks held, counted once for each worker, rank and tier") \
     X(index_orphans, GAUGE, "kvb_index_orphans", "", "Blocks whose parents are unknown") \
-    X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, each worker and rank counted; at most limits.max_index_blocks") \
-    X(other_aggregators, GAUGE, "kvb_other_aggregators", "", "Other aggregators of the same router component that sent a status within 3 s") \
+    X(window_blocks, GAUGE, "kvb_window_blocks", "", "Blocks in the window lists of hybrid models, counted once for each worker and rank; at most limits.max_index_blocks") \
+    X(other_aggregators, GAUGE, "kvb_other_aggregators", "", "Other aggregators of the same router component that sent a status within the last 3 s") \
     X(leads, GAUGE, "kvb_aggregator_leads", "", "1 in the one aggregator that publishes load_stats") \
     X(same_id, GAUGE, "kvb_aggregator_same_id", "", "1 while another aggregator has the id of this one: restart one of them") \
     X(requests_in_flight, GAUGE, "kvb_requests_in_flight", "", "Routed requests that nobody has reported as finished") \
     X(predicted_now, GAUGE, "kvb_predicted_blocks", "", "Blocks that workers are expected to store soon") \
-    X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints in the load statistics") \
-    X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms: not in the load statistics") \
+    X(endpoints, GAUGE, "kvb_load_endpoints", "", "Endpoints (ranks of workers) in the load statistics") \
+    X(endpoints_stale, GAUGE, "kvb_load_endpoints_stale", "", "Endpoints silent for load.expire_ms, which are not in the load statistics") \
     X(load_avg, REAL_GAUGE, "kvb_load_avg", "", "Mean load of the endpoints; with load.statistic = ratio the share of KV blocks in use, 0 to 1") \
-    X(load_std, REAL_GAUGE, "kvb_load_std", "", "Standard deviation of the load of the endpoints")
+    X(load_std, REAL_GAUGE, "kvb_load_std", "", "Standard deviation of the load of the endpoints, in the unit of kvb_load_avg")
 /* clang-format on */
 
 enum kvb_aggregator_metric {
