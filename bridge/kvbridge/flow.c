@@ -73,7 +73,7 @@ void kvb_bridge_stop_replay(void *context, struct kvb_served *served)
 
 /* ---- Input ---- */
 
-/* The clocks are read once for a run of messages, not for each message. */
+/* Reads the clocks once for a run of messages, not for each message. */
 static void begin_run(struct bridge_ingest *ingest)
 {
     ingest->run =
@@ -121,8 +121,8 @@ static void place_unknown_media(
     }
 }
 
-/* Makes a stream's input of a received batch.  The input borrows `events`, into which the batch is
- * decoded, and the payload. */
+/* Converts a received batch to an input of the stream.  The input borrows the payload and `events`,
+ * into which the batch is decoded. */
 static struct kvb_stream_input read_batch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_source_batch *batch,
     struct kvb_event_batch *events)
@@ -137,7 +137,7 @@ static struct kvb_stream_input read_batch(
         return input;
     }
     if (events->has_rank && events->rank != rank->dp_rank) {
-        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection decides */
+        count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection's rank is used */
     }
     place_unknown_media(bridge, rank, events);
     kvb_stream_expect(rank->served.stream, events);
@@ -155,8 +155,8 @@ static void step_batch(
     note_batch(&ingest->run, input);
 }
 
-/* Logs once that several engines are connected to the rank's port.  Their batches cannot be told
- * apart, so the stream is DOWN until one is left. */
+/* Logs once that several engines are connected to the rank's port.  Their batches cannot be
+ * distinguished, so the stream is DOWN until only one is connected. */
 static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_crowded)
 {
     char worker[24];
@@ -296,8 +296,8 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
     end_run(bridge, rank);
 }
 
-/* Shows in /state why the engine's host name cannot be resolved, or why a handshake failed; why ""
- * ends that. */
+/* Sets the reason in /state why the engine's host name cannot be resolved, or why a handshake
+ * failed; why "" removes it. */
 static void show_link_trouble(struct bridge_rank *rank, const char *why)
 {
     struct rank_trouble *trouble = &rank->trouble;
@@ -387,7 +387,8 @@ void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, u
 bool kvb_bridge_work_slices(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
-    const uint64_t began_ns = kvb_clock_monotonic_ns(); /* now_ns is from before the sockets */
+    const uint64_t began_ns =
+        kvb_clock_monotonic_ns(); /* now_ns was read before the sockets were served */
 
     for (now_ns = began_ns; bridge->ingest.first_busy && now_ns < began_ns + work_turn_ns;
          now_ns = kvb_clock_monotonic_ns()) {

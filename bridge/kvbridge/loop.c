@@ -6,7 +6,7 @@
 
 static const int poll_ms = 20;
 static const uint64_t status_ns = KVB_NS_PER_S;
-static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* engines' sockets wait meanwhile */
+static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* limit: engines' sockets wait meanwhile */
 
 /* ---- Sockets ---- */
 
@@ -48,7 +48,7 @@ static void take_sockets(void *context, uint64_t now_ns)
             take_wake(bridge);
         }
         if (!whose) {
-            continue; /* gone, or a descriptor that only wakes the thread */
+            continue; /* a removed rank, or a descriptor that only wakes the thread */
         }
         if (owner >= kvb_first_load_owner) {
             kvb_bridge_take_loads(bridge, whose, now_ns);
@@ -218,7 +218,7 @@ void *kvb_bridge_run(void *context)
     struct kvb_bridge *bridge = context;
     bool has_more = false;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-ingest"); /* for top -H; else unnamed */
+    (void)pthread_setname_np(pthread_self(), "kvb-ingest"); /* for top -H; may fail */
     while (!atomic_load(&bridge->is_stopping)) {
         wait_for_sockets(bridge, has_more);
         const uint64_t now_ns = kvb_clock_monotonic_ns();

@@ -20,12 +20,12 @@
  * Memory:  about 100 bytes a sample, all at the start. */
 struct kvb_history;
 
-/* What the caller knows at one moment. */
+/* The values at one moment. */
 struct kvb_history_reading {
     uint64_t events_applied; /* counters; never go back */
     uint64_t asked_blocks;   /* blocks of the requests that were routed */
     uint64_t hit_blocks;     /* those of them that the chosen worker held */
-    uint64_t held_blocks;    /* gauges from here */
+    uint64_t held_blocks;    /* the fields from here on are gauges */
     double load_avg;
     double load_std;
     uint64_t streams[KVB_STREAM_STATE_COUNT];
@@ -33,10 +33,10 @@ struct kvb_history_reading {
 
 struct kvb_history_sample {
     uint64_t second;
-    double events_per_s;   /* since the sample before */
-    uint64_t asked_blocks; /* the same */
-    uint64_t hit_blocks;   /* the same */
-    uint64_t held_blocks;  /* at its end, like all below */
+    double events_per_s;   /* since the previous sample */
+    uint64_t asked_blocks; /* since the previous sample */
+    uint64_t hit_blocks;   /* since the previous sample */
+    uint64_t held_blocks;  /* at the end of the second; the fields below too */
     double load_avg;
     double load_std;
     uint64_t streams[KVB_STREAM_STATE_COUNT];
@@ -53,7 +53,7 @@ void kvb_history_free(struct kvb_history *history);
 /* True when the current second has no sample yet. */
 bool kvb_history_is_due(const struct kvb_history *history, uint64_t now_ns);
 
-/* Does nothing when it is not due. */
+/* Adds a sample if one is due. */
 void kvb_history_add(
     struct kvb_history *history, const struct kvb_history_reading *reading, uint64_t now_ns);
 

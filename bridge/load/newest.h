@@ -10,10 +10,10 @@
  *     coordinator, every 100 ms   active waiting       usage
  *     /metrics, every second      active waiting total usage hit rate
  *                                 -----------------------------------
- *     the newest of each            ^ figures expire life_ns after they came
+ *     the newest of each            figures expire life_ns after they arrived
  *
- * When the newest figure on the blocks in use is their share, their number is computed from
- * it.
+ * If the newest figure about blocks in use is a share (usage), the number of blocks is computed
+ * from it.
  *
  * Threads: the caller locks.  Memory: none of its own; {0} to begin with. */
 struct kvb_newest_load {
@@ -31,8 +31,8 @@ struct kvb_load_fallback {
     uint64_t total_blocks;
 };
 
-/* Keeps the figures of the sample that are not older than those known.  They expire after
- * life_ns.  source: any number, for kvb_newest_load_forget(). */
+/* Keeps the figures of the sample that are not older than the known ones.  They expire after
+ * life_ns.  source: any number that identifies the source for kvb_newest_load_forget(). */
 void kvb_newest_load_take(
     struct kvb_newest_load *newest, const struct kvb_load_sample *sample, uint32_t source,
     uint64_t now_ns, uint64_t life_ns);

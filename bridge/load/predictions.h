@@ -8,27 +8,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Predicted blocks: what streams will hold soon, because a prompt was routed to them.  Between a
- * decision and the Stored events of its prefill lie seconds, in which a second request of the
- * same prompt must find its way to the same stream.
+/* Predicted blocks: the blocks that streams will hold soon, because a prompt was routed to them.
+ * Between a decision and the Stored events of its prefill, seconds pass, during which a second
+ * request with the same prompt must be routed to the same stream.
  *
  *     decision: prompt a b c d, stream 7 holds a        stored: b of 7     ttl_ns over
  *     predicted for 7:    b c d                    -->      c d        -->
  *
- * The overlay lies beside the index and is no part of it: a predicted block is never a held one.
- * It goes when the stream stores the block, when its TTL is over, when the stream clears its
- * list or begins another epoch, and when the stream goes.
+ * Predictions are separate from the index: a predicted block never counts as held.  A prediction
+ * ends when the stream stores the block, when its TTL is over, when the stream clears its list or
+ * begins another epoch, and when the stream is removed.
  *
- * A block that is predicted already keeps its deadline.  Otherwise each request that goes where a
- * block is predicted would keep the prediction alive, and one whose events were lost for good
- * would attract requests for ever.
+ * A block that is already predicted keeps its deadline.  Otherwise each request that is routed
+ * because of a prediction would prolong it, and a prediction whose events were lost would attract
+ * requests for ever.
  *
- * Lookup: a decision predicts a whole run, and of blocks named by their whole prefix.  So how far
- * a prompt is predicted is found by doubling and bisection, with O(log blocks) probes of one
+ * Look-up: a decision predicts a run of blocks, and the name of a block covers its whole prefix.
+ * Therefore exponential search finds how far a prompt is predicted, with O(log blocks) probes of a
  * hash table of (block, stream) for each stream that has predictions.
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns, and never goes back.
- * Memory:  56 bytes a block, at most max_blocks; when there are so many, the oldest leave. */
+ * Memory:  56 bytes a block, at most max_blocks; beyond that the oldest are dropped. */
 struct kvb_predictions;
 
 struct kvb_predictions_options {
@@ -45,15 +45,15 @@ kvb_status kvb_predictions_new(
 /* NULL is fine. */
 void kvb_predictions_free(struct kvb_predictions *predictions);
 
-/* The stream will hold these blocks, which follow each other: the part of a prompt that it does
+/* Predicts that the stream will hold these consecutive blocks, the part of a prompt that it does
  * not hold yet.
- * KVB_TOO_LARGE  blocks of max_streams streams are predicted
- * KVB_NO_MEMORY  a part of them is predicted, from the first on */
+ * KVB_TOO_LARGE  max_streams streams have predictions already
+ * KVB_NO_MEMORY  only the first part of the blocks is predicted */
 kvb_status kvb_predictions_add(
     struct kvb_predictions *predictions, const struct kvb_stream_id *id,
     const kvb_block_hash *blocks, size_t count, uint64_t now_ns);
 
-/* False: nothing is predicted of anybody. */
+/* False: no stream has predictions. */
 bool kvb_predictions_any(const struct kvb_predictions *predictions);
 
 bool kvb_predictions_has_stream(
@@ -69,26 +69,26 @@ void kvb_predictions_stored(
     struct kvb_predictions *predictions, const struct kvb_stream_id *id,
     const kvb_block_hash *blocks, size_t count);
 
-/* The stream is gone, or has cleared its list: nothing is predicted for it.  Constant time; the
- * memory is free when the deadlines are over. */
+/* Drops all predictions of a stream that was removed or has cleared its list.  Constant time; the
+ * memory is freed when the deadlines are over. */
 void kvb_predictions_retire(struct kvb_predictions *predictions, const struct kvb_stream_id *id);
 
-/* The stream's newest message is of this epoch.  Another one than before retires what was
- * predicted in that one. */
+/* Notes the epoch of the stream's newest message.  A new epoch drops the predictions of the
+ * previous one. */
 void kvb_predictions_note_epoch(
     struct kvb_predictions *predictions, const struct kvb_stream_id *id, const kvb_epoch *epoch);
 
-/* Frees blocks whose TTL is over, at most `max`.  True: there are more.  They are in no answer
- * even before that. */
+/* Frees at most `max` blocks whose TTL is over.  True: there are more.  Expired blocks are in no
+ * answer even before they are freed. */
 bool kvb_predictions_expire(struct kvb_predictions *predictions, uint64_t now_ns, size_t max);
 
 struct kvb_prediction_counters {
-    uint64_t blocks;    /* gauge: predicted, and retired ones that still take memory */
-    uint64_t predicted; /* counters from here on: blocks */
+    uint64_t blocks;    /* gauge: predicted blocks, and dropped ones that still take memory */
+    uint64_t predicted; /* the fields from here on are counters of blocks */
     uint64_t confirmed; /* stored by the stream in time */
     uint64_t expired;   /* not stored in time */
-    uint64_t retired;   /* of streams that went or were cleared */
-    uint64_t evicted;   /* left early for want of room */
+    uint64_t retired;   /* of streams that were removed or cleared */
+    uint64_t evicted;   /* dropped early because max_blocks was reached */
 };
 
 void kvb_predictions_count(

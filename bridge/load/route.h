@@ -12,27 +12,27 @@
  *
  *     candidates --rules--> those that compete --policy--> cost of each --choice--> the chosen one
  *
- * Rules, for every policy: a candidate that is DOWN or draining is never chosen.  One that is said
- * not to be ready competes only when no other can be chosen: a readiness probe may fail of a worker
- * that is only busy.  One without capacity (all slots or all blocks in use) competes only when no
- * other has any.  Stores are no
- * candidates: the caller leaves them out.  A worker whose load is not known counts as idle.
+ * Rules for every policy: a candidate that is DOWN or draining is never chosen.  One that is
+ * reported as not ready competes only when no other can be chosen, because the readiness probe of a
+ * busy worker may fail.  One without capacity (all slots or all blocks in use) competes only when
+ * no other has capacity.  Stores are not candidates: the caller leaves them out.  A worker with
+ * unknown load counts as idle.
  *
- * Policies.  The cost is compared among those that compete; lower is better.
+ * Policies.  Costs are compared among the candidates that compete; lower is better.
  *
  *     kv                overlap_weight * (prefill + pending - predicted) + decode - predicted
  *                       Dynamo's KV router since 0.3: potential prefill and decode blocks, of
- *                       which it counts equal ones once.  What is predicted of the prompt is
- *                       computed and stored for another request already.  Were it counted, a
- *                       burst of one new prompt would be spread over all workers that are idle
+ *                       which it counts equal ones once.  Predicted blocks of the prompt are
+ *                       already being computed for another request.  If they counted, a burst
+ *                       of one new prompt would be spread over all idle workers
  *     kv_waiting        -(2 * share - usage - waiting / max(waiting))
  *                       the default selector of Dynamo 0.1
  *     least_requests    4 * waiting + running
  *                       vLLM's client of data-parallel ranks (v1/engine/core_client.py)
  *     prefix_threshold  the longest prefix, if it is more than prefix_share of the prompt and the
- *                       worker has at most mean + load_std_factor * deviation requests (of equal
- *                       prefixes the one with the fewest requests); where there is none, the
- *                       fewest requests
+ *                       worker has at most mean + load_std_factor * deviation requests (with
+ *                       equal prefixes the one with the fewest requests); if there is no such
+ *                       worker, the fewest requests
  *                       AIBrix's gateway, algorithm prefix-cache
  *     weighted          -(weights.prefix * share + weights.queue * (max - waiting) / (max - min)
  *                       + weights.usage * (1 - usage))
@@ -43,26 +43,26 @@
  *     p2c               the one with fewer requests, of two drawn at random
  *                       the power of two choices (Mitzenmacher 2001)
  *     round_robin       one after the other; a baseline
- *     random            drawn; a baseline
+ *     random            one at random; a baseline
  *
- *     expected  blocks of the prompt that the worker has, or will have soon:
+ *     expected  blocks of the prompt that the worker has or will have soon:
  *               overlap_blocks + predicted_blocks, at most request_blocks
  *     prefill   request_blocks - expected
- *     predicted predicted_blocks; a difference is 0 at least
+ *     predicted predicted_blocks; differences below 0 count as 0
  *     share     expected / request_blocks
  *     pending   pending_prefill_blocks
  *     decode    kv_active_blocks + routed_blocks
- *     usage     gpu_cache_usage_perc, or kv_active_blocks / kv_total_blocks where that is 0
- *     waiting   num_requests_waiting + routed_requests: what was routed since the newest load
- *               waits, as vLLM's client and Dynamo's selector count it
+ *     usage     gpu_cache_usage_perc, or kv_active_blocks / kv_total_blocks if that is 0
+ *     waiting   num_requests_waiting + routed_requests: requests routed since the newest load
+ *               report count as waiting, as in vLLM's client and Dynamo's selector
  *     running   request_active_slots
  *     requests  waiting + running
- *     rate      prefill_blocks_per_s; of a worker without one the mean of those that have one
+ *     rate      prefill_blocks_per_s; for a worker without one, the mean of the others
  *
- * Choice of the policies with a cost.  temperature 0: the lowest; workers of equal cost take
- * turns, because an idle fleet would otherwise send every request to one worker.  Above 0: a
- * random choice with the probabilities softmax(-cost / (highest - lowest cost) / temperature).
- * p2c, round_robin and random have no temperature.
+ * How a policy with a cost chooses.  temperature 0: the lowest cost; workers with equal cost take
+ * turns, because otherwise an idle fleet would send every request to one worker.  Above 0: a random
+ * choice with the probabilities softmax(-cost / (highest - lowest cost) / temperature).  p2c,
+ * round_robin and random have no temperature.
  *
  * Threads: any thread; no state.  Time: three passes over the candidates. */
 
@@ -79,15 +79,15 @@ enum kvb_route_policy {
     KVB_ROUTE_POLICY_COUNT
 };
 
-/* How a policy chooses among those that compete. */
+/* How a policy chooses among the candidates that compete. */
 enum kvb_route_choice {
-    KVB_ROUTE_CHOOSES_LOWEST, /* or, with a temperature, cheaper ones more often */
+    KVB_ROUTE_CHOOSES_LOWEST, /* with a temperature: random, lower costs more often */
     KVB_ROUTE_CHOOSES_OF_TWO,
     KVB_ROUTE_CHOOSES_NEXT,
     KVB_ROUTE_CHOOSES_ANY
 };
 
-/* "kv".  Never NULL. */
+/* The name, such as "kv".  Never NULL. */
 const char *kvb_route_policy_name(enum kvb_route_policy policy);
 /* KVB_NOT_FOUND: no such policy. */
 kvb_status kvb_route_policy_find(const char *name, enum kvb_route_policy *out_policy);
@@ -105,8 +105,8 @@ struct kvb_route_options {
         double queue;
         double usage;
     } weights;              /* weighted */
-    bool avoids_unverified; /* true: UNVERIFIED only when nothing better is there */
-    bool avoids_stale;      /* the same for STALE */
+    bool avoids_unverified; /* true: UNVERIFIED workers compete only when there is no better one */
+    bool avoids_stale;      /* the same for STALE workers */
 };
 
 /* The defaults of the configuration: policy kv, overlap_weight 1, temperature 0, prefix_share
@@ -114,43 +114,43 @@ struct kvb_route_options {
 extern const struct kvb_route_options kvb_route_defaults;
 
 struct kvb_route_candidate {
-    const struct kvb_stream_key *key; /* borrowed and not read here, like the next */
+    const struct kvb_stream_key *key; /* borrowed and not read here; the next field too */
     const struct kvb_worker_facts *facts;
     enum kvb_stream_state state;
-    uint32_t place; /* in the fleet, whatever the prompt: round_robin goes by it */
+    uint32_t place; /* position in the fleet, independent of the prompt; for round_robin */
     uint64_t request_blocks;
     uint64_t overlap_blocks;   /* at most request_blocks */
-    uint64_t predicted_blocks; /* of this prompt, beyond overlap_blocks, expected there soon */
+    uint64_t predicted_blocks; /* more blocks of this prompt that are expected there soon */
     uint32_t block_size;       /* tokens */
-    uint32_t lookahead;        /* tokens, of those blocks */
+    uint32_t lookahead;        /* lookahead tokens of these blocks */
     bool is_draining;
-    bool is_not_ready; /* false: ready, or not known */
+    bool is_not_ready; /* false: ready or unknown */
     bool has_load;
     /* written by kvb_route_choose() */
     bool competes;
     uint8_t preference; /* lower is better */
     struct kvb_load load;
-    uint64_t routed_blocks;   /* since that load; without one, of all requests in flight */
-    uint64_t routed_requests; /* the same */
-    /* Blocks that requests routed there still have to compute, until their first token or the
-     * next load. */
+    uint64_t routed_blocks;   /* since that load report; without one: of all requests in flight */
+    uint64_t routed_requests; /* like routed_blocks */
+    /* Blocks that the worker must still compute for routed requests, until their first token or the
+     * next load report. */
     uint64_t pending_prefill_blocks;
     double prefill_blocks_per_s; /* learnt; 0: unknown */
     /* written by kvb_route_choose() */
-    double cost; /* of one that does not compete: by the same formula, for comparison */
+    double cost; /* also computed for candidates that do not compete */
     uint64_t decode_blocks;
 };
 
-/* Randomness and turns, supplied by the caller. */
+/* Random numbers and counters, supplied by the caller. */
 struct kvb_route_random {
-    uint64_t turn;       /* number of the request: rotates the choice among equal costs */
+    uint64_t turn;       /* number of the request; rotates the choice among equal costs */
     double draw;         /* 0 <= draw < 1 */
     double second_draw;  /* the same, for the second of two */
-    uint32_t next_place; /* round_robin: the first place to look at */
+    uint32_t next_place; /* round_robin: the search begins at this place */
 };
 
-/* Fills what is written of all candidates and returns the chosen one.
- * KVB_NOT_FOUND  no candidate, or all are DOWN or draining */
+/* Fills the output fields of all candidates and returns the chosen one.
+ * KVB_NOT_FOUND  there is no candidate, or all are DOWN or draining */
 kvb_status kvb_route_choose(
     const struct kvb_route_options *options, struct kvb_route_random random,
     struct kvb_route_candidate *candidates, size_t count, size_t *out_chosen);

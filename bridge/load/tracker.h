@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The newest load of every endpoint (one rank of one worker), and the mean and
- * deviation over the fleet.
+/* The newest load of every endpoint (one rank of one worker), and its mean and deviation over the
+ * fleet.
  *
  *     load of an endpoint = kv_active_blocks / kv_total_blocks   (0 without a total)
  *     load_avg            = mean over the endpoints that are not stale
- *     load_std            = sample standard deviation, 0 below two endpoints
+ *     load_std            = sample standard deviation, 0 for fewer than two endpoints
  *
  * An endpoint that was silent for expire_ms is stale: it no longer counts in
  * load_avg and load_std, but is still listed.  After forget_ms it is removed.
@@ -31,18 +31,18 @@ enum kvb_load_statistic {
 const char *kvb_load_statistic_name(enum kvb_load_statistic statistic);
 
 struct kvb_load_options {
-    size_t max_endpoints; /* cut at kvb_max_streams */
+    size_t max_endpoints; /* at most kvb_max_streams */
     uint64_t expire_ms;
     uint64_t forget_ms; /* a value below expire_ms counts as expire_ms */
     enum kvb_load_statistic statistic;
-    uint64_t hash_key; /* of the endpoints' names; see kvb_stream_table_init() */
+    uint64_t hash_key; /* hash key of endpoint names; see kvb_stream_table_init() */
 };
 
 struct kvb_load_endpoint {
     struct kvb_stream_id id;
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
-    uint64_t seen_ns; /* when the newest load came */
+    uint64_t seen_ns; /* when the newest load arrived */
     bool is_stale;
 };
 
@@ -60,8 +60,8 @@ kvb_load_tracker_new(const struct kvb_load_options *options, struct kvb_load_tra
 /* NULL is fine. */
 void kvb_load_tracker_free(struct kvb_load_tracker *tracker);
 
-/* Takes the newest load.  name_space and component are those of the subject.
- * KVB_TOO_LARGE  max_endpoints are known   KVB_NO_MEMORY */
+/* Records the newest load.  name_space and component are those of the subject.
+ * KVB_TOO_LARGE  max_endpoints are known already   KVB_NO_MEMORY */
 kvb_status kvb_load_tracker_report(
     struct kvb_load_tracker *tracker, const struct kvb_stream_id *id,
     const struct kvb_load_report *report, uint64_t now_ns);
@@ -77,13 +77,13 @@ void kvb_load_tracker_stats(
 double
 kvb_load_value(const struct kvb_load_tracker *tracker, const struct kvb_load_endpoint *endpoint);
 
-/* Endpoints are numbered 0 .. limit - 1 with holes: NULL there.  Borrowed until
- * the next report or expire. */
+/* Endpoints are numbered 0 .. limit - 1; unused numbers give NULL.  Borrowed until the next report
+ * or expire. */
 size_t kvb_load_tracker_limit(const struct kvb_load_tracker *tracker);
 const struct kvb_load_endpoint *
 kvb_load_tracker_at(const struct kvb_load_tracker *tracker, size_t number);
 
-/* NULL when there is no load of this stream. */
+/* NULL: there is no load of this stream. */
 const struct kvb_load_endpoint *
 kvb_load_tracker_find(const struct kvb_load_tracker *tracker, const struct kvb_stream_id *id);
 const struct kvb_load_endpoint *

@@ -13,20 +13,20 @@
  *     rank 1: 5 of 100 blocks --+--> worker: 8 of 200 blocks
  *     rank 2: never received ---+
  *
- * Counts are summed.  gpu_cache_usage_perc is the mean weighted by the ranks'
- * kv_total_blocks (unweighted where no rank names any); gpu_prefix_cache_hit_rate
- * the plain mean, because no rank reports its number of requests.
+ * Counts are summed.  gpu_cache_usage_perc is the mean weighted by the ranks' kv_total_blocks
+ * (unweighted if no rank has any); gpu_prefix_cache_hit_rate the plain mean, because no rank
+ * reports its number of requests.
  *
- * A worker has a load only while every rank that ever reported one still does: with
- * one of them silent the sum would make the worker look less busy than it is.  A rank
- * that never reported does not count, because one source may report for all ranks.
+ * A worker has a load only while every rank that ever reported one still does: without a silent
+ * rank the sum would be too low.  A rank that never reported does not count, because one source may
+ * report for all ranks.
  *
  * Threads: the caller locks.  Memory: none of its own. */
 
 struct kvb_rank_load {
     uint64_t worker_id;
     uint32_t dp_rank;
-    bool was_received; /* reported a load at least once */
+    bool was_received; /* the rank has reported a load at least once */
     bool is_fresh;     /* its newest load has not expired */
     struct kvb_load load;
 };

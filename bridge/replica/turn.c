@@ -24,7 +24,7 @@ static bool is_echoed(struct kvb_replica_turn *turn, uint64_t connects, uint64_t
 {
     const uint64_t received = turn->world->echoes(turn->context);
 
-    if (connects != turn->connects_seen) { /* echoes of the old connection will not come */
+    if (connects != turn->connects_seen) { /* echoes of the old connection will not arrive */
         turn->echoes_sent = received;
         turn->next_echo_ns = 0;
     }

@@ -6,17 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One iteration of the thread that owns the index: the order of its work, whether NATS works, and
- * how long messages wait.  NATS, rings and clocks are behind a table of functions, so that the
+/* One iteration of the event loop that owns the index: the order of its work, whether NATS works,
+ * and how long messages wait.  NATS, rings and clocks are behind a table of functions, so that the
  * daemon and the simulator run the same code.
  *
  *     NATS works? -> messages, for a while -> lag -> queries -> requests to bridges -> tick
  *
- * NATS works when it is connected and delivers what this process publishes: an echo is sent
- * twice a second.  One that does not return within 1.5 s (half of the silence after which a
- * stream is DOWN) means that NATS is at fault, not the bridges, whose heartbeats are missing in
- * both cases.  A connection that was replaced between two turns counts as lost and found again:
- * what was published meanwhile is missing.
+ * NATS works when it is connected and delivers what this process publishes: an echo is sent twice a
+ * second.  One that does not return within 1.5 s (half of the silence after which a stream is DOWN)
+ * means that NATS is at fault, not the bridges, whose heartbeats are missing in both cases.  A
+ * connection that was replaced between two turns counts as lost and made again, because messages
+ * published meanwhile are missing.
  *
  * Lag is the time that the oldest message has waited.  From 1 s on all lists are STALE(lagging),
  * until it is below 0.25 s.
@@ -26,8 +26,8 @@
 /* The caller's functions. */
 struct kvb_replica_world {
     uint64_t (*clock_ns)(void *context);
-    bool (*is_connected)(void *context); /* to NATS */
-    uint64_t (*connects)(void *context); /* so far */
+    bool (*is_connected)(void *context); /* connected to NATS */
+    uint64_t (*connects)(void *context); /* connections made so far */
     bool (*send_echo)(void *context);    /* false: it was not sent */
     uint64_t (*echoes)(void *context);   /* received so far */
     uint64_t (*dropped)(void *context);  /* messages dropped before take_message(), so far */
@@ -40,15 +40,15 @@ struct kvb_replica_world {
 };
 
 struct kvb_replica_turn {
-    const struct kvb_replica_world *world; /* borrowed, like the next two */
+    const struct kvb_replica_world *world; /* borrowed; the next two too */
     void *context;
     struct kvb_followers *followers;
-    bool was_connected; /* in the last turn: connected, and echoes returned in time */
+    bool was_connected; /* in the last turn NATS was connected and returned echoes in time */
     bool is_lagging;
     uint64_t connects_seen;
     uint64_t dropped_seen;
     uint64_t echoes_sent;
-    uint64_t echo_sent_ns; /* of the oldest echo that has not returned */
+    uint64_t echo_sent_ns; /* when the oldest echo that has not returned was sent */
     uint64_t next_echo_ns;
     uint64_t echo_silences; /* times that NATS was connected but did not return echoes, so far */
     uint64_t next_tick_ns;
@@ -57,8 +57,8 @@ struct kvb_replica_turn {
 /* Longest time spent on messages before queries are answered. */
 enum { kvb_replica_messages_a_turn_us = 200 };
 
-/* True: there was something to do, so the caller takes the next turn at once; else it may wait
- * until next_tick_ns or for an event.  *out_now_ns: the time after the messages were applied. */
+/* True: there was work, so the caller takes the next turn at once.  False: it may wait for an
+ * event, at most until next_tick_ns.  *out_now_ns: the time after the messages were applied. */
 bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns);
 
 /* A part of kvb_replica_take_turn(): measures the lag, and sets or ends STALE(lagging) of all

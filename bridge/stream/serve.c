@@ -14,7 +14,7 @@ static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
  * published before. */
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 
-/* A replay that has ended lets another one start. */
+/* Wants a round when a stream has changed, or when a replay has ended and another one may start. */
 void kvb_agenda_note_step(
     struct kvb_agenda *agenda, enum kvb_stream_input_kind kind,
     const struct kvb_stream_output *output)
@@ -135,7 +135,7 @@ void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t
     rank->live_runs += has_batches;
     server->live_runs += has_batches;
     if (kvb_turn_is_quarantined(&rank->turn)) {
-        server->world->pass_over_received(server->context, rank); /* a later replay has them */
+        server->world->pass_over_received(server->context, rank); /* a replay repeats them */
     } else {
         server->world->apply_received(server->context, rank, now_ns);
     }
@@ -222,7 +222,7 @@ static void start_replays(struct kvb_server *server, uint64_t now_ns)
     while (kvb_replay_turns_take(&turns, &turn)) {
         struct kvb_served *rank = world->rank(server->context, turn.number);
         if (!world->start_replay(server->context, rank, turn.from, now_ns)) {
-            rank->replay_due_ns = now_ns + resolve_ns; /* other ranks may replay until then */
+            rank->replay_due_ns = now_ns + resolve_ns; /* other ranks may replay meanwhile */
             continue;
         }
         kvb_stream_replay_started(rank->stream, now_ns);
@@ -256,7 +256,7 @@ static void serve_time(struct kvb_server *server, uint64_t now_ns)
         start_replays(server, now_ns);
     }
     if (!world->may_publish(server->context, now_ns)) {
-        kvb_serve_lose_events(server, 0); /* what is not published counts as lost */
+        kvb_serve_lose_events(server, 0); /* events that are not published count as lost */
     } else if (is_round) {
         world->publish_due(server->context, now_ns);
     }

@@ -8,12 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How the one thread of a bridge serves all its streams: the order of its work, and what is done
- * with each message.  Sockets, NATS and clocks are behind a table of functions, so that the daemon
- * and the simulator run the same code.
+/* The event loop of a bridge, whose one thread serves all streams: the order of its work, and what
+ * it does with each message.  Sockets, NATS and clocks are behind a table of functions, so that the
+ * daemon and the simulator run the same code.
  *
- * A large batch is applied in slices, and other ranks are served in between.  For quarantine see
- * stream/turn.h.  A socket's monitor reports its connections.
+ * A large batch is applied in slices, and other ranks are served in between.  The monitor of a
+ * socket reports when its connection was made or lost.  For quarantine see stream/turn.h.
  *
  *     turn    sockets -> slices of unfinished batches -> time
  *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
@@ -33,21 +33,21 @@
  *     UP       -                  AWAY: KVB_INPUT_DOWN
  *     AWAY     UP: KVB_INPUT_UP   -
  *
- * A connection that was lost and is up again by the time that the monitor is read is first AWAY,
- * then UP: another process may listen there by now.
+ * A connection may be lost and made again before the monitor is read.  It then becomes AWAY first
+ * and UP after that, because another process may listen there now.
  *
- * The monitor is read after a run of batches was received and before they are applied, as it
- * may say that they came from another process.
+ * The monitor is read after a run of batches was received and before they are applied, because it
+ * may show that they came from another process.
  */
 enum kvb_connection_state {
     KVB_CONNECTION_NEW,
     KVB_CONNECTION_UP,
-    KVB_CONNECTION_AWAY /* was connected, or its list was restored: readers may hold it */
+    KVB_CONNECTION_AWAY /* not connected, and readers may have its list from before */
 };
 
 struct kvb_connection {
     enum kvb_connection_state state;
-    uint64_t away_ns; /* AWAY: since when */
+    uint64_t away_ns; /* since when the state is AWAY */
 };
 
 /* What the monitor has reported since it was read last. */
@@ -56,13 +56,13 @@ struct kvb_connection_update {
     bool is_up;
 };
 
-/* The next input for the stream; false: there is none left.  Call it until it returns false,
- * with the same *update: each call takes out of it what it has returned. */
+/* Returns the next input for the stream; false: there is none left.  Call it with the same *update
+ * until it returns false: each call removes from it what it has returned. */
 bool kvb_connection_next(
     struct kvb_connection *connection, struct kvb_connection_update *update, uint64_t now_ns,
     enum kvb_stream_input_kind *out_input);
 
-/* The stream goes on from a checkpoint. */
+/* The stream was restored from a checkpoint: its connection begins as AWAY. */
 void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns);
 
 static inline bool kvb_connection_is_up(const struct kvb_connection *connection)
@@ -78,19 +78,19 @@ static inline uint64_t kvb_connection_away_ns(const struct kvb_connection *conne
 
 /* ---- What is due ---- */
 
-/* Which work is due in an iteration of the thread that serves all streams, and what a new
- * connection to NATS means for events already published.
+/* Decides which work is due in an iteration of the thread, and what a new connection to NATS means
+ * for events already published.
  *
  *     tick    every 50 ms: time passes for each stream
- *     round   every 5 ms, sooner when a stream has changed: replays are requested, streams are
- *             announced, heartbeats are sent.  To look at a thousand ranks in every iteration
+ *     round   every 5 ms, or at once when a stream has changed: replays are requested, streams are
+ *             announced, heartbeats are sent.  To visit a thousand ranks in every iteration
  *             would take too long.
  */
 struct kvb_agenda {
     uint64_t connects_seen;
     uint64_t next_tick_ns;
     uint64_t next_round_ns;
-    bool is_round_wanted; /* a stream has changed, or one came or left */
+    bool is_round_wanted; /* a stream has changed, was added or was removed */
 };
 
 /* Notes the output of a stream's step. */
@@ -101,8 +101,8 @@ void kvb_agenda_note_step(
 bool kvb_agenda_takes_tick(struct kvb_agenda *agenda, uint64_t now_ns);
 bool kvb_agenda_takes_round(struct kvb_agenda *agenda, uint64_t now_ns);
 
-/* connects: how often NATS was connected so far.  True: there is a new connection, and what was
- * published before may never have arrived; nothing is announced before *out_announce_ns, when
+/* connects: how many connections to NATS were made so far.  True: there is a new connection, and
+ * events published before it may be lost.  Nothing is announced before *out_announce_ns, when
  * readers are connected again. */
 bool kvb_agenda_takes_connection(
     struct kvb_agenda *agenda, uint64_t connects, uint64_t now_ns, uint64_t *out_announce_ns);
@@ -111,7 +111,7 @@ bool kvb_agenda_takes_connection(
 
 enum { kvb_serve_replies_a_turn = 256 };
 
-/* One rank of one worker.  It is the first member of the caller's own struct of a rank. */
+/* One rank of one worker.  The caller's own struct of a rank has it as first member. */
 struct kvb_served {
     /* The caller opens and frees stream, output and advertiser. */
     struct kvb_stream *stream;
@@ -120,22 +120,23 @@ struct kvb_served {
     struct kvb_advertiser advertiser;
     struct kvb_turn turn;
     uint64_t live_runs;     /* times that live batches were received */
-    uint64_t replay_due_ns; /* no replay before, because its engine's host name is being resolved */
+    uint64_t replay_due_ns; /* no replay before: the engine's host name is being resolved */
 };
 
 enum kvb_serve_reply {
-    KVB_SERVE_NO_REPLY, /* none has arrived, or the time for replies is over */
+    KVB_SERVE_NO_REPLY, /* no reply has arrived, or the time for replies is over */
     KVB_SERVE_BATCH,    /* a batch; already applied with kvb_serve_step() */
     KVB_SERVE_END,      /* the replay is complete */
     KVB_SERVE_CUT,      /* the replay is over, and some batches before its end were lost */
-    KVB_SERVE_REFUSED   /* malformed: an END after it would not prove that nothing is missing */
+    KVB_SERVE_REFUSED   /* malformed; a later END would not prove that nothing is missing */
 };
 
 /* The caller's functions. */
 struct kvb_serve_world {
-    /* ---- of one rank ---- */
+    /* ---- for one rank ---- */
 
-    /* Receives live batches, to be kept until one of the next two is called; returns how many. */
+    /* Receives live batches and keeps them until one of the next two functions is called; returns
+     * how many. */
     size_t (*receive)(void *context, struct kvb_served *rank);
     void (*apply_received)(void *context, struct kvb_served *rank, uint64_t now_ns);
     void (*pass_over_received)(void *context, struct kvb_served *rank);
@@ -147,21 +148,21 @@ struct kvb_serve_world {
     /* Publishes the output of a step. */
     void (*publish_step)(void *context, struct kvb_served *rank, uint64_t now_ns);
     void (*connection_changed)(void *context, struct kvb_served *rank, bool is_up);
-    /* Before the stream is quarantined or released. */
+    /* Called before the stream is quarantined or released. */
     void (*share_changed)(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict);
 
-    /* ---- of all ranks ---- */
+    /* ---- for all ranks ---- */
 
     size_t (*rank_count)(void *context);
     struct kvb_served *(*rank)(void *context, size_t number); /* NULL: there is none */
     /* Calls kvb_serve_replies() and kvb_serve_live() for the ranks that have something to read. */
     void (*take_sockets)(void *context, uint64_t now_ns);
-    /* Calls kvb_serve_kind(KVB_INPUT_TICK) for ranks with output.has_more until the time for that
-     * is over.  True: some are left. */
+    /* Calls kvb_serve_kind(KVB_INPUT_TICK) for ranks with output.has_more until its time is over.
+     * True: some ranks still have more. */
     bool (*work_slices)(void *context, uint64_t now_ns);
     /* Calls kvb_serve_tick() for each rank, and does the caller's other periodic work. */
     void (*tick)(void *context, uint64_t now_ns);
-    uint64_t (*connects)(void *context); /* to NATS, so far */
+    uint64_t (*connects)(void *context); /* connections made to NATS so far */
     void (*connected)(void *context, uint64_t now_ns);
     bool (*may_publish)(void *context, uint64_t now_ns); /* called once a turn; may log a change */
     void (*publish_due)(void *context, uint64_t now_ns); /* announcements, heartbeats, loads */
@@ -169,7 +170,7 @@ struct kvb_serve_world {
 
 /* All ranks of a bridge. */
 struct kvb_server {
-    const struct kvb_serve_world *world; /* borrowed, like context */
+    const struct kvb_serve_world *world; /* borrowed; context too */
     void *context;
     struct kvb_agenda agenda;
     uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
@@ -193,9 +194,9 @@ void kvb_serve_replies(struct kvb_server *server, struct kvb_served *rank, uint6
 /* The periodic tick of one rank; a rank with slices left gets ticks from work_slices() instead. */
 void kvb_serve_tick(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns);
 
-/* Quarantines a rank that takes more than its share of the thread, each time for longer.  Call it
- * several times a second.  others, clock_ns: see kvb_turn_classify(); in the simulator that clock
- * runs faster than now_ns. */
+/* Quarantines a rank that takes more than its share of the thread's time; each quarantine is longer
+ * than the last.  Call it several times a second.  others, clock_ns: see kvb_turn_classify(); in
+ * the simulator that clock runs faster than now_ns. */
 void kvb_serve_share(
     struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
     uint64_t now_ns);
