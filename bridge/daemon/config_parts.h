@@ -41,7 +41,7 @@ const char *kvb_config_format_name(unsigned value);
 /* clang-format off */
 #define KVB_CONFIG_NATS_ROWS(type)                                                                 \
     { "nats.url", KVB_CONF_STRING, "nats://127.0.0.1:4222", 1, KVB_CONF_FIELD(type, nats.url),     \
-      .help = "Where nats-server listens; several with commas between them." },                   \
+      .help = "URL of nats-server; several are separated by commas." },                   \
     KVB_CONFIG_LOGIN_ROWS(type)
 
 /* One row for each field of the login. */
@@ -50,10 +50,10 @@ const char *kvb_config_format_name(unsigned value);
 
 #define KVB_CONFIG_LOGIN_ROWS(type)                                                                \
     KVB_CONFIG_LOGIN_ROW(type, user,                                                               \
-        "Name of the user; its password is in nats.password_file."),                               \
+        "Name of the NATS user; the password is in nats.password_file."),                               \
     KVB_CONFIG_LOGIN_ROW(type, password_file,                                                      \
-        "File whose first line is the password.  Like every file of a secret\n"                    \
-        "here, others than its owner and group may not read it."),                                 \
+        "File whose first line is the password. Like all files with secrets,\n"                    \
+        "only its owner and its group may have access."),                                 \
     KVB_CONFIG_LOGIN_ROW(type, token_file,                                                         \
         "File whose first line is the token."),                                                    \
     KVB_CONFIG_LOGIN_ROW(type, credentials,                                                        \
@@ -61,53 +61,53 @@ const char *kvb_config_format_name(unsigned value);
     KVB_CONFIG_LOGIN_ROW(type, nkey_seed_file,                                                     \
         "File whose first line is the seed of a user's NKey: SU..."),                              \
     KVB_CONFIG_LOGIN_ROW(type, ca_file,                                                            \
-        "PEM file of the authorities that sign servers' certificates; with it\n"                   \
-        "only TLS is spoken.  Empty: TLS with tls:// URLs only."),                                 \
+        "PEM file of the authorities that sign server certificates; it requires\n"                   \
+        "TLS. Empty: TLS only with tls:// URLs."),                                 \
     KVB_CONFIG_LOGIN_ROW(type, server_name,                                                        \
         "Name in the server's certificate; empty: the host of the URL."),                          \
     KVB_CONFIG_LOGIN_ROW(type, cert_file,                                                          \
-        "PEM file of our certificate, and of those between it and its authority."),                \
+        "PEM file with the client certificate and its intermediate certificates."),                \
     KVB_CONFIG_LOGIN_ROW(type, key_file,                                                           \
-        "PEM file of the certificate's key."),                                                     \
+        "PEM file with the private key of that certificate."),                                                     \
     KVB_CONFIG_LOGIN_ROW(type, inbox_prefix,                                                       \
-        "Beginning of the subjects on which answers are received, so that\n"                       \
-        "permissions can name it; empty: _INBOX.")
+        "Prefix of the subjects on which answers are received, for\n"                       \
+        "permissions; empty: _INBOX.")
 
 #define KVB_CONFIG_HTTP_ROWS(type, listen)                                                          \
     { "http", KVB_CONF_STRING, listen, 0, KVB_CONF_FIELD(type, http),                              \
-      .help = "Address and port of the HTTP side, numbers only; empty: off.\n"                    \
-              "Port 0 draws a free one, which the log names.  An address that is not\n"         \
+      .help = "Numeric address and port of the HTTP server; empty: off.\n"                    \
+              "Port 0 chooses a free port, which is logged. An address that is not\n"         \
               "loopback requires http_security." },                                               \
     { "http_security.cert_file", KVB_CONF_STRING, "", 0,                                           \
       KVB_CONF_FIELD(type, http_security.cert_file),                                               \
-      .help = "PEM file with our certificate and those that signed it: HTTPS; empty:\n"           \
-              "HTTP.  It and the next three are read again at SIGHUP and when changed." },        \
+      .help = "PEM file with the server certificate and its chain: HTTPS; empty:\n"           \
+              "HTTP. This and the next three files are read again on SIGHUP and changes." },        \
     { "http_security.key_file", KVB_CONF_STRING, "", 0,                                            \
       KVB_CONF_FIELD(type, http_security.key_file),                                                \
-      .help = "PEM file with its private key (chmod 0640)." },                                    \
+      .help = "PEM file with the private key of that certificate (chmod 0640)." },                                    \
     { "http_security.client_ca_file", KVB_CONF_STRING, "", 0,                                      \
       KVB_CONF_FIELD(type, http_security.client_ca_file),                                          \
-      .help = "PEM file of the authority that signs the certificates of clients; all\n"           \
-              "paths but probes and the status page require one.  Empty: none." },                \
+      .help = "PEM file of the authority that signs client certificates; all paths\n"           \
+              "except probes and the status page require one. Empty: not required." },                \
     { "http_security.token_file", KVB_CONF_STRING, "", 0,                                          \
       KVB_CONF_FIELD(type, http_security.token_file),                                              \
-      .help = "File with the bearer token that requests must show, except probes, the\n"          \
-              "status page and those with a token of their own (chmod 0640)." },                  \
+      .help = "File with the bearer token that requests must carry, except probes, the\n"          \
+              "status page and paths with a token of their own (chmod 0640)." },                  \
     { "http_security.open_metrics", KVB_CONF_BOOL, "false", 0, 0,                                  \
       KVB_CONF_FIELD(type, http_security.open_metrics),                                            \
-      .help = "true: /metrics requires neither token nor certificate." },                         \
+      .help = "true: /metrics requires no token and no client certificate." },                         \
     { "http_security.insecure", KVB_CONF_BOOL, "false", 0, 0,                                      \
       KVB_CONF_FIELD(type, http_security.insecure),                                                \
-      .help = "true: whoever reaches a listener that is not on loopback may send\n"               \
-              "requests without token or certificate." }
+      .help = "true: requests need no token and no client certificate, even on an\n"               \
+              "address that is not loopback." }
 
 #define KVB_CONFIG_LOG_ROWS(type)                                                                  \
     { "log.level", KVB_CONF_ENUM, "info", 0, KVB_LOG_LEVEL_COUNT - 1,                              \
       KVB_CONF_FIELD(type, log.level), .name_of = kvb_config_level_name,                           \
-      .help = "The least important lines that are written." },                                    \
+      .help = "The least important level that is logged." },                                    \
     { "log.format", KVB_CONF_ENUM, "text", 0, KVB_LOG_FORMAT_COUNT - 1,                            \
       KVB_CONF_FIELD(type, log.format), .name_of = kvb_config_format_name,                         \
-      .help = "text for people, json for machines; one line a record, on stderr." }
+      .help = "text for people, json for programs; one line for each record, on stderr." }
 /* clang-format on */
 
 /* Each adds a configuration error when the value of the key cannot be used.  An empty value

@@ -10,7 +10,7 @@ enum { key_check = 1000, key_log_level, key_version, key_usage, key_help };
 
 static const struct argp_option table[] = {
     { "config", 'c', "FILE", 0, "Read this configuration", 0 },
-    { "check", key_check, NULL, 0, "Say all that is wrong with the configuration, and exit", 0 },
+    { "check", key_check, NULL, 0, "Report mistakes in the configuration, and exit", 0 },
     { "log-level", key_log_level, "LEVEL", 0, "error, warning, info or debug", 0 },
     { "version", key_version, NULL, 0, "Print the version, and exit", -1 },
     { "help", key_help, NULL, 0, "Print this and all configuration keys, and exit", -1 },
@@ -32,7 +32,7 @@ static error_t take_level(struct parsing *parsing, const char *name, struct argp
             return 0;
         }
     }
-    argp_error(state, "--log-level: \"%.32s\" is none of error, warning, info, debug", name);
+    argp_error(state, "--log-level: expected error, warning, info or debug, got \"%.32s\"", name);
     return EINVAL;
 }
 

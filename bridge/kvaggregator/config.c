@@ -26,79 +26,88 @@ enum { max_ring_items = 1 << 20 }; /* what kvb_ring_new() takes */
 static const struct kvb_conf_key keys[] = {
     KVB_CONFIG_NATS_ROWS(struct kvb_aggregator_config),
     { "subscribe.namespace", KVB_CONF_STRING, "*", 1, FIELD(subscribe.name_space),
-      .help = "Workers of namespace.{namespace}.component.{component}; * for all." },
+      .help = "The aggregator follows the workers of\n"
+              "namespace.{namespace}.component.{component}; \"*\": all namespaces." },
     { "subscribe.component", KVB_CONF_STRING, "*", 1, FIELD(subscribe.component),
-      .help = "The same." },
+      .help = "The component of these workers; \"*\": all components." },
     { "subscribe.default.model", KVB_CONF_STRING, "", 0, FIELD(subscribe.fallback.model),
-      .help = "What streams serve whose bridge sends no heartbeats; empty: they are\n"
-              "not matched." },
+      .help = "The model of streams whose bridge sends no heartbeats; empty: queries do\n"
+              "not match such streams." },
     { "subscribe.default.block_size", KVB_CONF_U32, "0", 0, kvb_max_block_tokens,
       FIELD(subscribe.fallback.block_size),
-      .help = "Tokens in one of their blocks; 0 without a model." },
+      .help = "Tokens in a block of such streams; 0 without a model." },
     { "router.namespace", KVB_CONF_STRING, "dynamo", 1, FIELD(router.name_space),
-      .help = "R = namespace.{namespace}.component.{component}: where routers ask." },
+      .help = "Routers send requests to subjects that begin with R\n"
+              "= namespace.{namespace}.component.{component}." },
     { "router.component", KVB_CONF_STRING, "Router", 1, FIELD(router.component),
-      .help = "The same." },
+      .help = "The second part of R." },
     { "router.policy", KVB_CONF_ENUM, "kv", 0, KVB_ROUTE_POLICY_COUNT - 1, FIELD(router.policy),
       .name_of = policy_name,
-      .help = "How kv_route chooses. kv: lowest overlap_weight * blocks to compute +\n"
-              "blocks in use. kv_waiting: prefix, usage and queue, as Dynamo 0.1.\n"
-              "least_requests: lowest 4 * waiting + running. prefix_threshold: longest\n"
-              "prefix among the less loaded. weighted: prefix, queue and usage by\n"
-              "router.weights. ttft: least time to the first token. p2c: less loaded\n"
-              "of two. round_robin, random. A request may name another one." },
+      .help = "How kv_route chooses a worker.  kv: lowest overlap_weight * blocks to\n"
+              "compute + blocks in use.  kv_waiting: by prefix, usage and queue, as\n"
+              "Dynamo 0.1.  least_requests: lowest 4 * waiting + running.\n"
+              "prefix_threshold: longest prefix among the less loaded workers.  weighted:\n"
+              "by prefix, queue and usage with router.weights.  ttft: least time to the\n"
+              "first token.  p2c: the less loaded of two random workers.  round_robin: in\n"
+              "turn.  random: any.  A request may name another policy." },
     { "router.overlap_weight", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.overlap_weight),
-      .help = "How much a block that must be computed weighs." },
+      .help = "kv: the weight of a block that must be computed." },
     { "router.temperature", KVB_CONF_DOUBLE, "0.0", 0, 1000, FIELD(router.temperature),
-      .help = "0: always the cheapest worker; above: by chance, cheaper ones more\n"
-              "often." },
+      .help = "0: always the worker with the lowest cost.  Above 0: a random worker,\n"
+              "those with lower costs more often." },
     { "router.prefix_share", KVB_CONF_DOUBLE, "0.5", 0, 1, FIELD(router.prefix_share),
-      .help = "prefix_threshold: a worker is chosen for its prefix if that is more than\n"
-              "this share of the prompt." },
+      .help = "prefix_threshold: a worker is chosen for its prefix only if that is more\n"
+              "than this share of the prompt." },
     { "router.load_std_factor", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.load_std_factor),
-      .help = "prefix_threshold: and if it has at most mean + this * deviation requests." },
+      .help = "prefix_threshold: a worker is chosen for its prefix only if it has at most\n"
+              "mean + this * deviation requests." },
     { "router.weights.prefix", KVB_CONF_DOUBLE, "3.0", 0, 1000, FIELD(router.weights.prefix),
-      .help = "weighted: how much the share of the prompt that the worker has weighs." },
+      .help = "weighted: the weight of the share of the prompt that the worker has." },
     { "router.weights.queue", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.queue),
-      .help = "weighted: the same for a short queue." },
+      .help = "weighted: the weight of a short queue." },
     { "router.weights.usage", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.usage),
-      .help = "weighted: the same for free blocks." },
+      .help = "weighted: the weight of free blocks." },
     { "router.request_ttl_ms", KVB_CONF_U32, "120000", 1, kvb_max_request_ttl_ms,
       FIELD(router.request_ttl_ms),
-      .help = "A routed request that nobody reports as finished counts for this long;\n"
-              "a request may name its own ttl_ms." },
+      .help = "How long a routed request counts as in flight, in ms, if nobody reports it\n"
+              "as finished.  A request may set its own ttl_ms." },
     { "router.predict_ms", KVB_CONF_U32, "3000", 0, kvb_max_predict_ms, FIELD(router.predict_ms),
       .help = "How long a worker is expected to store the blocks of a prompt that was\n"
-              "routed to it; the next request of that prompt goes there. 0: never." },
+              "routed to it, in ms.  The next request with this prompt is routed there\n"
+              "too.  0: no predictions." },
     { "router.hit_rate_alias", KVB_CONF_BOOL, "false", 0, 0, FIELD(router.hit_rate_alias),
-      .help = "true: hit rates also go to namespace.{namespace}.kv-hit-rate." },
+      .help = "true: hit rates are also published on namespace.{namespace}.kv-hit-rate." },
     { "router.queue_group", KVB_CONF_STRING, "q", 0, FIELD(router.queue_group),
-      .help = "Requests go to one of the aggregators that name this group.  Empty: every\n"
-              "aggregator answers every request." },
+      .help = "nats-server gives each request to one of the ready aggregators with this\n"
+              "group.  Empty: every aggregator answers every request." },
     { "router.ready_exact", KVB_CONF_DOUBLE, "0.0", 0, 1, FIELD(router.ready_exact),
-      .help = "With less than this share of its streams EXACT, those that are DOWN\n"
-              "apart, an aggregator is not ready and leaves the group.  0: any." },
+      .help = "An aggregator is ready, and in the group, only if at least this share of\n"
+              "its streams is EXACT, not counting DOWN streams.  0: no minimum." },
     { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),
-      .help = "A worker silent for this long leaves the averages." },
+      .help = "The averages leave out a worker that was silent for this long, in ms." },
     { "load.statistic", KVB_CONF_ENUM, "ratio", 0, KVB_LOAD_ACTIVE_BLOCKS, FIELD(load.statistic),
       .name_of = statistic_name,
-      .help = "What load_avg and load_std speak of: the part of the blocks in use\n"
-              "(sample deviation), or their number (population deviation)." },
+      .help = "The unit of load_avg and load_std.  ratio: share of the blocks in use\n"
+              "(sample deviation).  active_blocks: number of blocks in use\n"
+              "(population deviation)." },
     { "load.publish_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(load.publish_ms),
-      .help = "How often R.load_stats goes out, a change apart." },
+      .help = "How often R.load_stats is published, in ms; a change is published at once." },
     { "forget_ms", KVB_CONF_U32, "60000", 1000, 86400000, FIELD(forget_ms),
-      .help = "A stream silent for this long is dropped, with its blocks." },
+      .help = "A stream that was silent for this long, in ms, is removed with its blocks." },
     { "limits.max_index_blocks", KVB_CONF_U64, "16777216", 1024, kvb_max_index_blocks,
       FIELD(limits.max_index_blocks),
-      .help = "Blocks in the index, counted once however many hold them; as many more\n"
-              "in the window lists of hybrid models, counted for each that holds them." },
+      .help = "Most distinct blocks in the index, however many workers hold them.  The\n"
+              "window lists of hybrid models may have as many again, counted for each\n"
+              "worker that holds them." },
     { "limits.max_query_body_bytes", KVB_CONF_U64, "16777216", 1024, kvb_max_query_body_bytes,
       FIELD(limits.max_query_body_bytes),
-      .help = "A longer body is answered 413." },
+      .help = "Longest body of a request; longer ones are answered with 413." },
     { "limits.event_ring", KVB_CONF_U32, "65536", 64, max_ring_items, FIELD(limits.event_ring),
-      .help = "Messages from NATS that wait for the index; full: nats.c holds back." },
+      .help = "Most messages from NATS that wait for the index; beyond it nats.c\n"
+              "holds back." },
     { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_ring_items, FIELD(limits.query_ring),
-      .help = "Queries that wait for the index; full: 503." },
+      .help = "Most queries that wait for the index; beyond it they are answered\n"
+              "with 503." },
     KVB_CONFIG_HTTP_ROWS(struct kvb_aggregator_config, "127.0.0.1:9402"),
     KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
 };

@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* kvaggregator: listens to bridges on NATS and answers routers. */
+/* kvaggregator: follows bridges on NATS and answers routers. */
 
 static const struct kvb_daemon_program program = {
-    .about = "Follows what bridges say on NATS of the KV caches of inference engines, and tells\n"
-             "routers who holds how much of a prompt." KVB_DAEMON_EXITS,
+    .about = "Follows the KV-cache events of inference engines that bridges publish on NATS, and "
+             "answers routers which workers hold how much of a prompt." KVB_DAEMON_EXITS,
     .default_config = "/etc/kvbridge/kvaggregator.cfg",
     .keys = kvb_aggregator_config_keys,
 };
@@ -30,7 +30,7 @@ struct aggregator_reloader {
     struct kvb_log *log;
 };
 
-/* Other keys are read at the start alone. */
+/* Other keys are read only at the start. */
 static void reload_aggregator(void *context)
 {
     const struct aggregator_reloader *reloader = context;

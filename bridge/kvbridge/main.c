@@ -11,7 +11,7 @@
 /* kvbridge: reads events of engines from ZMQ and publishes them on NATS. */
 
 static const struct kvb_daemon_program program = {
-    .about = "Takes the KV-cache events and load figures of inference engines from ZMQ and "
+    .about = "Reads the KV-cache events and load figures of inference engines from ZMQ and "
              "publishes them on NATS." KVB_DAEMON_EXITS,
     .default_config = "/etc/kvbridge/kvbridge.cfg",
     .keys = kvb_bridge_config_keys,
@@ -26,14 +26,14 @@ static void read_bridge_liveness(const void *daemon, struct kvb_liveness *out_li
 
 struct reloader {
     const char *path;
-    const struct kvb_bridge_config *config; /* that the bridge was started with */
+    const struct kvb_bridge_config *config; /* the configuration at the start */
     struct kvb_bridge *bridge;
     struct kvb_log *log;
     struct kvb_file_watch watch;
-    char workers_file[kvb_config_path_bytes]; /* of the newest configuration that was read */
+    char workers_file[kvb_config_path_bytes]; /* from the newest configuration that was read */
 };
 
-/* The files that are to be noticed when they change: those that were read since then. */
+/* Watches the files that were read for changes after `since`. */
 static void watch_config_files(
     struct reloader *reloader, const struct kvb_bridge_config *config, struct timespec since)
 {
@@ -51,11 +51,11 @@ static void say_needs_restart(void *context, const char *path)
 
     if (strcmp(path, "workers_file") == 0 || strcmp(path, "watch_files") == 0 ||
         kvb_config_is_login_key(path)) {
-        return; /* taken already */
+        return; /* already applied */
     }
     kvb_log_write(
-        reloader->log, KVB_LOG_WARNING, "kvbridge", "a changed key is taken by a restart only",
-        "key", path, NULL);
+        reloader->log, KVB_LOG_WARNING, "kvbridge",
+        "a changed key takes effect only after a restart", "key", path, NULL);
 }
 
 static void say_taken(const struct reloader *reloader, const struct kvb_membership_result *answer)
@@ -123,7 +123,7 @@ static void reload(void *context)
 static const uint64_t predecessor_ns = 5 * KVB_NS_PER_S;
 static const uint64_t predecessor_look_ns = 50 * KVB_NS_PER_MS;
 
-/* KVB_CLOSED: a signal to end came while it waited. */
+/* KVB_CLOSED: a signal to stop arrived while it waited. */
 static kvb_status start_or_retry(
     const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
     struct kvb_detail *detail)

@@ -46,21 +46,21 @@ enum option_key {
     key_config,
     key_format,
     key_context,
-    key_login = 0x200, /* and those after it: one for each field of the login */
+    key_login = 0x200, /* and the numbers after it: one for each field of the login */
 };
 
 static const struct argp_option option_rows[] = {
     { "nats", key_nats, "URL", 0, "URL of nats-server (nats://127.0.0.1:4222)", 1 },
     { "namespace", key_namespace, "N", 0,
-      "Namespace of the router (dynamo); of the workers for watch and workers (all)", 1 },
+      "Namespace of the router (dynamo); for watch and workers: of the workers (all)", 1 },
     { "component", key_component, "C", 0,
-      "Component of the router (Router); of the workers for watch and workers (all)", 1 },
+      "Component of the router (Router); for watch and workers: of the workers (all)", 1 },
     { "json", key_json, NULL, 0, "Print answers unchanged, and events as JSON lines", 1 },
-    { "timeout", key_timeout, "MS", 0, "How long to wait for NATS, and for each answer (2000)", 1 },
+    { "timeout", key_timeout, "MS", 0, "Timeout for NATS and for each answer (2000)", 1 },
     { NULL, 0, NULL, 0, "match and route:", 2 },
     { "tokens", key_tokens, "1,2,3", 0, "Token ids of the prompt", 2 },
     { "tokens-file", key_tokens_file, "FILE", 0,
-      "The same from a file: numbers between blanks or commas, or a JSON array; - is stdin", 2 },
+      "Token ids from a file: separated by blanks or commas, or a JSON array; -: stdin", 2 },
     { "model", key_model, "M", 0, "Model name; optional if there is only one model", 2 },
     { "lora", key_lora, "L", 0, "LoRA name", 2 },
     { "salt", key_salt, "S", 0, "Cache salt", 2 },
@@ -70,7 +70,7 @@ static const struct argp_option option_rows[] = {
     { "kind", key_kind, "K", 0, "Only stored, removed or cleared; may be repeated", 3 },
     { "count", key_count, "N", 0, "Stop after N events; with --all, after N lines", 3 },
     { "all", key_all, NULL, 0,
-      "Every subject of the namespace as a JSON line with its \"subject\": events, heartbeats, "
+      "All messages of the namespace as JSON lines with their \"subject\": events, heartbeats, "
       "load, status, hit rates, requests",
       3 },
     { NULL, 0, NULL, 0, "top:", 4 },
@@ -82,54 +82,53 @@ static const struct argp_option option_rows[] = {
       "Only streams with these words in worker, rank, state, reason or names", 4 },
     { NULL, 0, NULL, 0, "verify:", 5 },
     { "truth", key_truth, "PATH", 0, "Truth socket of kvfleet", 5 },
-    { "wait", key_wait, "MS", 0, "How long the index may take to become equal (10000)", 5 },
-    { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds", 5 },
+    { "wait", key_wait, "MS", 0, "Time limit for the index to become equal (10000)", 5 },
+    { "sample", key_sample, "FILE", 0, "Write the longest prompt that an engine holds to FILE", 5 },
     { NULL, 0, NULL, 0, "decode:", 6 },
     { "hex", key_hex, NULL, 0,
       "FILE has one message per line, as hexadecimal digits or as name|length|digits", 6 },
     { NULL, 0, NULL, 0, "permissions:", 7 },
     { "config", key_config, "FILE", 0,
-      "The configuration of the bridge or aggregator; required for these two. For router it is the "
-      "aggregator's, for reader the bridge's; without it their subjects are made of the namespace "
-      "and component above",
+      "Configuration file: of the bridge for bridge and reader, of the aggregator for aggregator "
+      "and router. Required for bridge and aggregator; the others can use --namespace and "
+      "--component instead",
       7 },
     { "format", key_format, "F", 0,
-      "server: a block of nats-server's configuration (the default); jwt: JSON for a user JWT", 7 },
+      "server: for nats-server's configuration file (default); jwt: JSON for a user JWT", 7 },
     { NULL, 0, NULL, 0,
-      "The login of NATS; in the environment KVB_NATS_URL, KVB_NATS_USER ...:", 8 },
+      "Login to NATS; environment variables are KVB_NATS_URL, KVB_NATS_USER ...:", 8 },
     { "context", key_context, "NAME", 0,
-      "URL and login of this context of the nats command; the environment is not read then", 8 },
+      "URL and login from this context of the nats command; ignores the environment", 8 },
     { "user", key_login, "NAME", 0, "User; needs --password-file", 8 },
     { "password-file", key_login + 1, "FILE", 0, "File whose first line is the password", 8 },
     { "token-file", key_login + 2, "FILE", 0, "File whose first line is a token", 8 },
     { "credentials", key_login + 3, "FILE", 0, "A .creds file", 8 },
     { "nkey-seed-file", key_login + 4, "FILE", 0, "File whose first line is the seed of an NKey",
       8 },
-    { "ca-file", key_login + 5, "FILE", 0, "PEM file of the authorities that are believed", 8 },
+    { "ca-file", key_login + 5, "FILE", 0, "PEM file of the trusted authorities", 8 },
     { "server-name", key_login + 6, "NAME", 0, "Name in the server's certificate", 8 },
     { "cert-file", key_login + 7, "FILE", 0, "PEM file of our certificate; needs --key-file", 8 },
-    { "key-file", key_login + 8, "FILE", 0, "PEM file of its key", 8 },
-    { "inbox-prefix", key_login + 9, "SUBJECT", 0, "Beginning of subjects for answers (_INBOX)",
-      8 },
+    { "key-file", key_login + 8, "FILE", 0, "PEM file of the certificate's private key", 8 },
+    { "inbox-prefix", key_login + 9, "SUBJECT", 0, "Prefix of subjects for answers (_INBOX)", 8 },
     { 0 },
 };
 
 static const char doc[] =
     "Queries a kvaggregator, and watches what bridges publish.\n\n"
-    "  match        which workers hold how much of a prompt\n"
-    "  route        which worker to send a prompt to, and why\n"
-    "  load         how busy the workers are\n"
-    "  state        counters of the aggregator, then every stream\n"
-    "  streams      every stream and how far it may be trusted\n"
-    "  dump         every held block: worker rank tier hash\n"
-    "  workers      where bridges know each worker from, and which pods are none, and why\n"
-    "  top          a live screen of all streams; h shows its keys\n"
-    "  watch        events as they are published, one a line; --all: every message\n"
-    "  verify       compares the index with what a kvfleet's engines hold (pauses them)\n"
-    "  check FILE   reports errors in a configuration of kvbridge or kvaggregator\n"
-    "  permissions ROLE  what nats-server must permit a bridge, aggregator, router or reader\n"
-    "  decode FILE  prints the events in an engine's messages, one a line; -: stdin\n"
-    "\vExit status: 0 done, 1 no or a bad answer, or a message that cannot be read, 64 wrong "
+    "  match        how much of a prompt each worker holds\n"
+    "  route        the worker to which a prompt is routed, and why\n"
+    "  load         load of the workers\n"
+    "  state        counters of the aggregator, then all streams\n"
+    "  streams      all streams with their states\n"
+    "  dump         all held blocks: worker rank tier hash\n"
+    "  workers      where each worker comes from; pods that are not workers\n"
+    "  top          live table of all streams; the key h shows help\n"
+    "  watch        published events, one a line; --all: all messages\n"
+    "  verify       compares the index with the engines of a kvfleet (pauses them)\n"
+    "  check FILE   reports mistakes in a configuration file of either daemon\n"
+    "  permissions ROLE  NATS permissions of a bridge, aggregator, router or reader\n"
+    "  decode FILE  prints the events in recorded engine messages; -: stdin\n"
+    "\vExit status: 0 success, 1 no answer, an error answer or an undecodable message, 64 wrong "
     "usage, 78 wrong configuration.";
 
 static uint64_t

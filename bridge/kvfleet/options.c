@@ -49,37 +49,37 @@ enum option_key {
 /* clang-format off */
 static const struct argp_option option_rows[] = {
     { NULL, 0, NULL, 0, "The engines:", 1 },
-    { "workers", key_workers, "N", 0, "How many (8)", 1 },
-    { "ranks", key_ranks, "N", 0, "Data-parallel ranks of each (2)", 1 },
-    { "first-id", key_first_id, "ID", 0, "Worker ids count up from here (1)", 1 },
+    { "workers", key_workers, "N", 0, "Number of workers (8)", 1 },
+    { "ranks", key_ranks, "N", 0, "Data-parallel ranks of each worker (2)", 1 },
+    { "first-id", key_first_id, "ID", 0, "First worker id; the others count up from it (1)", 1 },
     { "model", key_model, "NAME", 0, "Served model (fleet)", 1 },
-    { "dialect", key_dialect, "NAME", 0, "A list, dealt to the workers in turn: vllm-0.9, vllm-0.11, vllm-0.22, vllm-0.31 (or without vllm-), sglang-2025, sglang-mid, sglang-map, trtllm, mooncake-a, mooncake-b, mooncake-c; mixed: vllm-0.11,0.22,0.31; all: each of them (mixed)", 1 },
-    { "block-size", key_block_size, "TOKENS", 0, "Tokens of a block (16)", 1 },
-    { "blocks", key_blocks, "N", 0, "Blocks of a rank's cache (4096)", 1 },
+    { "dialect", key_dialect, "NAME", 0, "A list of dialects, assigned to the workers in turn: vllm-0.9, vllm-0.11, vllm-0.22, vllm-0.31 (or without vllm-), sglang-2025, sglang-mid, sglang-map, trtllm, mooncake-a, mooncake-b, mooncake-c; mixed = vllm-0.11,0.22,0.31; all = every dialect (mixed)", 1 },
+    { "block-size", key_block_size, "TOKENS", 0, "Tokens in a block (16)", 1 },
+    { "blocks", key_blocks, "N", 0, "Blocks in the cache of a rank (4096)", 1 },
     { "slots", key_slots, "N", 0, "Requests that run at once on a rank (64)", 1 },
-    { "step-tokens", key_step_tokens, "N", 0, "Tokens that one step computes at most (8192)", 1 },
-    { "replay-buffer", key_replay_buffer, "BATCHES", 0, "Kept for replays (10000)", 1 },
-    { "report-probability", key_report, "P", 0, "Requests that announce the prefix that they reuse again (0.02)", 1 },
-    { "bypass-probability", key_bypass, "P", 0, "Requests that compute cached blocks again from the root, as prompt_logprobs does (0)", 1 },
-    { "malformed", key_malformed, "KIND", 0, "Send payloads that are no batch among the good ones: a kind, or all in turn; list: names them and ends", 1 },
-    { "malformed-every", key_malformed_every, "BATCHES", 0, "One such payload after so many batches of a rank (100)", 1 },
+    { "step-tokens", key_step_tokens, "N", 0, "Most tokens that one step computes (8192)", 1 },
+    { "replay-buffer", key_replay_buffer, "BATCHES", 0, "Batches kept for replays (10000)", 1 },
+    { "report-probability", key_report, "P", 0, "Share of requests that announce a reused prefix again (0.02)", 1 },
+    { "bypass-probability", key_bypass, "P", 0, "Share of requests that compute cached blocks again, as prompt_logprobs does (0)", 1 },
+    { "malformed", key_malformed, "KIND", 0, "Also send malformed payloads: of one kind, or all kinds in turn; list = print the kinds and exit", 1 },
+    { "malformed-every", key_malformed_every, "BATCHES", 0, "Batches of a rank between two malformed payloads (100)", 1 },
     { NULL, 0, NULL, 0, "The load:", 2 },
     { "trace", key_trace, "FILE", 0, "Chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids.  Required", 2 },
     { "scale", key_scale, "N", 0, "Divide all lengths by this (4)", 2 },
     { "rate", key_rate, "N", 0, "Requests a second for the whole fleet (32)", 2 },
-    { "requests", key_requests, "N", 0, "Make no more after so many, but keep serving", 2 },
-    { "seed", key_seed, "N", 0, "Of hashes and rng (1)", 2 },
-    { "step-ms", key_step_ms, "MS", 0, "Each engine steps so often (20)", 2 },
-    { "seconds", key_seconds, "N", 0, "End after so many (never)", 2 },
-    { NULL, 0, NULL, 0, "Where it is reached:", 3 },
+    { "requests", key_requests, "N", 0, "Stop the load after this many requests, but keep serving", 2 },
+    { "seed", key_seed, "N", 0, "Seed of hashes and random numbers (1)", 2 },
+    { "step-ms", key_step_ms, "MS", 0, "Time between two steps of an engine (20)", 2 },
+    { "seconds", key_seconds, "N", 0, "Exit after this many seconds (never)", 2 },
+    { NULL, 0, NULL, 0, "Addresses:", 3 },
     { "bind", key_bind, "ADDRESS", 0, "Address of all sockets (127.0.0.1)", 3 },
-    { "advertise", key_advertise, "NAME", 0, "What --config-out says instead of that address", 3 },
-    { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1), then its replay ports, then its load port; 0: drawn (0)", 3 },
-    { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0: any free one", 3 },
-    { "truth", key_truth, "PATH", 0, "Unix socket that says what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, malform, stop", 3 },
-    { "log-changes", key_log_changes, "N", 0, "Of each rank, remember the newest N times that a block came or went, for changes on the truth socket (0)", 3 },
-    { "config-out", key_config_out, "FILE", 0, "Write the workers section of a kvbridge configuration", 3 },
-    { "config-split", key_config_split, "K", 0, "Write FILE.0 .. FILE.K-1, the workers divided among K bridges", 3 },
+    { "advertise", key_advertise, "NAME", 0, "Address that --config-out writes instead of the one of --bind", 3 },
+    { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1) on, then its replay ports, then its load port; 0 = free ports (0)", 3 },
+    { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0 = any free port", 3 },
+    { "truth", key_truth, "PATH", 0, "Unix socket that answers what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, malform, stop", 3 },
+    { "log-changes", key_log_changes, "N", 0, "Changes of blocks that are kept for each rank, for the command changes of the truth socket (0)", 3 },
+    { "config-out", key_config_out, "FILE", 0, "Write the list `workers` for a configuration of kvbridge", 3 },
+    { "config-split", key_config_split, "K", 0, "Divide the workers among K bridges: FILE.0 .. FILE.K-1", 3 },
     { 0 },
 };
 /* clang-format on */
@@ -87,8 +87,8 @@ static const struct argp_option option_rows[] = {
 static const char doc[] =
     "Simulates inference engines: their caches, events, replays and load figures, as vLLM, "
     "SGLang, TensorRT-LLM and Mooncake send them.\vIt runs until SIGTERM, SIGINT, or stop on "
-    "the truth socket, and then exits with 0.  Exit status 64: wrong usage; 78: a file or port "
-    "that cannot be had.";
+    "the truth socket, and then exits with 0.  Exit status: 64 wrong usage, 78 a file or port that "
+    "cannot be used.";
 
 static uint64_t read_fleet_number(
     const char *text, const char *what, uint64_t min, uint64_t max, const struct argp_state *state)
@@ -114,7 +114,7 @@ read_real(const char *text, const char *what, double max, const struct argp_stat
     return value;
 }
 
-/* First to last, all that lie between them too. */
+/* Adds the dialects from first to last. */
 static void add_dialects(
     struct kvb_fleet_options *fleet, enum kvb_dialect first, enum kvb_dialect last,
     const struct argp_state *state)
@@ -143,7 +143,7 @@ read_dialects(char *text, struct kvb_fleet_options *fleet, const struct argp_sta
         } else if (kvb_dialect_find(word, &one) == KVB_OK) {
             add_dialects(fleet, one, one, state);
         } else {
-            argp_error(state, "dialect: no such one: \"%s\"; --help names them", word);
+            argp_error(state, "dialect: unknown dialect \"%s\"; --help lists them", word);
         }
     }
     if (fleet->dialect_count == 0) {
@@ -167,11 +167,11 @@ static void read_malformed(
     if (strcmp(text, "all") == 0) {
         fleet->malformed_count = kvb_malformed_kinds;
     } else if (kvb_malformed_find(text, &fleet->malformed_first) != KVB_OK) {
-        argp_error(state, "malformed: no such kind: \"%s\"; --malformed list names them", text);
+        argp_error(state, "malformed: unknown kind \"%s\"; --malformed=list prints them", text);
     }
 }
 
-/* It goes into files and label values as it is. */
+/* Checks a name, because it is written unchanged into files and label values. */
 static const char *
 read_name_option(const char *text, const char *what, const struct argp_state *state)
 {

@@ -172,7 +172,7 @@ def test_what_takes_a_restart_is_named(scene):
     path = config_of(bridge)
     path.write_text(path.read_text().replace('"protobuf"', '"json"') + "log = { level = \"debug\"; };\n")
     said = reload(bridge)
-    assert "a changed key is taken by a restart only key=publish.profile" in said
+    assert "a changed key takes effect only after a restart key=publish.profile" in said
     assert "key=log.level" in said
     assert "added=0 removed=0 changed=0 unchanged=1" in said
 

@@ -274,7 +274,7 @@ def test_another_inbox_prefix_is_taken_by_a_restart_only(scene):
     path = scene.folder / f"{bridge.name}.cfg"
     write_secret(path, path.read_text().replace("nats = {", 'nats = { inbox_prefix = "other";'))
     bridge.process.send_signal(signal.SIGHUP)
-    wait_for("the log says so", lambda: re.search("taken by a restart only.*inbox_prefix", bridge.text()))
+    wait_for("the log says so", lambda: re.search("takes effect only after a restart.*inbox_prefix", bridge.text()))
     material.use(1, bridge)
     wait_for("kvbridge has the new login", lambda: bridge.metric("kvb_nats_renewals_total") > 0)
     assert bridge.metric("kvb_nats_renewals_total") == 1, "the prefix alone made a new connection"

@@ -149,7 +149,7 @@ static void mistakes_are_said_on_stderr(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        { "kvx --log-level loud", "\"loud\" is none of error, warning, info, debug" },
+        { "kvx --log-level loud", "expected error, warning, info or debug, got \"loud\"" },
         { "kvx --nonsense", "--nonsense" },
         { "kvx a.cfg", "\"a.cfg\": nothing may stand behind the options" },
         { "kvx --config", "requires an argument" },
