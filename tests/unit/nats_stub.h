@@ -15,7 +15,7 @@ enum { nats_stub_connections = 8, nats_stub_bytes = 8192, nats_stub_unlimited = 
 struct nats_stub_connection {
     int fd;
     unsigned pongs_left;
-    unsigned pongs_owed; /* PINGs that were not answered */
+    unsigned pongs_owed;            /* PINGs that were not answered */
     char received[nats_stub_bytes]; /* all of it, and a NUL */
     size_t len;
     size_t parsed;
