@@ -359,6 +359,7 @@ struct kvb_dialing {
     bool is_interrupted;
     struct kvb_link *link;     /* owned until it is done */
     natsOptions *options;      /* owned */
+    bool is_signed;            /* the login signs what the server sends */
     const char *refusal;       /* static; see likely_refusal() */
     natsStatus answer;         /* of nats.c */
     struct kvb_detail failure; /* why it failed, for people */
@@ -511,13 +512,25 @@ static void end_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
     }
 }
 
+/* nats.c takes a signature that begins with a byte 0 for an empty one and sends none: one of 256
+ * logins with an NKey or credentials is refused for that.  The next one signs something else. */
+static natsStatus connect_twice(struct kvb_dialing *dialing)
+{
+    natsStatus answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
+
+    if (dialing->is_signed && answer == NATS_CONNECTION_AUTH_FAILED) {
+        answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
+    }
+    return answer;
+}
+
 static void *connect_once(void *argument)
 {
     struct kvb_dialing *dialing = argument;
     struct kvb_bus *bus = dialing->link->bus;
 
     begin_dial(dialing, bus);
-    dialing->answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
+    dialing->answer = connect_twice(dialing);
     if (dialing->answer != NATS_OK) {
         note_failure(dialing);
         note_silence(dialing, bus);
@@ -629,6 +642,7 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_
     }
     dialing->link = link;
     dialing->refusal = likely_refusal(bus);
+    dialing->is_signed = bus->login.nkey_seed_file[0] != '\0' || bus->login.credentials[0] != '\0';
     *out_dialing = dialing;
     return KVB_OK;
 }

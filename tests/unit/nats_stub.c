@@ -9,9 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const char greeting[] = "INFO {\"server_id\":\"a\",\"version\":\"2.9.10\",\"proto\":1,"
-                               "\"headers\":true,\"max_payload\":1048576}\r\n";
-
 static void send_text(int fd, const char *text)
 {
     (void)send(fd, text, strlen(text), MSG_NOSIGNAL); /* gone: the test sees that */
@@ -27,7 +24,12 @@ static void send_pongs(struct nats_stub_connection *one)
 
 static void answer_line(struct nats_stub *stub, struct nats_stub_connection *one, const char *line)
 {
-    if (strncmp(line, "UNSUB", 5) == 0 && stub->at_unsub) {
+    const bool must_sign = stub->nonces[one - stub->connections] != NULL;
+
+    if (must_sign && strncmp(line, "CONNECT", 7) == 0 && !strstr(line, "\"sig\":")) {
+        send_text(one->fd, "-ERR 'Authorization Violation'\r\n");
+        one->pongs_left = 0;
+    } else if (strncmp(line, "UNSUB", 5) == 0 && stub->at_unsub) {
         send_text(one->fd, stub->at_unsub);
     } else if (strncmp(line, "PING", 4) == 0) {
         one->pongs_owed++;
@@ -51,13 +53,25 @@ static bool read_some(struct nats_stub *stub, struct nats_stub_connection *one)
     return true;
 }
 
+static void greet(int fd, const char *nonce)
+{
+    char info[256];
+
+    (void)snprintf(
+        info, sizeof info,
+        "INFO {\"server_id\":\"a\",\"version\":\"2.9.10\",\"proto\":1,\"headers\":true,"
+        "\"max_payload\":1048576,\"nonce\":\"%s\"}\r\n",
+        nonce ? nonce : "");
+    send_text(fd, info);
+}
+
 static void accept_one(struct nats_stub *stub)
 {
     const int fd = accept4(stub->fd, NULL, NULL, SOCK_CLOEXEC);
 
     if (fd >= 0 && stub->count < nats_stub_connections) {
+        greet(fd, stub->nonces[stub->count]);
         stub->connections[stub->count++].fd = fd;
-        send_text(fd, greeting);
     } else if (fd >= 0) {
         close(fd);
     }
@@ -149,6 +163,20 @@ unsigned nats_stub_received(struct nats_stub *stub, unsigned i, const char *text
     }
     pthread_mutex_unlock(&stub->lock);
     return count;
+}
+
+void nats_stub_demand_signature(struct nats_stub *stub, unsigned i, const char *nonce)
+{
+    pthread_mutex_lock(&stub->lock);
+    stub->nonces[i] = nonce;
+    pthread_mutex_unlock(&stub->lock);
+}
+
+void nats_stub_send_at_unsub(struct nats_stub *stub, const char *text)
+{
+    pthread_mutex_lock(&stub->lock);
+    stub->at_unsub = text;
+    pthread_mutex_unlock(&stub->lock);
 }
 
 void nats_stub_send(struct nats_stub *stub, unsigned i, const char *text)

@@ -28,7 +28,8 @@ struct nats_stub {
     pthread_mutex_t lock; /* for all below */
     struct nats_stub_connection connections[nats_stub_connections];
     unsigned count;
-    const char *at_unsub; /* sent on a connection that ends a subscription, before the next PONG */
+    const char *nonces[nats_stub_connections]; /* to be signed; NULL: none */
+    const char *at_unsub;
 };
 
 void nats_stub_start(struct nats_stub *stub);
@@ -36,6 +37,12 @@ void nats_stub_stop(struct nats_stub *stub);
 
 /* Connection i, which may not exist yet, answers so many PINGs more; first those that it owes. */
 void nats_stub_answer(struct nats_stub *stub, unsigned i, unsigned pongs);
+
+/* Connection i, which does not exist yet, is refused when it does not sign this. */
+void nats_stub_demand_signature(struct nats_stub *stub, unsigned i, const char *nonce);
+
+/* What a connection that ends a subscription is sent before the next PONG. */
+void nats_stub_send_at_unsub(struct nats_stub *stub, const char *text);
 
 /* How often connection i has received this text; 0 while it does not exist. */
 unsigned nats_stub_received(struct nats_stub *stub, unsigned i, const char *text);

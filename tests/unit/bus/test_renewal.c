@@ -154,7 +154,7 @@ static void messages_on_their_way_on_the_old_connection_are_handled_first(void *
     start_renewing(&one);
     nats_stub_send(&one.stub, 0, "MSG a 1 1\r\n1\r\n");
     nats_stub_answer(&one.stub, 1, 1);
-    one.stub.at_unsub = "MSG a 1 1\r\n2\r\nMSG a 1 1\r\n3\r\nMSG a 1 1\r\n4\r\n";
+    nats_stub_send_at_unsub(&one.stub, "MSG a 1 1\r\n2\r\nMSG a 1 1\r\n3\r\nMSG a 1 1\r\n4\r\n");
     renew(&one);
     assert_true(wait_until(is_new_one_waited_for, &one, patience_ms));
     nats_stub_send(&one.stub, 1, "MSG a 1 1\r\n4\r\nMSG a 1 1\r\n5\r\n");
