@@ -121,36 +121,135 @@ def states(aggregator):
     return [stream["state"] for stream in aggregator.get("/streams")["streams"]]
 
 
+class Flow:
+    """Events flow through both daemons; end() says that none was lost and no stream left EXACT."""
+
+    def __init__(self, scene, material, profile):
+        vllm = scene.engine()
+        self.load = Load(vllm)
+        self.daemons = bridge, self.aggregator = daemons_with(scene, material, vllm, profile)
+        self.load.send()
+        wait_for("the stream is EXACT", lambda: states(self.aggregator) == ["EXACT"], 15)
+        self.before = [daemon.metric("kvb_nats_connects_total") for daemon in self.daemons]
+        self.others = []
+        self.load.start()
+
+    def look(self):
+        self.others += [state for state in states(self.aggregator) if state != "EXACT"]
+
+    def await_renewals(self, count):
+        def have_renewed():
+            self.look()
+            return all(daemon.metric("kvb_nats_renewals_total") >= count for daemon in self.daemons)
+
+        wait_for(f"both have renewed {count} times", have_renewed)
+
+    def go_on(self, until):
+        while time.monotonic() < until:
+            self.look()
+
+    def end(self):
+        self.load.is_over.set()
+        self.load.join()
+        wait_for("the aggregator holds every block",
+                 lambda: self.aggregator.metric("kvb_index_blocks") == self.load.sent)
+        assert self.others == [], "a stream left EXACT"
+        assert [daemon.metric("kvb_nats_connects_total") for daemon in self.daemons] == self.before, "a loss"
+        for name in ("kvb_event_holes_total", "kvb_events_missed_total", "kvb_events_old_total"):
+            assert self.aggregator.metric(name) == 0, name
+
+
 @pytest.mark.sanitize
 @pytest.mark.parametrize("profile", ["json", "protobuf"])
-@pytest.mark.parametrize("kind", ["password", "credentials", "nkey", "certificate"])
+@pytest.mark.parametrize("kind", ["password", "token", "credentials", "nkey", "certificate"])
 def test_logins_are_replaced_without_a_loss(scene, kind, profile):
     material = Material(kind, scene.folder)
     material.use(0)
     scene.start_nats(config=material.config)
-    vllm = scene.engine()
-    load = Load(vllm)
-    bridge, aggregator = daemons_with(scene, material, vllm, profile)
-    load.send()
-    wait_for("the stream is EXACT", lambda: states(aggregator) == ["EXACT"], 15)
-    before = {daemon: daemon.metric("kvb_nats_connects_total") for daemon in (bridge, aggregator)}
-    load.start()
-    others = []
+    flow = Flow(scene, material, profile)
     for i in range(1, RENEWALS + 1):
         began = time.monotonic()
-        material.use(i, bridge, aggregator)
-        for daemon in (bridge, aggregator):
-            wait_for(f"{daemon.name} has renewed {i} times",
-                     lambda one=daemon, n=i: one.metric("kvb_nats_renewals_total") >= n)
-        while time.monotonic() < began + SECONDS / RENEWALS:
-            others += [state for state in states(aggregator) if state != "EXACT"]
-    load.is_over.set()
-    load.join()
-    wait_for("the aggregator holds every block", lambda: aggregator.metric("kvb_index_blocks") == load.sent)
-    assert others == [], "a stream left EXACT"
-    assert {daemon: daemon.metric("kvb_nats_connects_total") for daemon in before} == before, "a loss was counted"
-    for name in ("kvb_event_holes_total", "kvb_events_missed_total", "kvb_events_old_total"):
-        assert aggregator.metric(name) == 0, name
+        material.use(i, *flow.daemons)
+        flow.await_renewals(i)
+        flow.go_on(began + SECONDS / RENEWALS)
+    flow.end()
+
+
+class RollOver:
+    """From one authority to the next, as etc/README.md says, with no login but certificates."""
+
+    def __init__(self, scene):
+        self.scene, self.folder = scene, scene.folder
+        self.file = scene.folder / "client.key"
+        self.authority = Authority(scene.folder / "pki", "ca0")
+        self.config = scene.folder / "nats.conf"
+        self.reloads = 0
+        self.trust(self.authority)
+        self.show(self.authority)
+        self.serve(self.authority, self.authority)
+        self.server = scene.start_nats(config=self.config)
+
+    def keys(self, _):
+        return (f'ca_file = "{self.folder}/bundle.pem"; cert_file = "{self.folder}/client.pem";'
+                f' key_file = "{self.file}";')
+
+    def trust(self, *authorities):
+        write_secret(self.folder / "bundle.pem", "".join(one.path.read_text() for one in authorities))
+
+    def show(self, authority):
+        shown, key = authority.sign(f"client_of_{authority.name}")
+        write_secret(self.folder / "client.pem", shown.read_text())
+        write_secret(self.file, key.read_text())
+
+    def serve(self, authority, *trusted):
+        """What the server shows, and of whom it accepts certificates."""
+        shown, key = authority.sign(f"server_of_{authority.name}")
+        bundle = write_secret(self.folder / "server_bundle.pem", "".join(one.path.read_text() for one in trusted))
+        self.config.write_text(
+            f'tls {{ cert_file: "{shown}", key_file: "{key}", ca_file: "{bundle}", verify: true }}\n')
+
+    def reload_server(self):
+        self.reloads += 1
+        self.server.process.send_signal(signal.SIGHUP)
+        wait_for("nats-server has read its configuration again",
+                 lambda: self.server.text().count("Reloaded server configuration") == self.reloads)
+
+    def steps(self, new):
+        """Each ends with something new to the daemons."""
+        old, self.authority = self.authority, new
+        self.trust(old, new)
+        yield
+        self.serve(new, old, new)
+        self.reload_server()
+        self.show(new)
+        yield
+        self.serve(new, new)
+        self.reload_server()
+        self.trust(new)
+        yield
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("profile", ["json", "protobuf"])
+def test_the_authority_is_rolled_over_without_a_loss(scene, profile):
+    roll = RollOver(scene)
+    flow = Flow(scene, roll, profile)
+    first = roll.authority
+    renewals = 0
+    for turn in range(1, max(1, RENEWALS // 3) + 1):
+        for _ in roll.steps(Authority(scene.folder / "pki", f"ca{turn}")):
+            began = time.monotonic()
+            renewals += 1
+            for daemon in flow.daemons:
+                daemon.process.send_signal(signal.SIGHUP)
+            flow.await_renewals(renewals)
+            flow.go_on(began + SECONDS / RENEWALS)
+    flow.end()
+    roll.trust(first)  # which neither side uses any more
+    for daemon in flow.daemons:
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_for(f"{daemon.name} does not trust the server", lambda one=daemon: re.search(
+            "the changed login cannot be used.*unable to get local issuer certificate", one.text()))
 
 
 FILES = {  # by key: of which login, and what cannot be right in it
