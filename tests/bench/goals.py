@@ -44,12 +44,13 @@ PROGRAMS = [
     Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
     Program("discovery/discovery.py", ("discovery.start", "discovery.burst", "discovery.idle", "discovery.resident",
                                        "discovery.files", "discovery.relist"), is_script=True, needs_python=True),
+    Program("strangers/strangers.py", ("strangers.http", "strangers.tls"), is_script=True, needs_python=True),
     Program("tests/bench_worth", ("worth",), needs_trace=True),
 ]
 
 # Measured only where --only names them, and no part of what --publish writes of a whole run: those of scale take
-# gigabytes, those of discovery thousands of sockets, those of worth are of a simulation.
-APART = ("scale", "discovery", "worth")
+# gigabytes, those of discovery and strangers thousands of sockets, those of worth are of a simulation.
+APART = ("scale", "discovery", "strangers", "worth")
 
 # ---- Goals ---------------------------------------------------------------------
 
@@ -216,5 +217,7 @@ GOALS = [
     Goal("discovery.resident.pod", "the bridge's memory for each pod, bytes", "value", "<=", 256 << 10),
     Goal("discovery.relist", "2,000 pods listed again, nothing changed, ms of that thread", "value", "<=", 250),
     Goal("discovery.relist.closed", "members that such a list closed", "value", "<=", 0),
+    Goal("strangers.http.p99", "a request with the token beside 2,000 strangers, ms", "value", "<=", 5),
+    Goal("strangers.tls.p99", "the same over HTTPS, the strangers' handshakes stalled, ms", "value", "<=", 5),
     *worth_goals(),
 ]

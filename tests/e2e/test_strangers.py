@@ -1,7 +1,5 @@
 """Does a crowd that shows no token, and never finishes a header, keep out or slow down who does?"""
 
-import selectors
-import socket
 import statistics
 import time
 
@@ -10,6 +8,7 @@ import pytest
 import authority
 from conftest import worker
 from programs import wait_for
+from slowloris import Slowloris
 from test_http_access import TOKEN, put_token, start
 
 CROWD = 2000
@@ -17,50 +16,6 @@ SECONDS = 4
 QUERY = '{"token_ids":[1,2,3],"model":"m"}'
 
 JSON = {"Content-Type": "application/json"}
-
-
-class Slowloris:
-    """Connections that each send the beginning of a header, and a byte now and then; one that is
-    closed is opened again.  They come from an address of their own."""
-
-    HEADER = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nX: "
-
-    def __init__(self, port, count):
-        self.port, self.count = port, count
-        self.waiting = selectors.DefaultSelector()
-        self.opened = self.closed = 0
-
-    def _open(self):
-        one = socket.socket()
-        one.bind(("127.0.0.2", 0))
-        one.setblocking(False)
-        one.connect_ex(("127.0.0.1", self.port))
-        self.waiting.register(one, selectors.EVENT_READ)
-        self.opened += 1
-        try:
-            one.send(self.HEADER)
-        except OSError:
-            pass  # not connected yet; a byte follows
-
-    def work(self, drip):
-        """Takes leave of the closed ones, opens up to 100 new ones, and lets some send a byte."""
-        for key, _ in self.waiting.select(0):
-            self.waiting.unregister(key.fileobj)
-            key.fileobj.close()
-            self.closed += 1
-        for _ in range(min(100, self.count - len(self.waiting.get_map()))):
-            self._open()
-        if drip:
-            for key in list(self.waiting.get_map().values())[:: max(1, self.count // 50)]:
-                try:
-                    key.fileobj.send(b"x")
-                except OSError:
-                    pass
-
-    def leave(self):
-        for key in list(self.waiting.get_map().values()):
-            key.fileobj.close()
-        self.waiting.close()
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""Connections that take a server's places and never finish: half a header, or half a TLS handshake."""
+
+import selectors
+import socket
+import ssl
+
+HEADER = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nX: "
+
+
+def client_hello():
+    """The first flight of a TLS client."""
+    out = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+    try:
+        client.do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+class Slowloris:
+    """Connections that each send one of `beginnings`, in turn, and with is_header a byte now and then;
+    one that is closed is opened again.  They come from an address of their own."""
+
+    def __init__(self, port, count, beginnings=(HEADER,), is_header=True):
+        self.port, self.count, self.beginnings, self.is_header = port, count, beginnings, is_header
+        self.waiting = selectors.DefaultSelector()
+        self.opened = self.closed = 0
+
+    def _open(self):
+        one = socket.socket()
+        one.bind(("127.0.0.2", 0))
+        one.setblocking(False)
+        one.connect_ex(("127.0.0.1", self.port))
+        self.waiting.register(one, selectors.EVENT_READ)
+        self.opened += 1
+        try:
+            one.send(self.beginnings[self.opened % len(self.beginnings)])
+        except OSError:
+            pass  # not connected yet; a byte follows
+
+    def _take(self, one):
+        """What the server says; True when it has closed."""
+        try:
+            return not one.recv(1 << 16)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def work(self, drip):
+        """Takes leave of the closed ones, opens up to 100 new ones, and lets some send a byte."""
+        for key, _ in self.waiting.select(0):
+            if self._take(key.fileobj):
+                self.waiting.unregister(key.fileobj)
+                key.fileobj.close()
+                self.closed += 1
+        for _ in range(min(100, self.count - len(self.waiting.get_map()))):
+            self._open()
+        if drip and self.is_header:
+            for key in list(self.waiting.get_map().values())[:: max(1, self.count // 50)]:
+                try:
+                    key.fileobj.send(b"x")
+                except OSError:
+                    pass
+
+    def leave(self):
+        for key in list(self.waiting.get_map().values()):
+            key.fileobj.close()
+        self.waiting.close()
