@@ -681,11 +681,11 @@ static void prove_connection(const struct exchange *exchange, enum kvb_http_rule
 {
     const struct kvb_http_access *access = exchange->http->access;
 
-    if (exchange->slot && !exchange->slot->is_proven &&
+    if (exchange->slot && (!exchange->slot->is_proven || exchange->slot->is_extra) &&
         (rule == KVB_HTTP_GUARDED || rule == KVB_HTTP_OF_REGISTER || !access ||
          !kvb_http_access_is_guarded(access))) {
         (void)pthread_mutex_lock(&exchange->http->lock);
-        exchange->slot->is_proven = true;
+        kvb_http_slots_prove(&exchange->http->slots, exchange->slot);
         (void)pthread_mutex_unlock(&exchange->http->lock);
     }
 }
@@ -742,17 +742,19 @@ begin_body(struct MHD_Connection *connection, struct exchange *exchange, const c
 
     exchange->is_known = true;
     enter_phase(exchange, KVB_HTTP_BODY);
+    const enum kvb_http_verdict verdict = check_access(connection, exchange, rule);
+    if (verdict == KVB_HTTP_GRANTED) {
+        prove_connection(exchange, rule);
+    }
     if ((!exchange->slot || exchange->slot->is_extra) &&
         (bytes > 0 || !is_vital_path(exchange->http, path))) {
         count_http(exchange->http, count_http_refused_crowded);
         enter_phase(exchange, KVB_HTTP_ANSWER);
         return send_busy(connection, "too many connections");
     }
-    const enum kvb_http_verdict verdict = check_access(connection, exchange, rule);
     if (verdict != KVB_HTTP_GRANTED) {
         return refuse_access(connection, exchange, verdict);
     }
-    prove_connection(exchange, rule);
     if (has_stray_body(connection, exchange, rule)) {
         kvb_http_refuse(&exchange->answer, 413, "a request to this path has no body");
         return send_http_answer(connection, exchange);

@@ -23,7 +23,8 @@
  * show what the rule of its path requires (http_access.h): its body is not read.  A connection is
  * proven by its first request that is granted, those of open paths apart.  Unproven ones take at
  * most half of the connections, are closed first when connections run out, and where tokens or
- * certificates are required have only kvb_http_unproven_grace_s for a header.
+ * certificates are required have only kvb_http_unproven_grace_s for a header.  While that half is
+ * taken, a new connection is answered when its first request is granted, else with 503.
  *
  * Memory: kvb_max_http_held_bytes for all bodies and answers, and kvb_http_own_bytes for each
  * connection; above that: 503 with Retry-After.  An answer counts once it is complete, so one

@@ -167,6 +167,16 @@ void kvb_http_slots_close(struct kvb_http_slots *slots, struct kvb_http_slot *sl
     *slot = (struct kvb_http_slot){ .fd = -1 };
 }
 
+void kvb_http_slots_prove(struct kvb_http_slots *slots, struct kvb_http_slot *slot)
+{
+    slot->is_proven = true;
+    if (slot->is_extra) {
+        const struct open_counts open = count_open(slots, slot->client);
+        slot->is_extra = open.all >= slots->options.max_connections ||
+                         open.client >= slots->options.max_per_client;
+    }
+}
+
 void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns)
 {
     if (slot->phase != KVB_HTTP_CLOSING) {

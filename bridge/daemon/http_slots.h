@@ -24,7 +24,8 @@
  * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.
  *
  * A connection is unproven until the caller has granted one of its requests.  Unproven ones make
- * room first, and have a share of the connections and a grace of their own.
+ * room first, and have a share of the connections and a grace of their own.  A share that is full
+ * of unproven ones makes a new connection extra, until one of its requests is granted.
  *
  * Pure: no socket, no clock.  Threads: the caller locks.
  * Memory: a slot is 64 bytes. */
@@ -103,6 +104,10 @@ struct kvb_http_slot *kvb_http_slots_open(
 
 /* Frees the slot and its bytes, when the socket is closed. */
 void kvb_http_slots_close(struct kvb_http_slots *slots, struct kvb_http_slot *slot);
+
+/* The caller has granted a request of this connection.  An extra one becomes an ordinary one when
+ * the limits but that of unproven connections have room for it. */
+void kvb_http_slots_prove(struct kvb_http_slots *slots, struct kvb_http_slot *slot);
 
 /* Begins the next phase.  A connection that is CLOSING stays so. */
 void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns);

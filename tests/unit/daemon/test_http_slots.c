@@ -183,6 +183,44 @@ static void unproven_connections_have_a_share_and_make_room_themselves(void **st
     kvb_http_slots_done(&slots);
 }
 
+static void who_is_proven_needs_no_place_among_the_unproven(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot = NULL;
+
+    (void)state;
+    init(&slots);
+    slots.options.max_unproven = 2;
+    (void)open_one(&slots, 1, 1, start_ns);
+    (void)open_one(&slots, 2, 2, start_ns);
+    for (int i = 3; i <= max; i++) { /* the unproven ones are too young to make room */
+        slot = open_one(&slots, (uint64_t)i, i, start_ns + 1);
+        assert_true(slot->is_extra);
+        kvb_http_slots_prove(&slots, slot);
+        assert_true(slot->is_proven);
+        assert_false(slot->is_extra);
+    }
+    slot = open_one(&slots, 9, 9, start_ns + 1);
+    kvb_http_slots_prove(&slots, slot);
+    assert_true(slot->is_extra); /* all places are taken */
+    kvb_http_slots_done(&slots);
+}
+
+static void one_client_has_no_more_by_being_proven(void **state)
+{
+    struct kvb_http_slots slots;
+
+    (void)state;
+    init(&slots);
+    for (int i = 0; i < max_client; i++) {
+        kvb_http_slots_prove(&slots, open_one(&slots, 1, i, start_ns));
+    }
+    struct kvb_http_slot *slot = open_one(&slots, 1, 50, start_ns + 1);
+    kvb_http_slots_prove(&slots, slot);
+    assert_true(slot->is_extra);
+    kvb_http_slots_done(&slots);
+}
+
 static void an_unproven_header_has_a_grace_of_its_own(void **state)
 {
     struct kvb_http_slots slots;
@@ -339,6 +377,8 @@ int main(void)
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
         cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
         cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
+        cmocka_unit_test(who_is_proven_needs_no_place_among_the_unproven),
+        cmocka_unit_test(one_client_has_no_more_by_being_proven),
         cmocka_unit_test(an_unproven_header_has_a_grace_of_its_own),
         cmocka_unit_test(without_a_free_slot_nobody_is_let_in),
         cmocka_unit_test(a_header_has_its_grace_however_it_drips),
