@@ -334,44 +334,23 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 struct announcement {
     struct kvb_stream *stream;
     const struct kvb_stream_telling *telling;
-    struct kvb_router_batch chunk; /* owned */
+    struct kvb_router_batch opening; /* owned */
 };
 
 /* Puts the stream's identity and the next ids on the chunk and hands it on. */
-static kvb_status publish_a_chunk(struct announcement *advertised)
+static kvb_status publish_signed(void *context, struct kvb_router_batch *chunk)
 {
-    kvb_stream_sign(advertised->stream, &advertised->chunk);
-    return advertised->telling->visit(advertised->telling->context, &advertised->chunk);
-}
+    const struct announcement *advertised = context;
 
-static kvb_status copy_announced_event(
-    struct kvb_router_batch *to, const struct kvb_router_batch *from,
-    const struct kvb_router_event *event)
-{
-    KVB_TRY(kvb_router_batch_add_event(to, event));
-    for (uint32_t i = 0; i < event->block_count; i++) {
-        const size_t at = (size_t)event->block_at + i;
-        KVB_TRY(kvb_router_batch_add_block(to, from->blocks[at], from->tokens[at]));
-    }
-    return KVB_OK;
-}
-
-static kvb_status publish_walked(void *context, const struct kvb_router_batch *walked)
-{
-    struct announcement *advertised = context;
-
-    kvb_router_batch_reset(&advertised->chunk);
-    for (size_t i = 0; i < walked->event_count; i++) {
-        KVB_TRY(copy_announced_event(&advertised->chunk, walked, &walked->events[i]));
-    }
-    return publish_a_chunk(advertised);
+    kvb_stream_sign(advertised->stream, chunk);
+    return advertised->telling->visit(advertised->telling->context, chunk);
 }
 
 static kvb_status publish_cleared(struct announcement *advertised)
 {
     KVB_TRY(kvb_router_batch_add_event(
-        &advertised->chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
-    return publish_a_chunk(advertised);
+        &advertised->opening, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
+    return publish_signed(advertised, &advertised->opening);
 }
 
 static kvb_status announce_all_removed(struct announcement *advertised)
@@ -381,10 +360,10 @@ static kvb_status announce_all_removed(struct announcement *advertised)
     size_t listed = 0;
 
     for (size_t at = 0; at < count; at += listed) {
-        kvb_router_batch_reset(&advertised->chunk);
+        kvb_router_batch_reset(&advertised->opening);
         KVB_TRY(kvb_advertised_list(
-            telling->advertised, at, telling->max_chunk_blocks, &advertised->chunk, &listed));
-        KVB_TRY(publish_a_chunk(advertised));
+            telling->advertised, at, telling->max_chunk_blocks, &advertised->opening, &listed));
+        KVB_TRY(publish_signed(advertised, &advertised->opening));
     }
     return KVB_OK;
 }
@@ -409,9 +388,9 @@ kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream
     kvb_status status = publish_opening(&advertised);
     if (status == KVB_OK && !stream->is_withdrawn) {
         status =
-            kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, publish_walked, &advertised);
+            kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, publish_signed, &advertised);
     }
-    kvb_router_batch_done(&advertised.chunk);
+    kvb_router_batch_done(&advertised.opening);
     return status;
 }
 

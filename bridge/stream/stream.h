@@ -167,7 +167,8 @@ struct kvb_stream_telling {
     enum kvb_opening opening;
     const struct kvb_advertised_names *advertised; /* for KVB_OPENING_REMOVED; borrowed */
     size_t max_chunk_blocks;
-    kvb_mirror_visitor visit; /* takes the chunks; ids are set */
+    /* Takes the chunks; ids are set. */
+    kvb_status (*visit)(void *context, const struct kvb_router_batch *chunk);
     void *context;
 };
 

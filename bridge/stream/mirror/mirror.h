@@ -168,7 +168,8 @@ void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_
  * change of the mirror changes it. */
 const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier);
 
-typedef kvb_status (*kvb_mirror_visitor)(void *context, const struct kvb_router_batch *chunk);
+/* May set the ids of the chunk's events and what precedes them: the walk reads neither. */
+typedef kvb_status (*kvb_mirror_visitor)(void *context, struct kvb_router_batch *chunk);
 
 /* Passes all published blocks to `visit` as stored events, parents before children, in chunks of at
  * most max_chunk_blocks (>= 1) blocks; those of the window list without parents, in any order.  The

@@ -91,7 +91,7 @@ bool scene_lists(const struct mirror_scene *scene, unsigned list, kvb_block_hash
 
 /* ---- The same, shown otherwise ---- */
 
-static kvb_status take_in_chunk(void *context, const struct kvb_router_batch *chunk)
+static kvb_status take_in_chunk(void *context, struct kvb_router_batch *chunk)
 {
     take_in(context, chunk);
     return KVB_OK;

@@ -100,7 +100,7 @@ static void on_message(
     }
 }
 
-static kvb_status see(void *context, const struct kvb_router_batch *chunk)
+static kvb_status see(void *context, struct kvb_router_batch *chunk)
 {
     struct world *world = context;
 

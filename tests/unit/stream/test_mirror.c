@@ -427,7 +427,7 @@ static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
     end_world(&world);
 }
 
-static kvb_status note_walked(void *context, const struct kvb_router_batch *chunk)
+static kvb_status note_walked(void *context, struct kvb_router_batch *chunk)
 {
     struct kvb_router_batch *all = context;
 

@@ -232,7 +232,7 @@ static void a_parent_costs_nothing_for_those_that_it_cannot_name(void **state)
     assert_constant(parent_of_strangers);
 }
 
-static kvb_status look_away(void *context, const struct kvb_router_batch *chunk)
+static kvb_status look_away(void *context, struct kvb_router_batch *chunk)
 {
     (void)context;
     (void)chunk;

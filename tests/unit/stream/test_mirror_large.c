@@ -206,7 +206,7 @@ static void note_block(struct walked *walked, kvb_block_hash name)
     walked->count++;
 }
 
-static kvb_status note_chunk(void *context, const struct kvb_router_batch *chunk)
+static kvb_status note_chunk(void *context, struct kvb_router_batch *chunk)
 {
     struct walked *walked = context;
 
@@ -240,7 +240,7 @@ static void a_walk_shows_each_of_many_blocks_once_and_behind_its_parent(void **s
     end_world(&world);
 }
 
-static kvb_status count_blocks(void *context, const struct kvb_router_batch *chunk)
+static kvb_status count_blocks(void *context, struct kvb_router_batch *chunk)
 {
     *(size_t *)context += chunk->block_count;
     return KVB_OK;
@@ -272,7 +272,7 @@ struct links {
 };
 
 /* Each event goes on where the last one ended. */
-static kvb_status follow_chain(void *context, const struct kvb_router_batch *chunk)
+static kvb_status follow_chain(void *context, struct kvb_router_batch *chunk)
 {
     struct links *links = context;
 
