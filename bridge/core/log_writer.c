@@ -1,10 +1,10 @@
 #include "core/log_writer.h"
 
 #include "core/clock.h"
+#include "core/thread.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ struct kvb_log_writer {
     int give_up_fd; /* owned; readable once the rest is given up */
     kvb_log_note *note;
     void *context;
-    pthread_t thread;
+    struct kvb_thread thread;
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t filled;
     pthread_cond_t drained;
@@ -144,9 +144,9 @@ static kvb_status start_log_thread(struct kvb_log_writer *writer)
 
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int failed = pthread_create(&writer->thread, NULL, run_log_writer, writer);
+    const kvb_status status = kvb_thread_start(&writer->thread, run_log_writer, writer);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed ? KVB_IO : KVB_OK;
+    return status;
 }
 
 /* ---- For its owner ---- */
@@ -164,7 +164,6 @@ kvb_status
 kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_writer **out_writer)
 {
     struct kvb_log_writer *writer = calloc(1, sizeof *writer);
-    pthread_condattr_t monotonic;
 
     if (!writer) {
         return KVB_NO_MEMORY;
@@ -179,10 +178,7 @@ kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_w
     writer->context = context;
     (void)pthread_mutex_init(&writer->lock, NULL);
     (void)pthread_cond_init(&writer->filled, NULL);
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&writer->drained, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    kvb_cond_init_monotonic(&writer->drained);
     const kvb_status status = start_log_thread(writer);
     if (status != KVB_OK) {
         destroy(writer);
@@ -217,7 +213,7 @@ void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
     if (failed) {
         (void)eventfd_write(writer->give_up_fd, 1);
     }
-    (void)pthread_join(writer->thread, NULL);
+    kvb_thread_join(&writer->thread);
     destroy(writer);
 }
 

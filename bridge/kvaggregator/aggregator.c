@@ -261,15 +261,6 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
     return kvb_http_start(&options, &aggregator->http, detail);
 }
 
-static kvb_status start_index_thread(struct kvb_aggregator *aggregator)
-{
-    if (pthread_create(&aggregator->thread, NULL, kvb_aggregator_run, aggregator) != 0) {
-        return KVB_IO;
-    }
-    aggregator->has_thread = true;
-    return KVB_OK;
-}
-
 /* The index thread comes last: until then nobody reads bus and subscriptions but
  * the thread that starts them. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
@@ -284,7 +275,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(kvb_aggregator_open_group(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
-    return start_index_thread(aggregator);
+    return kvb_thread_start(&aggregator->thread, kvb_aggregator_run, aggregator);
 }
 
 kvb_status kvb_aggregator_start(
@@ -367,10 +358,10 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
     close_ring(aggregator->events);
     close_ring(aggregator->queries);
-    if (aggregator->has_thread) {
-        (void)pthread_join(aggregator->thread, NULL);
+    if (aggregator->thread.is_running) {
+        kvb_thread_join(&aggregator->thread);
+        kvb_aggregator_say_bye(aggregator);
     }
-    kvb_aggregator_say_bye(aggregator);
     kvb_service_responder_close(aggregator->service.responder);
     kvb_aggregator_close_group(aggregator);
     kvb_aggregator_close_books(aggregator);

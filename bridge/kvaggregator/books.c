@@ -198,7 +198,7 @@ static void publish_books_status(struct kvb_aggregator *aggregator, bool is_read
 
 void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator)
 {
-    if (aggregator->has_thread && kvb_bus_is_connected(aggregator->bus)) {
+    if (kvb_bus_is_connected(aggregator->bus)) {
         publish_books_status(aggregator, false, true);
     }
 }

@@ -216,7 +216,7 @@ static void show_membership(struct kvb_aggregator *aggregator)
     if ((int)state == atomic_load_explicit(&group->shown_state, memory_order_relaxed)) {
         return;
     }
-    if (group->has_thread) { /* without a queue group it is given all requests */
+    if (group->thread.is_running) { /* without a queue group it is given all requests */
         const bool is_member = state == KVB_GROUP_MEMBER;
         kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, is_member);
     }
@@ -310,7 +310,7 @@ why_not_member(const struct kvb_aggregator *aggregator, struct kvb_detail *detai
     if (cause != KVB_READY) {
         return kvb_readiness_cause_text((enum kvb_readiness_cause)cause);
     }
-    return group->has_thread && state != KVB_GROUP_MEMBER
+    return group->thread.is_running && state != KVB_GROUP_MEMBER
                ? "not a member of the queue group of requests yet (router.queue_group)"
                : NULL;
 }
@@ -338,22 +338,12 @@ kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_det
 
 /* ---- Start and end ---- */
 
-static void init_group_lock(struct aggregator_group *group)
-{
-    pthread_condattr_t monotonic;
-
-    (void)pthread_mutex_init(&group->lock, NULL); /* none of these can fail with glibc */
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&group->changed, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
-}
-
 void kvb_aggregator_init_group(struct kvb_aggregator *aggregator)
 {
     struct aggregator_group *group = &aggregator->group;
 
-    init_group_lock(group);
+    (void)pthread_mutex_init(&group->lock, NULL); /* cannot fail without attributes */
+    kvb_cond_init_monotonic(&group->changed);
     group->readiness =
         (struct kvb_readiness){ .min_exact_share = aggregator->config->router.ready_exact };
     atomic_init(&group->shown_cause, KVB_UNREADY_NOT_CONNECTED);
@@ -372,11 +362,7 @@ kvb_status kvb_aggregator_open_group(struct kvb_aggregator *aggregator)
         kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, 1);
         return subscribe_shared(aggregator);
     }
-    if (pthread_create(&group->thread, NULL, run_group, aggregator) != 0) {
-        return KVB_IO;
-    }
-    group->has_thread = true;
-    return KVB_OK;
+    return kvb_thread_start(&group->thread, run_group, aggregator);
 }
 
 void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator)
@@ -386,7 +372,7 @@ void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator)
     bool is_late = false;
 
     atomic_store(&group->is_leaving, true);
-    if (!aggregator->has_thread || !group->has_thread) {
+    if (!aggregator->thread.is_running || !group->thread.is_running) {
         return;
     }
     (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
@@ -403,12 +389,12 @@ void kvb_aggregator_close_group(struct kvb_aggregator *aggregator)
 {
     struct aggregator_group *group = &aggregator->group;
 
-    if (group->has_thread) {
+    if (group->thread.is_running) {
         (void)pthread_mutex_lock(&group->lock);
         group->is_ending = true;
         (void)pthread_cond_broadcast(&group->changed);
         (void)pthread_mutex_unlock(&group->lock);
-        (void)pthread_join(group->thread, NULL);
+        kvb_thread_join(&group->thread);
     }
     unsubscribe_shared(group);
     for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {

@@ -4,6 +4,7 @@
 #include "bus/subject.h"
 #include "core/metric.h"
 #include "core/ring.h"
+#include "core/thread.h"
 #include "daemon/exact_share.h"
 #include "daemon/http.h"
 #include "daemon/service.h"
@@ -24,7 +25,6 @@
 #include "wire/query/prompt.h"
 #include "wire/router/sync.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -80,8 +80,7 @@ struct aggregator_group {
     struct kvb_bus_subscription *shared[kvb_aggregator_request_subjects]; /* the group thread's;
                                                                              owned, like own */
     struct kvb_bus_subscription *own[kvb_aggregator_request_subjects];    /* R.kv_match.{id}, ... */
-    pthread_t thread;
-    bool has_thread; /* there is a queue group */
+    struct kvb_thread thread; /* while there is a queue group */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     enum kvb_group_action wanted; /* lock, like the two below */
@@ -130,10 +129,9 @@ struct kvb_aggregator {
     char alias_subject[kvb_subject_bytes]; /* "" = none */
 
     /* The index thread's own. */
-    pthread_t thread;
+    struct kvb_thread thread;
     _Atomic unsigned large_answers; /* in the making; counted by HTTP threads too */
     int update_fd;                  /* owned; readable when the connection changed */
-    bool has_thread;
     atomic_bool is_stopping;
     bool has_load_changed;
     _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */

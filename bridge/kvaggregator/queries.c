@@ -50,7 +50,6 @@ struct pending_query {
 static struct pending_query *new_pending(size_t text_bytes, unsigned owners)
 {
     struct pending_query *pending = calloc(1, sizeof *pending + text_bytes);
-    pthread_condattr_t monotonic;
 
     if (!pending) {
         return NULL;
@@ -58,11 +57,8 @@ static struct pending_query *new_pending(size_t text_bytes, unsigned owners)
     pending->bytes = sizeof *pending + text_bytes;
     pending->owners = owners;
     pending->received_ns = kvb_clock_monotonic_ns();
-    (void)pthread_mutex_init(&pending->lock, NULL); /* none of these can fail with glibc */
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&pending->answered, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    (void)pthread_mutex_init(&pending->lock, NULL); /* cannot fail without attributes */
+    kvb_cond_init_monotonic(&pending->answered);
     kvb_buf_init(&pending->answer.body, kvb_max_answer_bytes);
     return pending;
 }

@@ -141,10 +141,7 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest.poller, kvb_refresh_owner,
         kvb_refresh_responder_fd(&bridge->refresh.responder)));
-    if (pthread_create(&bridge->thread, NULL, kvb_bridge_run, bridge) != 0) {
-        return KVB_IO;
-    }
-    bridge->has_thread = true;
+    KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
     atomic_store(&bridge->is_running, true);
     return KVB_OK;
 }
@@ -237,9 +234,9 @@ static void stop_thread(struct kvb_bridge *bridge)
     const uint64_t one = 1;
 
     atomic_store(&bridge->is_stopping, true);
-    if (bridge->has_thread) {
+    if (bridge->thread.is_running) {
         (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
-        (void)pthread_join(bridge->thread, NULL);
+        kvb_thread_join(&bridge->thread);
     }
 }
 

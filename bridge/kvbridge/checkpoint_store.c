@@ -1,12 +1,12 @@
 #include "kvbridge/checkpoint_store.h"
 
 #include "core/limits.h"
+#include "core/thread.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,7 @@ enum { max_buffer_bytes = kvb_max_checkpoint_section_bytes, path_bytes = 80 };
 
 struct kvb_checkpoint_store {
     int directory_fd;
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
 
     /* Used by the owner while is_full is false, by the writer thread while it is true. */
     struct kvb_buf buf;
@@ -118,6 +117,7 @@ static void put_file_in_place(struct kvb_checkpoint_store *store)
     const int old_fd =
         openat(store->directory_fd, path_of(to, &store->name, ""), O_PATH | O_NOFOLLOW | O_CLOEXEC);
 
+    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
     (void)pthread_mutex_lock(&store->lock);
     if (store->is_void && store->status == KVB_OK) {
         store->status = KVB_CLOSED;
@@ -218,7 +218,6 @@ static void *run_checkpoint_store(void *context)
 {
     struct kvb_checkpoint_store *store = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
     (void)pthread_mutex_lock(&store->lock);
     while (!store->is_closing || store->is_full || store->is_directory_changed) {
         if (store->is_directory_changed) {
@@ -363,15 +362,6 @@ static kvb_status lock_directory(int fd, const char *directory, struct kvb_detai
     return is_held ? KVB_AGAIN : KVB_IO;
 }
 
-static kvb_status start_store_thread(struct kvb_checkpoint_store *store)
-{
-    if (pthread_create(&store->thread, NULL, run_checkpoint_store, store) != 0) {
-        return KVB_IO;
-    }
-    store->has_thread = true;
-    return KVB_OK;
-}
-
 kvb_status kvb_checkpoint_store_open(
     const char *directory, struct kvb_checkpoint_store **out_store, struct kvb_detail *detail)
 {
@@ -390,7 +380,7 @@ kvb_status kvb_checkpoint_store_open(
         status = lock_directory(store->directory_fd, directory, detail);
     }
     if (status == KVB_OK) {
-        status = start_store_thread(store);
+        status = kvb_thread_start(&store->thread, run_checkpoint_store, store);
     }
     if (status != KVB_OK) {
         kvb_checkpoint_store_close(store);
@@ -405,12 +395,12 @@ void kvb_checkpoint_store_close(struct kvb_checkpoint_store *store)
     if (!store) {
         return;
     }
-    if (store->has_thread) {
+    if (store->thread.is_running) {
         (void)pthread_mutex_lock(&store->lock);
         store->is_closing = true;
         (void)pthread_cond_broadcast(&store->changed);
         (void)pthread_mutex_unlock(&store->lock);
-        (void)pthread_join(store->thread, NULL);
+        kvb_thread_join(&store->thread);
     }
     if (store->file_fd >= 0) {
         (void)close(store->file_fd);

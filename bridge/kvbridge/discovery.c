@@ -5,12 +5,12 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/thread.h"
 #include "core/url_show.h"
 #include "ingest/http/fetch.h"
 #include "kvbridge/members.h"
 #include "wire/engine/event_sources.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,8 +58,7 @@ struct target_list {
 struct kvb_discovery {
     struct kvb_discovery_options options;
     struct kvb_fetcher *fetcher; /* owned */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     atomic_bool is_stopping;
     atomic_bool hints[kvb_max_workers];
 
@@ -499,11 +498,9 @@ kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_disc
     discovery->options = *options;
     (void)pthread_mutex_init(&discovery->lock, NULL); /* cannot fail without attributes */
     kvb_status status = kvb_fetcher_new(options->resolver, &discovery->fetcher);
-    if (status == KVB_OK &&
-        pthread_create(&discovery->thread, NULL, run_discovery, discovery) != 0) {
-        status = KVB_IO;
+    if (status == KVB_OK) {
+        status = kvb_thread_start(&discovery->thread, run_discovery, discovery);
     }
-    discovery->has_thread = status == KVB_OK;
     if (status != KVB_OK) {
         kvb_discovery_free(discovery);
         return status;
@@ -514,13 +511,12 @@ kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_disc
 
 void kvb_discovery_stop(struct kvb_discovery *discovery)
 {
-    if (!discovery || !discovery->has_thread) {
+    if (!discovery || !discovery->thread.is_running) {
         return;
     }
     atomic_store(&discovery->is_stopping, true);
     kvb_fetcher_wake(discovery->fetcher);
-    (void)pthread_join(discovery->thread, NULL);
-    discovery->has_thread = false;
+    kvb_thread_join(&discovery->thread);
 }
 
 void kvb_discovery_free(struct kvb_discovery *discovery)

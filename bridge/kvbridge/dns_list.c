@@ -2,10 +2,10 @@
 
 #include "core/clock.h"
 #include "core/own.h"
+#include "core/thread.h"
 #include "ingest/dns/lookup.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,8 +90,7 @@ struct kvb_dns_list {
     enum kvb_dns_result said;       /* the result that was logged last */
     struct kvb_log_backoff backoff;
     int stop_fd; /* eventfd */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     _Atomic uint64_t results[KVB_DNS_RESULT_COUNT];
     _Atomic uint64_t member_count;
 };
@@ -210,9 +209,7 @@ kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_li
     list->options = *options;
     list->said = KVB_DNS_RESULT_COUNT; /* nothing yet */
     list->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    list->has_thread =
-        list->stop_fd >= 0 && pthread_create(&list->thread, NULL, run_dns_list, list) == 0;
-    if (!list->has_thread) {
+    if (list->stop_fd < 0 || kvb_thread_start(&list->thread, run_dns_list, list) != KVB_OK) {
         kvb_dns_list_free(list);
         return KVB_IO;
     }
@@ -224,12 +221,10 @@ void kvb_dns_list_stop(struct kvb_dns_list *list)
 {
     const uint64_t once = 1;
 
-    if (list && list->has_thread) {
+    if (list && list->thread.is_running) {
         (void)!write(
-            list->stop_fd, &once,
-            sizeof once); /* cannot fail: the counter of the eventfd is far from full */
-        (void)pthread_join(list->thread, NULL);
-        list->has_thread = false;
+            list->stop_fd, &once, sizeof once); /* cannot fail: the counter is far from full */
+        kvb_thread_join(&list->thread);
     }
 }
 

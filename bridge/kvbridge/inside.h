@@ -3,6 +3,7 @@
 #include "bus/bus.h"
 #include "core/metric.h"
 #include "core/own.h"
+#include "core/thread.h"
 #include "core/url_show.h"
 #include "daemon/exact_share.h"
 #include "daemon/http.h"
@@ -35,7 +36,6 @@
 #include "stream/standby.h"
 #include "wire/router/bridge_status.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -289,10 +289,9 @@ struct kvb_bridge {
     struct bridge_refresh refresh;
     struct bridge_standby standby;
 
-    pthread_t thread; /* ingest */
-    bool has_thread;
-    int wake_fd;            /* eventfd: stop, and commands */
-    atomic_bool is_running; /* commands are answered */
+    struct kvb_thread thread; /* ingest */
+    int wake_fd;              /* eventfd: stop, and commands */
+    atomic_bool is_running;   /* commands are answered */
     atomic_bool is_stopping;
 };
 

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/thread.h"
 #include "ingest/http/fetch.h"
 #include "kvbridge/endpoint.h"
 #include "kvbridge/kube_access.h"
@@ -11,7 +12,6 @@
 #include "pods/table.h"
 #include "pods/watch.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,8 +53,7 @@ struct pod_source {
 struct kvb_kubernetes {
     struct kvb_kubernetes_options options;
     struct kvb_fetcher *fetcher; /* owned */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     atomic_bool is_stopping;
 
     /* Only the thread uses these. */
@@ -864,22 +863,17 @@ kvb_kubernetes_new(const struct kvb_kubernetes_options *options, struct kvb_kube
 
 kvb_status kvb_kubernetes_start(struct kvb_kubernetes *kubernetes)
 {
-    if (pthread_create(&kubernetes->thread, NULL, run_kubernetes, kubernetes) != 0) {
-        return KVB_IO;
-    }
-    kubernetes->has_thread = true;
-    return KVB_OK;
+    return kvb_thread_start(&kubernetes->thread, run_kubernetes, kubernetes);
 }
 
 void kvb_kubernetes_stop(struct kvb_kubernetes *kubernetes)
 {
-    if (!kubernetes || !kubernetes->has_thread) {
+    if (!kubernetes || !kubernetes->thread.is_running) {
         return;
     }
     atomic_store(&kubernetes->is_stopping, true);
     kvb_fetcher_wake(kubernetes->fetcher);
-    (void)pthread_join(kubernetes->thread, NULL);
-    kubernetes->has_thread = false;
+    kvb_thread_join(&kubernetes->thread);
 }
 
 void kvb_kubernetes_free(struct kvb_kubernetes *kubernetes)

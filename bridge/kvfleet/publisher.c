@@ -3,11 +3,11 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "core/ring.h"
+#include "core/thread.h"
 #include "kvfleet/replay_buffer.h"
 
 #include <endian.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,8 +38,7 @@ struct kvb_publisher {
     struct kvb_replay_buffer *buffer; /* owned; the thread's own, like the sockets */
     void *pub;
     void *router;
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     uint64_t queued; /* of the fleet's thread */
     _Atomic uint64_t handled;
     _Atomic uint64_t published;
@@ -399,12 +398,11 @@ static kvb_status set_up_publisher(struct kvb_publisher *publisher, struct kvb_d
         kvb_replay_buffer_new(options->replay_batches, options->replay_bytes, &publisher->buffer));
     KVB_TRY(open_sockets(publisher, detail));
     /* The sockets change hands here; starting a thread is the fence they need. */
-    if (pthread_create(&publisher->thread, NULL, run_publisher, publisher) != 0) {
+    const kvb_status status = kvb_thread_start(&publisher->thread, run_publisher, publisher);
+    if (status != KVB_OK) {
         kvb_detail_set(detail, "no more threads");
-        return KVB_IO;
     }
-    publisher->has_thread = true;
-    return KVB_OK;
+    return status;
 }
 
 kvb_status kvb_publisher_start(
@@ -430,9 +428,9 @@ void kvb_publisher_stop(struct kvb_publisher *publisher)
     if (!publisher) {
         return;
     }
-    if (publisher->has_thread) {
+    if (publisher->thread.is_running) {
         kvb_ring_close(publisher->queue);
-        (void)pthread_join(publisher->thread, NULL); /* it is ours and was started */
+        kvb_thread_join(&publisher->thread);
     }
     close_sockets(publisher);
     kvb_ring_free(publisher->queue);

@@ -3,13 +3,13 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
+#include "core/thread.h"
 #include "ingest/dns/inside.h"
 
 #include <ares.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +63,7 @@ struct kvb_resolver {
     atomic_bool is_stopping;
 
     pthread_mutex_t lock; /* protects all fields below */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     struct name *buckets[bucket_count]; /* owned */
     size_t name_count;
     uint64_t full_until_ns; /* no search for room in the full table before this time */
@@ -400,10 +399,8 @@ static struct name *find_name(struct kvb_resolver *resolver, const char *host, u
 
 static bool has_thread(struct kvb_resolver *resolver)
 {
-    if (!resolver->has_thread) {
-        resolver->has_thread = pthread_create(&resolver->thread, NULL, run_resolver, resolver) == 0;
-    }
-    return resolver->has_thread;
+    return resolver->thread.is_running ||
+           kvb_thread_start(&resolver->thread, run_resolver, resolver) == KVB_OK;
 }
 
 /* The caller locks.  True when the resolver thread must be woken. */
@@ -533,10 +530,10 @@ void kvb_resolver_free(struct kvb_resolver *resolver)
     if (!resolver) {
         return;
     }
-    if (resolver->has_thread) {
+    if (resolver->thread.is_running) {
         atomic_store(&resolver->is_stopping, true);
         wake_resolver(resolver);
-        (void)pthread_join(resolver->thread, NULL);
+        kvb_thread_join(&resolver->thread);
     }
     free_names(resolver);
     close_descriptor(resolver->wake_fd);

@@ -3,10 +3,10 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/ring.h"
+#include "core/thread.h"
 #include "wire/load/engine_page.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +44,7 @@ struct kvb_scraper {
     struct kvb_fetcher *fetcher;
     struct target *first; /* the thread's own */
     unsigned added;       /* the owner's */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     atomic_bool is_stopping;
     _Atomic uint64_t lost;
 };
@@ -232,11 +231,7 @@ static kvb_status open_all(struct kvb_scraper *scraper, struct kvb_resolver *res
     KVB_TRY(kvb_ring_new(max_waiting, free_command, &scraper->commands));
     KVB_TRY(kvb_ring_new(max_waiting, free, &scraper->results));
     KVB_TRY(kvb_fetcher_new(resolver, &scraper->fetcher));
-    if (pthread_create(&scraper->thread, NULL, run_scraper, scraper) != 0) {
-        return KVB_IO;
-    }
-    scraper->has_thread = true;
-    return KVB_OK;
+    return kvb_thread_start(&scraper->thread, run_scraper, scraper);
 }
 
 kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
@@ -260,10 +255,10 @@ void kvb_scraper_stop(struct kvb_scraper *scraper)
     if (!scraper) {
         return;
     }
-    if (scraper->has_thread) {
+    if (scraper->thread.is_running) {
         atomic_store(&scraper->is_stopping, true);
         kvb_fetcher_wake(scraper->fetcher);
-        (void)pthread_join(scraper->thread, NULL);
+        kvb_thread_join(&scraper->thread);
     }
     kvb_ring_free(scraper->commands);
     kvb_ring_free(scraper->results);

@@ -3,12 +3,12 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/thread.h"
 #include "kvctl/top/fleet.h"
 #include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -22,8 +22,7 @@ struct kvctl_top_sampler {
     struct kvb_bus_subscription *statuses; /* owned, like the next */
     struct kvb_bus_subscription *hits;
     struct kvb_buf answer; /* the sampling thread's own */
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_thread thread;
     pthread_mutex_t lock;
     pthread_cond_t stopping;
     bool is_stopping; /* lock, like the next */
@@ -229,21 +228,12 @@ static kvb_status subscribe(struct kvctl_top_sampler *sampler)
 
 static kvb_status begin(struct kvctl_top_sampler *sampler)
 {
-    pthread_condattr_t clock;
-
-    (void)pthread_condattr_init(&clock);
-    (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&sampler->lock, NULL);
-    (void)pthread_cond_init(&sampler->stopping, &clock);
-    (void)pthread_condattr_destroy(&clock);
+    kvb_cond_init_monotonic(&sampler->stopping);
     kvb_buf_init(&sampler->answer, kvb_max_answer_bytes);
     kvctl_top_fleet_init(&sampler->fleet);
     KVB_TRY(subscribe(sampler));
-    if (pthread_create(&sampler->thread, NULL, run, sampler) != 0) {
-        return KVB_NO_MEMORY;
-    }
-    sampler->has_thread = true;
-    return KVB_OK;
+    return kvb_thread_start(&sampler->thread, run, sampler);
 }
 
 kvb_status kvctl_top_sampler_start(
@@ -276,9 +266,7 @@ void kvctl_top_sampler_stop(struct kvctl_top_sampler *sampler)
     sampler->is_stopping = true;
     pthread_cond_signal(&sampler->stopping);
     pthread_mutex_unlock(&sampler->lock);
-    if (sampler->has_thread) {
-        (void)pthread_join(sampler->thread, NULL);
-    }
+    kvb_thread_join(&sampler->thread);
     kvb_bus_unsubscribe(sampler->statuses);
     kvb_bus_unsubscribe(sampler->hits);
     kvctl_top_fleet_done(&sampler->fleet);

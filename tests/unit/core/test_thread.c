@@ -1,0 +1,60 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/thread.h"
+
+#include <errno.h>
+
+static void *wait_for_lock(void *context)
+{
+    pthread_mutex_lock(context);
+    pthread_mutex_unlock(context);
+    return NULL;
+}
+
+static void it_runs_and_is_joined_once(void **state)
+{
+    (void)state;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    struct kvb_thread thread = { 0 };
+
+    kvb_thread_join(&thread); /* none */
+    pthread_mutex_lock(&lock);
+    assert_ok(kvb_thread_start(&thread, wait_for_lock, &lock));
+    assert_true(thread.is_running);
+    pthread_mutex_unlock(&lock);
+    kvb_thread_join(&thread);
+    assert_false(thread.is_running);
+    kvb_thread_join(&thread);
+}
+
+/* By the realtime clock the deadline would be decades ago. */
+static void a_wait_ends_by_the_monotonic_clock(void **state)
+{
+    (void)state;
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + 20 * KVB_NS_PER_MS;
+    const struct timespec until = { .tv_sec = (time_t)(until_ns / KVB_NS_PER_S),
+                                    .tv_nsec = (long)(until_ns % KVB_NS_PER_S) };
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t condition;
+    int result = 0;
+
+    kvb_cond_init_monotonic(&condition);
+    pthread_mutex_lock(&lock);
+    while (result == 0) {
+        result = pthread_cond_timedwait(&condition, &lock, &until);
+    }
+    pthread_mutex_unlock(&lock);
+    assert_int_equal(result, ETIMEDOUT);
+    assert_true(kvb_clock_monotonic_ns() >= until_ns);
+    pthread_cond_destroy(&condition);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_runs_and_is_joined_once),
+        cmocka_unit_test(a_wait_ends_by_the_monotonic_clock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
