@@ -36,18 +36,6 @@ enum {
 
 /* ---- One line ---- */
 
-static kvb_status read_u32(struct kvb_json_scan *scan, uint32_t *out_value)
-{
-    uint64_t value = 0;
-
-    KVB_TRY(kvb_json_u64(scan, &value));
-    if (value > UINT32_MAX) {
-        return KVB_BAD_INPUT;
-    }
-    *out_value = (uint32_t)value;
-    return KVB_OK;
-}
-
 static kvb_status read_timestamp(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_trace_line *line = context;
@@ -57,13 +45,13 @@ static kvb_status read_timestamp(struct kvb_json_scan *scan, void *context)
 static kvb_status read_input(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_trace_line *line = context;
-    return read_u32(scan, &line->input_length);
+    return kvb_json_u32(scan, &line->input_length);
 }
 
 static kvb_status read_output(struct kvb_json_scan *scan, void *context)
 {
     struct kvb_trace_line *line = context;
-    return read_u32(scan, &line->output_length);
+    return kvb_json_u32(scan, &line->output_length);
 }
 
 static kvb_status read_id(struct kvb_json_scan *scan, void *context)
