@@ -6,6 +6,7 @@
 #include "fake_engine.h"
 #include "kvaggregator/inside.h"
 #include "model/digest.h"
+#include "program.h"
 #include "wire/load/json.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/json.h"
@@ -19,17 +20,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* libconfig's scanner loses its buffer when a file ends within a string.
- * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libconfig";
-}
-/* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
 /* A whole kvaggregator in one thread, and a program of operations that the input is:
  *
@@ -46,7 +36,6 @@ enum {
     attacked = 1,
     left_alone = 2,
     streams = 3, /* number 0 is not used */
-    max_operations = 400,
     max_past = 64,
     turn_ms = 50,
     beat_ms = 1000,
@@ -75,13 +64,7 @@ struct past_message {
     size_t len;
 };
 
-struct program {
-    const uint8_t *data;
-    size_t size, at, operations;
-};
-
 static struct {
-    struct program program;
     struct kvb_aggregator *aggregator;
     struct kvb_aggregator_config config;
     struct kvb_log log;
@@ -99,41 +82,6 @@ static struct {
 
 static const char events_subject[] = "namespace.n.component.c.kv_events";
 static const char beats_subject[] = "namespace.n.component.c.kv_heartbeat";
-
-static void need(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
-
-static uint8_t next_byte(void)
-{
-    struct program *program = &world.program;
-
-    return program->at < program->size ? program->data[program->at++] : 0;
-}
-
-static kvb_span next_span(void)
-{
-    struct program *program = &world.program;
-    const size_t wanted = next_byte();
-    const size_t left = program->size - program->at;
-    const kvb_span span = { program->data + program->at, wanted < left ? wanted : left };
-
-    program->at += span.len;
-    return span;
-}
-
-static uint64_t next_number(void)
-{
-    uint64_t number = 0;
-
-    for (int i = 0; i < 8; i++) {
-        number = number << 8 | next_byte();
-    }
-    return number;
-}
 
 /* ---- What bridges publish ---- */
 
@@ -814,8 +762,7 @@ static void turn(void)
     send_due_beats();
     if (world.is_repairing) {
         work_repair();
-    } else if (
-        world.program.at < world.program.size && world.program.operations++ < max_operations) {
+    } else if (next_operation()) {
         operations[next_byte() % KVB_COUNT_OF(operations)]();
     } else {
         begin_repair();
@@ -912,7 +859,7 @@ static void end(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     memset(&world, 0, sizeof world);
-    world.program = (struct program){ .data = data, .size = size };
+    program = (struct program){ .data = data, .size = size };
     begin();
     need(fake_thread_run());
     end();

@@ -4,6 +4,7 @@
 #include "fake_clock.h"
 #include "fake_engine.h"
 #include "kvbridge/inside.h"
+#include "program.h"
 #include "wire/router/bridge_status.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/proto.h"
@@ -15,17 +16,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* libconfig's scanner loses its buffer when a file ends within a string.
- * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libconfig";
-}
-/* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
 /* A whole kvbridge in one thread, and a program of operations that the input is:
  *
@@ -43,7 +33,6 @@ enum {
     left_alone = 2,
     streams = 3, /* number 0 is not used */
     max_names = 2048,
-    max_operations = 400,
     turn_ms = 50,
     sign_of_life_ms = 1000,
     max_repair_ms = 120000
@@ -58,14 +47,7 @@ struct reader {
     uint64_t blocks; /* that the newest heartbeat counts */
 };
 
-/* The input, read from its front. */
-struct program {
-    const uint8_t *data;
-    size_t size, at, operations;
-};
-
 static struct {
-    struct program program;
     struct kvb_bridge *bridge;
     struct kvb_bridge_config config;
     struct kvb_log log;
@@ -77,44 +59,6 @@ static struct {
     uint64_t repair_ms;
     uint8_t kind; /* byte 0 */
 } world;
-
-static void need(bool holds)
-{
-    if (!holds) {
-        abort();
-    }
-}
-
-/* ---- The program ---- */
-
-static uint8_t next_byte(void)
-{
-    struct program *program = &world.program;
-
-    return program->at < program->size ? program->data[program->at++] : 0;
-}
-
-/* [length] bytes of the input. */
-static kvb_span next_span(void)
-{
-    struct program *program = &world.program;
-    const size_t wanted = next_byte();
-    const size_t left = program->size - program->at;
-    const kvb_span span = { program->data + program->at, wanted < left ? wanted : left };
-
-    program->at += span.len;
-    return span;
-}
-
-static uint64_t next_number(void)
-{
-    uint64_t number = 0;
-
-    for (int i = 0; i < 8; i++) {
-        number = number << 8 | next_byte();
-    }
-    return number;
-}
 
 /* ---- The reader ---- */
 
@@ -563,8 +507,7 @@ static void turn(void)
     fake_clock_advance_ms(turn_ms);
     if (world.is_repairing) {
         work_repair();
-    } else if (
-        world.program.at < world.program.size && world.program.operations++ < max_operations) {
+    } else if (next_operation()) {
         operations[next_byte() % KVB_COUNT_OF(operations)]();
     } else {
         begin_repair();
@@ -621,7 +564,7 @@ static void end(void)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     memset(&world, 0, sizeof world);
-    world.program = (struct program){ .data = data, .size = size };
+    program = (struct program){ .data = data, .size = size };
     begin();
     need(fake_thread_run());
     end();

@@ -11,6 +11,16 @@ struct intake {
     const char *aggregator; /* the program */
 };
 
+/* A row is named as its figures begin. */
+struct intake_row {
+    const char *name;
+    void (*run)(const struct intake *intake);
+};
+
+/* The main() of a program of such rows: runs those that are wanted. */
+int intake_main(
+    int argc, char **argv, const char *what, const struct intake_row *rows, size_t row_count);
+
 /* Ends the program when a step failed. */
 #define INTAKE_MUST(expression) bench_must((expression), #expression)
 

@@ -326,3 +326,34 @@ void talker_end(struct talker *talker)
     kvb_buf_done(&talker->bytes);
     free(talker->script);
 }
+
+/* ---- The program ---- */
+
+static bool take_aggregator(void *context, const char *value)
+{
+    struct intake *intake = context;
+
+    intake->aggregator = value;
+    return *value != '\0';
+}
+
+int intake_main(
+    int argc, char **argv, const char *what, const struct intake_row *rows, size_t row_count)
+{
+    struct intake intake = { .aggregator = KVB_AGGREGATOR };
+    const struct bench_option options[] = {
+        { "--aggregator", "PROGRAM  a kvaggregator of another build", take_aggregator },
+    };
+    const struct bench_about about = {
+        .what = what, .options = options, .option_count = KVB_COUNT_OF(options), .context = &intake
+    };
+
+    intake.bench = bench_begin(argc, argv, &about);
+    for (size_t i = 0; i < row_count; i++) {
+        if (bench_wants(&intake.bench, rows[i].name)) {
+            bench_progress("%s", rows[i].name);
+            rows[i].run(&intake);
+        }
+    }
+    return 0;
+}

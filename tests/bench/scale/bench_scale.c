@@ -245,39 +245,13 @@ static void run_unshared(const struct intake *intake)
 
 /* ---- The program ---- */
 
-static const struct {
-    const char *name;
-    void (*run)(const struct intake *intake);
-} rows[] = {
+static const struct intake_row rows[] = {
     { "scale.streams", run_streams },
     { "scale.unshared", run_unshared },
 };
 
-static bool take_aggregator(void *context, const char *value)
-{
-    struct intake *intake = context;
-
-    intake->aggregator = value;
-    return *value != '\0';
-}
-
 int main(int argc, char **argv)
 {
-    struct intake intake = { .aggregator = KVB_AGGREGATOR };
-    const struct bench_option options[] = {
-        { "--aggregator", "PROGRAM  a kvaggregator of another build", take_aggregator },
-    };
-    const struct bench_about about = { .what = "What an aggregator of 10,000 streams needs.",
-                                       .options = options,
-                                       .option_count = KVB_COUNT_OF(options),
-                                       .context = &intake };
-
-    intake.bench = bench_begin(argc, argv, &about);
-    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-        if (bench_wants(&intake.bench, rows[i].name)) {
-            bench_progress("%s", rows[i].name);
-            rows[i].run(&intake);
-        }
-    }
-    return 0;
+    return intake_main(
+        argc, argv, "What an aggregator of 10,000 streams needs.", rows, KVB_COUNT_OF(rows));
 }

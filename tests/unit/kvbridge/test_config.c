@@ -1,6 +1,4 @@
-#include "kvb_test.h"
-
-#include "config_file.h"
+#include "config_text.h"
 #include "core/hash.h"
 #include "core/own.h"
 #include "fail_alloc.h"
@@ -14,41 +12,6 @@
 #include <unistd.h>
 
 #define SAMPLE KVB_DATA "/../../etc/kvbridge.cfg"
-
-/* Line 1 of most files below; what they are about begins in line 2. */
-#define PUBLISH "publish = { namespace = \"n\"; component = \"c\"; };\n"
-#define WORKER(id, more) "{ id = " id "; model = \"m\"; block_size = 16; " more "}"
-
-static void read_bad(const char *text, const char *const expected[])
-{
-    struct config_file file;
-    struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { .worker_count = 77 };
-
-    config_file_write(&file, text, strlen(text));
-    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
-    assert_errors(&file, &errors, expected);
-    assert_int_equal(status, KVB_BAD_CONFIG);
-    assert_int_equal(config.worker_count, 77); /* untouched */
-    config_file_remove(&file);
-}
-
-#define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
-
-/* The caller undoes it. */
-static struct kvb_bridge_config read_good(const char *text)
-{
-    struct config_file file;
-    struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { 0 };
-
-    config_file_write(&file, text, strlen(text));
-    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
-    assert_errors(&file, &errors, (const char *const[]){ NULL });
-    assert_ok(status);
-    config_file_remove(&file);
-    return config;
-}
 
 static void the_sample_reads_without_error_and_has_every_key(void **state)
 {

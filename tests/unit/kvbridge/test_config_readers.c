@@ -1,48 +1,12 @@
-#include "kvb_test.h"
-
-#include "config_file.h"
+#include "config_text.h"
 #include "core/own.h"
-#include "kvbridge/config.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* What --check says of settings that the readers of P.kv_events cannot follow. */
 
-#define PUBLISH "publish = { namespace = \"n\"; component = \"c\"; };\n"
-#define WORKER(id, more) "{ id = " id "; model = \"m\"; block_size = 16; " more "}"
 #define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
-
-static void read_bad(const char *text, const char *const expected[])
-{
-    struct config_file file;
-    struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { .worker_count = 77 };
-
-    config_file_write(&file, text, strlen(text));
-    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
-    assert_errors(&file, &errors, expected);
-    assert_int_equal(status, KVB_BAD_CONFIG);
-    assert_int_equal(config.worker_count, 77); /* untouched */
-    config_file_remove(&file);
-}
-
-#define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
-
-/* The caller undoes it. */
-static struct kvb_bridge_config read_good(const char *text)
-{
-    struct config_file file;
-    struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { 0 };
-
-    config_file_write(&file, text, strlen(text));
-    const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
-    assert_errors(&file, &errors, (const char *const[]){ NULL });
-    assert_ok(status);
-    config_file_remove(&file);
-    return config;
-}
 
 static struct kvb_conf_errors read_warned(const char *text)
 {

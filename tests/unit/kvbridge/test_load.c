@@ -1,4 +1,4 @@
-#include "kvb_test.h"
+#include "log_pipe.h"
 
 #include "core/clock.h"
 #include "kvbridge/inside.h"
@@ -55,18 +55,13 @@ struct world {
     struct bridge_rank *ranks[1];
     struct bridge_load load;
     struct bridge_load *loads[1];
-    struct kvb_log log;
-    int read_fd;
+    struct log_pipe log;
 };
 
 static void begin(struct world *world)
 {
-    int fds[2];
-
     *world = (struct world){ .rank = { .worker_id = 7 } };
-    assert_int_equal(pipe(fds), 0);
-    world->read_fd = fds[0];
-    world->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = fds[1] };
+    world->log = log_pipe_open();
     world->load.settings =
         (struct kvb_worker_config){ .id = 7, .ranks = 1, .load = { .scrape_ms = 1000 } };
     world->load.scrape_key = 5;
@@ -76,7 +71,7 @@ static void begin(struct world *world)
     world->bridge = calloc(1, sizeof *world->bridge);
     assert_non_null(world->bridge);
     world->bridge->config = &config;
-    world->bridge->log = &world->log;
+    world->bridge->log = &world->log.log;
     world->bridge->membership.ranks = world->ranks;
     world->bridge->membership.rank_count = 1;
     world->bridge->membership.loads = world->loads;
@@ -89,8 +84,7 @@ static void begin(struct world *world)
 
 static void end(struct world *world)
 {
-    close(world->log.fd);
-    close(world->read_fd);
+    log_pipe_close(&world->log);
     free(world->bridge);
 }
 
@@ -103,22 +97,6 @@ static void read_page(struct world *world, uint64_t now_s, bool is_good)
     kvb_bridge_watch_loads(world->bridge, script.now_ns);
 }
 
-/* The lines since the last call, of which so many have the words. */
-static size_t lines(struct world *world, const char *words)
-{
-    static char text[1 << 16];
-    size_t count = 0;
-
-    kvb_log_write(&world->log, KVB_LOG_INFO, "test", "mark", NULL); /* so that there is one */
-    const ssize_t len = read(world->read_fd, text, sizeof text - 1);
-    assert_true(len > 0);
-    text[len] = '\0';
-    for (const char *at = text; (at = strstr(at, words)); at++) {
-        count++;
-    }
-    return count;
-}
-
 static void an_engine_that_is_away_is_said_in_pauses_that_grow(void **state)
 {
     struct world world;
@@ -129,7 +107,7 @@ static void an_engine_that_is_away_is_said_in_pauses_that_grow(void **state)
         read_page(&world, now_s, false);
     }
     /* at 0, 10, 30, 70, 150, 310, 630, and then every 600 s */
-    assert_int_equal(lines(&world, " worker=7 "), 7 + 4);
+    assert_int_equal(log_lines(&world.log, " worker=7 "), 7 + 4);
     end(&world);
 }
 
@@ -142,13 +120,13 @@ static void its_return_is_said_once(void **state)
     for (uint64_t now_s = 1; now_s <= 100; now_s++) {
         read_page(&world, now_s, false);
     }
-    assert_int_equal(lines(&world, "sends again"), 0);
+    assert_int_equal(log_lines(&world.log, "sends again"), 0);
     for (uint64_t now_s = 101; now_s <= 200; now_s++) {
         read_page(&world, now_s, true);
     }
-    assert_int_equal(lines(&world, "sends again"), 1);
+    assert_int_equal(log_lines(&world.log, "sends again"), 1);
     read_page(&world, 201, false); /* away once more: the pauses begin again */
-    assert_int_equal(lines(&world, "nobody is there"), 1);
+    assert_int_equal(log_lines(&world.log, "nobody is there"), 1);
     end(&world);
 }
 

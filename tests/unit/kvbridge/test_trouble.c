@@ -1,4 +1,4 @@
-#include "kvb_test.h"
+#include "log_pipe.h"
 
 #include "core/clock.h"
 #include "kvbridge/inside.h"
@@ -45,33 +45,27 @@ struct world {
     struct kvb_bridge *bridge;
     struct bridge_rank rank;
     struct kvb_heartbeat beat;
-    struct kvb_log log;
-    int read_fd;
+    struct log_pipe log;
 };
 
 static void begin(struct world *world)
 {
-    int fds[2];
-
     *world = (struct world){ .rank = { .worker_id = 7, .origin = KVB_BRIDGE_OF_DISCOVERED },
                              .beat = { .state = KVB_STREAM_DOWN, .block_size = 16 } };
     (void)snprintf(
         world->rank.settings.events, sizeof world->rank.settings.events, "tcp://10.0.0.5:5557");
     world->rank.settings.block_size = 16;
-    assert_int_equal(pipe(fds), 0);
-    world->read_fd = fds[0];
-    world->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = fds[1] };
+    world->log = log_pipe_open();
     world->bridge = calloc(1, sizeof *world->bridge);
     assert_non_null(world->bridge);
-    world->bridge->log = &world->log;
+    world->bridge->log = &world->log.log;
     link_counters = (struct kvb_source_counters){ 0 };
     asked = 0;
 }
 
 static void end(struct world *world)
 {
-    close(world->log.fd);
-    close(world->read_fd);
+    log_pipe_close(&world->log);
     free(world->bridge);
 }
 
@@ -82,22 +76,6 @@ static void watch(struct world *world, uint64_t from_s, uint64_t to_s)
     }
 }
 
-/* The lines since the last call, of which so many have the words. */
-static size_t lines(struct world *world, const char *words)
-{
-    static char text[1 << 16];
-    size_t count = 0;
-
-    kvb_log_write(&world->log, KVB_LOG_INFO, "test", "mark", NULL); /* so that there is one */
-    const ssize_t len = read(world->read_fd, text, sizeof text - 1);
-    assert_true(len > 0);
-    text[len] = '\0';
-    for (const char *at = text; (at = strstr(at, words)); at++) {
-        count++;
-    }
-    return count;
-}
-
 static void an_engine_that_is_away_is_asked_where_it_has_gone(void **state)
 {
     struct world world;
@@ -106,7 +84,7 @@ static void an_engine_that_is_away_is_asked_where_it_has_gone(void **state)
     begin(&world);
     watch(&world, 1, 100);
     assert_int_equal(asked, 100); /* the discovery makes pauses between them */
-    assert_int_equal(lines(&world, "cannot be subscribed to"), 0);
+    assert_int_equal(log_lines(&world.log, "cannot be subscribed to"), 0);
     assert_string_equal(world.rank.trouble.why.text, "");
     end(&world);
 }
@@ -123,7 +101,7 @@ static void an_engine_that_connects_is_said_once_and_hardly_asked_again(void **s
     watch(&world, 6, 605);
     assert_non_null(strstr(world.rank.trouble.why.text, "tcp://10.0.0.5:5557, and nobody listens"));
     assert_in_range(asked, 5, 5 + 10);
-    assert_int_equal(lines(&world, "cannot be subscribed to"), 1);
+    assert_int_equal(log_lines(&world.log, "cannot be subscribed to"), 1);
     end(&world);
 }
 
@@ -142,7 +120,7 @@ static void an_engine_that_was_connected_does_not_connect_itself(void **state)
     world.rank.served.connection.state = KVB_CONNECTION_AWAY;
     watch(&world, 11, 110);
     assert_int_equal(asked, 100);
-    assert_int_equal(lines(&world, "cannot be subscribed to"), 0);
+    assert_int_equal(log_lines(&world.log, "cannot be subscribed to"), 0);
     assert_string_equal(world.rank.trouble.why.text, "");
     end(&world);
 }
@@ -172,10 +150,10 @@ static void another_block_size_than_configured_is_said_once_by_name(void **state
     world.rank.served.connection.state = KVB_CONNECTION_UP;
     world.beat.state = KVB_STREAM_EXACT;
     watch(&world, 1, 10);
-    assert_int_equal(lines(&world, "block_size"), 0);
+    assert_int_equal(log_lines(&world.log, "block_size"), 0);
     world.beat.block_size = 32;
     watch(&world, 11, 30);
-    assert_int_equal(lines(&world, " worker=7 dp_rank=0 configured=16 engine=32\n"), 1);
+    assert_int_equal(log_lines(&world.log, " worker=7 dp_rank=0 configured=16 engine=32\n"), 1);
     end(&world);
 }
 
@@ -191,10 +169,10 @@ static void a_total_that_the_engine_exceeded_is_said_once(void **state)
     watch(&world, 1, 10); /* none is configured */
     world.rank.settings.total_blocks = 17;
     watch(&world, 11, 20);
-    assert_int_equal(lines(&world, "total_blocks"), 0);
+    assert_int_equal(log_lines(&world.log, "total_blocks"), 0);
     held.max_proven = 18;
     watch(&world, 21, 30);
-    assert_int_equal(lines(&world, " worker=7 dp_rank=0 configured=17 engine=18\n"), 1);
+    assert_int_equal(log_lines(&world.log, " worker=7 dp_rank=0 configured=17 engine=18\n"), 1);
     end(&world);
 }
 

@@ -115,30 +115,6 @@ static void a_new_window_or_shape_wants_a_heartbeat_at_once(void **state)
     stream_world_end(&world);
 }
 
-/* Until a heartbeat says it, readers find none of its blocks. */
-static void a_new_shape_wants_a_heartbeat_at_once(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    const uint64_t hash = 555;
-    const uint32_t token = 8;
-
-    begin_exact(&world, 3);
-    add_window(&world, 901, true);
-    give_live(&world, 3);
-    assert_true(world.output.is_changed);
-    add_window(&world, 902, true);
-    give_live(&world, 4);
-    assert_false(world.output.is_changed);
-    add_stored(&world.batch, NULL, &hash, &token, 1);
-    last_event(&world.batch)->lookahead = 1;
-    last_event(&world.batch)->lookahead_at = last_event(&world.batch)->token_at;
-    give_live(&world, 5);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_true(world.output.is_changed);
-    stream_world_end(&world);
-}
-
 static void a_heartbeat_names_the_devices_first_shape(void **state)
 {
     (void)state;
@@ -423,7 +399,6 @@ int main(void)
         cmocka_unit_test(a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild),
         cmocka_unit_test(a_heartbeat_tells_of_windows_and_shapes),
         cmocka_unit_test(a_new_window_or_shape_wants_a_heartbeat_at_once),
-        cmocka_unit_test(a_new_shape_wants_a_heartbeat_at_once),
         cmocka_unit_test(a_heartbeat_names_the_devices_first_shape),
         cmocka_unit_test(one_shape_too_many_is_skipped),
         cmocka_unit_test(a_child_of_another_size_than_its_parent_is_what_no_query_finds),

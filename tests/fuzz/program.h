@@ -1,0 +1,63 @@
+#pragma once
+
+#include "core/span.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* libconfig's scanner loses its buffer when a file ends within a string.
+ * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libconfig";
+}
+/* NOLINTEND(bugprone-*,cert-*,readability-*) */
+
+enum { max_operations = 400 };
+
+/* The input as a program of operations, read from its front. */
+static struct program {
+    const uint8_t *data;
+    size_t size, at, operations;
+} program;
+
+static inline void need(bool holds)
+{
+    if (!holds) {
+        abort();
+    }
+}
+
+static inline uint8_t next_byte(void)
+{
+    return program.at < program.size ? program.data[program.at++] : 0;
+}
+
+/* [length] bytes of the input. */
+static inline kvb_span next_span(void)
+{
+    const size_t wanted = next_byte();
+    const size_t left = program.size - program.at;
+    const kvb_span span = { program.data + program.at, wanted < left ? wanted : left };
+
+    program.at += span.len;
+    return span;
+}
+
+static inline uint64_t next_number(void)
+{
+    uint64_t number = 0;
+
+    for (int i = 0; i < 8; i++) {
+        number = number << 8 | next_byte();
+    }
+    return number;
+}
+
+/* True while there is one more; the next byte says which. */
+static inline bool next_operation(void)
+{
+    return program.at < program.size && program.operations++ < max_operations;
+}
