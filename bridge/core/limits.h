@@ -54,6 +54,7 @@ enum {
     kvb_max_event_sources_bytes = 4 << 20, /* an engine's list of its event sockets */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
+    kvb_max_indexer_bytes = 8 << 20,        /* one request over gRPC: a million hashes */
     kvb_max_query_candidates = 1024,        /* that a route request may name */
     kvb_max_waiting_query_bytes = 64 << 20, /* of queries waiting for an answer; more: 503 */
     kvb_max_requests_in_flight = 1 << 18,   /* 52 MB; beyond: the one that ends first leaves */
