@@ -5,7 +5,7 @@
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
     libnats-dev libzmq3-dev libcurl4-openssl-dev libc-ares-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
-    libmicrohttpd-dev libgnutls28-dev libjson-c-dev libyaml-dev libssl-dev libncurses-dev libxxhash-dev
+    libmicrohttpd-dev libnghttp2-dev libgnutls28-dev libjson-c-dev libyaml-dev libssl-dev libncurses-dev libxxhash-dev
 )
 # To run them: the server that they meet on.
 packages_run=(nats-server)

@@ -80,7 +80,10 @@ enum {
     kvb_max_replays_at_once = 8,    /* a replay keeps its engine busy */
     kvb_max_metric_ranks = 1 << 13, /* with their own lines on a bridge's /metrics: 40 MB */
     kvb_max_index_blocks = 1 << 26,
-    kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
+    kvb_max_config_bytes = 16 << 20, /* 2 KiB for each worker */
+    kvb_max_grpc_connections = 256, /* above: closes the one that is idle longest, or the new one */
+    kvb_max_grpc_held_bytes = 64 << 20, /* bodies and answers together; above: RESOURCE_EXHAUSTED */
+    kvb_max_grpc_under_way = 32,        /* requests being answered; above: RESOURCE_EXHAUSTED */
     kvb_max_http_connections = 512,     /* above: closes the one that waits longest, or 503 */
     kvb_max_large_dumps = 16,           /* concurrent dumps as RouterEvents, some MiB each */
     kvb_max_dump_blocks = 8 << 20,      /* of one as RouterEvents; a peer waits 10 s for it */

@@ -1,0 +1,817 @@
+#include "grpc/server.h"
+
+#include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "core/ring.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    read_bytes = 64 << 10,  /* of one connection, before the next has its turn */
+    write_bytes = 64 << 10, /* taken from a session before they are sent */
+    frame_bytes = 32 << 10, /* beyond these: nghttp2 gives whole frames */
+    sweep_ms = 250,
+    linger_ms = 1000, /* for a client to read why its connection ends */
+    young_ms = 1000,  /* a connection younger than this does not make room */
+    events_a_turn = 64,
+    backlog = 128,
+    other_files = 4 /* the listening socket, epoll, two to wake it */
+};
+
+enum connection_phase {
+    CONNECTION_OPEN,
+    CONNECTION_ENDING,   /* what is left is sent, then our side of the socket is closed */
+    CONNECTION_LINGERING /* closed on our side: waits for the client to close its own */
+};
+
+enum grpc_end { END_LATE, END_IDLE, END_CROWDED, END_MISBEHAVED, END_MEMORY, END_SILENT };
+
+struct grpc_connection {
+    struct kvb_grpc *server; /* NULL: free */
+    int fd;
+    enum connection_phase phase;
+    enum grpc_end end;                /* why it is drained */
+    struct kvb_grpc_session *session; /* owned */
+    struct kvb_buf out;               /* of which `sent` bytes were sent */
+    size_t sent;
+    uint32_t events; /* for which epoll looks */
+    bool is_dirty;   /* its session may have something to send */
+    uint64_t opened_ns;
+    uint64_t moved_ns; /* when a byte was last read or sent */
+    uint64_t ending_ns;
+    struct kvb_grpc_call *calls; /* list; those that are under way */
+};
+
+struct kvb_grpc_call {
+    struct kvb_grpc *server;
+    /* The server's thread's own: */
+    struct grpc_connection *connection; /* NULL: gone */
+    struct kvb_grpc_call *next;
+    int32_t stream;
+    /* Everybody's: */
+    atomic_bool is_gone;
+    uint64_t deadline_ns;
+    enum kvb_grpc_status status;
+    struct kvb_buf message;
+};
+
+struct kvb_grpc {
+    struct kvb_grpc_options options;
+    struct kvb_grpc_gate gate;
+    pthread_t thread;
+    bool has_thread;
+    uint16_t port;
+    int listen_fd;
+    int epoll_fd;
+    int stop_fd;
+    bool is_listening; /* epoll looks at listen_fd */
+    bool is_stopping;
+    uint64_t stop_ns;
+    uint64_t next_sweep_ns;
+    uint64_t grace_ns;
+    uint64_t now_ns;
+    struct kvb_ring *finished;           /* calls, on their way back */
+    struct grpc_connection *connections; /* owned; connection_limit of them */
+    size_t connection_limit;
+    size_t connection_count;
+};
+
+/* ---- Metrics ---- */
+
+static void count_grpc(struct kvb_grpc *grpc, size_t row)
+{
+    kvb_metric_add(grpc->options.metrics, grpc->options.first_metric + row, 1);
+}
+
+/* Of the rows of KVB_GRPC_METRICS. */
+enum {
+#define GRPC_ROW(id, type, name, labels, help) row_##id,
+    KVB_GRPC_METRICS(GRPC_ROW)
+#undef GRPC_ROW
+};
+
+static void note_grpc_gauges(struct kvb_grpc *grpc)
+{
+    struct kvb_metrics *metrics = grpc->options.metrics;
+    const size_t first = grpc->options.first_metric;
+
+    kvb_metric_set(metrics, first + row_grpc_connections, grpc->connection_count);
+    kvb_metric_set(metrics, first + row_grpc_under_way, grpc->gate.under_way);
+    kvb_metric_set(metrics, first + row_grpc_held, grpc->gate.held_bytes);
+}
+
+static void note_grpc_status(void *context, enum kvb_grpc_status status)
+{
+    static const size_t rows[KVB_GRPC_STATUS_COUNT] = {
+        [KVB_GRPC_OK] = row_grpc_ok,
+        [KVB_GRPC_INVALID_ARGUMENT] = row_grpc_invalid_argument,
+        [KVB_GRPC_DEADLINE_EXCEEDED] = row_grpc_deadline_exceeded,
+        [KVB_GRPC_RESOURCE_EXHAUSTED] = row_grpc_resource_exhausted,
+        [KVB_GRPC_OUT_OF_RANGE] = row_grpc_out_of_range,
+        [KVB_GRPC_UNIMPLEMENTED] = row_grpc_unimplemented,
+        [KVB_GRPC_UNAVAILABLE] = row_grpc_unavailable,
+    };
+
+    count_grpc(context, status == KVB_GRPC_LATER ? row_grpc_none : rows[status]);
+}
+
+/* ---- Calls ---- */
+
+bool kvb_grpc_call_is_over(const struct kvb_grpc_call *call, uint64_t now_ns)
+{
+    return atomic_load_explicit(&call->is_gone, memory_order_relaxed) ||
+           now_ns >= call->deadline_ns;
+}
+
+struct kvb_buf *kvb_grpc_call_message(struct kvb_grpc_call *call)
+{
+    return &call->message;
+}
+
+static void free_call(void *item)
+{
+    struct kvb_grpc_call *call = item;
+
+    kvb_buf_done(&call->message);
+    free(call);
+}
+
+void kvb_grpc_call_finish(struct kvb_grpc_call *call, enum kvb_grpc_status status)
+{
+    call->status = status;
+    /* The ring has a place for each call that may be under way. */
+    if (kvb_ring_put(call->server->finished, call) != KVB_OK) {
+        free_call(call);
+    }
+}
+
+static void unlink_call(struct grpc_connection *connection, const struct kvb_grpc_call *call)
+{
+    struct kvb_grpc_call **at = &connection->calls;
+
+    while (*at != call) {
+        at = &(*at)->next;
+    }
+    *at = call->next;
+}
+
+static enum kvb_grpc_status
+take_grpc_request(void *context, void *from, int32_t stream, kvb_span message, uint64_t deadline_ns)
+{
+    struct kvb_grpc *grpc = context;
+    struct grpc_connection *connection = from;
+    struct kvb_grpc_call *call = calloc(1, sizeof *call);
+
+    if (!call) {
+        return KVB_GRPC_RESOURCE_EXHAUSTED;
+    }
+    call->server = grpc;
+    call->connection = connection;
+    call->stream = stream;
+    call->deadline_ns = deadline_ns;
+    kvb_buf_init(&call->message, kvb_max_answer_bytes);
+    call->next = connection->calls;
+    connection->calls = call;
+    const enum kvb_grpc_status status = grpc->options.handler(grpc->options.context, call, message);
+    if (status != KVB_GRPC_LATER) {
+        unlink_call(connection, call);
+        free_call(call);
+    }
+    return status;
+}
+
+static void note_gone_request(void *context, void *from, int32_t stream)
+{
+    struct grpc_connection *connection = from;
+
+    (void)context;
+    for (struct kvb_grpc_call *call = connection->calls; call; call = call->next) {
+        if (call->stream == stream) {
+            unlink_call(connection, call);
+            call->connection = NULL;
+            atomic_store_explicit(&call->is_gone, true, memory_order_relaxed);
+            return;
+        }
+    }
+}
+
+static void answer_call(struct kvb_grpc *grpc, struct kvb_grpc_call *call)
+{
+    struct grpc_connection *connection = call->connection;
+
+    grpc->gate.under_way--;
+    if (connection) {
+        unlink_call(connection, call);
+        kvb_grpc_session_answer(
+            connection->session, call->stream, call->status, kvb_buf_span(&call->message),
+            grpc->now_ns);
+        connection->is_dirty = true;
+    }
+    free_call(call);
+}
+
+static void answer_finished_calls(struct kvb_grpc *grpc)
+{
+    void *item = NULL;
+
+    while (kvb_ring_take(grpc->finished, &item) == KVB_OK) { /* ends: so many are under way */
+        answer_call(grpc, item);
+    }
+}
+
+/* ---- Connections: ending ---- */
+
+static void close_connection(struct grpc_connection *connection)
+{
+    struct kvb_grpc *grpc = connection->server;
+
+    kvb_grpc_session_free(connection->session); /* its calls are gone */
+    kvb_buf_done(&connection->out);
+    (void)close(connection->fd); /* leaves epoll, too */
+    *connection = (struct grpc_connection){ .fd = -1 };
+    grpc->connection_count--;
+}
+
+static void count_grpc_end(struct kvb_grpc *grpc, enum grpc_end end)
+{
+    if (end != END_SILENT) {
+        count_grpc(grpc, row_grpc_closed_late + (size_t)end);
+    }
+}
+
+/* What is left is sent first. */
+static void end_connection(struct grpc_connection *connection, enum grpc_end end)
+{
+    if (connection->phase == CONNECTION_OPEN) {
+        connection->phase = CONNECTION_ENDING;
+        connection->ending_ns = connection->server->now_ns;
+        connection->is_dirty = true;
+        count_grpc_end(connection->server, end);
+    }
+}
+
+static void drop_connection(struct grpc_connection *connection, enum grpc_end end)
+{
+    if (connection->phase == CONNECTION_OPEN) {
+        count_grpc_end(connection->server, end);
+    }
+    close_connection(connection);
+}
+
+/* ---- Connections: bytes ---- */
+
+static void watch_connection(struct grpc_connection *connection, uint32_t events)
+{
+    struct epoll_event event = { .events = events, .data.ptr = connection };
+
+    if (connection->events != events) {
+        connection->events = events;
+        (void)epoll_ctl(
+            connection->server->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event); /* it is there */
+    }
+}
+
+/* KVB_AGAIN: the client must read first.  KVB_IO: it is gone. */
+static kvb_status send_out(struct grpc_connection *connection)
+{
+    struct kvb_buf *out = &connection->out;
+
+    while (connection->sent < out->len) {
+        const ssize_t sent = send(
+            connection->fd, out->data + connection->sent, out->len - connection->sent,
+            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            return errno == EAGAIN || errno == EWOULDBLOCK ? KVB_AGAIN
+                   : errno == EINTR                        ? KVB_AGAIN
+                                                           : KVB_IO;
+        }
+        connection->sent += (size_t)sent;
+        connection->moved_ns = connection->server->now_ns;
+    }
+    kvb_buf_reset(out);
+    connection->sent = 0;
+    return KVB_OK;
+}
+
+/* Sends what there is.  KVB_AGAIN, KVB_IO: as above.  Other: the session cannot go on. */
+static kvb_status send_session(struct grpc_connection *connection)
+{
+    KVB_TRY(send_out(connection));
+    do {
+        KVB_TRY(kvb_grpc_session_write(
+            connection->session, &connection->out, write_bytes, connection->server->now_ns));
+        if (connection->out.len == 0) {
+            return KVB_OK;
+        }
+        KVB_TRY(send_out(connection));
+    } while (true); /* ends: windows of HTTP/2 and the socket's buffer do */
+}
+
+static void linger(struct grpc_connection *connection)
+{
+    (void)shutdown(connection->fd, SHUT_WR); /* the client sees what was sent, and the end */
+    connection->phase = CONNECTION_LINGERING;
+    watch_connection(connection, EPOLLIN);
+}
+
+/* While a client does not read, nothing more is read from it. */
+static void flush_connection(struct grpc_connection *connection)
+{
+    connection->is_dirty = false;
+    if (connection->phase == CONNECTION_LINGERING) {
+        return;
+    }
+    const kvb_status status = send_session(connection);
+    if (status == KVB_AGAIN) {
+        watch_connection(connection, EPOLLOUT);
+        return;
+    }
+    if (status == KVB_IO) {
+        drop_connection(connection, END_SILENT);
+    } else if (status != KVB_OK) {
+        drop_connection(connection, status == KVB_NO_MEMORY ? END_MEMORY : END_MISBEHAVED);
+    } else if (connection->phase == CONNECTION_ENDING) {
+        linger(connection);
+    } else if (kvb_grpc_session_is_finished(connection->session)) {
+        end_connection(connection, connection->end);
+        linger(connection);
+    } else {
+        watch_connection(connection, EPOLLIN);
+    }
+}
+
+static void take_received(struct grpc_connection *connection, kvb_span bytes)
+{
+    const kvb_status status =
+        kvb_grpc_session_receive(connection->session, bytes, connection->server->now_ns);
+
+    connection->is_dirty = true;
+    connection->moved_ns = connection->server->now_ns;
+    if (status != KVB_OK) {
+        end_connection(connection, status == KVB_NO_MEMORY ? END_MEMORY : END_MISBEHAVED);
+    }
+}
+
+static void read_connection(struct grpc_connection *connection)
+{
+    uint8_t bytes[read_bytes];
+    const ssize_t len = recv(connection->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+
+    if (len == 0 || (len < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+        drop_connection(connection, END_SILENT);
+    } else if (len > 0 && connection->phase == CONNECTION_OPEN) {
+        take_received(connection, (kvb_span){ bytes, (size_t)len });
+    }
+}
+
+static void serve_connection(struct grpc_connection *connection, uint32_t events)
+{
+    if (!connection->server) {
+        return; /* closed since epoll returned */
+    }
+    if (events & EPOLLOUT) {
+        connection->is_dirty = true;
+    } else {
+        read_connection(connection);
+    }
+}
+
+static void flush_dirty(struct kvb_grpc *grpc)
+{
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        if (grpc->connections[i].server && grpc->connections[i].is_dirty) {
+            flush_connection(&grpc->connections[i]);
+        }
+    }
+}
+
+/* ---- Connections: beginning ---- */
+
+static bool has_requested(const struct grpc_connection *connection)
+{
+    return kvb_grpc_session_requested_ns(connection->session) > 0;
+}
+
+/* Whether the first makes room rather than the second, which may be NULL. */
+static bool goes_first(const struct grpc_connection *one, const struct grpc_connection *other)
+{
+    if (!other || has_requested(one) != has_requested(other)) {
+        return !other || !has_requested(one);
+    }
+    return has_requested(one) ? one->moved_ns < other->moved_ns : one->opened_ns < other->opened_ns;
+}
+
+static bool may_be_closed(const struct grpc_connection *connection)
+{
+    return !has_requested(connection) || kvb_grpc_session_streams(connection->session) == 0;
+}
+
+/* New connections push out each other, and not those of routers that are idle, as long as one of
+ * them has not completed a request. */
+static void make_room_for_connection(struct kvb_grpc *grpc)
+{
+    struct grpc_connection *victim = NULL;
+
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        struct grpc_connection *connection = &grpc->connections[i];
+        if (may_be_closed(connection) && goes_first(connection, victim)) {
+            victim = connection;
+        }
+    }
+    if (victim && grpc->now_ns - victim->opened_ns >= young_ms * KVB_NS_PER_MS) {
+        drop_connection(victim, END_CROWDED);
+    }
+}
+
+static struct grpc_connection *find_free_connection(struct kvb_grpc *grpc)
+{
+    if (grpc->connection_count == grpc->connection_limit) {
+        make_room_for_connection(grpc);
+    }
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        if (!grpc->connections[i].server) {
+            return &grpc->connections[i];
+        }
+    }
+    return NULL;
+}
+
+/* An answer is many small frames; a peer that vanished is found in a minute. */
+static void set_socket_options(int fd)
+{
+    const int on = 1;
+    const int idle_s = 30;
+    const int interval_s = 10;
+    const int probes = 3;
+
+    /* none of these is vital */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+/* Takes fd on KVB_OK. */
+static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
+{
+    struct grpc_connection *connection = find_free_connection(grpc);
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = connection };
+
+    if (!connection) {
+        return KVB_TOO_LARGE;
+    }
+    struct kvb_grpc_session *session = NULL;
+    KVB_TRY(kvb_grpc_session_new(&grpc->gate, connection, grpc->now_ns, &session));
+    if (epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        kvb_grpc_session_free(session);
+        return KVB_NO_MEMORY;
+    }
+    set_socket_options(fd);
+    *connection = (struct grpc_connection){ .server = grpc,
+                                            .fd = fd,
+                                            .session = session,
+                                            .end = END_SILENT,
+                                            .events = EPOLLIN,
+                                            .is_dirty = true, /* our settings */
+                                            .opened_ns = grpc->now_ns,
+                                            .moved_ns = grpc->now_ns };
+    kvb_buf_init(&connection->out, write_bytes + frame_bytes);
+    grpc->connection_count++;
+    return KVB_OK;
+}
+
+static void watch_listener(struct kvb_grpc *grpc)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = &grpc->listen_fd };
+
+    if (!grpc->is_listening && !grpc->is_stopping &&
+        epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, grpc->listen_fd, &event) == 0) {
+        grpc->is_listening = true;
+    }
+}
+
+/* Until the next sweep; without descriptors the listener would be readable for ever. */
+static void ignore_listener(struct kvb_grpc *grpc)
+{
+    if (grpc->is_listening) {
+        (void)epoll_ctl(grpc->epoll_fd, EPOLL_CTL_DEL, grpc->listen_fd, NULL); /* it is there */
+        grpc->is_listening = false;
+    }
+}
+
+static void accept_connection(struct kvb_grpc *grpc)
+{
+    const int fd = accept4(grpc->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            ignore_listener(grpc);
+        }
+        return;
+    }
+    const kvb_status status = open_connection(grpc, fd);
+    if (status != KVB_OK) {
+        count_grpc_end(grpc, status == KVB_TOO_LARGE ? END_CROWDED : END_MEMORY);
+        (void)close(fd);
+    }
+}
+
+/* ---- Time ---- */
+
+static bool has_passed(const struct kvb_grpc *grpc, uint64_t since_ns, uint64_t time_ns)
+{
+    return grpc->now_ns - since_ns >= time_ns;
+}
+
+static bool is_blocked(const struct grpc_connection *connection)
+{
+    return connection->sent < connection->out.len;
+}
+
+static void expire_open(struct grpc_connection *connection)
+{
+    const struct kvb_grpc *grpc = connection->server;
+
+    if (kvb_grpc_session_expire(connection->session, grpc->now_ns) != KVB_OK ||
+        (is_blocked(connection) && has_passed(grpc, connection->moved_ns, grpc->grace_ns))) {
+        drop_connection(connection, END_LATE);
+        return;
+    }
+    connection->is_dirty = true; /* resets */
+    if (kvb_grpc_session_streams(connection->session) > 0) {
+        return;
+    }
+    if (!has_requested(connection)) {
+        if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
+            end_connection(connection, END_LATE);
+        }
+    } else if (has_passed(
+                   grpc, connection->moved_ns,
+                   (kvb_grpc_idle_s + kvb_grpc_grace_s) * KVB_NS_PER_S)) {
+        drop_connection(connection, END_IDLE); /* it does not answer the PING */
+    } else if (has_passed(grpc, connection->moved_ns, kvb_grpc_idle_s * KVB_NS_PER_S)) {
+        connection->end = END_IDLE;
+        kvb_grpc_session_drain(connection->session, false);
+    }
+}
+
+static void sweep_connections(struct kvb_grpc *grpc)
+{
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        struct grpc_connection *connection = &grpc->connections[i];
+        if (!connection->server) {
+            continue;
+        }
+        if (connection->phase == CONNECTION_OPEN) {
+            expire_open(connection);
+        } else if (has_passed(grpc, connection->ending_ns, linger_ms * KVB_NS_PER_MS)) {
+            close_connection(connection);
+        }
+    }
+    watch_listener(grpc);
+    note_grpc_gauges(grpc);
+    grpc->next_sweep_ns = grpc->now_ns + sweep_ms * KVB_NS_PER_MS;
+}
+
+/* ---- The thread ---- */
+
+static void begin_to_stop(struct kvb_grpc *grpc)
+{
+    eventfd_t ignored = 0;
+
+    (void)eventfd_read(grpc->stop_fd, &ignored);
+    if (grpc->is_stopping) {
+        return;
+    }
+    grpc->is_stopping = true;
+    grpc->stop_ns = grpc->now_ns + kvb_grpc_stop_ms * KVB_NS_PER_MS;
+    ignore_listener(grpc);
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        struct grpc_connection *connection = &grpc->connections[i];
+        if (connection->server && connection->phase == CONNECTION_OPEN) {
+            kvb_grpc_session_drain(connection->session, true);
+            connection->is_dirty = true;
+        }
+    }
+}
+
+static void take_epoll_event(struct kvb_grpc *grpc, const struct epoll_event *event)
+{
+    if (event->data.ptr == &grpc->listen_fd) {
+        accept_connection(grpc);
+    } else if (event->data.ptr == &grpc->stop_fd) {
+        begin_to_stop(grpc);
+    } else if (event->data.ptr != grpc) { /* the ring is looked at anyway */
+        serve_connection(event->data.ptr, event->events);
+    }
+}
+
+static bool is_grpc_over(const struct kvb_grpc *grpc)
+{
+    return grpc->is_stopping && (grpc->connection_count == 0 || grpc->now_ns >= grpc->stop_ns);
+}
+
+static void *run_grpc(void *context)
+{
+    struct kvb_grpc *grpc = context;
+    struct epoll_event events[events_a_turn];
+
+    (void)pthread_setname_np(pthread_self(), "kvb-grpc"); /* for top -H; else unnamed */
+    while (!is_grpc_over(grpc)) {
+        const int wait_ms = grpc->connection_count > 0 || !grpc->is_listening ? sweep_ms : -1;
+        const int count = epoll_wait(grpc->epoll_fd, events, events_a_turn, wait_ms);
+        grpc->now_ns = kvb_clock_monotonic_ns();
+        answer_finished_calls(grpc);
+        for (int i = 0; i < count; i++) {
+            take_epoll_event(grpc, &events[i]);
+        }
+        if (grpc->now_ns >= grpc->next_sweep_ns) {
+            sweep_connections(grpc);
+        }
+        flush_dirty(grpc);
+        note_grpc_gauges(grpc);
+    }
+    return NULL;
+}
+
+/* ---- Starting and stopping ---- */
+
+/* As the HTTP server: a taken port may become free and a missing address may appear. */
+static kvb_status
+grpc_listen_failed(const struct kvb_grpc_options *options, int error, struct kvb_detail *detail)
+{
+    kvb_detail_set(
+        detail, "grpc: cannot listen on \"%s\": %s", options->listen, strerrordesc_np(error));
+    return error == EADDRINUSE || error == EADDRNOTAVAIL ? KVB_IO : KVB_BAD_CONFIG;
+}
+
+static int bind_grpc(int fd, const struct sockaddr_storage *address)
+{
+    const bool is_six = address->ss_family == AF_INET6;
+    const int on = 1;
+
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        (is_six && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0)) {
+        return -1;
+    }
+    const socklen_t len = is_six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    return bind(fd, (const struct sockaddr *)address, len) == 0 ? listen(fd, backlog) : -1;
+}
+
+static uint16_t read_port(int fd)
+{
+    struct sockaddr_storage address = { 0 };
+    socklen_t len = sizeof address;
+    struct sockaddr_in6 six;
+    struct sockaddr_in four;
+
+    (void)getsockname(fd, (struct sockaddr *)&address, &len); /* it is bound */
+    memcpy(&six, &address, sizeof six);
+    memcpy(&four, &address, sizeof four);
+    return ntohs(address.ss_family == AF_INET6 ? six.sin6_port : four.sin_port);
+}
+
+static kvb_status open_grpc_listener(struct kvb_grpc *grpc, struct kvb_detail *detail)
+{
+    const struct kvb_grpc_options *options = &grpc->options;
+
+    grpc->listen_fd =
+        socket(options->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (bind_grpc(grpc->listen_fd, &options->address) != 0) {
+        return grpc_listen_failed(options, errno, detail);
+    }
+    grpc->port = read_port(grpc->listen_fd);
+    return KVB_OK;
+}
+
+static bool watch_fd(const struct kvb_grpc *grpc, int fd, void *what)
+{
+    struct epoll_event event = { .events = EPOLLIN, .data.ptr = what };
+
+    return epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static kvb_status make_grpc(struct kvb_grpc *grpc)
+{
+    grpc->connections = calloc(grpc->connection_limit, sizeof *grpc->connections);
+    if (!grpc->connections) {
+        return KVB_NO_MEMORY;
+    }
+    KVB_TRY(kvb_ring_new(grpc->options.max_under_way, free_call, &grpc->finished));
+    grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    grpc->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (grpc->epoll_fd < 0 || grpc->stop_fd < 0 || !watch_fd(grpc, grpc->stop_fd, &grpc->stop_fd) ||
+        !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc)) {
+        return KVB_IO;
+    }
+    return KVB_OK;
+}
+
+static kvb_status start_grpc(struct kvb_grpc *grpc, struct kvb_detail *detail)
+{
+    KVB_TRY(make_grpc(grpc));
+    KVB_TRY(open_grpc_listener(grpc, detail));
+    watch_listener(grpc);
+    if (!grpc->is_listening || pthread_create(&grpc->thread, NULL, run_grpc, grpc) != 0) {
+        return KVB_IO;
+    }
+    grpc->has_thread = true;
+    return KVB_OK;
+}
+
+static struct kvb_grpc_gate make_gate(struct kvb_grpc *grpc)
+{
+    return (struct kvb_grpc_gate){ .path = grpc->options.path,
+                                   .max_message_bytes = grpc->options.max_message_bytes,
+                                   .max_under_way = grpc->options.max_under_way,
+                                   .max_held_bytes = kvb_max_grpc_held_bytes,
+                                   .on_request = take_grpc_request,
+                                   .on_gone = note_gone_request,
+                                   .on_status = note_grpc_status,
+                                   .context = grpc };
+}
+
+kvb_status kvb_grpc_start(
+    const struct kvb_grpc_options *options, struct kvb_grpc **out_grpc, struct kvb_detail *detail)
+{
+    struct kvb_grpc *grpc = calloc(1, sizeof *grpc);
+    char port[24];
+
+    if (!grpc) {
+        return KVB_NO_MEMORY;
+    }
+    grpc->options = *options;
+    grpc->listen_fd = grpc->epoll_fd = grpc->stop_fd = -1;
+    grpc->connection_limit =
+        options->max_connections ? options->max_connections : kvb_max_grpc_connections;
+    grpc->grace_ns =
+        options->grace_ms ? options->grace_ms * KVB_NS_PER_MS : kvb_grpc_grace_s * KVB_NS_PER_S;
+    grpc->gate = make_gate(grpc);
+    const kvb_status status = start_grpc(grpc, detail);
+    if (status != KVB_OK) {
+        kvb_grpc_free(grpc);
+        return status;
+    }
+    kvb_log_write(
+        options->log, KVB_LOG_INFO, "grpc", "listening", "address", options->listen, "port",
+        kvb_log_u64(port, grpc->port), NULL);
+    *out_grpc = grpc;
+    return KVB_OK;
+}
+
+uint16_t kvb_grpc_port(const struct kvb_grpc *grpc)
+{
+    return grpc->port;
+}
+
+size_t kvb_grpc_files(void)
+{
+    return kvb_max_grpc_connections + other_files;
+}
+
+void kvb_grpc_stop(struct kvb_grpc *grpc)
+{
+    if (!grpc || !grpc->has_thread) {
+        return;
+    }
+    (void)eventfd_write(grpc->stop_fd, 1); /* cannot be full */
+    (void)pthread_join(grpc->thread, NULL);
+    grpc->has_thread = false;
+    for (size_t i = 0; i < grpc->connection_limit; i++) {
+        if (grpc->connections[i].server) {
+            close_connection(&grpc->connections[i]);
+        }
+    }
+    note_grpc_gauges(grpc);
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0) {
+        (void)close(fd); /* nothing to lose */
+    }
+}
+
+void kvb_grpc_free(struct kvb_grpc *grpc)
+{
+    if (!grpc) {
+        return;
+    }
+    kvb_ring_free(grpc->finished);
+    close_fd(grpc->listen_fd);
+    close_fd(grpc->stop_fd);
+    close_fd(grpc->epoll_fd);
+    free(grpc->connections);
+    free(grpc);
+}

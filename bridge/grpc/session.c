@@ -1,0 +1,852 @@
+#include "grpc/session.h"
+
+#include "core/clock.h"
+#include "core/decimal.h"
+#include "core/own.h"
+
+#include <nghttp2/nghttp2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    stream_window_bytes = 1 << 20, /* what a client may send ahead */
+    connection_window_bytes = 4 << 20,
+    head_bytes = 5, /* before a message: whether it is compressed, and its length */
+    head_is_compressed = 1,
+    never_limited = 1 << 30 /* nghttp2's own limit of resets, which ends as INTERNAL_ERROR */
+};
+
+enum stream_phase {
+    STREAM_HEADER,
+    STREAM_BODY,
+    STREAM_WORK, /* its answer is due */
+    STREAM_SEND, /* answered; the rest of its body is ignored */
+    STREAM_RESET /* by this side, as soon as that is sent */
+};
+
+enum drain_phase {
+    DRAIN_NONE,
+    DRAIN_NOTICED, /* a GOAWAY that names no last stream, and a PING, were sent */
+    DRAIN_ENDED    /* the GOAWAY that names it was sent */
+};
+
+struct grpc_stream {
+    struct grpc_stream *next;
+    struct grpc_stream **at; /* what points to it */
+    int32_t id;
+    enum stream_phase phase;
+    uint64_t since_ns;    /* when the phase began */
+    uint64_t moved_bytes; /* in it */
+    size_t held_bytes;    /* of the gate's */
+    /* the request */
+    bool is_post, is_grpc, is_known_path, is_timeout_bad;
+    size_t header_bytes;
+    uint64_t deadline_ns; /* UINT64_MAX: none */
+    uint8_t head[head_bytes];
+    size_t head_len;
+    size_t message_bytes; /* as the head says */
+    struct kvb_buf message;
+    /* the answer: its head and message */
+    enum kvb_grpc_status status;
+    struct kvb_buf answer;
+    size_t sent;
+};
+
+struct kvb_grpc_session {
+    struct kvb_grpc_gate *gate; /* borrowed */
+    void *connection;           /* the caller's */
+    nghttp2_session *http2;     /* owned */
+    struct grpc_stream *streams;
+    size_t stream_count;
+    size_t held_bytes;
+    uint64_t now_ns; /* of the call at hand */
+    uint64_t requested_ns;
+    uint64_t resets_ns; /* when the next one was counted */
+    double resets_left;
+    bool is_refusing;
+    enum drain_phase drain;
+};
+
+/* ---- Memory ---- */
+
+static void release_bytes(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    session->held_bytes -= stream->held_bytes;
+    session->gate->held_bytes -= stream->held_bytes;
+    stream->held_bytes = 0;
+}
+
+/* False: so much is not allowed, and as before. */
+static bool hold_bytes(struct kvb_grpc_session *session, struct grpc_stream *stream, size_t bytes)
+{
+    struct kvb_grpc_gate *gate = session->gate;
+    const size_t more = bytes > stream->held_bytes ? bytes - stream->held_bytes : 0;
+
+    if (more > 0 && (gate->held_bytes + more > gate->max_held_bytes ||
+                     session->held_bytes + more > gate->max_held_bytes / 4 * 3)) {
+        return false;
+    }
+    release_bytes(session, stream);
+    stream->held_bytes = bytes;
+    session->held_bytes += bytes;
+    gate->held_bytes += bytes;
+    return true;
+}
+
+static void free_stream(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    *stream->at = stream->next;
+    if (stream->next) {
+        stream->next->at = stream->at;
+    }
+    session->stream_count--;
+    release_bytes(session, stream);
+    kvb_buf_done(&stream->message);
+    kvb_buf_done(&stream->answer);
+    free(stream);
+}
+
+static struct grpc_stream *new_stream(struct kvb_grpc_session *session, int32_t id)
+{
+    struct grpc_stream *stream = calloc(1, sizeof *stream);
+
+    if (!stream) {
+        return NULL;
+    }
+    stream->id = id;
+    stream->since_ns = session->now_ns;
+    stream->deadline_ns = UINT64_MAX;
+    stream->next = session->streams;
+    stream->at = &session->streams;
+    if (stream->next) {
+        stream->next->at = &stream->next;
+    }
+    session->streams = stream;
+    session->stream_count++;
+    return stream;
+}
+
+/* ---- Answers ---- */
+
+static void enter_stream_phase(
+    const struct kvb_grpc_session *session, struct grpc_stream *stream, enum stream_phase phase)
+{
+    stream->phase = phase;
+    stream->since_ns = session->now_ns;
+    stream->moved_bytes = 0;
+}
+
+/* Without memory for an answer, or when a client does not read one. */
+static void
+reset_stream(struct kvb_grpc_session *session, struct grpc_stream *stream, uint32_t code)
+{
+    if (stream->phase <= STREAM_BODY) {
+        session->gate->on_status(session->gate->context, KVB_GRPC_LATER);
+    }
+    enter_stream_phase(session, stream, STREAM_RESET);
+    /* out of memory: the stream stays open until its connection is closed */
+    (void)nghttp2_submit_rst_stream(session->http2, NGHTTP2_FLAG_NONE, stream->id, code);
+}
+
+static nghttp2_nv make_nv(const char *name, const char *value)
+{
+    return (nghttp2_nv){ .name = (uint8_t *)(uintptr_t)name, /* only read */
+                         .namelen = strlen(name),
+                         .value = (uint8_t *)(uintptr_t)value,
+                         .valuelen = strlen(value),
+                         .flags = NGHTTP2_NV_FLAG_NO_COPY_NAME };
+}
+
+/* Trailers behind the message. */
+static kvb_status submit_status(nghttp2_session *http2, int32_t id, enum kvb_grpc_status status)
+{
+    char number[12];
+
+    (void)snprintf(number, sizeof number, "%d", (int)status);
+    const nghttp2_nv trailer = make_nv("grpc-status", number);
+    return nghttp2_submit_trailer(http2, id, &trailer, 1) == 0 ? KVB_OK : KVB_NO_MEMORY;
+}
+
+static ssize_t read_answer(
+    nghttp2_session *http2, int32_t id, uint8_t *out, size_t len, uint32_t *flags,
+    nghttp2_data_source *source, void *context)
+{
+    struct grpc_stream *stream = source->ptr;
+    const size_t left = stream->answer.len - stream->sent;
+    const size_t part = left < len ? left : len;
+
+    (void)context;
+    memcpy(out, stream->answer.data + stream->sent, part);
+    stream->sent += part;
+    stream->moved_bytes += part;
+    if (stream->sent == stream->answer.len) {
+        *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        if (submit_status(http2, id, stream->status) != KVB_OK) {
+            return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        }
+    }
+    return (ssize_t)part;
+}
+
+static int submit_message(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    const nghttp2_nv headers[] = { make_nv(":status", "200"),
+                                   make_nv("content-type", "application/grpc") };
+    const nghttp2_data_provider answer = { .source = { .ptr = stream },
+                                           .read_callback = read_answer };
+
+    return nghttp2_submit_response(
+        session->http2, stream->id, headers, KVB_COUNT_OF(headers), &answer);
+}
+
+/* An answer without a message: its headers are its trailers. */
+static int submit_trailers_only(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    char number[12];
+
+    (void)snprintf(number, sizeof number, "%d", (int)stream->status);
+    const nghttp2_nv headers[] = { make_nv(":status", "200"),
+                                   make_nv("content-type", "application/grpc"),
+                                   make_nv("grpc-status", number) };
+    return nghttp2_submit_response(
+        session->http2, stream->id, headers, KVB_COUNT_OF(headers), NULL);
+}
+
+static void begin_to_send(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    kvb_buf_done(&stream->message);
+    enter_stream_phase(session, stream, STREAM_SEND);
+}
+
+static void refuse_request(
+    struct kvb_grpc_session *session, struct grpc_stream *stream, enum kvb_grpc_status status)
+{
+    begin_to_send(session, stream);
+    release_bytes(session, stream);
+    stream->status = status;
+    session->gate->on_status(session->gate->context, status);
+    if (submit_trailers_only(session, stream) != 0) {
+        reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+/* To whoever is no gRPC client. */
+static void
+refuse_http(struct kvb_grpc_session *session, struct grpc_stream *stream, const char *http_status)
+{
+    const nghttp2_nv headers[] = { make_nv(":status", http_status) };
+
+    begin_to_send(session, stream);
+    session->gate->on_status(session->gate->context, KVB_GRPC_LATER);
+    if (nghttp2_submit_response(session->http2, stream->id, headers, 1, NULL) != 0) {
+        reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+/* KVB_TOO_LARGE, KVB_NO_MEMORY: nothing is changed. */
+static kvb_status
+copy_answer(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span message)
+{
+    const size_t bytes = head_bytes + message.len;
+    const uint8_t head[head_bytes] = { 0, (uint8_t)(message.len >> 24),
+                                       (uint8_t)(message.len >> 16), (uint8_t)(message.len >> 8),
+                                       (uint8_t)message.len };
+
+    if (message.len > UINT32_MAX || !hold_bytes(session, stream, bytes)) {
+        return KVB_TOO_LARGE;
+    }
+    kvb_buf_init(&stream->answer, bytes);
+    KVB_TRY(kvb_buf_reserve(&stream->answer, bytes));
+    KVB_TRY(kvb_buf_append(&stream->answer, head, sizeof head));
+    return kvb_buf_append(&stream->answer, message.data, message.len);
+}
+
+static void
+send_message(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span message)
+{
+    begin_to_send(session, stream);
+    if (copy_answer(session, stream, message) != KVB_OK) {
+        refuse_request(session, stream, KVB_GRPC_RESOURCE_EXHAUSTED);
+        return;
+    }
+    stream->status = KVB_GRPC_OK;
+    session->gate->on_status(session->gate->context, KVB_GRPC_OK);
+    if (submit_message(session, stream) != 0) {
+        reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+void kvb_grpc_session_answer(
+    struct kvb_grpc_session *session, int32_t id, enum kvb_grpc_status status, kvb_span message,
+    uint64_t now_ns)
+{
+    struct grpc_stream *stream = nghttp2_session_get_stream_user_data(session->http2, id);
+
+    session->now_ns = now_ns;
+    if (!stream || stream->phase != STREAM_WORK) {
+        return;
+    }
+    if (status == KVB_GRPC_OK) {
+        send_message(session, stream, message);
+    } else {
+        refuse_request(session, stream, status);
+    }
+}
+
+/* ---- Requests ---- */
+
+/* Why a complete request is not passed on; KVB_GRPC_LATER: it is. */
+static enum kvb_grpc_status
+check_request(const struct kvb_grpc_session *session, const struct grpc_stream *stream)
+{
+    const struct kvb_grpc_gate *gate = session->gate;
+
+    if (stream->head_len < head_bytes || stream->message.len != stream->message_bytes ||
+        stream->is_timeout_bad) {
+        return KVB_GRPC_INVALID_ARGUMENT;
+    }
+    if (session->is_refusing) {
+        return KVB_GRPC_UNAVAILABLE;
+    }
+    if (session->now_ns >= stream->deadline_ns) {
+        return KVB_GRPC_DEADLINE_EXCEEDED;
+    }
+    return gate->under_way >= gate->max_under_way ? KVB_GRPC_RESOURCE_EXHAUSTED : KVB_GRPC_LATER;
+}
+
+static void finish_request(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    struct kvb_grpc_gate *gate = session->gate;
+    enum kvb_grpc_status status = check_request(session, stream);
+
+    session->requested_ns = session->now_ns;
+    if (status != KVB_GRPC_LATER) {
+        refuse_request(session, stream, status);
+        return;
+    }
+    enter_stream_phase(session, stream, STREAM_WORK);
+    gate->under_way++;
+    status = gate->on_request(
+        gate->context, session->connection, stream->id, kvb_buf_span(&stream->message),
+        stream->deadline_ns);
+    if (status != KVB_GRPC_LATER) {
+        gate->under_way--;
+        refuse_request(session, stream, status);
+        return;
+    }
+    kvb_buf_done(&stream->message);
+    release_bytes(session, stream);
+}
+
+/* The head of the message: refuses what will not be read. */
+static enum kvb_grpc_status
+check_message_head(const struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    const uint8_t *head = stream->head;
+
+    stream->message_bytes =
+        (size_t)head[1] << 24 | (size_t)head[2] << 16 | (size_t)head[3] << 8 | head[4];
+    if (head[0] > head_is_compressed) {
+        return KVB_GRPC_INVALID_ARGUMENT;
+    }
+    if (head[0] == head_is_compressed) {
+        return KVB_GRPC_UNIMPLEMENTED;
+    }
+    if (stream->message_bytes > session->gate->max_message_bytes) {
+        return KVB_GRPC_OUT_OF_RANGE;
+    }
+    kvb_buf_init(&stream->message, stream->message_bytes);
+    return KVB_GRPC_OK;
+}
+
+static enum kvb_grpc_status append_message(
+    struct kvb_grpc_session *session, struct grpc_stream *stream, const uint8_t *bytes, size_t len)
+{
+    if (len > stream->message_bytes - stream->message.len) {
+        return KVB_GRPC_INVALID_ARGUMENT; /* more than one message */
+    }
+    return hold_bytes(session, stream, stream->message.len + len) &&
+                   kvb_buf_append(&stream->message, bytes, len) == KVB_OK
+               ? KVB_GRPC_OK
+               : KVB_GRPC_RESOURCE_EXHAUSTED;
+}
+
+static enum kvb_grpc_status take_body_bytes(
+    struct kvb_grpc_session *session, struct grpc_stream *stream, const uint8_t *bytes, size_t len)
+{
+    const size_t missing = head_bytes - stream->head_len;
+    const size_t taken = missing < len ? missing : len;
+
+    memcpy(stream->head + stream->head_len, bytes, taken);
+    stream->head_len += taken;
+    if (taken > 0 && stream->head_len == head_bytes) {
+        const enum kvb_grpc_status status = check_message_head(session, stream);
+        if (status != KVB_GRPC_OK) {
+            return status;
+        }
+    }
+    return taken < len ? append_message(session, stream, bytes + taken, len - taken) : KVB_GRPC_OK;
+}
+
+/* ---- What nghttp2 calls ---- */
+
+static struct grpc_stream *grpc_stream_of(nghttp2_session *http2, int32_t id)
+{
+    return nghttp2_session_get_stream_user_data(http2, id);
+}
+
+static int on_begin_headers(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
+{
+    struct kvb_grpc_session *session = context;
+
+    if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) {
+        return 0;
+    }
+    struct grpc_stream *stream = session->stream_count < kvb_grpc_max_streams
+                                     ? new_stream(session, frame->hd.stream_id)
+                                     : NULL;
+    if (!stream) {
+        /* out of memory, too: nghttp2 resets it by itself */
+        (void)nghttp2_submit_rst_stream(
+            http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_REFUSED_STREAM);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    (void)nghttp2_session_set_stream_user_data(http2, stream->id, stream); /* it is there */
+    return 0;
+}
+
+static bool is_grpc_type(kvb_span value)
+{
+    static const char type[] = "application/grpc";
+    const size_t len = sizeof type - 1;
+
+    return value.len >= len && memcmp(value.data, type, len) == 0 &&
+           (value.len == len || value.data[len] == '+' || value.data[len] == ';');
+}
+
+static void take_timeout(struct grpc_stream *stream, kvb_span value)
+{
+    uint64_t timeout_ns = 0;
+
+    stream->is_timeout_bad = kvb_grpc_timeout_read(value, &timeout_ns) != KVB_OK;
+    if (!stream->is_timeout_bad && timeout_ns < UINT64_MAX - stream->since_ns) {
+        stream->deadline_ns = stream->since_ns + timeout_ns;
+    }
+}
+
+static void take_header(
+    const struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_span name,
+    kvb_span value)
+{
+    if (kvb_span_is(name, ":method")) {
+        stream->is_post = kvb_span_is(value, "POST");
+    } else if (kvb_span_is(name, ":path")) {
+        stream->is_known_path = kvb_span_is(value, session->gate->path);
+    } else if (kvb_span_is(name, "content-type")) {
+        stream->is_grpc = is_grpc_type(value);
+    } else if (kvb_span_is(name, "grpc-timeout")) {
+        take_timeout(stream, value);
+    }
+}
+
+static int on_header(
+    nghttp2_session *http2, const nghttp2_frame *frame, const uint8_t *name, size_t name_len,
+    const uint8_t *value, size_t value_len, uint8_t flags, void *context)
+{
+    struct kvb_grpc_session *session = context;
+    struct grpc_stream *stream = grpc_stream_of(http2, frame->hd.stream_id);
+
+    (void)flags;
+    if (!stream) {
+        return 0;
+    }
+    stream->header_bytes += name_len + value_len;
+    if (stream->header_bytes > kvb_grpc_max_header_bytes) {
+        reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+    }
+    if (stream->phase == STREAM_HEADER) { /* not of trailers */
+        take_header(session, stream, (kvb_span){ name, name_len }, (kvb_span){ value, value_len });
+    }
+    return 0;
+}
+
+static void finish_header(struct kvb_grpc_session *session, struct grpc_stream *stream)
+{
+    enter_stream_phase(session, stream, STREAM_BODY);
+    if (!stream->is_post) {
+        refuse_http(session, stream, "405");
+    } else if (!stream->is_grpc) {
+        refuse_http(session, stream, "415");
+    } else if (!stream->is_known_path) {
+        refuse_request(session, stream, KVB_GRPC_UNIMPLEMENTED);
+    }
+}
+
+static int on_data(
+    nghttp2_session *http2, uint8_t flags, int32_t id, const uint8_t *bytes, size_t len,
+    void *context)
+{
+    struct kvb_grpc_session *session = context;
+    struct grpc_stream *stream = grpc_stream_of(http2, id);
+
+    (void)flags;
+    if (!stream || stream->phase != STREAM_BODY) {
+        return 0;
+    }
+    stream->moved_bytes += len;
+    const enum kvb_grpc_status status = take_body_bytes(session, stream, bytes, len);
+    if (status != KVB_GRPC_OK) {
+        refuse_request(session, stream, status);
+    }
+    return 0;
+}
+
+/* A token bucket.  nghttp2 has one too, but ends the connection as for an error of this side. */
+static void count_reset(struct kvb_grpc_session *session)
+{
+    const double passed_s = (double)(session->now_ns - session->resets_ns) / (double)KVB_NS_PER_S;
+
+    session->resets_ns = session->now_ns;
+    session->resets_left += passed_s * kvb_grpc_resets_a_second;
+    if (session->resets_left > kvb_grpc_reset_burst) {
+        session->resets_left = kvb_grpc_reset_burst;
+    }
+    session->resets_left -= 1;
+    if (session->resets_left < 0) {
+        /* out of memory: the next reset tries again */
+        (void)nghttp2_session_terminate_session(session->http2, NGHTTP2_ENHANCE_YOUR_CALM);
+    }
+}
+
+/* The client has answered the PING of drain(): it has seen the notice, and what it sent before is
+ * here. */
+static void finish_drain(struct kvb_grpc_session *session)
+{
+    session->drain = DRAIN_ENDED;
+    /* out of memory: the connection is closed when its time is over */
+    (void)nghttp2_submit_goaway(
+        session->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session->http2),
+        NGHTTP2_NO_ERROR, NULL, 0);
+}
+
+static void take_stream_frame(
+    struct kvb_grpc_session *session, struct grpc_stream *stream, const nghttp2_frame *frame)
+{
+    if (frame->hd.type == NGHTTP2_HEADERS && stream->phase == STREAM_HEADER) {
+        finish_header(session, stream);
+    }
+    if ((frame->hd.flags & NGHTTP2_FLAG_END_STREAM) && stream->phase == STREAM_BODY) {
+        finish_request(session, stream);
+    }
+}
+
+static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
+{
+    struct kvb_grpc_session *session = context;
+    struct grpc_stream *stream = NULL;
+
+    switch (frame->hd.type) {
+    case NGHTTP2_HEADERS:
+    case NGHTTP2_DATA:
+        stream = grpc_stream_of(http2, frame->hd.stream_id);
+        if (stream) {
+            take_stream_frame(session, stream, frame);
+        }
+        break;
+    case NGHTTP2_RST_STREAM:
+        count_reset(session);
+        break;
+    case NGHTTP2_PING:
+        if (session->drain == DRAIN_NOTICED && (frame->hd.flags & NGHTTP2_FLAG_ACK)) {
+            finish_drain(session);
+        }
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+/* Behind an answer that came before the end of the request: the client need not send the rest. */
+static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
+{
+    const struct grpc_stream *stream = NULL;
+
+    (void)context;
+    if (frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)) {
+        stream = grpc_stream_of(http2, frame->hd.stream_id);
+    }
+    if (stream && !nghttp2_session_get_stream_remote_close(http2, stream->id)) {
+        /* out of memory: it stays open until its time is over */
+        (void)nghttp2_submit_rst_stream(http2, NGHTTP2_FLAG_NONE, stream->id, NGHTTP2_NO_ERROR);
+    }
+    return 0;
+}
+
+static int on_stream_close(nghttp2_session *http2, int32_t id, uint32_t code, void *context)
+{
+    struct kvb_grpc_session *session = context;
+    struct kvb_grpc_gate *gate = session->gate;
+    struct grpc_stream *stream = grpc_stream_of(http2, id);
+
+    (void)code;
+    if (!stream) {
+        return 0;
+    }
+    if (stream->phase == STREAM_WORK) {
+        gate->on_gone(gate->context, session->connection, id);
+    }
+    if (stream->phase <= STREAM_WORK) {
+        gate->on_status(gate->context, KVB_GRPC_LATER);
+    }
+    free_stream(session, stream);
+    return 0;
+}
+
+/* ---- Creating and freeing ---- */
+
+/* nghttp2 takes its memory here, so that a test can have each of its allocations fail. */
+
+static void *http2_malloc(size_t size, void *context)
+{
+    (void)context;
+    return malloc(size);
+}
+
+static void http2_free(void *bytes, void *context)
+{
+    (void)context;
+    free(bytes);
+}
+
+static void *http2_calloc(size_t count, size_t size, void *context)
+{
+    (void)context;
+    return calloc(count, size);
+}
+
+static void *http2_realloc(void *bytes, size_t size, void *context)
+{
+    (void)context;
+    return realloc(bytes, size);
+}
+
+static kvb_status make_http2(struct kvb_grpc_session *session)
+{
+    nghttp2_mem memory = { NULL, http2_malloc, http2_free, http2_calloc, http2_realloc };
+    nghttp2_session_callbacks *callbacks = NULL;
+    nghttp2_option *option = NULL;
+    int status = nghttp2_session_callbacks_new(&callbacks);
+
+    if (status == 0) {
+        nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, on_begin_headers);
+        nghttp2_session_callbacks_set_on_header_callback(callbacks, on_header);
+        nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, on_data);
+        nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, on_frame_received);
+        nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, on_frame_sent);
+        nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, on_stream_close);
+        status = nghttp2_option_new(&option);
+    }
+    if (status == 0) {
+        nghttp2_option_set_no_closed_streams(option, 1);
+        nghttp2_option_set_stream_reset_rate_limit(option, never_limited, never_limited);
+        status = nghttp2_session_server_new3(&session->http2, callbacks, session, option, &memory);
+    }
+    nghttp2_option_del(option);
+    nghttp2_session_callbacks_del(callbacks);
+    return status == 0 ? KVB_OK : KVB_NO_MEMORY;
+}
+
+static kvb_status submit_settings(struct kvb_grpc_session *session)
+{
+    static const nghttp2_settings_entry settings[] = {
+        { NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, kvb_grpc_max_streams },
+        { NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, stream_window_bytes },
+        { NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, kvb_grpc_max_header_bytes },
+        { NGHTTP2_SETTINGS_ENABLE_PUSH, 0 },
+    };
+
+    return nghttp2_submit_settings(
+               session->http2, NGHTTP2_FLAG_NONE, settings, KVB_COUNT_OF(settings)) == 0 &&
+                   nghttp2_session_set_local_window_size(
+                       session->http2, NGHTTP2_FLAG_NONE, 0, connection_window_bytes) == 0
+               ? KVB_OK
+               : KVB_NO_MEMORY;
+}
+
+kvb_status kvb_grpc_session_new(
+    struct kvb_grpc_gate *gate, void *connection, uint64_t now_ns,
+    struct kvb_grpc_session **out_session)
+{
+    struct kvb_grpc_session *session = calloc(1, sizeof *session);
+
+    if (!session) {
+        return KVB_NO_MEMORY;
+    }
+    session->gate = gate;
+    session->connection = connection;
+    session->now_ns = now_ns;
+    session->resets_ns = now_ns;
+    session->resets_left = kvb_grpc_reset_burst;
+    kvb_status status = make_http2(session);
+    if (status == KVB_OK) {
+        status = submit_settings(session);
+    }
+    if (status != KVB_OK) {
+        kvb_grpc_session_free(session);
+        return status;
+    }
+    *out_session = session;
+    return KVB_OK;
+}
+
+void kvb_grpc_session_free(struct kvb_grpc_session *session)
+{
+    if (!session) {
+        return;
+    }
+    while (session->streams) {
+        struct grpc_stream *stream = session->streams;
+        if (stream->phase == STREAM_WORK) {
+            session->gate->on_gone(session->gate->context, session->connection, stream->id);
+        }
+        if (stream->phase <= STREAM_WORK) {
+            session->gate->on_status(session->gate->context, KVB_GRPC_LATER);
+        }
+        free_stream(session, stream);
+    }
+    nghttp2_session_del(session->http2); /* calls nothing back */
+    free(session);
+}
+
+/* ---- Bytes ---- */
+
+static kvb_status status_of_http2(ssize_t result)
+{
+    return result == NGHTTP2_ERR_NOMEM ? KVB_NO_MEMORY : KVB_CLOSED;
+}
+
+kvb_status
+kvb_grpc_session_receive(struct kvb_grpc_session *session, kvb_span bytes, uint64_t now_ns)
+{
+    session->now_ns = now_ns;
+    const ssize_t taken = nghttp2_session_mem_recv(session->http2, bytes.data, bytes.len);
+
+    if (taken < 0) {
+        return status_of_http2(taken);
+    }
+    return kvb_grpc_session_is_finished(session) ? KVB_CLOSED : KVB_OK;
+}
+
+kvb_status kvb_grpc_session_write(
+    struct kvb_grpc_session *session, struct kvb_buf *out, size_t max_bytes, uint64_t now_ns)
+{
+    const uint8_t *bytes = NULL;
+
+    session->now_ns = now_ns;
+    while (out->len < max_bytes) { /* ends: what is to be sent does */
+        const ssize_t len = nghttp2_session_mem_send(session->http2, &bytes);
+        if (len < 0) {
+            return status_of_http2(len);
+        }
+        if (len == 0) {
+            break;
+        }
+        KVB_TRY(kvb_buf_append(out, bytes, (size_t)len));
+    }
+    return KVB_OK;
+}
+
+/* ---- Time ---- */
+
+static bool is_stream_late(const struct kvb_grpc_session *session, const struct grpc_stream *stream)
+{
+    const uint64_t grace_ns = kvb_grpc_grace_s * KVB_NS_PER_S +
+                              stream->moved_bytes / kvb_grpc_bytes_a_second * KVB_NS_PER_S;
+
+    return stream->phase != STREAM_WORK && session->now_ns - stream->since_ns >= grace_ns;
+}
+
+kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t now_ns)
+{
+    session->now_ns = now_ns;
+    for (struct grpc_stream *stream = session->streams; stream; stream = stream->next) {
+        if (!is_stream_late(session, stream)) {
+            continue;
+        }
+        /* No frame can follow a header that is not complete; a reset that cannot be sent means
+         * that the client does not read. */
+        if (stream->phase == STREAM_HEADER || stream->phase == STREAM_RESET) {
+            return KVB_CLOSED;
+        }
+        reset_stream(session, stream, NGHTTP2_CANCEL);
+    }
+    return KVB_OK;
+}
+
+void kvb_grpc_session_drain(struct kvb_grpc_session *session, bool is_refusing)
+{
+    session->is_refusing = session->is_refusing || is_refusing;
+    if (session->drain != DRAIN_NONE) {
+        return;
+    }
+    session->drain = DRAIN_NOTICED;
+    /* out of memory: the connection is closed without it */
+    (void)nghttp2_submit_shutdown_notice(session->http2);
+    (void)nghttp2_submit_ping(session->http2, NGHTTP2_FLAG_NONE, NULL);
+}
+
+bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session)
+{
+    return !nghttp2_session_want_read(session->http2) &&
+           !nghttp2_session_want_write(session->http2);
+}
+
+size_t kvb_grpc_session_streams(const struct kvb_grpc_session *session)
+{
+    return session->stream_count;
+}
+
+uint64_t kvb_grpc_session_requested_ns(const struct kvb_grpc_session *session)
+{
+    return session->requested_ns;
+}
+
+/* ---- grpc-timeout ---- */
+
+kvb_status kvb_grpc_timeout_read(kvb_span text, uint64_t *out_ns)
+{
+    static const struct {
+        char unit;
+        uint64_t ns;
+    } units[] = {
+        { 'H', 3600 * KVB_NS_PER_S },
+        { 'M', 60 * KVB_NS_PER_S },
+        { 'S', KVB_NS_PER_S },
+        { 'm', KVB_NS_PER_MS },
+        { 'u', 1000 },
+        { 'n', 1 },
+    };
+    enum { max_digits = 8 };
+    char digits[max_digits + 1] = "";
+    uint64_t value = 0;
+
+    if (text.len < 2 || text.len > max_digits + 1) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(digits, text.data, text.len - 1);
+    if (!kvb_decimal_read(digits, &value)) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(units); i++) {
+        if ((char)text.data[text.len - 1] == units[i].unit) {
+            if (__builtin_mul_overflow(value, units[i].ns, out_ns)) {
+                *out_ns = UINT64_MAX; /* of centuries */
+            }
+            return KVB_OK;
+        }
+    }
+    return KVB_BAD_INPUT;
+}
