@@ -20,6 +20,7 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     free(ctx->hashes);
     free(ctx->names);
     free((void *)ctx->sorted);
+    free(ctx->matches);
     ctx->listing = (struct kvb_listing){ 0 };
     ctx->overlaps = NULL;
     ctx->candidates = NULL;
@@ -27,6 +28,7 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     ctx->hashes = NULL;
     ctx->names = NULL;
     ctx->sorted = NULL;
+    ctx->matches = NULL;
 }
 
 double kvb_query_context_draw(struct kvb_query_context *ctx)

@@ -10,6 +10,7 @@
 #include "load/tracker.h"
 #include "model/query.h"
 #include "replica/follower.h"
+#include "wire/query/indexer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -124,9 +125,10 @@ struct kvb_query_context {
     size_t hashed_count;
     kvb_block_hash *names; /* the rolling hashes of `hashes` */
     const struct kvb_follower **sorted;
+    struct kvb_indexer_match *matches;
     size_t shared_at, shared_count; /* position and count of the stores in overlaps */
     size_t overlap_count, overlap_capacity, order_count, order_capacity, candidate_capacity;
-    size_t hash_capacity, name_capacity, sorted_capacity;
+    size_t hash_capacity, name_capacity, sorted_capacity, matches_capacity;
 };
 
 /* Frees only the scratch memory. */

@@ -162,6 +162,17 @@ void scene_tell(
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 
+void scene_name_by_engine(
+    struct scene *scene, const struct scene_holding *holding, const char *address)
+{
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
+
+    heartbeat.hashes = KVB_HASHES_ENGINE;
+    (void)snprintf(heartbeat.facts.address, sizeof heartbeat.facts.address, "%s", address);
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
 void scene_label(
     struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining)
 {

@@ -51,5 +51,9 @@ void scene_label(
 void scene_tell(
     struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts);
 
+/* The stream's next heartbeat: its engine names the blocks, and this is its worker's address. */
+void scene_name_by_engine(
+    struct scene *scene, const struct scene_holding *holding, const char *address);
+
 /* A query by tokens 100, 101, ... of the model, or of none. */
 struct kvb_query scene_query(size_t token_count, const char *model);
