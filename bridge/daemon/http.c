@@ -812,8 +812,7 @@ static bool is_http_port(const char *text)
     return text[0] >= '0' && text[0] <= '9' && *end == '\0' && port <= UINT16_MAX;
 }
 
-/* Reads "127.0.0.1:9402" or "[::1]:9402": numbers alone, because a name look-up could block. */
-static bool read_listen(const char *listen, struct sockaddr_storage *out_address)
+bool kvb_http_listen_read(const char *listen, struct sockaddr_storage *out_address)
 {
     struct sockaddr_in four = { .sin_family = AF_INET };
     struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
@@ -841,7 +840,7 @@ bool kvb_http_listen_is_valid(const char *listen)
 {
     struct sockaddr_storage ignored;
 
-    return read_listen(listen, &ignored);
+    return kvb_http_listen_read(listen, &ignored);
 }
 
 bool kvb_http_listen_is_loopback(const char *listen)
@@ -850,7 +849,7 @@ bool kvb_http_listen_is_loopback(const char *listen)
     struct sockaddr_in6 six;
     struct sockaddr_in four;
 
-    if (!read_listen(listen, &address)) {
+    if (!kvb_http_listen_read(listen, &address)) {
         return false;
     }
     if (address.ss_family == AF_INET) {
@@ -1037,7 +1036,7 @@ kvb_status kvb_http_start(
     char port[24];
 
     KVB_TRY(check_http_options(options, detail));
-    if (!read_listen(options->listen, &address)) {
+    if (!kvb_http_listen_read(options->listen, &address)) {
         return bad_listen(options->listen, "expected address:port, such as 127.0.0.1:9402", detail);
     }
     struct kvb_http *http = calloc(1, sizeof *http);

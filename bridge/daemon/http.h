@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 /* The HTTP server, on libmicrohttpd's own threads: collects a request, calls one
  * handler, sends its answer.
@@ -133,6 +134,10 @@ void kvb_http_stop(struct kvb_http *http);
 
 /* True: kvb_http_start() understands it. */
 bool kvb_http_listen_is_valid(const char *listen);
+
+/* Reads "127.0.0.1:9402" or "[::1]:9402": numbers alone, because a name look-up could block.
+ * False: it is neither. */
+bool kvb_http_listen_read(const char *listen, struct sockaddr_storage *out_address);
 
 /* True: only processes of this host reach it. */
 bool kvb_http_listen_is_loopback(const char *listen);

@@ -205,7 +205,7 @@ static void note_gone_request(void *context, void *from, int32_t stream)
     }
 }
 
-static void answer_call(struct kvb_grpc *grpc, struct kvb_grpc_call *call)
+static void answer_finished_call(struct kvb_grpc *grpc, struct kvb_grpc_call *call)
 {
     struct grpc_connection *connection = call->connection;
 
@@ -225,7 +225,7 @@ static void answer_finished_calls(struct kvb_grpc *grpc)
     void *item = NULL;
 
     while (kvb_ring_take(grpc->finished, &item) == KVB_OK) { /* ends: so many are under way */
-        answer_call(grpc, item);
+        answer_finished_call(grpc, item);
     }
 }
 
@@ -343,7 +343,8 @@ static void flush_connection(struct grpc_connection *connection)
     } else if (connection->phase == CONNECTION_ENDING) {
         linger(connection);
     } else if (kvb_grpc_session_is_finished(connection->session)) {
-        end_connection(connection, connection->end);
+        const bool has_failed = kvb_grpc_session_has_failed(connection->session);
+        end_connection(connection, has_failed ? END_MISBEHAVED : connection->end);
         linger(connection);
     } else {
         watch_connection(connection, EPOLLIN);

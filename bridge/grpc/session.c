@@ -65,6 +65,7 @@ struct kvb_grpc_session {
     uint64_t resets_ns; /* when the next one was counted */
     double resets_left;
     bool is_refusing;
+    bool has_failed;
     enum drain_phase drain;
 };
 
@@ -569,12 +570,15 @@ static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame,
     return 0;
 }
 
-/* Behind an answer that came before the end of the request: the client need not send the rest. */
+/* Behind an answer that comes before the end of the request: the client need not send the rest. */
 static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
 {
+    struct kvb_grpc_session *session = context;
     const struct grpc_stream *stream = NULL;
 
-    (void)context;
+    if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR) {
+        session->has_failed = true;
+    }
     if (frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)) {
         stream = grpc_stream_of(http2, frame->hd.stream_id);
     }
@@ -802,6 +806,11 @@ bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session)
 {
     return !nghttp2_session_want_read(session->http2) &&
            !nghttp2_session_want_write(session->http2);
+}
+
+bool kvb_grpc_session_has_failed(const struct kvb_grpc_session *session)
+{
+    return session->has_failed;
 }
 
 size_t kvb_grpc_session_streams(const struct kvb_grpc_session *session)

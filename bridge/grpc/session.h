@@ -118,6 +118,9 @@ void kvb_grpc_session_drain(struct kvb_grpc_session *session, bool is_refusing);
 /* True when everything was answered and sent, and nothing will be taken any more. */
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session);
 
+/* True when this side ended the connection because the client misbehaves. */
+bool kvb_grpc_session_has_failed(const struct kvb_grpc_session *session);
+
 /* Streams that are open. */
 size_t kvb_grpc_session_streams(const struct kvb_grpc_session *session);
 

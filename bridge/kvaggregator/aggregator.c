@@ -100,6 +100,8 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
                    .weights = config->router.weights },
         .default_model = config->subscribe.fallback.model,
         .default_block_size = config->subscribe.fallback.block_size,
+        .grpc_listen = config->grpc.listen,
+        .grpc_model = config->grpc.model,
         .random = random,
     };
     return KVB_OK;
@@ -204,7 +206,8 @@ static const char *const vital_paths[] = { "/livez", "/readyz", NULL };
 static kvb_status count_http_connections(
     const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
 {
-    const uint64_t need = kvb_http_files(0, http_threads) + own_files;
+    const size_t grpc = aggregator->config->grpc.listen[0] ? kvb_grpc_files() : 0;
+    const uint64_t need = kvb_http_files(0, http_threads) + grpc + own_files;
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
     char text[24];
@@ -261,6 +264,32 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
     return kvb_http_start(&options, &aggregator->http, detail);
 }
 
+static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
+{
+    struct kvb_grpc_options options = {
+        .listen = aggregator->config->grpc.listen,
+        .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
+        .max_message_bytes = kvb_max_indexer_bytes,
+        .max_under_way = kvb_max_grpc_under_way,
+        .handler = kvb_aggregator_receive_call,
+        .context = aggregator,
+        .log = aggregator->log,
+        .metrics = &aggregator->metrics,
+        .first_metric = kvb_aggregator_grpc_connections,
+    };
+
+    if (!options.listen[0]) {
+        return KVB_OK;
+    }
+    if (!kvb_http_listen_read(options.listen, &options.address)) {
+        kvb_detail_set(detail, "grpc: \"%s\" is not address:port", options.listen);
+        return KVB_BAD_CONFIG;
+    }
+    KVB_TRY(kvb_grpc_start(&options, &aggregator->grpc, detail));
+    aggregator->ctx.grpc_port = kvb_grpc_port(aggregator->grpc);
+    return KVB_OK;
+}
+
 /* The index thread comes last: until then nobody reads bus and subscriptions but
  * the thread that starts them. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
@@ -275,6 +304,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(kvb_aggregator_open_group(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
+    KVB_TRY(open_aggregator_grpc(aggregator, detail));
     return kvb_thread_start(&aggregator->thread, kvb_aggregator_run, aggregator);
 }
 
@@ -354,6 +384,7 @@ static void stop_threads(struct kvb_aggregator *aggregator)
 {
     kvb_aggregator_leave_group(aggregator); /* while somebody still answers, like the next */
     kvb_http_stop(aggregator->http);
+    kvb_grpc_stop(aggregator->grpc);
     atomic_store(&aggregator->is_stopping, true);
     kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
     close_ring(aggregator->events);
@@ -384,6 +415,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     }
     kvb_aggregator_drop_unfinished(aggregator);
     kvb_ring_free(aggregator->queries);
+    kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
     kvb_ring_free(aggregator->events);
     kvb_dashboard_free(aggregator->dashboard);
     kvb_query_context_done(&aggregator->ctx);

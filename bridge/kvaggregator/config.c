@@ -3,6 +3,7 @@
 #include "bus/subject.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "daemon/http.h"
 
 #include <string.h>
 
@@ -109,6 +110,15 @@ static const struct kvb_conf_key keys[] = {
       .help = "Most queries that wait for the index; beyond it they are answered\n"
               "with 503." },
     KVB_CONFIG_HTTP_ROWS(struct kvb_aggregator_config, "127.0.0.1:9402"),
+    { "grpc.listen", KVB_CONF_STRING, "", 0, FIELD(grpc.listen),
+      .help = "Address and port where sgl-router asks over gRPC (--kv-indexer-endpoint),\n"
+              "numbers only; empty: off.  Port 0 draws a free one, which the log names." },
+    { "grpc.model", KVB_CONF_STRING, "", 0, FIELD(grpc.model),
+      .help = "The model that is asked about, because requests over gRPC name none.\n"
+              "Empty: the only one that there is; with several, nothing is matched." },
+    { "grpc.insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(grpc.insecure),
+      .help = "true: grpc.listen may be an address that is not loopback.  gRPC has neither\n"
+              "TLS nor tokens here: whoever reaches it learns who holds which blocks." },
     KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
 };
 #undef FIELD
@@ -162,6 +172,27 @@ static void check_queue_group(struct kvb_conf *conf, const char *group)
     }
 }
 
+/* As http, but that there is nothing that a request could show. */
+static void check_grpc(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    const char *listen = config->grpc.listen;
+
+    if (listen[0] == '\0') {
+        return;
+    }
+    if (!kvb_http_listen_is_valid(listen)) {
+        kvb_conf_error(
+            conf, "grpc.listen",
+            "expected address:port in numbers, such as 127.0.0.1:50051 or [::1]:50051");
+    } else if (!kvb_http_listen_is_loopback(listen) && !config->grpc.insecure) {
+        kvb_conf_error(
+            conf, "grpc.listen",
+            "%.48s is not loopback, and gRPC has neither TLS nor tokens here: set grpc.insecure = "
+            "true where the network is trusted; or listen on 127.0.0.1",
+            listen);
+    }
+}
+
 static void
 check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {
@@ -172,6 +203,7 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     kvb_config_check_name(conf, "router.component", config->router.component, false);
     check_queue_group(conf, config->router.queue_group);
     kvb_config_check_http(conf, config->http, &config->http_security);
+    check_grpc(conf, config);
     check_default(conf, config);
     check_times(conf, config);
 }

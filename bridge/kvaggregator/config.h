@@ -53,6 +53,11 @@ struct kvb_aggregator_config {
         uint32_t query_ring; /* queries */
     } limits;
     char http[kvb_config_listen_bytes]; /* "": off */
+    struct {
+        char listen[kvb_config_listen_bytes]; /* "": off */
+        char model[kvb_model_bytes + 1];      /* "": the only one */
+        bool insecure;
+    } grpc;
     struct kvb_http_security http_security;
     struct kvb_log_config log;
 };

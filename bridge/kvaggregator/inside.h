@@ -8,6 +8,7 @@
 #include "daemon/exact_share.h"
 #include "daemon/http.h"
 #include "daemon/service.h"
+#include "grpc/server.h"
 #include "index/index.h"
 #include "kvaggregator/aggregator.h"
 #include "kvaggregator/answers/dashboard.h"
@@ -116,6 +117,7 @@ struct kvb_aggregator {
     struct aggregator_group group;
     struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
     struct kvb_http *http;
+    struct kvb_grpc *grpc;
     struct aggregator_service service;
     struct kvb_dashboard *dashboard;
     struct kvb_ring *events;
@@ -134,6 +136,7 @@ struct kvb_aggregator {
     int update_fd;                  /* owned; readable when the connection changed */
     atomic_bool is_stopping;
     bool has_load_changed;
+    bool has_several_models;          /* and grpc.model names none: as the newest request found */
     _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */
     struct pending_query *unfinished; /* owned list: long answers in the making */
     struct kvb_prefix_index *index;
@@ -190,6 +193,10 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
 /* On HTTP threads. */
 void kvb_aggregator_answer_http(
     void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
+
+/* On the thread of the gRPC server. */
+enum kvb_grpc_status
+kvb_aggregator_receive_call(void *context, struct kvb_grpc_call *call, kvb_span message);
 
 /* As kvb_replica_world calls it: answers what lies in the query ring, a turn's worth. */
 bool kvb_aggregator_take_queries(void *context);

@@ -4,6 +4,7 @@
 #include "daemon/http.h"
 #include "daemon/metrics.h"
 #include "daemon/service.h"
+#include "grpc/server.h"
 
 /* The metrics of an aggregator: one row for each, from which the enum is made too.
  *     X(id, type, name, labels, help)                                              */
@@ -49,6 +50,7 @@
     X(queries_route, COUNTER, "kvb_questions_total", "kind=\"kv_route\"", "Queries answered, by kind") \
     X(queries_get, COUNTER, "kvb_questions_total", "kind=\"kv_get\"", "Queries answered, by kind") \
     X(queries_http, COUNTER, "kvb_questions_total", "kind=\"http\"", "Queries answered, by kind") \
+    X(queries_grpc, COUNTER, "kvb_questions_total", "kind=\"grpc\"", "Queries answered, by kind") \
     X(queries_refused, COUNTER, "kvb_questions_refused_total", "reason=\"busy\"", "Queries not answered, by reason") \
     X(queries_memory, COUNTER, "kvb_questions_refused_total", "reason=\"memory\"", "Queries not answered, by reason") \
     X(queries_late, COUNTER, "kvb_questions_refused_total", "reason=\"timeout\"", "Queries not answered, by reason") \
@@ -85,6 +87,9 @@
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Messages that could not be published on NATS") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
+    KVB_GRPC_METRICS(X) \
+    X(grpc_without_address, COUNTER, "kvb_grpc_ranks_without_address_total", "", "Ranks left out of answers over gRPC because the address of their worker is not known: set `address` in the bridge's configuration") \
+    X(grpc_several_models, COUNTER, "kvb_grpc_several_models_total", "", "Requests over gRPC answered with nothing because there are several models: set grpc.model") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread. If it does not rise, the aggregator hangs") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected but did not deliver our own messages back") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \

@@ -1,6 +1,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "kvaggregator/answers/indexer.h"
 #include "kvaggregator/inside.h"
 #include "wire/query/json.h"
 
@@ -18,7 +19,7 @@ enum {
 /* A query on its way through the query ring.
  *
  * Reference-counted.  From HTTP it has two owners, the waiting thread and the ring, because the
- * thread may give up; from NATS only the ring.  The last owner frees it. */
+ * thread may give up; from NATS and gRPC only the ring.  The last owner frees it. */
 struct pending_query {
     uint64_t received_ns;
     struct kvb_byte_budget *budget; /* borrowed; of which it has `bytes`; NULL: none yet */
@@ -29,7 +30,7 @@ struct pending_query {
     struct kvb_aggregator *aggregator;  /* borrowed */
     bool is_large;                      /* one of kvb_max_large_dumps */
     unsigned turns;                     /* that the part at hand has taken */
-    const struct kvb_http_route *route; /* NULL: from NATS */
+    const struct kvb_http_route *route; /* NULL: not from HTTP */
     struct kvb_http_request request;    /* query points into text */
     struct kvb_http_route_context context;
     struct pending_query *next; /* unfinished */
@@ -38,13 +39,14 @@ struct pending_query {
     pthread_cond_t answered;
     bool is_answered;
     unsigned owners;
+    struct kvb_grpc_call *call; /* from gRPC, until it is finished; else NULL */
     /* from NATS */
-    const struct kvb_query_kind *kind;
-    kvb_status read;          /* whether the prompt could be read */
-    struct kvb_detail detail; /* why not */
-    const char *reply;        /* into text */
-    kvb_span payload;         /* into text; of a query without a prompt */
-    char text[];              /* copies of what the requester's thread has borrowed */
+    const struct kvb_query_kind *kind; /* NULL: not from NATS */
+    kvb_status read;                   /* whether the prompt could be read */
+    struct kvb_detail detail;          /* why not */
+    const char *reply;                 /* into text */
+    kvb_span payload;                  /* into text; of a query without a prompt */
+    char text[];                       /* copies of what the requester's thread has borrowed */
 };
 
 static struct pending_query *new_pending(size_t text_bytes, unsigned owners)
@@ -67,6 +69,9 @@ static void free_pending(struct pending_query *pending)
 {
     if (pending->is_large) {
         pending->aggregator->large_answers--;
+    }
+    if (pending->call) { /* never answered: this aggregator ends */
+        kvb_grpc_call_finish(pending->call, KVB_GRPC_UNAVAILABLE);
     }
     (void)pthread_cond_destroy(&pending->answered);
     (void)pthread_mutex_destroy(&pending->lock);
@@ -391,6 +396,69 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
     }
 }
 
+/* ---- On the thread of the gRPC server ---- */
+
+/* What sgl-router goes on with: for any other status it fails its user's request. */
+static enum kvb_grpc_status grpc_status_of(kvb_status status)
+{
+    switch (status) {
+    case KVB_OK:
+        return KVB_GRPC_OK;
+    case KVB_BAD_INPUT:
+        return KVB_GRPC_INVALID_ARGUMENT;
+    case KVB_CLOSED:
+        return KVB_GRPC_UNAVAILABLE;
+    default: /* the ring is full, or memory is short */
+        return KVB_GRPC_RESOURCE_EXHAUSTED;
+    }
+}
+
+/* Takes *query on KVB_OK. */
+static kvb_status enqueue_call(
+    struct kvb_aggregator *aggregator, struct kvb_grpc_call *call, const struct kvb_query *query)
+{
+    struct pending_query *pending = new_pending(0, 1);
+
+    if (!pending) {
+        return KVB_NO_MEMORY;
+    }
+    pending->query = *query;
+    pending->call = call;
+    const kvb_status status = enqueue_pending(aggregator, pending);
+    if (status != KVB_OK) {
+        pending->call = NULL; /* the server's again, and the query the caller's */
+        pending->query = (struct kvb_query){ 0 };
+        free_pending(pending);
+        count_query(aggregator, refused_query_counter(status));
+    }
+    return status;
+}
+
+enum kvb_grpc_status
+kvb_aggregator_receive_call(void *context, struct kvb_grpc_call *call, kvb_span message)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct kvb_query query = { 0 };
+    struct kvb_detail why;
+
+    if (kvb_aggregator_not_ready(aggregator, &why)) {
+        return KVB_GRPC_UNAVAILABLE;
+    }
+    kvb_status status = kvb_indexer_request_decode(message, &query, NULL);
+    if (status != KVB_OK) {
+        count_query(aggregator, kvb_aggregator_queries_failed);
+        return grpc_status_of(status);
+    }
+    query.has_model = aggregator->config->grpc.model[0] != '\0';
+    memcpy(query.model, aggregator->config->grpc.model, sizeof query.model);
+    status = enqueue_call(aggregator, call, &query);
+    if (status != KVB_OK) {
+        kvb_query_done(&query);
+        return grpc_status_of(status);
+    }
+    return KVB_GRPC_LATER;
+}
+
 /* ---- On the index thread ---- */
 
 /* True while a part is too small to be worth a change of threads. */
@@ -471,6 +539,43 @@ static void answer_nats_query(struct kvb_aggregator *aggregator, struct pending_
     }
 }
 
+/* Said when it begins and when it ends. */
+static void note_several_models(struct kvb_aggregator *aggregator, bool has_several)
+{
+    if (has_several) {
+        count_query(aggregator, kvb_aggregator_grpc_several_models);
+    }
+    if (has_several != aggregator->has_several_models) {
+        aggregator->has_several_models = has_several;
+        kvb_log_write(
+            aggregator->log, has_several ? KVB_LOG_WARNING : KVB_LOG_INFO, "grpc",
+            has_several ? "several models, and requests name none: nothing is matched; set "
+                          "grpc.model"
+                        : "the model of requests is known again",
+            NULL);
+    }
+}
+
+static void answer_call(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    struct kvb_grpc_call *call = pending->call;
+    struct kvb_indexer_gaps gaps = { 0 };
+
+    pending->call = NULL;
+    if (kvb_grpc_call_is_over(call, kvb_clock_monotonic_ns())) {
+        count_query(aggregator, kvb_aggregator_queries_late);
+        kvb_grpc_call_finish(call, KVB_GRPC_DEADLINE_EXCEEDED);
+        return;
+    }
+    const kvb_status status =
+        kvb_answer_indexer(&aggregator->ctx, &pending->query, kvb_grpc_call_message(call), &gaps);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_grpc_without_address, gaps.without_address);
+    note_several_models(aggregator, gaps.has_several_models);
+    count_query(
+        aggregator, status == KVB_OK ? kvb_aggregator_queries_grpc : kvb_aggregator_queries_failed);
+    kvb_grpc_call_finish(call, grpc_status_of(status));
+}
+
 /* The requester has given up already: the ring is the only owner left. */
 static bool is_query_abandoned(struct pending_query *pending)
 {
@@ -488,6 +593,8 @@ static bool answer_pending(struct kvb_aggregator *aggregator, struct pending_que
     }
     if (pending->kind) {
         answer_nats_query(aggregator, pending);
+    } else if (pending->call) {
+        answer_call(aggregator, pending);
     } else if (!answer_route_part(aggregator, pending)) {
         return false;
     }

@@ -109,6 +109,10 @@ struct kvb_query_context {
     struct kvb_route_options route;
     const char *default_model; /* for streams without heartbeats; borrowed; "": none */
     uint32_t default_block_size;
+    /* For the answer about the state of this aggregator. */
+    const char *grpc_listen; /* borrowed, like the next; NULL or "": off */
+    const char *grpc_model;  /* "": the only one */
+    uint16_t grpc_port;
     uint64_t turn;       /* counts route decisions */
     uint32_t next_place; /* round robin: after the follower that was chosen last */
     uint64_t random;     /* state of the random sequence; any seed */

@@ -284,6 +284,20 @@ static void write_aggregators(struct kvb_json_writer *json, const struct kvb_que
     kvb_json_write_end(json, '}');
 }
 
+/* Where sgl-router asks; left out where it is off. */
+static void write_grpc(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    if (!ctx->grpc_listen || ctx->grpc_listen[0] == '\0') {
+        return;
+    }
+    kvb_json_write_key(json, "grpc");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "listen", ctx->grpc_listen);
+    kvb_json_write_pair_u64(json, "port", ctx->grpc_port);
+    kvb_json_write_pair_text(json, "model", ctx->grpc_model);
+    kvb_json_write_end(json, '}');
+}
+
 kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -302,6 +316,7 @@ kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
     if (ctx->peers) {
         write_aggregators(&json, ctx);
     }
+    write_grpc(&json, ctx);
     kvb_json_write_end(&json, '}');
     return json.status;
 }

@@ -680,6 +680,7 @@ static void rapid_resets_end_the_connection_calmly(void **state)
     }
     assert_int_equal(resets, kvb_grpc_reset_burst + 1);
     assert_int_equal(scene->goaway_code, NGHTTP2_ENHANCE_YOUR_CALM);
+    assert_true(kvb_grpc_session_has_failed(scene->session));
     drop_scene(scene);
 }
 

@@ -22,7 +22,7 @@
 
 /* The whole aggregator against a real nats-server, asked over NATS and HTTP. */
 
-enum { patience_ms = 15000, text_bytes = 16384, block_size = 16, blocks = 3 };
+enum { patience_ms = 15000, text_bytes = 65536, block_size = 16, blocks = 3 };
 
 #define P "namespace.dynamo.component.VllmWorker."
 #define R "namespace.dynamo.component.Router."

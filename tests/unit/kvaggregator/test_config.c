@@ -156,6 +156,33 @@ static void everything_wrong_is_said_at_once(void **state)
         "5: http: expected address:port");
 }
 
+/* What answers who holds which blocks is open to its host alone, unless it is said. */
+static void grpc_is_on_loopback_unless_it_is_said(void **state)
+{
+    static const char *const good[] = {
+        "grpc = { listen = \"127.0.0.1:50051\"; };",
+        "grpc = { listen = \"[::1]:0\"; model = \"m\"; };",
+        "grpc = { listen = \"0.0.0.0:50051\"; insecure = true; };",
+        "grpc = { listen = \"\"; };",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(good); i++) {
+        struct kvb_aggregator_config config = read_good(good[i]);
+        assert_string_equal(config.grpc.model, i == 1 ? "m" : "");
+        kvb_aggregator_config_done(&config);
+    }
+    assert_wrong(
+        "grpc = { listen = \"0.0.0.0:50051\"; };",
+        "1: grpc.listen: 0.0.0.0:50051 is not loopback, and gRPC has neither TLS nor tokens here");
+    assert_wrong(
+        "grpc = { listen = \"[::]:50051\"; };\nhttp_security = { insecure = true; };",
+        "1: grpc.listen: [::]:50051 is not loopback");
+    assert_wrong(
+        "grpc = { listen = \"localhost:50051\"; };", "1: grpc.listen: expected address:port");
+    assert_wrong("grpc = { listen = \"50051\"; };", "1: grpc.listen: expected address:port");
+}
+
 static void a_default_model_and_its_block_size_belong_together(void **state)
 {
     (void)state;
@@ -200,6 +227,7 @@ int main(void)
         cmocka_unit_test(an_empty_file_is_enough),
         cmocka_unit_test(what_is_given_is_read),
         cmocka_unit_test(a_queue_group_that_is_no_name_is_refused),
+        cmocka_unit_test(grpc_is_on_loopback_unless_it_is_said),
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
         cmocka_unit_test(what_is_forgotten_has_expired_before),
