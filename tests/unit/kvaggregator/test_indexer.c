@@ -135,10 +135,14 @@ static void counts_device_and_host_and_no_other_tier(void **state)
 
 static void matches_streams_alone_whose_engines_name_the_blocks(void **state)
 {
+    const struct scene_holding named_by_bridge = holding_of(6, 0, KVB_TIER_DEVICE, 3);
+    const struct kvb_worker_facts facts = { .address = "http://w6" };
     struct scene scene;
 
     (void)state;
-    scene_recorded(&scene); /* workers 1 and 2, whose bridges name the blocks */
+    scene_empty(&scene);
+    scene_hold(&scene, &named_by_bridge);
+    scene_tell(&scene, &named_by_bridge, &facts);
     hold(&scene, 7, 0, KVB_TIER_DEVICE, 1);
     assert_answer(&scene, 4, NULL, "http://w7=1(7/0) best=1 read=2");
     scene_done(&scene);
