@@ -169,6 +169,7 @@ GOALS = [
     Goal("query.nats.p99", "the same over NATS, us", "value", "<=", 1000),
     Goal("query.http.burst.p99", "over HTTP, while they arrive 50,000 at once, us", "value", "<=", 1000),
     Goal("query.nats.burst.p99", "over NATS, us", "value", "<=", 1000),
+    Goal("query.grpc.p99", "the same over gRPC, as sgl-router asks, us", "value", "<=", 2000),
     Goal("start.serving", "from exec to ready, ms", "value", "<=", 100),
     Goal("start.snapshot", "10 million blocks from bridges' answers into the index, s", "value", "<=", 2),
     Goal("mirror.conversation.bytes_per_block", "memory of the bridge for a block that an engine holds, bytes", "value",

@@ -2,7 +2,10 @@
 
 #include "core/clock.h"
 #include "core/own.h"
+#include "index/block_hash.h"
+#include "intake/caller.h"
 
+#include <endian.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +16,26 @@ enum { askers = 4, max_samples = 1 << 20 };
 
 /* ---- Questions ---- */
 
+/* A MatchExternalKvPrefixRequest: the names of the prompt's blocks, packed. */
+static void make_call(struct kvb_buf *out, const uint32_t tokens[fleet_query_tokens])
+{
+    static kvb_tokens_hash hashes[fleet_query_blocks];
+    static const uint8_t head[] = { 0x0a, 0x80 | (fleet_query_blocks * 8 & 0x7f),
+                                    fleet_query_blocks * 8 >> 7 };
+    const struct kvb_block_shape shape = { .block_size = fleet_block_tokens };
+    const kvb_span none = { 0 };
+    kvb_block_hash name = { 0 };
+
+    INTAKE_MUST(kvb_buf_append(out, head, sizeof head));
+    const size_t count = kvb_tokens_hash_prompt(
+        tokens, fleet_query_tokens, shape, kvb_block_seed(none, none), hashes);
+    for (size_t i = 0; i < count; i++) {
+        name = i == 0 ? kvb_block_hash_root(hashes[i]) : kvb_block_hash_next(name, hashes[i]);
+        const uint64_t bytes = htole64(name.value);
+        INTAKE_MUST(kvb_buf_append(out, &bytes, sizeof bytes));
+    }
+}
+
 void questions_make(struct questions *questions, struct fleet *fleet)
 {
     static uint32_t tokens[fleet_query_tokens];
@@ -21,6 +44,7 @@ void questions_make(struct questions *questions, struct fleet *fleet)
         struct kvb_buf *body = &questions->bodies[i];
         kvb_buf_init(body, 1U << 20U);
         kvb_buf_init(&questions->posts[i], 1U << 20U);
+        kvb_buf_init(&questions->calls[i], 1U << 20U);
         fleet_query(fleet, tokens);
         INTAKE_MUST(
             kvb_buf_append_text(body, "{\"model_name\":\"" FLEET_MODEL "\",\"token_ids\":["));
@@ -29,6 +53,7 @@ void questions_make(struct questions *questions, struct fleet *fleet)
         }
         INTAKE_MUST(kvb_buf_append_text(body, "]}"));
         web_make_post(&questions->posts[i], "/query", kvb_buf_span(body));
+        make_call(&questions->calls[i], tokens);
     }
 }
 
@@ -37,6 +62,7 @@ void questions_drop(struct questions *questions)
     for (size_t i = 0; i < question_prompts; i++) {
         kvb_buf_done(&questions->bodies[i]);
         kvb_buf_done(&questions->posts[i]);
+        kvb_buf_done(&questions->calls[i]);
     }
 }
 
@@ -83,7 +109,37 @@ static void ask_nats(struct asker *asker, struct kvb_bus *bus, size_t i)
         bus, asker->asking->subject, body, question_timeout_ms, take_answer, asker, &detail));
 }
 
-static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bus)
+static void ask_grpc(struct asker *asker, struct caller *caller, size_t i)
+{
+    const size_t bytes = caller_ask(caller, kvb_buf_span(&asker->asking->questions->calls[i]));
+
+    INTAKE_MUST(bytes > 0 ? KVB_OK : KVB_IO);
+    asker->answer_bytes += bytes;
+}
+
+/* What a question goes out by. */
+struct line {
+    struct kvb_bus *bus;
+    struct web web;
+    struct caller caller;
+};
+
+static void ask_on_line(struct asker *asker, struct line *line, size_t i)
+{
+    switch (asker->asking->way) {
+    case ASK_HTTP:
+        ask_http(asker, &line->web, i);
+        break;
+    case ASK_NATS:
+        ask_nats(asker, line->bus, i);
+        break;
+    case ASK_GRPC:
+        ask_grpc(asker, &line->caller, i);
+        break;
+    }
+}
+
+static void ask_at_rate(struct asker *asker, struct line *line)
 {
     const uint64_t every_ns = KVB_NS_PER_S * askers / asker->asking->questions_a_second;
     uint64_t due_ns = asker->begin_ns + (asker->number * every_ns / askers);
@@ -93,35 +149,43 @@ static void ask_at_rate(struct asker *asker, struct web *web, struct kvb_bus *bu
         const size_t i = ((asker->count * askers) + asker->number) % question_prompts;
         wait_until_ns(due_ns);
         const uint64_t from_ns = free_ns > due_ns ? due_ns : kvb_clock_monotonic_ns();
-        if (bus) {
-            ask_nats(asker, bus, i);
-        } else {
-            ask_http(asker, web, i);
-        }
+        ask_on_line(asker, line, i);
         free_ns = kvb_clock_monotonic_ns();
         asker->samples_ns[asker->count++] = (uint32_t)(free_ns - from_ns);
+    }
+}
+
+static void open_line(const struct asking *asking, struct line *line)
+{
+    const struct scene *scene = asking->scene;
+    const struct kvb_bus_options options = { .url = scene->server.url, .name = "router" };
+    struct kvb_detail detail = { { 0 } };
+
+    switch (asking->way) {
+    case ASK_HTTP:
+        INTAKE_MUST(web_open(&line->web, scene->port) ? KVB_OK : KVB_IO);
+        break;
+    case ASK_NATS:
+        INTAKE_MUST(kvb_bus_open(&options, &line->bus, &detail));
+        INTAKE_MUST(wait_until(is_connected, line->bus, question_timeout_ms) ? KVB_OK : KVB_IO);
+        break;
+    case ASK_GRPC:
+        INTAKE_MUST(caller_open(&line->caller, scene->grpc_port) ? KVB_OK : KVB_IO);
+        break;
     }
 }
 
 static void *ask_all(void *context)
 {
     struct asker *asker = context;
-    const struct scene *scene = asker->asking->scene;
-    const struct kvb_bus_options options = { .url = scene->server.url, .name = "router" };
-    struct kvb_detail detail = { { 0 } };
-    struct kvb_bus *bus = NULL;
-    struct web web = { .fd = -1 };
+    struct line line = { .web.fd = -1, .caller.fd = -1 };
 
     (void)prctl(PR_SET_TIMERSLACK, 1); /* else 50 us late */
-    if (asker->asking->subject) {
-        INTAKE_MUST(kvb_bus_open(&options, &bus, &detail));
-        INTAKE_MUST(wait_until(is_connected, bus, question_timeout_ms) ? KVB_OK : KVB_IO);
-    } else {
-        INTAKE_MUST(web_open(&web, scene->port) ? KVB_OK : KVB_IO);
-    }
-    ask_at_rate(asker, &web, bus);
-    web_close(&web);
-    kvb_bus_close(bus);
+    open_line(asker->asking, &line);
+    ask_at_rate(asker, &line);
+    web_close(&line.web);
+    kvb_bus_close(line.bus);
+    caller_close(&line.caller);
     return NULL;
 }
 

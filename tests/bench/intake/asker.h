@@ -17,16 +17,20 @@ enum { question_prompts = 256, question_timeout_ms = 5000 };
 struct questions {
     struct kvb_buf bodies[question_prompts];
     struct kvb_buf posts[question_prompts]; /* the same for HTTP: POST /query */
+    struct kvb_buf calls[question_prompts]; /* the same for gRPC: the names of the blocks */
 };
 
 /* About prompts of which some worker holds each. */
 void questions_make(struct questions *questions, struct fleet *fleet);
 void questions_drop(struct questions *questions);
 
+enum asking_way { ASK_HTTP, ASK_NATS, ASK_GRPC };
+
 struct asking {
     struct scene *scene;               /* all three borrowed */
     const struct questions *questions; /* asked in turn */
-    const char *subject;               /* over NATS; NULL: over HTTP */
+    enum asking_way way;
+    const char *subject; /* over NATS */
     uint64_t questions_a_second;
     double seconds;
 };

@@ -114,9 +114,10 @@ static void end_echo(struct echo *echo)
 }
 
 struct trial {
-    const char *name;    /* of the figure */
-    uint64_t burst;      /* block operations at once */
-    const char *subject; /* that is asked over NATS; NULL: over HTTP */
+    const char *name; /* of the figure */
+    uint64_t burst;   /* block operations at once */
+    enum asking_way way;
+    const char *subject; /* that is asked over NATS */
     bool has_dump;       /* somebody asks for all there is, again and again */
 };
 
@@ -153,12 +154,18 @@ static void run_trial(
                              .seconds = intake->bench.seconds + 0.5 };
     const struct asking asking = { .scene = scene,
                                    .questions = questions,
+                                   .way = trial->way,
                                    .subject = trial->subject,
                                    .questions_a_second = questions_a_second,
                                    .seconds = intake->bench.seconds };
     struct asked asked;
     struct dumper dumper = { .scene = scene };
 
+    if (trial->way == ASK_GRPC) {
+        fleet->has_addresses = true;
+        scene_send_heartbeats(scene, fleet);
+        INTAKE_MUST(kvb_bus_flush(scene->bus, request_timeout_ms)); /* long before the first */
+    }
     talker_begin(&talker);
     if (trial->has_dump) {
         INTAKE_MUST(pthread_create(&dumper.thread, NULL, dump_all, &dumper) == 0 ? KVB_OK : KVB_IO);
@@ -175,12 +182,14 @@ static void run_trial(
 
 /* clang-format off */
 static const struct trial trials[] = {
-    { "query.http",       100,          NULL, false },
-    { "query.nats",       100,          MATCH, false },
-    { "query.echo",       100,          ECHO, false },
-    { "query.http.burst", burst_blocks, NULL, false },
-    { "query.nats.burst", burst_blocks, MATCH, false },
-    { "query.http.dump",  100,          NULL, true },
+    { "query.http",       100,          ASK_HTTP, NULL, false },
+    { "query.nats",       100,          ASK_NATS, MATCH, false },
+    { "query.echo",       100,          ASK_NATS, ECHO, false },
+    { "query.http.burst", burst_blocks, ASK_HTTP, NULL, false },
+    { "query.nats.burst", burst_blocks, ASK_NATS, MATCH, false },
+    { "query.http.dump",  100,          ASK_HTTP, NULL, true },
+    /* The last: from then on workers have addresses, which makes other answers longer. */
+    { "query.grpc",       100,          ASK_GRPC, NULL, false },
 };
 /* clang-format on */
 

@@ -8,6 +8,7 @@
 #include "wire/router/sync.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -317,6 +318,12 @@ void fleet_heartbeat(
         .digest_seed = fleet_digest_seed,
         .tiers = { [KVB_TIER_DEVICE] = { .blocks = here->blocks, .digest = here->digest.total } },
     };
+    if (fleet->has_addresses) {
+        out_heartbeat->hashes = KVB_HASHES_ENGINE;
+        (void)snprintf(
+            out_heartbeat->facts.address, sizeof out_heartbeat->facts.address,
+            "http://10.%u.%u.1:30000", worker >> 8U, worker & 0xffU);
+    }
 }
 
 kvb_status fleet_list_chunk(

@@ -5,6 +5,7 @@
 #include "model/router_batch.h"
 #include "model/stream.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -59,6 +60,7 @@ struct fleet_worker {
 
 struct fleet {
     struct fleet_options options;
+    bool has_addresses;           /* heartbeats say them, and that engines name the blocks */
     struct fleet_worker *workers; /* owned */
     uint64_t random;
     uint32_t next_worker;

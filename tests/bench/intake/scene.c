@@ -149,6 +149,9 @@ static void write_config(const struct scene *scene, const char *path)
         "nats = { url = \"%s\"; };\nhttp = \"127.0.0.1:%u\";\n"
         "limits = { max_index_blocks = 33554432; };\n",
         scene->server.url, scene->port);
+    if (scene->grpc_port > 0) {
+        fprintf(file, "grpc = { listen = \"127.0.0.1:%u\"; };\n", scene->grpc_port);
+    }
     INTAKE_MUST(fclose(file) == 0 ? KVB_OK : KVB_IO);
 }
 
@@ -158,6 +161,9 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     char log[path_bytes];
 
     INTAKE_MUST(free_port(&scene->port));
+    if (bench_wants(&intake->bench, "query.grpc.p99")) { /* a build of before may be measured */
+        INTAKE_MUST(free_port(&scene->grpc_port));
+    }
     INTAKE_MUST(folder_make(scene->folder));
     (void)snprintf(config, sizeof config, "%s/kvaggregator.cfg", scene->folder);
     (void)snprintf(log, sizeof log, "%s/log", scene->folder);

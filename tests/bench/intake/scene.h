@@ -16,9 +16,10 @@
 struct scene {
     struct nats_server server;
     pid_t aggregator;
-    uint16_t port;    /* of its HTTP */
-    char folder[64];  /* its configuration and log */
-    uint64_t exec_ns; /* when it was started, and was ready */
+    uint16_t port;      /* of its HTTP */
+    uint16_t grpc_port; /* 0: none */
+    char folder[64];    /* its configuration and log */
+    uint64_t exec_ns;   /* when it was started, and was ready */
     uint64_t serving_ns;
     struct kvb_bus *bus; /* of the bridges */
 };

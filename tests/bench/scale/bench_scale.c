@@ -190,6 +190,7 @@ static void say_questions(struct play *play)
     for (size_t i = 0; i < KVB_COUNT_OF(trials); i++) {
         const struct asking asking = { .scene = &play->scene,
                                        .questions = &questions,
+                                       .way = trials[i].subject ? ASK_NATS : ASK_HTTP,
                                        .subject = trials[i].subject,
                                        .questions_a_second = questions_a_second,
                                        .seconds = play->intake->bench.seconds };
