@@ -150,11 +150,22 @@ reset_stream(struct kvb_grpc_session *session, struct grpc_stream *stream, uint3
     (void)nghttp2_submit_rst_stream(session->http2, NGHTTP2_FLAG_NONE, stream->id, code);
 }
 
+/* nghttp2 only reads it. */
+static uint8_t *bytes_of_text(const char *text)
+{
+    const union {
+        const char *text;
+        uint8_t *bytes;
+    } same = { .text = text };
+
+    return same.bytes;
+}
+
 static nghttp2_nv make_nv(const char *name, const char *value)
 {
-    return (nghttp2_nv){ .name = (uint8_t *)(uintptr_t)name, /* only read */
+    return (nghttp2_nv){ .name = bytes_of_text(name),
                          .namelen = strlen(name),
-                         .value = (uint8_t *)(uintptr_t)value,
+                         .value = bytes_of_text(value),
                          .valuelen = strlen(value),
                          .flags = NGHTTP2_NV_FLAG_NO_COPY_NAME };
 }
@@ -279,19 +290,19 @@ send_message(struct kvb_grpc_session *session, struct grpc_stream *stream, kvb_s
 }
 
 void kvb_grpc_session_answer(
-    struct kvb_grpc_session *session, int32_t id, enum kvb_grpc_status status, kvb_span message,
+    struct kvb_grpc_session *session, int32_t stream, enum kvb_grpc_status status, kvb_span message,
     uint64_t now_ns)
 {
-    struct grpc_stream *stream = nghttp2_session_get_stream_user_data(session->http2, id);
+    struct grpc_stream *found = nghttp2_session_get_stream_user_data(session->http2, stream);
 
     session->now_ns = now_ns;
-    if (!stream || stream->phase != STREAM_WORK) {
+    if (!found || found->phase != STREAM_WORK) {
         return;
     }
     if (status == KVB_GRPC_OK) {
-        send_message(session, stream, message);
+        send_message(session, found, message);
     } else {
-        refuse_request(session, stream, status);
+        refuse_request(session, found, status);
     }
 }
 
@@ -589,23 +600,27 @@ static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, voi
     return 0;
 }
 
-static int on_stream_close(nghttp2_session *http2, int32_t id, uint32_t code, void *context)
+static void end_stream(struct kvb_grpc_session *session, struct grpc_stream *stream)
 {
-    struct kvb_grpc_session *session = context;
-    struct kvb_grpc_gate *gate = session->gate;
-    struct grpc_stream *stream = grpc_stream_of(http2, id);
+    const struct kvb_grpc_gate *gate = session->gate;
 
-    (void)code;
-    if (!stream) {
-        return 0;
-    }
     if (stream->phase == STREAM_WORK) {
-        gate->on_gone(gate->context, session->connection, id);
+        gate->on_gone(gate->context, session->connection, stream->id);
     }
     if (stream->phase <= STREAM_WORK) {
         gate->on_status(gate->context, KVB_GRPC_LATER);
     }
     free_stream(session, stream);
+}
+
+static int on_stream_close(nghttp2_session *http2, int32_t id, uint32_t code, void *context)
+{
+    struct grpc_stream *stream = grpc_stream_of(http2, id);
+
+    (void)code;
+    if (stream) {
+        end_stream(context, stream);
+    }
     return 0;
 }
 
@@ -711,15 +726,9 @@ void kvb_grpc_session_free(struct kvb_grpc_session *session)
     if (!session) {
         return;
     }
-    while (session->streams) {
-        struct grpc_stream *stream = session->streams;
-        if (stream->phase == STREAM_WORK) {
-            session->gate->on_gone(session->gate->context, session->connection, stream->id);
-        }
-        if (stream->phase <= STREAM_WORK) {
-            session->gate->on_status(session->gate->context, KVB_GRPC_LATER);
-        }
-        free_stream(session, stream);
+    for (struct grpc_stream *stream = session->streams, *next = NULL; stream; stream = next) {
+        next = stream->next;
+        end_stream(session, stream);
     }
     nghttp2_session_del(session->http2); /* calls nothing back */
     free(session);

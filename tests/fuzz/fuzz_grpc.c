@@ -273,7 +273,7 @@ static void close_connection(struct world *world, struct connection *connection)
 
 static void pass_time(struct world *world, uint8_t tenths)
 {
-    world->now_ns += tenths * 100 * KVB_NS_PER_MS;
+    world->now_ns += (uint64_t)tenths * 100 * KVB_NS_PER_MS;
     for (size_t i = 0; i < connections; i++) {
         struct connection *connection = &world->connections[i];
         if (kvb_grpc_session_expire(connection->session, world->now_ns) != KVB_OK) {
@@ -282,70 +282,96 @@ static void pass_time(struct world *world, uint8_t tenths)
     }
 }
 
-static void run_operation(struct world *world, uint8_t operation)
+/* ---- Each with its operands ---- */
+
+static void run_bytes(struct world *world)
+{
+    receive(world, next_bytes(world, next_byte(world)));
+}
+
+static void run_hello(struct world *world)
 {
     static const uint8_t hello[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0";
-    uint8_t operand[4];
 
-    switch (operation % 11) {
-    case 0:
-        receive(world, next_bytes(world, next_byte(world)));
-        break;
-    case 1:
-        receive(world, (kvb_span){ hello, sizeof hello });
-        break;
-    case 2:
-        for (size_t i = 0; i < 4; i++) {
-            operand[i] = next_byte(world);
+    receive(world, (kvb_span){ hello, sizeof hello });
+}
+
+static void run_frame(struct world *world)
+{
+    const uint8_t type = next_byte(world);
+    const uint8_t flags = next_byte(world);
+    const uint8_t stream = next_byte(world);
+    const uint8_t len = next_byte(world);
+
+    receive_frame(world, type, flags, stream, next_bytes(world, len), (kvb_span){ 0 });
+}
+
+static void run_header(struct world *world)
+{
+    const uint8_t flags = next_byte(world);
+
+    receive_frame(world, type_headers, flags, next_byte(world), good_header(), (kvb_span){ 0 });
+}
+
+static void run_message(struct world *world)
+{
+    const uint8_t flags = next_byte(world);
+    const uint8_t stream = next_byte(world);
+    const kvb_span message = next_bytes(world, next_byte(world));
+    const uint8_t head[5] = { 0, 0, 0, 0, (uint8_t)message.len };
+
+    receive_frame(world, type_data, flags, stream, (kvb_span){ head, sizeof head }, message);
+}
+
+static void run_answer(struct world *world)
+{
+    const uint8_t which = next_byte(world);
+    const uint8_t status = next_byte(world);
+
+    answer_one(world, which, status, next_byte(world));
+}
+
+static void run_time(struct world *world)
+{
+    pass_time(world, next_byte(world));
+}
+
+static void run_drain(struct world *world)
+{
+    kvb_grpc_session_drain(world->at->session, next_byte(world) & 1);
+}
+
+static void run_send(struct world *world)
+{
+    send_out(world, world->at);
+}
+
+static void run_choice(struct world *world)
+{
+    world->at = &world->connections[next_byte(world) % connections];
+}
+
+/* Not while requests of it wait: its address would name the next one. */
+static void run_end(struct world *world)
+{
+    for (size_t i = 0; i < world->waiting_count; i++) {
+        if (world->waiting[i].connection == world->at) {
+            return;
         }
-        receive_frame(
-            world, operand[0], operand[1], operand[2], next_bytes(world, operand[3]),
-            (kvb_span){ 0 });
-        break;
-    case 3:
-        operand[0] = next_byte(world);
-        receive_frame(
-            world, type_headers, operand[0], next_byte(world), good_header(), (kvb_span){ 0 });
-        break;
-    case 4: {
-        operand[0] = next_byte(world);
-        operand[1] = next_byte(world);
-        const kvb_span message = next_bytes(world, next_byte(world));
-        const uint8_t head[5] = { 0, 0, 0, 0, (uint8_t)message.len };
-        receive_frame(
-            world, type_data, operand[0], operand[1], (kvb_span){ head, sizeof head }, message);
-        break;
     }
-    case 5:
-        for (size_t i = 0; i < 3; i++) {
-            operand[i] = next_byte(world);
-        }
-        answer_one(world, operand[0], operand[1], operand[2]);
-        break;
-    case 6:
-        pass_time(world, next_byte(world));
-        break;
-    case 7:
-        kvb_grpc_session_drain(world->at->session, next_byte(world) & 1);
-        break;
-    case 8:
-        send_out(world, world->at);
-        break;
-    case 9:
-        world->at = &world->connections[next_byte(world) % connections];
-        break;
-    default: {
-        struct connection *connection = world->at;
-        for (size_t i = 0; i < world->waiting_count; i++) {
-            if (world->waiting[i].connection == connection) {
-                return; /* its address would name another one: once they are answered */
-            }
-        }
-        close_connection(world, connection);
-        open_connection(world, connection);
-        break;
-    }
-    }
+    close_connection(world, world->at);
+    open_connection(world, world->at);
+}
+
+/* In the order of the table above. */
+static void (*const operations[])(struct world *world) = {
+    run_bytes, run_hello, run_frame, run_header, run_message, run_answer,
+    run_time,  run_drain, run_send,  run_choice, run_end,
+};
+
+static void run_operation(struct world *world, uint8_t operation)
+{
+    operations[operation % (sizeof operations / sizeof operations[0])](world);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -61,7 +61,7 @@ bool caller_open(struct caller *caller, uint16_t port)
     const int one = 1;
 
     *caller = (struct caller){ .fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0) };
-    kvb_buf_init(&caller->sent, 2 * max_request_bytes);
+    kvb_buf_init(&caller->sent, (size_t)2 * max_request_bytes);
     if (caller->fd < 0 ||
         connect(caller->fd, (const struct sockaddr *)&address, sizeof address) != 0) {
         return false;

@@ -275,29 +275,32 @@ static ssize_t read_ping(
     nghttp2_session *http2, int32_t id, uint8_t *out, size_t len, uint32_t *flags,
     nghttp2_data_source *source, void *context)
 {
+    static const uint8_t ping[] = { 0, 0, 0, 0, 4, 'p', 'i', 'n', 'g' };
+
     (void)http2;
     (void)id;
     (void)source;
     (void)context;
-    assert_true(len >= 9);
-    memcpy(out, "\0\0\0\0\4ping", 9);
+    assert_true(len >= sizeof ping);
+    memcpy(out, ping, sizeof ping);
     *flags = NGHTTP2_DATA_FLAG_EOF;
-    return 9;
+    return sizeof ping;
 }
-
-#define NV(name, value)                                                                            \
-    {                                                                                              \
-        (uint8_t *)(uintptr_t)(name), (uint8_t *)(uintptr_t)(value), sizeof(name) - 1,             \
-            sizeof(value) - 1, NGHTTP2_NV_FLAG_NONE                                                \
-    }
 
 static void send_ping(struct client *client)
 {
-    const nghttp2_nv headers[] = { NV(":method", "POST"), NV(":scheme", "http"),
-                                   NV(":path", "/x.Y/Z"), NV(":authority", "a"),
-                                   NV("content-type", "application/grpc") };
+    char texts[][2][20] = { { ":method", "POST" },
+                            { ":scheme", "http" },
+                            { ":path", "/x.Y/Z" },
+                            { ":authority", "a" },
+                            { "content-type", "application/grpc" } };
+    nghttp2_nv headers[5];
     const nghttp2_data_provider body = { .read_callback = read_ping };
 
+    for (size_t i = 0; i < 5; i++) {
+        headers[i] = (nghttp2_nv){ (uint8_t *)texts[i][0], (uint8_t *)texts[i][1],
+                                   strlen(texts[i][0]), strlen(texts[i][1]), NGHTTP2_NV_FLAG_NONE };
+    }
     assert_true(nghttp2_submit_request(client->http2, NULL, headers, 5, &body, NULL) > 0);
     flush_client(client);
 }

@@ -246,10 +246,20 @@ static ssize_t read_body(
     return (ssize_t)part;
 }
 
+static uint8_t *bytes_of_text(const char *text)
+{
+    const union {
+        const char *text;
+        uint8_t *bytes;
+    } same = { .text = text };
+
+    return same.bytes;
+}
+
 static nghttp2_nv nv(const char *name, const char *value)
 {
-    return (nghttp2_nv){ (uint8_t *)(uintptr_t)name, (uint8_t *)(uintptr_t)value, strlen(name),
-                         strlen(value), NGHTTP2_NV_FLAG_NONE };
+    return (nghttp2_nv){ bytes_of_text(name), bytes_of_text(value), strlen(name), strlen(value),
+                         NGHTTP2_NV_FLAG_NONE };
 }
 
 struct request {
@@ -530,7 +540,7 @@ static void an_answer_at_once_takes_no_place(void **state)
 
     (void)state;
     scene->at_once = KVB_GRPC_UNAVAILABLE;
-    for (size_t i = 0; i < 2 * under_way_max; i++) {
+    for (size_t i = 0; i < (size_t)2 * under_way_max; i++) {
         const int32_t stream = send_good(scene);
         pump(scene);
         assert_int_equal(call_of(scene, stream)->grpc_status, 14);
@@ -614,12 +624,12 @@ static void bodies_take_no_more_memory_than_there_is(void **state)
     int32_t streams[4];
 
     (void)state;
-    scene->gate.max_held_bytes = 4 * each; /* of which a connection gets three quarters */
+    scene->gate.max_held_bytes = (size_t)4 * each; /* of which a connection gets three quarters */
     for (size_t i = 0; i < 4; i++) {
         streams[i] = send_request(
             scene, &(struct request){ .body = body, .len = sizeof body, .is_open_ended = true });
         pump(scene);
-        assert_true(scene->gate.held_bytes <= 3 * each);
+        assert_true(scene->gate.held_bytes <= (size_t)3 * each);
     }
     for (size_t i = 0; i < 3; i++) {
         assert_int_equal(call_of(scene, streams[i])->grpc_status, none);
