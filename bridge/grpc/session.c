@@ -684,7 +684,6 @@ static kvb_status submit_settings(struct kvb_grpc_session *session)
         { NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, kvb_grpc_max_streams },
         { NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, stream_window_bytes },
         { NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, kvb_grpc_max_header_bytes },
-        { NGHTTP2_SETTINGS_ENABLE_PUSH, 0 },
     };
 
     return nghttp2_submit_settings(

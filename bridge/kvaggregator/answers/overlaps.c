@@ -276,8 +276,8 @@ static kvb_status match_hashes(struct kvb_query_context *ctx, const struct kvb_q
 {
     struct noting noting = { .ctx = ctx, .query = query, .count = query->count };
 
-    KVB_TRY(take_hashes(ctx, query));
     if (query->form == KVB_QUERY_TOKENS_HASHES) {
+        KVB_TRY(take_hashes(ctx, query));
         KVB_TRY(kvb_prefix_index_match(ctx->index, ctx->hashes, query->count, &ctx->match));
     } else {
         /* kvb_block_hash only wraps a u64; the array is read here and not kept. */
