@@ -96,7 +96,7 @@ static void remember(const char *subject, kvb_span payload)
     world.past_count++;
 }
 
-static void send(const char *subject, kvb_span payload)
+static void deliver(const char *subject, kvb_span payload)
 {
     if (fake_bus_is_whole()) {
         fake_bus_deliver(subject, NULL, payload);
@@ -142,7 +142,7 @@ static void send_batch(const struct bridge *bridge)
             return;
         }
     }
-    send(events_subject, payload);
+    deliver(events_subject, payload);
 }
 
 static void publish(struct bridge *bridge, enum kvb_router_kind kind, unsigned block)
@@ -224,7 +224,7 @@ static void send_beat(const struct bridge *bridge, bool is_bye)
     if (bridge->worker_id == attacked) {
         remember(beats_subject, kvb_buf_span(&world.buf));
     }
-    send(beats_subject, kvb_buf_span(&world.buf));
+    deliver(beats_subject, kvb_buf_span(&world.buf));
 }
 
 static void send_due_beats(void)
