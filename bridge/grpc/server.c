@@ -79,6 +79,7 @@ struct kvb_grpc {
     uint64_t stop_ns;
     uint64_t next_sweep_ns;
     uint64_t grace_ns;
+    uint64_t idle_ns;
     uint64_t now_ns;
     struct kvb_ring *finished;           /* calls, on their way back */
     struct grpc_connection *connections; /* owned; connection_limit of them */
@@ -557,11 +558,9 @@ static void expire_open(struct grpc_connection *connection)
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
             end_connection(connection, END_LATE);
         }
-    } else if (has_passed(
-                   grpc, connection->moved_ns,
-                   (kvb_grpc_idle_s + kvb_grpc_grace_s) * KVB_NS_PER_S)) {
+    } else if (has_passed(grpc, connection->moved_ns, grpc->idle_ns + grpc->grace_ns)) {
         drop_connection(connection, END_IDLE); /* it does not answer the PING */
-    } else if (has_passed(grpc, connection->moved_ns, kvb_grpc_idle_s * KVB_NS_PER_S)) {
+    } else if (has_passed(grpc, connection->moved_ns, grpc->idle_ns)) {
         connection->end = END_IDLE;
         kvb_grpc_session_drain(connection->session, false);
     }
@@ -758,6 +757,8 @@ kvb_status kvb_grpc_start(
         options->max_connections ? options->max_connections : kvb_max_grpc_connections;
     grpc->grace_ns =
         options->grace_ms ? options->grace_ms * KVB_NS_PER_MS : kvb_grpc_grace_s * KVB_NS_PER_S;
+    grpc->idle_ns =
+        options->idle_ms ? options->idle_ms * KVB_NS_PER_MS : kvb_grpc_idle_s * KVB_NS_PER_S;
     grpc->gate = make_gate(grpc);
     const kvb_status status = start_grpc(grpc, detail);
     if (status != KVB_OK) {

@@ -69,6 +69,7 @@ struct kvb_grpc_options {
     size_t max_message_bytes;
     size_t max_under_way;
     uint64_t grace_ms;        /* 0: kvb_grpc_grace_s, for a first request and for reading */
+    uint64_t idle_ms;         /* 0: kvb_grpc_idle_s */
     unsigned max_connections; /* 0: kvb_max_grpc_connections */
     kvb_grpc_handler handler;
     void *context;

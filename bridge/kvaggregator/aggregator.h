@@ -46,5 +46,6 @@ void kvb_aggregator_liveness(
     const struct kvb_aggregator *aggregator, struct kvb_liveness *out_liveness);
 
 /* Leaves the queue group, answers the requests that were received, then ends; takes at most 5 s,
- * and a few milliseconds where nats-server answers.  NULL is fine. */
+ * and a few milliseconds where nats-server answers and clients of gRPC close their connections.
+ * NULL is fine. */
 void kvb_aggregator_stop(struct kvb_aggregator *aggregator);

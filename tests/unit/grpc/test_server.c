@@ -89,7 +89,12 @@ static void release_calls(struct scene *scene)
     scene->held_count = 0;
 }
 
-static void start_scene(struct scene *scene, unsigned max_connections, uint64_t grace_ms)
+struct limits {
+    unsigned max_connections;
+    uint64_t grace_ms, idle_ms;
+};
+
+static void start_scene(struct scene *scene, struct limits limits)
 {
     struct kvb_detail detail = { "" };
     struct sockaddr_in loopback = { .sin_family = AF_INET,
@@ -99,8 +104,9 @@ static void start_scene(struct scene *scene, unsigned max_connections, uint64_t 
         .path = "/x.Y/Z",
         .max_message_bytes = 1 << 20,
         .max_under_way = 4,
-        .max_connections = max_connections,
-        .grace_ms = grace_ms,
+        .max_connections = limits.max_connections,
+        .grace_ms = limits.grace_ms,
+        .idle_ms = limits.idle_ms,
         .handler = take_call,
         .context = scene,
         .metrics = &scene->metrics,
@@ -324,7 +330,7 @@ static void answers_from_another_thread(void **state)
     struct client client;
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     open_client(&client, &scene);
     for (size_t i = 0; i < 100; i++) {
         check_ping(&client);
@@ -347,7 +353,7 @@ static void stops_after_its_answers(void **state)
     pthread_t stopper;
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     open_client(&client, &scene);
     send_ping(&client);
     while (held_calls(&scene) == 0) {
@@ -377,7 +383,7 @@ static void ends_although_calls_are_not_finished(void **state)
     struct client client;
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     open_client(&client, &scene);
     send_ping(&client);
     while (held_calls(&scene) == 0) {
@@ -397,7 +403,7 @@ static void knows_that_a_client_is_gone(void **state)
     struct client client;
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     open_client(&client, &scene);
     send_ping(&client);
     while (held_calls(&scene) == 0) {
@@ -426,7 +432,7 @@ static void closes_who_sends_no_request(void **state)
     struct client greeting;
 
     (void)state;
-    start_scene(&scene, 0, 300);
+    start_scene(&scene, (struct limits){ .grace_ms = 300 });
     open_client(&silent, &scene); /* sends nothing at all */
     open_client(&greeting, &scene);
     run_client(&greeting, is_connection_over);
@@ -439,6 +445,30 @@ static void closes_who_sends_no_request(void **state)
     stop_scene(&scene);
 }
 
+static void asks_an_idle_client_to_go_and_drops_one_that_does_not(void **state)
+{
+    struct scene scene = { 0 };
+    struct client client;
+    struct client deaf;
+
+    (void)state;
+    start_scene(&scene, (struct limits){ .idle_ms = 200, .grace_ms = 300 });
+    open_client(&client, &scene);
+    check_ping(&client);
+    open_client(&deaf, &scene);
+    check_ping(&deaf);
+    run_client(&client, has_goaway);
+    assert_int_equal(client.goaway_code, NGHTTP2_NO_ERROR);
+    run_client(&client, is_connection_over);
+    while (!deaf.is_over) {
+        read_client(&deaf); /* without an answer to the PING */
+    }
+    assert_int_equal(kvb_metric_get(&scene.metrics, count_grpc_closed_idle), 2);
+    close_client(&client);
+    close_client(&deaf);
+    stop_scene(&scene);
+}
+
 /* The router that is idle keeps its own, though it is older. */
 static void a_new_connection_gets_the_place_of_an_unproven_one(void **state)
 {
@@ -448,7 +478,7 @@ static void a_new_connection_gets_the_place_of_an_unproven_one(void **state)
     struct client newest;
 
     (void)state;
-    start_scene(&scene, 2, 0);
+    start_scene(&scene, (struct limits){ .max_connections = 2 });
     open_client(&proven, &scene);
     check_ping(&proven);
     open_client(&unproven, &scene);
@@ -481,7 +511,7 @@ static void says_why_to_whoever_does_not_speak_http2(void **state)
     struct client client;
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     open_client(&client, &scene);
     assert_int_equal(send(client.fd, "GET / HTTP/1.1\r\n\r\n\r\n\r\n\r\n", 24, 0), 24);
     while (!client.is_over) {
@@ -506,7 +536,7 @@ static void says_that_its_port_is_taken(void **state)
                                         .metrics = &scene.metrics };
 
     (void)state;
-    start_scene(&scene, 0, 0);
+    start_scene(&scene, (struct limits){ 0 });
     taken.sin_port = htons(kvb_grpc_port(scene.grpc));
     memcpy(&options.address, &taken, sizeof taken);
     assert_int_equal(kvb_grpc_start(&options, &second, &detail), KVB_IO);
@@ -523,6 +553,7 @@ int main(void)
         cmocka_unit_test(ends_although_calls_are_not_finished),
         cmocka_unit_test(knows_that_a_client_is_gone),
         cmocka_unit_test(closes_who_sends_no_request),
+        cmocka_unit_test(asks_an_idle_client_to_go_and_drops_one_that_does_not),
         cmocka_unit_test(a_new_connection_gets_the_place_of_an_unproven_one),
         cmocka_unit_test(says_why_to_whoever_does_not_speak_http2),
         cmocka_unit_test(says_that_its_port_is_taken),
