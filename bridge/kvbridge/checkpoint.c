@@ -1,10 +1,10 @@
 #include "core/clock.h"
 #include "kvbridge/inside.h"
 
-/* What stream/checkpoint/policy.h decides: one stream at a time, some entries a turn, so that
- * the engines wait a millisecond at most; another thread waits for the disk. */
+/* Carries out what stream/checkpoint/policy.h decides: one stream at a time, some entries in each
+ * turn, so that engines wait at most a millisecond.  Another thread waits for the disk. */
 
-static const uint64_t last_saves_ns = 5 * KVB_NS_PER_S; /* of the time that a stop may take */
+static const uint64_t last_saves_ns = 5 * KVB_NS_PER_S; /* the limit for checkpoints at the stop */
 
 enum { items_a_turn = kvb_checkpoint_step_items / 2 };
 
@@ -13,7 +13,7 @@ static void count(struct bridge_shown *shown, enum kvb_bridge_metric metric)
     kvb_metric_add(&shown->metrics, metric, 1);
 }
 
-/* ---- Void ---- */
+/* ---- Invalidating ---- */
 
 static void remove_file(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
@@ -38,7 +38,7 @@ void kvb_bridge_telling_epoch(
 
 /* ---- Saving ---- */
 
-/* Another rank each time. */
+/* Begins the checkpoint of the next rank, in turn. */
 static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
@@ -79,12 +79,12 @@ static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, 
     count(&bridge->shown, kvb_bridge_checkpoint_failures);
     if (kvb_log_limit_due(&bridge->checkpoints.limit, now_ns, &times)) {
         kvb_log_write(
-            bridge->log, KVB_LOG_WARNING, "bridge", "no checkpoint written", "why", why->text,
-            "times", kvb_log_u64(text, times), NULL);
+            bridge->log, KVB_LOG_WARNING, "bridge", "a checkpoint was not written", "why",
+            why->text, "times", kvb_log_u64(text, times), NULL);
     }
 }
 
-/* What became of the one that was written. */
+/* Takes the outcome of the checkpoint that was written. */
 static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
@@ -148,7 +148,7 @@ void kvb_bridge_save(struct kvb_bridge *bridge)
     }
 }
 
-/* At the stop no engine has to wait, so this may wait for the disk. */
+/* This may wait for the disk, because at the stop no engine has to wait. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;

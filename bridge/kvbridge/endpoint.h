@@ -26,7 +26,7 @@ struct kvb_endpoint {
     uint32_t port;  /* tcp only: 1 .. 65535 */
 };
 
-/* KVB_BAD_CONFIG: not of one of the three forms; detail says what is expected. */
+/* KVB_BAD_CONFIG: text has none of the three forms; detail says what is expected. */
 kvb_status
 kvb_endpoint_parse(const char *text, struct kvb_endpoint *out_endpoint, struct kvb_detail *detail);
 
@@ -38,14 +38,13 @@ bool kvb_endpoint_is_of_this_host(const char *text);
 kvb_span kvb_endpoint_host_of_url(const char *url);
 bool kvb_endpoint_is_this_host(kvb_span host);
 
-/* Writes the endpoint; where it says that its socket listens everywhere (*, 0.0.0.0,
- * [::]), with this host in its place.
- * KVB_BAD_CONFIG  text is no endpoint, or grows too long */
+/* Writes the endpoint; a host that means all interfaces (*, 0.0.0.0, [::]) is replaced by `host`.
+ * KVB_BAD_CONFIG  text is not an endpoint, or the result is too long */
 kvb_status kvb_endpoint_at_host(const char *text, kvb_span host, char out_text[kvb_endpoint_bytes]);
 
 /* Writes the endpoint of one rank.
- * KVB_BAD_CONFIG  base is no endpoint, the port leaves 1 .. 65535, ipc beyond rank
- *                 0, or the name grows too long */
+ * KVB_BAD_CONFIG  base is not an endpoint, the port is not in 1 .. 65535, ipc with a rank above
+ *                 0, or the name is too long */
 kvb_status
 kvb_endpoint_for_rank(const char *base, uint32_t rank, char out_text[kvb_endpoint_bytes]);
 
@@ -62,15 +61,14 @@ struct kvb_endpoint_range {
     uint32_t last;  /* inclusive */
 };
 
-/* KVB_BAD_CONFIG  as kvb_endpoint_for_rank(), for any of the ranks; detail says
- *                 what to do */
+/* KVB_BAD_CONFIG  as kvb_endpoint_for_rank(), for any of the ranks; detail has the remedy */
 kvb_status kvb_endpoint_range_of(
     const char *base, uint32_t first_rank, uint32_t ranks, struct kvb_endpoint_range *out_range,
     struct kvb_detail *detail);
 
-/* True when some socket is in both.  All names of this host count as one host. */
+/* True: some socket is in both ranges.  All names of this host count as one host. */
 bool kvb_endpoint_range_clashes(
     const struct kvb_endpoint_range *one, const struct kvb_endpoint_range *other);
 
-/* The same for ranges that begin with the same socket, to look them up by. */
+/* A hash by which ranges are looked up: equal for ranges that begin with the same socket. */
 uint64_t kvb_endpoint_range_hash(const struct kvb_endpoint_range *range);

@@ -54,7 +54,7 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
     return status;
 }
 
-/* A clear is of all lists, and for all readers. */
+/* True: the event is about the window list.  A clear is about all lists, and for all readers. */
 static bool is_of_window(const struct kvb_router_event *event)
 {
     return event->tier == KVB_LIST_WINDOW && event->kind != KVB_ROUTER_CLEARED;
@@ -88,7 +88,7 @@ add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *b
 
 /* ---- protobuf ---- */
 
-/* Blocks of one message, by what the server takes. */
+/* The most blocks in one message, by the server's max_payload. */
 static size_t message_blocks(const struct kvb_event_publisher *publisher)
 {
     const size_t blocks = kvb_router_proto_room(kvb_bus_max_payload(publisher->bus));
@@ -96,14 +96,14 @@ static size_t message_blocks(const struct kvb_event_publisher *publisher)
     return blocks < kvb_publisher_message_blocks ? blocks : kvb_publisher_message_blocks;
 }
 
-/* How many events from `at` on share a message of so many blocks: one at least. */
+/* How many events from `at` on fit one message of max_blocks blocks; at least one. */
 static size_t events_that_fit(const struct kvb_router_batch *batch, size_t at, size_t max_blocks)
 {
     size_t blocks = 0;
     size_t end = at;
 
     while (end < batch->event_count) {
-        /* an event without blocks weighs a block too: ids and kinds are columns */
+        /* an event itself counts as a block: its id and kind need space in columns */
         blocks += batch->events[end].block_count + 1;
         if (blocks > max_blocks && end > at) {
             break;
@@ -144,7 +144,7 @@ static size_t weight(const struct kvb_router_batch *batch)
     return batch->event_count + batch->block_count;
 }
 
-/* Do the events go on where those that wait end? */
+/* True: the events continue directly after those that wait. */
 static bool follows(const struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
 {
     const struct kvb_router_event *last = &waiting->events[waiting->event_count - 1];
@@ -179,7 +179,7 @@ add_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batc
     return wait_with(waiting, batch);
 }
 
-/* ---- Either ---- */
+/* ---- Both profiles ---- */
 
 static kvb_status drop_what_waits(struct kvb_event_publisher *publisher, kvb_status why)
 {

@@ -8,7 +8,7 @@ static void answer_text(struct kvb_http_answer *answer, unsigned status, const c
 {
     answer->status = status;
     answer->content_type = "text/plain; charset=utf-8";
-    (void)kvb_buf_append_text(&answer->body, text); /* else: the status speaks */
+    (void)kvb_buf_append_text(&answer->body, text); /* without memory the status alone is sent */
 }
 
 /* Does not wait for the ingest thread, because that may be the thread that hangs. */
@@ -97,7 +97,7 @@ static const struct route {
 static void refuse_method(struct kvb_http_answer *answer, const char *method)
 {
     answer->allow = method;
-    answer_text(answer, 405, "this path wants ");
+    answer_text(answer, 405, "this path requires ");
     answer_text(answer, 405, method);
     answer_text(answer, 405, "\n");
 }
@@ -109,7 +109,7 @@ void kvb_bridge_answer(
         if (strcmp(request->path, routes[i].path) != 0) {
             continue;
         }
-        if (strcmp(request->method, routes[i].method) != 0) { /* HEAD comes as GET */
+        if (strcmp(request->method, routes[i].method) != 0) { /* HEAD arrives as GET */
             refuse_method(answer, routes[i].method);
         } else {
             routes[i].answer(context, request, answer);

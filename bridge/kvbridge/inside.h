@@ -39,25 +39,25 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* The inside of a running bridge, for the bridge_*.c files alone. */
+/* The internal structure of a running bridge, only for files of kvbridge/. */
 
-/* Whether the log has said that something is wrong, and what is not said yet. */
+/* What the log has reported about a stream, and what it has not reported yet. */
 struct rank_trouble {
     enum kvb_stream_state said;
     enum kvb_stream_state now; /* since since_ns */
     uint64_t since_ns;
     uint64_t said_ns;
-    /* Nobody listens where its engine is said to publish. */
+    /* The engine has named an address at which nobody listens. */
     bool is_unreachable;
-    uint64_t next_look_ns; /* the engine is not asked before */
-    struct kvb_detail why; /* for /state; "": nothing is to be said */
+    uint64_t next_look_ns; /* no request to the engine before this time */
+    struct kvb_detail why; /* shown in /state; "": nothing */
     bool is_block_size_said;
     bool is_total_said;
 };
 
-/* The newest heartbeat that went out as JSON too. */
+/* The newest heartbeat that was also published as JSON. */
 struct rank_beat_json {
-    uint64_t sent_ns; /* 0: none did */
+    uint64_t sent_ns; /* 0: none was */
     kvb_epoch epoch;
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
@@ -65,28 +65,28 @@ struct rank_beat_json {
 
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
-    struct kvb_served served;          /* first: kvb_serve_world passes this one */
-    struct kvb_worker_config settings; /* of this rank alone: kvb_members_of() */
-    size_t owner;                      /* the poller's number, and its place in kvb_bridge.owners */
+    struct kvb_served served;          /* must be first: kvb_serve_world passes a pointer to it */
+    struct kvb_worker_config settings; /* the settings of this rank: see kvb_members_of() */
+    size_t owner; /* the poller's number, and the index in bridge_ingest.owners */
     uint64_t worker_id;
     uint32_t dp_rank;
-    uint32_t origin;           /* whose list it stands in: kvbridge/membership.c */
+    uint32_t origin;           /* the list that it belongs to: kvbridge/membership.c */
     struct kvb_source *source; /* owned */
     bool is_leaving;
     bool is_draining; /* POST /drain: takes no new requests */
-    bool is_crowded;  /* two engines on its bound socket */
+    bool is_crowded;  /* two engines are connected to its bound socket */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     struct kvb_refresh_turn refresh;
-    struct kvb_standby standby; /* of a bridge that is none: its floor_id alone */
+    struct kvb_standby standby; /* if the bridge is not a standby, only floor_id is used */
     struct rank_beat_json beat_json;
-    uint64_t applied_ns; /* the newest batch or proof */
+    uint64_t applied_ns; /* when the newest batch was applied or proven */
     enum kvb_tier unknown_medium;
     struct kvb_newest_load load;
-    struct kvb_load_fallback known; /* of the configuration */
-    struct rank_trouble trouble;    /* what the log says of it */
-    bool is_busy;                   /* in the line of kvb_bridge_work_ranks() */
-    struct bridge_rank *next_busy;  /* behind it */
+    struct kvb_load_fallback known; /* from the configuration */
+    struct rank_trouble trouble;    /* what the log has reported about it */
+    bool is_busy;                   /* in the queue of ranks with slices left */
+    struct bridge_rank *next_busy;  /* the next one in that queue */
     struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */
@@ -95,50 +95,49 @@ struct bridge_rank {
     char labels[64]; /* pod_key="7",dp_rank="0" */
 };
 
-/* Messages of one rank's engine that are taken in one behind the other, and what a turn does
- * to it beside them. */
+/* A run of messages of one engine, or the other work of a turn on its rank. */
 struct bridge_run {
     uint64_t began_ns;
-    uint64_t wall_us;                            /* then */
+    uint64_t wall_us;                            /* the wall clock at its beginning */
     uint64_t events;                             /* so far */
-    uint64_t live_events[KVB_EVENT_SKIPPED + 1]; /* of these, by kind */
-    uint64_t unreadable;                         /* messages */
+    uint64_t live_events[KVB_EVENT_SKIPPED + 1]; /* live events of the run, by kind */
+    uint64_t unreadable;                         /* undecodable messages */
     bool has_live;
-    double timestamp_s; /* the engine's, on the newest live one */
+    double timestamp_s; /* the engine's time stamp on the newest live message */
 };
 
-/* Live batches between kvb_bridge_receive() and what becomes of them. */
+/* Live batches that kvb_bridge_receive() received and that are not applied yet. */
 struct bridge_received {
     struct kvb_source_batch batches[kvb_source_run]; /* borrowed from their source */
     size_t count;
 };
 
-/* How one source of a worker's load is doing. */
+/* The state of one load source of a worker. */
 struct bridge_feed {
     bool is_there;
     enum kvb_load_source_state state;
-    uint64_t received_ns; /* the newest figures; 0: none yet */
-    uint64_t until_ns;    /* silent for too long from then on */
+    uint64_t received_ns; /* when the newest figures arrived; 0: none yet */
+    uint64_t until_ns;    /* after this time the source is stale */
     uint64_t refused;
-    struct kvb_detail why; /* the newest was refused; "": it was not */
-    bool was_said;         /* by the log, that something is wrong */
+    struct kvb_detail why; /* why the newest message was refused; "": it was not */
+    bool was_said;         /* the log has reported the error */
     struct kvb_log_backoff backoff;
-    struct kvb_log_backoff renewal; /* when its socket is opened anew */
+    struct kvb_log_backoff renewal; /* when its socket is opened again */
 };
 
-/* The sources of one worker's load; their samples go to the ranks that settings name. */
+/* The load sources of one worker; their samples are kept for the ranks in settings. */
 struct bridge_load {
     struct kvb_worker_config settings;
-    char shown_url[kvb_url_shown_bytes]; /* of its page of metrics, without a password */
+    char shown_url[kvb_url_shown_bytes]; /* URL of its metrics page, without a password */
     uint32_t origin;
     bool is_leaving;
     size_t owner;
-    struct kvb_load_source *zmq; /* owned, like the next; NULL: none */
+    struct kvb_load_source *zmq; /* owned; NULL: none; the next too */
     struct kvb_load_source *coordinator;
     uint32_t listed;        /* ranks in the coordinator's list */
-    uint64_t list_until_ns; /* the list has changed: until then its engine is asked too */
+    uint64_t list_until_ns; /* the list has changed: its engine is queried until this time */
     struct kvb_log_limit list_limit;
-    uint64_t scrape_key; /* of its page of metrics; 0: none */
+    uint64_t scrape_key; /* key of its metrics page; 0: none */
     struct bridge_feed feeds[KVB_LOAD_SOURCE_KIND_COUNT];
 };
 
@@ -146,92 +145,92 @@ struct bridge_load {
 enum {
     kvb_first_load_owner = kvb_max_streams,
     kvb_first_fd_owner = kvb_first_load_owner + kvb_max_workers,
-    kvb_stop_owner = kvb_first_fd_owner, /* stop, and commands */
+    kvb_stop_owner = kvb_first_fd_owner, /* stop and commands */
     kvb_sync_owner,                      /* requests of aggregators */
-    kvb_refresh_owner,                   /* of routers that came late */
-    kvb_pages_owner,                     /* pages of metrics */
+    kvb_refresh_owner,                   /* requests of routers that started late */
+    kvb_pages_owner,                     /* metrics pages */
     kvb_bridge_owners
 };
 
-/* Checkpoints are made and written one after the other. */
+/* Checkpoints are written one after another. */
 struct bridge_checkpoints {
-    struct kvb_checkpoint_store *store; /* owned; NULL: none are kept */
+    struct kvb_checkpoint_store *store; /* owned; NULL: no checkpoints */
     struct kvb_checkpoint_maker maker;
-    struct bridge_rank *rank; /* whose is being made */
+    struct bridge_rank *rank; /* the rank whose checkpoint is being written */
     size_t next_rank;
     struct kvb_log_limit limit;
 };
 
-/* What is held is stored again, one stream after the other. */
+/* Refreshes: all held blocks are stored again, one stream after another. */
 struct bridge_refresh {
     struct kvb_refresh_responder responder;
     struct kvb_bus_subscription *incoming; /* owned */
     struct kvb_refresh_plan plan;
-    struct bridge_rank *rank; /* at work; NULL: none */
-    bool is_wished;           /* it was asked for */
-    size_t asked;             /* ranks that were, and wait */
-    size_t next_requested;    /* looked at next for one of these */
-    size_t next_rank;         /* ... for one that had no turn in this round */
-    uint64_t next_look_ns;    /* no rank was due: not before */
+    struct bridge_rank *rank; /* the rank that is being refreshed; NULL: none */
+    bool is_wished;           /* the refresh was requested */
+    size_t asked;             /* requested ranks that still wait */
+    size_t next_requested;    /* where the search for a requested rank continues */
+    size_t next_rank;      /* where the search for a rank without a turn in this round continues */
+    uint64_t next_look_ns; /* no search before this time */
     uint64_t next_measure_ns;
-    struct kvb_router_batch events; /* owned: the part being announced */
+    struct kvb_router_batch events; /* owned: the part that is being published */
 };
 
-/* Of the HTTP server. */
+/* Limits of the HTTP server. */
 enum { http_threads = 2, max_http_connections = 128 };
 
 struct bridge_service;
 
-/* From the engines' sockets to the steps of their streams.  The ingest thread's own. */
+/* From the engines' sockets to the steps of their streams.  Only the ingest thread uses it. */
 struct bridge_ingest {
-    struct kvb_resolver *resolver; /* owned, like the next four */
+    struct kvb_resolver *resolver; /* owned; the next four too */
     struct kvb_zmq *zmq;
     struct kvb_poller *poller;
-    struct kvb_scraper *scraper; /* NULL: no worker has a page of metrics */
-    void **owners;               /* of each number the rank or load, borrowed; NULL: free */
-    uint64_t scrape_keys;        /* given out so far */
-    struct kvb_coordinator_update coordinator_update; /* decoded into, like the next */
+    struct kvb_scraper *scraper; /* NULL: no worker has a metrics page */
+    void **owners;               /* for each number its rank or load, borrowed; NULL: free */
+    uint64_t scrape_keys;        /* how many keys were given so far */
+    struct kvb_coordinator_update coordinator_update; /* scratch space for decoding; the next too */
     struct kvb_event_batch batches[2];
-    struct bridge_run run; /* the one at hand */
+    struct bridge_run run; /* the current run */
     struct bridge_received received;
-    uint64_t replies_until_ns;      /* no more replies are taken of a rank in this turn ... */
-    bool has_reply;                 /* ... but one at least */
-    struct bridge_rank *first_busy; /* the line of ranks with a slice to apply; NULL: none */
+    uint64_t replies_until_ns;      /* deadline for the replies of a rank in this turn ... */
+    bool has_reply;                 /* ... which takes at least one reply */
+    struct bridge_rank *first_busy; /* queue of ranks with a slice to apply; NULL: none */
     struct bridge_rank *last_busy;
     struct kvb_server server;
     struct kvb_log_backoff files_log;
 };
 
-/* From streams to NATS.  The ingest thread's own, but for what the bus locks itself. */
+/* From streams to NATS.  Only the ingest thread uses it, except for what the bus locks itself. */
 struct bridge_publisher {
-    struct kvb_bus *bus; /* owned, like the next two */
+    struct kvb_bus *bus; /* owned; the next two too */
     struct kvb_bus_subscription *statuses;
     struct kvb_bus_subscription *syncs;
     struct kvb_sync_responder sync;
     struct kvb_profile_guard guard;
     struct kvb_event_publisher events;
     struct kvb_subject_names names;
-    struct kvb_permissions permissions; /* that this bridge needs of nats-server */
+    struct kvb_permissions permissions; /* the permissions that this bridge needs on nats-server */
     char heartbeat_subject[kvb_subject_bytes];
     char heartbeat_json_subject[kvb_subject_bytes];
     char load_subject[kvb_subject_bytes];
     char status_subject[kvb_subject_bytes];
-    struct kvb_buf buf;    /* encoded into */
-    struct kvb_buf status; /* the newest */
-    size_t page_end; /* where the streams of the next one begin, where they need several messages */
-    size_t next_advertised; /* whose turn it is to be announced first */
-    struct kvb_echo echo;   /* of our status */
+    struct kvb_buf buf;    /* scratch space for encoding */
+    struct kvb_buf status; /* the newest status */
+    size_t page_end; /* the first stream of the next status, if a status needs several messages */
+    size_t next_advertised; /* the first rank to announce in the next round */
+    struct kvb_echo echo;   /* the echo of our status */
     uint64_t echoes_seen;
     uint64_t next_load_ns;
     uint64_t next_status_ns;
     bool was_allowed;
 };
 
-/* Which ranks and which sources of load there are, and where changes of that come from. */
+/* All ranks and load sources, and the sources of their changes. */
 struct bridge_membership {
-    struct bridge_rank **ranks; /* owned: kvb_max_streams places, the first rank_count in use */
+    struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
     size_t rank_count;
-    struct bridge_load **loads; /* owned: kvb_max_workers places */
+    struct bridge_load **loads; /* owned: room for kvb_max_workers */
     size_t load_count;
     struct membership_work *work;      /* owned: kvbridge/membership.c */
     struct kvb_discovery *discovery;   /* owned */
@@ -250,27 +249,27 @@ struct bridge_shown {
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;
-    pthread_rwlock_t sets_lock;           /* the two below, and the values that they borrow */
+    pthread_rwlock_t sets_lock; /* protects the next two, and the values that they borrow */
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;
     pthread_mutex_t text_lock;
     struct kvb_buf state_text;   /* the newest status, under text_lock */
-    struct kvb_detail not_ready; /* why not; "" = ready; under text_lock */
-    struct kvb_detail standing;  /* what a standby does; "": no standby; under text_lock */
+    struct kvb_detail not_ready; /* why not; "": ready; protected by text_lock */
+    struct kvb_detail standing; /* what a standby does; "": not a standby; protected by text_lock */
 };
 
-/* Of all streams together; kvbridge/standby.c. */
+/* The state of a standby for all streams together; see kvbridge/standby.c. */
 struct bridge_standby {
-    struct kvb_ring *incoming; /* owned, like the subscriptions */
+    struct kvb_ring *incoming; /* owned; the subscriptions too */
     struct kvb_bus_subscription *handovers;
-    struct kvb_bus_subscription *heartbeats; /* NULL: this bridge is no standby; like the next */
+    struct kvb_bus_subscription *heartbeats; /* NULL: this bridge is not a standby; the next too */
     struct kvb_bus_subscription *statuses;
     char handover_subject[kvb_subject_bytes];
     uint64_t publisher;    /* our id in heartbeats */
-    _Atomic uint64_t lost; /* messages that found no room */
+    _Atomic uint64_t lost; /* messages dropped because the queue was full */
     uint64_t lost_seen;
     uint64_t probed_ns;
-    uint64_t taken_over; /* since the log's last line, like the next */
+    uint64_t taken_over; /* since the last log line; the next too */
     uint64_t yielded;
     uint64_t next_log_ns;
 };
@@ -299,63 +298,62 @@ struct kvb_bridge {
 kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
 
-/* On failure nothing is there that was not before.  KVB_TOO_LARGE: the bridge is full. */
+/* On failure nothing has changed.  KVB_TOO_LARGE: the bridge is full. */
 kvb_status kvb_bridge_open_rank(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
     struct kvb_detail *detail);
 
-/* Number `at` leaves, and nothing knows of it any more: its place is the last one's from then
- * on. */
+/* Removes rank `at` and all references to it.  The last rank takes its index. */
 void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at);
 
-/* The lowest free number of first .. first + most - 1 is whose from then on.  KVB_TOO_LARGE */
+/* Gives the owner the lowest free number of first .. first + most - 1.  KVB_TOO_LARGE */
 kvb_status kvb_bridge_take_owner(
     struct bridge_ingest *ingest, size_t first, size_t max, void *whose, size_t *out_owner);
 
-/* Open files for what is open already, and for as many more.  KVB_BAD_CONFIG */
+/* Raises the limit of open files for this many more sockets.  KVB_BAD_CONFIG */
 kvb_status kvb_bridge_make_room(
     const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail);
 
-/* Open files of the bridge that are no sockets of engines: HTTP's. */
+/* The open files of the bridge that are not sockets of engines: those of HTTP. */
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config);
 
 /* NULL: there is none. */
 struct bridge_rank *
 kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank);
 
-/* ---- kvbridge/membership.c: ranks come and go ---- */
+/* ---- kvbridge/membership.c: adding and removing ranks ---- */
 
-/* The ranks of the file; before the ingest thread runs. */
+/* Opens the ranks of the file, before the ingest thread runs. */
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_membership(struct bridge_membership *membership);
 
-/* After the ingest thread runs; ended before it ends. */
+/* Starts discovery after the ingest thread; it ends before that thread. */
 kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge);
 
-/* What was asked for, a part of it a turn; true: there is more to do. */
+/* Works on requests, a part in each turn.  True: there is more to do. */
 bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- kvbridge/loop.c ---- */
 
-/* What stream/serve.h calls; its context is the bridge. */
+/* The functions that stream/serve.h calls; their context is the bridge. */
 extern const struct kvb_serve_world kvb_bridge_world;
 
 static inline struct bridge_rank *kvb_bridge_rank_of(struct kvb_served *served)
 {
-    return (struct bridge_rank *)(void *)served; /* its first member */
+    return (struct bridge_rank *)(void *)served; /* `served` is its first member */
 }
 
 /* ---- kvbridge/flow.c: one rank's batches, from socket to NATS ---- */
 
-/* Receives and applies some of what is there. */
+/* Receives and applies some live batches. */
 void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 
-/* The rank leaves the line of those that have slices left. */
+/* Removes the rank from the queue of ranks with slices left. */
 void kvb_bridge_drop_work(struct bridge_ingest *ingest, struct bridge_rank *rank);
 
-/* As kvb_serve_world calls them. */
+/* The functions of kvb_serve_world for flow.c. */
 size_t kvb_bridge_receive(void *context, struct kvb_served *served);
 void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_t now_ns);
 void kvb_bridge_pass_over_received(void *context, struct kvb_served *served);
@@ -369,23 +367,23 @@ void kvb_bridge_share_changed(
     void *context, struct kvb_served *served, enum kvb_turn_verdict verdict);
 bool kvb_bridge_work_slices(void *context, uint64_t now_ns);
 
-/* ---- kvbridge/load.c: how busy the engines are, from all sources ---- */
+/* ---- kvbridge/load.c: load of the engines, from all sources ---- */
 
-/* All sources of a worker; as kvb_bridge_open_rank(). */
+/* Opens all load sources of a worker; errors as kvb_bridge_open_rank(). */
 kvb_status kvb_bridge_open_load(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
     struct kvb_detail *detail);
-/* As kvb_bridge_remove_rank(); what it has told lives as long as it would have. */
+/* Like kvb_bridge_remove_rank().  The figures of the sources stay until they expire. */
 void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at);
 void kvb_bridge_close_loads(struct kvb_bridge *bridge);
-/* Of all workers, each source one. */
+/* The number of load sources of all workers. */
 size_t kvb_bridge_load_sources(const struct bridge_membership *membership);
 
-/* Receives and keeps some of what is there. */
+/* Receives some load messages and keeps their figures. */
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);
 void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* Says which sources have fallen silent. */
+/* Logs load sources that have become silent. */
 void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* out has room for KVB_LOAD_SOURCE_KIND_COUNT of each load; returns how many. */
@@ -393,31 +391,32 @@ size_t kvb_bridge_report_loads(
     const struct bridge_membership *membership, uint64_t now_ns,
     struct kvb_load_source_report *out);
 
-/* ---- kvbridge/advertise.c: what routers are sent of each stream ---- */
+/* ---- kvbridge/advertise.c: publishing streams ---- */
 
-/* Publishes what the last step brought, if routers know what was before. */
+/* Publishes the events of the last step, if the stream is announced. */
 void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 
 /* After the last step of this rank in a turn. */
 void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
-/* Publishes events of the stream that no step brought. */
+/* Publishes events of the stream that do not come from a step. */
 void kvb_bridge_publish_events(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
     uint64_t now_ns);
 
-/* Announces the streams that routers do not know, or that were cleared or are away,
- * within a budget of time: the sockets wait meanwhile. */
+/* Announces, withdraws and republishes streams as due, within a time budget, because the sockets
+ * wait meanwhile. */
 void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* Nothing that was published of the rank holds any more: it leaves, or the bridge stops. */
+/* Publishes that all published blocks of the rank are void: the rank is removed, or the bridge
+ * stops. */
 void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
 
-/* ---- kvbridge/refresh.c: what is held is stored again, for routers that came late ---- */
+/* ---- kvbridge/refresh.c: all held blocks are stored again, for routers that start late ---- */
 kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge);
 void kvb_bridge_close_refresh(struct bridge_refresh *refresh);
 
-/* Every turn: takes requests, and tells a part of some streams when that is due. */
+/* Called in every turn: takes requests, and stores a part of a stream again when that is due. */
 void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The rank leaves. */
@@ -430,7 +429,7 @@ void kvb_bridge_name_publisher(struct kvb_bridge *bridge);
 
 kvb_status kvb_bridge_open_standby(struct kvb_bridge *bridge);
 void kvb_bridge_unsubscribe_standby(struct bridge_standby *standby);
-void kvb_bridge_close_standby(struct bridge_standby *standby); /* no subscription is left */
+void kvb_bridge_close_standby(struct bridge_standby *standby); /* after the subscriptions */
 
 /* True unless this bridge is a standby and another bridge publishes the stream. */
 static inline bool
@@ -456,56 +455,57 @@ void kvb_bridge_standby_connected(struct kvb_bridge *bridge, uint64_t now_ns);
 /* Every round in which this bridge may publish: takes streams over, and yields them. */
 void kvb_bridge_work_standby(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* ---- report.c: what is said every so often ---- */
+/* ---- kvbridge/report.c: periodic messages ---- */
 
-/* The goodbye of a stream that another bridge publishes from now on: to readers, and to that
- * bridge. */
+/* Publishes the goodbye of a stream that another bridge publishes from now on, to readers and to
+ * that bridge. */
 void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
-/* Nothing of the epoch that has just begun was published yet. */
+/* Publishes a heartbeat before the first event of a new epoch. */
 void kvb_bridge_beat_opening(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *opening);
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns);
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* ---- kvbridge/checkpoint.c: so that a restart goes on where the last process was ---- */
+/* ---- kvbridge/checkpoint.c: restarts continue from checkpoints ---- */
 kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_checkpoints(struct bridge_checkpoints *checkpoints);
 
-/* The stream of a rank just opened goes on from its checkpoint, if there is one. */
+/* Restores the stream of a newly opened rank from its checkpoint, if there is one. */
 void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home);
-/* After the ranks are open: not all at the same time. */
+/* Called after the ranks are open: spreads their checkpoints over time. */
 void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge);
 
-/* Every turn: a part of a checkpoint, if one is due. */
+/* Called in every turn: writes a part of a checkpoint, if one is due. */
 void kvb_bridge_save(struct kvb_bridge *bridge);
-/* At the end: of all that changed. */
+/* Called at the end: writes checkpoints of all changed streams. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge);
 bool kvb_bridge_is_saving(
     const struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
 
-/* The rank leaves: nothing of it is on the disk any more. */
+/* Removes the checkpoint of a rank that is removed. */
 void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank);
 
-/* Before anything is published that no batch made, and before anything of an epoch is. */
+/* Called before events are published that do not come from a batch, and before the first event of
+ * an epoch. */
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_telling_epoch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const kvb_epoch *epoch);
 
-/* ---- kvbridge/figures.c: what /metrics says ---- */
+/* ---- kvbridge/stats.c: the values on /metrics ---- */
 
-/* Before a rank is opened, and before HTTP threads are.  KVB_NO_MEMORY. */
+/* Called before ranks are opened and HTTP threads are started.  KVB_NO_MEMORY */
 kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge);
-/* A rank's own values, from zero. */
+/* Sets the values of a rank to zero. */
 void kvb_bridge_begin_stats(struct bridge_rank *rank);
-/* After ranks came or went.  Under sets_lock, for writing. */
+/* Called after ranks were added or removed, with sets_lock held for writing. */
 void kvb_bridge_list_stats(struct kvb_bridge *bridge);
 void kvb_bridge_close_stats(struct bridge_shown *shown);
 
-/* The run is over, steps, publishing and all. */
+/* Counts a run after its steps and their publishing. */
 void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns);
 
-/* Copies what streams, sources and the bus have counted, when that is due. */
+/* Copies the counters of streams, sources and the bus, when that is due. */
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The whole page.  Any thread. */
@@ -514,18 +514,18 @@ kvb_status kvb_bridge_metrics_page(struct bridge_shown *shown, struct kvb_buf *o
 /* ---- kvbridge/service.c: the NATS micro-service protocol ---- */
 kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge);
 void kvb_bridge_close_service(struct bridge_shown *shown);
-void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* what STATS will say */
+void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* the data of $SRV.STATS */
 
 /* ---- kvbridge/trouble.c ---- */
 
-/* Something happened to an engine of this origin, or to its ranks: if it was discovered, it
- * is asked where its events are. */
+/* An engine of this origin or one of its ranks has changed: queries the engine again, if it was
+ * discovered. */
 void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin);
 
-/* Says when a stream becomes DOWN or PARTIAL, and when it is no more: once it has been so
- * for a second, and of one rank every ten seconds at most.  Says once when a discovered engine
- * seems to connect to the address that it names, for then nobody can be connected to,
- * and once when the engine's blocks have another size than the configuration says. */
+/* Logs when a stream becomes DOWN or PARTIAL, and when it recovers, after a second in that state,
+ * and for one rank at most every ten seconds.  Logs once when a discovered engine seems to connect
+ * to the address that it names, because then nobody listens there, and once when the engine's block
+ * size differs from the configured one. */
 void kvb_bridge_watch_state(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
     uint64_t now_ns);

@@ -6,13 +6,13 @@
 /* An idle vLLM coordinator repeats unchanged values every 5 s. */
 static const uint64_t coordinator_period_ns = 5 * KVB_NS_PER_S;
 
-/* Its list may change before the engines that it lists say so themselves. */
+/* The coordinator's list may change before the engines themselves report it. */
 static const uint64_t list_settles_ns = 30 * KVB_NS_PER_S;
 
-/* So many periods may pass before a source counts as silent. */
+/* How many periods may pass before a source counts as silent. */
 enum { periods_of_a_life = 3 };
 
-/* What is counted of each kind of source. */
+/* The metric that counts samples of each kind of source. */
 static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
     [KVB_LOAD_OF_ZMQ] = kvb_bridge_load_samples_zmq,
     [KVB_LOAD_OF_PROMETHEUS] = kvb_bridge_load_samples_prometheus,
@@ -29,7 +29,7 @@ static uint64_t expire_ns(const struct kvb_bridge *bridge)
     return bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
 }
 
-/* Figures of a source that speaks once a period. */
+/* How long figures of a source that sends once a period stay valid. */
 static uint64_t incarnation_of(const struct kvb_bridge *bridge, uint64_t period_ns)
 {
     const uint64_t life_ns = periods_of_a_life * period_ns;
@@ -37,9 +37,9 @@ static uint64_t incarnation_of(const struct kvb_bridge *bridge, uint64_t period_
     return life_ns > expire_ns(bridge) ? life_ns : expire_ns(bridge);
 }
 
-/* ---- How a source is doing ---- */
+/* ---- The state of a source ---- */
 
-/* As people may see it: the page's URL may have a password in it. */
+/* The address for logs and /state, without the password that a URL may contain. */
 static const char *address_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
 {
     switch (kind) {
@@ -88,7 +88,7 @@ static void on_load_sample(
     if (feed->was_said) {
         feed->was_said = false;
         kvb_log_backoff_end(&feed->backoff);
-        log_load_source(bridge, load, kind, KVB_LOG_INFO, "a source of load sends again", "");
+        log_load_source(bridge, load, kind, KVB_LOG_INFO, "a load source sends again", "");
     }
     kvb_log_backoff_end(&feed->renewal);
     feed->state = KVB_LOAD_SOURCE_FRESH;
@@ -105,10 +105,10 @@ static void refuse_load_sample(
 
     feed->refused++;
     kvb_detail_set(&feed->why, "%s", why);
-    warn(bridge, load, kind, "a source of load brings no figures", now_ns);
+    warn(bridge, load, kind, "a load source sends no usable figures", now_ns);
 }
 
-/* NULL: it is not read from a socket. */
+/* The socket of a source; NULL: the source has no socket. */
 static struct kvb_load_source *
 source_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
 {
@@ -122,33 +122,34 @@ source_of(const struct bridge_load *load, enum kvb_load_source_kind kind)
     }
 }
 
-/* A socket opens when its host is resolved. */
+/* Opens the socket of a source when its host name is resolved. */
 static void
 connect_source(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
 {
     struct kvb_load_source *source = source_of(load, kind);
-    const char *why = NULL; /* its host was not looked up */
+    const char *why = NULL; /* why its host name is not resolved */
 
     if (source) {
-        (void)kvb_load_source_connect(source, now_ns, &why); /* if not: the next time */
+        (void)kvb_load_source_connect(
+            source, now_ns, &why); /* on failure it is tried again later */
     }
     if (why) {
         kvb_detail_set(&load->feeds[kind].why, "%s", why);
     }
 }
 
-/* Also for a silent socket: libzmq may have given it up. */
+/* Opens a socket again, also a silent one: libzmq may have given it up. */
 static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns)
 {
     struct bridge_feed *feed = &load->feeds[kind];
     struct kvb_load_source *source = source_of(load, kind);
 
     if (source && kvb_log_backoff_due(&feed->renewal, now_ns)) {
-        (void)kvb_load_source_renew(source, now_ns); /* else: the next time */
+        (void)kvb_load_source_renew(source, now_ns); /* on failure it is tried again later */
     }
 }
 
-/* A peer that sent what libzmq refuses. */
+/* Checks whether libzmq closed a connection because of what the peer sent. */
 static void look_for_cut(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     uint64_t now_ns)
@@ -179,7 +180,7 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
             look_for_cut(bridge, load, kind, now_ns);
             if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
                 feed->state = KVB_LOAD_SOURCE_STALE;
-                warn(bridge, load, kind, "a source of load is silent", now_ns);
+                warn(bridge, load, kind, "a load source is silent", now_ns);
             }
             if (feed->state == KVB_LOAD_SOURCE_STALE) {
                 renew(load, kind, now_ns);
@@ -244,7 +245,7 @@ load_rank(const struct kvb_bridge *bridge, const struct bridge_load *load, uint3
         bridge, kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank), dp_rank);
 }
 
-/* A sample without a rank speaks for the first. */
+/* A sample without a rank belongs to the first rank. */
 static struct bridge_rank *rank_of_sample(
     const struct kvb_bridge *bridge, const struct bridge_load *load,
     const struct kvb_load_sample *sample)
@@ -252,7 +253,8 @@ static struct bridge_rank *rank_of_sample(
     return load_rank(bridge, load, sample->has_rank ? sample->dp_rank : load->settings.first_rank);
 }
 
-/* How many of the samples are of our ranks: others may be read by another bridge. */
+/* Keeps samples of ranks that this bridge reads; returns how many.  Another bridge may read the
+ * others. */
 static size_t keep_samples(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     const struct kvb_load_sample *samples, size_t sample_count, uint64_t now_ns, uint64_t life_ns)
@@ -285,8 +287,7 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
         const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
         if (status == KVB_BAD_INPUT) {
             count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
-            refuse_load_sample(
-                bridge, load, kind, "a message that is no ForwardPassMetrics", now_ns);
+            refuse_load_sample(bridge, load, kind, "a message is not ForwardPassMetrics", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else {
@@ -298,7 +299,7 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
 
 /* ---- The coordinator ---- */
 
-/* Ranks that are gone have no load: not even the one they had last. */
+/* Drops the load of ranks that are no longer listed. */
 static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t there)
 {
     const uint32_t first = load->settings.first_rank;
@@ -311,7 +312,8 @@ static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load
     }
 }
 
-/* Ranks have come or gone: where its engine can tell, they are read soon, or no more. */
+/* Handles a changed list of ranks: the engine is queried, so that ranks are opened or closed
+ * soon. */
 static void
 follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there, uint64_t now_ns)
 {
@@ -344,7 +346,7 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
         if (status == KVB_BAD_INPUT) {
             count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
             refuse_load_sample(
-                bridge, load, kind, "a message that no coordinator of vLLM's sends", now_ns);
+                bridge, load, kind, "a message is not one of vLLM's coordinator", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else if (update->has_ranks) {
@@ -352,7 +354,8 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
             follow_list(bridge, load, update->rank_count, now_ns);
             drop_ranks(bridge, load, update->rank_count);
             (void)keep_samples(bridge, load, kind, update->samples, update->count, now_ns, life_ns);
-            on_load_sample(bridge, load, kind, now_ns, life_ns); /* also without a rank of ours */
+            on_load_sample(
+                bridge, load, kind, now_ns, life_ns); /* also if no rank is read by this bridge */
         }
     }
 }
@@ -367,7 +370,7 @@ void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, 
     }
 }
 
-/* ---- Pages of metrics ---- */
+/* ---- Metrics pages ---- */
 
 static enum kvb_bridge_metric scrape_metric(const struct kvb_scrape_result *result)
 {
@@ -409,7 +412,7 @@ static void take_page(
     if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
         0) {
         refuse_load_sample(
-            bridge, load, kind, "its page tells of none of the ranks read here", now_ns);
+            bridge, load, kind, "the metrics page has none of the configured ranks", now_ns);
     }
 }
 
@@ -420,7 +423,7 @@ static struct bridge_load *load_of_key(struct bridge_membership *membership, uin
             return membership->loads[i];
         }
     }
-    return NULL; /* it has left meanwhile */
+    return NULL; /* it was removed meanwhile */
 }
 
 void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -469,7 +472,7 @@ static kvb_status start_scraper(struct bridge_ingest *ingest)
     return KVB_OK;
 }
 
-/* With the first page its thread begins. */
+/* Starts the scrape thread with the first page. */
 static kvb_status
 open_page(struct bridge_ingest *ingest, struct bridge_load *load, struct kvb_detail *detail)
 {
@@ -515,10 +518,11 @@ static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
 {
     kvb_load_source_close(load->zmq);
     kvb_load_source_close(load->coordinator);
-    if (load->scrape_key != 0) { /* if memory is out it is read on, for nobody */
+    if (load->scrape_key !=
+        0) { /* without memory the page is still read, and its results are dropped */
         (void)kvb_scraper_remove(ingest->scraper, load->scrape_key);
     }
-    if (load->owner != 0) { /* that would be a rank's */
+    if (load->owner != 0) { /* 0 would be the number of a rank */
         ingest->owners[load->owner] = NULL;
     }
     free(load);

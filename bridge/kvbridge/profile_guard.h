@@ -9,25 +9,25 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A component speaks one profile: one message that a router cannot decode stops
- * some of them for good.  So a bridge listens to its component's bridge_status
- * for 1.5 s before its first publish, and ever after, and publishes nothing while
- * another bridge has the right to another profile:
+/* A component has one profile, because some routers stop for good at one message that they cannot
+ * decode.  Therefore a bridge listens to the bridge_status of its component, for 1.5 s before its
+ * first publish and always after that.  It publishes nothing while another bridge has precedence
+ * with another profile:
  *
- *     the other publishes, we do not      the other: a new bridge never stops a component
- *     we publish, the other does not      we
- *     both, or neither (started at once)  the bridge with the smaller bridge_id
+ *     the other publishes, we do not      the other has: a new bridge never stops a component
+ *     we publish, the other does not      we have
+ *     both, or neither (started at once)  the bridge with the smaller bridge_id has
  *
  * Threads: any thread. */
 struct kvb_profile_guard {
     pthread_mutex_t lock;
-    const char *bridge_id; /* borrowed: ours */
+    const char *bridge_id; /* borrowed: our own id */
     enum kvb_profile profile;
-    uint64_t open_ns;                 /* when the first listening is over; 0 = not connected yet */
-    uint64_t received_ns;             /* the newest status of one that we yield to; 0 = none */
-    bool is_publishing;               /* what was answered last */
-    uint64_t echoes;                  /* statuses of our own */
-    struct kvb_bridge_identity other; /* who sent it */
+    uint64_t open_ns;     /* end of the first listening period; 0: not connected yet */
+    uint64_t received_ns; /* when a bridge with precedence last sent a status; 0: never */
+    bool is_publishing;   /* the newest answer */
+    uint64_t echoes;      /* how many own statuses were received */
+    struct kvb_bridge_identity other; /* the sender of that status */
 };
 
 void kvb_profile_guard_init(
@@ -37,12 +37,12 @@ void kvb_profile_guard_done(struct kvb_profile_guard *guard);
 /* A handler for P.bridge_status; context is the guard. */
 void kvb_profile_guard_receive(void *context, const struct kvb_bus_message *message);
 
-/* How often our own status came back to us. */
+/* How many of our own statuses NATS has delivered back to us. */
 uint64_t kvb_profile_guard_echoes(struct kvb_profile_guard *guard);
 
-/* NATS is connected: the first time, the listening period begins. */
+/* NATS is connected: the first call begins the listening period. */
 void kvb_profile_guard_begin(struct kvb_profile_guard *guard, uint64_t now_ns);
 
-/* May events be published?  If not, detail says why. */
+/* True: events may be published.  Otherwise detail says why not. */
 bool kvb_profile_guard_allows(
     struct kvb_profile_guard *guard, uint64_t now_ns, struct kvb_detail *detail);

@@ -11,7 +11,8 @@
 
 enum { announce_chunk_blocks = 4096 };
 
-/* Removals stay for a while beside all that is held. */
+/* The capacity is larger than the number of held blocks, because removals are kept for a while
+ * too. */
 static kvb_status
 open_advertiser(const struct kvb_bridge_config *config, uint64_t hash_key, struct bridge_rank *rank)
 {
@@ -29,7 +30,7 @@ open_advertiser(const struct kvb_bridge_config *config, uint64_t hash_key, struc
     return kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
 }
 
-/* Bridges of several components may have taken turns in one directory. */
+/* Identifies the component, because bridges of several components may use one directory in turn. */
 static uint64_t checkpoint_home(const struct kvb_bridge_config *config)
 {
     const kvb_span parts[] = {
@@ -45,8 +46,8 @@ static void put_places(
     const struct kvb_bridge_config *config, const struct kvb_worker_config *worker,
     uint64_t out_places[KVB_PLACE_COUNT])
 {
-    /* Where blocks are stored again, ids were given that no batch makes: whoever does not
-     * begin a new epoch at the start must not go on from there. */
+    /* Refreshes use event ids that no batch causes.  A bridge that does not begin a new epoch at
+     * the start must not continue from such ids. */
     const bool goes_on =
         config->publish.profile == KVB_PROFILE_JSON && !kvb_bridge_config_refreshes(config);
     const char *const texts[KVB_PLACE_COUNT] = {
@@ -237,7 +238,7 @@ kvb_status kvb_bridge_open_rank(
     }
     rank->origin = origin;
     bridge->membership.ranks[bridge->membership.rank_count++] =
-        rank; /* there is room: it has a number */
+        rank; /* cannot fail: the rank has a number */
     return KVB_OK;
 }
 
@@ -249,7 +250,7 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
     drop_rank(&bridge->ingest, rank);
 }
 
-/* ---- All of them ---- */
+/* ---- All ranks ---- */
 
 static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
 {
@@ -270,8 +271,8 @@ kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detai
     return kvb_zmq_raise_limits(&size, detail);
 }
 
-/* Room for as many as a bridge may ever have: what is not used is never touched, and so
- * takes no memory. */
+/* Reserves room for the most ranks that a bridge may have.  Unused room is never touched, so it
+ * needs no memory. */
 kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     KVB_TRY(kvb_bridge_raise_limits(bridge->config, detail));
@@ -286,7 +287,7 @@ kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *d
     return kvb_poller_new(kvb_bridge_owners, &bridge->ingest.poller);
 }
 
-/* Publishes nothing: the bridge has said goodbye already, or has never begun. */
+/* Publishes nothing, because the bridge has already published its goodbyes or was never started. */
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
@@ -297,5 +298,5 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
     free((void *)bridge->membership.ranks);
     kvb_poller_free(bridge->ingest.poller);
     kvb_zmq_free(bridge->ingest.zmq);
-    kvb_resolver_free(bridge->ingest.resolver); /* no socket or page needs it any more */
+    kvb_resolver_free(bridge->ingest.resolver); /* no socket or metrics page uses it any more */
 }

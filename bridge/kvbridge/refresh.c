@@ -3,7 +3,7 @@
 #include "kvbridge/inside.h"
 #include "wire/json/writer.h"
 
-/* Publishes all held blocks again, for routers that read JSON, came late and send no requests:
+/* Publishes all held blocks again, for routers that read JSON, start late and send no requests:
  *
  *     turn   [ sockets ][ time ][ a part of one stream, or the ends of some ][ ... ]
  *
@@ -11,7 +11,7 @@
  * this round.  refresh_plan.c limits how much may be published.  A stream that must not be
  * published now has no turn: it is announced as a whole later. */
 
-static const uint64_t work_ns = KVB_NS_PER_MS; /* engines wait meanwhile */
+static const uint64_t work_ns = KVB_NS_PER_MS; /* limit of one turn: engines wait meanwhile */
 static const uint64_t look_ns = 5 * KVB_NS_PER_MS;
 static const uint64_t measure_ns = 100 * KVB_NS_PER_MS;
 
@@ -27,7 +27,7 @@ static uint64_t refresh_blocks(const struct bridge_rank *rank)
     return kvb_stream_mirror_count(rank->served.stream)->held[KVB_TIER_DEVICE];
 }
 
-/* Routers know all of it, and may. */
+/* True: the stream is announced and its engine is connected. */
 static bool is_rank_ready(const struct bridge_rank *rank)
 {
     return rank->served.advertiser.state == KVB_ADVERTISED &&
@@ -40,7 +40,9 @@ static void answer_refresh(
     struct bridge_publisher *publisher, const struct kvb_pending_refresh *pending, kvb_span text)
 {
     if (pending->reply[0] != '\0') {
-        (void)kvb_bus_publish(publisher->bus, pending->reply, text); /* it asks again */
+        (void)kvb_bus_publish(
+            publisher->bus, pending->reply,
+            text); /* if the answer is lost, the router requests again */
     }
 }
 
@@ -59,10 +61,10 @@ static void answer_error(
     }
 }
 
-/* What became of a request. */
+/* The outcome of a request. */
 struct granting {
     uint64_t streams;
-    uint64_t blocks; /* of these */
+    uint64_t blocks; /* blocks of these streams */
     uint64_t rationed;
     uint64_t away;
 };
@@ -112,7 +114,7 @@ is_rank_requested(const struct kvb_refresh_request *request, const struct bridge
            (!request->has_rank || request->dp_rank == rank->dp_rank);
 }
 
-/* Streams of another bridge are not mentioned. */
+/* Grants a request.  It ignores streams that another bridge publishes. */
 static void
 grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint64_t now_ns)
 {
@@ -145,7 +147,7 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
             bridge->refresh.responder.refused++;
             answer_error(
                 &bridge->publisher, &pending,
-                "this bridge stores nothing again: ask P.kv_sync, or set publish.profile = "
+                "this bridge has no refreshes: use P.kv_sync, or set publish.profile = "
                 "\"json\" and publish.reannounce = \"auto\"");
         } else {
             grant(bridge, &pending, now_ns);
@@ -170,7 +172,7 @@ static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
     }
 }
 
-/* A stream that holds nothing, or must not be published, counts as having had its turn. */
+/* Takes a turn.  A stream that holds nothing, or must not be published now, is skipped. */
 static bool take_turn(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     const uint64_t round = bridge->refresh.plan.round;
@@ -200,7 +202,7 @@ static void end_refresh_round(struct kvb_bridge *bridge, uint64_t now_ns)
         &bridge->shown.metrics, kvb_bridge_refresh_round, (double)took_ns / (double)KVB_NS_PER_S);
 }
 
-/* Goes on behind *next, once through all ranks at most; false: none was taken. */
+/* Searches from *next on, at most once over all ranks.  False: no rank was taken. */
 static bool find_next_rank(
     struct kvb_bridge *bridge, size_t *next,
     bool (*take)(struct kvb_bridge *bridge, struct bridge_rank *rank))
@@ -216,7 +218,7 @@ static bool find_next_rank(
     return false;
 }
 
-/* Who asked comes first, and does not change the order of the round. */
+/* Chooses the next rank.  Requested ranks come first, and do not change the order of the round. */
 static void find_work(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_refresh *refresh = &bridge->refresh;
@@ -250,9 +252,9 @@ static void measure_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     kvb_refresh_plan_measure(&bridge->refresh.plan, all, largest);
 }
 
-/* ---- Telling ---- */
+/* ---- Publishing ---- */
 
-/* Tells a part of the rank at work. */
+/* Publishes a part of the current rank. */
 static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
 {
     struct bridge_refresh *refresh = &bridge->refresh;
@@ -277,11 +279,11 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
     }
 }
 
-/* How many blocks may go out; 0: there is nothing to do. */
+/* How many blocks may be published now; 0: none. */
 static size_t allows(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_refresh *refresh = &bridge->refresh;
-    /* who asked waits for the stream at work to end: that hurries then */
+    /* a requested rank waits for the current one, which is then refreshed faster */
     const bool is_requested = refresh->asked > 0 || (refresh->rank && refresh->is_wished);
 
     if (!refresh->rank && !is_requested && now_ns < refresh->next_look_ns) {
@@ -334,7 +336,7 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
     note_work(bridge, end_ns, kvb_clock_thread_ns() - began_ns);
 }
 
-/* ---- Coming and going ---- */
+/* ---- Opening and closing ---- */
 
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {

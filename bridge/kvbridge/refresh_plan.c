@@ -3,14 +3,14 @@
 #include "core/clock.h"
 #include "core/limits.h"
 
-/* Of the period, so that pieces and turns of the loop may come late. */
+/* The share of the period that is planned, as a reserve for late turns. */
 static const double share_of_period = 0.9;
 
-/* What is earned and not spent is kept for so long, so that no pause is made up for at once. */
+/* How long unused budget is kept, so that a pause is not followed by a burst. */
 static const double kept_s = 0.05;
 static const double kept_blocks_s = 1;
 
-/* A block as JSON, with its share of the event around it. */
+/* The size of a block as JSON, with its share of the event around it. */
 enum { bytes_a_block = 80 };
 
 void kvb_refresh_plan_init(struct kvb_refresh_plan *plan, uint32_t period_s, uint64_t now_ns)

@@ -7,24 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bridge as a NATS micro-service: one endpoint a worker, named as Dynamo's
- * KvMetricsAggregator looks for them, with the worker's newest load as `data`.
+/* The bridge as a NATS micro-service: one endpoint for each worker, with the name that Dynamo's
+ * KvMetricsAggregator expects, and the worker's newest load as `data`.
  *
  *     ingest thread --every tick--> put_aside   (lock)
- *                                       |  copied, when somebody asks
+ *                                       |  copied on a request
  *     nats.c's thread               ranks --summed--> workers --> answer */
 struct bridge_service {
     struct kvb_service service;
-    struct kvb_service_responder *responder; /* owned, like the arrays */
+    struct kvb_service_responder *responder; /* owned; the arrays too */
 
     pthread_mutex_t lock; /* put_aside, its two numbers and shown_ns */
-    uint64_t shown_ns;    /* when they were: a bridge that stands still has no figures */
+    uint64_t shown_ns;    /* when they were set: a bridge that hangs has no figures */
     uint64_t life_ns;
     struct figure *put_aside;
     size_t rank_count;
     size_t capacity;
 
-    /* The responder's, one request at a time. */
+    /* Scratch space of the responder, for one request at a time. */
     struct kvb_rank_load *ranks;
     size_t rank_capacity;
     struct kvb_worker_load *workers;
@@ -54,7 +54,7 @@ void kvb_bridge_show_loads(struct kvb_bridge *bridge)
             &service->put_aside, &service->capacity, bridge->membership.rank_count,
             sizeof *service->put_aside, kvb_max_streams) == KVB_OK
             ? bridge->membership.rank_count
-            : 0; /* memory is out: no worker is listed */
+            : 0; /* out of memory: no worker is listed */
     const size_t places = service->rank_count;
     service->rank_count = 0;
     for (size_t i = 0; i < places; i++) {
@@ -82,7 +82,7 @@ fill_rank_endpoint(const void *context, size_t i, struct kvb_service_endpoint *o
     out_endpoint->worker = service->workers[i];
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static kvb_status
 copy_stats(struct bridge_service *service, uint64_t now_ns, size_t *out_rank_count)
 {
@@ -148,7 +148,7 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     if (!service) {
         return KVB_NO_MEMORY;
     }
-    bridge->shown.service = service;                /* closed in any case */
+    bridge->shown.service = service;                /* it is freed even after a failure */
     (void)pthread_mutex_init(&service->lock, NULL); /* cannot fail without attributes */
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);

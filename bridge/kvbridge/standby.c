@@ -9,10 +9,10 @@
 /* Carries out what stream/standby.h decides, for each stream of a bridge with publish.standby:
  *
  *     P.kv_heartbeat    who publishes our streams        -+
- *     P.bridge_status   which standbys come before us    -+--> ring --> a round of the ingest
- * thread P.kv_handover     a standby has yielded a stream   -+             take over, yield
+ *     P.bridge_status   which standbys take precedence   -+--> ring --> the ingest thread
+ *     P.kv_handover     a standby has yielded a stream   -+             takes over, yields
  *
- * A bridge that is no standby reads P.kv_handover alone: it publishes such a stream again, in an
+ * A bridge that is not a standby reads only P.kv_handover: it publishes such a stream again, in an
  * epoch above the standby's, because some readers hold a mixture of what both have published. */
 
 enum { ring_notes = 8192, notes_a_round = 4096 };
@@ -22,7 +22,7 @@ static const uint64_t log_gap_ns = KVB_NS_PER_S;
 
 struct standby_note {
     enum { note_heartbeat, note_handover, note_ahead } kind;
-    struct kvb_heartbeat beat; /* note_ahead: the stream's numbers alone */
+    struct kvb_heartbeat beat; /* for note_ahead only the stream's numbers */
 };
 
 /* ---- On nats.c's threads ---- */
@@ -105,7 +105,7 @@ static void carry_out(
     switch (action) {
     case KVB_STANDBY_REST:
         break;
-    case KVB_STANDBY_PROBE: /* the status of this turn; one is enough for all streams */
+    case KVB_STANDBY_PROBE: /* one status in this turn is enough for all streams */
         if (now_ns >= standby->probed_ns + probe_gap_ns) {
             standby->probed_ns = now_ns;
             bridge->publisher.next_status_ns = now_ns;
@@ -122,7 +122,7 @@ static void carry_out(
     }
 }
 
-/* Readers of JSON hold a mixture of both bridges' events.  Those of protobuf have kept both epochs
+/* Readers of JSON hold a mixture of both bridges' events.  Readers of protobuf keep the epochs
  * apart, but follow the one that began later. */
 static void
 take_handover(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
@@ -172,7 +172,8 @@ static void take_note(struct kvb_bridge *bridge, const struct standby_note *note
     }
 }
 
-/* What was lost may have been heartbeats: their absence then shows nothing. */
+/* Lost messages may have been heartbeats, so after a loss the absence of heartbeats proves
+ * nothing. */
 static void take_notes(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_standby *standby = &bridge->standby;
@@ -226,7 +227,7 @@ static void log_changes(struct kvb_bridge *bridge, uint64_t now_ns)
 
 void kvb_bridge_work_standby(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    /* read before the notes: a heartbeat that came before the echo is known by then */
+    /* read before the notes, so that every heartbeat that arrived before the echo is known */
     const uint64_t echoes = kvb_profile_guard_echoes(&bridge->publisher.guard);
 
     take_notes(bridge, now_ns);
@@ -275,7 +276,7 @@ void kvb_bridge_name_publisher(struct kvb_bridge *bridge)
         kvb_hash64((kvb_span){ .data = (const uint8_t *)id, .len = strlen(id) }, 0);
 }
 
-/* Before the bus is closed. */
+/* Called before the bus is closed. */
 void kvb_bridge_unsubscribe_standby(struct bridge_standby *standby)
 {
     kvb_bus_unsubscribe(standby->handovers);

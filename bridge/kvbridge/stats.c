@@ -18,7 +18,7 @@ void kvb_bridge_begin_stats(struct bridge_rank *rank)
     rank->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
                                           .values = rank->values,
                                           .count = kvb_rank_metric_count };
-    /* numbers: nothing to escape */
+    /* numbers need no escaping */
     (void)snprintf(
         rank->labels, sizeof rank->labels, "pod_key=\"%llu\",dp_rank=\"%u\"",
         (unsigned long long)rank->worker_id, rank->dp_rank);
@@ -60,13 +60,13 @@ void kvb_bridge_close_stats(struct bridge_shown *shown)
 kvb_status kvb_bridge_metrics_page(struct bridge_shown *shown, struct kvb_buf *out)
 {
     KVB_TRY(kvb_prometheus_table(&shown->metrics, out));
-    (void)pthread_rwlock_rdlock(&shown->sets_lock); /* no rank goes meanwhile */
+    (void)pthread_rwlock_rdlock(&shown->sets_lock); /* no rank is removed meanwhile */
     const kvb_status status = kvb_prometheus_sets(shown->rank_sets, shown->rank_set_count, out);
     (void)pthread_rwlock_unlock(&shown->sets_lock);
     return status;
 }
 
-/* ---- Of one rank ---- */
+/* ---- One rank ---- */
 
 void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns)
 {
@@ -111,7 +111,7 @@ static const struct state_row states[] = {
 
 struct counted {
     size_t metric;
-    size_t offset; /* of a uint64_t in the struct that the table is about */
+    size_t offset; /* offset of a uint64_t in the struct of the table */
 };
 
 static uint64_t value_at(const void *counters, size_t offset)
@@ -122,7 +122,8 @@ static uint64_t value_at(const void *counters, size_t offset)
     return value;
 }
 
-/* Events skipped on purpose, such as another worker's blocks, are no errors. */
+/* Counts events that were not understood.  Events skipped on purpose, such as those about another
+ * worker's blocks, are no errors. */
 static uint64_t not_understood(const struct bridge_rank *rank)
 {
     const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
@@ -138,7 +139,7 @@ static uint64_t rank_blocks(const struct bridge_rank *rank)
     const struct kvb_mirror_counts *counts = kvb_stream_mirror_count(rank->served.stream);
     uint64_t held = 0;
 
-    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) { /* the window list is part of them */
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) { /* includes the window list */
         held += counts->held[tier];
     }
     return held;
@@ -188,7 +189,7 @@ static void update_rank(struct bridge_rank *rank, enum kvb_stream_state state)
     update_link(rank);
 }
 
-/* ---- Of the bridge ---- */
+/* ---- The whole bridge ---- */
 
 /* clang-format off */
 static const struct counted stream_sums[] = {
@@ -257,7 +258,8 @@ static void set_totals(
     }
 }
 
-/* One pass: with thousands of streams it is the cache misses that cost. */
+/* Makes a single pass over the ranks, because with thousands of streams cache misses are the
+ * cost. */
 static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_metrics *metrics = &bridge->shown.metrics;

@@ -4,7 +4,7 @@
 
 enum { tokens_a_second = 500, max_tokens = 1000 };
 
-/* A requester that was answered BUSY comes back after 200 ms. */
+/* A requester that got BUSY requests again after 200 ms. */
 static const uint64_t return_after_ns = 150 * KVB_NS_PER_MS;
 static const uint64_t forget_after_ns = 60 * KVB_NS_PER_S;
 
@@ -50,10 +50,10 @@ is_entry_of_stream(const struct kvb_sync_entry *left, const struct kvb_sync_entr
 
 /* The entries that a new request competes with. */
 struct scene {
-    struct kvb_sync_entry *own;     /* of the same requester and stream */
-    struct kvb_sync_entry *sibling; /* of the same stream */
+    struct kvb_sync_entry *own;     /* entry of the same requester and stream */
+    struct kvb_sync_entry *sibling; /* an entry of the same stream */
     struct kvb_sync_entry *free;
-    struct kvb_sync_entry *new_in_all; /* of a requester that is not returning */
+    struct kvb_sync_entry *new_in_all; /* entry of a requester that is not returning */
     struct kvb_sync_entry *new_in_stream;
     size_t of_stream;
     size_t of_requester;
@@ -100,7 +100,8 @@ static size_t count_of_requester(const struct kvb_sync_queue *queue, uint64_t re
     return count;
 }
 
-/* One of the requester that has most, if that is more than its share and than the newcomer has. */
+/* An entry of the requester with the most entries, if these exceed its share and those of the new
+ * requester. */
 static struct kvb_sync_entry *find_extra_copies(struct kvb_sync_queue *queue, size_t of_requester)
 {
     struct kvb_sync_entry *extra_copies = NULL;
@@ -117,7 +118,7 @@ static struct kvb_sync_entry *find_extra_copies(struct kvb_sync_queue *queue, si
     return extra_copies;
 }
 
-/* NULL: there is none. */
+/* The entry for a new request: a free one, or one that may be displaced; NULL: none. */
 static struct kvb_sync_entry *find_entry_place(
     struct kvb_sync_queue *queue, const struct scene *scene, const struct kvb_sync_entry *newcomer)
 {

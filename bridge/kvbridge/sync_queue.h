@@ -8,21 +8,21 @@
 
 /* Fair queueing of sync requests: chooses which aggregator's request is answered next.
  *
- * Streams take turns, and the requesters of a stream among each other.  A requester has one request
- * a stream: the newest replaces the older one.  When the queue is full the requester is answered
+ * Streams take turns, and so do the requesters within a stream.  A requester has at most one
+ * request for each stream: a newer one replaces it.  When the queue is full, the requester gets
  * BUSY and requests again.
  *
- * A requester is known by its inbox alone, and anybody can make up inboxes.  To receive answers at
- * one costs more: a requester that comes back some time after its first request is `returning`.  It
- * is served before all others, and may replace a request of one that is not returning.  A flood
- * from ever new inboxes gets the remaining capacity.
+ * Only its inbox identifies a requester, and any client can invent inboxes.  To receive answers at
+ * an inbox costs more: a requester that sends another request some time after its first is
+ * `returning`.  It is served before all others, and may replace a request of a requester that is
+ * not returning.  A flood from ever new inboxes gets only the remaining capacity.
  *
  * Pure: no clock, no I/O.  Threads: the caller locks. */
 
 enum {
     kvb_sync_entries = 128,
-    kvb_sync_stream_entries = 16,    /* of one stream: each gets a part within a second */
-    kvb_sync_requester_entries = 32, /* of one requester, while others want to be answered too */
+    kvb_sync_stream_entries = 16,    /* for one stream: each gets a part within a second */
+    kvb_sync_requester_entries = 32, /* for one requester, while others wait too */
     kvb_sync_requesters = 8192,
 };
 
@@ -43,25 +43,25 @@ struct kvb_sync_requesters {
 };
 
 enum kvb_sync_disposition {
-    KVB_SYNC_TOO_OFTEN, /* it asked more than it may */
+    KVB_SYNC_TOO_OFTEN, /* it sent more requests than allowed */
     KVB_SYNC_NEW,
     KVB_SYNC_RETURNING
 };
 
-/* Notes a request.  key: a hash of the inbox with a secret in it. */
+/* Notes a request.  key: a keyed hash of the inbox. */
 enum kvb_sync_disposition
 kvb_sync_requesters_note(struct kvb_sync_requesters *requesters, uint64_t key, uint64_t now_ns);
 
 /* ---- Requests ---- */
 
 struct kvb_sync_entry {
-    void *pending; /* the caller's; NULL: the place is free */
+    void *pending; /* owned by the caller; NULL: the entry is free */
     bool is_returning;
-    uint64_t requester; /* its key */
+    uint64_t requester; /* key of the requester */
     uint64_t worker_id; /* the stream */
     uint32_t dp_rank;
-    uint64_t turn;        /* when it was last served */
-    uint64_t stream_turn; /* when its stream was */
+    uint64_t turn;        /* turn in which it was last served */
+    uint64_t stream_turn; /* turn in which its stream was last served */
 };
 
 struct kvb_sync_queue {
@@ -72,16 +72,16 @@ struct kvb_sync_queue {
 
 /* The request that was dropped for a new one. */
 struct kvb_sync_displaced {
-    void *pending;    /* now the caller's; NULL: nothing */
-    bool is_replaced; /* by a newer request of the same requester: it gets no answer */
+    void *pending;    /* now owned by the caller; NULL: none */
+    bool is_replaced; /* replaced by a newer request of the same requester: no answer is sent */
 };
 
-/* Takes ownership of entry->pending on KVB_OK.  KVB_AGAIN: there is no room for it. */
+/* Takes ownership of entry->pending on KVB_OK.  KVB_AGAIN: the queue has no room. */
 kvb_status kvb_sync_queue_put(
     struct kvb_sync_queue *queue, const struct kvb_sync_entry *entry,
     struct kvb_sync_displaced *out_displaced);
 
-/* The entry to be served next; NULL: none waits. */
+/* The entry to serve next; NULL: none waits. */
 struct kvb_sync_entry *kvb_sync_queue_next(struct kvb_sync_queue *queue);
 
 /* The request was answered: the caller owns entry->pending again. */

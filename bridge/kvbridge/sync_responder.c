@@ -109,7 +109,8 @@ static void say_busy(struct kvb_sync_responder *responder, const struct kvb_pend
     kvb_buf_init(&buf, kvb_max_nats_payload_bytes);
     if (kvb_sync_reply_encode(&reply, &buf) == KVB_OK) {
         (void)kvb_bus_publish(
-            responder->bus, pending->reply, kvb_buf_span(&buf)); /* lost: it requests again */
+            responder->bus, pending->reply,
+            kvb_buf_span(&buf)); /* if it is lost, the requester requests again */
     }
 }
 
@@ -200,7 +201,7 @@ static void begin_jobs(struct kvb_sync_responder *responder)
     }
 }
 
-/* How many blocks surely fit one message, even when each is an event of its own. */
+/* How many blocks certainly fit one message, even if each block is a separate event. */
 static size_t chunk_blocks(const struct kvb_sync_responder *responder)
 {
     const size_t blocks = kvb_sync_reply_room(kvb_bus_max_payload(responder->bus));
@@ -208,7 +209,7 @@ static size_t chunk_blocks(const struct kvb_sync_responder *responder)
     return blocks < max_chunk_blocks ? blocks : max_chunk_blocks;
 }
 
-/* Makes and sends one chunk; false when the job is over. */
+/* Builds and sends one chunk.  False: the job is done. */
 static bool send_chunk(struct kvb_sync_responder *responder, struct kvb_pending_sync *pending)
 {
     const struct kvb_stream *stream =

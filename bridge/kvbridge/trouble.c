@@ -1,12 +1,14 @@
 #include "core/clock.h"
 #include "kvbridge/inside.h"
 
-static const uint64_t settled_ns = KVB_NS_PER_S; /* what passes sooner is not worth a line */
+static const uint64_t settled_ns = KVB_NS_PER_S; /* shorter changes are not logged */
 static const uint64_t again_ns = 10 * KVB_NS_PER_S;
 
-/* A socket that is bound was so before the engine's HTTP side named it. */
+/* If the engine had bound the socket, it did so before its HTTP server named it, so a connection is
+ * possible at once. */
 static const uint64_t unreachable_after_ns = 5 * KVB_NS_PER_S;
-static const uint64_t unreachable_look_ns = 60 * KVB_NS_PER_S; /* it may be started otherwise */
+static const uint64_t unreachable_look_ns =
+    60 * KVB_NS_PER_S; /* the engine may be restarted with other options */
 
 static bool is_trouble(enum kvb_stream_state state)
 {
@@ -27,7 +29,7 @@ static void log_rank_state(
 
     kvb_log_write(
         bridge->log, is_trouble(beat->state) ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
-        is_trouble(beat->state) ? "a stream is in trouble" : "a stream is well again", "state",
+        is_trouble(beat->state) ? "a stream is DOWN or PARTIAL" : "a stream has recovered", "state",
         kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
         "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
         kvb_log_u64(dp_rank, rank->dp_rank), "events", rank->settings.events, NULL);
@@ -42,7 +44,7 @@ static void say_unreachable(struct kvb_bridge *bridge, struct bridge_rank *rank)
 
     kvb_detail_set(
         &rank->trouble.why,
-        "the engine says %.100s, and nobody listens there: without a * in its endpoint it "
+        "the engine names %.100s, but nobody listens there: without a * in its endpoint the engine "
         "connects. Give the engine tcp://*:PORT, or read it with `events` and bind = true",
         rank->settings.events);
     kvb_log_write(
@@ -112,7 +114,7 @@ static void watch_block_size(
     rank->trouble.is_block_size_said = true;
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
-        "block_size of a worker is not its engine's: the engine's is used, correct the "
+        "block_size of a worker differs from its engine's: the engine's is used, correct the "
         "configuration",
         "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
         kvb_log_u64(dp_rank, rank->dp_rank), "configured",
@@ -139,7 +141,7 @@ static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
     rank->trouble.is_total_said = true;
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
-        "an engine held more than its worker's total_blocks: the figure is disregarded, correct "
+        "an engine held more than its worker's total_blocks: the value is ignored, correct "
         "the configuration",
         "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
         kvb_log_u64(dp_rank, rank->dp_rank), "configured",

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* What follows from the keys of one worker. */
+/* Values that are derived from the keys of one worker. */
 
 enum kvb_hashes
 kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
@@ -18,8 +18,8 @@ bool kvb_worker_is_store(const struct kvb_worker_config *worker)
     return worker->store || worker->replay_request == KVB_REQUEST_MOONCAKE;
 }
 
-/* A reader of json may know no tiers: it would take a host removal for a device removal.  The
- * window list goes where such readers do not listen. */
+/* A reader of json may not know tiers, and would apply a removal from the host to the device.  The
+ * window list has a subject to which such readers do not subscribe. */
 unsigned kvb_published_lists(const struct kvb_bridge_config *config)
 {
     const unsigned window = 1U << KVB_LIST_WINDOW;
@@ -46,7 +46,7 @@ uint64_t kvb_worker_id_of_address(const struct kvb_worker_config *worker)
     }
     if (kvb_endpoint_is_of_this_host(address) ||
         kvb_endpoint_is_this_host(kvb_endpoint_host_of_url(worker->discover))) {
-        (void)gethostname(host, sizeof host - 1); /* else: the address alone */
+        (void)gethostname(host, sizeof host - 1); /* on failure only the address is used */
     }
     const int len = snprintf(text, sizeof text, "%s %s", host, address);
     return kvb_hash64((kvb_span){ (const uint8_t *)text, (size_t)len }, 0) & below_2_53;

@@ -181,8 +181,8 @@ def test_a_wrong_block_size_is_named_once(scene):
     one = scene.engine()
     bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), profile="protobuf")
     one.publish(store(1))
-    wait_for("that is said", lambda: lines(bridge, "is not its engine's"))
-    (line,) = lines(bridge, "is not its engine's")
+    wait_for("that is said", lambda: lines(bridge, "differs from its engine's"))
+    (line,) = lines(bridge, "differs from its engine's")
     assert line.startswith("warning") and line.endswith("worker=7 dp_rank=0 configured=32 engine=16")
     wait_for("and shown", lambda: state(bridge).get("block_size_configured") == 32)
     assert state(bridge)["block_size"] == 16

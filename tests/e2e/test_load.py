@@ -260,7 +260,7 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     wait_for("the source is stale", lambda: sources(bridge)[7, "prometheus"]["state"] == "stale")
     wait_for("the aggregator says so", lambda: not aggregator.get("/load")["endpoints"])
     loads.forget()
-    assert "a source of load" in bridge.text()
+    assert "a load source" in bridge.text()
     assert sources(bridge)[7, "prometheus"]["age_ms"] >= 800
 
     web.pages["/metrics"] = page(4)
@@ -442,7 +442,7 @@ def test_an_engine_that_is_away_for_a_while_is_no_protocol_error(scene, coordina
     loads.wait((7, 0), num_requests_waiting=1)
     coordinator.socket.unbind(coordinator.endpoint)
     coordinator.socket.close()
-    wait_for("it is missed", lambda: "a source of load is silent" in bridge.text(), 30)
+    wait_for("it is missed", lambda: "a load source is silent" in bridge.text(), 30)
     assert protocol_errors(bridge) == 0
 
 

@@ -99,7 +99,7 @@ static void an_engine_that_connects_is_said_once_and_hardly_asked_again(void **s
     watch(&world, 1, 5);
     assert_string_equal(world.rank.trouble.why.text, "");
     watch(&world, 6, 605);
-    assert_non_null(strstr(world.rank.trouble.why.text, "tcp://10.0.0.5:5557, and nobody listens"));
+    assert_non_null(strstr(world.rank.trouble.why.text, "tcp://10.0.0.5:5557, but nobody listens"));
     assert_in_range(asked, 5, 5 + 10);
     assert_int_equal(log_lines(&world.log, "cannot be subscribed to"), 1);
     end(&world);
