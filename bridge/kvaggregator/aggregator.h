@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* The router side, running: NATS in, answers out.
+/* A running kvaggregator: follows bridges on NATS and answers requests.
  *
  *     nats.c          copies each message into the bounded event ring and waits
  *                     when it is full; reads the prompts of queries, and puts
@@ -20,11 +20,11 @@
  *     events  --> [ ring ] --\
  *     queries-> [ ring ] ---+--> index thread --> answers, R.load_stats
  *
- * Starting needs no nats-server: it may come later. */
+ * It starts without nats-server, which may start later. */
 struct kvb_aggregator;
 
 /* config and log are borrowed until kvb_aggregator_stop().
- * KVB_BAD_CONFIG  something in the configuration cannot be had; detail says which
+ * KVB_BAD_CONFIG  a part of the configuration cannot be used, such as a port; detail says which
  * KVB_IO, KVB_NO_MEMORY */
 kvb_status kvb_aggregator_start(
     const struct kvb_aggregator_config *config, struct kvb_log *log,
@@ -33,7 +33,7 @@ kvb_status kvb_aggregator_start(
 /* Has the HTTP server read its certificates and token again. */
 void kvb_aggregator_reload_http(struct kvb_aggregator *aggregator);
 
-/* Has NATS use this login, as kvb_bus_renew(); errors are its. */
+/* Replaces the login of NATS, with the errors of kvb_bus_renew(). */
 kvb_status kvb_aggregator_renew_login(
     struct kvb_aggregator *aggregator, const struct kvb_bus_login *login,
     struct kvb_detail *detail);

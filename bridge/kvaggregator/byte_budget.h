@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A counting semaphore for bytes: bounds the memory of the items between two threads, where a
- * ring bounds only their number.  A taker waits until enough was given back; one item larger than
+/* A counting semaphore for bytes: bounds the memory of the items between two threads, where a ring
+ * bounds only their number.  take() waits until enough bytes were given back.  An item larger than
  * the whole budget passes when no other bytes are taken.
  *
  * Threads: any thread. */
@@ -29,5 +29,5 @@ kvb_status kvb_byte_budget_take(struct kvb_byte_budget *budget, size_t bytes);
 kvb_status kvb_byte_budget_try(struct kvb_byte_budget *budget, size_t bytes);
 void kvb_byte_budget_give(struct kvb_byte_budget *budget, size_t bytes);
 
-/* Wakes all who wait; later takes are refused. */
+/* Wakes all waiting threads; later calls of take are refused. */
 void kvb_byte_budget_close(struct kvb_byte_budget *budget);

@@ -12,8 +12,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* etc/kvaggregator.cfg, read once; --help explains each key, from the table
- * in kvaggregator/config.c.  Threads: plain data, constant once it is read. */
+/* The configuration of kvaggregator.  --help explains each key, from the table in
+ * kvaggregator/config.c; etc/kvaggregator.cfg is an example.  Threads: plain data, constant once it
+ * is read. */
 
 struct kvb_aggregator_config {
     struct kvb_nats_config nats;
@@ -35,7 +36,7 @@ struct kvb_aggregator_config {
         double load_std_factor;
         struct kvb_route_weights weights;
         uint32_t request_ttl_ms;
-        uint32_t predict_ms; /* 0: nothing is predicted */
+        uint32_t predict_ms; /* 0: no predictions */
         bool hit_rate_alias;
         char queue_group[kvb_name_bytes + 1]; /* "": none */
         double ready_exact;                   /* 0 .. 1 */
@@ -62,8 +63,8 @@ struct kvb_aggregator_config {
     struct kvb_log_config log;
 };
 
-/* On KVB_OK the caller undoes *out_config with kvb_aggregator_config_done().
- * KVB_BAD_CONFIG  errors, which was {0}, says all that is wrong
+/* On KVB_OK the caller frees *out_config with kvb_aggregator_config_done().
+ * KVB_BAD_CONFIG  *errors, which must be {0} before the call, lists all mistakes
  * KVB_NO_MEMORY */
 kvb_status kvb_aggregator_config_read(
     const char *path, struct kvb_aggregator_config *out_config, struct kvb_conf_errors *errors);

@@ -30,19 +30,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The inside of a running aggregator, for the files of this folder alone. */
+/* The internal structure of a running aggregator, only for the files of this folder. */
 
 enum {
-    kvb_aggregator_row_bytes = 512,          /* of a stream in a NATS answer: about 300 */
-    kvb_aggregator_page_bytes = 128 << 10,   /* of rows: under 1 ms */
-    kvb_aggregator_slice_blocks = 1024,      /* of one message at a time: some 100 us */
-    kvb_aggregator_queries_a_turn_us = 1000, /* of queries, where events wait meanwhile */
+    kvb_aggregator_row_bytes = 512, /* room for a stream in a NATS answer; about 300 are used */
+    kvb_aggregator_page_bytes = 128 << 10, /* rows of a page: under 1 ms */
+    kvb_aggregator_slice_blocks = 1024,    /* blocks of a message applied at a time: about 100 us */
+    kvb_aggregator_queries_a_turn_us = 1000, /* time for queries in a turn, when events wait */
     kvb_aggregator_count_streams_ms = 100,
     kvb_aggregator_request_subjects = 3, /* kv_match, kv_route, kv_get.* */
     kvb_query_kind_count = 6
 };
 
-/* Requests over NATS, per kind of query. */
+/* Counters of the requests over NATS, for each kind of query. */
 struct query_counts {
     uint64_t requests;
     uint64_t errors;
@@ -84,18 +84,18 @@ struct aggregator_group {
     struct kvb_thread thread; /* while there is a queue group */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    enum kvb_group_action wanted; /* lock, like the two below */
+    enum kvb_group_action wanted; /* protected by lock; the next two too */
     enum kvb_group_result result;
     bool is_ending;
-    atomic_bool is_leaving;  /* for good */
-    _Atomic int shown_cause; /* of readiness, for other threads, like the next */
+    atomic_bool is_leaving;  /* it never joins again */
+    _Atomic int shown_cause; /* the cause of readiness, for other threads; the next too */
     _Atomic int shown_state;
     struct kvb_exact_share share;
     /* The index thread's own. */
     struct kvb_readiness readiness;
     struct kvb_readiness_facts facts;
-    uint64_t next_count_ns; /* when its streams are to be counted, like the next */
-    bool is_denied;         /* a permission that it cannot do without */
+    uint64_t next_count_ns; /* when its streams are counted next */
+    bool is_denied;         /* a vital permission is denied */
 };
 
 struct pending_query; /* kvaggregator/queries.c */
@@ -105,9 +105,9 @@ struct kvb_aggregator {
     struct kvb_log *log;
 
     struct kvb_subject_names names;
-    struct kvb_permissions permissions; /* that this aggregator needs of nats-server */
+    struct kvb_permissions permissions; /* needed on nats-server */
 
-    struct kvb_bus *bus; /* owned, like all below */
+    struct kvb_bus *bus; /* owned; all fields below too */
     struct kvb_bus_subscription *received;
     struct kvb_bus_subscription *answers;
     char inbox[2 * 16 + 1]; /* answers of bridges: {prefix}.{inbox}.{token in hex} */
@@ -138,20 +138,20 @@ struct kvb_aggregator {
     bool has_load_changed;
     bool has_several_models;          /* and grpc.model names none: as the newest request found */
     _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */
-    struct pending_query *unfinished; /* owned list: long answers in the making */
+    struct pending_query *unfinished; /* owned list: long answers that are not complete */
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
     struct kvb_peers peers;
-    uint64_t decisions; /* so far: the sequence number of the newest */
+    uint64_t decisions; /* how many so far, which is the sequence number of the newest */
     uint64_t status_ns; /* when the newest status was published */
     uint64_t connects_listened;
     struct kvb_query_context ctx;
-    struct kvb_router_batch batch; /* decoded into, again and again, like the next */
-    struct kvb_stream_id batch_id; /* whose events it holds */
-    size_t next_event;             /* of the batch: the rest is to be applied */
+    struct kvb_router_batch batch; /* scratch space for decoding; the next field too */
+    struct kvb_stream_id batch_id; /* the stream of its events */
+    size_t next_event;             /* next event of the batch to apply */
     uint64_t batch_arrived_ns;
     struct kvb_prompt_event prompt;
     struct kvb_sync_reply_parts answer_parts;
@@ -162,7 +162,7 @@ struct kvb_aggregator {
     struct kvb_log_limit refusals;
 
     /* Read by HTTP threads. */
-    _Atomic uint64_t connects_subscribed; /* the connection on which our own message came back */
+    _Atomic uint64_t connects_subscribed; /* the connection that returned our message */
     _Atomic uint64_t values[kvb_aggregator_metric_count];
     struct kvb_metrics metrics;
 };
@@ -174,7 +174,7 @@ void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message
 
 void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message);
 
-/* As kvb_replica_world calls them. */
+/* The functions of kvb_replica_world for messages. */
 bool kvb_aggregator_take_message(void *context, uint64_t now_ns);
 uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns);
 
@@ -209,20 +209,21 @@ void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
 
 struct kvb_query_kind;
 
-/* By the subject's tail: "kv_match", "kv_get.state".  NULL: no such kind of query. */
+/* Finds a kind of query by the end of its subject: "kv_match", "kv_get.state".  NULL: there is no
+ * such kind. */
 const struct kvb_query_kind *kvb_query_kind_find(const char *tail);
 
-/* Its payload is a query, to be read by the requester's thread: kv_match, kv_route. */
+/* True: the payload has a query, which the receiving thread decodes: kv_match, kv_route. */
 bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind);
 
 /* A request and its answer. */
 struct kvb_query_call {
-    const struct kvb_query *query; /* borrowed, like payload; where it has a prompt */
-    kvb_status read;               /* KVB_OK: query is what it says */
+    const struct kvb_query *query; /* borrowed, like payload; only for kinds with a prompt */
+    kvb_status read;               /* result of decoding the query */
     struct kvb_detail detail;      /* why it could not be read, or answered */
-    kvb_span payload;              /* of a query without a prompt */
+    kvb_span payload;              /* for a query without a prompt */
     struct kvb_buf *out;           /* borrowed; the answer, or {"error":...}, is appended */
-    size_t max_bytes;              /* of one message; set when it is answered, like the next */
+    size_t max_bytes; /* limit of one message; set when it is answered; the next field too */
     size_t max_rows;
     bool has_decision; /* out: a route was chosen */
     struct kvb_route_decision decision;
@@ -244,7 +245,7 @@ void kvb_aggregator_note_error(
 
 /* ---- kvaggregator/books.c: one set of books for all aggregators ---- */
 
-/* Draws what distinguishes this process from another one with its id.  After
+/* Draws a random number that distinguishes this process from another one with the same id.  After
  * kvb_aggregator_open_service().  KVB_IO. */
 kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator);
 
@@ -258,7 +259,8 @@ kvb_status kvb_aggregator_take_request_report(
 kvb_status
 kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns);
 
-/* Publish a decision made here, or a report that came over HTTP, for the other aggregators. */
+/* Publish a decision of this aggregator, or a report that arrived over HTTP, for the other
+ * aggregators. */
 void kvb_aggregator_share_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
 void kvb_aggregator_share_report(
@@ -272,15 +274,15 @@ void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator);
 
 /* ---- kvaggregator/loop.c: the index thread, and requests to bridges ---- */
 
-/* What replica/turn.h calls; its context is the aggregator. */
+/* The functions that replica/turn.h calls; their context is the aggregator. */
 extern const struct kvb_replica_world kvb_aggregator_world;
 
 kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
 void *kvb_aggregator_run(void *context);
 
-/* ---- kvaggregator/group.c: who is given requests over NATS ---- */
+/* ---- kvaggregator/group.c: the queue group of requests over NATS ---- */
 
-/* Before anything else of the group; undone by done_group(). */
+/* Called before all other functions of the group; done_group() undoes it. */
 void kvb_aggregator_init_group(struct kvb_aggregator *aggregator);
 
 /* Starts the group thread, after the service has its id.  On failure the caller still closes. */
@@ -299,10 +301,10 @@ void kvb_aggregator_done_group(struct kvb_aggregator *aggregator);
 const char *
 kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_detail *detail);
 
-/* Why /livez says no; NULL: the index thread makes turns.  Any thread. */
+/* Why /livez answers 503; NULL: the index thread makes progress.  Any thread. */
 const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator);
 
-/* ---- kvaggregator/report.c: what is published periodically ---- */
+/* ---- kvaggregator/report.c: periodic messages ---- */
 void kvb_aggregator_publish(
     struct kvb_aggregator *aggregator, const char *subject, kvb_span payload);
 void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns);
@@ -310,5 +312,5 @@ void kvb_aggregator_publish_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
 void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator);
 void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns);
-/* After update_metrics(), whose figures it takes. */
+/* Called after update_metrics(), whose values it uses. */
 void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t now_ns);
