@@ -119,7 +119,7 @@ static void forget_stream(struct kvb_followers *followers, uint32_t number)
     followers->counters.forgotten++;
 }
 
-/* Streams without heartbeats must not use up the room of streams that have a bridge of ours. */
+/* Streams without heartbeats must not take the places of streams of kvbridge. */
 static void make_stream_room(struct kvb_followers *followers, bool is_heartbeat)
 {
     const size_t share = followers->options.max_streams / unheard_part;
@@ -234,7 +234,7 @@ static void forget_unheard(struct kvb_followers *followers, uint64_t now_ns)
 void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
 {
     if (followers->is_nats_away || followers->is_lagging) {
-        return; /* heartbeats are missing for our own reasons */
+        return; /* heartbeats are missing because of this process */
     }
     forget_unheard(followers, now_ns);
     for (size_t i = 0; i < followers->names.limit; i++) {
@@ -350,7 +350,8 @@ struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, u
 {
     struct kvb_stream_key key = kvb_stream_table_key(&followers->names, number);
 
-    key.id = &followers->follows[number].shown.id; /* who asks reads the follower, too */
+    key.id =
+        &followers->follows[number].shown.id; /* prefetched: the caller reads the follower too */
     return key;
 }
 

@@ -12,19 +12,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The aggregator's side of every stream: puts the events of bridges in order, applies them to
- * the index, and derives for each stream how far its list may be trusted.
+/* The replica of all streams in an aggregator.  It puts the events of bridges in order, applies
+ * them to the index, and derives the state of each stream: how far its list may be trusted.
  *
  *     events, heartbeats --> follower of the stream --> index slot per tier,
  *                                                       and the window list: a plain set
  *     clock, NATS lost   -->   state, reason
  *
- * Invariant: the list here is always a subset of the bridge's list.  Wherever a
- * removal may have been missed (a hole in the ids, a new epoch without its
- * beginning, counts that differ) the list is emptied and filled again by the
- * events that follow.  A subset with as many blocks as the bridge counts is equal,
- * so a heartbeat with our last id and our counts proves the list, however it
- * began, and the stream takes the state that the bridge reports.
+ * Invariant: the list of a stream here is always a subset of the bridge's list.  Wherever a removal
+ * may have been missed (a gap in the event ids, a new epoch without its first event, counts that
+ * differ) the list is emptied, and the next events fill it again.  A subset with as many blocks as
+ * the bridge counts is equal, so a heartbeat with our last id and our counts proves the list.  The
+ * stream then takes the state that the bridge reports.
  *
  *     what happens                         state until a heartbeat proves it
  *     first seen after the epoch began     PARTIAL(joined_late)
@@ -50,16 +49,16 @@
  *     messages wait here too long or were  STALE(lagging); a stream that is DOWN stays
  *     dropped, then until proven again     DOWN
  *
- * Forged messages do not last: when an event or a heartbeat did not come from the bridge,
- * the bridge's next two heartbeats contradict it, and the list is fetched again.  Event ids
- * far above that of the newest heartbeat are refused.
+ * Forged messages have no lasting effect.  The bridge's next two heartbeats contradict an event or
+ * a heartbeat that did not come from the bridge, and the list is fetched again.  Event ids far
+ * above the last id of the newest heartbeat are refused.
  *
  * Each heartbeat carries its period; a value below half a second counts as half a second,
  * one above a minute as a minute.
  *
- * JSON streams without heartbeats come from bridges other than kvbridge: their ids may
- * repeat, jump and go back, and all of their events are applied.  At most an eighth of
- * max_streams is theirs; a further one replaces the one that was silent for longest.
+ * JSON streams without heartbeats come from bridges other than kvbridge: their ids may repeat, jump
+ * and go back, and all of their events are applied.  They may take at most an eighth of
+ * max_streams.  A further one replaces the stream that was silent for longest.
  *
  * Repair, when sends_requests is set: a request for what is missing goes to the bridge, and
  * the stream is SYNCING, with the reason above, until the answer is applied.
@@ -84,27 +83,27 @@
 struct kvb_followers;
 
 struct kvb_followers_options {
-    size_t max_streams;             /* cut at kvb_max_streams */
+    size_t max_streams;             /* at most kvb_max_streams; a larger value is lowered */
     uint64_t heartbeat_ms;          /* for heartbeats without a period; 1000 */
-    uint64_t forget_ms;             /* removes a stream that is DOWN or silent for so long */
+    uint64_t forget_ms;             /* a stream that was DOWN or silent for this time is removed */
     bool sends_requests;            /* request missing data from bridges */
     struct kvb_prefix_index *index; /* borrowed; outlives the followers */
     size_t max_window_blocks;       /* in all window lists together */
     uint64_t hash_key;              /* of all hash tables here; the index uses the same */
 };
 
-/* What answers to queries read of one stream. */
+/* The part of a stream that queries read. */
 struct kvb_follower {
     struct kvb_stream_id id;
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     bool has_heartbeat;
-    struct kvb_heartbeat heartbeat; /* the newest; zero without one */
+    struct kvb_heartbeat heartbeat; /* the newest; all zero if there was none */
     bool has_last_id;
     uint64_t last_id; /* the newest event applied */
     bool has_slot[KVB_TIER_COUNT];
     kvb_slot_ref slots[KVB_TIER_COUNT];
-    /* The window list; NULL: it was never used. */
+    /* The window list: the blocks that all sliding-window groups hold; NULL: it was never used. */
     const struct kvb_block_set *window;
 };
 
@@ -112,7 +111,7 @@ struct kvb_follower {
 kvb_status kvb_followers_new(
     const struct kvb_followers_options *options, struct kvb_followers **out_followers);
 
-/* Gives all slots back to the index.  NULL is fine. */
+/* Returns all slots to the index.  NULL is fine. */
 void kvb_followers_free(struct kvb_followers *followers);
 
 /* Events of one stream.  id carries the names of the subject; worker and rank
@@ -130,19 +129,18 @@ kvb_status kvb_followers_heartbeat(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns);
 
-/* Marks silent streams DOWN, removes streams that were DOWN for long, and ends requests whose
- * time is over. */
+/* Marks silent streams DOWN, removes streams that were DOWN for long, and ends requests that were
+ * not answered in time. */
 void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns);
 
-/* This process lost its connection to NATS; or it is back, and what was published
- * meanwhile is lost. */
+/* The connection to NATS was lost, or was restored.  Messages published in between are lost. */
 void kvb_followers_nats_away(struct kvb_followers *followers, uint64_t now_ns);
 void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns);
 
-/* Received messages wait too long before they are applied, or no longer do. */
+/* is_lagging: received messages wait too long before they are applied. */
 void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging, uint64_t now_ns);
 
-/* Messages were dropped before they reached this process; it is unknown of which streams. */
+/* Messages of unknown streams were dropped before they reached this process. */
 void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns);
 
 /* ---- Requests to bridges ---- */
@@ -165,20 +163,21 @@ void kvb_followers_reply(
 
 /* ---- Reading ---- */
 
-/* Streams are numbered 0 .. limit - 1 with holes: NULL there.  Borrowed until
- * the next change. */
+/* Streams have numbers from 0 to limit - 1; NULL: this number is not in use.  Borrowed until the
+ * next change. */
 size_t kvb_followers_limit(const struct kvb_followers *followers);
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
-/* Of a number that is in use; borrowed as long. */
+/* The key of a number that is in use; borrowed until the next change. */
 struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number);
 size_t kvb_followers_count(const struct kvb_followers *followers);
 
-/* Changes whenever a stream is added or removed: borrowed pointers and any order derived
- * from the streams are then invalid. */
+/* Changes whenever a stream is added or removed: borrowed pointers, and any order computed from the
+ * streams, are then invalid. */
 uint64_t kvb_followers_generation(const struct kvb_followers *followers);
 
-/* Changes with the generation, and when a heartbeat changes a stream's model, block shapes,
- * window, names or kind, when its first heartbeat comes, or when it goes or ceases to be DOWN. */
+/* Changes with the generation, and when a heartbeat changes a stream's model, block shapes, window,
+ * names or kind, when its first heartbeat arrives, and when the stream becomes DOWN or is no longer
+ * DOWN. */
 uint64_t kvb_followers_traits(const struct kvb_followers *followers);
 
 /* Finds the stream and tier that own a slot.  KVB_NOT_FOUND: no stream owns it. */
@@ -186,28 +185,28 @@ kvb_status kvb_followers_of_slot(
     const struct kvb_followers *followers, kvb_slot_ref slot, uint32_t *out_number,
     enum kvb_tier *out_tier);
 
-/* Blocks that the stream lists in the tier, or in the window list. */
+/* Number of blocks of the stream in the tier, or in the window list. */
 uint64_t kvb_followers_blocks(
     const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier);
 
-/* Calls visit(context, block) for each of them, in no particular order. */
+/* Calls visit(context, block) for each of these blocks, in no particular order. */
 void kvb_followers_each_block(
     const struct kvb_followers *followers, const struct kvb_follower *follower, enum kvb_tier tier,
     void (*visit)(void *context, kvb_block_hash block), void *context);
 
-/* Blocks in all window lists, including those of snapshots under way. */
+/* Number of blocks in all window lists, including unfinished snapshots. */
 uint64_t kvb_followers_window_blocks(const struct kvb_followers *followers);
 
 struct kvb_follower_counters {
     uint64_t events_applied;
-    uint64_t events_old;     /* dropped: repeated, or of an epoch that is over */
+    uint64_t events_old;     /* dropped: repeated, or of an earlier epoch */
     uint64_t events_ahead;   /* refused: id far above that of the newest heartbeat */
     uint64_t holes;          /* jumps of event ids */
-    uint64_t events_missed;  /* ids that a jump or a heartbeat showed to be missing, each once */
-    uint64_t blocks_refused; /* events that were not applied in full for want of memory */
+    uint64_t events_missed;  /* missing ids, found by a jump or a heartbeat; each is counted once */
+    uint64_t blocks_refused; /* events that were not applied completely: too little memory */
     uint64_t heartbeats;
     uint64_t heartbeats_late; /* heartbeats ahead of the last id applied */
-    uint64_t contradicted;    /* lists that were ahead of the bridge's heartbeats */
+    uint64_t contradicted;    /* lists with ids above those of the bridge's heartbeats */
     uint64_t differs;         /* heartbeats with our last id but other counts or digests */
     uint64_t epochs_missed;   /* epochs whose `cleared` was not seen */
     uint64_t rivals;          /* times a stream was found to have two bridges */
@@ -220,7 +219,7 @@ struct kvb_follower_counters {
     uint64_t snapshots_taken;
     uint64_t digests_requested;
     uint64_t digests_repaired;
-    uint64_t buckets_differ;  /* should stay 0: no event was missing, yet the lists differ */
+    uint64_t buckets_differ;  /* must stay 0: no event was missing, but the lists differ */
     uint64_t requests_failed; /* refused, broken, or not answered in time */
 };
 

@@ -6,22 +6,22 @@
 #include "model/sync.h"
 #include "replica/follower.h"
 
-/* Shared by the files of this room only.  Calls go downwards:
+/* Shared only by the files of this folder.  Each file calls only files below it:
  *
  *     order.c               events and heartbeats in order
- *     follower.c            the table of streams, and time
+ *     follower.c            the table of streams, and timeouts
  *     repair.c, buckets.c   requests, and their answers
  *     apply.c               one event, whatever its id
- *     state.c               what is missing, and the state that follows
- *     list.c                what is listed, and its digest */
+ *     state.c               what is missing, and the resulting state
+ *     list.c                the lists of blocks, and their digests */
 
 /* What a stream lacks. */
 enum follow_need {
     need_nothing,
-    need_range,   /* some events: the list is frozen until they come */
-    need_sums,    /* the list differs, not yet known in which buckets: it is frozen */
-    need_buckets, /* the list differs in these buckets: it is frozen */
-    need_snapshot /* everything: the list was emptied, and live events fill it meanwhile */
+    need_range,   /* some events; the list is frozen until they arrive */
+    need_sums,    /* the list differs in unknown buckets; it is frozen */
+    need_buckets, /* the list differs in known buckets; it is frozen */
+    need_snapshot /* all blocks; the list was emptied, and live events fill it until then */
 };
 
 /* The repair of a stream: what is needed, and the request for it. */
@@ -30,8 +30,8 @@ struct follow_repair {
     uint64_t since_ns;      /* when the need arose */
     bool is_requested;      /* a request is under way */
     uint32_t request;       /* its number, part of the token */
-    uint64_t deadline_ns;   /* of its next chunk */
-    uint64_t not_before_ns; /* of the next request */
+    uint64_t deadline_ns;   /* when its next chunk must arrive */
+    uint64_t not_before_ns; /* earliest time of the next request */
     uint32_t next_chunk;
     unsigned failures;          /* in a row */
     unsigned rounds;            /* ranges requested for the same hole */
@@ -45,7 +45,7 @@ struct follow_repair {
     uint64_t hidden_seed;                              /* of the hidden digests */
 };
 
-/* What the heartbeats of a stream say of its bridge.
+/* What the heartbeats of a stream say about its bridge.
  *
  *     state     three heartbeats missing    a heartbeat    a goodbye
  *     -------   ------------------------    -----------    ---------
@@ -60,13 +60,13 @@ struct kvb_follow {
     bool has_epoch;
     kvb_epoch epoch; /* of the events applied last */
     bool has_old_epoch;
-    kvb_epoch old_epoch; /* the previous one: its messages are dropped as old */
-    uint64_t epoch_ns;   /* since when the epoch is followed */
-    uint64_t rival_ns;   /* newest heartbeat of a second, running bridge; 0: there is none */
+    kvb_epoch old_epoch; /* the previous epoch: its messages are dropped */
+    uint64_t epoch_ns;   /* when the first message of the epoch was accepted */
+    uint64_t rival_ns;   /* newest heartbeat of a second running bridge; 0: there is none */
     bool has_cleared;
     uint64_t cleared_id;          /* the newest `cleared` applied */
-    uint64_t newest_id;           /* received, or counted as missed; 0: none in this epoch */
-    enum kvb_stream_reason loss;  /* NONE: nothing is missing since a `cleared` */
+    uint64_t newest_id;           /* newest id received or missed; 0: none in this epoch */
+    enum kvb_stream_reason loss;  /* NONE: no event is missing since a `cleared` */
     bool is_subset;               /* false: ids jumped before a heartbeat or epoch was known */
     bool is_proven;               /* a heartbeat had our last id and our counts */
     enum kvb_stream_reason doubt; /* STALE for this reason until proven; NONE: not STALE */
@@ -74,7 +74,7 @@ struct kvb_follow {
     unsigned heartbeats_ahead;                  /* in a row */
     unsigned heartbeats_behind;                 /* in a row */
     uint64_t advanced_ns;                       /* when the newest event was applied */
-    uint64_t alive_ns;                          /* silence is counted from here */
+    uint64_t alive_ns;                          /* start of the time of silence */
     uint64_t down_ns;                           /* when it went DOWN */
     uint64_t settled_id;                        /* heartbeats of earlier events are not compared */
     unsigned differs_in_a_row;                  /* heartbeats that found the list to differ */
@@ -98,7 +98,7 @@ struct kvb_followers {
     uint8_t *changed; /* owned: scratch of one event, a byte for each block that changed */
     size_t changed_capacity;
     size_t window_blocks;  /* in all window lists */
-    size_t next_requested; /* the stream at which the next round of requests starts */
+    size_t next_requested; /* the first stream of the next round of requests */
     size_t open_requests;  /* requests under way */
     size_t needing;        /* streams that lack something */
     /* List of the streams without heartbeats, ordered by their newest event. */
@@ -107,28 +107,28 @@ struct kvb_followers {
     size_t unheard;
     uint64_t next_scan_ns;
     uint64_t generation; /* grows when a stream is added or removed */
-    uint64_t traits;     /* grows when a property changes by which queries select streams */
+    uint64_t traits;     /* grows when a property changes that queries select streams by */
     bool is_nats_away;
     bool is_lagging;
     struct kvb_follower_counters counters;
 };
 
-/* Finds or begins the follower of a stream, for an event or for a heartbeat. */
+/* Finds the follower of a stream, or creates it, for an event or for a heartbeat. */
 kvb_status kvb_follow_get(
     struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_heartbeat,
     uint64_t now_ns, struct kvb_follow **out_follow);
 
-/* The list of streams without heartbeats: touch moves a stream to its newest end when an event
- * came, leave takes it out when its first heartbeat came. */
+/* The list of streams without heartbeats: touch moves a stream to the newest end after an event;
+ * leave removes a stream after its first heartbeat. */
 void kvb_follow_touch_unheard(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 void kvb_follow_leave_unheard(struct kvb_followers *followers, struct kvb_follow *follow);
 
-/* The period of a stream's heartbeats, from one of them, within limits. */
+/* The period that a heartbeat names, within limits. */
 uint64_t
 kvb_follow_period_ns(const struct kvb_followers *followers, const struct kvb_heartbeat *heartbeat);
 
-/* ---- replica/list.c: what is listed, and its digest ---- */
+/* ---- replica/list.c: the lists of blocks, and their digests ---- */
 
 /* True when the stream has this list, perhaps empty, with its digest. */
 bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list);
@@ -139,13 +139,13 @@ void kvb_follow_free_lists(struct kvb_followers *followers, struct kvb_follow *f
 /* Empties all lists of the stream. */
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow);
 
-/* Prefetches the memory that applying this event, soon, will change. */
+/* Prefetches the memory that this event will change when it is applied. */
 void kvb_follow_expect(
     const struct kvb_followers *followers, const struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
 
-/* Apply an event to the stream's list.  KVB_OK unless there was no room for some blocks.
- * When a removal finds no room for what remains of the list, the list is emptied. */
+/* Apply an event to the stream's list.  Not KVB_OK: there was no room for some blocks.  When a
+ * removal finds no room for the remaining blocks, the list is emptied. */
 kvb_status kvb_follow_store(
     struct kvb_followers *followers, struct kvb_follow *follow,
     const struct kvb_router_batch *batch, const struct kvb_router_event *event);
@@ -165,7 +165,7 @@ kvb_status kvb_follow_show_hidden(struct kvb_followers *followers, struct kvb_fo
 /* Frees the hidden lists: an unfinished snapshot, or the old lists after the swap. */
 void kvb_follow_drop_hidden(struct kvb_followers *followers, struct follow_repair *repair);
 
-/* Computes the digests of all lists anew with this seed; 0 for none. */
+/* Computes the digests of all lists again, with this seed; seed 0: no digests. */
 void kvb_follow_begin_digest(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t seed);
 
@@ -174,52 +174,54 @@ bool kvb_follow_has_counts(
     const struct kvb_followers *followers, const struct kvb_follow *follow,
     const struct kvb_heartbeat *heartbeat);
 
-/* ---- replica/state.c: what is missing, and the state that follows ---- */
+/* ---- replica/state.c: what is missing, and the resulting state ---- */
 
 /* Creates the reorder buffer unless it exists; false without memory. */
 bool kvb_repair_can_hold(struct follow_repair *repair);
 
-/* For a stream that lacks blocks for want of memory: true when there may be enough by now. */
+/* For a stream that lacks blocks because memory was full: true when there may be enough memory
+ * now. */
 bool kvb_follow_may_fit(const struct kvb_followers *followers, const struct kvb_follow *follow);
 
-/* Events are missing after the last one applied, up to the first in the reorder buffer, or
- * else to that of the newest heartbeat.  Empties the list where they cannot be requested. */
+/* Events are missing after the last one applied, up to the first in the reorder buffer or, if it is
+ * empty, up to the last id of the newest heartbeat.  Empties the list when they cannot be
+ * requested. */
 void kvb_follow_need_range(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 void kvb_follow_need_snapshot(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 
-/* The list differs from the bridge's.  Empties it where the bridge cannot say in which buckets,
- * or where earlier repairs of buckets did not help. */
+/* The list differs from the bridge's.  Empties it when the bridge cannot say in which buckets, or
+ * when earlier repairs of buckets did not help. */
 void kvb_follow_need_sums(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 
 /* True while the list is frozen and live events go to the reorder buffer. */
 bool kvb_follow_waits(const struct kvb_follow *follow);
 
-/* Nothing is missing any more. */
+/* Notes that nothing is missing now. */
 void kvb_follow_need_nothing(struct kvb_followers *followers, struct kvb_follow *follow);
 
-/* Answers under way are lost: requests again what is needed. */
+/* Pending answers are lost: requests again what is needed. */
 void kvb_follow_request_again(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 
-/* Puts a live event into the reorder buffer if it has to wait there, or if it may follow a
- * snapshot; true when it must not be applied now. */
+/* Puts a live event into the reorder buffer if it must wait there, or if a snapshot may need it
+ * later.  True: the event must not be applied now. */
 bool kvb_follow_hold(
     struct kvb_follow *follow, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event);
 
-/* Ends the request under way; the reorder buffer stays. */
+/* Ends the open request; the reorder buffer is kept. */
 void kvb_repair_stop_request(struct kvb_followers *followers, struct follow_repair *repair);
 
-/* Events may be missing, removals among them, so the list may not be a subset any more: empties
- * it and, where requests are sent, requests a snapshot. */
+/* Events, perhaps removals, may be missing, so the list may no longer be a subset.  Empties it and
+ * requests a snapshot if requests are sent. */
 void kvb_follow_lose(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_stream_reason reason,
     uint64_t now_ns);
 
-/* Derives state and reason from all other fields. */
+/* Derives the state and the reason from all other fields. */
 void kvb_follow_classify(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns);
 
@@ -236,12 +238,13 @@ void kvb_follow_apply(
 /* Notes that a heartbeat had our last id and our counts. */
 void kvb_follow_note_proof(struct kvb_follow *follow);
 
-/* Compares the list with the newest heartbeat again.  The heartbeat may have come before its
- * events; once a repair has brought them it proves the list, without waiting for the next one. */
+/* Compares the list with the newest heartbeat again.  The heartbeat may have arrived before its
+ * events.  After a repair has brought them, the heartbeat proves the list, and no other one is
+ * needed. */
 void kvb_follow_recall(const struct kvb_followers *followers, struct kvb_follow *follow);
 
-/* Applies events of the reorder buffer up to to_id, or to the last.  False: one of them, or
- * one before them, is missing. */
+/* Applies events of the reorder buffer up to to_id, or all of them.  False: an event between them
+ * or before them is missing. */
 bool kvb_repair_apply_buffered(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t to_id);
 

@@ -83,7 +83,7 @@ static void order_event(
         kvb_follow_need_range(followers, follow, now_ns);
     }
     if (is_cleared) {
-        follow->newest_id = event->event_id; /* what came before it is of no use any more */
+        follow->newest_id = event->event_id; /* events before it are no longer needed */
     }
     count_missed(followers, follow, event->event_id, true);
     if (!is_cleared && kvb_follow_hold(follow, batch, event)) {

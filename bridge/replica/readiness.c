@@ -42,8 +42,8 @@ is_share_small(const struct kvb_readiness *readiness, const struct kvb_readiness
     return (double)facts->exact < readiness->min_exact_share * (double)facts->streams;
 }
 
-/* A member waits: each leave and join costs all aggregators messages, and a repair takes
- * milliseconds. */
+/* A member waits before it leaves: each leave and join costs all aggregators messages, and a repair
+ * usually takes milliseconds. */
 static bool is_share_missed(
     struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts, uint64_t now_ns)
 {

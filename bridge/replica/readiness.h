@@ -4,12 +4,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whether an aggregator is ready to answer for all, and so a member of the queue group in which
- * nats-server gives each request to one of several aggregators.
+/* Decides whether an aggregator is ready, and so a member of the queue group.  nats-server gives
+ * each request to one member of that group.
  *
- * A picture is complete for the first time when the lists of all streams that are known one
- * heartbeat period after the start have been fetched.  An idle fleet has no streams, and its
- * picture is complete, too.  Streams that are DOWN count for nothing.
+ * The picture is complete when the lists of all streams that are known one heartbeat period after
+ * the start have been fetched.  A fleet without streams has a complete picture too.  Streams that
+ * are DOWN are not counted.
  *
  *     picture                 until                                    ready
  *     NONE                    nats-server confirms the subscriptions   no
@@ -18,13 +18,15 @@
  *                             time, or kvb_readiness_lists_ms later
  *     COMPLETE                the end of the process                   as below
  *
- * A loss of NATS before COMPLETE begins again with NONE; after it, the picture is an old one, its
- * streams are STALE, and it answers again as soon as the new subscriptions are confirmed: with
- * one nats-server all aggregators lose it together, and an old picture is better than none.
- * With min_exact_share above 0 at least that share of the streams must be EXACT.  A member stays
- * one while the share is too small for less than kvb_readiness_patience_ms.
+ * A loss of NATS before COMPLETE sets the picture to NONE.  After COMPLETE the picture is kept, its
+ * streams are STALE, and the aggregator is ready again as soon as the new subscriptions are
+ * confirmed: all aggregators lose the same nats-server at the same time, and an old picture is
+ * better than none.
  *
- * The membership, of which a thread of the caller carries out the actions:
+ * If min_exact_share is above 0, at least that share of the streams must be EXACT.  A member leaves
+ * only after the share has been too small for kvb_readiness_patience_ms.
+ *
+ * The membership; a thread of the caller carries out its actions:
  *
  *               ready: JOIN               done
  *     OUTSIDE ---------------> JOINING ----------> MEMBER
@@ -34,13 +36,13 @@
  *       +-----------------------------------------LEAVING
  *                             done
  *
- * Joining ends first, whatever happens meanwhile: then comes the LEAVE.
+ * A JOIN under way always ends before a LEAVE begins.
  *
  * Pure.  Threads: the caller locks.  Times are of the monotonic clock, in ns. */
 
 enum {
     kvb_readiness_heartbeats_ms = 1200, /* bridges heartbeat every 1,000 ms */
-    kvb_readiness_lists_ms = 10000,     /* a bridge that never answers keeps nobody out */
+    kvb_readiness_lists_ms = 10000,     /* so a bridge that never answers does not block it */
     kvb_readiness_patience_ms = 1000,
     kvb_readiness_retry_ms = 1000
 };
@@ -64,10 +66,10 @@ enum kvb_group_state {
     KVB_GROUP_STATE_COUNT
 };
 
-/* What the caller is to do. */
+/* What the caller must do. */
 enum kvb_group_action { KVB_GROUP_NOTHING, KVB_GROUP_JOIN, KVB_GROUP_LEAVE };
 
-/* What has become of the last action. */
+/* The result of the last action. */
 enum kvb_group_result { KVB_GROUP_UNDECIDED, KVB_GROUP_DONE, KVB_GROUP_FAILED };
 
 enum kvb_picture {
@@ -77,12 +79,12 @@ enum kvb_picture {
     KVB_PICTURE_COMPLETE
 };
 
-/* What is known of NATS and of the streams. */
+/* The state of NATS and of the streams. */
 struct kvb_readiness_facts {
     bool is_stopping;
     bool is_connected;
     bool is_subscribed; /* nats-server has confirmed the subscriptions of this connection */
-    size_t streams;     /* but those that are DOWN */
+    size_t streams;     /* without those that are DOWN */
     size_t exact;       /* of them */
     size_t incomplete;  /* of them: their lists are being fetched from their bridges */
 };
@@ -91,14 +93,14 @@ struct kvb_readiness {
     double min_exact_share; /* 0 .. 1; set by the caller; all else begins with 0 */
     enum kvb_readiness_cause cause;
     enum kvb_picture picture;
-    uint64_t picture_ns; /* since when it is that */
-    uint64_t share_ns;   /* since when the share is too small; 0: it is not */
+    uint64_t picture_ns; /* when the picture changed last */
+    uint64_t share_ns;   /* since when the share has been too small; 0: it is not */
     enum kvb_group_state group;
-    uint64_t retry_ns; /* JOIN not before */
+    uint64_t retry_ns; /* earliest time of the next JOIN */
 };
 
-/* Takes the facts and the result of the last action, which is passed once, and returns what is to
- * be done next.  An action that was returned is under way until its result is passed. */
+/* Returns the next action.  result: the result of the last action; pass it once.  A returned action
+ * counts as under way until its result is passed. */
 enum kvb_group_action kvb_readiness_step(
     struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts,
     enum kvb_group_result result, uint64_t now_ns);

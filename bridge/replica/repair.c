@@ -212,7 +212,8 @@ static void take_missed_events(
         }
         kvb_follow_apply(followers, follow, batch, event);
     }
-    if (reply->is_last && follow->repair.need == need_range) { /* a `cleared` ends the need */
+    if (reply->is_last &&
+        follow->repair.need == need_range) { /* after a `cleared` nothing is missing */
         finish_range(followers, follow, now_ns);
     }
 }

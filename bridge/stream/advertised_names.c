@@ -139,7 +139,7 @@ void kvb_advertised_forget(struct kvb_advertised_names *advertised, uint64_t now
     for (size_t at = 0; at < advertised->count;) {
         const uint64_t left_ns = advertised->names[at].left_ns;
         if (left_ns > 0 && now_ns >= left_ns + kvb_advertised_leave_ns) {
-            drop(advertised, at); /* another name stands here now */
+            drop(advertised, at); /* another name is at this place now */
         } else {
             at++;
         }

@@ -6,23 +6,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The names that readers of one stream may hold.  Some readers do not know `cleared`: for
+/* The block names that readers of one stream may hold.  Some readers do not know `cleared`: for
  * them a clear is published as removals of these names.
  *
  *     stored --> held --- removed ---> leaving --- kvb_advertised_leave_ns ---> forgotten
  *                  ^                      |
  *                  +------- stored -------+
  *
- * A removal may be lost together with the connection that carried it, so a name is
- * kept, and removed once more by the next clear, until a loss would have been
- * noticed.  Readers ignore the removal of what they do not hold.
+ * A removal may be lost together with the connection that carried it.  So a name is kept until a
+ * loss would have been noticed; a clear in that time removes it once more.  Readers ignore the
+ * removal of what they do not hold.
  *
  * Device tier only, like the profile of these readers; events of other lists are skipped.
  * Threads: the caller locks.
  * Memory:  24 to 40 bytes a name. */
 struct kvb_advertised_names;
 
-/* A lost connection is noticed within some 3 s. */
+/* A lost connection is noticed within about 3 s. */
 static const uint64_t kvb_advertised_leave_ns = 10ULL * 1000 * 1000 * 1000;
 
 /* At most max_names (>= 1) are kept.  hash_key: see core/hash.h.  KVB_NO_MEMORY. */
@@ -38,8 +38,8 @@ kvb_status kvb_advertised_note(
     struct kvb_advertised_names *advertised, const struct kvb_router_batch *events,
     uint64_t now_ns);
 
-/* Forgets what has left by now.  Cost: goes through all names, at most once in
- * kvb_advertised_leave_ns.  Not while removals may have been lost. */
+/* Forgets the names whose time is over.  Cost: a pass over all names, at most once in
+ * kvb_advertised_leave_ns.  Don't call it while removals may have been lost. */
 void kvb_advertised_forget(struct kvb_advertised_names *advertised, uint64_t now_ns);
 
 /* Adds a name that an earlier process published.  KVB_TOO_LARGE, KVB_NO_MEMORY. */

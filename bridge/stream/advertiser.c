@@ -6,7 +6,7 @@
 
 static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
 
-/* Whatever aggregators request, it causes five heartbeats of a stream a second at most. */
+/* Requests of aggregators cause at most five heartbeats a second of a stream. */
 static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
 
 /* ---- States ---- */
@@ -115,7 +115,7 @@ bool kvb_advertiser_step(
     const struct kvb_advertiser_port *port, uint64_t now_ns)
 {
     if (advertiser->state != KVB_ADVERTISED || events->event_count == 0) {
-        if (advertiser->advertised) { /* a predecessor that was killed may have published it */
+        if (advertiser->advertised) { /* a killed previous process may have published it */
             (void)kvb_advertised_note(advertiser->advertised, events, now_ns);
         }
         return false; /* the next announcement contains it */
@@ -149,7 +149,7 @@ void kvb_advertiser_flush(struct kvb_advertiser *advertiser, const struct kvb_ad
     }
 }
 
-/* ---- What is due ---- */
+/* ---- Actions ---- */
 
 static bool is_announcing_never(const struct kvb_advertiser_options *options)
 {
@@ -232,8 +232,8 @@ static kvb_status publish_all(
     return kvb_stream_publish(advertiser->stream, &telling);
 }
 
-/* Removals that open an epoch take effect one by one: until all are sent, readers must not take
- * their partly cleared list for the stream's. */
+/* Removals that open an epoch take effect one by one.  Until all are sent, readers must not treat
+ * their partly cleared list as the stream's list. */
 static void open_epoch(
     struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
     uint64_t wall_us)
@@ -280,7 +280,7 @@ bool kvb_advertiser_do(
     case KVB_ADVERTISER_REPUBLISH:
         advertiser->is_republish_due = false;
         if (publish_all(advertiser, KVB_OPENING_NONE, port, now_ns) != KVB_OK) {
-            move(advertiser, lost); /* readers that have it already notice nothing else */
+            move(advertiser, lost); /* readers that already hold the blocks see only the gap */
         }
         return false;
     }

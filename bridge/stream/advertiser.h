@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What was published of one stream, and what is to be published next.
+/* What was published about one stream, and what is to be published next.
  *
  *     state            lost            void          resumed     announced   withdrawn
  *     --------------   -------------   -----------   ----------  ----------  ----------
@@ -39,7 +39,7 @@
  * Threads: the caller locks. */
 enum kvb_advertiser_state {
     KVB_UNADVERTISED, /* also: the last announcement failed half way */
-    KVB_ADVERTISED,   /* readers were sent everything */
+    KVB_ADVERTISED,   /* everything was published to readers */
     KVB_WITHDRAWN,    /* an empty list was published, and nothing since */
     KVB_ADVERTISED_GAP,
     KVB_WITHDRAWN_GAP,
@@ -52,8 +52,8 @@ struct kvb_advertiser_options {
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ns;  /* 0: an unreachable engine's stream is never withdrawn */
     uint64_t heartbeat_ns;   /* period */
-    size_t max_chunk_blocks; /* of an announcement */
-    size_t max_names;        /* which readers may hold; KVB_CLEAR_REMOVED only */
+    size_t max_chunk_blocks; /* blocks of a chunk of an announcement */
+    size_t max_names;        /* names that readers may hold; KVB_CLEAR_REMOVED only */
     uint64_t hash_key;       /* see core/hash.h; KVB_CLEAR_REMOVED only */
 };
 
@@ -62,31 +62,31 @@ struct kvb_advertiser {
     struct kvb_stream *stream;               /* borrowed */
     struct kvb_advertised_names *advertised; /* owned; NULL: a clear is published as `cleared` */
     enum kvb_advertiser_state state;
-    bool is_republish_due;  /* a sibling was cleared, and some readers know no ranks */
-    uint64_t not_before_ns; /* of the next announcement */
+    bool is_republish_due;  /* another rank was cleared, and some readers know no ranks */
+    uint64_t not_before_ns; /* earliest time of the next announcement */
     bool is_beat_due;       /* the state changed since the last heartbeat */
-    bool is_beat_wanted;    /* an aggregator has just been given what it lacked */
+    bool is_beat_wanted;    /* an aggregator has just received an answer to its request */
     uint64_t beat_ns;       /* when the last heartbeat was due */
 };
 
-/* Where things are published; borrowed for one call. */
+/* The functions that publish; borrowed for one call. */
 struct kvb_advertiser_port {
-    /* Takes events to be published, in order; they may be gathered until the next flush. */
+    /* Publishes events, in order; they may be collected until the next flush. */
     kvb_status (*publish)(void *context, const struct kvb_router_batch *events);
     kvb_status (*flush)(void *context);
-    /* A new epoch is open, and none of its events was published yet.  beat: a heartbeat to be
-     * sent before its events; NULL: send none. */
+    /* A new epoch is open, and none of its events was published yet.  beat: a heartbeat to send
+     * before its events; NULL: send none. */
     void (*open)(void *context, const struct kvb_heartbeat *beat);
     void *context;
 };
 
-/* {0} is one that holds nothing.  KVB_NO_MEMORY. */
+/* {0} is an empty advertiser.  KVB_NO_MEMORY. */
 kvb_status kvb_advertiser_init(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_options *options,
     struct kvb_stream *stream);
 void kvb_advertiser_done(struct kvb_advertiser *advertiser);
 
-/* The stream goes on from a checkpoint, in its epoch or (needs_epoch) not. */
+/* The stream was restored from a checkpoint.  needs_epoch: it needs a new epoch. */
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch);
 
 /* ---- Events ---- */
@@ -98,7 +98,8 @@ bool kvb_advertiser_step(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
     const struct kvb_advertiser_port *port, uint64_t now_ns);
 
-/* Publishes events that no step brought (a refresh).  After an error, events may be lost. */
+/* Publishes events that do not come from a step (a refresh).  After an error, events may be
+ * lost. */
 void kvb_advertiser_publish(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
     const struct kvb_advertiser_port *port, uint64_t now_ns);
@@ -106,9 +107,9 @@ void kvb_advertiser_publish(
 void kvb_advertiser_flush(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_port *port);
 
-/* ---- What can go wrong ---- */
+/* ---- Losses ---- */
 
-/* Published events may not have arrived.  The next announcement waits until not_before_ns, when
+/* Published events may not have arrived.  The next announcement waits until not_before_ns, so that
  * readers are connected again. */
 void kvb_advertiser_lost(struct kvb_advertiser *advertiser, uint64_t not_before_ns);
 
@@ -122,46 +123,47 @@ void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser);
  * again, which then opens an epoch.  is_saving: as below. */
 void kvb_advertiser_mute(struct kvb_advertiser *advertiser, bool is_saving, uint64_t now_ns);
 
-/* ---- What is due ---- */
+/* ---- Actions ---- */
 
 enum kvb_advertiser_action {
     KVB_ADVERTISER_REST,
     KVB_ADVERTISER_ANNOUNCE,
     KVB_ADVERTISER_WITHDRAW,
-    KVB_ADVERTISER_REPUBLISH /* all that is held once more, in the same epoch */
+    KVB_ADVERTISER_REPUBLISH /* publish all blocks once more, in the same epoch */
 };
 
 struct kvb_advertiser_input {
     uint64_t now_ns;
     uint64_t down_ns; /* since when the engine has been unreachable; 0: it is reachable */
-    bool is_proven;   /* not restored, or proven since (stream/checkpoint/) */
-    bool is_saving;   /* a checkpoint is being made: names must stay */
+    bool is_proven;   /* not restored, or proven after that (stream/checkpoint/) */
+    bool is_saving;   /* a checkpoint is being made: names must be kept */
 };
 
-/* What is to be done next; the caller does it with kvb_advertiser_do(). */
+/* Returns the next action; the caller carries it out with kvb_advertiser_do(). */
 enum kvb_advertiser_action
 kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
 
-/* Does it.  wall_us: where the event ids of a new epoch begin.  The caller makes the checkpoint
- * void before KVB_ADVERTISER_REPUBLISH, as no batch makes its event ids.  True: siblings, as
- * above. */
+/* Carries out an action.  wall_us: where the event ids of a new epoch begin.  Before
+ * KVB_ADVERTISER_REPUBLISH the caller makes the checkpoint invalid, because its event ids do not
+ * come from batches.  True: as for kvb_advertiser_step(). */
 bool kvb_advertiser_do(
     struct kvb_advertiser *advertiser, enum kvb_advertiser_action action,
     const struct kvb_advertiser_port *port, uint64_t now_ns, uint64_t wall_us);
 
-/* The bridge stops, or the rank leaves: what is to be done before the goodbye is sent.  Readers
- * of JSON may know no heartbeats, and so no goodbye. */
+/* The bridge stops, or the rank leaves: returns the action to carry out before the goodbye.
+ * Readers of JSON may know no heartbeats, and so no goodbye. */
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser);
 
 /* ---- Heartbeats ---- */
 
-/* Is a heartbeat to be sent now?  True counts as an attempt: the next is due a period later. */
+/* True when a heartbeat is to be sent now.  This counts as an attempt: the next one is due a period
+ * later. */
 bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns);
 void kvb_advertiser_beat_sent(struct kvb_advertiser *advertiser);
 
-/* ---- What readers know ---- */
+/* ---- State of readers ---- */
 
-/* True when readers were sent everything that was to be published. */
+/* True when everything was published to readers. */
 static inline bool kvb_advertiser_is_current(const struct kvb_advertiser *advertiser)
 {
     return advertiser->state == KVB_ADVERTISED || advertiser->state == KVB_WITHDRAWN;

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* When one incarnation after the other is found, the replies probably come from another engine
- * than the publisher, and each request would find a further incarnation.  So requests wait after
- * a change of incarnation, but not after the first. */
+/* When several changes of incarnation are found within this time, the replies probably come from
+ * another engine than the publisher, and each request would find one more change.  So requests wait
+ * after a change of incarnation, but not after the first. */
 static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
 static const uint64_t first_cooldown_ns = KVB_NS_PER_S;
 static const uint64_t max_cooldown_ns = 30 * KVB_NS_PER_S;
@@ -97,7 +97,7 @@ bool kvb_stream_is_base(const struct stream_arrival *arrival)
            (batch && batch->event_count > 0 && clears_all(batch, 0));
 }
 
-/* The history that was seen is whole, whatever was skipped before. */
+/* The list counts as complete, whatever was skipped before. */
 static void take_as_complete(struct kvb_stream *stream)
 {
     stream->is_complete = true;
@@ -175,7 +175,7 @@ static kvb_status apply_to_mirror(
     return KVB_OK;
 }
 
-/* *out_is_skipped: it is none for the mirror. */
+/* *out_is_skipped: the event is not for the mirror. */
 static kvb_status begin_applied_event(
     struct stream_step *step, const struct kvb_event_batch *batch, size_t at, bool *out_is_skipped)
 {
@@ -286,7 +286,7 @@ static bool keep_rest(
 static void finish_batch(struct kvb_stream *stream, const struct batch_origin *done)
 {
     const struct stream_arrival arrival = { .seq = done->seq, .fingerprint = done->fingerprint };
-    /* What came live before a reconnection proves nothing after it. */
+    /* A batch that came live before a reconnection proves nothing after it. */
     const bool is_live_here = done->is_live && done->connection == stream->connections;
 
     stream->has_last = true;
@@ -296,7 +296,8 @@ static void finish_batch(struct kvb_stream *stream, const struct batch_origin *d
     stream->lists_replayed |= !is_live_here;
     kvb_stream_note_fingerprint(stream, &arrival, is_live_here);
     stream->counters.batches_applied++;
-    kvb_stream_want_from_last(stream); /* one may have been wanted before the batch was finished */
+    kvb_stream_want_from_last(
+        stream); /* a replay may have been wanted before the batch was finished */
 }
 
 void kvb_stream_drop_unfinished(struct kvb_stream *stream)
@@ -344,7 +345,7 @@ kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arriva
     if (!arrival->batch) {
         KVB_TRY(apply_poison(step));
     } else {
-        if (arrival->is_oldest_buffered) { /* what was prefetched when it came has left the cache */
+        if (arrival->is_oldest_buffered) { /* prefetch again: the cache has lost it since it came */
             kvb_stream_expect(stream, arrival->batch);
         }
         KVB_TRY(apply_event_slice(step, arrival->batch, &next));

@@ -6,20 +6,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The payload hashes of the last batches applied, by sequence number: an older
- * number that comes again is a duplicate only with its old hash.  Which of them came
- * live on this connection is kept too: one that came both ways shows that the replay is the
- * publisher's.
+/* The payload hashes of the last batches applied, by sequence number (a direct-mapped table).  A
+ * number that comes again is a duplicate only if the hash is the same.  The table also says which
+ * batches came live on this connection: a batch that came both live and by replay shows that the
+ * replay belongs to the publisher.
  *
  *     slot = seq % 1024      [ seq | hash | live? ]
  *
- * 1,024 is a second's worth at the rates that engines reach, and 32 KiB.
+ * 1,024 batches are about one second at the rates of engines, and take 32 KiB.
  * Threads: the caller locks. */
 enum { kvb_fingerprints = 1024 };
 
 struct kvb_fingerprint {
     bool is_set;
-    bool is_live; /* it came live on this connection, perhaps replayed as well */
+    bool is_live; /* it came live on this connection, and perhaps by replay too */
     uint64_t seq;
     struct kvb_hash128 hash;
 };
@@ -32,7 +32,7 @@ void kvb_fingerprints_clear(struct kvb_fingerprint_ring *ring);
 void kvb_fingerprints_put(
     struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash, bool is_live);
 
-/* True when seq is still known, and with this hash. */
+/* True when seq is still known and has this hash. */
 bool kvb_fingerprints_match(
     const struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash);
 

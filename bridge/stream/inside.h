@@ -5,9 +5,9 @@
 #include "stream/reorder_buffer.h"
 #include "stream/stream.h"
 
-/* The inside of a stream, for the stream_*.c files alone. */
+/* The internal structure of a stream, only for the files of this folder. */
 
-/* Does the replay endpoint belong to this publisher?  The configuration claims so; a batch that
+/* Whether the replay endpoint belongs to this publisher.  The configuration says so; a batch that
  * came both live and by replay proves it.
  *
  *     unknown -- a live batch is found in the replay ------------> found
@@ -15,12 +15,12 @@
  *        +--- another incarnation, another connection <-----/
  */
 enum replay_origin {
-    origin_unknown, /* nothing that came live was found in it yet */
+    origin_unknown, /* no live batch was found in it yet */
     origin_found,   /* it is this engine's */
     origin_foreign  /* it is another engine's: its batches are not applied */
 };
 
-/* Where the newest replay is.
+/* The progress of the newest replay.
  *
  *     idle ---------> wanted -- started --> requested -- a reply --> answering
  *      ^                ^                      |                        |
@@ -34,13 +34,13 @@ enum replay_phase {
     replay_wanted,    /* to be requested when it is this stream's turn */
     replay_requested, /* no reply has come yet */
     replay_answering, /* replies come */
-    replay_ended      /* after its replies: what lies in the reorder buffer was not in them */
+    replay_ended /* it ended after some replies; they lacked the batches of the reorder buffer */
 };
 
 struct replay {
     enum replay_phase phase;
     bool is_probe;            /* no batch was known to be missing */
-    bool keeps_state;         /* none is known to be missing now: the state does not change */
+    bool keeps_state;         /* no batch is known to be missing now: the state does not change */
     bool met_new_incarnation; /* in its answers */
     bool is_full_replay;      /* requested from 0: there is no batch to compare with */
     bool is_proven;           /* it contained the newest applied batch, or none was applied */
@@ -48,7 +48,7 @@ struct replay {
     uint64_t from;
     uint64_t wanted_ns;           /* since then */
     uint64_t deadline_ns;         /* in flight: no reply until then is a failure */
-    uint64_t not_before_ns;       /* wanted: rationed until then */
+    uint64_t not_before_ns;       /* wanted: earliest time of the request */
     unsigned unproductive_rounds; /* rounds in a row that brought nothing new */
     uint64_t applied;             /* batches that this round brought */
     bool is_verified;             /* in flight: a batch of this list came live from the publisher */
@@ -56,23 +56,23 @@ struct replay {
     uint64_t overtakers;          /* batches that a probe and the round after it brought */
 };
 
-/* Buffered batches are applied in slices.  This says how the next slice goes on. */
+/* Buffered batches are applied in slices.  This says what the next slice does. */
 enum drain {
     drain_nothing,      /* no batch waits, or all wait for a replay */
     drain_what_follows, /* at a gap, request a replay */
     drain_everything    /* at a gap, restart the list */
 };
 
-/* What is noted of a batch when all of it was applied. */
+/* What is stored about a batch when all of it was applied. */
 struct batch_origin {
     bool is_live;
     uint64_t seq;
     struct kvb_hash128 fingerprint;
-    uint64_t connection; /* on which it came */
+    uint64_t connection; /* the connection that delivered it */
 };
 
-/* A batch that is more work than one step may do: the rest waits for the next steps.  Until
- * its end it does not count as applied, and everything of the stream waits behind it. */
+/* A batch that is too much work for one step: its rest waits for the next steps.  It counts as
+ * applied at its end; until then all other batches of the stream wait. */
 struct unfinished_batch {
     bool is_there;
     struct batch_origin origin;
@@ -105,8 +105,9 @@ enum engine_link {
  */
 enum stream_share { share_served, share_quarantined, share_catching_up };
 
-/* What readers must know to use the list.  A heartbeat says it at once when it changes: until
- * then they would count blocks that a sliding window makes unusable, or hash with the wrong shape.
+/* What readers must know to use the list.  After each change a heartbeat is sent at once.  Without
+ * it readers would count blocks that a sliding window makes unusable, or hash with the wrong block
+ * size.
  */
 struct stream_description {
     enum kvb_stream_state state;
@@ -125,11 +126,11 @@ struct kvb_stream {
     enum engine_link link;
     enum stream_share share;
 
-    /* How far we are. */
+    /* The batches applied so far. */
     bool has_last;
     uint64_t last_seq;
     uint64_t connections;     /* so far */
-    uint64_t last_connection; /* the one on which the last batch came */
+    uint64_t last_connection; /* the connection that delivered the last batch */
     struct kvb_fingerprint_ring fingerprints;
     struct kvb_reorder_buffer reorder_buffer;
     struct unfinished_batch unfinished;
@@ -139,47 +140,47 @@ struct kvb_stream {
     enum replay_origin origin;
     bool is_reconnected;   /* since then the engine has not proven its last batches */
     bool lists_replayed;   /* a batch of this list came by replay, or on another connection */
-    uint64_t looked_ns;    /* the newest look for live batches in the replay; 0 = none yet */
-    uint64_t verified_seq; /* the newest that such a look has compared */
-    uint64_t received_ns;  /* the newest live batch, or proof that there is none */
-    uint64_t requested_ns; /* the newest replay begun or given up */
+    uint64_t looked_ns;    /* when live batches were last looked for in a replay; 0 = never */
+    uint64_t verified_seq; /* the newest batch that such a look has compared */
+    uint64_t received_ns;  /* when a live batch last came, or a replay showed that there is none */
+    uint64_t requested_ns; /* when a replay last began or was given up */
     uint64_t full_ns;      /* the newest replay from the beginning that this publisher was asked
                             * for, as far as we can tell publishers apart; 0 = never */
     uint64_t back_off_ns;
-    uint64_t incarnation_ns; /* the newest change of incarnation; 0 = none yet */
-    uint64_t cooldown_ns;    /* no request for so long after it */
-    uint64_t odd_ns;         /* the newest request because of an odd batch; 0 = none yet */
+    uint64_t incarnation_ns; /* when a restart was last found; 0 = never */
+    uint64_t cooldown_ns;    /* no request for this time after a restart */
+    uint64_t odd_ns;         /* the last request because of an odd batch; 0 = none */
     bool is_received_live;   /* a batch of this list came live: it is the publisher's own */
 
-    /* How complete it is. */
-    bool is_complete;             /* history since the base was seen whole */
-    enum kvb_stream_reason cause; /* why not */
-    bool has_skipped;             /* a Stored was not understood */
+    /* Whether the list is complete. */
+    bool is_complete;             /* all batches since the base were applied */
+    enum kvb_stream_reason cause; /* why it is not complete */
+    bool has_skipped;             /* a BlockStored event was not understood */
     bool has_unknown_event;
     bool is_unproven;          /* the last probe proved nothing */
     bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
-    bool has_objects;          /* its events were a store's: it is one, and stays one */
+    bool has_objects; /* an event of a store came: the source counts as a store from then on */
 
     /* What was published to routers. */
     kvb_epoch epoch;
-    uint64_t epochs; /* drawn so far */
+    uint64_t epochs; /* number of epochs so far */
     uint64_t digest_seed;
     struct kvb_event_log *log; /* owned: the newest events, for readers that missed some */
     uint64_t epoch_first_id;
     uint64_t last_id;
-    uint64_t ids_unknown; /* that a predecessor may have given after its checkpoint */
+    uint64_t ids_unknown; /* ids that the previous process may have used after its checkpoint */
     bool is_withdrawn;    /* an empty list was published */
     struct stream_description described; /* kvb_stream_describe() */
 
     struct kvb_stream_counters counters;
 };
 
-/* One input on its way through the machine. */
+/* One input while it is handled. */
 struct stream_step {
     struct kvb_stream *stream;
     const struct kvb_stream_input *in;
     struct kvb_stream_output *out;
-    uint64_t work; /* done so far: kvb_stream_slice_work */
+    uint64_t work; /* done so far, in units of kvb_stream_slice_work */
 };
 
 /* A batch to be classified or applied: live, buffered or replayed. */
@@ -187,7 +188,7 @@ struct stream_arrival {
     uint64_t seq;
     struct kvb_hash128 fingerprint;
     const struct kvb_event_batch *batch; /* NULL: it cannot be read */
-    bool is_oldest_buffered;             /* it lies in stream->reorder_buffer: no copy is needed */
+    bool is_oldest_buffered;             /* it is in stream->reorder_buffer: no copy is needed */
 };
 
 /* ---- stream/request.c: when a replay is requested ---- */
@@ -198,7 +199,7 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe);
 /* A batch was applied while a replay was wanted: the replay now begins with that batch. */
 void kvb_stream_want_from_last(struct kvb_stream *stream);
 
-/* Requests one more replay, after one that brought batches: it shows that no more follow. */
+/* Requests one more replay after a replay that brought batches, to see that no more follow. */
 void kvb_stream_want_confirmation(struct stream_step *step);
 
 /* Requests a replay of missing batches.  False after some rounds that brought no new batch: the
@@ -214,10 +215,10 @@ void kvb_stream_back_off(struct stream_step *step);
 /* True when the missing batches may not be requested soon. */
 bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns);
 
-/* Is a probe due: may the newest batches be lost, or did the last replay leave a doubt? */
+/* True when a probe is due: the newest batches may be lost, or the last replay proved nothing. */
 bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns);
 
-/* Is a live batch to be looked for in the replay? */
+/* True when a live batch is to be looked for in the replay. */
 bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns);
 
 /* A new connection: batches that came before it prove nothing about its replay. */
@@ -237,33 +238,33 @@ bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream);
 /* Draws the next epoch and sets where its event ids begin. */
 void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us);
 
-/* Forgets what was listed and opens a new epoch.  What the step was about to
- * publish in the old one is dropped: the `cleared` supersedes it. */
+/* Forgets what was listed and opens a new epoch.  Events of this step in the old epoch are dropped:
+ * the `cleared` replaces them. */
 kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_reason cause);
 
-/* The same, because the engine has restarted: it is another incarnation than before. */
+/* The same, after a restart of the engine: a new incarnation. */
 kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_stream_reason cause);
 
-/* History is whole from here: an engine's first batch, or one that begins by
- * clearing everything. */
+/* True when the history is complete from this batch on: it is the engine's first batch, or begins
+ * by clearing all blocks. */
 bool kvb_stream_is_base(const struct stream_arrival *arrival);
 
-/* Takes the batch as the next one, or as the first.  A large one is unfinished after it. */
+/* Applies the batch as the next one, or as the first.  A large batch is unfinished afterwards. */
 kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival);
 
-/* The next slice of the unfinished batch; there is one. */
+/* Applies the next slice of the unfinished batch, which must exist. */
 kvb_status kvb_stream_go_on(struct stream_step *step);
 
-/* Forgets the rest of the unfinished batch, if there is one: the list must begin again. */
+/* Drops the rest of the unfinished batch, if there is one.  The list must then be restarted. */
 void kvb_stream_drop_unfinished(struct kvb_stream *stream);
 
-/* Has this step used up its work budget? */
+/* True when this step has used its work budget. */
 bool kvb_stream_is_step_full(const struct stream_step *step);
 
 /* A replay is wanted or under way for something that is known to be missing. */
 bool kvb_stream_is_syncing(const struct kvb_stream *stream);
 
-/* Gives events their ids and the stream's identity. */
+/* Sets the ids of events and the stream's identity. */
 void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events);
 
 void kvb_stream_state(
@@ -271,5 +272,5 @@ void kvb_stream_state(
     enum kvb_stream_reason *out_reason);
 
 /* Describes the stream as it is now; true when the description has changed since the last call.
- * Called by whatever changes it: at the end of each step, and outside of steps. */
+ * Called after each change: at the end of each step, and outside of steps. */
 bool kvb_stream_describe(struct kvb_stream *stream);

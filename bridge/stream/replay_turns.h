@@ -11,8 +11,8 @@
  * and takes memory, so only kvb_max_replays_at_once run.  After a thousand engines have
  * restarted, all of them need one.
  *
- *     proofs   connected again, DOWN until the first reply    |  of each line those that have
- *     others   lists that stand still, histories, probes      |  waited longest
+ *     proofs   reconnected, DOWN until the first reply   |  in each line, the replays that
+ *     others   missing batches, histories, probes        |  have waited longest go first
  *
  * Proofs go first: each makes a worker usable again, and costs its engine least.  Neither line
  * may take all places, so engines that never reply delay only their own line.
@@ -22,7 +22,7 @@
 enum { kvb_max_replays_of_a_line = kvb_max_replays_at_once * 3 / 4 };
 
 struct kvb_replay_turn {
-    size_t number; /* the caller's, of the stream */
+    size_t number; /* the caller's number of the stream */
     uint64_t from;
     enum kvb_replay_need need;
     uint64_t wanted_ns;
@@ -32,7 +32,7 @@ struct kvb_replay_line {
     size_t running;
     size_t count;
     size_t taken;
-    struct kvb_replay_turn turns[kvb_max_replays_of_a_line]; /* first comes first */
+    struct kvb_replay_turn turns[kvb_max_replays_of_a_line]; /* in order of service */
 };
 
 struct kvb_replay_turns {
@@ -44,7 +44,8 @@ void kvb_replay_turns_offer(
     struct kvb_replay_turns *turns, size_t number, const struct kvb_stream *stream,
     uint64_t now_ns);
 
-/* The next to be asked, counted as running from now on; false: none, or no place is free. */
+/* Takes the next replay to request, which counts as running from now on.  False: none is wanted, or
+ * no place is free. */
 bool kvb_replay_turns_take(struct kvb_replay_turns *turns, struct kvb_replay_turn *out_turn);
 
 size_t kvb_replay_turns_running(const struct kvb_replay_turns *turns);

@@ -228,7 +228,7 @@ void kvb_stream_suspect_restart(struct kvb_stream *stream)
     stream->is_restart_suspected = true;
 }
 
-/* ---- Does the replay endpoint belong to the publisher? ---- */
+/* ---- Whether the replay endpoint belongs to the publisher ---- */
 
 /* The first live batch is searched for in the replay at once, and again until it or a later one
  * is found; after that once a minute, if live batches have come since. */

@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 
-/* As readers count the silence of a bridge: replica/follower.h. */
+/* The same limits as those of readers: replica/follower.h. */
 enum {
     missing_heartbeats = 3,
     fallback_period_ms = 1000,
@@ -12,7 +12,7 @@ enum {
 
 static const uint64_t reconnect_ns = 3 * KVB_NS_PER_S;
 static const uint64_t probe_again_ns = KVB_NS_PER_S;
-static const uint64_t standstill_ns = 500 * KVB_NS_PER_MS; /* turns are 20 ms apart */
+static const uint64_t standstill_ns = 500 * KVB_NS_PER_MS; /* calls are usually 20 ms apart */
 
 /* Standbys say once a second, in their status, which streams they watch. */
 static const uint64_t behind_ns = 3500 * KVB_NS_PER_MS;
@@ -53,7 +53,7 @@ void kvb_standby_connected(struct kvb_standby *standby, uint64_t now_ns)
 
 /* ---- Who publishes ---- */
 
-/* The publisher's own place, or else the place of the one that was silent for longest. */
+/* The place of this publisher, or else of the publisher that was silent for longest. */
 static struct kvb_standby_publisher *find_publisher_place(struct kvb_standby *standby, uint64_t id)
 {
     struct kvb_standby_publisher *oldest = &standby->publishers[0];
@@ -70,7 +70,7 @@ static struct kvb_standby_publisher *find_publisher_place(struct kvb_standby *st
     return oldest;
 }
 
-/* A goodbye of a bridge that was silent for long may not drive out one that publishes. */
+/* A goodbye of a bridge without a place must not replace a bridge that publishes. */
 static void
 note_publisher(struct kvb_standby *standby, const struct kvb_heartbeat *beat, uint64_t until_ns)
 {
@@ -78,7 +78,7 @@ note_publisher(struct kvb_standby *standby, const struct kvb_heartbeat *beat, ui
     const bool was_received = place->until_ns > 0 && place->id == beat->publisher;
 
     if (beat->is_bye && was_received && standby->not_before_ns < UINT64_MAX) {
-        standby->not_before_ns = until_ns; /* who was awaited has come and gone */
+        standby->not_before_ns = until_ns; /* the bridge that we waited for has stopped */
     }
     if (!beat->is_bye || was_received) {
         *place = (struct kvb_standby_publisher){ .id = beat->publisher, .until_ns = until_ns };
@@ -103,7 +103,7 @@ void kvb_standby_is_behind(struct kvb_standby *standby, uint64_t now_ns)
 
 /* ---- Heartbeats ---- */
 
-/* Epochs begin at different ids, but for two clocks that agree to the microsecond. */
+/* Epochs begin at different ids, unless two clocks agree to the microsecond. */
 static bool is_later_epoch(
     const struct kvb_standby *standby, const struct kvb_heartbeat *beat, uint64_t first_id)
 {

@@ -5,48 +5,53 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether a bridge that is configured as standby publishes one stream: a failure detector on the
- * heartbeats of whoever publishes it (a lease of three periods), with a primary that preempts.
+/* Decides whether a bridge that is configured as standby publishes one stream.  It is a failure
+ * detector with a lease: a publisher that was silent for three of its periods counts as stopped.
+ * A primary preempts a standby.
  *
- *     state        due         echo       a primary's   its next one,    a later epoch's  its
- * goodbye, heartbeat     half a period    heartbeat        or silence later
- *     ----------   ---------   --------   -----------   --------------   --------------
- * ------------ WATCHING     PROBING:1   -          -             -                - - PROBING -
- * ACTIVE:2   WATCHING      -                WATCHING         - ACTIVE       -           -
- * CHALLENGED    -                WATCHING:3       - CHALLENGED   -           -          -
- * WATCHING:3       WATCHING:3       ACTIVE
+ *     state        due         echo       primary      primary again   later epoch   end
+ *     ----------   ---------   --------   ----------   -------------   -----------   ------
+ *     WATCHING     PROBING:1   -          -            -               -             -
+ *     PROBING      -           ACTIVE:2   WATCHING     -               WATCHING      -
+ *     ACTIVE       -           -          CHALLENGED   -               WATCHING:3    -
+ *     CHALLENGED   -           -          -            WATCHING:3      WATCHING:3    ACTIVE
  *
  *     :1  KVB_STANDBY_PROBE       :2  KVB_STANDBY_TAKE_OVER      :3  KVB_STANDBY_YIELD
  *
- *     due        every publisher whose heartbeats were received has said goodbye or was silent for
- * three of its periods.  A period later while a standby with a smaller bridge_id is there: that one
- * comes first. echo       a message of this bridge, sent when the stream was due, came back: NATS
- * delivers, so the silence is the other bridge's, not the server's or our own primary    a bridge
- * that is not configured as standby.  One heartbeat of it may have been under way for long; the
- * second one shows that it publishes. later      of two standbys that both publish, the one whose
- * epoch began later stays: readers follow that one.  In WATCHING and PROBING any epoch counts.
+ *     due            Each publisher whose heartbeats were received has said goodbye or was silent
+ *                    for three of its periods.  The stream is due one period later while a
+ *                    standby with a smaller bridge_id watches it: that standby comes first.
+ *     echo           A message that this bridge sent when the stream was due has come back.  So
+ *                    NATS delivers messages, and the other bridge really is silent.
+ *     primary        A heartbeat of a bridge that is not configured as standby.
+ *     primary again  Another heartbeat of the same primary, at least half a period later.  The
+ *                    first one may have been delayed; this one shows that the primary publishes.
+ *     later epoch    A heartbeat of another standby, whose epoch began after ours.  Readers
+ *                    follow the later epoch, so that standby goes on.  In WATCHING and PROBING
+ *                    each epoch counts as later.
+ *     end            The primary said goodbye, or was silent for three of its periods.
  *
- * Nothing is due before three periods (3 s at least) have passed since NATS was connected:
- * another bridge may take as long to connect again.  After this bridge itself stood still, a
- * period passes before anything is due: heartbeats may wait to be read.
+ * Nothing is due in the first three periods (at least 3 s) after NATS was connected: another
+ * bridge may need as long to connect again.  When this bridge has made no progress for a while,
+ * nothing is due for one period: heartbeats may wait to be read.
  *
- * One machine per stream and not per worker, because heartbeats and epochs are per stream, and the
- * ranks of one worker may stand in several bridges.
+ * There is one state machine for each stream, not for each worker: heartbeats and epochs belong
+ * to streams, and two bridges may serve different ranks of one worker.
  *
  * Pure: time is an argument, monotonic ns.  Threads: the caller locks. */
 enum kvb_standby_state {
-    KVB_STANDBY_WATCHING,   /* another bridge publishes, or is awaited */
+    KVB_STANDBY_WATCHING,   /* another bridge publishes, or may soon do so */
     KVB_STANDBY_PROBING,    /* nobody seems to publish */
     KVB_STANDBY_ACTIVE,     /* this bridge publishes */
-    KVB_STANDBY_CHALLENGED, /* this bridge publishes, and so may a primary */
+    KVB_STANDBY_CHALLENGED, /* this bridge publishes; a primary may publish too */
     KVB_STANDBY_STATE_COUNT
 };
 
 enum kvb_standby_action {
     KVB_STANDBY_REST,
-    KVB_STANDBY_PROBE,     /* send a message that comes back */
+    KVB_STANDBY_PROBE,     /* send a message to ourselves */
     KVB_STANDBY_TAKE_OVER, /* publish from now on, in a new epoch */
-    KVB_STANDBY_YIELD      /* publish nothing more, but say goodbye */
+    KVB_STANDBY_YIELD      /* stop publishing and say goodbye */
 };
 
 enum { kvb_standby_publishers = 2 };
@@ -55,14 +60,13 @@ struct kvb_standby {
     enum kvb_standby_state state;
     uint64_t publisher; /* our own id, as in our heartbeats */
     uint64_t period_ns; /* of our heartbeats */
-    /* Who publishes the stream, the two received last; until_ns: counts as publishing until then.
-     */
+    /* The two publishers that were heard last; each counts as publishing until until_ns. */
     struct kvb_standby_publisher {
         uint64_t id;
         uint64_t until_ns;
     } publishers[kvb_standby_publishers];
-    uint64_t not_before_ns;     /* nothing is due before */
-    uint64_t ahead_until_ns;    /* a standby that comes first is there until then */
+    uint64_t not_before_ns;     /* nothing is due before this time */
+    uint64_t ahead_until_ns;    /* a standby that comes first watches until then */
     uint64_t looked_ns;         /* the newest call of kvb_standby_next(); 0: none */
     uint64_t probe_ns;          /* PROBING: when the newest probe was sent */
     uint64_t probe_echoes;      /* PROBING: echoes before the first probe */
@@ -78,30 +82,31 @@ void kvb_standby_init(struct kvb_standby *standby, uint64_t publisher, uint64_t 
 /* NATS is connected (again), or heartbeats may have been lost on the way. */
 void kvb_standby_connected(struct kvb_standby *standby, uint64_t now_ns);
 
-/* A heartbeat of the stream came.  first_id: where our own epoch begins.  wall_us: of our clock;
- * event ids a day ahead of it are not believed. */
+/* A heartbeat of the stream was received.  first_id: the first event id of our own epoch.  wall_us:
+ * our clock; event ids a day ahead of it are ignored. */
 enum kvb_standby_action kvb_standby_receive(
     struct kvb_standby *standby, const struct kvb_heartbeat *beat, uint64_t first_id,
     uint64_t wall_us, uint64_t now_ns);
 
-/* A standby with a smaller bridge_id has said, now, that it watches the stream too. */
+/* A standby with a smaller bridge_id has just said that it watches the stream too. */
 void kvb_standby_is_behind(struct kvb_standby *standby, uint64_t now_ns);
 
-/* Time passes; several times a period, while NATS is connected.  echoes: how many of our own
- * messages came back so far. */
+/* Called several times a period while NATS is connected.  echoes: how many of our own messages
+ * have come back so far. */
 enum kvb_standby_action
 kvb_standby_next(struct kvb_standby *standby, uint64_t echoes, uint64_t now_ns);
 
-/* Where the event ids of our next epoch begin: our clock, but above all that others have
- * published, whose clocks may be ahead of ours. */
+/* The first event id of our next epoch.  It is our clock, but above all event ids that other
+ * bridges have published: their clocks may be ahead of ours. */
 uint64_t kvb_standby_epoch_us(uint64_t floor_id, uint64_t wall_us);
 
-/* A standby has handed the stream over to us, whose epoch began at first_id: is it to be published
- * in a new epoch?  own: what our heartbeat says.  Readers of JSON hold a mixture of what both have
- * published; those of protobuf follow the later epoch, which ours has to be. */
+/* A standby whose epoch began at first_id has handed the stream over to us.  True: we must open a
+ * new epoch.  own: our heartbeat.  Readers of JSON hold a mixture of what both bridges have
+ * published.  Readers of protobuf follow the later epoch, so ours must be the later one. */
 bool kvb_standby_needs_epoch(const struct kvb_heartbeat *own, uint64_t first_id);
 
-/* The floor after a message that names last_id; unchanged by one that is not believed. */
+/* The new floor after a message with last_id.  A message with an id too far ahead does not change
+ * it. */
 uint64_t kvb_standby_floor(uint64_t floor_id, uint64_t last_id, uint64_t wall_us);
 
 static inline bool kvb_standby_is_active(const struct kvb_standby *standby)

@@ -20,7 +20,7 @@ enum { max_doubted_rounds = 2 };
 enum disposition {
     batch_next,      /* apply it */
     batch_duplicate, /* seen: drop it */
-    batch_ahead,     /* something before it is missing */
+    batch_ahead,     /* a batch before it is missing */
     batch_broken,    /* the next, but undecodable: the engine may have a good copy */
     batch_odd        /* an old number with other bytes, or too old to tell */
 };
@@ -131,10 +131,10 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     struct kvb_stream *stream = step->stream;
 
     if (stream->share == share_quarantined) {
-        return KVB_OK; /* the replay after the release has it */
+        return KVB_OK; /* the replay after the release brings it */
     }
     if (stream->link != engine_connected && stream->options.has_replay) {
-        return KVB_OK; /* its incarnation is unknown; the replay after the next UP has it */
+        return KVB_OK; /* its incarnation is unknown; the replay after the next UP brings it */
     }
     stream->received_ns = step->in->now_ns;
     if (stream->unfinished.is_there) {
@@ -184,18 +184,18 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
         KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_GONE)); /* a full replay of a known list */
     }
     if (step->stream->origin == origin_found) {
-        step->stream->origin = origin_unknown; /* unless it brings what came live */
+        step->stream->origin = origin_unknown; /* until it brings a batch that came live */
     }
     step->stream->replay.applied++;
     step->stream->replay.is_proven = true;
-    step->stream->replay.is_probe = false; /* history under way: no state stands */
+    step->stream->replay.is_probe = false; /* the history is loading: the state changes */
     step->stream->replay.keeps_state = false;
     step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
     return kvb_stream_apply(step, arrival);
 }
 
-/* The replay lacks a batch that came live, and never had one: its replies are another engine's.
- * A list that contains any of them restarts, from live batches alone. */
+/* The replay lacks a batch that came live, and never contained one: its replies come from another
+ * engine.  A list that contains any of them restarts, from live batches alone. */
 static kvb_status take_foreign(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -300,7 +300,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
     }
     if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
         note_repeated(stream, arrival);
-        return KVB_OK; /* once the newest is proven, the rest is what we missed */
+        return KVB_OK; /* the newest batch is proven: only missed batches follow */
     }
     /* A walk may begin later than requested: with the oldest batch in the engine's buffer. */
     const bool is_known = replay->is_walk && arrival->seq <= stream->last_seq;
@@ -311,7 +311,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
         if (kvb_stream_is_base(arrival)) {
             return begin_history(step, arrival);
         }
-        stream->full_ns = 0; /* another publisher: its ration is untouched */
+        stream->full_ns = 0; /* another publisher: it was asked for no full replay yet */
         return take_new_incarnation(step);
     }
     return take_wrapped(step, arrival);
@@ -354,7 +354,7 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
     }
     switch (placement) {
     case batch_next:
-    case batch_broken: /* so the engine has no better one */
+    case batch_broken: /* the engine has no readable copy */
         replay->applied++;
         replay->is_probe = false;
         replay->keeps_state &= ++replay->overtakers <= max_overtakers;
@@ -391,7 +391,8 @@ static void drop_oldest_buffered(struct kvb_stream *stream)
 static kvb_status take_buffered_misfit(
     struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement)
 {
-    /* Its bytes differ from a replay that may be another engine's: few more rounds are worth it. */
+    /* Its bytes differ from a replay that may be another engine's: only a few more rounds are
+     * made. */
     const bool is_doubted = placement == batch_odd && step->stream->origin == origin_unknown &&
                             step->stream->replay.unproductive_rounds >= max_doubted_rounds;
     if (!is_doubted && kvb_stream_want_missing(step)) {
@@ -415,7 +416,7 @@ static bool is_left_behind(
            (replay->is_verified || !oldest->is_readable);
 }
 
-/* Was a replay requested since the broken batch came?  Then the engine has no better copy. */
+/* True when a replay was requested after the broken batch came: the engine has no readable copy. */
 static bool is_beyond_repair(const struct kvb_stream *stream, enum disposition placement)
 {
     return placement == batch_broken && stream->replay.buffered_before > 0;
@@ -428,7 +429,7 @@ static const struct kvb_reordered_batch *next_buffered(const struct stream_step 
                                          : kvb_reorder_buffer_oldest(&step->stream->reorder_buffer);
 }
 
-/* Is buffered work left for the next steps? */
+/* True when buffered work is left for the next steps. */
 static bool has_buffered_work(const struct kvb_stream *stream)
 {
     return stream->unfinished.is_there || kvb_reorder_buffer_oldest(&stream->reorder_buffer);
@@ -488,7 +489,7 @@ static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_st
     return KVB_OK;
 }
 
-/* The next slice. */
+/* Applies the next slice. */
 static kvb_status go_on_draining(struct stream_step *step)
 {
     const struct kvb_stream *stream = step->stream;
@@ -497,8 +498,8 @@ static kvb_status go_on_draining(struct stream_step *step)
                                              : apply_buffered(step);
 }
 
-/* The connection on which the last batch came still stands, and nothing that came since
- * is of another incarnation. */
+/* True when the connection that delivered the last batch is still open, and no later batch is of
+ * another incarnation. */
 static bool is_same_process(const struct kvb_stream *stream)
 {
     const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
@@ -524,8 +525,8 @@ static kvb_status take_end_alone(struct stream_step *step)
     return apply_buffered(step);
 }
 
-/* Does the END show that nothing follows?  An END comes after a cut reply, too.  So a replay that
- * brought new batches, or only those of a reconnection's proof, is requested once more. */
+/* True when the END shows that no batch follows.  An END comes after a cut reply, too.  So a replay
+ * that brought new batches, or only those of a reconnection's proof, is requested once more. */
 static bool is_tail_seen(const struct kvb_stream *stream)
 {
     const struct replay *replay = &stream->replay;
@@ -603,8 +604,8 @@ static kvb_status finish_applying(struct stream_step *step)
     return KVB_OK;
 }
 
-/* The connection is a new one.  The unfinished batch was received whole and is applied to its end,
- * unless the list began with it or no replay can prove it: then the list restarts. */
+/* After a reconnection.  The unfinished batch was received completely and is applied to its end.
+ * If the list began with it, or no replay can prove it, the list restarts. */
 static kvb_status settle_unfinished(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -723,7 +724,7 @@ static kvb_status take_down(struct stream_step *step)
     stream->link = stream->link == engine_connecting ? engine_connecting : engine_away;
     step->out->drops_replay |= replay_is_in_flight(&stream->replay);
     stream->replay = (struct replay){ 0 };
-    kvb_reorder_buffer_clear(&stream->reorder_buffer); /* as what comes before the next UP */
+    kvb_reorder_buffer_clear(&stream->reorder_buffer); /* dropped like batches before the next UP */
     stream->drain = drain_nothing;
     return KVB_OK;
 }

@@ -52,7 +52,7 @@ void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_
 {
     kvb_stream_next_epoch(stream, wall_us);
     stream->is_withdrawn = is_withdrawn;
-    (void)kvb_stream_describe(stream); /* who opens it announces it */
+    (void)kvb_stream_describe(stream); /* the caller that opens it announces it */
 }
 
 void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
@@ -115,16 +115,16 @@ static const struct verdict {
     [row_unproven]        = { KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
     [row_no_base]         = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE },
     [row_counted_whole]   = { KVB_STREAM_EXACT, KVB_REASON_NONE },
-    [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* but the flaw */
+    [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* the reason is set to the flaw */
     [row_skipped]         = { KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
     [row_unrooted]        = { KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
     [row_exact]           = { KVB_STREAM_EXACT, KVB_REASON_NONE },
 };
 /* clang-format on */
 
-/* Blocks that may be held without being listed, as far as the engine's total tells; false when
- * it is not known, or when the engine was seen to hold more: then it is another one's.  Unrooted
- * and unplaced blocks are proven, but not listed. */
+/* The largest number of blocks that the engine may hold and the list may lack, computed from the
+ * engine's total.  False: the total is unknown, or the engine was seen to hold more, so the total
+ * is wrong.  Unrooted and unplaced blocks are proven, but not listed. */
 static bool missing_at_most(const struct kvb_stream *stream, uint64_t *out_blocks)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
@@ -159,8 +159,8 @@ bool kvb_stream_is_syncing(const struct kvb_stream *stream)
     return (replay->phase == replay_wanted || replay_is_in_flight(replay)) && !replay->keeps_state;
 }
 
-/* Nothing proves that replayed batches are this engine's.  Batches that came live are right in any
- * case, but if another engine replies, no replay shows that the newest ones were lost. */
+/* True when nothing proves that replayed batches are this engine's.  Batches that came live are
+ * right in any case, but if another engine replies, no replay shows a loss of the newest ones. */
 static bool is_without_base(const struct kvb_stream *stream)
 {
     const bool is_live_part =
@@ -169,7 +169,7 @@ static bool is_without_base(const struct kvb_stream *stream)
     return stream->origin == origin_foreign || (stream->origin == origin_unknown && !is_live_part);
 }
 
-/* Asked once a step: no row is written down that does not hold. */
+/* Called once in each step.  A row that holds sets one bit; the lowest bit is the first row. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
     enum kvb_stream_reason *out_reason)
@@ -394,9 +394,9 @@ kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream
     return status;
 }
 
-/* ---- Storing all again ---- */
+/* ---- Refresh ---- */
 
-/* Some 0.2 ms, when all of them miss the cache. */
+/* About 0.2 ms when all of them miss the cache. */
 enum { looks_a_step = 2048 };
 
 kvb_status kvb_stream_refresh_begin(struct kvb_stream *stream)

@@ -1,6 +1,6 @@
 #include "stream/inside.h"
 
-/* Entries looked at for each block that may be found: most of a mirror is listed, but a
+/* Entries read for each block that may be found.  Most entries of a mirror are listed, but a
  * request for few buckets finds few. */
 enum { entries_a_block = 4 };
 
@@ -23,7 +23,7 @@ static void finish_reply(struct kvb_sync_reply *reply, enum kvb_sync_answer answ
 
 /* ---- Range ---- */
 
-/* What of the range is there, and what is to be said when nothing is. */
+/* Finds the part of the range that is still kept, or the answer when none is. */
 static bool has_range(
     const struct kvb_stream *stream, const struct kvb_sync_job *job, uint64_t *out_to_id,
     enum kvb_sync_answer *out_why_not)
@@ -72,13 +72,14 @@ static kvb_status step_snapshot(
     const size_t entries = buckets ? entries_a_block * max_blocks : max_blocks;
 
     if (stream->is_withdrawn) {
-        job->place = SIZE_MAX; /* readers are to take it as empty */
+        job->place = SIZE_MAX; /* readers treat it as empty */
     } else {
         KVB_TRY(
             kvb_mirror_slice(stream->mirror, buckets, entries, max_blocks, &job->place, events));
     }
     for (size_t i = 0; i < events->event_count; i++) {
-        events->events[i].event_id = i; /* means nothing, but ids of a message follow on */
+        events->events[i].event_id =
+            i; /* no meaning, but the ids of a message must be consecutive */
     }
     reply->answer = KVB_SYNC_BLOCKS;
     reply->is_last = job->place == SIZE_MAX;
@@ -105,7 +106,7 @@ static kvb_status step_digest(
     return KVB_OK;
 }
 
-/* ---- Any ---- */
+/* ---- All kinds of request ---- */
 
 typedef kvb_status (*step_of_kind)(
     struct kvb_sync_job *job, const struct kvb_stream *stream, size_t max_blocks,
@@ -117,7 +118,8 @@ static const step_of_kind steps[KVB_SYNC_KIND_COUNT] = {
     [KVB_SYNC_DIGEST] = step_digest,
 };
 
-/* A range and buckets are of the requester's epoch; all that is held is of any. */
+/* Ranges, digests and buckets belong to the requester's epoch; a snapshot of all blocks serves any
+ * epoch. */
 static bool is_void(const struct kvb_sync_job *job, const struct kvb_stream *stream)
 {
     const bool is_bound = job->request.kind != KVB_SYNC_SNAPSHOT || job->request.has_buckets;

@@ -3,37 +3,36 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How much of the thread that serves all streams one stream may take.
+/* Limits the share of the shared thread's time that one stream may take.
  *
  *     serving --- above its share for 10 s while others were served ---> quarantined
  *        ^                                                                    |
  *        +---------------------- the back-off has passed <--------------------+
  *
- * The share, counted in windows of one second, is half of the thread's time.  Other streams'
- * events stay fast because batches are applied in slices and all streams take turns.  The
- * quarantine is for a stream that never catches up: its list would be old, and readers would not
- * know.  The back-off is 1 s,
- * doubled up to 30 s for a stream that exceeds its share again for 2 s, and forgotten after 30 s
- * within it.
+ * The share is half of the thread's time, counted in windows of one second.  Other streams' events
+ * stay fast because batches are applied in slices and all streams take turns.  The quarantine is
+ * for a stream that never catches up: its list would be old, and readers would not know.  The
+ * back-off is 1 s.  It doubles, up to 30 s, for a stream that exceeds its share again for 2 s, and
+ * is reset after 30 s within the share.
  *
  * Pure: time is an argument.  Threads: the caller locks. */
 struct kvb_turn {
-    uint64_t second_ns;        /* when the second at hand began; 0: none has */
-    uint64_t used_ns;          /* of it */
-    uint64_t others;           /* runs of other streams, so far, when it began */
-    unsigned over_seconds;     /* in a row, above the share */
-    unsigned cooldown_seconds; /* in a row, within it, since the newest quarantine */
+    uint64_t second_ns;        /* when the current second began; 0: none yet */
+    uint64_t used_ns;          /* time used in this second */
+    uint64_t others;           /* the count of others at the start of this second */
+    unsigned over_seconds;     /* seconds in a row above the share */
+    unsigned cooldown_seconds; /* seconds in a row within it, since the newest quarantine */
     uint64_t until_ns;         /* quarantined until then; 0: it is not */
-    uint64_t back_off_ns;      /* of the newest quarantine; 0: none lately */
+    uint64_t back_off_ns;      /* of the newest quarantine; 0: reset */
 };
 
 enum kvb_turn_verdict { KVB_TURN_GO_ON, KVB_TURN_QUARANTINE, KVB_TURN_RELEASE };
 
-/* The stream was served for so long. */
+/* Adds time for which the stream was served. */
 void kvb_turn_use(struct kvb_turn *turn, uint64_t used_ns);
 
-/* Decides between serving and quarantine; called some times a second.  others: how often other
- * streams had live batches so far, a counter that only grows. */
+/* Decides between serving and quarantine; call it several times a second.  others: how often other
+ * streams have had live batches so far, a counter that only grows. */
 enum kvb_turn_verdict kvb_turn_classify(struct kvb_turn *turn, uint64_t now_ns, uint64_t others);
 
 bool kvb_turn_is_quarantined(const struct kvb_turn *turn);
