@@ -16,8 +16,8 @@ enum {
     http_threads = 4,
     own_files = 64, /* open beside HTTP: NATS, log, rings, epoll, timers */
     min_connections = 32,
-    heartbeat_ms = 1000,         /* what bridges promise */
-    max_event_bytes = 256 << 20, /* that lie in the event ring */
+    heartbeat_ms = 1000,         /* the period of bridges */
+    max_event_bytes = 256 << 20, /* bytes of messages in the event ring */
     max_slots = KVB_TIER_COUNT * kvb_max_streams
 };
 
@@ -130,7 +130,7 @@ static kvb_status make_rings(struct kvb_aggregator *aggregator)
         aggregator->config->limits.query_ring, kvb_aggregator_drop_query, &aggregator->queries);
 }
 
-/* Nobody else can tell where this aggregator's answers go. */
+/* Draws a random inbox name, so that other clients cannot guess where answers are sent. */
 static kvb_status name_inbox(struct kvb_aggregator *aggregator)
 {
     uint64_t random[2];
@@ -162,7 +162,7 @@ static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
                : KVB_OK;
 }
 
-/* One subscription for events, heartbeats and load: their order is NATS's order. */
+/* One subscription for events, heartbeats and load, so that NATS keeps their order. */
 static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
 {
     char subject[kvb_subject_bytes];
@@ -174,7 +174,8 @@ static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
     return kvb_aggregator_open_books(aggregator);
 }
 
-/* On a thread of the bus: the index thread looks at once, not at its next tick. */
+/* Called on a thread of the bus: wakes the index thread, which then need not wait for its next
+ * tick. */
 static void note_update(void *context, bool is_connected)
 {
     const struct kvb_aggregator *aggregator = context;
@@ -199,10 +200,11 @@ static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct 
     return subscribe_subjects(aggregator);
 }
 
-/* Health probes, which may decide to restart this process, must always be answered. */
+/* Health probes may cause a restart of this process, so they must always be answered. */
 static const char *const vital_paths[] = { "/livez", "/readyz", NULL };
 
-/* The number of HTTP connections that the limit of open files permits; there must be some. */
+/* Computes the number of HTTP connections that the limit of open files permits; an error when it is
+ * too low. */
 static kvb_status count_http_connections(
     const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
 {
@@ -232,7 +234,8 @@ static kvb_status count_http_connections(
     return KVB_OK;
 }
 
-/* The status page holds no figure: its script requests them with the token that the user gives. */
+/* The status page contains no data: its script requests the data with the token that the user
+ * enters. */
 static const struct kvb_http_path_rule path_rules[] = {
     { "/livez", KVB_HTTP_OPEN },         { "/readyz", KVB_HTTP_OPEN }, { "/", KVB_HTTP_OPEN },
     { "/metrics", KVB_HTTP_OF_METRICS }, { NULL, KVB_HTTP_GUARDED },
@@ -290,8 +293,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
     return KVB_OK;
 }
 
-/* The index thread comes last: until then nobody reads bus and subscriptions but
- * the thread that starts them. */
+/* The index thread is started last.  Until then only this thread reads bus and subscriptions. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     KVB_TRY(make_state(aggregator));
@@ -382,7 +384,7 @@ static void close_ring(struct kvb_ring *ring)
 
 static void stop_threads(struct kvb_aggregator *aggregator)
 {
-    kvb_aggregator_leave_group(aggregator); /* while somebody still answers, like the next */
+    kvb_aggregator_leave_group(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
     atomic_store(&aggregator->is_stopping, true);
@@ -401,7 +403,8 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_bus_unsubscribe(aggregator->received);
 }
 
-/* In the reverse order of the start; takes half-started aggregators. */
+/* Stops everything in the reverse order of the start.  The aggregator may be only partly
+ * started. */
 void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
 {
     if (!aggregator) {

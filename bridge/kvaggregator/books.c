@@ -7,21 +7,23 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* One set of books for all aggregators of a router component:
+/* Replicates the books (requests in flight, predictions) among all aggregators of a router
+ * component:
  *
- *     a decision here  --R.kv_routed-->   entered by all others
- *     a router's word  --R.kv_finished, R.kv_first_token-->   entered by all; one that comes over
- *                      HTTP is passed on by the aggregator that got it
- *     every second     --R.aggregator_status-->   who leads, and publishes load_stats
+ *     own decision      --R.kv_routed-->                      entered by all others
+ *     router's report   --R.kv_finished, R.kv_first_token-->  entered by all
+ *     every second      --R.aggregator_status-->              decides who publishes load_stats
  *
- * What comes takes the way of the events, through the event ring.  A decision is published before
- * its answer: NATS keeps the order of one connection, so others have it when the router's report
- * of that request comes.  Nothing is repeated: a lost decision costs accuracy until the worker's
- * next load report, a lost report until ttl_ms. */
+ * An aggregator that gets a report over HTTP publishes it for the others.
+ *
+ * Received messages pass through the event ring, like events.  A decision is published before its
+ * answer.  NATS keeps the order of one connection, so the other aggregators have the decision when
+ * the router's report of that request arrives.  No message is sent again: after a lost decision the
+ * load is wrong until the worker's next load report, after a lost report until ttl_ms. */
 
 static const uint64_t status_every_ns = KVB_NS_PER_S;
 
-enum { decision_bytes = 1024 }; /* of a decision without its names, at most */
+enum { decision_bytes = 1024 }; /* most bytes of a decision without its names */
 
 kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
 {
@@ -34,11 +36,11 @@ kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
     /* Both fit: a service's id has 32 bytes. */
     _Static_assert(kvb_service_id_bytes <= sizeof self->id, "a sender's id");
     memcpy(self->id, aggregator->service.identity.id, kvb_service_id_bytes);
-    self->start = random >> 11; /* 53 bits, which any reader of JSON keeps */
+    self->start = random >> 11; /* 53 bits: every JSON parser keeps them */
     return KVB_OK;
 }
 
-/* ---- What others say; on the index thread ---- */
+/* ---- Received messages; on the index thread ---- */
 
 static void
 count_books_message(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
@@ -46,7 +48,7 @@ count_books_message(struct kvb_aggregator *aggregator, enum kvb_aggregator_metri
     kvb_metric_add(&aggregator->metrics, metric, 1);
 }
 
-/* Another version is no fault of the message. */
+/* Counts a message of another version, which is not an error. */
 static kvb_status note_unread(struct kvb_aggregator *aggregator, kvb_status status)
 {
     if (status == KVB_NOT_FOUND) {
@@ -96,7 +98,7 @@ kvb_status kvb_aggregator_take_request_report(
     }
     if (report.sender.id[0] &&
         kvb_peers_classify(&aggregator->peers, &report.sender, now_ns) == KVB_PEER_SELF) {
-        return KVB_OK; /* entered when it came over HTTP */
+        return KVB_OK; /* already entered when it came over HTTP */
     }
     aggregator->ctx.now_ns = now_ns;
     (void)kvb_answer_take_report(&aggregator->ctx, report.request_id, kind); /* unknown: counted */
@@ -128,7 +130,7 @@ kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, 
     return KVB_OK;
 }
 
-/* ---- What this one says ---- */
+/* ---- Published messages ---- */
 
 void kvb_aggregator_share_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision)
@@ -149,7 +151,7 @@ void kvb_aggregator_share_decision(
     };
 
     if (aggregator->config->router.predict_ms == 0) {
-        shared.name_count = 0; /* nobody predicts */
+        shared.name_count = 0; /* predictions are off */
     }
     memcpy(shared.request_id, decision->request_id, sizeof shared.request_id);
     kvb_buf_reset(&aggregator->buf);

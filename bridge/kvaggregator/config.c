@@ -137,7 +137,7 @@ const struct kvb_conf_table *kvb_aggregator_config_keys(void)
     return &table;
 }
 
-/* ---- What no single row shows ------------------------------------------------------ */
+/* ---- Checks of several keys ---------------------------------------------------------- */
 
 static void check_default(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-/* Requests reach an aggregator on two ways:
+/* Requests reach an aggregator on two kinds of subject:
  *
- *     R.kv_match       one of the queue group: subscribed while this aggregator is a member
- *     R.kv_match.{id}  this one alone: subscribed from the start to the end
+ *     R.kv_match       for one member of the queue group: subscribed only by members
+ *     R.kv_match.{id}  for this aggregator: always subscribed
  *
  * replica/readiness.h decides about the membership on the index thread.  Subscribing, waiting for
- * nats-server's PONG and draining may take seconds, so a thread of its own does that:
+ * nats-server's PONG and draining may take seconds, so a separate thread does them:
  *
  *     index thread -- wanted --> group thread -- result --> index thread
  *
@@ -88,11 +88,11 @@ static enum kvb_group_result join_group(struct kvb_aggregator *aggregator)
     return KVB_GROUP_FAILED;
 }
 
-/* What the server has given to this aggregator is answered: the requester waits for it. */
+/* Drains the subscriptions: requests that the server has already delivered are answered. */
 static enum kvb_group_result leave_group(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
-        /* fails without a connection, where nothing can come */
+        /* fails without a connection; then no requests can come */
         (void)kvb_bus_drain(aggregator->group.shared[i], leave_wait_ms);
     }
     unsubscribe_shared(&aggregator->group);
@@ -146,7 +146,7 @@ static bool is_vital(const void *context, const struct kvb_denial *denial)
     return kvb_permissions_is_vital(&aggregator->permissions, denial);
 }
 
-/* Our own message came back on this connection. */
+/* True when our own message came back on this connection. */
 static bool is_subscribed(const struct kvb_aggregator *aggregator)
 {
     return atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) ==
@@ -162,8 +162,8 @@ static bool is_denied(const struct kvb_aggregator *aggregator)
 
 /* ---- On the index thread ---- */
 
-/* The engine of a stream that is SYNCING for these reasons has shown nothing yet, or is being
- * asked by its bridge: nobody has a fuller list of it. */
+/* True while this aggregator fetches the list from the bridge.  A stream whose bridge itself still
+ * connects or replays is not counted: no aggregator has a better list of it. */
 static bool is_incomplete(const struct kvb_follower *follower)
 {
     return follower->state == KVB_STREAM_SYNCING && follower->reason != KVB_REASON_CONNECTING &&
@@ -197,7 +197,7 @@ static enum kvb_group_result collect_result(struct aggregator_group *group)
     return result;
 }
 
-/* Without a queue group there is no thread that would carry it out. */
+/* Without a queue group there is no thread for the action. */
 static void want_action(struct aggregator_group *group, enum kvb_group_action action)
 {
     (void)pthread_mutex_lock(&group->lock);
@@ -206,7 +206,7 @@ static void want_action(struct aggregator_group *group, enum kvb_group_action ac
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-/* For other threads: /readyz, kvb_aggregator_leave_group(). */
+/* Publishes the state for other threads: /readyz, kvb_aggregator_leave_group(). */
 static void show_membership(struct kvb_aggregator *aggregator)
 {
     struct aggregator_group *group = &aggregator->group;
@@ -273,7 +273,7 @@ void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_n
     show_membership(aggregator);
 }
 
-/* ---- What probes ask for, on any thread: is it alive, is it ready? ---- */
+/* ---- Liveness and readiness, on any thread ---- */
 
 const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
 {
@@ -282,7 +282,7 @@ const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
     return kvb_liveness_cause(turned_ns, kvb_clock_monotonic_ns());
 }
 
-/* With the numbers of the newest count. */
+/* Explains the cause with the numbers of the newest count. */
 static const char *explain_share(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     uint32_t exact = 0;
@@ -296,7 +296,7 @@ static const char *explain_share(const struct kvb_aggregator *aggregator, struct
     return detail->text;
 }
 
-/* NULL, or why this aggregator takes no part of the requests. */
+/* Why this aggregator receives no requests; NULL: it receives them. */
 static const char *
 why_not_member(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {

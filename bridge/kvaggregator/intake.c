@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message as it lies in the event ring. */
+/* A message in the event ring. */
 struct received {
     const struct kind *kind;
     struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
@@ -22,7 +22,7 @@ struct received {
     uint8_t payload[];
 };
 
-/* The result of reading one message: its stream, once it could be read. */
+/* The result of decoding one message.  It has a stream if decoding got that far. */
 struct envelope {
     struct kvb_stream_id id;
     uint64_t token;
@@ -56,7 +56,7 @@ static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_
 
 /* ---- Events that hold prompts ---- */
 
-/* An id without a name hashes under this one, as in the bridge. */
+/* The name of a LoRA adapter that has only an id; the same as in the bridge. */
 static uint64_t prompt_seed(const struct kvb_prompt_event *event)
 {
     char name[40];
@@ -66,7 +66,7 @@ static uint64_t prompt_seed(const struct kvb_prompt_event *event)
     return kvb_block_seed(lora, (kvb_span){ 0 });
 }
 
-/* The configured block size; without one the tokens must be divided evenly. */
+/* The configured block size.  If there is none, the tokens are divided evenly among the blocks. */
 static uint32_t block_size_of(const struct kvb_prompt_event *event, uint32_t configured)
 {
     const bool is_even = event->block_count > 0 && event->token_count % event->block_count == 0;
@@ -75,8 +75,8 @@ static uint32_t block_size_of(const struct kvb_prompt_event *event, uint32_t con
     return configured > 0 ? configured : (uint32_t)own;
 }
 
-/* The same event with hashes in the place of tokens; it has no id, as those of bridges
- * that are not ours may.
+/* Makes the same event with hashes instead of tokens.  It has no id, as the events of other bridges
+ * may have none.
  * KVB_BAD_INPUT  the tokens do not fill the blocks */
 static kvb_status hash_prompt(
     const struct kvb_prompt_event *event, uint32_t configured, struct kvb_router_batch *batch)
@@ -127,9 +127,9 @@ static void drop_batch_rest(struct kvb_aggregator *aggregator)
     aggregator->next_event = aggregator->batch.event_count;
 }
 
-/* What a stream has stored is no longer predicted; what it cleared, in this epoch or with a new
- * one, is not to come.  Streams that use their engine's names for blocks predict under others:
- * there, predictions end with their time. */
+/* Ends the predictions of blocks that a stream has stored.  After a clear or a new epoch all of its
+ * predictions end.  A stream that uses the engine's block names has predictions under other names:
+ * there, predictions end only by time. */
 static void
 confirm_predictions(struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
 {
@@ -155,8 +155,8 @@ confirm_predictions(struct kvb_aggregator *aggregator, const struct kvb_router_b
     }
 }
 
-/* Applies the next part of the batch, one event at least.  A long message holds up the
- * queries no longer than a short one:
+/* Applies the next slice of the batch, at least one event.  So a long message delays queries no
+ * longer than a short one:
  *
  *     events  [ applied before ][ next_event: this slice ][ another time ]          */
 static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t now_ns)
@@ -187,7 +187,7 @@ static kvb_status apply_events(
         status = apply_batch_slice(aggregator, now_ns);
     }
     if (status != KVB_OK) {
-        drop_batch_rest(aggregator); /* unreadable, or of a stream too many */
+        drop_batch_rest(aggregator); /* not decodable, or too many streams */
     }
     return status;
 }
@@ -308,8 +308,8 @@ static struct received *copy_message(const struct received *head, kvb_span paylo
     return received;
 }
 
-/* While this ring was full, messages waited in nats.c, which does not record when they came.
- * None of them is older than the first that had to wait. */
+/* The arrival time of a message.  While the ring was full, messages waited in nats.c, which does
+ * not record when they came.  None of them is older than the first that had to wait. */
 static uint64_t message_arrival(uint64_t *since_ns, const struct kvb_bus_message *message)
 {
     const uint64_t arrived_ns = *since_ns > 0 ? *since_ns : kvb_clock_monotonic_ns();
@@ -345,8 +345,8 @@ put_in_ring(struct kvb_aggregator *aggregator, struct received *received, uint64
     return kvb_ring_put_wait(aggregator->events, received);
 }
 
-/* Waits for room: nats.c holds back what comes meanwhile, up to its own ceiling.  What is
- * lost here leaves a gap in the event ids of its stream, which its follower detects. */
+/* Waits for room; nats.c queues further messages up to its own limit.  A message that is lost here
+ * leaves a gap in the event ids of its stream, which its follower detects. */
 static void hand_message_over(
     struct kvb_aggregator *aggregator, const struct received *head, kvb_span payload,
     uint64_t *since_ns)
@@ -379,7 +379,7 @@ void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message
     }
     head.kind = find_kind(tail);
     if (!head.kind) {
-        return; /* kv_heartbeat_json, bridge_status, requests, what others publish: not read */
+        return; /* kv_heartbeat_json, bridge_status, requests, foreign messages: not read */
     }
     if (message->payload.len > kvb_max_payload_bytes) {
         count_intake(aggregator, kvb_aggregator_refused_too_large);
@@ -396,7 +396,7 @@ void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *
     struct received head = { .kind = &answer_kind, .len = message->payload.len };
 
     if (!last || message->payload.len == 0) {
-        return; /* no bridge listens there: the wait for a chunk times out */
+        return; /* no bridge subscribes there: the request times out */
     }
     if (message->payload.len > kvb_max_payload_bytes) {
         count_intake(aggregator, kvb_aggregator_refused_too_large);
@@ -450,7 +450,7 @@ void kvb_aggregator_close_books(struct kvb_aggregator *aggregator)
     }
 }
 
-/* ---- Taking ---- */
+/* ---- Applying ---- */
 
 /* Maps the reason of a refused message to its counter.  A message that could be decoded is refused
  * only when there are too many streams. */
@@ -499,13 +499,13 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
     free(received);
 }
 
-/* What is left of a message, before the next one. */
+/* Applies the rest of a message, before the next one. */
 static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     const struct envelope envelope = { .id = aggregator->batch_id, .is_read = true };
     const kvb_status status = apply_batch_slice(aggregator, now_ns);
 
-    if (status != KVB_OK) { /* its stream was forgotten since, and there is no room for it now */
+    if (status != KVB_OK) { /* its stream was removed since, and there is no room for it now */
         count_intake(aggregator, refused_message_counter(&envelope, status));
         drop_batch_rest(aggregator);
     }

@@ -13,22 +13,22 @@
 enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
 enum {
     reclaimed_a_turn = 250, /* extents of the index; takes well under 250 us */
-    rest_wait_ms = 1000     /* for the answers to the requests that wait at the end */
+    rest_wait_ms = 1000     /* for the answers to waiting requests, at the end */
 };
 
 /* ---- Requests to bridges ---- */
 
-/* What streams lack is asked of their bridges:
+/* Requests missing data from the bridges of streams:
  *
  *     P.kv_sync.{worker_id}.{dp_rank}   reply to  _INBOX.{ours}.{token}
  *
- * The answers go the way of the events, through the event ring.
+ * The answers pass through the event ring, like events.
  *
- * And what this aggregator sends to itself, on _INBOX.{ours}.echo.0, distinguishes a
- * fault of NATS from one of the bridges: when all bridges fall silent and the echo does not
- * arrive either, it is NATS.  Its payload names the connection: the first one received proves
- * that the server has processed the subscriptions, which were sent before it; messages published
- * earlier may be missed. */
+ * The aggregator also sends messages to itself, on _INBOX.{ours}.echo.0.  They distinguish a fault
+ * of NATS from a fault of the bridges: when all bridges are silent and the echo does not arrive
+ * either, NATS has failed.  Its payload names the connection: the first one received proves that
+ * the server has processed the subscriptions, which were sent before it; messages published earlier
+ * may be missed. */
 
 static void receive_echo(void *context, const struct kvb_bus_message *message)
 {
@@ -89,7 +89,7 @@ send_sync_request(struct kvb_aggregator *aggregator, const struct kvb_follower_r
     return kvb_bus_publish_request(aggregator->bus, subject, reply, kvb_buf_span(&aggregator->buf));
 }
 
-/* One that was not sent gets no answer, and the follower sends another. */
+/* A request that could not be sent gets no answer, so the follower sends another one. */
 static void request_from_bridge(void *context, const struct kvb_follower_request *request)
 {
     struct kvb_aggregator *aggregator = context;
@@ -129,8 +129,8 @@ static uint64_t dropped_messages(void *context)
     return kvb_bus_dropped(aggregator->received);
 }
 
-/* A worker that is DOWN will store nothing; each tick looks at all streams only while something is
- * predicted. */
+/* Ends the predictions of workers that are DOWN: they will store nothing.  A tick reads all streams
+ * only while there are predictions. */
 static void retire_predictions(struct kvb_aggregator *aggregator)
 {
     const size_t limit = kvb_followers_limit(aggregator->followers);
@@ -202,15 +202,15 @@ wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64
     }
 }
 
-/* Called when idle: frees a part of what cleared slots have left in the index.  True: more is left.
- * The caller waits at least a millisecond before the next part, because without memory nothing can
- * be freed, and retrying at once would use a whole CPU. */
+/* Called when idle: frees a part of the memory that cleared slots have left in the index.  True:
+ * more is left.  The caller waits at least a millisecond before the next part, because without
+ * memory nothing can be freed, and retrying at once would use a whole CPU. */
 static bool reclaim(struct kvb_aggregator *aggregator)
 {
     return kvb_prefix_index_reclaim(aggregator->index, reclaimed_a_turn);
 }
 
-/* The ring takes no further queries: it is closed. */
+/* Answers the queries that are left; the ring is closed and accepts no others. */
 static void answer_the_rest(struct kvb_aggregator *aggregator)
 {
     const uint64_t end_ns = kvb_clock_monotonic_ns() + rest_wait_ms * KVB_NS_PER_MS;

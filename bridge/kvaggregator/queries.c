@@ -12,17 +12,17 @@
 
 enum {
     answer_wait_s = 2,
-    min_part_bytes = 32 << 10, /* of an answer in parts: less is not worth a change of threads */
-    max_part_turns = 256       /* but it does not wait for ever */
+    min_part_bytes = 32 << 10, /* a smaller part of an answer is not worth a thread switch */
+    max_part_turns = 256       /* most turns for one part */
 };
 
-/* A query on its way through the query ring.
+/* A query in the query ring.
  *
  * Reference-counted.  From HTTP it has two owners, the waiting thread and the ring, because the
  * thread may give up; from NATS and gRPC only the ring.  The last owner frees it. */
 struct pending_query {
     uint64_t received_ns;
-    struct kvb_byte_budget *budget; /* borrowed; of which it has `bytes`; NULL: none yet */
+    struct kvb_byte_budget *budget; /* borrowed; has given `bytes`; NULL: none yet */
     size_t bytes;
     struct kvb_query
         query; /* what it asks, where it has a prompt: read by the requester's thread */
@@ -101,7 +101,7 @@ void kvb_aggregator_drop_query(void *item)
 
 /* Takes ownership of the query on KVB_OK.
  * KVB_AGAIN      the ring is full
- * KVB_TOO_LARGE  what waits already takes all memory that there is for queries
+ * KVB_TOO_LARGE waiting queries take all memory for queries
  * KVB_CLOSED */
 static kvb_status enqueue_pending(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
@@ -109,7 +109,7 @@ static kvb_status enqueue_pending(struct kvb_aggregator *aggregator, struct pend
                                   ? sizeof *pending->query.tokens
                                   : sizeof *pending->query.hashes;
 
-    pending->bytes += pending->query.count * item_bytes; /* no more than were read */
+    pending->bytes += pending->query.count * item_bytes; /* at most as many as were decoded */
     pending->bytes +=
         2 * sizeof(uint64_t) *
         (pending->query.selection.worker_id_count + pending->query.selection.address_count);
@@ -139,7 +139,7 @@ static void count_query(struct kvb_aggregator *aggregator, enum kvb_aggregator_m
 
 /* ---- On HTTP threads ---- */
 
-/* Takes *query. */
+/* Takes ownership of *query. */
 static struct pending_query *copy_request(
     struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
     const struct kvb_http_request *request, struct kvb_query *query)
@@ -187,12 +187,12 @@ static void take_http_answer(struct pending_query *pending, struct kvb_http_answ
 {
     kvb_buf_done(&answer->body);
     *answer = pending->answer;
-    pending->answer.body = (struct kvb_buf){ 0 }; /* now the server's */
+    pending->answer.body = (struct kvb_buf){ 0 }; /* the HTTP server owns it now */
 }
 
-/* ---- Answers in parts: the next is asked for when the one before was sent ---- */
+/* ---- Answers in parts: the next part is made when the previous one was sent ---- */
 
-/* False: there are as many as may be. */
+/* False: the limit of large answers is reached. */
 static bool enter_large(struct pending_query *pending)
 {
     if (pending->aggregator->large_answers++ >= kvb_max_large_dumps) {
@@ -203,7 +203,7 @@ static bool enter_large(struct pending_query *pending)
     return true;
 }
 
-/* The HTTP thread is the only owner; the body goes to and fro. */
+/* Called by the HTTP thread, the only owner.  The body's buffer is used again for each part. */
 static kvb_status next_part(void *parts, struct kvb_buf *body)
 {
     struct pending_query *pending = parts;
@@ -213,7 +213,7 @@ static kvb_status next_part(void *parts, struct kvb_buf *body)
     pending->is_answered = false;
     pending->turns = 0;
     (void)pthread_mutex_lock(&pending->lock);
-    pending->owners++; /* the index thread may not have let go of the part before */
+    pending->owners++; /* the index thread may still own the previous part */
     (void)pthread_mutex_unlock(&pending->lock);
     if (kvb_ring_put_wait(pending->aggregator->queries, pending) != KVB_OK) {
         release_pending(pending);
@@ -346,8 +346,8 @@ copy_nats_query(const struct kvb_query_kind *kind, const struct kvb_bus_message 
     return pending;
 }
 
-/* Without the id at its end, with which this aggregator alone is asked; NULL: there is no such
- * kind of query. */
+/* Finds the kind of query.  The id of this aggregator at the end of the subject is ignored.  NULL:
+ * there is no such kind. */
 static const struct kvb_query_kind *
 find_query_kind(const struct kvb_aggregator *aggregator, const char *tail)
 {
@@ -356,7 +356,7 @@ find_query_kind(const struct kvb_aggregator *aggregator, const char *tail)
     const size_t len = strlen(tail);
     char name[kvb_subject_bytes];
 
-    (void)snprintf(name, sizeof name, "%s", tail); /* a longer one is none that is known */
+    (void)snprintf(name, sizeof name, "%s", tail); /* a longer name is not a known one */
     if (len > id_len + 1 && len < sizeof name && strcmp(tail + len - id_len, id) == 0 &&
         tail[len - id_len - 1] == '.') {
         name[len - id_len - 1] = '\0';
@@ -461,7 +461,7 @@ kvb_aggregator_receive_call(void *context, struct kvb_grpc_call *call, kvb_span 
 
 /* ---- On the index thread ---- */
 
-/* True while a part is too small to be worth a change of threads. */
+/* True while a part is too small to be worth a thread switch. */
 static bool is_part_short(struct pending_query *pending)
 {
     return pending->context.is_unfinished && pending->answer.body.len < min_part_bytes &&
@@ -504,7 +504,7 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
     return true;
 }
 
-/* The answer goes out in one message or not at all. */
+/* Sends the answer in one message, or an error if it is too large. */
 static void reply(struct kvb_aggregator *aggregator, const struct pending_query *pending)
 {
     const kvb_status status =

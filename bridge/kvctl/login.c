@@ -9,19 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The URL of nats-server and the login, of three origins:
+/* Reads the URL of nats-server and the login from three sources:
  *
  *     1. options           --nats, --user, --token-file ...
  *     2. --context NAME    a file of the nats command, JSON
  *     3. the environment   KVB_NATS_URL, KVB_NATS_USER ...; not with --context
  *
- * An earlier one has precedence.
- * A context's password or token goes into the URL, where a password is masked in all messages. */
+ * A value of an earlier source has precedence.  A context's password or token goes into the URL,
+ * where a password is masked in all messages. */
 
 /* clang-format off */
 static const struct {
     const char *environment;
-    const char *member; /* of a context; NULL: none, or as below */
+    const char *member; /* key in a context; NULL: none, or read by other code */
     size_t offset;
     size_t bytes;
 } login_fields[kvctl_login_fields] = { /* in the order of enum kvctl_login_field */
@@ -45,7 +45,7 @@ static char *field_of(struct kvctl_login *login, size_t i)
     return (char *)&login->login + login_fields[i].offset;
 }
 
-/* What is set already stays. */
+/* Sets a field that is not set yet. */
 static kvb_status
 set_text(char *out, size_t size, const char *text, const char *origin, struct kvb_detail *detail)
 {
@@ -109,7 +109,7 @@ find_nats_context(const char *name, char *path, size_t size, struct kvb_detail *
     return KVB_OK;
 }
 
-/* Texts alone; others are of no use here. */
+/* The text of a member; "": it is missing or not a text. */
 static const char *member_text(struct json_object *context, const char *name)
 {
     struct json_object *member = kvb_json_member(context, name);

@@ -50,7 +50,7 @@ static void on_change(void *context, bool is_connected)
     pthread_mutex_unlock(&gate->lock);
 }
 
-/* Until the connection is as wanted. */
+/* Waits until the connection is up, or down, as wanted. */
 static bool
 wait_for_bus(struct kvb_bus *bus, struct kvctl_gate *gate, bool is_wanted, uint32_t timeout_ms)
 {
@@ -180,7 +180,7 @@ kvb_status kvctl_request(
 
     kvb_status status = send_query_once(line, subject, query, &taking, detail);
     if (status == KVB_NOT_FOUND) {
-        (void)wait_for_bus(line->bus, line->gate, false, second_try_ms); /* a loss ends it early */
+        (void)wait_for_bus(line->bus, line->gate, false, second_try_ms); /* a loss ends the wait */
         status = send_query_once(line, subject, query, &taking, detail);
     }
     KVB_TRY(status);
@@ -281,7 +281,7 @@ enum kvctl_exit kvctl_request_pages(
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf next = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf answer = { 0 };
-    struct kvctl_line one = *line; /* places mean nothing to another aggregator */
+    struct kvctl_line one = *line; /* positions of pages are valid only at one aggregator */
     bool has_next = true;
 
     kvb_buf_init(&next, place_bytes);

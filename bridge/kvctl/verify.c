@@ -39,7 +39,7 @@ static uint64_t answer_number(struct json_object *object, const char *name)
     return json_object_get_uint64(kvb_json_member(object, name));
 }
 
-/* ---- Everything that an aggregator lists: 8 bytes a block ------------------------------ */
+/* ---- The lists of an aggregator: 8 bytes a block --------------------------------------- */
 
 struct listed {
     uint64_t worker_id;
@@ -150,7 +150,7 @@ static kvb_status take_rows(struct picture *picture, struct json_object *page)
     return KVB_OK;
 }
 
-/* What take_listed_page() is given. */
+/* The argument of take_listed_page(). */
 struct page_target {
     const char *tail;
     kvb_status (*take)(struct picture *picture, struct json_object *page);
@@ -336,7 +336,7 @@ static enum kvctl_exit query_prompts(
     return kvctl_ok;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------- */
+/* ---- The command ---------------------------------------------------------------------------- */
 
 static bool is_clean(const struct kvctl_truth *truth, const struct verdict *verdict)
 {

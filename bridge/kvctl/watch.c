@@ -17,7 +17,7 @@ enum { shown_blocks = 4, line_bytes = 32 << 20, clock_bytes = 32 };
 /* The handler runs on one thread of nats.c; the fields from lock on are shared with main. */
 struct watch {
     const struct kvctl_options *options;
-    struct kvb_router_batch batch; /* the handler's own, like line */
+    struct kvb_router_batch batch; /* used only by the handler, like line */
     struct kvb_buf line;
     uint64_t shown;
     pthread_mutex_t lock;

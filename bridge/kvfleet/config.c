@@ -17,12 +17,12 @@ static kvb_status append_id(uint64_t id, struct kvb_buf *out)
         out, "id = %llu%s;", (unsigned long long)id, id > INT32_MAX ? "L" : "");
 }
 
-/* What only some dialects need said. */
+/* Appends the keys that only some dialects need. */
 static kvb_status append_dialect(const struct kvb_dialect_row *dialect, struct kvb_buf *out)
 {
     const char *topic = (const char *)dialect->topic.data;
 
-    if (strlen(topic) < dialect->topic.len) { /* a NUL: what stands before it is the name */
+    if (strlen(topic) < dialect->topic.len) { /* the name ends at a NUL */
         KVB_TRY(kvb_buf_append_format(out, "    topic = \"%s\";\n", topic));
     }
     return dialect->fields & KVB_FIELD_TOKENS

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <zmq.h>
 
-/* Most turns come back to where the turn before was computed. */
+/* The share of turns of a conversation that go to the rank of the turn before. */
 static const double sticky_share = 0.75;
 
-/* A tick that comes late does not make up for more than this. */
+/* A late tick makes up for at most this time. */
 enum { max_arrival_ms = 1000 };
 
 enum { max_load_message_bytes = 4096 };
@@ -153,7 +153,7 @@ void kvb_fleet_free(struct kvb_fleet *fleet)
 
 static size_t pick_rank(struct kvb_fleet *fleet, uint64_t conversation)
 {
-    uint64_t place = conversation; /* a sequence of its own: always the same first number */
+    uint64_t place = conversation; /* a separate random sequence for each conversation */
 
     if (kvb_random_chance(&fleet->rng, sticky_share)) {
         return kvb_random_below(&place, fleet->rank_count);
@@ -161,11 +161,11 @@ static size_t pick_rank(struct kvb_fleet *fleet, uint64_t conversation)
     return kvb_random_below(&fleet->rng, fleet->rank_count);
 }
 
-/* Of an engine that names salts on each event every second conversation has one, and keeps it. */
+/* If the dialect names salts on each event, every second conversation has a salt, and keeps it. */
 static const char *pick_salt(const struct kvb_dialect_row *dialect, uint64_t conversation)
 {
     static const char *const salts[] = { "tenant-a", "tenant-b", "tenant-c" };
-    uint64_t place = ~conversation; /* another sequence than its rank's */
+    uint64_t place = ~conversation; /* another sequence than for its rank */
 
     if (!(dialect->fields & KVB_FIELD_NAMESPACE)) {
         return NULL;
@@ -215,7 +215,7 @@ static kvb_status admit_due(struct kvb_fleet *fleet, uint64_t now_ns)
     return KVB_OK;
 }
 
-/* The kind whose turn it is after this batch; false: none. */
+/* The kind of malformed payload to send after this batch; false: none. */
 static bool
 next_malformed(const struct kvb_fleet *fleet, struct kvb_fleet_rank *rank, size_t *out_kind)
 {
@@ -232,7 +232,7 @@ next_malformed(const struct kvb_fleet *fleet, struct kvb_fleet_rank *rank, size_
     return true;
 }
 
-/* It has a number of its own and lies in the replay buffer, as a batch does. */
+/* Sends it with a sequence number and puts it into the replay buffer, like a batch. */
 static kvb_status send_malformed(struct kvb_fleet *fleet, struct kvb_fleet_rank *rank)
 {
     size_t kind = 0;

@@ -14,9 +14,9 @@
  *
  *     trace -> requests -> worker 1 [ rank 0: engine -> publisher ]
  *                                   [ rank 1: engine -> publisher ]   one load feed
- *              a turn of a conversation goes to the rank that had the turn before,
- *              mostly; the rest goes anywhere; in the dialects that name salts on each event
- *              half of the conversations have one of three
+ *              most turns of a conversation go to the rank of the turn before,
+ *              the others to any rank; in dialects that name salts on each event,
+ *              half of the conversations have one of three salts
  *
  * A rank is addressed by its number in the fleet: 0 .. kvb_fleet_rank_count()-1.
  * Threads: only the thread that made it (publishers have their own).
@@ -26,12 +26,12 @@ struct kvb_fleet;
 enum { kvb_fleet_dialects = 64 };
 
 struct kvb_fleet_options {
-    uint64_t first_worker; /* worker ids count up from here */
+    uint64_t first_worker; /* the smallest worker id; the others follow */
     uint32_t workers;
     uint32_t ranks;                                /* of each worker */
-    enum kvb_dialect dialects[kvb_fleet_dialects]; /* dealt to the workers in turn */
+    enum kvb_dialect dialects[kvb_fleet_dialects]; /* assigned to the workers in turn */
     size_t dialect_count;                          /* 1 .. */
-    const char *address;                           /* what is bound; borrowed until _free() */
+    const char *address;                           /* address to bind; borrowed until _free() */
     uint16_t base_port;               /* 0: drawn.  Else worker w has its ranks' event ports at
                                          base + w * (2 * ranks + 1), then their replay ports, then
                                          the port of its load figures */
@@ -41,8 +41,8 @@ struct kvb_fleet_options {
     double requests_per_s;         /* of the whole fleet */
     uint64_t max_requests;         /* 0: for ever */
     uint32_t malformed_every; /* a malformed payload after so many batches of a rank; 0: never */
-    size_t malformed_first;   /* its kind, see malformed.h: the first of */
-    size_t malformed_count;   /* so many, in turn */
+    size_t malformed_first;   /* the first kind, see malformed.h */
+    size_t malformed_count;   /* number of kinds, used in turn */
     uint64_t seed;
 };
 

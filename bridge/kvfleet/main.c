@@ -131,7 +131,7 @@ static void say_hello(const struct program *program)
     (void)fflush(stdout);
 }
 
-/* On a terminal the line is written over; elsewhere each stays. */
+/* On a terminal each line overwrites the previous one; otherwise all lines are kept. */
 static void say_progress(const struct program *program, uint64_t now_ns)
 {
     const bool is_terminal = isatty(STDOUT_FILENO) == 1;
@@ -152,7 +152,7 @@ static kvb_status on_timer(struct program *program)
     const uint64_t now_ns = kvb_clock_monotonic_ns();
     uint64_t expirations = 0;
 
-    /* A late tick is one tick: the engines are slower then, as real ones would be. */
+    /* A late tick counts as one tick, so overloaded engines become slower, like real ones. */
     if (read(program->timer, &expirations, sizeof expirations) < 0) {
         return KVB_OK;
     }
@@ -234,7 +234,8 @@ int main(int argc, char **argv)
     struct kvb_detail detail = { 0 };
 
     kvb_kvfleet_options_parse(argc, argv, &program.options);
-    /* Each socket of libzmq takes several descriptors; a large fleet then says what it lacks. */
+    /* Each socket of libzmq takes several descriptors.  If there are too few, the start of the
+     * fleet reports it. */
     (void)kvb_file_limit_raise(UINT64_MAX);
     kvb_status status = start_fleet_parts(&program, &detail);
     if (status == KVB_OK) {

@@ -11,9 +11,9 @@ struct kind {
     const char *bytes;
     size_t len;
     size_t times;
-    size_t (*cut)(size_t whole); /* how much of the good one's head; NULL: nothing */
-    size_t skipped;              /* of the good one's front */
-    size_t copies;               /* of what is left */
+    size_t (*cut)(size_t whole); /* length of the kept head; NULL: 0 */
+    size_t skipped;              /* bytes skipped at the front */
+    size_t copies;               /* copies of the kept part */
 };
 
 static size_t all(size_t whole)
@@ -42,7 +42,7 @@ static size_t head(size_t whole)
 #define BYTES(text) (text), sizeof(text) - 1, 1
 #define REPEATED(text, times) (text), sizeof(text) - 1, (times)
 
-/* [ts, ...] with the ts of a batch; what follows lies about its length. */
+/* [ts, ...] with the ts of a batch; the next bytes declare a false length. */
 #define HEAD "\x93\xcb\x41\xd9\x54\xfc\x40\x20\x00\x00"
 
 /* clang-format off */

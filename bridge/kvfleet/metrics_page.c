@@ -15,7 +15,7 @@ enum { max_page_bytes = 1 << 20 };
 
 struct series {
     const char *name;
-    const char *labels; /* beside engine and model_name */
+    const char *labels; /* besides engine and model_name */
     const char *type;
     const char *help;
     double (*value)(const struct kvb_engine_stats *stats);
@@ -31,7 +31,7 @@ static double waiting(const struct kvb_engine_stats *stats)
     return (double)stats->load.num_requests_waiting;
 }
 
-/* From the whole numbers: the load's float would show its rounding. */
+/* Computed from the block counts, because the float of the load is rounded. */
 static double usage(const struct kvb_engine_stats *stats)
 {
     const double usable = (double)stats->load.kv_total_blocks - 1;
@@ -191,7 +191,7 @@ static enum MHD_Result handle_page_request(
     uint32_t worker = 0;
 
     if (*upload_len > 0) {
-        *upload_len = 0; /* a body: read it and do nothing with it */
+        *upload_len = 0; /* ignore the body */
         return MHD_YES;
     }
     kvb_buf_init(&body, max_page_bytes);

@@ -281,7 +281,7 @@ static void store_fleet_option(
     }
 }
 
-/* One option: a row of the table, or one of those that need more. */
+/* Handles one option: a row of the table, or a special one. */
 static error_t
 take_fleet_row(struct kvb_kvfleet_options *options, int key, char *text, struct argp_state *state)
 {

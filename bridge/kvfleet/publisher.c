@@ -18,7 +18,7 @@
 enum { events_high_water = 100000, replay_high_water = 1000 };
 
 enum {
-    batches_a_turn = 64, /* before it looks for replay requests again */
+    batches_a_turn = 64, /* batches between two looks for replay requests */
     bind_pause_ms = 10,
     bind_deadline_ms = 10000,
 };
@@ -35,7 +35,7 @@ struct item {
 struct kvb_publisher {
     struct kvb_publisher_options options;
     struct kvb_ring *queue;           /* owned; of struct item */
-    struct kvb_replay_buffer *buffer; /* owned; the thread's own, like the sockets */
+    struct kvb_replay_buffer *buffer; /* owned; used only by the thread, like the sockets */
     void *pub;
     void *router;
     struct kvb_thread thread;
@@ -135,7 +135,7 @@ static kvb_status open_sockets(struct kvb_publisher *publisher, struct kvb_detai
     return KVB_OK;
 }
 
-/* libzmq frees a port some moments after the close. */
+/* Tries again for a while: libzmq frees a port some time after the close. */
 static kvb_status open_again(struct kvb_publisher *publisher)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + bind_deadline_ms * KVB_NS_PER_MS;
@@ -151,7 +151,7 @@ static kvb_status open_again(struct kvb_publisher *publisher)
     return status;
 }
 
-/* ---- What is queued ---- */
+/* ---- The queue ---- */
 
 static void publish_batch_item(struct kvb_publisher *publisher, const struct item *item)
 {
@@ -203,7 +203,7 @@ struct request {
     uint8_t id[max_id_bytes];
     size_t id_len;
     uint64_t start;
-    bool may_have_name; /* of the peer, before the empty frame */
+    bool may_have_name; /* the peer may send a name before the empty frame */
     bool has_name;
     bool is_good;
 };
@@ -310,7 +310,7 @@ static kvb_status send_end(const struct reply *reply)
         ends[reply->publisher->options.layout].count);
 }
 
-/* Sends what the buffer holds from the requested number on. */
+/* Sends the batches of the buffer from the requested number on. */
 static kvb_status send_all(const struct reply *reply)
 {
     struct kvb_publisher *publisher = reply->publisher;
@@ -356,7 +356,7 @@ static void serve_replays(struct kvb_publisher *publisher)
 
 /* ---- The thread ---- */
 
-/* Handles what is queued, up to a turn's worth.  KVB_CLOSED: that was all. */
+/* Handles queued items, at most one turn.  KVB_CLOSED: there are no more. */
 static kvb_status serve_queue(struct kvb_publisher *publisher)
 {
     for (int i = 0; i < batches_a_turn; i++) {

@@ -9,7 +9,7 @@
 #include <zmq.h>
 
 enum {
-    first_drawn_port = 20000, /* below those that the kernel gives out by itself */
+    first_drawn_port = 20000, /* below the kernel's ephemeral ports */
     last_drawn_port = 32000,
     max_draws = 200,
     queue_batches = 4096,
@@ -59,7 +59,7 @@ static kvb_status start_publishers(
     return KVB_OK;
 }
 
-/* The ports of one worker's ranks stand in a row, so they are drawn as a row. */
+/* The ports of one worker's ranks are consecutive, so they are chosen together. */
 static kvb_status
 draw_ports(struct kvb_fleet *fleet, uint32_t worker, uint64_t *rng, struct kvb_detail *detail)
 {
@@ -126,21 +126,21 @@ open_worker(struct kvb_fleet *fleet, uint32_t worker, uint64_t *rng, struct kvb_
 
 kvb_status kvb_fleet_open(struct kvb_fleet *fleet, struct kvb_detail *detail)
 {
-    /* Not the fleet's seed: two fleets of one seed must not fight for one port. */
+    /* Not the fleet's seed: two fleets with the same seed must not choose the same ports. */
     uint64_t rng = kvb_clock_monotonic_ns();
 
     fleet->zmq_context = zmq_ctx_new();
     if (!fleet->zmq_context) {
         return KVB_NO_MEMORY;
     }
-    /* Two of each rank, and as many again: all may restart at once, and libzmq closes the
-     * old ones in its own time. */
+    /* Two for each rank, doubled: all ranks may restart at once, and libzmq closes old
+     * sockets later. */
     const size_t sockets = (4 * fleet->rank_count) + fleet->options.workers;
     (void)zmq_ctx_set(fleet->zmq_context, ZMQ_MAX_SOCKETS, (int)sockets + 64);
     for (uint32_t worker = 0; worker < fleet->options.workers; worker++) {
         const kvb_status status = open_worker(fleet, worker, &rng, detail);
         if (status != KVB_OK) {
-            /* A port that stays taken is for the operator to mend. */
+            /* A port that stays in use is an error of the configuration. */
             return status == KVB_AGAIN ? KVB_BAD_CONFIG : status;
         }
     }

@@ -91,7 +91,7 @@ kvb_status kvb_trace_line_decode(kvb_span text, struct kvb_trace_line *out_line)
 
 /* ---- The file ---- */
 
-/* What the reader of one file needs at hand. */
+/* The state of the reader of a file. */
 struct loader {
     const char *path;
     FILE *file;
@@ -246,7 +246,7 @@ kvb_status kvb_trace_request_make(
     const uint64_t lap = index / trace->row_count;
     const uint64_t *ids = trace->ids + row->id_at;
     const uint32_t tokens_per_id = kvb_trace_tokens_per_id / trace->scale;
-    /* Where 512 / scale is cut, the ids hold a little less than the length. */
+    /* 512 / scale is rounded down, so the ids may hold fewer tokens than the length. */
     const uint32_t room = row->id_count * tokens_per_id;
     const uint32_t length = scaled(trace, row->input_length);
     const uint32_t count = length < room ? length : room;

@@ -34,13 +34,13 @@ struct kvb_truth_server {
     bool is_stopped;
 };
 
-/* A socket that an earlier run left behind would refuse the bind. */
+/* A socket file of an earlier run would make bind() fail. */
 static void remove_socket(const char *path)
 {
     struct stat state;
 
     if (lstat(path, &state) == 0 && S_ISSOCK(state.st_mode)) {
-        (void)unlink(path); /* if it stays, bind says so */
+        (void)unlink(path); /* if it stays, bind() fails */
     }
 }
 
@@ -157,7 +157,7 @@ static void accept_client(struct kvb_truth_server *server)
             return;
         }
     }
-    (void)close(fd); /* one too many */
+    (void)close(fd); /* too many clients */
 }
 
 static kvb_status send_truth_answer(void *context, struct kvb_buf *out)

@@ -416,7 +416,7 @@ static kvb_status run_words(struct kvb_truth_session *session, const struct word
                      "drop WORKER RANK BATCHES, malform WORKER RANK KIND|all, or stop");
     }
     const kvb_status status = command->run(session, words);
-    return status == KVB_NOT_FOUND ? KVB_OK : status; /* which was answered */
+    return status == KVB_NOT_FOUND ? KVB_OK : status; /* it was already answered */
 }
 
 kvb_status kvb_truth_run(struct kvb_truth_session *session, char *line)

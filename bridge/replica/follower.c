@@ -350,8 +350,7 @@ struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, u
 {
     struct kvb_stream_key key = kvb_stream_table_key(&followers->names, number);
 
-    key.id =
-        &followers->follows[number].shown.id; /* prefetched: the caller reads the follower too */
+    key.id = &followers->follows[number].shown.id; /* the caller reads the follower too */
     return key;
 }
 

@@ -212,8 +212,7 @@ static void take_missed_events(
         }
         kvb_follow_apply(followers, follow, batch, event);
     }
-    if (reply->is_last &&
-        follow->repair.need == need_range) { /* after a `cleared` nothing is missing */
+    if (reply->is_last && follow->repair.need == need_range) { /* no `cleared` ended the need */
         finish_range(followers, follow, now_ns);
     }
 }

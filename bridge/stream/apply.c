@@ -296,8 +296,7 @@ static void finish_batch(struct kvb_stream *stream, const struct batch_origin *d
     stream->lists_replayed |= !is_live_here;
     kvb_stream_note_fingerprint(stream, &arrival, is_live_here);
     stream->counters.batches_applied++;
-    kvb_stream_want_from_last(
-        stream); /* a replay may have been wanted before the batch was finished */
+    kvb_stream_want_from_last(stream); /* a replay may have been wanted before the end */
 }
 
 void kvb_stream_drop_unfinished(struct kvb_stream *stream)

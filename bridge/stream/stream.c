@@ -115,7 +115,7 @@ static const struct verdict {
     [row_unproven]        = { KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED },
     [row_no_base]         = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE },
     [row_counted_whole]   = { KVB_STREAM_EXACT, KVB_REASON_NONE },
-    [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* the reason is set to the flaw */
+    [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* or the cause */
     [row_skipped]         = { KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
     [row_unrooted]        = { KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
     [row_exact]           = { KVB_STREAM_EXACT, KVB_REASON_NONE },

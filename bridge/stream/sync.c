@@ -78,8 +78,7 @@ static kvb_status step_snapshot(
             kvb_mirror_slice(stream->mirror, buckets, entries, max_blocks, &job->place, events));
     }
     for (size_t i = 0; i < events->event_count; i++) {
-        events->events[i].event_id =
-            i; /* no meaning, but the ids of a message must be consecutive */
+        events->events[i].event_id = i; /* ids of a message must be consecutive */
     }
     reply->answer = KVB_SYNC_BLOCKS;
     reply->is_last = job->place == SIZE_MAX;
