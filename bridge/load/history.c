@@ -9,9 +9,9 @@ struct kvb_history {
     struct kvb_history_sample *samples; /* owned; a ring */
     size_t capacity;
     size_t count;
-    size_t next; /* where the next sample goes */
+    size_t next; /* the place of the next sample */
     uint64_t began_ns;
-    uint64_t newest; /* its second */
+    uint64_t newest; /* second of the newest sample */
     uint64_t newest_ns;
     struct kvb_history_reading last; /* of the newest sample */
 };

@@ -93,7 +93,7 @@ bool kvb_peers_take_sequence(
     struct kvb_peer *peer = get_peer(peers, sender, now_ns);
 
     if (!peer) {
-        return true; /* it is used all the same: only gaps are not seen */
+        return true; /* the message is used; only gaps cannot be detected */
     }
     if (peer->has_sequence && sequence <= peer->sequence) {
         return false;

@@ -12,14 +12,14 @@
 struct prediction {
     uint64_t block;
     uint64_t until_ns;
-    uint64_t round;  /* of its stream: valid while it is the stream's */
+    uint64_t round;  /* valid only while the stream has the same round */
     uint32_t stream; /* number */
-    uint32_t older;  /* 1 + number, like the next; 0: the end */
+    uint32_t older;  /* 1 + number; 0: the end; the next field too */
     uint32_t newer;  /* while free: the next free one */
 };
 
 struct predicted_stream {
-    size_t count;   /* of its predictions, retired ones too */
+    size_t count;   /* its predictions, including retired ones */
     uint64_t round; /* ends when the stream is retired */
     bool has_epoch;
     kvb_epoch epoch; /* the newest one seen while there were predictions */
@@ -174,7 +174,7 @@ static kvb_status predict_block(
     if (known && is_valid(predictions, known, now_ns)) {
         return KVB_OK;
     }
-    if (known) { /* retired, or its time is over: the caller's stream has one to come, and stays */
+    if (known) { /* retired or expired: it is replaced */
         const uint32_t number = (uint32_t)(known - predictions->items);
         count_end(predictions, known, &predictions->counters.expired);
         unlink_prediction(predictions, known);
@@ -207,7 +207,8 @@ static kvb_status predict_block(
 
 /* ---- Decisions ---- */
 
-/* Its count is one too high until kvb_predictions_add() is done: the stream stays meanwhile. */
+/* Finds or adds the stream.  Its count is one too high until kvb_predictions_add() ends, so that
+ * the stream is not removed. */
 static kvb_status
 hold_stream(struct kvb_predictions *predictions, const struct kvb_stream_id *id, uint32_t *out)
 {
@@ -276,7 +277,7 @@ size_t kvb_predictions_beyond(
     }
     size_t known = held; /* the blocks before this one are held or predicted */
     size_t step = 1;
-    size_t end = count; /* the prediction ends before this one, or here */
+    size_t end = count; /* the run of predicted blocks ends here or before */
     while (known < end) {
         const size_t probe = known + step <= end ? known + step : end;
         const struct prediction *item = find_prediction(predictions, prompt[probe - 1], stream);
@@ -291,7 +292,7 @@ size_t kvb_predictions_beyond(
     return known - held;
 }
 
-/* ---- What ends a prediction ---- */
+/* ---- The end of predictions ---- */
 
 void kvb_predictions_stored(
     struct kvb_predictions *predictions, const struct kvb_stream_id *id,

@@ -171,7 +171,7 @@ static void swap_in_heap(struct kvb_requests *requests, size_t a, size_t b)
     put_at(requests, b, number);
 }
 
-/* Moves one whose deadline has changed to where it belongs. */
+/* Moves a request whose deadline has changed to its place in the heap. */
 static void settle_in_heap(struct kvb_requests *requests, size_t at)
 {
     while (at > 0 && heap_deadline(requests, at) < heap_deadline(requests, (at - 1) / 2)) {
@@ -251,7 +251,7 @@ find_or_add_stream(struct kvb_requests *requests, const struct kvb_stream_id *id
     return KVB_OK;
 }
 
-/* Room for one more; its number is the first free one, or item_count. */
+/* Makes room for one more request; its number is the first free one, or item_count. */
 static kvb_status reserve_request(struct kvb_requests *requests)
 {
     const size_t max = kvb_max_requests_in_flight;
@@ -347,7 +347,7 @@ kvb_status kvb_requests_add(
     return KVB_OK;
 }
 
-/* ---- What routers and engines report ---- */
+/* ---- Reports of routers and engines ---- */
 
 static void learn_rate(struct stream_sums *stream, const struct request *request, uint64_t now_ns)
 {
@@ -424,8 +424,8 @@ void kvb_requests_load_reported(
 
 /* ---- Time ---- */
 
-/* Forgets streams without requests for long, some of them at a time: the learnt rate stays over
- * short pauses. */
+/* Forgets streams that had no requests for long, some of them at a time.  A stream keeps its
+ * measured rate during short pauses. */
 static void sweep_streams(struct kvb_requests *requests, uint64_t now_ns)
 {
     for (size_t i = 0; i < streams_a_sweep && requests->names.limit > 0; i++) {

@@ -27,7 +27,7 @@ bool kvb_route_has_capacity(const struct kvb_route_candidate *candidate)
     return has_slot && has_block;
 }
 
-/* ---- What is known of a candidate; the names are those of route.h ---- */
+/* ---- Values of one candidate, with the names of route.h ---- */
 
 /* Blocks of the request that the worker has, or is expected to have soon. */
 static uint64_t expected_blocks(const struct kvb_route_candidate *candidate)
@@ -74,14 +74,14 @@ static double requests_of(const struct kvb_route_candidate *candidate)
     return waiting_of(candidate) + running_of(candidate);
 }
 
-/* ---- What is known of those that compete ---- */
+/* ---- Values of all candidates that compete ---- */
 
-/* What costs refer to, over the candidates that compete. */
+/* The values of all candidates that compete, which costs refer to. */
 struct route_fleet {
     double min_waiting;
     double max_waiting;
-    double max_requests; /* that a prefix is worth: mean + load_std_factor * deviation */
-    double mean_rate;    /* of prefill, over those that have one; blocks/s; never 0 */
+    double max_requests; /* limit for a choice by prefix: mean + load_std_factor * deviation */
+    double mean_rate;    /* mean prefill rate of the candidates that have one; blocks/s; never 0 */
 };
 
 /* Sums over the candidates that compete, added one by one.  {0} to begin with. */
@@ -116,7 +116,8 @@ fleet_of(const struct kvb_route_options *options, const struct route_sums *sums)
 {
     const double count = sums->count > 0 ? (double)sums->count : 1;
     const double mean = sums->requests / count;
-    /* Of whole numbers below 2^26, sums of squares are exact; rounding may go below 0. */
+    /* The sums of squares of whole numbers below 2^26 are exact.  Rounding may give a value below
+     * 0. */
     const double variance = fmax(sums->squares / count - mean * mean, 0);
 
     return (struct route_fleet){
@@ -133,8 +134,8 @@ typedef double (*cost_function)(
     const struct kvb_route_options *options, const struct route_fleet *fleet,
     const struct kvb_route_candidate *candidate);
 
-/* Blocks of other requests, without those that this one shares with them: what is predicted of its
- * prompt is computed once and stored once. */
+/* The blocks of other requests, without those that this request shares with them: predicted blocks
+ * of its prompt are computed and stored only once. */
 static double less_predicted(const struct kvb_route_candidate *candidate, uint64_t blocks)
 {
     return blocks > candidate->predicted_blocks ? (double)(blocks - candidate->predicted_blocks)
@@ -172,8 +173,8 @@ static double cost_least_requests(
     return 4 * waiting_of(candidate) + running_of(candidate);
 }
 
-/* Below 0: worth its prefix.  The fraction, less than one token, lets the fewest requests
- * decide between equal prefixes:
+/* Below 0: chosen for its prefix.  The fraction is less than one token, so among equal prefixes the
+ * fewest requests decide:
  *
  *     -(expected tokens + 1 / (2 + requests))  <  0  <=  requests */
 static double cost_prefix_threshold(
@@ -286,7 +287,7 @@ candidate_rank(const struct kvb_route_options *options, const struct kvb_route_c
     return is_doubted ? rank_full_doubted : rank_full;
 }
 
-/* Those that compete, and their costs. */
+/* The candidates that compete, and their costs. */
 struct field {
     size_t count;
     double lowest;
@@ -294,7 +295,7 @@ struct field {
     size_t lowest_count;
 };
 
-/* First pass: who competes, and what their costs refer to. */
+/* First pass: finds the candidates that compete, and the values that their costs refer to. */
 static enum rank survey_candidates(
     const struct kvb_route_options *options, struct kvb_route_candidate *candidates, size_t count,
     struct route_sums *out_sums)
@@ -328,7 +329,7 @@ static void note_cost(struct field *field, double cost)
     field->count++;
 }
 
-/* Second pass. */
+/* Second pass: computes the costs. */
 static struct field fill_costs(
     const struct kvb_route_options *options, enum rank best, const struct route_sums *sums,
     struct kvb_route_candidate *candidates, size_t count)
@@ -349,7 +350,7 @@ static struct field fill_costs(
     return field;
 }
 
-/* ---- The choices, among those that compete: the third pass ---- */
+/* ---- Third pass: the choice among the candidates that compete ---- */
 
 static size_t choose_lowest(
     const struct field *field, uint64_t turn, const struct kvb_route_candidate *candidates,
@@ -427,7 +428,7 @@ static size_t draw_below(double draw, size_t count)
     return number < count ? number : count - 1;
 }
 
-/* Two different ones, where there are two. */
+/* Chooses from two random candidates, which differ if there are at least two. */
 static size_t choose_of_two(
     const struct field *field, struct kvb_route_random random,
     const struct kvb_route_candidate *candidates, size_t count)
@@ -443,7 +444,7 @@ static size_t choose_of_two(
     return candidates[other].cost < candidates[one].cost ? other : one;
 }
 
-/* The lowest place from next_place on; behind the last place the first follows. */
+/* The lowest place from next_place on; after the last place comes the first. */
 static size_t
 choose_next(uint32_t next_place, const struct kvb_route_candidate *candidates, size_t count)
 {

@@ -8,14 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the aggregators of one router component tell each other, so that they decide from one set
- * of books. */
+/* The messages between the aggregators of one router component, so that all have the same books:
+ * requests in flight and predictions. */
 
-/* Of the messages.  A message of another version is skipped: its sender keeps books of its own. */
+/* The version of the messages.  A message of another version is skipped: its sender has separate
+ * books. */
 enum { kvb_books_version = 1, kvb_aggregator_id_bytes = 64 };
 
-/* Who sent it.  An id belongs to one process; `start` is drawn at its start, so that two processes
- * with one id are noticed. */
+/* The sender of a message.  Each process has its own id.  `start` is a random number from its
+ * start, so that two processes with the same id are detected. */
 struct kvb_books_sender {
     char id[kvb_aggregator_id_bytes + 1]; /* "" = a router */
     uint64_t start;
@@ -26,18 +27,19 @@ struct kvb_shared_decision {
     struct kvb_books_sender sender;
     uint64_t sequence; /* counts the decisions of the sender, from 1 */
     char request_id[kvb_request_id_bytes + 1];
-    struct kvb_stream_id stream; /* that was chosen */
-    uint64_t isl_blocks;         /* of the prompt */
-    uint64_t overlap_blocks;     /* of them held there */
-    uint64_t blocks;             /* that the request adds to those in use there */
-    uint64_t prefill_blocks;     /* to be computed */
+    struct kvb_stream_id stream; /* the chosen stream */
+    uint64_t isl_blocks;         /* blocks of the prompt */
+    uint64_t overlap_blocks;     /* of these, held by the stream */
+    uint64_t blocks;             /* blocks in use that the request adds */
+    uint64_t prefill_blocks;     /* blocks to be computed */
     uint64_t ttl_ms;
-    const kvb_block_hash *names; /* of the blocks behind those held: predicted; borrowed */
+    const kvb_block_hash
+        *names; /* of the blocks after the held ones, which are predicted; borrowed */
     size_t name_count;
     kvb_block_hash *storage; /* owned: of the names, once decoded */
 };
 
-/* R.kv_finished, R.kv_first_token: of a router, or passed on by an aggregator. */
+/* R.kv_finished, R.kv_first_token: from a router, or passed on by an aggregator. */
 struct kvb_shared_report {
     struct kvb_books_sender sender;
     char request_id[kvb_request_id_bytes + 1];
@@ -46,7 +48,7 @@ struct kvb_shared_report {
 /* R.aggregator_status: a heartbeat, once a second. */
 struct kvb_aggregator_status {
     struct kvb_books_sender sender;
-    uint64_t sequence; /* of its newest decision */
+    uint64_t sequence; /* number of its newest decision */
     bool is_ready;
     bool is_bye; /* it stops */
     uint64_t requests_in_flight;

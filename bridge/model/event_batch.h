@@ -66,7 +66,7 @@ enum kvb_group_kind {
     KVB_GROUP_OTHER   /* not known: Mamba states, cross attention, chunked attention */
 };
 
-/* What a block's identity contains beside its tokens. */
+/* What the identity of a block contains besides its tokens. */
 struct kvb_block_extra {
     uint32_t key_at;    /* into keys */
     uint32_t key_count; /* multimodal ids, any order */

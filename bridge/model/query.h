@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A router's query: who holds how much of this prompt? */
+/* A router's query: which workers hold how much of this prompt. */
 
 enum kvb_query_form {
     KVB_QUERY_TOKENS,        /* token ids; hashed once per block size in use */
@@ -23,18 +23,19 @@ bool kvb_request_id_is_valid(const char *request_id);
 
 enum { kvb_policy_bytes = 31, kvb_shown_candidate_bytes = 63 };
 
-/* The workers that a query is about, or that a route request may go to, and how one is chosen;
- * {0}: any worker, as the aggregator is configured. */
+/* The workers that a query is about, or that a route request may choose from, and the policy; {0}:
+ * any worker, with the configured policy. */
 struct kvb_selection {
     char policy[kvb_policy_bytes + 1]; /* "": the configured one */
-    bool is_dry_run;                   /* the answer alone: nothing is decided */
+    bool is_dry_run;                   /* only the answer: no request is recorded */
     struct kvb_labels labels;          /* that a worker must have; a role is one of them */
     /* Where either count is not 0, a worker must have one of these ids or addresses. */
     uint64_t *worker_ids; /* owned; sorted, like the next */
     uint64_t *addresses;  /* owned; kvb_selection_address() of each */
     size_t worker_id_count;
     size_t address_count;
-    char first_candidate[kvb_shown_candidate_bytes + 1]; /* of these, for errors; may be cut */
+    char first_candidate[kvb_shown_candidate_bytes + 1]; /* the first candidate, for error texts;
+                                                            may be truncated */
 };
 
 /* A number for the address of a worker. */

@@ -4,15 +4,17 @@
 
 #include <string.h>
 
-/* What must hold, whatever goes wrong.  Three links of one chain:
+/* The invariants, which must hold in each fault.  Each line compares two lists:
  *
- *     engine  --  bridge:      what was told is a subset of what the engine held after the
- *                              batch applied last, unless half of the next one is; EXACT misses
- * `doubtful` blocks at most bridge  --  aggregator:  EXACT lists exactly what was told up to the
- * event it claims engine  --  aggregator:  nothing listed is gone for longer than P1 allows;
- * PARTIAL lists a part of what was held at one moment since then     */
+ *     engine, bridge       The bridge publishes a subset of what the engine held after the batch
+ *                          that was applied last, or during the next batch if that is half
+ *                          applied.  An EXACT list lacks at most `doubtful` blocks.
+ *     bridge, aggregator   An EXACT list has exactly the blocks that were published up to the
+ *                          event that it names.
+ *     engine, aggregator   No listed block was removed more than 2 s ago.  A PARTIAL
+ *                          list is a part of what the engine held at one moment of the last 2 s. */
 
-enum { first_counted_step = 400 }; /* 4 s: beginning takes 2 */
+enum { first_counted_step = 400 }; /* 4 s: the start takes 2 s */
 
 static const uint64_t phantom_ns = 2 * KVB_NS_PER_S;
 static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;

@@ -171,8 +171,7 @@ kvb_status kvb_query_context_sort(struct kvb_query_context *ctx, size_t *out_cou
 /* The next random number of the query context, at least 0 and below 1. */
 double kvb_query_context_draw(struct kvb_query_context *ctx);
 
-/* ---- Internal to query_context.c (models, order, listing), overlaps.c (hashing, matching) and
- * route.c ---- */
+/* ---- Internal to query_context.c, overlaps.c and route.c ---- */
 
 /* Lists the streams that the answer may list, sorted by id, unless the cached list is valid.
  * KVB_NO_MEMORY */
