@@ -97,9 +97,10 @@ void kvb_certificate_warn(
 /* In place of OpenSSL's own, which asks on the terminal. */
 static int refuse_password(char *out, int size, int is_for_writing, void *is_wanted)
 {
-    (void)out;
-    (void)size;
     (void)is_for_writing;
+    if (size > 0) {
+        out[0] = '\0';
+    }
     *(bool *)is_wanted = true;
     return -1;
 }
@@ -119,9 +120,9 @@ static kvb_status read_private_key(const char *path, EVP_PKEY **out_key, struct 
     if (is_encrypted) {
         kvb_detail_set(
             detail,
-            "%s is encrypted, and nobody is asked for its password: openssl pkey -in %s "
-            "-out KEY, readable by its owner alone",
-            path, path);
+            "the key is encrypted, and nobody is asked for its password: openssl pkey -in %s -out "
+            "KEY",
+            path);
     } else {
         kvb_detail_set(detail, "%s contains no private key in PEM", path);
     }

@@ -132,6 +132,21 @@ static kvb_status check_token_line(const struct kvb_bus_login *login, struct kvb
     return check_secret_line(login->token_file, detail);
 }
 
+/* For files that nats.c reads, too: it takes a blank or a carriage return at the end of a line as a
+ * part of the JWT or the seed. */
+static kvb_status check_line_ends(const char *path, const char *content, struct kvb_detail *detail)
+{
+    for (const char *at = content; *at; at++) {
+        if (strchr(" \t\r", *at) && (at[1] == '\n' || at[1] == '\r' || at[1] == '\0')) {
+            kvb_detail_set(
+                detail, "lines end with blanks or carriage returns: sed -i 's/[[:space:]]*$//' %s",
+                path);
+            return KVB_BAD_CONFIG;
+        }
+    }
+    return KVB_OK;
+}
+
 /* Both parts are looked for here: nats.c sends a file without them as if it were a token. */
 static kvb_status check_credentials(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
@@ -140,13 +155,14 @@ static kvb_status check_credentials(const struct kvb_bus_login *login, struct kv
     KVB_TRY(kvb_secret_file_read(
         login->credentials, KVB_FILE_PRIVATE, content, sizeof content, NULL, detail));
     const bool has_parts = strstr(content, "BEGIN NATS USER JWT") && strstr(content, "\nSU");
+    const kvb_status status = check_line_ends(login->credentials, content, detail);
     explicit_bzero(content, sizeof content);
     if (!has_parts) {
         kvb_detail_set(
             detail, "%s does not contain the JWT and the seed of a user", login->credentials);
         return KVB_BAD_CONFIG;
     }
-    return KVB_OK;
+    return status;
 }
 
 static kvb_status
@@ -154,8 +170,12 @@ read_nkey(const char *path, char out_public[kvb_nkey_public_chars + 1], struct k
 {
     char seed[secret_bytes];
 
-    KVB_TRY(kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, seed, sizeof seed, detail));
-    const kvb_status status = kvb_nkey_public_of_seed(seed, out_public, detail);
+    KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, seed, sizeof seed, NULL, detail));
+    kvb_status status = check_line_ends(path, seed, detail);
+    if (status == KVB_OK) {
+        seed[strcspn(seed, "\n")] = '\0';
+        status = kvb_nkey_public_of_seed(seed, out_public, detail);
+    }
     explicit_bzero(seed, sizeof seed);
     return status == KVB_BAD_INPUT ? KVB_BAD_CONFIG : status;
 }

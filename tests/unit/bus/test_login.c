@@ -15,6 +15,9 @@
 /* ---- Files of a login --------------------------------------------------------------------------
  */
 
+#define SEED "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+#define JWT "-----BEGIN NATS USER JWT-----\nx\n------END NATS USER JWT------"
+
 static char folder[64];
 static char secret[128];      /* its first line is a seed, and it looks like credentials */
 static char key[128];         /* of certificate */
@@ -72,9 +75,7 @@ static int make_files(void **state)
     path_of(secret, "secret");
     path_of(key, "key");
     path_of(certificate, "certificate");
-    write_text(
-        secret, "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY\n"
-                "-----BEGIN NATS USER JWT-----\nx\n------END NATS USER JWT------\nSUx\n");
+    write_text(secret, SEED "\n" JWT "\n" SEED "\n");
     write_key(key, made, NULL);
     write_certificate(certificate, made);
     EVP_PKEY_free(made);
@@ -204,6 +205,9 @@ static const struct file_row file_rows[] = {
     { "credentials",    offsetof(struct kvb_bus_login, credentials),    true,  "nothing like it\n", "JWT and the seed" },
     { "credentials", offsetof(struct kvb_bus_login, credentials), true, "no JWT\nSUA\n", "JWT and the seed" },
     { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  "SUNOTASEED\n", "seed of an NKey" },
+    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  SEED "\r\n", "carriage returns: sed" },
+    { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  SEED " ", "carriage returns: sed" },
+    { "credentials",    offsetof(struct kvb_bus_login, credentials),    true,  JWT "\r\n" SEED, "carriage returns: sed" },
     { "ca_file",        offsetof(struct kvb_bus_login, ca_file),        false, "no certificate\n", "no certificate in PEM" },
     { "cert_file",      offsetof(struct kvb_bus_login, cert_file),      false, "no certificate\n", "no certificate in PEM" },
     { "key_file",       offsetof(struct kvb_bus_login, key_file),       true,  "no key\n", "no private key in PEM" },
