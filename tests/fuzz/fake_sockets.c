@@ -1,5 +1,7 @@
 #include "fake_engine.h"
+#include "fake_pages.h"
 
+#include "ingest/http/scraper.h"
 #include "ingest/zmq/context.h"
 #include "ingest/zmq/load_source.h"
 #include "ingest/zmq/poller.h"
@@ -37,6 +39,7 @@ struct kvb_source {
 
 struct kvb_poller {
     size_t at; /* of sources, in this turn */
+    size_t pages_owner;
 };
 
 static struct socket sockets[fake_sockets];
@@ -435,9 +438,9 @@ void kvb_poller_free(struct kvb_poller *poller)
 
 kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd)
 {
-    (void)poller;
-    (void)owner;
-    (void)fd;
+    if (fd == kvb_scraper_fd(NULL)) {
+        poller->pages_owner = owner;
+    }
     return KVB_OK;
 }
 
@@ -465,7 +468,9 @@ bool kvb_poller_next(struct kvb_poller *poller, size_t *out_owner, unsigned *out
             return true;
         }
     }
-    return false;
+    *out_owner = poller->pages_owner;
+    *out_kinds = kvb_ready_live;
+    return poller->at++ == max_sources && fake_pages_are_there(); /* once a turn */
 }
 
 /* ---- ingest/zmq/context.h, load_source.h ---- */

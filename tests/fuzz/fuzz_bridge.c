@@ -3,8 +3,10 @@
 #include "fake_bus.h"
 #include "fake_clock.h"
 #include "fake_engine.h"
+#include "fake_pages.h"
 #include "kvbridge/inside.h"
 #include "program.h"
+#include "wire/load/json.h"
 #include "wire/router/bridge_status.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/proto.h"
@@ -21,6 +23,7 @@
  *
  *     engine 1 (attacked) --+                     +--> reader: a set of names for each stream
  *     engine 2 (left alone) +--> kvbridge --> NATS
+ *     pages of metrics -----------+
  *     requests, HTTP, configuration files ----+
  *
  * Byte 0 chooses the profile and the engines' dialect.  Then each operation is a byte and its
@@ -133,15 +136,21 @@ static void read_sync(kvb_span payload)
     need(kvb_sync_reply_decode(payload, &world.parts, &reply) == KVB_OK);
 }
 
+static void read_load(kvb_span payload)
+{
+    struct kvb_load_report report;
+
+    need(kvb_load_json_decode(payload, &report) == KVB_OK);
+}
+
 static void published(const char *subject, const char *reply, kvb_span payload)
 {
     static const struct {
         const char *tail;
         void (*read)(kvb_span payload);
     } kinds[] = {
-        { ".kv_events", read_events },
-        { ".kv_heartbeat", read_beat },
-        { ".bridge_status", read_status },
+        { ".kv_events", read_events },     { ".kv_heartbeat", read_beat },
+        { ".bridge_status", read_status }, { ".load_metrics", read_load },
         { "_INBOX.sync.7", read_sync },
     };
     const size_t len = strlen(subject);
@@ -168,6 +177,7 @@ static kvb_span make_config(char *text, size_t size)
         "publish = { namespace = \"n\"; component = \"c\"; profile = \"%s\"; clear = \"%s\";\n"
         "  reannounce = \"on_loss\"; };\n"
         "workers = ( { id = 1; model = \"m\"; block_size = 4;\n"
+        "              load = { prometheus = \"http://127.0.0.1:7001/metrics\"; };\n"
         "              events = \"tcp://127.0.0.1:5001\"; replay = \"tcp://127.0.0.1:6001\"; },\n"
         "            { id = 2; model = \"m\"; block_size = 4;\n"
         "              events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n"
@@ -432,12 +442,33 @@ static void op_config_other(void)
     reload((kvb_span){ (const uint8_t *)only_two, sizeof only_two - 1 });
 }
 
+/* A page of the engine's load, or another end of its request. */
+static void op_page(void)
+{
+    const enum kvb_fetch_outcome outcome =
+        (enum kvb_fetch_outcome)(next_byte() % KVB_FETCH_OUTCOME_COUNT);
+
+    fake_pages_deliver(outcome, next_span());
+}
+
 static void (*const operations[])(void) = {
     op_pass_time,   op_publish,       op_publish_other, op_lose,   op_frames,  op_payload,
     op_far_payload, op_spoilt,        op_reply,         op_replay, op_link,    op_nats,
     op_sync,        op_sync_right,    op_refresh,       op_status, op_service, op_http,
     op_config_raw,  op_config_spoilt, op_config_other,
 };
+
+/* Pages have a number of their own, so that inputs saved before keep their meaning. */
+static void operate(void)
+{
+    const uint8_t which = next_byte();
+
+    if (which == UINT8_MAX) {
+        op_page();
+    } else {
+        operations[which % KVB_COUNT_OF(operations)]();
+    }
+}
 
 /* ---- Repair, and what must hold then ---- */
 
@@ -508,7 +539,7 @@ static void turn(void)
     if (world.is_repairing) {
         work_repair();
     } else if (next_operation()) {
-        operations[next_byte() % KVB_COUNT_OF(operations)]();
+        operate();
     } else {
         begin_repair();
     }
