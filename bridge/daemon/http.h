@@ -9,7 +9,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
+
+struct sockaddr_storage;
 
 /* The HTTP server, on libmicrohttpd's own threads: collects a request, calls one
  * handler, sends its answer.

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -687,8 +688,8 @@ static kvb_status open_grpc_listener(struct kvb_grpc *grpc, struct kvb_detail *d
     const struct kvb_grpc_options *options = &grpc->options;
 
     grpc->listen_fd =
-        socket(options->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (bind_grpc(grpc->listen_fd, &options->address) != 0) {
+        socket(options->address->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (bind_grpc(grpc->listen_fd, options->address) != 0) {
         return grpc_listen_failed(options, errno, detail);
     }
     grpc->port = read_port(grpc->listen_fd);
@@ -761,6 +762,7 @@ kvb_status kvb_grpc_start(
         options->idle_ms ? options->idle_ms * KVB_NS_PER_MS : kvb_grpc_idle_s * KVB_NS_PER_S;
     grpc->gate = make_gate(grpc);
     const kvb_status status = start_grpc(grpc, detail);
+    grpc->options.address = NULL; /* the caller's */
     if (status != KVB_OK) {
         kvb_grpc_free(grpc);
         return status;

@@ -10,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/socket.h>
+
+struct sockaddr_storage;
 
 /* A gRPC server of one unary method, over HTTP/2 without TLS (session.h).
  *
@@ -63,9 +64,9 @@ typedef enum kvb_grpc_status (*kvb_grpc_handler)(
     void *context, struct kvb_grpc_call *call, kvb_span message);
 
 struct kvb_grpc_options {
-    struct sockaddr_storage address; /* port 0 picks a free one */
-    const char *listen;              /* the same as text, for people */
-    const char *path;                /* of the method; borrowed, like all below */
+    const struct sockaddr_storage *address; /* for the call; port 0 picks a free one */
+    const char *listen;                     /* the same as text, for people */
+    const char *path;                       /* of the method; borrowed, like all below */
     size_t max_message_bytes;
     size_t max_under_way;
     uint64_t grace_ms;        /* 0: kvb_grpc_grace_s, for a first request and for reading */

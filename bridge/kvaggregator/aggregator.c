@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum {
@@ -269,7 +270,9 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
 
 static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
-    struct kvb_grpc_options options = {
+    struct sockaddr_storage address = { 0 };
+    const struct kvb_grpc_options options = {
+        .address = &address,
         .listen = aggregator->config->grpc.listen,
         .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
         .max_message_bytes = kvb_max_indexer_bytes,
@@ -284,7 +287,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
     if (!options.listen[0]) {
         return KVB_OK;
     }
-    if (!kvb_http_listen_read(options.listen, &options.address)) {
+    if (!kvb_http_listen_read(options.listen, &address)) {
         kvb_detail_set(detail, "grpc: \"%s\" is not address:port", options.listen);
         return KVB_BAD_CONFIG;
     }

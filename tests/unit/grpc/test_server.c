@@ -97,9 +97,11 @@ struct limits {
 static void start_scene(struct scene *scene, struct limits limits)
 {
     struct kvb_detail detail = { "" };
-    struct sockaddr_in loopback = { .sin_family = AF_INET,
-                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    struct kvb_grpc_options options = {
+    struct sockaddr_storage address = { 0 };
+    const struct sockaddr_in loopback = { .sin_family = AF_INET,
+                                          .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    const struct kvb_grpc_options options = {
+        .address = &address,
         .listen = "127.0.0.1:0",
         .path = "/x.Y/Z",
         .max_message_bytes = 1 << 20,
@@ -114,7 +116,7 @@ static void start_scene(struct scene *scene, struct limits limits)
 
     scene->metrics = (struct kvb_metrics){ rows, scene->values, metric_count };
     (void)pthread_mutex_init(&scene->lock, NULL);
-    memcpy(&options.address, &loopback, sizeof loopback);
+    memcpy(&address, &loopback, sizeof loopback);
     assert_ok(kvb_grpc_start(&options, &scene->grpc, &detail));
 }
 
@@ -528,17 +530,19 @@ static void says_that_its_port_is_taken(void **state)
     struct kvb_grpc *second = NULL;
     struct kvb_detail detail = { "" };
     struct sockaddr_in taken = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    struct kvb_grpc_options options = { .listen = "127.0.0.1:50051",
-                                        .path = "/x.Y/Z",
-                                        .max_under_way = 1,
-                                        .handler = take_call,
-                                        .context = &scene,
-                                        .metrics = &scene.metrics };
+    struct sockaddr_storage address = { 0 };
+    const struct kvb_grpc_options options = { .address = &address,
+                                              .listen = "127.0.0.1:50051",
+                                              .path = "/x.Y/Z",
+                                              .max_under_way = 1,
+                                              .handler = take_call,
+                                              .context = &scene,
+                                              .metrics = &scene.metrics };
 
     (void)state;
     start_scene(&scene, (struct limits){ 0 });
     taken.sin_port = htons(kvb_grpc_port(scene.grpc));
-    memcpy(&options.address, &taken, sizeof taken);
+    memcpy(&address, &taken, sizeof taken);
     assert_int_equal(kvb_grpc_start(&options, &second, &detail), KVB_IO);
     assert_string_equal(
         detail.text, "grpc: cannot listen on \"127.0.0.1:50051\": Address already in use");
