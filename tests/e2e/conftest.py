@@ -1,6 +1,7 @@
 """What the tests stand on: real nats-servers, our programs, a fake engine.  Each
 test has its own of everything; on failure all logs are printed."""
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -12,6 +13,7 @@ import bus
 import engine
 import kube_api
 import marked
+import name_server
 import probes
 import programs
 
@@ -199,6 +201,22 @@ def forget_secrets():
     marked.secrets.clear()
 
 
+@contextlib.contextmanager
+def shared_scene(tmp_path_factory):
+    """A scene for a fixture of a whole module, with a nats-server; when the fixture fails, all
+    logs are printed."""
+    one = Scene(tmp_path_factory.mktemp("shared"), SERVERS["debian"])
+    one.start_nats()
+    try:
+        yield one
+    except BaseException:
+        print(one.logs())
+        raise
+    finally:
+        trouble = one.close()
+    assert not trouble, trouble
+
+
 @pytest.fixture
 def scene(request, tmp_path):
     """A nats-server and what a test adds to it.  Tests that must hold with a
@@ -209,6 +227,11 @@ def scene(request, tmp_path):
     yield one
     trouble = one.close()
     assert not trouble, "\n".join(trouble)
+
+
+@pytest.fixture
+def names(scene):
+    return scene.engine_of(name_server.NameServer, folder=scene.folder)
 
 
 @pytest.fixture

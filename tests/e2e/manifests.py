@@ -180,10 +180,6 @@ def engines(things):
     return [(w, c, vllm_options(c["command"] + c["args"])) for w, c in found]
 
 
-def port_of(address):
-    return int(address.rsplit(":", 1)[1])
-
-
 # ---- Network policies ----------------------------------------------------------------
 
 def policies_for(things, labels):

@@ -52,6 +52,10 @@ def free_port():
         return port
 
 
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
 class Program:
     """One running process; its output goes to a file that is shown on failure.  stderr: where
     else its log goes."""
@@ -116,6 +120,17 @@ class Daemon(Program):
         status, text = self.http("GET", path)
         assert status == 200, (path, status, text)
         return json.loads(text)
+
+    def states(self):
+        """[(state, reason)] of the streams that a kvaggregator follows."""
+        return [(row["state"], row["reason"]) for row in self.get("/streams")["streams"]]
+
+    def is_exact(self, streams=1):
+        return self.states() == [("EXACT", "")] * streams
+
+    def rows(self):
+        """What a kvaggregator lists: [worker, rank, tier, block], as texts."""
+        return [line.split() for line in self.http("GET", "/dump?format=rows")[1].splitlines()]
 
     def is_ready(self):
         return self.http("GET", "/readyz")[0] == 200

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 import xxhash
 
-import conftest
 import contract
-import engine
-from conftest import worker
+from conftest import shared_scene, worker
 from programs import wait_for
 
 BLOCK = 16
@@ -167,7 +165,7 @@ class Stage:
 
     def listed(self):
         """{worker: names of its blocks}"""
-        rows = [line.split() for line in self.aggregator.http("GET", "/dump?format=rows")[1].splitlines()]
+        rows = self.aggregator.rows()
         return {number: {int(row[3]) for row in rows if row[0] == str(number)} for number in self.engines}
 
     def standing(self, worker_id):
@@ -186,16 +184,8 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    scene = conftest.Scene(tmp_path_factory.mktemp("fields"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         yield Stage(scene)
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 @pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])

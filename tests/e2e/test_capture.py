@@ -13,9 +13,7 @@ LABELS = [row[0] for row in capture.labels()]
 
 def dump(aggregator):
     """The names of all blocks that the aggregator lists."""
-    status, text = aggregator.http("GET", "/dump?format=rows")
-    assert status == 200, (status, text)
-    rows = [line.split() for line in text.splitlines() if line.strip()]
+    rows = aggregator.rows()
     assert all(row[0] == "7" and row[1] == "0" and row[2] == "device" for row in rows), rows[:3]
     return {int(row[3]) for row in rows}
 
@@ -66,15 +64,10 @@ def test_a_replay_gives_what_the_engine_held(scene, label):
         vllm.publish(payload, live=False)
     aggregator = scene.aggregator(block_size=capture.BLOCK_SIZE)
     scene.bridge(worker(vllm, block_size=capture.BLOCK_SIZE))
-    wait_for("the stream is in sync", lambda: is_exact(aggregator), 15)
+    wait_for("the stream is in sync", aggregator.is_exact, 15)
     settle(scene, aggregator, last_seq)
     check_label(label, unsent, {names[block] for block in held}, dump(aggregator),
                 only_stream(aggregator)["doubtful"])
-
-
-def is_exact(aggregator):
-    stream = only_stream(aggregator)
-    return stream and stream["state"] == "EXACT"
 
 
 def is_waiting(aggregator):

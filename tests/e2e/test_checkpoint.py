@@ -13,7 +13,7 @@ from conftest import PUBLISH, worker
 from programs import wait_for
 from test_faults import Reader, store
 from test_json_readers import PlainReader
-from test_sync import check, states
+from test_sync import check
 
 
 def kept(scene):
@@ -158,7 +158,7 @@ def test_a_stopped_bridge_goes_on_from_its_last_moment(scene):
     check(aggregator, 1, 2, 3)
     assert written(bridge) == 0
     assert bridge.stop() == 0
-    wait_for("it said goodbye", lambda: states(aggregator) == [("DOWN", "bridge_stopped")])
+    wait_for("it said goodbye", lambda: aggregator.states() == [("DOWN", "bridge_stopped")])
     missed = aggregator.metric("kvb_epochs_missed_total")
     vllm.publish(store(4))
     again = start(scene, vllm, name="again")
@@ -191,7 +191,7 @@ def test_what_no_engine_has_proven_is_not_told(scene, profile):
     vllm, aggregator, bridge = begin(scene, profile)
     bridge.kill()
     vllm.go_away()
-    wait_for("all was told", lambda: states(aggregator) == [("DOWN", "silent")])
+    wait_for("all was told", lambda: aggregator.states() == [("DOWN", "silent")])
     told = len(messages)
     again = start(scene, vllm, profile, name="again", down_clear_ms=3000)
     wait_for("taken back", lambda: again.metric("kvb_announcements_total") == 1)

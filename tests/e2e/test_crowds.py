@@ -15,7 +15,7 @@ import programs
 from conftest import worker
 from programs import wait_for
 from test_faults import store
-from test_json_readers import is_exact, listed
+from test_json_readers import listed
 
 MIB = 1 << 20
 QUERY = {"token_ids": list(range(16)), "model_name": "m"}
@@ -76,7 +76,7 @@ def served(scene):
     scene.bridge(worker(vllm))
     aggregator = scene.aggregator()
     vllm.publish(store(1))
-    wait_for("a block", lambda: listed(aggregator, 1) and is_exact(aggregator))
+    wait_for("a block", lambda: listed(aggregator, 1) and aggregator.is_exact())
     return aggregator
 
 

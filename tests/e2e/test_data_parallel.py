@@ -96,10 +96,7 @@ def test_the_connection_says_whose_the_events_are_and_not_the_batch(scene):
 
 def listed(aggregator, rank):
     """The names of the blocks that the aggregator lists for a rank of worker 7."""
-    status, text = aggregator.http("GET", "/dump?format=rows")
-    assert status == 200, (status, text)
-    rows = [line.split() for line in text.splitlines()]
-    return {int(row[3]) for row in rows if row[:3] == ["7", str(rank), "device"]}
+    return {int(row[3]) for row in aggregator.rows() if row[:3] == ["7", str(rank), "device"]}
 
 
 def test_each_rank_of_a_recorded_engine_has_the_list_of_its_own_messages(scene):

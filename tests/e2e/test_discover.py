@@ -9,7 +9,7 @@ import pytest
 
 import zmq
 from conftest import worker
-from programs import free_port, wait_for
+from programs import free_port, port_of, wait_for
 from test_faults import store
 from test_members import EngineApi, discovered, lists, reload, rewrite, streams
 from test_metrics import two_free_ports
@@ -37,10 +37,6 @@ def api():
     one = StockApi()
     yield one
     one.close()
-
-
-def port_of(address):
-    return int(address.rsplit(":", 1)[1])
 
 
 def vllm_says(name, *ranks):

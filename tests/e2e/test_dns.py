@@ -8,18 +8,11 @@ import zmq
 
 import programs
 from conftest import worker
-from name_server import NO_NAME, SILENT, NameServer
+from name_server import NO_NAME, SILENT
 from programs import wait_for
 from test_faults import Reader, name_of, store
 from test_load import page, sources
 from web import Web
-
-
-@pytest.fixture
-def names(scene):
-    one = NameServer(scene.folder)
-    scene.engines.append(one)
-    return one
 
 
 @pytest.fixture

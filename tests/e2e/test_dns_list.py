@@ -5,19 +5,12 @@ import random
 
 import pytest
 
-from name_server import FAILS, NO_NAME, SILENT, NameServer
-from programs import wait_for
+from name_server import FAILS, NO_NAME, SILENT
+from programs import port_of, wait_for
 from test_faults import name_of, store
 from test_members import rows_of, streams
 
 NAME = "vllm-headless"
-
-
-@pytest.fixture
-def names(scene):
-    one = NameServer(scene.folder)
-    scene.engines.append(one)
-    return one
 
 
 @pytest.fixture
@@ -30,10 +23,6 @@ def pods(scene):
         return scene.engine(bind=f"tcp://{host}:{port_of(first.events)}", bind_replay=f"tcp://{host}:{port_of(first.replay)}")
 
     return [first, *(like_first(f"127.77.{part}.{i}") for i in (2, 3))]
-
-
-def port_of(endpoint):
-    return int(endpoint.rsplit(":", 1)[1])
 
 
 def host_of(endpoint):

@@ -12,7 +12,7 @@ import pytest
 
 import contract
 import engine
-from conftest import PUBLISH, worker
+from conftest import PUBLISH, shared_scene, worker
 from programs import wait_for
 
 VECTORS = pathlib.Path(__file__).resolve().parent.parent / "data/vectors/dynamo-relay-0.4.1.txt"
@@ -83,15 +83,8 @@ def said(request, tmp_path_factory):
     All inputs run through one bridge, in order, under sequence numbers of our own
     (numbers 59 to 64 are about the frames around a payload: test_faults).  After
     each comes a batch whose block marks the end of what the input caused."""
-    import conftest
-
-    scene = conftest.Scene(tmp_path_factory.mktemp("relay"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         yield run_inputs(scene)
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 def run_inputs(scene):

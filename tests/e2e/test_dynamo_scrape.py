@@ -9,7 +9,7 @@ import pytest
 
 import programs
 import scrape
-from conftest import worker
+from conftest import shared_scene, worker
 from programs import wait_for
 
 SERVICE = "dynamo_vllmworker"
@@ -42,21 +42,11 @@ def wait_for_figures(bus, feeds, expected, read=scrape.read_nested, answers=1):
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
     """One bridge's answer for one loaded worker, as JSON."""
-    import conftest
-
-    scene = conftest.Scene(tmp_path_factory.mktemp("scrape"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         feed, bus = scene.load_feed(), scene.bus()
         scene.bridge(loaded(scene, 0x1A2B3C4D5E6F, feed))
         wait_for_figures(bus, [(feed, FIGURES, None)], {0x1A2B3C4D5E6F: FIGURES})
         yield json.loads(bus.request(SUBJECT, b""))
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 PLACES = {

@@ -126,16 +126,13 @@ def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
         body = {"token_ids": tokens_of(1), "model_name": "m"}
         return json.loads(aggregator.http("POST", "/query", body)[1])["scores"]
 
-    def state():
-        return [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
-
-    wait_for("it is matched", lambda: state() == [("EXACT", "")] and found() == {"7": {"0": BLOCK}})
+    wait_for("it is matched", lambda: aggregator.states() == [("EXACT", "")] and found() == {"7": {"0": BLOCK}})
     vllm.go_away()
     slow = SlowAnswers(vllm)
     vllm.come_back()
-    wait_for("connected again, and listed", lambda: state() == [("DOWN", "connecting")])
+    wait_for("connected again, and listed", lambda: aggregator.states() == [("DOWN", "connecting")])
     seen = found()
-    assert seen == {} or state() != [("DOWN", "connecting")], "matched before it was proven"
+    assert seen == {} or aggregator.states() != [("DOWN", "connecting")], "matched before it was proven"
     slow.gate.set()
     wait_for("it is matched again", lambda: found() == {"7": {"0": BLOCK}})
 
@@ -284,7 +281,7 @@ def test_what_is_no_router_event_is_counted_and_nothing_else(scene):
             "blocks": [{"block_hash": 11, "tokens_hash": 12}]}}}}
     subject = "namespace.dynamo.component.Foreign.kv_events"
     bus.publish(subject, json.dumps(good).encode())
-    wait_for("a foreign bridge's block is listed", lambda: len(rows(aggregator)) == 1)
+    wait_for("a foreign bridge's block is listed", lambda: len(aggregator.rows()) == 1)
     name = "kvb_messages_refused_total"
     before = aggregator.metric(name)
 
@@ -301,16 +298,12 @@ def test_what_is_no_router_event_is_counted_and_nothing_else(scene):
     for payload in bad:
         bus.publish(subject, payload)
     wait_for("each is counted", lambda: aggregator.metric(name) - before == len(bad))
-    assert len(rows(aggregator)) == 1
+    assert len(aggregator.rows()) == 1
     assert [s["worker_id"] for s in aggregator.get("/streams")["streams"]] == [5]
 
     good["event"] = {"event_id": 2, "data": {"removed": {"block_hashes": [11]}}}
     bus.publish(subject, json.dumps(good).encode())
-    wait_for("the next message is applied", lambda: rows(aggregator) == [])
-
-
-def rows(aggregator):
-    return aggregator.http("GET", "/dump?format=rows")[1].splitlines()
+    wait_for("the next message is applied", lambda: aggregator.rows() == [])
 
 
 def test_no_answer_goes_where_routers_read_events(scene):
@@ -393,8 +386,7 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
     tokens = tokens_of(1)
 
     def listed():
-        rows = aggregator.http("GET", "/dump?format=rows")[1].splitlines()
-        return {row.split()[2] for row in rows}
+        return {row[2] for row in aggregator.rows()}
 
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
@@ -403,7 +395,4 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
     wait_for("what is left", lambda: listed() == tiers - {"device"})
     vllm.publish(engine.batch(engine.removed(1, medium="CPU")))
     wait_for("nothing is left", lambda: listed() == set())
-    wait_for(
-        "in sync",
-        lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT"],
-    )
+    wait_for("in sync", aggregator.is_exact)

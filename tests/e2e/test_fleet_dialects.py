@@ -113,8 +113,7 @@ def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene,
 
     def listed():
         found = {stream: set() for stream in wanted}
-        for row in aggregator.http("GET", "/dump?format=rows")[1].splitlines():
-            worker, rank, _, name = row.split()
+        for worker, rank, _, name in aggregator.rows():
             found[int(worker), int(rank)].add(int(name))
         return found
 

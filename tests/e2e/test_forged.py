@@ -14,7 +14,7 @@ import programs
 from conftest import PUBLISH, worker
 from programs import wait_for
 from test_faults import store
-from test_json_readers import is_exact, listed
+from test_json_readers import listed
 
 PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
 HEALED_S = 3
@@ -38,7 +38,7 @@ def start(scene, profile, **publish):
     aggregator = scene.aggregator()
     for number in (1, 2):
         vllm.publish(store(number))
-    wait_for("the list", lambda: listed(aggregator, 1, 2) and is_exact(aggregator))
+    wait_for("the list", lambda: listed(aggregator, 1, 2) and aggregator.is_exact())
     return vllm, bridge, aggregator
 
 
@@ -58,7 +58,7 @@ def test_a_cleared_of_somebody_else_blinds_no_stream(scene, profile):
     bus.publish(f"{PUBLISH}.kv_events", forged)
     wait_for("it harmed", lambda: row(aggregator)["blocks"]["device"] == 0)
     vllm.publish(store(3))
-    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and is_exact(aggregator), HEALED_S)
+    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S)
     wait_for("it is counted", lambda: aggregator.metric("kvb_streams_contradicted_total") == 1)
     vllm.publish(store(4))
     wait_for("its ids count again", lambda: listed(aggregator, 1, 2, 3, 4), HEALED_S)
@@ -69,7 +69,7 @@ def test_an_id_beyond_all_that_can_be_is_refused(scene, profile):
     vllm, _, aggregator = start(scene, profile)
     scene.bus().publish(f"{PUBLISH}.kv_events", event(7, 2**64 - 1, "cleared"))
     wait_for("it is counted", lambda: aggregator.metric("kvb_events_ahead_total") == 1)
-    assert listed(aggregator, 1, 2) and is_exact(aggregator)
+    assert listed(aggregator, 1, 2) and aggregator.is_exact()
     vllm.publish(store(3))
     wait_for("it goes on", lambda: listed(aggregator, 1, 2, 3))
 
@@ -83,10 +83,10 @@ def test_a_heartbeat_of_an_epoch_that_never_was_is_outlived(scene, profile):
     beat = wait_for("a heartbeat", lambda: beats and beats[0].data)
     assert beat[:2] == b"\x0a\x10"  # the epoch, 16 bytes
     bus.publish(f"{PUBLISH}.kv_heartbeat", beat[:2] + bytes(16) + beat[18:] + b"\xd8\x01\xff\xff\xff\xff\x0f")
-    wait_for("it harmed", lambda: not is_exact(aggregator))
+    wait_for("it harmed", lambda: not aggregator.is_exact())
     vllm.publish(store(3))
     # HEALED_S from the bridge's next heartbeat, and that within a second
-    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and is_exact(aggregator), HEALED_S + 1)
+    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S + 1)
 
 
 # ---- Who has no heartbeats ----
@@ -97,7 +97,7 @@ def test_workers_that_nobody_vouches_for_are_forgotten_and_not_chosen(scene):
     aggregator = scene.aggregator(extra="forget_ms = 10000;")
     scene.bridge(worker(vllm), profile="protobuf")
     vllm.publish(store(1))
-    wait_for("the worker", lambda: is_exact(aggregator))
+    wait_for("the worker", aggregator.is_exact)
     bus = scene.bus()
     block = {"block_hash": 77, "tokens_hash": 5}
     for number in range(9000):
@@ -112,7 +112,7 @@ def test_workers_that_nobody_vouches_for_are_forgotten_and_not_chosen(scene):
     status, answer = aggregator.http("POST", "/route", {"token_ids": list(range(64)), "model_name": "m"})
     assert status == 200 and [score["worker_id"] for score in json.loads(answer)["scores"]] == [7]
     wait_for("they are forgotten", lambda: aggregator.metric("kvb_streams") == 1, 30)
-    assert is_exact(aggregator)
+    assert aggregator.is_exact()
 
 
 # ---- Room ----
@@ -143,7 +143,7 @@ def test_a_bridge_of_fast_heartbeats_is_missed_sooner(scene):
         wait_for("it is missed", lambda: is_in_state(aggregator, "DOWN", "silent"), 2.8)
     finally:
         bridge.process.send_signal(signal.SIGCONT)
-    wait_for("it is back", lambda: is_exact(aggregator))
+    wait_for("it is back", aggregator.is_exact)
 
 
 def flood(port, messages):

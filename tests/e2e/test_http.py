@@ -9,7 +9,7 @@ import pytest
 import contract
 import engine
 import programs
-from conftest import ROUTER, worker
+from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
 BLOCK = 16
@@ -19,33 +19,16 @@ PROMPT = list(range(100, 100 + 6 * BLOCK))
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     """An aggregator that lists four blocks of PROMPT at worker 1, two at worker 2."""
-    import conftest
-
-    scene = conftest.Scene(tmp_path_factory.mktemp("http"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    one, two = scene.engine(), scene.engine()
-    aggregator = scene.aggregator()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
+        one, two = scene.engine(), scene.engine()
+        aggregator = scene.aggregator()
         scene.bridge(worker(one, 1), worker(two, 2))
         one.publish(engine.batch(engine.stored([1, 2, 3, 4], PROMPT[: 4 * BLOCK], BLOCK)))
         two.publish(engine.batch(engine.stored([1, 2], PROMPT[: 2 * BLOCK], BLOCK)))
-        wait_for("six blocks are listed", lambda: len(rows(aggregator)) == 6)
-        wait_for(
-            "both are in sync",
-            lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT", "EXACT"],
-        )
+        wait_for("six blocks are listed", lambda: len(aggregator.rows()) == 6)
+        wait_for("both are in sync", lambda: aggregator.is_exact(2))
         aggregator.scene = scene
         yield aggregator
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
-
-
-def rows(aggregator):
-    return aggregator.http("GET", "/dump?format=rows")[1].splitlines()
 
 
 def post(aggregator, path, body):

@@ -54,15 +54,9 @@ class PlainReader:
         return lambda: self.of(worker_id) == {name_of(n) for n in numbers}
 
 
-def is_exact(aggregator, streams=1):
-    """The same messages, read by kvaggregator: nothing is missing, nothing is made up."""
-    states = [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
-    return states == [("EXACT", "")] * streams
-
-
 def listed(aggregator, *numbers):
-    rows = aggregator.http("GET", "/dump?format=rows")[1].splitlines()
-    return sorted(int(row.split()[3]) for row in rows) == sorted(name_of(n) for n in numbers)
+    """The same messages, read by kvaggregator: nothing is missing, nothing is made up."""
+    return sorted(int(row[3]) for row in aggregator.rows()) == sorted(name_of(n) for n in numbers)
 
 
 # ---- Readers that know no `cleared` ---------------------------------------------------
@@ -82,7 +76,7 @@ def removed_scene(scene):
 def check_truth(reader, aggregator, *numbers):
     wait_for("the reader has the truth", reader.holds(*numbers))
     wait_for("kvaggregator has it too", lambda: listed(aggregator, *numbers))
-    wait_for("and knows it", lambda: is_exact(aggregator))
+    wait_for("and knows it", aggregator.is_exact)
 
 
 @pytest.mark.sanitize
@@ -188,7 +182,7 @@ def test_each_rank_may_be_a_worker_of_its_own(scene):
     first.publish(store(3))
     wait_for("rank 0 began again", reader.holds(3, worker_id=70))
     assert reader.holds(2, worker_id=71)()
-    wait_for("both are exact", lambda: is_exact(aggregator, 2))
+    wait_for("both are exact", lambda: aggregator.is_exact(2))
     ids = {(s["worker_id"], s["dp_rank"]) for s in aggregator.get("/streams")["streams"]}
     assert ids == {(70, 0), (71, 1)}
 
@@ -212,7 +206,7 @@ def test_a_clear_of_one_rank_does_not_cost_its_siblings(scene, clear):
     wait_for("rank 0 began again, rank 1 stands", reader.holds(2, 3, 4))
     assert bridge.metric("kvb_retellings_total") >= 1
     wait_for("kvaggregator took nothing twice", lambda: listed(aggregator, 2, 3, 4))
-    wait_for("and is sure", lambda: is_exact(aggregator, 2))
+    wait_for("and is sure", lambda: aggregator.is_exact(2))
 
 
 # ---- An engine that is away --------------------------------------------------------------------
@@ -229,11 +223,7 @@ def test_an_engine_that_is_away_for_long_holds_nothing(scene, clear):
     wait_for("two blocks", reader.holds(1, 2))
     vllm.go_away()
     wait_for("nothing", reader.holds())
-    wait_for(
-        "the stream says why",
-        lambda: [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
-        == [("DOWN", "engine_away")],
-    )
+    wait_for("the stream says why", lambda: aggregator.states() == [("DOWN", "engine_away")])
     vllm.come_back()  # the same process: it still holds both
     check_truth(reader, aggregator, 1, 2)
     vllm.publish(store(3))
@@ -249,7 +239,7 @@ def test_a_short_absence_costs_nothing(scene):
     wait_for("a block", reader.holds(1))
     clears = reader.clears
     vllm.go_away()
-    wait_for("the aggregator hears of it", lambda: not is_exact(aggregator))
+    wait_for("the aggregator hears of it", lambda: not aggregator.is_exact())
     vllm.come_back()
     vllm.publish(store(2))
     check_truth(reader, aggregator, 1, 2)
@@ -285,7 +275,7 @@ def test_what_was_lost_is_told_anew(scene):
     lose_nats(scene, bridge, vllm)
     wait_for("what is held now", lambda: len(reader.of()) == 4 and name_of(1) not in reader.of())
     assert name_of(3) in reader.of()
-    wait_for("kvaggregator is sure", lambda: is_exact(aggregator))
+    wait_for("kvaggregator is sure", aggregator.is_exact)
 
 
 def test_with_reannounce_never_the_ids_show_the_loss(scene):
@@ -307,7 +297,7 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     assert reader.clears == clears
     assert reader.event_ids[seen:] == [reader.event_ids[seen - 1] + 3], "two events are missing"
     wait_for("kvaggregator asked for them", lambda: listed(aggregator, 2, 3, 4))
-    wait_for("and is sure", lambda: is_exact(aggregator))
+    wait_for("and is sure", aggregator.is_exact)
 
 
 def test_the_aggregator_reads_events_that_hold_prompts(scene):

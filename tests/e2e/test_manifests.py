@@ -303,11 +303,11 @@ def test_only_bridges_reach_the_ports_that_carry_token_ids(folder):
     for workload, _, options in manifests.engines(things):
         events = options["events"]
         for name, endpoint in (("kv-events", events["endpoint"]), ("kv-replay", events["replay_endpoint"])):
-            admitted = manifests.admitted(things, workload, manifests.port_of(endpoint))
+            admitted = manifests.admitted(things, workload, programs.port_of(endpoint))
             if is_loopback(endpoint):
                 assert admitted == [] and name not in ports_of(workload)
             else:
-                assert admitted == [bridge] and ports_of(workload)[name] == manifests.port_of(endpoint)
+                assert admitted == [bridge] and ports_of(workload)[name] == programs.port_of(endpoint)
         assert manifests.admitted(things, workload, options["port"]), "requests come through"
 
 
@@ -341,7 +341,7 @@ def test_a_bridge_that_watches_pods_finds_the_engine_as_it_is():
         if container["command"][0] == "kvbridge"]
     assert len(texts) == 4
     ports = {"kv-events": options["events"]["endpoint"], "kv-replay": options["events"]["replay_endpoint"]}
-    numbers = {name: manifests.port_of(endpoint) for name, endpoint in ports.items()} | {"http": options["port"]}
+    numbers = {name: programs.port_of(endpoint) for name, endpoint in ports.items()} | {"http": options["port"]}
     assert ports_of(workload) == numbers
     for text in texts:
         key, _, value = manifests.value_of(text, "selector").partition("=")
@@ -496,7 +496,7 @@ def test_the_role_is_all_that_a_bridge_needs_to_read_its_pods(scene, kube):
     vllm = scene.engine()
     ((workload, _, options),) = manifests.engines(render("examples/daemonset"))
     ports = {
-        "kv-events": manifests.port_of(vllm.events), "kv-replay": manifests.port_of(vllm.replay),
+        "kv-events": programs.port_of(vllm.events), "kv-replay": programs.port_of(vllm.replay),
         "http": programs.free_port()}
     kube.pods.create(running(workload, "here", ports))
     elsewhere = running(workload, "elsewhere", ports)

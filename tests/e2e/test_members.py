@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-import engine
 import marked
 from conftest import worker
 from programs import free_port, wait_for
@@ -56,8 +55,7 @@ def state_of(aggregator, worker_id, dp_rank=0):
 
 
 def rows_of(aggregator, worker_id):
-    lines = aggregator.http("GET", "/dump?format=rows")[1].split("\n")
-    return {int(line.split()[3]) for line in lines if line.startswith(f"{worker_id} ")}
+    return {int(row[3]) for row in aggregator.rows() if row[0] == str(worker_id)}
 
 
 def lists(aggregator, worker_id, *numbers):

@@ -10,7 +10,7 @@ from nats.micro.service import NAME_REGEX, SEMVER_REGEX, ServiceInfo, ServicePin
 
 import engine
 import programs
-from conftest import ROUTER, worker
+from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
 BRIDGE, AGGREGATOR = "dynamo_vllmworker", "kvaggregator"
@@ -23,11 +23,7 @@ PROMPT = list(range(48))
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     """A bridge, an aggregator, and a service of nats-py on one server."""
-    import conftest
-
-    scene = conftest.Scene(tmp_path_factory.mktemp("micro"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         scene.one = scene.engine()
         scene.the_bridge = scene.bridge(worker(scene.one, 10))
         scene.the_aggregator = scene.aggregator()
@@ -42,12 +38,6 @@ def asked(tmp_path_factory):
         scene.the_bus._wait(scene.foreign.add_endpoint(name="ask", handler=say_yes))
         scene.the_bus.request("ask", b"")
         yield scene
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 def ask(scene, subject, enough=1, payload=b""):
@@ -250,7 +240,7 @@ def test_each_route_decision_is_one_event(scene, alias):
     bus = scene.bus()
     own, other = bus.watch(f"{ROUTER}.kv-hit-rate"), bus.watch("namespace.dynamo.kv-hit-rate")
     body = json.dumps({"token_ids": PROMPT}).encode()
-    wait_for("the blocks are listed", lambda: len(aggregator.http("GET", "/dump?format=rows")[1].splitlines()) == 2)
+    wait_for("the blocks are listed", lambda: len(aggregator.rows()) == 2)
     for number in range(1, 4):
         bus.request(f"{ROUTER}.kv_route", body)
         status, text = aggregator.http("POST", "/route", body)

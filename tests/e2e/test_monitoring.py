@@ -12,10 +12,9 @@ import promql_parser as promql
 import pytest
 import yaml
 
-import conftest
 import engine
 import prometheus
-from conftest import worker
+from conftest import shared_scene, worker
 from programs import wait_for
 
 ETC = prometheus.TREE / "etc"
@@ -30,12 +29,10 @@ SCRAPED = {"job", "instance"}
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
     """{name: [labels]} of both programs, with an engine that they know."""
-    scene = conftest.Scene(tmp_path_factory.mktemp("monitoring"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    vllm = scene.engine()
-    aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(vllm))
-    try:
+    with shared_scene(tmp_path_factory) as scene:
+        vllm = scene.engine()
+        aggregator = scene.aggregator()
+        bridge = scene.bridge(worker(vllm))
         vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
         wait_for("a block is listed", lambda: aggregator.metric("kvb_index_blocks") == 1)
         found = {"up": [{}]}
@@ -43,9 +40,6 @@ def samples(tmp_path_factory):
             for name, labels in prometheus.Page.of(daemon).samples:
                 found.setdefault(name, []).append(dict(labels))
         yield found
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 def parse(text):

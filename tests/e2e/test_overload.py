@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-import contract
 import engine
 from conftest import PUBLISH, worker
 from programs import wait_for

@@ -65,10 +65,6 @@ def denials(daemon):
     return {what: daemon.metric("kvb_nats_denied_total", what=what) for what in ("publish", "subscribe")}
 
 
-def states(aggregator):
-    return [row["state"] for row in aggregator.get("/streams")["streams"]]
-
-
 @pytest.mark.parametrize("words, status, says", [
     (["bridge"], 64, "permissions bridge: give --config FILE, the file that it runs with"),
     (["aggregator"], 64, "permissions aggregator: give --config FILE"),
@@ -124,7 +120,7 @@ class Fleet:
             assert daemon.is_ready(), daemon.http("GET", "/readyz")
 
     def is_exact(self):
-        wait_for("EXACT in both aggregators", lambda: all(states(one) == ["EXACT"] for one in self.aggregators), 20)
+        wait_for("EXACT in both aggregators", lambda: all(one.is_exact() for one in self.aggregators), 20)
 
 
 def as_router(fleet, *words):
@@ -430,7 +426,7 @@ def test_each_line_of_an_aggregator_is_needed(scene):
     wait_for("it publishes", lambda: "namespace.w.component.VllmWorker.kv_events" in listener.seen)
     aggregators = [scene.daemon("kvaggregator", *configs[at], f"aggregator{at}") for at in configs]
     wait_for("the complete one is ready", aggregators[0].is_ready, 20)
-    wait_for("EXACT", lambda: states(aggregators[0]) == ["EXACT"])
+    wait_for("EXACT", aggregators[0].is_exact)
 
     # What each is sent over HTTP makes it publish.
     for at, one in enumerate(aggregators):
@@ -453,7 +449,7 @@ def test_each_line_of_an_aggregator_is_needed(scene):
             wait_for("the others are published", lambda rest=others: rest <= listener.seen)
             assert case.line not in listener.seen
     stream = next(at for at, case in enumerate(cases) if "kv_sync" in (case.line or ""))
-    assert states(aggregators[stream]) != ["EXACT"]
+    assert not aggregators[stream].is_exact()
 
     listener.end()
     all_of_them = listener.services("$SRV.PING", enough=len(cases) - 2 + 1)

@@ -73,7 +73,7 @@ def test_the_least_that_a_bridge_needs_is_enough(scene, permissions, profile):
     wait_for("kvbridge is ready", bridge.is_ready)
     wait_for("three statuses are sent", lambda: bridge.get("/state")["uptime_s"] >= 5)
     assert bridge.is_ready()
-    wait_for("EXACT", lambda: [s["state"] for s in aggregator.get("/streams")["streams"]] == ["EXACT"])
+    wait_for("EXACT", aggregator.is_exact)
 
 
 def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):

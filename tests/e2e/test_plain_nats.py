@@ -4,7 +4,6 @@ type are run from there."""
 
 import json
 import pathlib
-import re
 import shlex
 import socket
 import subprocess
@@ -13,10 +12,9 @@ import time
 
 import pytest
 
-import conftest
 import engine
 import programs
-from conftest import PUBLISH, ROUTER, worker
+from conftest import PUBLISH, ROUTER, shared_scene, worker
 from programs import wait_for
 
 BLOCK = 16
@@ -64,27 +62,15 @@ class Plain:
 @pytest.fixture(scope="module", params=["json", "protobuf"])
 def fleet(request, tmp_path_factory):
     """A bridge of one worker, an aggregator, and something happening all the time."""
-    scene = conftest.Scene(tmp_path_factory.mktemp("plain"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         scene.profile = request.param
         scene.one, scene.feed = scene.engine(), scene.load_feed()
         scene.bridge(
             worker(scene.one, 7, more=f'load = {{ zmq = "{scene.feed.endpoint}"; }};'), profile=scene.profile)
         scene.router = scene.aggregator()
         scene.one.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, BLOCK)))
-        wait_for("the stream is EXACT", lambda: states(scene) == ["EXACT"])
+        wait_for("the stream is EXACT", scene.router.is_exact)
         yield scene
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
-
-
-def states(scene):
-    return [stream["state"] for stream in scene.router.get("/streams")["streams"]]
 
 
 def play(scene):

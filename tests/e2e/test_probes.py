@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-import conftest
 import probes
-from conftest import worker
+from conftest import shared_scene, worker
 from programs import wait_for
 
 # Capture, profile, and how many answers may be too low within their bounds: as many as
@@ -119,20 +118,12 @@ class Replayed:
 @pytest.fixture(scope="module")
 def tallies(tmp_path_factory):
     """(capture, profile) -> Tally, of every probe."""
-    scene = conftest.Scene(tmp_path_factory.mktemp("probes"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         replayed = Replayed(scene)
         number = 0
         while replayed.ask_at(number):
             number += 1
         yield {row[:2]: run.tally for row, run in zip(RUNS, replayed.runs)}
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 def check(count, allowed):

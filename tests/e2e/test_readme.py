@@ -13,7 +13,7 @@ import pytest
 
 import programs
 import serving
-from programs import wait_for
+from programs import port_of, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BLOCK = 16
@@ -34,10 +34,6 @@ def vllm_options():
     return {
         "model": words[2], "block_size": int(words[words.index("--block-size") + 1]),
         "events": json.loads(words[words.index("--kv-events-config") + 1])}
-
-
-def port_of(address):
-    return int(address.rsplit(":", 1)[1])
 
 
 def replaced(text, ports):

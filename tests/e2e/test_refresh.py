@@ -70,15 +70,9 @@ def fill(one, number):
 def listed(aggregator):
     """{worker: blocks}, as kvaggregator lists them."""
     blocks = {}
-    for row in aggregator.http("GET", "/dump?format=rows")[1].splitlines():
-        fields = row.split()
-        blocks.setdefault(int(fields[0]), set()).add(int(fields[3]))
+    for row in aggregator.rows():
+        blocks.setdefault(int(row[0]), set()).add(int(row[3]))
     return blocks
-
-
-def is_exact(aggregator, streams):
-    states = [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
-    return states == [("EXACT", "")] * streams
 
 
 def digests(aggregator):
@@ -98,7 +92,7 @@ def idle_fleet(scene, streams=STREAMS, **publish):
     for number, one in enumerate(engines):
         fill(one, number)
     wait_for("all blocks", lambda: early.count() == streams * BLOCKS, 30)
-    wait_for("kvaggregator is sure", lambda: is_exact(aggregator, streams), 15)
+    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(streams), 15)
     return early, aggregator, engines, bridge
 
 
@@ -118,7 +112,7 @@ def test_a_late_reader_has_all_within_one_period(scene):
              lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS, 3 * period_s)
     assert late.blocks() == truth and early.blocks() == truth
     assert late.clears == 0 and early.clears == clears and early.ignored == 0
-    assert listed(aggregator) == truth and is_exact(aggregator, STREAMS)
+    assert listed(aggregator) == truth and aggregator.is_exact(STREAMS)
     assert digests(aggregator) == mismatches
     assert bridge.metric("kvb_refresh_given_up_total") == 0
 
@@ -144,7 +138,7 @@ def test_who_asks_has_all_at_once(scene):
     assert bridge.metric("kvb_refresh_requests_total", outcome="granted") == STREAMS
     assert bridge.metric("kvb_refresh_streams_total") == STREAMS
     assert bridge.metric("kvb_refresh_blocks_total") == STREAMS * BLOCKS
-    assert listed(aggregator) == truth and is_exact(aggregator, STREAMS)
+    assert listed(aggregator) == truth and aggregator.is_exact(STREAMS)
     assert digests(aggregator) == refused, "kv_refresh itself is no bad message either"
 
 
@@ -209,7 +203,7 @@ def test_while_blocks_come_and_go_a_late_reader_ends_with_the_truth(scene):
             first.publish(engine.batch(engine.removed(number - 50)) if number >= 150 else store(number))
     told = bridge.metric("kvb_refresh_streams_total")
     wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4, 15)
-    wait_for("kvaggregator is sure", lambda: is_exact(aggregator, 2), 15)
+    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(2), 15)
     wait_for("the reader has the truth", lambda: late.blocks() == listed(aggregator), 10)
 
 

@@ -24,9 +24,7 @@ class Seen:
         return None
 
     def listed(self):
-        status, text = self.aggregator.http("GET", "/dump?format=rows")
-        assert status == 200
-        return {int(row.split()[3]) for row in text.splitlines() if row}
+        return {int(row[3]) for row in self.aggregator.rows()}
 
     def is_at(self, state, *numbers):
         return self.state() == state and self.listed() == {name_of(number) for number in numbers}

@@ -6,8 +6,6 @@ import pathlib
 import re
 import subprocess
 
-import pytest
-
 import engine
 import programs
 from conftest import worker

@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-import conftest
 import engine
-from conftest import ROUTER, worker
+from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
 BLOCK, CHUNK = 16, 256
@@ -144,16 +143,8 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory):
-    scene = conftest.Scene(tmp_path_factory.mktemp("shapes"), conftest.SERVERS["debian"])
-    scene.start_nats()
-    try:
+    with shared_scene(tmp_path_factory) as scene:
         yield Stage(scene)
-    except BaseException:
-        print(scene.logs())
-        raise
-    finally:
-        trouble = scene.close()
-    assert not trouble, trouble
 
 
 def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):

@@ -15,8 +15,8 @@ import engine
 import programs
 from conftest import PUBLISH, worker
 from programs import PATIENCE, wait_for
+from test_faults import BLOCK, tokens_of
 
-BLOCK = 16
 TRACE = pathlib.Path(__file__).parents[1] / "data" / "conversation_trace.jsonl"
 
 
@@ -72,10 +72,6 @@ def say_load(bus, worker_id, active):
             },
         }).encode(),
     )
-
-
-def tokens_of(number):
-    return [number * 1000 + i for i in range(BLOCK)]
 
 
 def fleet(scene, workers=2):

@@ -13,13 +13,9 @@ from conftest import PUBLISH, SNAPSHOT, worker
 from proxy import Proxy
 from programs import wait_for
 from test_faults import store
-from test_json_readers import is_exact, listed
+from test_json_readers import listed
 
 PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
-
-
-def states(aggregator):
-    return [(s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]]
 
 
 def repairs(aggregator, kind):
@@ -28,7 +24,7 @@ def repairs(aggregator, kind):
 
 def check(aggregator, *numbers):
     wait_for("the list is the engine's", lambda: listed(aggregator, *numbers))
-    wait_for("and it is proven", lambda: is_exact(aggregator))
+    wait_for("and it is proven", aggregator.is_exact)
 
 
 @pytest.mark.sanitize
@@ -63,7 +59,7 @@ def cut_off(scene, profile, sync_blocks=16384):
     vllm.publish(store(2))
     check(aggregator, 1, 2)
     proxy.cut()
-    wait_for("it notices", lambda: states(aggregator) == [("STALE", "nats_away")])
+    wait_for("it notices", lambda: aggregator.states() == [("STALE", "nats_away")])
     for number in (3, 4, 5):
         vllm.publish(store(number))
     vllm.publish(engine.batch(engine.removed(1)))
@@ -184,7 +180,7 @@ def test_a_flood_from_ever_new_inboxes_keeps_no_late_aggregator_from_exact(scene
     try:
         wait_for("some have to wait", lambda: bridge.metric("kvb_sync_refused_total", reason="busy") > 100)
         aggregator = scene.aggregator()
-        wait_for("both are EXACT", lambda: states(aggregator) == [("EXACT", "")] * 2, 10)
+        wait_for("both are EXACT", lambda: aggregator.is_exact(2), 10)
         wait_for("with all blocks", lambda: aggregator.metric("kvb_index_blocks") == blocks + 1)
     finally:
         flood.stop()
@@ -230,8 +226,8 @@ def test_a_frozen_server_is_no_fault_of_the_bridges(scene):
         seen = set()
 
         def is_stale():
-            seen.update(states(aggregator))
-            return states(aggregator) == [("STALE", "nats_away")]
+            seen.update(aggregator.states())
+            return aggregator.states() == [("STALE", "nats_away")]
 
         wait_for("the list is marked", is_stale, 3)
         wait_for("sooner than by pings", lambda: aggregator.metric("kvb_nats_echo_silences_total") == 1, 1)
@@ -241,8 +237,8 @@ def test_a_frozen_server_is_no_fault_of_the_bridges(scene):
         nats.send_signal(signal.SIGCONT)
 
     def is_back():
-        seen.update(states(aggregator))
-        return is_exact(aggregator) and listed(aggregator, 1, 2)
+        seen.update(aggregator.states())
+        return aggregator.is_exact() and listed(aggregator, 1, 2)
 
     wait_for("all is back", is_back)
     assert not [state for state in seen if state[0] == "DOWN"], seen

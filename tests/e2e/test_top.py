@@ -10,19 +10,14 @@ import subprocess
 
 import pytest
 
-import contract
 import engine
 import programs
 from conftest import PUBLISH, ROUTER, worker
 from programs import PATIENCE, wait_for
 from terminal import Terminal
+from test_faults import BLOCK, tokens_of
 
-BLOCK = 16
 KVCTL = programs.BIN / "kvctl"
-
-
-def tokens_of(number):
-    return [number * 1000 + i for i in range(BLOCK)]
 
 
 def store(*numbers):

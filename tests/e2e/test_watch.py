@@ -6,24 +6,15 @@ import re
 
 import pytest
 
-import contract
 import engine
 import programs
 from conftest import PUBLISH, worker
 from programs import wait_for
+from test_faults import BLOCK, name_of, tokens_of
 
-BLOCK = 16
 LINE = re.compile(
     r"^\d\d:\d\d:\d\d\.\d{3} dynamo/VllmWorker worker (\d+) rank (\d+) event (\d+) "
     r"(stored|removed|cleared)(?: device (\d+) blocks?((?: [0-9a-f]{16})+(?: \.\.\.)?)(?: after [0-9a-f]{16})?)?$")
-
-
-def tokens_of(number):
-    return [number * 1000 + i for i in range(BLOCK)]
-
-
-def name_of(number):
-    return contract.prompt_hashes(tokens_of(number), BLOCK)[0][0]
 
 
 def port_before(endpoint):

@@ -11,7 +11,7 @@ import zmq
 import engine
 from attacks.engines import MOST_PAUSE_S, HostileEngine, from_fresh_starts, follow
 from liar import poisons
-from programs import wait_for
+from programs import port_of, wait_for
 from proxy import Proxy
 
 PERIOD_S = 0.02
@@ -44,10 +44,6 @@ class LoadSocket:
     def close(self):
         self.socket.close()
         self.context.term()
-
-
-def port_of(address):
-    return int(address.rsplit(":", 1)[1])
 
 
 class LinkedEngine(HostileEngine):
