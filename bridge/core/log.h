@@ -58,6 +58,9 @@ void kvb_log_write(
 /* value in decimal, written into text (24 bytes), returned for use as a value. */
 const char *kvb_log_u64(char text[24], uint64_t value);
 
+/* The same into memory of the block in which it stands. */
+#define KVB_LOG_U64(value) kvb_log_u64((char[24]){ 0 }, (value))
+
 /* "error", "warning", "info", "debug".  Never NULL. */
 const char *kvb_log_level_name(enum kvb_log_level level);
 

@@ -30,15 +30,13 @@ void kvb_daemon_log_warnings(
 void kvb_daemon_log_errors(
     struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors)
 {
-    char text[24];
-
     for (size_t i = 0; i < errors->count && i < kvb_conf_max_errors; i++) {
         kvb_log_write(
             log, KVB_LOG_ERROR, name, "configuration", "why", errors->texts[i].text, NULL);
     }
     kvb_log_write(
         log, KVB_LOG_ERROR, name, "configuration rejected; keeping the running one", "mistakes",
-        kvb_log_u64(text, errors->count), NULL);
+        KVB_LOG_U64(errors->count), NULL);
 }
 
 void kvb_daemon_log_renewal(
@@ -111,11 +109,10 @@ void kvb_daemon_wait_for_end(
     const sigset_t *signals, struct kvb_notify *notify, const struct kvb_daemon_running *running)
 {
     int number = 0;
-    char text[24];
 
     kvb_log_write(
         running->log, KVB_LOG_INFO, running->name, "started", "version", KVB_VERSION, "http_port",
-        kvb_log_u64(text, running->http_port), NULL);
+        KVB_LOG_U64(running->http_port), NULL);
     while (!is_end_signal(number)) {
         struct kvb_liveness liveness = { .turns = 0 };
         running->read_liveness(running->daemon, &liveness);

@@ -213,7 +213,6 @@ static kvb_status count_http_connections(
     const uint64_t need = kvb_http_files(0, http_threads) + grpc + own_files;
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
-    char text[24];
 
     *out_max = kvb_max_http_connections;
     if (missing > kvb_max_http_connections - min_connections) {
@@ -230,7 +229,7 @@ static kvb_status count_http_connections(
             aggregator->log, KVB_LOG_WARNING, "http",
             "fewer connections than usual: the limit of open files is low (LimitNOFILE= of the "
             "unit, or ulimit -Hn)",
-            "connections", kvb_log_u64(text, *out_max), NULL);
+            "connections", KVB_LOG_U64(*out_max), NULL);
     }
     return KVB_OK;
 }

@@ -472,12 +472,11 @@ static void log_refusal(
     uint64_t now_ns)
 {
     uint64_t times = 0;
-    char text[24];
 
     if (kvb_log_limit_due(&aggregator->refusals, now_ns, &times)) {
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
-            kvb_log_u64(text, times), "namespace", received->names.name_space, "component",
+            KVB_LOG_U64(times), "namespace", received->names.name_space, "component",
             received->names.component, "kind", received->kind->tail, "last_reason",
             kvb_status_name(status), NULL);
     }

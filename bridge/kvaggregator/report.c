@@ -89,14 +89,12 @@ static void log_rivals(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
-        char worker[24];
-        char rank[24];
         if (follower && follower->reason == KVB_REASON_TWO_BRIDGES) {
             kvb_log_write(
                 aggregator->log, KVB_LOG_WARNING, "aggregator", "two bridges for one worker",
                 "namespace", follower->id.name_space, "component", follower->id.component,
-                "worker_id", kvb_log_u64(worker, follower->id.worker_id), "dp_rank",
-                kvb_log_u64(rank, follower->id.dp_rank), NULL);
+                "worker_id", KVB_LOG_U64(follower->id.worker_id), "dp_rank",
+                KVB_LOG_U64(follower->id.dp_rank), NULL);
             return;
         }
     }

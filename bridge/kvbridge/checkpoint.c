@@ -74,13 +74,12 @@ static void make_part(struct kvb_bridge *bridge, struct kvb_buf *room, uint64_t 
 static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, uint64_t now_ns)
 {
     uint64_t times = 0;
-    char text[24];
 
     count(&bridge->shown, kvb_bridge_checkpoint_failures);
     if (kvb_log_limit_due(&bridge->checkpoints.limit, now_ns, &times)) {
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge", "a checkpoint was not written", "why",
-            why->text, "times", kvb_log_u64(text, times), NULL);
+            why->text, "times", KVB_LOG_U64(times), NULL);
     }
 }
 

@@ -157,14 +157,12 @@ add_target(struct kvb_discovery *discovery, uint32_t list, const struct kvb_work
 
 static void say_full(struct kvb_discovery *discovery)
 {
-    char text[24];
-
     if (!discovery->was_full) {
         kvb_log_write(
             discovery->options.log, KVB_LOG_ERROR, "discovery",
             "more workers with a discover URL than one bridge reads: the others wait until one is "
             "removed",
-            "workers", kvb_log_u64(text, kvb_max_workers), NULL);
+            "workers", KVB_LOG_U64(kvb_max_workers), NULL);
     }
     discovery->was_full = true;
 }
@@ -274,7 +272,6 @@ static uint64_t hash_sources(const struct kvb_event_sources *sources)
 /* Logs an answer only when it differs from the last one that was logged. */
 static void say_found(struct target *target, uint64_t found, size_t ranks)
 {
-    char text[24];
     char shown[kvb_url_shown_bytes];
 
     if (target->said.text[0] == '\0' && found == target->found) {
@@ -289,7 +286,7 @@ static void say_found(struct target *target, uint64_t found, size_t ranks)
             ? "an engine does not give its event sockets: the configured addresses are used"
             : "an engine has given its event sockets",
         "discover", kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
-        kvb_log_u64(text, ranks), NULL);
+        KVB_LOG_U64(ranks), NULL);
 }
 
 static kvb_status take_target_answer(struct target *target, struct kvb_detail *why)

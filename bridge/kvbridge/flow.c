@@ -159,13 +159,11 @@ static void step_batch(
  * distinguished, so the stream is DOWN until only one is connected. */
 static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_crowded)
 {
-    char worker[24];
-
     if (is_crowded && !rank->is_crowded) {
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge",
             "several engines are connected to one port: give each a port of its own", "events",
-            rank->settings.events, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+            rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), NULL);
     }
     rank->is_crowded = is_crowded;
 }
@@ -326,8 +324,6 @@ static const char *say_renewal(kvb_status status)
 static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     const char *reason = "";
-    char worker[24];
-    char dp_rank[24];
     const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
 
     const char *refusal = kvb_source_refusal(rank->source);
@@ -344,24 +340,21 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
         bridge->log, KVB_LOG_WARNING, "bridge",
         is_refused ? "no connection to an engine: the handshake failed" : say_renewal(status),
         "reason", is_refused ? refusal : reason, "events", rank->settings.events, "worker",
-        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
 }
 
 static void say_quarantine(
     struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_turn_verdict verdict)
 {
-    char worker[24];
-    char dp_rank[24];
-    char wait_ms[24];
     const bool begins = verdict == KVB_TURN_QUARANTINE;
 
     kvb_log_write(
         bridge->log, begins ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
         begins ? "an engine uses more than its share of the thread: its stream is quarantined"
                : "the quarantine of a stream is over: a replay fetches what it missed",
-        "wait_ms", kvb_log_u64(wait_ms, rank->served.turn.back_off_ns / KVB_NS_PER_MS), "worker",
-        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank),
-        "events", rank->settings.events, NULL);
+        "wait_ms", KVB_LOG_U64(rank->served.turn.back_off_ns / KVB_NS_PER_MS), "worker",
+        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
+        rank->settings.events, NULL);
 }
 
 void kvb_bridge_share_changed(

@@ -135,7 +135,6 @@ static void count_pod_refusal(
         [KVB_POD_CEILING] = kvb_bridge_kubernetes_ceiling,
     };
     uint64_t times = 0;
-    char text[24];
 
     kubernetes->refused[refusal]++;
     kubernetes->refused_why = *why;
@@ -143,8 +142,8 @@ static void count_pod_refusal(
     if (kvb_log_limit_due(&kubernetes->refused_limit, kvb_clock_monotonic_ns(), &times)) {
         kvb_log_write(
             kubernetes->options.log, KVB_LOG_WARNING, "kubernetes",
-            "objects of the API server are skipped", "why", why->text, "count",
-            kvb_log_u64(text, times), NULL);
+            "objects of the API server are skipped", "why", why->text, "count", KVB_LOG_U64(times),
+            NULL);
     }
 }
 

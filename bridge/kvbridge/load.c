@@ -56,12 +56,10 @@ static void log_load_source(
     struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_load_source_kind kind,
     enum kvb_log_level level, const char *what, const char *why)
 {
-    char worker[24];
-
     kvb_log_write(
         bridge->log, level, "bridge", what, "source", kvb_load_source_kind_name(kind), "address",
-        address_of(load, kind), "worker",
-        kvb_log_u64(worker, kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
+        address_of(load, kind), "worker", KVB_LOG_U64(kvb_worker_id_of_rank(&load->settings, 0)),
+        "why", why, NULL);
 }
 
 /* Logs a failing source at once, then at growing intervals. */

@@ -72,7 +72,6 @@ static bool start_replay(void *context, struct kvb_served *served, uint64_t from
 {
     struct kvb_bridge *bridge = context;
     const struct bridge_rank *rank = kvb_bridge_rank_of(served);
-    char worker[24];
 
     const kvb_status status = kvb_source_replay_start(rank->source, from);
 
@@ -85,7 +84,7 @@ static bool start_replay(void *context, struct kvb_served *served, uint64_t from
             bridge->log, KVB_LOG_ERROR, "bridge",
             "no replay: the limit of open files is reached; raise it (LimitNOFILE= of the unit, "
             "or ulimit -Hn)",
-            "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+            "worker", KVB_LOG_U64(rank->worker_id), NULL);
     }
     return true;
 }

@@ -60,20 +60,12 @@ static void say_needs_restart(void *context, const char *path)
 
 static void say_taken(const struct reloader *reloader, const struct kvb_membership_result *answer)
 {
-    char added[24];
-    char gone[24];
-    char changed[24];
-    char same[24];
-    char failed[24];
-    char updated[24];
-
     kvb_log_write(
         reloader->log, answer->failed > 0 ? KVB_LOG_ERROR : KVB_LOG_INFO, "kvbridge",
-        "configuration read again; in ranks:", "added", kvb_log_u64(added, answer->added),
-        "removed", kvb_log_u64(gone, answer->gone), "changed",
-        kvb_log_u64(changed, answer->changed), "unchanged", kvb_log_u64(same, answer->same),
-        "failed", kvb_log_u64(failed, answer->failed), "updated",
-        kvb_log_u64(updated, answer->updated), NULL);
+        "configuration read again; in ranks:", "added", KVB_LOG_U64(answer->added), "removed",
+        KVB_LOG_U64(answer->gone), "changed", KVB_LOG_U64(answer->changed), "unchanged",
+        KVB_LOG_U64(answer->same), "failed", KVB_LOG_U64(answer->failed), "updated",
+        KVB_LOG_U64(answer->updated), NULL);
 }
 
 static void take_new_config(struct reloader *reloader, const struct kvb_bridge_config *config)

@@ -38,9 +38,6 @@ static void list_ranks_anew(struct kvb_bridge *bridge)
 
 static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    char worker[24];
-    char dp_rank[24];
-
     if (bridge->publisher.was_allowed) {
         kvb_bridge_say_goodbye(bridge, rank, now_ns);
         return;
@@ -48,7 +45,7 @@ static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "a rank was removed while publishing is not possible: routers receive no clear", "worker",
-        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
 }
 
 static void close_rank(struct kvb_bridge *bridge, size_t at)
@@ -89,13 +86,9 @@ static void say_not_opened(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings,
     const struct kvb_detail *why)
 {
-    char worker[24];
-    char dp_rank[24];
-
     kvb_log_write(
         bridge->log, KVB_LOG_ERROR, "bridge", "a rank cannot be opened", "why", why->text, "worker",
-        kvb_log_u64(worker, settings->id), "dp_rank", kvb_log_u64(dp_rank, settings->first_rank),
-        NULL);
+        KVB_LOG_U64(settings->id), "dp_rank", KVB_LOG_U64(settings->first_rank), NULL);
 }
 
 /* Decides after an attempt to open a rank: it was added, is tried again, or is given up. */

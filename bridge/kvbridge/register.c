@@ -129,12 +129,9 @@ static kvb_status make_worker(
 
 static void log_wish(struct kvb_bridge *bridge, const char *what, uint64_t id, uint32_t dp_rank)
 {
-    char worker[24];
-    char rank[24];
-
     kvb_log_write(
-        bridge->log, KVB_LOG_INFO, "bridge", what, "worker", kvb_log_u64(worker, id), "dp_rank",
-        kvb_log_u64(rank, dp_rank), NULL);
+        bridge->log, KVB_LOG_INFO, "bridge", what, "worker", KVB_LOG_U64(id), "dp_rank",
+        KVB_LOG_U64(dp_rank), NULL);
 }
 
 static void answer_registered(

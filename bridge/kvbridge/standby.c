@@ -206,20 +206,15 @@ look_at_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t echoe
 static void log_changes(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_standby *standby = &bridge->standby;
-    char taken_over[24];
-    char yielded[24];
-    char active[24];
-    char streams[24];
 
     if (now_ns < standby->next_log_ns || standby->taken_over + standby->yielded == 0) {
         return;
     }
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge", "standby: the publisher of streams has changed",
-        "taken_over", kvb_log_u64(taken_over, standby->taken_over), "yielded",
-        kvb_log_u64(yielded, standby->yielded), "active",
-        kvb_log_u64(active, kvb_bridge_count_published(bridge)), "streams",
-        kvb_log_u64(streams, bridge->membership.rank_count), NULL);
+        "taken_over", KVB_LOG_U64(standby->taken_over), "yielded", KVB_LOG_U64(standby->yielded),
+        "active", KVB_LOG_U64(kvb_bridge_count_published(bridge)), "streams",
+        KVB_LOG_U64(bridge->membership.rank_count), NULL);
     standby->taken_over = 0;
     standby->yielded = 0;
     standby->next_log_ns = now_ns + log_gap_ns;

@@ -24,24 +24,18 @@ static bool is_update(enum kvb_stream_state now, enum kvb_stream_state said)
 static void log_rank_state(
     struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
 {
-    char worker[24];
-    char dp_rank[24];
-
     kvb_log_write(
         bridge->log, is_trouble(beat->state) ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
         is_trouble(beat->state) ? "a stream is DOWN or PARTIAL" : "a stream has recovered", "state",
         kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
-        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), "events", rank->settings.events, NULL);
+        "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
+        rank->settings.events, NULL);
 }
 
 /* ---- An engine that connects ---- */
 
 static void say_unreachable(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    char worker[24];
-    char dp_rank[24];
-
     kvb_detail_set(
         &rank->trouble.why,
         "the engine names %.100s, but nobody listens there: without a * in its endpoint the engine "
@@ -50,8 +44,8 @@ static void say_unreachable(struct kvb_bridge *bridge, struct bridge_rank *rank)
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "an engine that connects to its endpoint cannot be subscribed to", "why",
-        rank->trouble.why.text, "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        rank->trouble.why.text, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
+        KVB_LOG_U64(rank->dp_rank), NULL);
 }
 
 /* An address without * in an engine's answer is either bound (it was given port 0, and answers the
@@ -103,11 +97,6 @@ static void look_again(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
 static void watch_block_size(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
 {
-    char worker[24];
-    char dp_rank[24];
-    char configured[24];
-    char engine[24];
-
     if (rank->trouble.is_block_size_said || beat->block_size == rank->settings.block_size) {
         return;
     }
@@ -116,21 +105,14 @@ static void watch_block_size(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "block_size of a worker differs from its engine's: the engine's is used, correct the "
         "configuration",
-        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), "configured",
-        kvb_log_u64(configured, rank->settings.block_size), "engine",
-        kvb_log_u64(engine, beat->block_size), NULL);
+        "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "configured",
+        KVB_LOG_U64(rank->settings.block_size), "engine", KVB_LOG_U64(beat->block_size), NULL);
 }
 
 /* ---- A configured total that the engine exceeded ---- */
 
 static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    char worker[24];
-    char dp_rank[24];
-    char configured[24];
-    char engine[24];
-
     if (rank->trouble.is_total_said || rank->settings.total_blocks == 0) {
         return;
     }
@@ -143,10 +125,8 @@ static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
         bridge->log, KVB_LOG_WARNING, "bridge",
         "an engine held more than its worker's total_blocks: the value is ignored, correct "
         "the configuration",
-        "worker", kvb_log_u64(worker, rank->worker_id), "dp_rank",
-        kvb_log_u64(dp_rank, rank->dp_rank), "configured",
-        kvb_log_u64(configured, rank->settings.total_blocks), "engine", kvb_log_u64(engine, held),
-        NULL);
+        "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "configured",
+        KVB_LOG_U64(rank->settings.total_blocks), "engine", KVB_LOG_U64(held), NULL);
 }
 
 /* ---- Streams ---- */
