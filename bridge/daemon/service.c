@@ -93,8 +93,7 @@ void kvb_service_name_worker(
 
 static void write_metadata(struct kvb_json_writer *json, const struct kvb_service *service)
 {
-    kvb_json_write_key(json, "metadata");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "metadata", '{');
     for (size_t i = 0; i < KVB_COUNT_OF(service->facts) && service->facts[i].key; i++) {
         kvb_json_write_pair_text(json, service->facts[i].key, service->facts[i].value);
     }
@@ -155,8 +154,7 @@ static void write_service_endpoint(
     if (verb == KVB_SERVICE_STATS) {
         write_stats(json, endpoint);
     } else {
-        kvb_json_write_key(json, "metadata");
-        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_begin(json, "metadata", '{');
         kvb_json_write_end(json, '}');
     }
     kvb_json_write_end(json, '}');
@@ -197,8 +195,7 @@ kvb_status kvb_service_answer(
     kvb_json_write_begin(&json, '{');
     write_service_head(&json, service, request.verb);
     if (request.verb != KVB_SERVICE_PING) {
-        kvb_json_write_key(&json, "endpoints");
-        kvb_json_write_begin(&json, '[');
+        kvb_json_write_pair_begin(&json, "endpoints", '[');
         after = write_service_endpoints(&json, list, request.verb, *next, end);
         kvb_json_write_end(&json, ']');
         if (after < list->count) {

@@ -187,8 +187,7 @@ static void answer_unregistered(
     struct kvb_json_writer json;
 
     begin_answer(&json, answer, 200);
-    kvb_json_write_key(&json, "removed_instances");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "removed_instances", '[');
     kvb_json_write_text(&json, who->instance);
     kvb_json_write_end(&json, ']');
     kvb_json_write_pair_u64(&json, "ranks", ranks);

@@ -46,14 +46,12 @@ static kvb_status write_report(
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_text(&json, "file", path);
     kvb_json_write_pair_text(&json, "program", kind->program);
-    kvb_json_write_key(&json, "errors");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "errors", '[');
     for (size_t i = 0; i < errors->count && i < kvb_conf_max_errors; i++) {
         kvb_json_write_text(&json, errors->texts[i].text);
     }
     kvb_json_write_end(&json, ']');
-    kvb_json_write_key(&json, "warnings");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "warnings", '[');
     for (size_t i = 0; i < errors->warning_count; i++) {
         kvb_json_write_text(&json, errors->warnings[i].text);
     }

@@ -176,8 +176,7 @@ static void write_media(
     for (uint32_t i = 0; i < event->extra_count; i++) {
         keys += batch->extras[event->extra_at + i].key_count;
     }
-    kvb_json_write_key(json, "media");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "media", '[');
     for (uint32_t i = 0; keys > 0 && i < event->extra_count; i++) {
         const struct kvb_block_extra *extra = &batch->extras[event->extra_at + i];
         kvb_json_write_begin(json, '[');
@@ -193,8 +192,7 @@ static void write_block_hashes(
     struct kvb_json_writer *json, const struct kvb_event_batch *batch,
     const struct kvb_engine_event *event)
 {
-    kvb_json_write_key(json, "block_hashes");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "block_hashes", '[');
     for (uint32_t i = 0; i < event->hash_count; i++) {
         kvb_json_write_u64(json, batch->hashes[event->hash_at + i].value);
     }
@@ -208,8 +206,7 @@ static void write_tokens_hashes(
     const uint64_t seed = kvb_block_seed(
         kvb_event_batch_text(batch, event->lora_name), kvb_event_batch_text(batch, event->salt));
 
-    kvb_json_write_key(json, "tokens_hashes");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "tokens_hashes", '[');
     for (uint32_t i = 0; event->token_count > 0 && i < event->hash_count; i++) {
         if (event->extra_count > 0 && batch->extras[event->extra_at + i].unmatchable) {
             kvb_json_write_null(json);

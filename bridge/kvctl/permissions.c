@@ -190,10 +190,8 @@ static void write_direction(
 {
     const bool has_any = count_direction(permissions, is_publish) > 0;
 
-    kvb_json_write_key(json, is_publish ? "pub" : "sub");
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_key(json, has_any ? "allow" : "deny");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, is_publish ? "pub" : "sub", '{');
+    kvb_json_write_pair_begin(json, has_any ? "allow" : "deny", '[');
     for (size_t i = 0; i < permissions->count; i++) {
         if (permissions->items[i].is_publish == is_publish) {
             kvb_json_write_text(json, permissions->items[i].subject);
@@ -217,8 +215,7 @@ write_jwt_permissions(const struct kvb_permissions *permissions, struct kvb_buf 
     write_direction(&json, permissions, true);
     write_direction(&json, permissions, false);
     if (permissions->answers_requests) {
-        kvb_json_write_key(&json, "resp");
-        kvb_json_write_begin(&json, '{');
+        kvb_json_write_pair_begin(&json, "resp", '{');
         kvb_json_write_pair_number(&json, "max", -1);
         kvb_json_write_pair_u64(&json, "ttl", (uint64_t)kvb_permission_answer_s * ns_per_s);
         kvb_json_write_end(&json, '}');

@@ -402,8 +402,7 @@ kvb_status kvctl_write_query(
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     kvb_json_write_begin(&json, '{');
-    kvb_json_write_key(&json, "token_ids");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "token_ids", '[');
     KVB_TRY(write_all_tokens(options, &json, detail));
     kvb_json_write_end(&json, ']');
     write_given_text(&json, "model", options->model);

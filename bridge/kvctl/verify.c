@@ -249,8 +249,7 @@ static kvb_status write_query(const struct kvctl_truth_rank *rank, struct kvb_bu
 
     kvb_buf_reset(query);
     kvb_json_write_begin(&json, '{');
-    kvb_json_write_key(&json, "token_ids");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "token_ids", '[');
     for (size_t i = 0; i < rank->prompt_tokens; i++) {
         kvb_json_write_u64(&json, rank->prompt[i]);
     }

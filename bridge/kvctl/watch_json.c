@@ -60,8 +60,7 @@ static void write_event_blocks(
     const struct kvb_router_batch *batch, const struct kvb_router_event *event,
     struct kvb_json_writer *json)
 {
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "blocks", '[');
     for (uint32_t i = event->block_at; i < event->block_at + event->block_count; i++) {
         kvb_json_write_begin(json, '{');
         kvb_json_write_pair_u64(json, "block_hash", batch->blocks[i].value);
@@ -107,8 +106,7 @@ static kvb_status add_event_lines(struct lines *lines)
     for (size_t i = 0; i < lines->batch->event_count && lines->count < lines->max; i++) {
         struct kvb_json_writer json = kvb_json_writer_of(lines->out);
         begin_line(&json, lines->message);
-        kvb_json_write_key(&json, "data");
-        kvb_json_write_begin(&json, '{');
+        kvb_json_write_pair_begin(&json, "data", '{');
         kvb_watch_event_json(lines->batch, &lines->batch->events[i], &json);
         kvb_json_write_end(&json, '}');
         KVB_TRY(end_json_line(&json));
@@ -140,8 +138,7 @@ static kvb_status add_sync(struct lines *lines)
 
     KVB_TRY(kvb_sync_request_decode(lines->message->payload, &request));
     begin_line(&json, lines->message);
-    kvb_json_write_key(&json, "data");
-    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_begin(&json, "data", '{');
     kvb_json_write_pair_text(&json, "kind", kinds[request.kind]);
     if (request.kind == KVB_SYNC_RANGE) {
         kvb_json_write_pair_u64(&json, "from_id", request.from_id);
@@ -160,8 +157,7 @@ static kvb_status add_refresh(struct lines *lines)
 
     KVB_TRY(kvb_refresh_json_decode(lines->message->payload, &request, &why));
     begin_line(&json, lines->message);
-    kvb_json_write_key(&json, "data");
-    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_begin(&json, "data", '{');
     if (request.has_worker_id) {
         kvb_json_write_pair_u64(&json, "worker_id", request.worker_id);
     }

@@ -68,8 +68,7 @@ kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out)
     if (truth->by_hash) {
         kvb_json_write_pair_bool(&json, "by_hash", true);
     }
-    kvb_json_write_key(&json, "blocks");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "blocks", '[');
     for (uint32_t i = 0; i < truth->count && json.status == KVB_OK; i++) {
         write_truth_block(truth, &truth->blocks[i], &json);
     }
@@ -120,8 +119,7 @@ kvb_status kvb_changes_format(
     kvb_json_write_pair_u64(&json, "now_ns", head->now_ns);
     kvb_json_write_pair_u64(&json, "lost", from - head->since);
     kvb_json_write_pair_u64(&json, "next", to);
-    kvb_json_write_key(&json, "changes");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "changes", '[');
     for (uint64_t number = from; number < to && json.status == KVB_OK; number++) {
         write_change(log, number, &json);
     }

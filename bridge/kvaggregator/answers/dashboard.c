@@ -306,8 +306,7 @@ static void write_columns(struct kvb_json_writer *json)
                                          "hit_blocks", "held_blocks",  "load_avg",
                                          "load_std" };
 
-    kvb_json_write_key(json, "columns");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "columns", '[');
     for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
         kvb_json_write_text(json, names[i]);
     }
@@ -371,8 +370,7 @@ kvb_status kvb_dashboard_history(
     kvb_json_write_begin(&json, '{');
     write_dashboard_head(&json, dashboard, not_ready);
     write_columns(&json);
-    kvb_json_write_key(&json, "samples");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "samples", '[');
     for (size_t i = 0; i < count; i++) {
         write_history_sample(&json, &samples[i]);
     }
@@ -415,8 +413,7 @@ static void write_age(struct kvb_json_writer *json, const struct stream_list *li
 
 static void write_list_states(struct kvb_json_writer *json, const struct stream_list *list)
 {
-    kvb_json_write_key(json, "states");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "states", '{');
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
         kvb_json_write_pair_u64(
             json, kvb_stream_state_name((enum kvb_stream_state)state),
@@ -436,8 +433,7 @@ kvb_status kvb_dashboard_streams(
     kvb_json_write_begin(&json, '{');
     write_age(&json, list, wanted->now_ns);
     write_list_states(&json, list);
-    kvb_json_write_key(&json, "streams");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "streams", '[');
     KVB_TRY(json.status);
     if (list) {
         KVB_TRY(write_listed(list, wanted->filter, wanted->max_rows, &matching, out));

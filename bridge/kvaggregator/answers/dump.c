@@ -44,8 +44,7 @@ static void write_stored(struct kvb_json_writer *json, const struct kvb_index_ru
 {
     kvb_json_write_begin(json, '{');
     write_parent(json, run);
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "blocks", '[');
     for (size_t i = 0; i < run->count; i++) {
         kvb_json_write_begin(json, '{');
         kvb_json_write_pair_u64(json, "block_hash", run->blocks[i].value);
@@ -67,11 +66,9 @@ static kvb_status write_event(void *context, const struct kvb_index_run *run)
     kvb_json_write_pair_u64(json, "worker_id", dumping->follower->id.worker_id);
     kvb_json_write_pair_text(json, "storage_tier", kvb_router_json_tier(dumping->tier));
     kvb_json_write_pair_text(json, "residency_domain", "worker");
-    kvb_json_write_key(json, "event");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "event", '{');
     kvb_json_write_pair_u64(json, "event_id", dumping->event_id++);
-    kvb_json_write_key(json, "data");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "data", '{');
     kvb_json_write_key(json, "stored");
     write_stored(json, run);
     kvb_json_write_end(json, '}');
@@ -491,11 +488,9 @@ static void begin_model(struct kvb_json_writer *json, const struct kvb_dump_mode
     char text[kvb_model_bytes + sizeof ":default"];
 
     (void)snprintf(text, sizeof text, "%s:default", model->name);
-    kvb_json_write_key(json, text);
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, text, '{');
     kvb_json_write_pair_u64(json, "block_size", model->block_size);
-    kvb_json_write_key(json, "events");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "events", '[');
 }
 
 static kvb_status

@@ -4,8 +4,7 @@
 
 static void write_load_data(struct kvb_json_writer *json, const struct kvb_load *load)
 {
-    kvb_json_write_key(json, "data");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "data", '{');
     kvb_json_write_pair_u64(json, "request_active_slots", load->request_active_slots);
     kvb_json_write_pair_u64(json, "request_total_slots", load->request_total_slots);
     kvb_json_write_pair_u64(json, "kv_active_blocks", load->kv_active_blocks);

@@ -21,8 +21,7 @@ static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier la
 static void write_overlap_tokens(
     struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
 {
-    kvb_json_write_key(json, "tokens");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "tokens", '{');
     if (with_device) {
         kvb_json_write_pair_u64(json, "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
     }
@@ -55,8 +54,7 @@ write_shared(struct kvb_json_writer *json, const struct kvb_query_context *ctx, 
     if (shown == 0) {
         return;
     }
-    kvb_json_write_key(json, "shared");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "shared", '[');
     for (size_t i = 0; i < shown; i++) {
         write_store(json, &ctx->overlaps[ctx->shared_at + i]);
     }
@@ -126,8 +124,7 @@ static kvb_status write_predicted(
     if (!kvb_predictions_any(ctx->predictions)) {
         return KVB_OK;
     }
-    kvb_json_write_key(json, "predicted");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "predicted", '[');
     KVB_TRY(write_each_predicted(json, ctx, query));
     kvb_json_write_end(json, ']');
     return KVB_OK;
@@ -184,8 +181,7 @@ kvb_status kvb_answer_match(
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_u64(&json, "block_size", head.block_size);
     kvb_json_write_pair_u64(&json, "blocks", head.blocks);
-    kvb_json_write_key(&json, "workers");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "workers", '[');
     for (size_t i = 0; i < shown; i++) {
         write_overlap_worker(&json, &ctx->overlaps[i], columns);
     }
@@ -273,8 +269,7 @@ static void write_workers(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, const char *key,
     tokens_of tokens)
 {
-    kvb_json_write_key(json, key);
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, key, '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
         kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
@@ -314,8 +309,7 @@ static void write_overlap_instance(
 
 static void write_instances(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
-    kvb_json_write_key(json, "instances");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "instances", '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
         write_overlap_instance(json, ctx, at, end);
@@ -339,8 +333,7 @@ static void write_known_workers(struct kvb_json_writer *json, const struct kvb_q
             continue;
         }
         if (!is_open) {
-            kvb_json_write_key(json, "workers");
-            kvb_json_write_begin(json, '{');
+            kvb_json_write_pair_begin(json, "workers", '{');
             is_open = true;
         }
         kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
@@ -386,8 +379,7 @@ static void write_rank_states(struct kvb_json_writer *json, const struct kvb_que
     if (are_all_exact(ctx, 0, ctx->overlap_count)) {
         return;
     }
-    kvb_json_write_key(json, "states");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "states", '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
         if (!are_all_exact(ctx, at, end)) {
@@ -416,8 +408,7 @@ kvb_status kvb_answer_query(
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
     write_workers(&json, ctx, "scores", held_on_device);
-    kvb_json_write_key(&json, "frequencies");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "frequencies", '[');
     kvb_json_write_end(&json, ']');
     write_instances(&json, ctx);
     if (query->form == KVB_QUERY_TOKENS) {

@@ -235,8 +235,7 @@ static kvb_status write_scores(
     size_t shown = 0;
 
     KVB_TRY(place_candidates(candidates, count, max, &places));
-    kvb_json_write_key(json, "scores");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "scores", '[');
     while (shown < max && rows < max_rows) {
         const size_t begin = json->out->len;
         write_score(json, &candidates[places[shown++].at]);

@@ -11,8 +11,7 @@ static void write_stream_blocks(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_follower *follower)
 {
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "blocks", '{');
     for (int tier = 0; tier < KVB_LIST_COUNT; tier++) {
         const uint64_t blocks = kvb_followers_blocks(ctx->followers, follower, (enum kvb_tier)tier);
         if (tier <= KVB_TIER_DISK || blocks > 0) {
@@ -93,8 +92,7 @@ kvb_status kvb_answer_streams(
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     kvb_json_write_begin(&json, '{');
-    kvb_json_write_key(&json, "streams");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "streams", '[');
     for (size_t i = from; i < to; i++) {
         write_stream(&json, ctx, ctx->sorted[i]);
     }
@@ -134,8 +132,7 @@ static void write_subject(struct kvb_json_writer *json, const struct kvb_followe
 static void write_stream_endpoints(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
 {
-    kvb_json_write_key(json, "endpoints");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "endpoints", '{');
     for (size_t i = from; i < to; i++) {
         kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
         write_subject(json, ctx->sorted[i]);
@@ -146,8 +143,7 @@ static void write_stream_endpoints(
 static void write_listeners(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
 {
-    kvb_json_write_key(json, "listeners");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "listeners", '{');
     for (size_t i = from; i < to; i++) {
         kvb_json_write_key_u64(json, ctx->sorted[i]->id.dp_rank);
         kvb_json_write_begin(json, '{');
@@ -229,8 +225,7 @@ static void write_stream_states(struct kvb_json_writer *json, const struct kvb_q
             counts[follower->state]++;
         }
     }
-    kvb_json_write_key(json, "streams");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "streams", '{');
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
         kvb_json_write_pair_u64(
             json, kvb_stream_state_name((enum kvb_stream_state)state), counts[state]);
@@ -243,8 +238,7 @@ static void write_index(struct kvb_json_writer *json, const struct kvb_query_con
     struct kvb_index_counters counters;
 
     kvb_prefix_index_count(ctx->index, &counters);
-    kvb_json_write_key(json, "index");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "index", '{');
     kvb_json_write_pair_u64(json, "nodes", counters.nodes);
     kvb_json_write_pair_u64(json, "ghosts", counters.ghosts);
     kvb_json_write_pair_u64(json, "orphans", counters.orphans);
@@ -260,8 +254,7 @@ static void write_followed(struct kvb_json_writer *json, const struct kvb_query_
     struct kvb_follower_counters counters;
 
     kvb_followers_counters(ctx->followers, &counters);
-    kvb_json_write_key(json, "followed");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "followed", '{');
     kvb_json_write_pair_u64(json, "events_applied", counters.events_applied);
     kvb_json_write_pair_u64(json, "events_old", counters.events_old);
     kvb_json_write_pair_u64(json, "holes", counters.holes);
@@ -275,8 +268,7 @@ static void write_followed(struct kvb_json_writer *json, const struct kvb_query_
 
 static void write_aggregators(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
 {
-    kvb_json_write_key(json, "aggregators");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "aggregators", '{');
     kvb_json_write_pair_text(json, "id", ctx->peers->self.id);
     kvb_json_write_pair_bool(json, "leads", ctx->leads);
     kvb_json_write_pair_u64(json, "others", ctx->peers->count);

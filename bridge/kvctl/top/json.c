@@ -85,8 +85,7 @@ static void write_link(struct kvb_json_writer *json, const struct kvctl_top_link
 
 static void write_states(struct kvb_json_writer *json, const struct kvctl_top_totals *totals)
 {
-    kvb_json_write_key(json, "states");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "states", '{');
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
         kvb_json_write_pair_u64(
             json, kvb_stream_state_name((enum kvb_stream_state)state), totals->states[state]);
@@ -96,8 +95,7 @@ static void write_states(struct kvb_json_writer *json, const struct kvctl_top_to
 
 static void write_totals(struct kvb_json_writer *json, const struct kvctl_top_totals *totals)
 {
-    kvb_json_write_key(json, "totals");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "totals", '{');
     kvb_json_write_pair_u64(json, "bridges", totals->bridges);
     write_states(json, totals);
     write_figure(json, "events_per_s", &totals->events_per_s);
@@ -140,8 +138,7 @@ kvb_status kvctl_top_json(const struct kvctl_top_model *model, struct kvb_buf *o
     kvb_json_write_begin(&json, '{');
     write_link(&json, &model->link);
     write_totals(&json, &model->totals);
-    kvb_json_write_key(&json, "streams");
-    kvb_json_write_begin(&json, '[');
+    kvb_json_write_pair_begin(&json, "streams", '[');
     for (size_t i = 0; i < model->shown_count; i++) {
         write_row(&json, model->shown[i]);
     }

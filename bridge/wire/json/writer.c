@@ -277,3 +277,9 @@ void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, d
     kvb_json_write_key(json, key);
     kvb_json_write_number(json, value);
 }
+
+void kvb_json_write_pair_begin(struct kvb_json_writer *json, const char *key, char bracket)
+{
+    kvb_json_write_key(json, key);
+    kvb_json_write_begin(json, bracket);
+}

@@ -11,8 +11,7 @@
  *
  *     kvb_json_write_begin(&json, '{');
  *     kvb_json_write_pair_u64(&json, "worker_id", 7);
- *     kvb_json_write_key(&json, "tokens");
- *     kvb_json_write_begin(&json, '[');  ...  kvb_json_write_end(&json, ']');
+ *     kvb_json_write_pair_begin(&json, "tokens", '[');  ...  kvb_json_write_end(&json, ']');
  *     kvb_json_write_end(&json, '}');
  *     return json.status;
  *
@@ -56,3 +55,4 @@ void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, con
 void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value);
 void kvb_json_write_pair_bool(struct kvb_json_writer *json, const char *key, bool value);
 void kvb_json_write_pair_number(struct kvb_json_writer *json, const char *key, double value);
+void kvb_json_write_pair_begin(struct kvb_json_writer *json, const char *key, char bracket);

@@ -69,8 +69,7 @@ kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb
     kvb_json_write_pair_u64(&json, "worker_id", report->worker_id);
     kvb_json_write_pair_u64(&json, "dp_rank", report->dp_rank);
     kvb_json_write_pair_text(&json, "endpoint_name", report->endpoint_name);
-    kvb_json_write_key(&json, "metrics");
-    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_begin(&json, "metrics", '{');
     write_load_values(&json, &report->load, NULL);
     kvb_json_write_end(&json, '}');
     kvb_json_write_end(&json, '}');
@@ -85,8 +84,7 @@ kvb_status kvb_load_json_encode_stats(
 
     kvb_json_write_begin(&json, '{');
     write_load_values(&json, load, NULL);
-    kvb_json_write_key(&json, "worker_stats");
-    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_begin(&json, "worker_stats", '{');
     kvb_json_write_key(&json, "data_parallel_rank");
     if (dp_rank) {
         kvb_json_write_u64(&json, *dp_rank);
@@ -95,8 +93,7 @@ kvb_status kvb_load_json_encode_stats(
     }
     write_load_values(&json, load, "worker_stats");
     kvb_json_write_end(&json, '}');
-    kvb_json_write_key(&json, "kv_stats");
-    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_begin(&json, "kv_stats", '{');
     write_load_values(&json, load, "kv_stats");
     kvb_json_write_end(&json, '}');
     kvb_json_write_key(&json, "spec_decode_stats");

@@ -32,8 +32,7 @@ const char *kvb_load_source_state_name(enum kvb_load_source_state state)
 
 static void write_blocks_by_tier(struct kvb_json_writer *json, const struct kvb_heartbeat *beat)
 {
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "blocks", '{');
     for (size_t t = 0; t < KVB_TIER_COUNT; t++) {
         kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)t), beat->tiers[t].blocks);
     }
@@ -124,8 +123,7 @@ static void write_counts(
     struct kvb_json_writer *json, const char *key, const struct kvb_named_count *counts,
     size_t count)
 {
-    kvb_json_write_key(json, key);
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, key, '{');
     for (size_t i = 0; i < count; i++) {
         kvb_json_write_pair_u64(json, counts[i].name, counts[i].count);
     }
@@ -135,16 +133,14 @@ static void write_counts(
 static void
 write_kubernetes(struct kvb_json_writer *json, const struct kvb_kubernetes_report *report)
 {
-    kvb_json_write_key(json, "kubernetes");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "kubernetes", '{');
     kvb_json_write_pair_text(json, "state", report->state);
     kvb_json_write_pair_u64(json, "away_s", report->away_s);
     kvb_json_write_pair_text(json, "why", report->why);
     write_counts(json, "pods", report->pods, report->pod_count);
     write_counts(json, "refused", report->refused, report->refused_count);
     kvb_json_write_pair_text(json, "refused_why", report->refused_why);
-    kvb_json_write_key(json, "not_taken");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "not_taken", '[');
     for (size_t i = 0; i < report->not_taken_count; i++) {
         const struct kvb_pod_report *pod = &report->not_taken[i];
         kvb_json_write_begin(json, '{');
@@ -160,8 +156,7 @@ write_kubernetes(struct kvb_json_writer *json, const struct kvb_kubernetes_repor
 
 static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_report *report)
 {
-    kvb_json_write_key(json, "streams");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "streams", '[');
     for (size_t i = 0; i < report->stream_count; i++) {
         write_stream_report(json, &report->streams[i]);
     }
@@ -169,8 +164,7 @@ static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_re
     if (report->streams_left_out > 0) {
         kvb_json_write_pair_u64(json, "streams_left_out", report->streams_left_out);
     }
-    kvb_json_write_key(json, "load_sources");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "load_sources", '[');
     for (size_t i = 0; i < report->load_count; i++) {
         write_load_source(json, &report->loads[i]);
     }

@@ -225,8 +225,7 @@ static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
 
 static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
-    kvb_json_write_key(json, "blocks");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "blocks", '{');
     for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)i), heartbeat->tiers[i].blocks);
     }
@@ -235,8 +234,7 @@ static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_
 
 static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
-    kvb_json_write_key(json, "shapes");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "shapes", '[');
     for (size_t i = 0; i < heartbeat->shape_count; i++) {
         const struct kvb_tier_shape *row = &heartbeat->shapes[i];
         kvb_json_write_begin(json, '{');
@@ -251,8 +249,7 @@ static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_
 /* Digests as 32 hexadecimal digits, the high half first: a JSON number cannot have 128 bits. */
 static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
-    kvb_json_write_key(json, "digests");
-    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_begin(json, "digests", '{');
     for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         const struct kvb_hash128 *digest = &heartbeat->tiers[i].digest;
         char text[33];

@@ -18,8 +18,7 @@ static void write_sample(struct kvb_json_writer *json)
 {
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_u64(json, "worker_id", UINT64_MAX);
-    kvb_json_write_key(json, "list");
-    kvb_json_write_begin(json, '[');
+    kvb_json_write_pair_begin(json, "list", '[');
     kvb_json_write_u64(json, 1);
     kvb_json_write_bool(json, true);
     kvb_json_write_null(json);
